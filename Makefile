@@ -1,0 +1,51 @@
+# Two commands are the whole set-up: `make run` and `make test`.
+SHELL := /bin/bash
+CACHE := $(HOME)/.cache/gnnserve
+UV := $(CACHE)/uv/bin/uv
+PYTHON ?= python3
+BIN := .venv/bin
+QUICK ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help run test check format generate bench-generation bench-serving clean
+
+help: ## list the targets
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
+
+$(UV):
+	$(PYTHON) -m venv $(CACHE)/uv
+	$(CACHE)/uv/bin/pip install --quiet uv
+
+.venv/installed: pyproject.toml | $(UV)
+	$(UV) venv --quiet --allow-existing --python 3.11 .venv
+	$(UV) pip install --quiet --compile-bytecode --python $(BIN)/python --group dev -e '.[all]'
+	touch $@
+
+run: .venv/installed ## train, profile and serve examples/digits.yaml on http://127.0.0.1:8080
+	$(BIN)/gnnserve run examples/digits.yaml
+
+check: .venv/installed ## ruff, mypy strict, import-linter, generated files up to date
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m gnnserve_api.schema --check
+
+test: check ## everything that CI runs
+	$(BIN)/pytest
+
+format: .venv/installed ## format and fix what can be fixed
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+generate: .venv/installed ## the CRD from the types
+	$(BIN)/python -m gnnserve_api.schema
+
+bench-generation: .venv/installed ## accuracies by graph, ranking and factor; generation times
+	$(BIN)/python -m benchmarks.generation $(if $(QUICK),--quick)
+
+bench-serving: .venv/installed ## latency and throughput of /v1/predict
+	$(BIN)/python -m benchmarks.serving $(if $(QUICK),--quick)
+
+clean: ## forget the environment and everything generated
+	rm -rf .venv build .mypy_cache .pytest_cache .ruff_cache .hypothesis .gnnserve

@@ -1,0 +1,145 @@
+"""What an answer of `/v1/predict` takes, end to end over HTTP, beside the same server's floor.
+
+The floor is `GET /healthz` by the same client over the same connections: parsing, event loop and sockets without
+any graph. What a prediction adds is the ratio to it. Client and server share the machine, as in `make run`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.results import write_result
+from gnnserve_cli.client import Endpoint, fetch_variants, parse_url
+from gnnserve_cli.loadgen.generator import generate_load
+from gnnserve_cli.loadgen.requests import Requests, build_get, build_predictions
+from gnnserve_cli.loadgen.statistics import Plan, summarize
+from gnnserve_cli.render import format_ms
+
+ROOT = Path(__file__).parents[1]
+START_TIMEOUT_S = 600.0
+ANSWER_TIMEOUT_S = 10.0
+WARM_UP_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    name: str
+    connections: int
+    seeds: int
+
+
+CASES = (
+    Case("one node", connections=1, seeds=1),
+    Case("one node, 32 connections", connections=32, seeds=1),
+    Case("1024 nodes", connections=1, seeds=1024),
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.serving", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="short runs: does it work at all?")
+    parser.add_argument("--manifest", type=Path, default=ROOT / "examples/digits.yaml")
+    parser.add_argument("--repository", type=Path, default=ROOT / ".gnnserve")
+    options = parser.parse_args(arguments)
+    duration_s = 1.0 if options.quick else 10.0
+
+    with running_server(options.manifest, options.repository) as endpoint:
+        served = fetch_variants(endpoint)
+        results = [measure_case(endpoint, served.nodes, case, duration_s) for case in CASES]
+    show(results)
+    body = {"manifest": options.manifest.name, "graph": {"nodes": served.nodes, "features": served.features}}
+    write_result("serving", options.quick, {**body, "secondsPerCase": duration_s, "cases": results})
+
+
+@contextmanager
+def running_server(manifest: Path, repository: Path) -> Iterator[Endpoint]:
+    """`gnnserve run` in a process of its own, which trains first where nothing is published yet."""
+    command = [sys.executable, "-m", "gnnserve_cli", "run", str(manifest), "--repository", str(repository)]
+    with subprocess.Popen([*command, "--port", "0"], stdout=subprocess.PIPE, text=True) as process:
+        try:
+            endpoint = parse_url(_wait_for_address(process))
+            _wait_until_ready(endpoint)
+            yield endpoint
+        finally:
+            process.terminate()
+
+
+def _wait_for_address(process: subprocess.Popen[str]) -> str:
+    for line in process.stdout or ():
+        announced = re.match(r"Serving on (http://\S+)", line)
+        if announced:
+            return announced[1]
+    raise SystemExit(f"gnnserve run ended with {process.wait()} before it served")
+
+
+def _wait_until_ready(endpoint: Endpoint) -> None:
+    give_up_at_s = time.monotonic() + START_TIMEOUT_S
+    while time.monotonic() < give_up_at_s:
+        connection = http.client.HTTPConnection(endpoint.host, endpoint.port, timeout=ANSWER_TIMEOUT_S)
+        try:
+            connection.request("GET", "/readyz")
+            if connection.getresponse().status == 200:
+                return
+        except OSError:
+            pass
+        finally:
+            connection.close()
+        time.sleep(0.05)
+    raise SystemExit(f"{endpoint.url}/readyz did not answer 200 within {START_TIMEOUT_S:g} s")
+
+
+def measure_case(endpoint: Endpoint, nodes: int, case: Case, duration_s: float) -> dict[str, Any]:
+    floor = _measure(endpoint, build_get(endpoint, "/healthz"), case, duration_s)
+    predictions = build_predictions(endpoint, nodes, case.seeds, None, seed=0)
+    prediction = _measure(endpoint, predictions, case, duration_s)
+    return {
+        "name": case.name,
+        "prediction": prediction,
+        "httpFloor": floor,
+        "ratioOfMedians": prediction["latencyMs"]["p50"] / floor["latencyMs"]["p50"],
+    }
+
+
+def _measure(endpoint: Endpoint, requests: Requests, case: Case, duration_s: float) -> dict[str, Any]:
+    for seconds in (WARM_UP_S, duration_s):
+        plan = Plan(case.connections, seconds, requests.seeds_each)
+        report = summarize(plan, generate_load(endpoint, requests, plan, None, ANSWER_TIMEOUT_S))
+    if report.errors or not report.answers:
+        raise SystemExit(f"{case.name}: {report.answers} answers and errors {report.errors}: no figure to report")
+    return dict(msgspec.to_builtins(report))
+
+
+def show(results: Sequence[dict[str, Any]]) -> None:
+    table = Table("Request", title="POST /v1/predict, closed loop, and GET /healthz as the floor of HTTP")
+    for header in ("p50 ms", "p99 ms", "Answers/s", "Seeds/s", "Floor p50 ms", "Ratio"):
+        table.add_column(header, justify="right")
+    for result in results:
+        prediction, floor = result["prediction"], result["httpFloor"]
+        table.add_row(
+            result["name"],
+            format_ms(prediction["latencyMs"]["p50"]),
+            format_ms(prediction["latencyMs"]["p99"]),
+            f"{prediction['answersPerSecond']:,.0f}",
+            f"{prediction['seedsPerSecond']:,.0f}",
+            format_ms(floor["latencyMs"]["p50"]),
+            f"{result['ratioOfMedians']:.1f}",
+        )
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,36 @@
+"""Errors that people read.
+
+    GnnserveError
+    ├── InputError         the user must fix it: a manifest, a graph file, a request
+    ├── RepositoryError    files of a repository are missing, altered, or of a newer schema
+    └── ResourceError      the machine lacks something: disk space, a free port, a network
+
+Each names the object, what was found, what was expected and the next step. Command line and HTTP turn them
+into exit codes and status codes at the edge; nothing else catches them.
+"""
+
+from __future__ import annotations
+
+
+class GnnserveError(Exception):
+    """Root of the tree; its text is a message for a person, without a stack trace."""
+
+
+class InputError(GnnserveError):
+    """`where` is the field, file or flag: `spec.variants.pruning.factors[2]`, `nodes[1]`, `--rate`."""
+
+    def __init__(self, where: str, problem: str, remedy: str = "") -> None:
+        self.where = where
+        self.problem = problem
+        self.remedy = remedy
+        super().__init__(f"{where}: {problem}" + (f"; {remedy}" if remedy else ""))
+
+
+class RepositoryError(GnnserveError):
+    def __init__(self, path: object, problem: str, remedy: str) -> None:
+        self.path = str(path)
+        super().__init__(f"{path}: {problem}; {remedy}")
+
+
+class ResourceError(GnnserveError):
+    pass

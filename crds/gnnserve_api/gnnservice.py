@@ -1,0 +1,287 @@
+"""The `GNNService` resource: what a user writes, for `gnnserve run` and `kubectl apply` alike.
+
+Pydantic, because this is where a person's text enters: its messages name the field and the value. The CRD is
+generated from these types (`schema.py`); rules that span fields are stated twice, as CEL for the API server and
+as a validator here, side by side. A field enters with the work that makes it do something.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from enum import StrEnum
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic.alias_generators import to_camel
+
+from gnnserve_api import objective as _objective
+
+GROUP = "gnnserve.dev"
+VERSION = "v1alpha1"
+API_VERSION = f"{GROUP}/{VERSION}"
+KIND = "GNNService"
+FULL_NEIGHBOURHOOD = -1
+MAX_TREE_NODES = 1_000_000
+"""Nodes that one seed may sample; more is a typing error in `fanouts` rather than a wish."""
+
+_DNS_LABEL = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
+
+
+class ApiModel(BaseModel):
+    model_config = ConfigDict(
+        alias_generator=to_camel, populate_by_name=True, extra="forbid", frozen=True, use_attribute_docstrings=True
+    )
+
+
+def _cel(*rules: tuple[str, str]) -> dict[str, Any]:
+    return {"x-kubernetes-validations": [{"rule": rule, "message": message} for rule, message in rules]}
+
+
+class Builtin(StrEnum):
+    DIGITS = "Digits"
+    """scikit-learn's 1,797 handwritten digits, linked to their 10 nearest neighbours."""
+
+
+class NpzSource(ApiModel):
+    """A graph in one numpy `.npz` file."""
+
+    uri: Annotated[str, Field(pattern=r"^file:///.+", max_length=2048)]
+    """Where the file is: `file:///` and an absolute path."""
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
+    """Expected SHA-256 of the file. When set, another file is refused, and a new value generates anew."""
+
+
+class GraphSource(ApiModel):
+    """Where the graph comes from; exactly one member."""
+
+    model_config = ConfigDict(
+        json_schema_extra=_cel(("has(self.builtin) != has(self.npz)", "exactly one of builtin and npz must be set"))
+    )
+
+    builtin: Builtin | None = None
+    """A graph that ships with gnnserve."""
+    npz: NpzSource | None = None
+    """A graph in one numpy `.npz` file."""
+
+    @model_validator(mode="after")
+    def _exactly_one(self) -> GraphSource:
+        if (self.builtin is None) == (self.npz is None):
+            raise ValueError("exactly one of builtin and npz must be set")
+        return self
+
+
+class Normalization(StrEnum):
+    AUTO = "Auto"
+    """Standardize dense features, RowNormalize sparse ones."""
+    STANDARDIZE = "Standardize"
+    """Zero mean and unit deviation per column, from the nodes that training may see. Dense features only."""
+    ROW_NORMALIZE = "RowNormalize"
+    """Each node's features divided by the sum of their absolute values."""
+    DISABLED = "Disabled"
+    """Features as they are in the source."""
+
+
+class Graph(ApiModel):
+    source: GraphSource
+    """Where the graph comes from."""
+    normalization: Normalization = Normalization.AUTO
+    """How features are scaled before training and serving."""
+
+
+class Architecture(StrEnum):
+    GRAPHSAGE = "GraphSAGE"
+    """GraphSAGE with mean aggregation (torch_geometric.nn.GraphSAGE)."""
+    GIN = "GIN"
+    """Graph isomorphism network with sum aggregation (torch_geometric.nn.GIN)."""
+
+
+class Scope(StrEnum):
+    INDUCTIVE = "Inductive"
+    """Training sees only training nodes and the edges between them."""
+    TRANSDUCTIVE = "Transductive"
+    """Training sees the whole graph, and the labels of training nodes."""
+
+
+class Training(ApiModel):
+    epochs: Annotated[int, Field(ge=1, le=10_000)] = 30
+    """Passes over the training nodes; the epoch with the best validation score is kept."""
+    batch_size: Annotated[int, Field(ge=1, le=1_000_000)] = 1024
+    """Training nodes per step."""
+    scope: Scope = Scope.INDUCTIVE
+    """Whether training may see nodes outside of the training split."""
+    learning_rate: Annotated[float, Field(gt=0, le=1)] | None = None
+    """Step size of Adam. Absent: 0.01 for GraphSAGE, 0.001 for GIN, whose sums make larger steps diverge."""
+    weight_decay: Annotated[float, Field(ge=0, le=1)] = 0.0005
+    """L2 penalty on the weights."""
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.5
+    """Share of hidden units dropped in training."""
+    seed: Annotated[int, Field(ge=0, le=2_147_483_647)] = 0
+    """Seed of initial weights, batches, sampling and Random ranking."""
+
+
+Fanout = Annotated[int, Field(ge=FULL_NEIGHBOURHOOD, le=1024)]
+
+
+class Model(ApiModel):
+    model_config = ConfigDict(
+        json_schema_extra=_cel(
+            (
+                "self.fanouts.all(f, f > 0) || self.fanouts.all(f, f == -1)",
+                "fanouts must be all positive, or all -1 for the full neighbourhood",
+            ),
+            (
+                # f0 + f0·f1 + f0·f1·f2 + …, by Horner's rule
+                "self.fanouts[0] * (1 + (size(self.fanouts) < 2 ? 0 : self.fanouts[1] * "
+                "(1 + (size(self.fanouts) < 3 ? 0 : self.fanouts[2] * "
+                "(1 + (size(self.fanouts) < 4 ? 0 : self.fanouts[3])))))) < 1000000",
+                "fanouts would sample over 1,000,000 nodes for one seed: use smaller ones, or -1 for all neighbours",
+            ),
+        )
+    )  # fmt: skip
+
+    architecture: Architecture = Architecture.GRAPHSAGE
+    """Kind of graph neural network."""
+    hidden: Annotated[int, Field(ge=1, le=4096)] = 128
+    """Width of the hidden layers."""
+    fanouts: Annotated[tuple[Fanout, ...], Field(min_length=1, max_length=4)] = (25, 10)
+    """Neighbours sampled per layer, the seed's draw first; one entry per layer. All -1: every neighbour."""
+    training: Training = Training()
+    """How the model is trained."""
+
+    @model_validator(mode="after")
+    def _fanouts_agree(self) -> Model:
+        full = [fanout == FULL_NEIGHBOURHOOD for fanout in self.fanouts]
+        if (any(full) and not all(full)) or 0 in self.fanouts:
+            raise ValueError(f"fanouts {list(self.fanouts)} must be all positive, or all -1 for the full neighbourhood")
+        if not any(full):
+            tree_nodes, width = 1, 1
+            for fanout in self.fanouts:
+                width *= fanout
+                tree_nodes += width
+            if tree_nodes > MAX_TREE_NODES:
+                raise ValueError(
+                    f"fanouts {list(self.fanouts)} would sample up to {tree_nodes:,} nodes for one seed; "
+                    f"the limit is {MAX_TREE_NODES:,}: use smaller fanouts, or -1 for the full neighbourhood"
+                )
+        return self
+
+
+class RankingMethod(StrEnum):
+    RANDOM = "Random"
+    """A seeded permutation: the baseline."""
+    GREEDY = "Greedy"
+    """By the first layer's absolute weights."""
+    LASSO = "Lasso"
+    """By coefficients that survive an L1 penalty on the first layer's output."""
+
+
+class LassoSettings(ApiModel):
+    """Paper A leaves these open; they are recorded with the ranking."""
+
+    epochs: Annotated[int, Field(ge=1, le=100_000)] = 200
+    """Rises of the penalty."""
+    steps_per_epoch: Annotated[int, Field(ge=1, le=10_000)] = 5
+    """Gradient steps at each penalty."""
+    initial_penalty_permille: Annotated[int, Field(ge=0, le=1000)] = 0
+    """First penalty, in permille of the one that alone would remove every column."""
+    penalty_step_permille: Annotated[int, Field(ge=1, le=1000)] = 5
+    """Rise of the penalty per epoch, in the same unit."""
+
+
+class Pruning(ApiModel):
+    method: RankingMethod = RankingMethod.LASSO
+    """How feature columns are ranked before the least important ones are dropped."""
+    factors: Annotated[
+        tuple[Annotated[int, Field(ge=1, le=65_536)], ...],
+        Field(min_length=1, max_length=16, json_schema_extra={"x-kubernetes-list-type": "set"}),
+    ] = (1, 2, 4, 8)
+    """One variant for each factor k: it reads the first ⌊features/k⌋ ranked columns and is named xk."""
+    lasso: LassoSettings = LassoSettings()
+    """Settings of the Lasso method."""
+
+    @model_validator(mode="after")
+    def _factors_differ(self) -> Pruning:
+        if len(set(self.factors)) != len(self.factors):
+            raise ValueError(f"factors {list(self.factors)} must not repeat")
+        return self
+
+
+class Variants(ApiModel):
+    pruning: Pruning = Pruning()
+    """Variants that read fewer feature columns."""
+
+
+class ObjectiveSpec(ApiModel):
+    """For requests that state none of their own. Absent or empty: the most accurate variant, no deadline."""
+
+    latency_ms: Annotated[float, Field(gt=0, le=3_600_000)] | None = None
+    """Milliseconds from arrival to answer; the most accurate variant within it answers."""
+    accuracy_tolerance_permille: Annotated[int, Field(ge=0, le=1000)] | None = None
+    """Permille of accuracy (10 is one point) that an answer may be below the most accurate variant."""
+
+    def to_objective(self) -> _objective.Objective:
+        return _objective.Objective(
+            latency_ms=self.latency_ms, accuracy_tolerance_permille=self.accuracy_tolerance_permille
+        )
+
+
+class Batching(ApiModel):
+    model_config = ConfigDict(
+        json_schema_extra=_cel(("self.maxQueuedSeeds >= self.maxSeeds", "maxQueuedSeeds must be at least maxSeeds"))
+    )
+
+    max_seeds: Annotated[int, Field(ge=1, le=65_536)] = 1024
+    """Nodes computed together; larger requests are split."""
+    max_queued_seeds: Annotated[int, Field(ge=1, le=16_777_216)] = 65_536
+    """Nodes that may wait; beyond it requests are refused with 429. Also the largest request."""
+
+    @model_validator(mode="after")
+    def _queue_holds_a_batch(self) -> Batching:
+        if self.max_queued_seeds < self.max_seeds:
+            raise ValueError(f"maxQueuedSeeds {self.max_queued_seeds} must be at least maxSeeds {self.max_seeds}")
+        return self
+
+
+class Worker(ApiModel):
+    batching: Batching = Batching()
+    """How requests are queued and grouped."""
+
+
+class GNNServiceSpec(ApiModel):
+    graph: Graph
+    """The graph that is served."""
+    model: Model = Model()
+    """The model that is trained on it."""
+    variants: Variants = Variants()
+    """The variants that are generated from the model."""
+    objective: ObjectiveSpec = ObjectiveSpec()
+    """What requests get that state no objective of their own."""
+    worker: Worker = Worker()
+    """The process that answers."""
+
+    def recipe(self) -> str:
+        """Digest of what generation depends on: equal recipes need no new training.
+
+        Values equal to their default are left out, so that a release which adds a field retrains nobody's model.
+        """
+        parts = self.model_dump(mode="json", exclude_defaults=True, include={"graph", "model", "variants"})
+        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
+
+
+class Metadata(BaseModel):
+    """The part of Kubernetes' ObjectMeta that gnnserve reads; the rest is kept out of its way."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    name: Annotated[str, Field(pattern=_DNS_LABEL, max_length=63)]
+    namespace: Annotated[str, Field(pattern=_DNS_LABEL, max_length=63)] = "default"
+
+
+class GNNService(ApiModel):
+    """One graph neural network, served as several variants that trade accuracy for latency."""
+
+    api_version: Literal["gnnserve.dev/v1alpha1"]
+    kind: Literal["GNNService"]
+    metadata: Metadata
+    spec: GNNServiceSpec

@@ -1,0 +1,295 @@
+"""From a YAML file to a `GNNService`, or to one error that lists everything wrong with it.
+
+Reads as the API server reads: no conversion of strings to numbers, no Python names of fields. A manifest that
+passes here is one that `kubectl apply` takes. What the fields mean is `gnnservice.py`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import NoneType
+from typing import Any, get_args
+
+import yaml
+from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
+
+from gnnserve_api.errors import InputError
+from gnnserve_api.gnnservice import API_VERSION, KIND, GNNService
+
+_EXAMPLE = "examples/digits.yaml is a complete manifest"
+
+Location = tuple[int | str, ...]
+
+
+def load_manifest(path: Path) -> GNNService:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise InputError(str(path), "no such file", f"give the path of a manifest; {_EXAMPLE}") from error
+    except UnicodeDecodeError as error:
+        raise InputError(
+            str(path), f"is not UTF-8 text (byte {error.start})", "give a YAML manifest in UTF-8"
+        ) from error
+    except OSError as error:
+        raise InputError(str(path), f"cannot be read: {error.strerror}", "give a readable manifest") from error
+    return parse_manifest(text, str(path))
+
+
+def parse_manifest(text: str, where: str) -> GNNService:
+    """`where` names the text in messages: a path, or `standard input`."""
+    document, as_json = _single_document(text, where)
+    problems = list(_identity_problems(document))
+    if document.get("kind", KIND) != KIND:
+        raise _input_error(where, problems)  # the fields of another kind are not ours to judge
+    try:
+        # Through JSON, so that strict mode still takes enums from strings and tuples from lists.
+        service = GNNService.model_validate_json(as_json, strict=True, by_alias=True, by_name=False)
+    except ValidationError as error:
+        problems += [_describe(detail) for detail in error.errors() if not _is_said_elsewhere(detail)]
+        raise _input_error(where, problems) from None
+    return service
+
+
+def _input_error(where: str, problems: list[str]) -> InputError:
+    heading = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
+    return InputError(where, "\n  ".join([heading, *problems]))
+
+
+# --- YAML
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML whose plain scalars are what JSON has: null, booleans, integers, floats (`1e-3` among them), strings.
+
+    PyYAML follows YAML 1.1, where `1e-3` is a string, `1:30` is ninety and `2026-01-01` a date.
+    """
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        # While composing, because constructing mixes merged (`<<`) fields in, which may be overridden.
+        node = super().compose_mapping_node(anchor)
+        seen: dict[str, int] = {}
+        for key, _ in node.value:
+            line = key.start_mark.line + 1
+            if not isinstance(key, yaml.ScalarNode):
+                raise yaml.composer.ComposerError(None, None, "a field name must be plain text", key.start_mark)
+            if key.value in seen and key.tag != _MERGE:
+                problem = f"field `{key.value}` is already set on line {seen[key.value]}; keep one of them"
+                raise yaml.composer.ComposerError(None, None, problem, key.start_mark)
+            seen[key.value] = line
+        return node
+
+
+_MERGE = "tag:yaml.org,2002:merge"
+_Loader.yaml_implicit_resolvers = {}
+_SCALARS = (
+    ("bool", r"true|True|TRUE|false|False|FALSE|yes|Yes|YES|no|No|NO|on|On|ON|off|Off|OFF", "tTfFyYnNoO"),
+    ("null", r"~|null|Null|NULL|", "~nN\0"),
+    ("int", r"[-+]?(0|[1-9][0-9_]*)", "-+0123456789"),
+    ("float", r"[-+]?((0|[1-9][0-9_]*)(\.[0-9_]*)?|\.[0-9]+)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)",
+     "-+0123456789."),
+    ("merge", r"<<", "<"),
+)  # fmt: skip
+for _name, _pattern, _first in _SCALARS:
+    # An empty plain scalar is looked up under "".
+    _Loader.add_implicit_resolver(
+        f"tag:yaml.org,2002:{_name}", re.compile(rf"^(?:{_pattern})$"), ["" if c == "\0" else c for c in _first]
+    )
+
+
+def _single_document(text: str, where: str) -> tuple[dict[str, Any], str]:
+    try:
+        documents = [d for d in yaml.load_all(text, Loader=_Loader) if d is not None]
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        raise InputError(f"{where}{line}", f"not valid YAML: {error.problem or error}", "correct that line") from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise InputError(where, f"not valid YAML: {error}", "give a YAML manifest in UTF-8") from None
+    if not documents:
+        raise InputError(where, "the file is empty, expected a GNNService manifest", _EXAMPLE)
+    if len(documents) > 1:
+        raise InputError(
+            where, f"holds {len(documents)} documents, expected one GNNService", "put each into a file of its own"
+        )
+    document = documents[0]
+    if not isinstance(document, dict):
+        raise InputError(
+            where,
+            f"holds {_shown(document)}, expected a mapping with apiVersion, kind, metadata and spec",
+            "put one manifest into a file, without a list around it" if isinstance(document, list) else _EXAMPLE,
+        )
+    try:
+        return document, json.dumps(document)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InputError(
+            where, f"holds what JSON cannot: {error}", "remove tags such as !!binary and aliases that hold themselves"
+        ) from None
+
+
+# --- what a person reads
+
+
+def _identity_problems(document: Mapping[str, Any]) -> Iterator[str]:
+    for field, expected in (("apiVersion", API_VERSION), ("kind", KIND)):
+        if field not in document:
+            yield f"{field}: missing; add `{field}: {expected}`"
+        elif document[field] != expected:
+            yield (
+                f"{field}: {_shown(document[field])} is not served by this gnnserve, expected {expected}; "
+                f"write `{field}: {expected}`, or pass a {KIND} manifest"
+            )
+
+
+def _is_said_elsewhere(detail: ErrorDetails) -> bool:
+    if detail["loc"][0] in {"apiVersion", "kind"}:
+        return True
+    # Pydantic counts a list's valid entries only; each invalid one has its own line.
+    return detail["type"] == "too_short" and len(detail["input"]) >= detail["ctx"]["min_length"]
+
+
+def _describe(detail: ErrorDetails) -> str:
+    owner, location = _resolve(detail["loc"])
+    path = _path(location)
+    found, context, field = detail["input"], detail.get("ctx", {}), str(detail["loc"][-1])
+    kind = detail["type"]
+    if kind == "extra_forbidden":
+        return f"{path}: unknown field (value {_shown(found)}); {_nearest(field, owner)}"
+    if kind == "missing":
+        return f"{path}: missing; add it{_purpose(owner, field)}"
+    if kind == "value_error":
+        return f"{path}: {context['error']} (value {_shown(found)})"
+    if found is None:
+        return f"{path}: is empty (null), expected {_expected(detail)}; give it a value or remove the line"
+    return f"{path}: found {_shown(found)}, expected {_expected(detail)}; {_remedy(detail, found)}"
+
+
+_TYPES = {
+    "int_type": "an integer",
+    "int_from_float": "an integer",
+    "int_parsing_size": "an integer",
+    "float_type": "a number",
+    "finite_number": "a finite number",
+    "string_type": "a string",
+    "tuple_type": "a list",
+    "model_type": "a mapping",
+}
+
+_BOUNDS = {
+    "greater_than_equal": ("ge", "at least"),
+    "greater_than": ("gt", "more than"),
+    "less_than_equal": ("le", "at most"),
+    "less_than": ("lt", "less than"),
+    "too_short": ("min_length", "a list of at least"),
+    "too_long": ("max_length", "a list of at most"),
+    "string_too_short": ("min_length", "a string of a length of at least"),
+    "string_too_long": ("max_length", "a string of a length of at most"),
+    "string_pattern_mismatch": ("pattern", "a string that matches"),
+    "enum": ("expected", ""),
+    "literal_error": ("expected", ""),
+}
+
+
+def _expected(detail: ErrorDetails) -> str:
+    kind, context = detail["type"], detail.get("ctx", {})
+    if kind in _BOUNDS:
+        key, words = _BOUNDS[kind]
+        entries = " entries" if kind in {"too_short", "too_long"} else ""
+        limit = context[key]
+        shown = f"{limit:g}" if isinstance(limit, float) and limit < 1e6 else str(limit)
+        return f"{words} {shown}{entries}".strip()
+    if kind in _TYPES:
+        return _TYPES[kind]
+    return detail["msg"].removeprefix("Input should be ")
+
+
+def _remedy(detail: ErrorDetails, found: object) -> str:
+    kind, location = detail["type"], detail["loc"]
+    if kind == "enum":
+        return _nearest_choice(str(found), re.findall(r"'([^']*)'", str(detail.get("ctx", {})["expected"])))
+    if kind in {"int_type", "float_type"} and isinstance(found, str):
+        kind = "number_in_quotes"
+    if kind == "string_type" and isinstance(found, list | dict):
+        kind = "string_from_collection"
+    if kind == "string_pattern_mismatch":
+        kind = "uri" if location[-1] == "uri" else "name" if location[0] == "metadata" else kind
+    return _REMEDIES.get(kind, "correct it")
+
+
+_REMEDIES = {
+    "number_in_quotes": "write a plain number, without quotes or leading zeros",
+    "string_type": "put it in quotes",
+    "string_from_collection": "write a single value",
+    "tuple_type": "write it as [1, 2, 4]",
+    "model_type": "write its fields, indented, on the lines below",
+    "uri": "write file:// and an absolute path, as in file:///data/graph.npz",
+    "name": "use lower-case letters, digits and '-', as in digits-2",
+}
+
+
+def _nearest_choice(found: str, choices: list[str]) -> str:
+    by_lowercase = {choice.lower(): choice for choice in choices}
+    near = difflib.get_close_matches(found.lower(), by_lowercase, n=1)
+    return f"did you mean {by_lowercase[near[0]]}?" if near else "choose one of these"
+
+
+def _nearest(field: str, owner: type[BaseModel] | None) -> str:
+    known = _aliases(owner) if owner is not None else {}
+    if not known:
+        return "remove it"
+    by_lowercase = {name.lower(): name for name in known}
+    # Without underscores: snake_case is the likeliest slip of who knows the Python names.
+    near = difflib.get_close_matches(field.lower().replace("_", ""), by_lowercase, n=1)
+    return f"did you mean `{by_lowercase[near[0]]}`?" if near else f"known fields here: {', '.join(known)}"
+
+
+def _purpose(owner: type[BaseModel] | None, field: str) -> str:
+    info = _aliases(owner).get(field) if owner is not None else None
+    return f": {info.description}" if info is not None and info.description else ""
+
+
+def _shown(value: object) -> str:
+    """JSON, as YAML readers know it, and short."""
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+# --- pydantic's locations
+
+
+def _resolve(raw: Location) -> tuple[type[BaseModel] | None, Location]:
+    """The model that owns the last step of a location, and the location without pydantic's own steps.
+
+    Pydantic adds steps that no user wrote, such as the member of a union it tried; those name no field.
+    """
+    model: type[BaseModel] | None = GNNService
+    kept: list[int | str] = []
+    owner: type[BaseModel] | None = None
+    for position, step in enumerate(raw):
+        known = _aliases(model) if model is not None else {}
+        is_last = position == len(raw) - 1
+        if isinstance(step, str) and step not in known and not is_last:
+            continue
+        kept.append(step)
+        owner = model
+        if isinstance(step, str) and step in known:
+            model = _model_of(known[step])
+    return owner, tuple(kept)
+
+
+def _aliases(model: type[BaseModel]) -> dict[str, FieldInfo]:
+    return {info.alias or name: info for name, info in model.model_fields.items()}
+
+
+def _model_of(info: FieldInfo) -> type[BaseModel] | None:
+    candidates = [a for a in (get_args(info.annotation) or (info.annotation,)) if a is not NoneType]
+    return next((c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel)), None)
+
+
+def _path(location: Location) -> str:
+    return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in location).removeprefix(".")

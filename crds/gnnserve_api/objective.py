@@ -1,0 +1,25 @@
+"""What a request or a service wants: a latency, an accuracy tolerance, both, or nothing.
+
+One type for the manifest's `spec.objective`, a request's `objective` and the routing table, so that the three
+cannot drift apart. Choosing a variant from it is the worker's `serving/choice.py`.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Objective(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    """A latency alone asks for the best accuracy within it; a tolerance alone for the lowest latency within it;
+    both for the best accuracy within the latency, never below the tolerance (paper A, A1 and A13)."""
+
+    latency_ms: float | None = None
+    """Arrival at the worker to the answer, in milliseconds; None: no deadline."""
+    accuracy_tolerance_permille: float | None = None
+    """Permille of accuracy, absolute and inclusive, below the most accurate served variant's validation score."""
+
+    def is_empty(self) -> bool:
+        return self.latency_ms is None and self.accuracy_tolerance_permille is None
+
+
+NO_OBJECTIVE = Objective()

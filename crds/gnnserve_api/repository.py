@@ -1,0 +1,77 @@
+"""The files of a repository: `graph.json` and `revision.json`.
+
+Both name every file beside them with its size and SHA-256, and both are written last: a folder without one is
+unfinished work. A reader refuses a newer `schemaVersion` than it knows.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from gnnserve_api.profile import Profile
+
+SCHEMA_VERSION = 1
+
+
+class FileEntry(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    bytes: int
+    sha256: str
+
+
+class GraphManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    """`graphs/<digest>/graph.json`."""
+
+    schema_version: int
+    digest: str
+    source: str
+    """Where it came from, for people: `builtin Digits` or the file's URI."""
+    nodes: int
+    edges: int
+    features: int
+    classes: tuple[int, ...]
+    """The graph's own label of each class, ascending: score column i belongs to `classes[i]`."""
+    multi_label: bool
+    train_nodes: int
+    validation_nodes: int
+    test_nodes: int
+    files: dict[str, FileEntry]
+
+
+class NetworkManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    """What is needed to rebuild every variant's network from its weights."""
+
+    architecture: str
+    hidden: int
+    fanouts: tuple[int, ...]
+    """The seed's draw first (PyG's `num_neighbors`); all -1: full neighbourhood."""
+    classes: int
+
+
+class RankingManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    method: str
+    settings: dict[str, float]
+    """Every number that shaped the ranking (paper A leaves Lasso's open, so they are recorded)."""
+    columns: tuple[int, ...]
+    """Original column ids, most important first: column j of the table is `columns[j]` of the source."""
+
+
+class RevisionManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    """`revisions/<revision>/revision.json`: its presence is the commit."""
+
+    schema_version: int
+    revision: str
+    recipe: str
+    """Digest of the part of the spec that generation depends on."""
+    graph: str
+    """Digest of the graph: `graphs/<digest>`."""
+    created_at: str
+    """UTC, RFC 3339."""
+    generator: str
+    """`gnnserve <version>` and the versions of torch and torch_geometric."""
+    scope: str
+    network: NetworkManifest
+    ranking: RankingManifest
+    table: str
+    """Path of the rank-ordered feature table inside the revision."""
+    profile: Profile
+    files: dict[str, FileEntry]

@@ -1,0 +1,55 @@
+"""Arguments that several commands share, so that they read and behave alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+import typer
+
+DEFAULT_REPOSITORY = Path(".gnnserve")
+_OBJECTIVE = "Objective of the request"
+Number = TypeVar("Number", int, float, int | None, float | None)
+
+
+def between(low: float, high: float) -> Callable[[Number], Number]:
+    """A check that also refuses NaN, and leaves the columns of `--help` to names and meanings."""
+
+    def check(value: Number) -> Number:
+        if value is not None and not low <= value <= high:
+            raise typer.BadParameter(f"{value} is not between {low:g} and {high:g}.")
+        return value
+
+    return check
+
+
+Manifest = Annotated[Path, typer.Argument(metavar="MANIFEST", help="A GNNService in YAML.", show_default=False)]
+Url = Annotated[str, typer.Argument(metavar="URL", help="Address of a server: http://host:port.", show_default=False)]
+Host = Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 for all.")]
+Port = Annotated[int, typer.Option(callback=between(0, 65_535), help="Port to listen on; 0 takes a free one.")]
+RepositoryRoot = Annotated[
+    Path, typer.Option("--repository", metavar="DIR", help="Folder of trained and profiled revisions.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
+LatencyMs = Annotated[
+    float | None,
+    typer.Option(
+        callback=between(0.001, 3_600_000),
+        rich_help_panel=_OBJECTIVE,
+        help="Answer within so many milliseconds. Unset: the service's objective.",
+    ),
+]
+TolerancePermille = Annotated[
+    float | None,
+    typer.Option(
+        "--accuracy-tolerance-permille",
+        callback=between(0, 1000),
+        rich_help_panel=_OBJECTIVE,
+        help="Accuracy to give up for speed; 10 is one point. Unset: the service's objective.",
+    ),
+]
+Strict = Annotated[
+    bool,
+    typer.Option("--strict", rich_help_panel=_OBJECTIVE, help="Fail instead of answering outside of the objective."),
+]

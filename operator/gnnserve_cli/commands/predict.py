@@ -1,0 +1,96 @@
+"""`gnnserve predict`: one request to a running server, and what it cost."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+import typer
+
+from gnnserve_api.errors import InputError
+from gnnserve_api.protocol import Output, PredictAnswer, PredictRequest
+from gnnserve_cli.client import (
+    Reply,
+    fetch_prediction,
+    parse_server_timing,
+    parse_url,
+    stated_objective,
+)
+from gnnserve_cli.commands.options import Json, LatencyMs, Strict, TolerancePermille, Url
+from gnnserve_cli.render import facts_table, format_ms, nodes_table, output, print_json, put
+
+OUTPUTS: dict[str, Output] = {"labels": "labels", "scores": "scores", "embeddings": "embeddings"}
+SHOWN_VALUES = 4
+"""Of a vector, in the table; `--json` has all."""
+
+
+def predict(
+    url: Url,
+    *,
+    nodes: Annotated[str, typer.Option(metavar="IDS", help="Node ids: 1,2,3.", show_default=False)],
+    latency_ms: LatencyMs = None,
+    tolerance_permille: TolerancePermille = None,
+    strict: Strict = False,
+    outputs: Annotated[
+        str, typer.Option("--return", metavar="WHAT", help="Any of labels, scores, embeddings, with commas.")
+    ] = "labels",
+    as_json: Json = False,
+) -> None:
+    """Ask a running server for nodes of its graph."""
+    request = PredictRequest(
+        parse_nodes(nodes), stated_objective(latency_ms, tolerance_permille), strict, parse_outputs(outputs)
+    )
+    answer, reply = fetch_prediction(parse_url(url), request)
+    timing = parse_server_timing(reply.headers.get("server-timing", ""))
+    if as_json:
+        costs = {"roundTripMs": round(reply.elapsed_ms, 3), "serverTimingMs": timing}
+        print_json({"nodes": request.nodes, **msgspec.to_builtins(answer), **costs})
+    else:
+        put(output(), nodes_table(request.nodes, _columns(answer)), "", facts_table(_facts(answer, reply, timing)))
+
+
+def parse_nodes(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise InputError("--nodes", f"{text!r} is not a list of node ids", "write whole numbers: 1,2,3") from None
+
+
+def parse_outputs(text: str) -> tuple[Output, ...]:
+    wanted = tuple(part.strip() for part in text.split(","))
+    for name in wanted:
+        if name not in OUTPUTS:
+            raise InputError("--return", f"{name!r} is unknown", f"choose from {', '.join(OUTPUTS)}")
+    return tuple(OUTPUTS[name] for name in wanted)
+
+
+def _columns(answer: PredictAnswer) -> list[tuple[str, list[str]]]:
+    columns: list[tuple[str, list[str]]] = []
+    if not isinstance(answer.labels, msgspec.UnsetType):
+        columns.append(("Label", [_format_label(label) for label in answer.labels]))
+    if not isinstance(answer.scores, msgspec.UnsetType):
+        columns.append(("Scores", [_format_vector(row) for row in answer.scores]))
+    if not isinstance(answer.embeddings, msgspec.UnsetType):
+        columns.append(("Embedding", [_format_vector(row) for row in answer.embeddings]))
+    return columns
+
+
+def _format_label(label: int | list[int]) -> str:
+    if isinstance(label, int):
+        return str(label)
+    return ", ".join(map(str, label)) or "none"
+
+
+def _format_vector(values: list[float]) -> str:
+    shown = " ".join(f"{value:.3g}" for value in values[:SHOWN_VALUES])
+    return shown if len(values) <= SHOWN_VALUES else f"{shown} … {len(values)} values"
+
+
+def _facts(answer: PredictAnswer, reply: Reply, timing: dict[str, float]) -> list[tuple[str, str]]:
+    stages = ", ".join(f"{stage} {format_ms(duration)}" for stage, duration in timing.items())
+    return [
+        ("variant", f"{answer.variant} of revision {answer.revision}"),
+        ("objective", "met" if answer.objective_met else "not met: this is the nearest variant"),
+        ("time", f"{format_ms(reply.elapsed_ms)} ms with connecting"),
+        ("of which", f"{stages} ms" if stages else "the server did not say"),
+    ]

@@ -1,0 +1,31 @@
+"""`gnnserve run`: from a manifest to a server that answers, generating only what is missing."""
+
+from __future__ import annotations
+
+from contextlib import closing
+
+from gnnserve_cli.commands.options import DEFAULT_REPOSITORY, Host, Manifest, Port, RepositoryRoot
+
+
+def run(
+    manifest: Manifest, host: Host = "127.0.0.1", port: Port = 8080, repository: RepositoryRoot = DEFAULT_REPOSITORY
+) -> None:
+    """Train, profile and serve a manifest; a second start serves what is already there."""
+    # Imported here: they bring numpy and numba, which the other commands start without.
+    from gnnserve_api.manifest import load_manifest  # noqa: PLC0415
+    from gnnserve_cli.progress import showing_progress  # noqa: PLC0415
+    from gnnserve_cli.serving import announce, print_profile  # noqa: PLC0415
+    from gnnserve_worker.repository.repository import Repository  # noqa: PLC0415
+    from gnnserve_worker.serving.server import bind, serve  # noqa: PLC0415
+
+    service = load_manifest(manifest)
+    # A busy port must show before minutes of training, not after.
+    with closing(bind(host, port)) as sock:
+        from gnnserve_worker.generation.pipeline import generate  # noqa: PLC0415
+
+        stored = Repository(repository, service.metadata.namespace, service.metadata.name)
+        with showing_progress() as listener:
+            published = generate(service, stored, listener)
+        revision = stored.load(published.revision)
+        print_profile(published)
+        serve(revision, service, sock, ready=lambda: announce(sock, revision.graph.nodes))

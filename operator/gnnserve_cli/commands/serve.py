@@ -1,0 +1,34 @@
+"""`gnnserve serve`: answer from a revision that is already published; never trains."""
+
+from __future__ import annotations
+
+from contextlib import closing
+
+from gnnserve_api.errors import RepositoryError
+from gnnserve_cli.commands.options import DEFAULT_REPOSITORY, Host, Manifest, Port, RepositoryRoot
+
+
+def serve(
+    manifest: Manifest, repository: RepositoryRoot = DEFAULT_REPOSITORY, host: Host = "127.0.0.1", port: Port = 8080
+) -> None:
+    """Serve the published revision of a manifest."""
+    # Imported here: they bring numpy and numba, which the other commands start without.
+    from gnnserve_api.manifest import load_manifest  # noqa: PLC0415
+    from gnnserve_cli.serving import announce, print_profile  # noqa: PLC0415
+    from gnnserve_worker.repository.repository import Repository  # noqa: PLC0415
+    from gnnserve_worker.serving import server  # noqa: PLC0415
+
+    service = load_manifest(manifest)
+    with closing(server.bind(host, port)) as sock:
+        stored = Repository(repository, service.metadata.namespace, service.metadata.name)
+        published = stored.find(service.spec.recipe())
+        if published is None:
+            raise RepositoryError(
+                repository,
+                f"holds no published revision of {service.metadata.namespace}/{service.metadata.name} "
+                f"with recipe {service.spec.recipe()}",
+                f"make one with `gnnserve generate {manifest} --repository {repository}`",
+            )
+        revision = stored.load(published.revision)
+        print_profile(published)
+        server.serve(revision, service, sock, ready=lambda: announce(sock, revision.graph.nodes))

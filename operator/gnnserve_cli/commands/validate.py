@@ -1,0 +1,67 @@
+"""`gnnserve validate`: what a manifest means, before anything is trained or applied."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import typer
+
+from gnnserve_api.errors import InputError
+from gnnserve_api.variants import variant_name
+from gnnserve_cli.commands.options import Json, Manifest
+from gnnserve_cli.exits import ExitCode
+
+if TYPE_CHECKING:
+    from gnnserve_api.gnnservice import GNNService
+
+
+def validate(manifest: Manifest, as_json: Json = False) -> None:
+    """Check a manifest and print what was understood, or every problem."""
+    # Imported here: pydantic, YAML and rich, which the commands that talk to a server start without.
+    from gnnserve_api.manifest import load_manifest  # noqa: PLC0415
+    from gnnserve_cli.render import facts_table, output, print_json, put  # noqa: PLC0415
+
+    if not as_json:
+        put(output(), facts_table(_facts(load_manifest(manifest))))
+        return
+    try:
+        service = load_manifest(manifest)
+    except InputError as error:
+        print_json({"valid": False, "problem": str(error)})
+        raise typer.Exit(ExitCode.BAD_INPUT) from None
+    print_json(
+        {
+            "valid": True,
+            "service": f"{service.metadata.namespace}/{service.metadata.name}",
+            "recipe": service.spec.recipe(),
+            "spec": service.spec.model_dump(mode="json", by_alias=True, exclude_none=True),
+        }
+    )
+
+
+def _facts(service: GNNService) -> list[tuple[str, str]]:
+    spec = service.spec
+    source, model, pruning, objective = spec.graph.source, spec.model, spec.variants.pruning, spec.objective
+    graph = f"builtin {source.builtin}" if source.npz is None else source.npz.uri
+    fanouts = "every neighbour" if model.fanouts[0] < 0 else "fan-outs " + ", ".join(map(str, model.fanouts))
+    wanted = [
+        *([f"latency within {objective.latency_ms:g} ms"] if objective.latency_ms is not None else []),
+        *(
+            [f"accuracy at most {objective.accuracy_tolerance_permille} permille below the best"]
+            if objective.accuracy_tolerance_permille is not None
+            else []
+        ),
+    ]
+    return [
+        ("service", f"{service.metadata.namespace}/{service.metadata.name}"),
+        ("source", graph),
+        ("normalization", spec.graph.normalization),
+        ("model", f"{model.architecture}, {len(model.fanouts)} layers, hidden {model.hidden}, {fanouts}"),
+        ("training", f"{model.training.epochs} epochs, {model.training.scope}"),
+        (
+            "variants",
+            f"{', '.join(variant_name(factor) for factor in sorted(pruning.factors))}, ranked by {pruning.method}",
+        ),
+        ("objective", ", ".join(wanted) or "none: the most accurate variant answers"),
+        ("recipe", spec.recipe()),
+    ]

@@ -1,0 +1,92 @@
+"""`gnnserve variants`: what a server or a repository has, with its profile.
+
+A repository is read through its `revision.json` files alone: no array is opened, so this works on a folder that
+another process is serving from.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+
+from gnnserve_api.errors import InputError, RepositoryError
+from gnnserve_api.repository import SCHEMA_VERSION, RevisionManifest
+from gnnserve_cli.client import fetch_variants, parse_url
+from gnnserve_cli.commands.options import Json
+from gnnserve_cli.render import output, print_json, profile_tables, put
+
+
+class ServiceRevisions(msgspec.Struct, frozen=True, rename="camel"):
+    namespace: str
+    service: str
+    revisions: list[RevisionManifest]
+    """Newest first."""
+
+
+class _Version(msgspec.Struct, frozen=True, rename="camel"):
+    schema_version: int
+
+
+def variants(
+    place: Annotated[
+        str, typer.Argument(metavar="URL|DIR", help="A server or a repository folder.", show_default=False)
+    ],
+    as_json: Json = False,
+) -> None:
+    """Show the variants of a running server, or of every revision in a repository."""
+    console = output()
+    if "://" in place:
+        served = fetch_variants(parse_url(place))
+        if as_json:
+            print_json(served)
+            return
+        put(console, f"{served.service}  revision {served.revision}  recipe {served.recipe}")
+        put(console, f"{served.nodes:,} nodes with {served.features:,} features", "")
+        put(console, *profile_tables(served.profile, console))
+        return
+
+    services = load_services(Path(place))
+    if as_json:
+        print_json(services)
+        return
+    for service in services:
+        for revision in service.revisions:
+            put(console, f"{service.namespace}/{service.service}  revision {revision.revision}")
+            put(console, f"recipe {revision.recipe}  graph {revision.graph}  {revision.created_at[:19]}Z", "")
+            put(console, *profile_tables(revision.profile, console), "")
+
+
+def load_services(root: Path) -> list[ServiceRevisions]:
+    if not root.is_dir():
+        raise InputError("URL|DIR", f"{str(root)!r} is no folder", "give a repository folder, or http://host:port")
+    found: dict[tuple[str, str], list[RevisionManifest]] = {}
+    for file in sorted(root.glob("*/*/revisions/*/revision.json")):
+        namespace, service = file.relative_to(root).parts[:2]
+        found.setdefault((namespace, service), []).append(_load_revision(file))
+    if not found:
+        raise RepositoryError(
+            root, "holds no published revision", f"make one with `gnnserve generate MANIFEST --repository {root}`"
+        )
+    return [
+        ServiceRevisions(namespace, service, sorted(revisions, key=lambda r: r.created_at, reverse=True))
+        for (namespace, service), revisions in found.items()
+    ]
+
+
+def _load_revision(file: Path) -> RevisionManifest:
+    content = file.read_bytes()
+    try:
+        # The version first: a newer file may differ in everything else.
+        version = msgspec.json.decode(content, type=_Version).schema_version
+        if version > SCHEMA_VERSION:
+            raise RepositoryError(
+                file,
+                f"has schema version {version}; this gnnserve knows up to {SCHEMA_VERSION}",
+                "read it with the gnnserve that wrote it",
+            )
+        return msgspec.json.decode(content, type=RevisionManifest)
+    except msgspec.DecodeError as error:
+        raise RepositoryError(file, f"is damaged: {error}", "remove its folder and generate again") from error

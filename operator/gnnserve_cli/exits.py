@@ -1,0 +1,72 @@
+"""Exit codes: the one place where an error becomes a number that a script can test.
+
+`gnnserve --help` prints the meanings from here; `main.py` does the exiting.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from gnnserve_api.errors import GnnserveError, InputError, RepositoryError, ResourceError
+
+
+class ExitCode(IntEnum):
+    OK = 0
+    FAILURE = 1
+    BAD_INPUT = 2
+    REPOSITORY = 3
+    RESOURCE = 4
+    OBJECTIVE_NOT_MET = 5
+    OVERLOADED = 6
+    INTERRUPTED = 130
+    BROKEN_PIPE = 141
+
+
+MEANINGS = {
+    ExitCode.OK: "done",
+    ExitCode.FAILURE: "unexpected failure, of this program or inside the server",
+    ExitCode.BAD_INPUT: "bad input: usage, manifest, graph, or a request refused with 4xx",
+    ExitCode.REPOSITORY: "a repository is unfinished, altered or of a newer version",
+    ExitCode.RESOURCE: "something is missing: a free port, disk space, a server that answers",
+    ExitCode.OBJECTIVE_NOT_MET: "no variant can meet the objective, and --strict was given (422)",
+    ExitCode.OVERLOADED: "refused for load or not ready; try again later (429, 503)",
+    ExitCode.INTERRUPTED: "interrupted",
+    ExitCode.BROKEN_PIPE: "the reader of the output went away",
+}
+
+
+class RefusedError(GnnserveError):
+    """The server answered, and the answer is an error; `code` and `field` are the server's own."""
+
+    def __init__(self, status: int, code: str, field: str | None, message: str, retry_after: str | None = None) -> None:
+        self.status = status
+        self.code = code
+        self.field = field
+        advice = f"; retry after {retry_after} s" if retry_after else ""
+        about = f" ({field})" if field and field not in message else ""
+        super().__init__(f"the server answered {status} {code}{about}: {message}{advice}")
+
+
+def exit_code_of_status(status: int) -> ExitCode:
+    if status == 422:
+        return ExitCode.OBJECTIVE_NOT_MET
+    if status in {429, 503}:
+        return ExitCode.OVERLOADED
+    return ExitCode.BAD_INPUT if 400 <= status < 500 else ExitCode.FAILURE
+
+
+def exit_code_of(error: Exception) -> ExitCode | None:
+    """None: an error that nobody foresaw; its stack trace is worth more than a number."""
+    match error:
+        case InputError():
+            return ExitCode.BAD_INPUT
+        case RepositoryError():
+            return ExitCode.REPOSITORY
+        case RefusedError(status=status):
+            return exit_code_of_status(status)
+        case BrokenPipeError():
+            return ExitCode.BROKEN_PIPE
+        case ResourceError() | OSError():
+            # A full disk or a forbidden folder, met where no code had a better sentence for it.
+            return ExitCode.RESOURCE
+    return None

@@ -1,0 +1,106 @@
+"""One kept-alive HTTP/1.1 connection, as thin as Python allows: asyncio's protocol and httptools' parser.
+
+Knows no schedule and no statistics. One exchange at a time; after any failure the connection is done for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+from typing import cast
+
+import httptools
+
+CONNECT_TIMEOUT_S = 5.0
+
+
+class TransportError(Exception):
+    """No answer; the text is a short reason, the same for every such failure, so that it can be counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    status: int
+    body: bytes
+    sent_at_s: float
+    answered_at_s: float
+    """Both on `time.perf_counter`, taken at the socket: the event loop's own queue is not in between."""
+
+
+class Connection(asyncio.Protocol):
+    def __init__(self) -> None:
+        self._transport: asyncio.Transport | None = None
+        self._parser = httptools.HttpResponseParser(self)
+        self._waiting: asyncio.Future[Answer] | None = None
+        self._body = bytearray()
+        self._sent_at_s = 0.0
+
+    @property
+    def is_open(self) -> bool:
+        return self._transport is not None and not self._transport.is_closing()
+
+    async def exchange(self, payload: bytes, timeout_s: float) -> Answer:
+        if self._transport is None or not self.is_open:
+            raise TransportError("connection lost")
+        loop = asyncio.get_running_loop()
+        self._waiting = loop.create_future()
+        self._body.clear()
+        timer = loop.call_later(timeout_s, self._fail, f"no answer within {timeout_s:g} s")
+        self._sent_at_s = time.perf_counter()
+        self._transport.write(payload)
+        try:
+            return await self._waiting
+        finally:
+            timer.cancel()
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _fail(self, reason: str) -> None:
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_exception(TransportError(reason))
+        self.close()
+
+    # asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError:
+            self._fail("not HTTP")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._fail("connection lost")
+        self._transport = None
+
+    # httptools.HttpResponseParser
+
+    def on_body(self, part: bytes) -> None:
+        self._body += part
+
+    def on_message_complete(self) -> None:
+        answered_at_s = time.perf_counter()
+        if not self._parser.should_keep_alive():
+            self.close()
+        if self._waiting is not None and not self._waiting.done():
+            status = self._parser.get_status_code()
+            self._waiting.set_result(Answer(status, bytes(self._body), self._sent_at_s, answered_at_s))
+
+
+async def connect(host: str, port: int) -> Connection:
+    loop = asyncio.get_running_loop()
+    try:
+        async with asyncio.timeout(CONNECT_TIMEOUT_S):
+            _, connection = await loop.create_connection(Connection, host, port)
+    except ConnectionRefusedError:
+        raise TransportError("connection refused") from None
+    except TimeoutError:
+        raise TransportError("no connection in time") from None
+    except OSError as error:
+        raise TransportError(f"no connection: {error.strerror or error}") from None
+    return connection

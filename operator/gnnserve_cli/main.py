@@ -1,0 +1,101 @@
+"""The program `gnnserve`: its commands, and what happens when one of them fails.
+
+One file per command in `commands/`. Each imports what it computes with only when it runs, so that `--help`,
+`validate` and everything that talks to a running server start without numpy, numba or torch.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import sys
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from gnnserve_cli.commands.generate import generate
+from gnnserve_cli.commands.load import load
+from gnnserve_cli.commands.predict import predict
+from gnnserve_cli.commands.run import run
+from gnnserve_cli.commands.serve import serve
+from gnnserve_cli.commands.validate import validate
+from gnnserve_cli.commands.variants import variants
+from gnnserve_cli.exits import MEANINGS, ExitCode, exit_code_of
+
+
+class Commands(TyperGroup):
+    """Runs a command and turns its errors into one line and an exit code."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            answer = super().invoke(ctx)
+            # Small outputs wait in the buffer: a reader that left must show here, not at interpreter exit.
+            sys.stdout.flush()
+        except Exception as error:
+            code = exit_code_of(error)
+            if code is None:
+                raise
+            if code is ExitCode.BROKEN_PIPE:
+                _discard_output()
+            else:
+                typer.echo(f"error: {error}", err=True)
+            raise typer.Exit(code) from None
+        return answer
+
+
+def _discard_output() -> None:
+    """The interpreter flushes standard output once more when it exits; that must not complain either."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"gnnserve {importlib.metadata.version('gnnserve')}")
+        raise typer.Exit
+
+
+_EPILOG = "\n".join(
+    [
+        "Example: gnnserve run examples/digits.yaml",
+        "",
+        "Exit codes:",
+        *(f"{int(code):>3}  {meaning}" for code, meaning in MEANINGS.items()),
+    ]
+)
+
+app = typer.Typer(
+    name="gnnserve",
+    cls=Commands,
+    no_args_is_help=True,
+    epilog=_EPILOG,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+@app.callback()
+def _gnnserve(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Serve one graph neural network as several variants, at the highest accuracy the objective allows."""
+
+
+for command, example in (
+    (run, "gnnserve run examples/digits.yaml --port 8080"),
+    (generate, "gnnserve generate examples/digits.yaml --repository .gnnserve"),
+    (serve, "gnnserve serve examples/digits.yaml --repository .gnnserve --port 8080"),
+    (predict, "gnnserve predict http://127.0.0.1:8080 --nodes 1,2,3 --latency-ms 5"),
+    (variants, "gnnserve variants http://127.0.0.1:8080"),
+    (load, "gnnserve load http://127.0.0.1:8080 --rate 200 --duration 10"),
+    (validate, "gnnserve validate examples/digits.yaml"),
+):
+    app.command(epilog=f"Example: {example}")(command)
+
+
+def main() -> None:
+    app()

@@ -1,0 +1,124 @@
+"""Tables and figures for people: how each result looks on a terminal.
+
+Values in, rich renderables out; commands decide what to print, this module how.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+import msgspec
+from rich import box
+from rich.console import Console, RenderableType
+from rich.table import Table
+
+from gnnserve_api.profile import LatencyProfile, Profile, VariantProfile
+
+_METRICS = {"accuracy": "accuracy", "f1Micro": "micro-averaged F1"}
+_OWN_HEADERS = ("Variant", "Columns", "Validation", "Test", "Size", "Memory")
+_TIMING_HEADERS = ("Seeds", "p50 ms", "p99 ms", "Sample", "Gather", "Compute", "Bytes/request")
+
+
+class Output(Console):
+    """Leaves a closed pipe to `main.py`, where every failure becomes an exit code."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
+
+
+def output() -> Console:
+    return Output(highlight=False)
+
+
+def put(console: Console, *renderables: RenderableType) -> None:
+    for renderable in renderables:
+        console.print(renderable)
+
+
+def print_json(value: object) -> None:
+    sys.stdout.write(msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n")
+
+
+def format_bytes(count: float) -> str:
+    """Three digits and a binary unit: `17.3 KiB`."""
+    if count < 1024:
+        return f"{count:.0f} B"
+    for unit in ("KiB", "MiB", "GiB"):
+        count /= 1024
+        if count < 1023.5 or unit == "GiB":
+            break
+    return f"{count:.{_decimals(count, 3)}f} {unit}"
+
+
+def format_ms(milliseconds: float) -> str:
+    """Four digits, and never finer than a microsecond: `0.213`, `12.35`, `1234`."""
+    return f"{milliseconds:.{min(3, _decimals(milliseconds, 4))}f}"
+
+
+def _decimals(value: float, digits: int) -> int:
+    whole_digits = len(str(int(value)))
+    return max(0, digits - whole_digits)
+
+
+def profile_tables(profile: Profile, console: Console) -> list[RenderableType]:
+    """One table where it fits, else two: what variants give, and what they cost."""
+    caption = (
+        f"\nValidation and test: {_METRICS[profile.metric]}. Sample, gather and compute: medians in ms. "
+        f"Measured on {profile.machine}."
+    )
+    whole = _table(*_OWN_HEADERS, *_TIMING_HEADERS)
+    gives, costs = _table(*_OWN_HEADERS), _table("Variant", *_TIMING_HEADERS)
+    for variant in profile.variants:
+        own = _own_figures(variant)
+        gives.add_row(*own)
+        for row, latency in enumerate(variant.latency):
+            timings, is_last = _timings(latency), row == len(variant.latency) - 1
+            shown = own if row == 0 else [""] * len(own)
+            whole.add_row(*shown, *timings, end_section=is_last)
+            costs.add_row(shown[0], *timings, end_section=is_last)
+    unlimited = console.options.update(max_width=10_000)  # otherwise a table is never wider than the console
+    if console.measure(whole, options=unlimited).maximum <= console.width:
+        return [whole, caption]
+    return [gives, "", costs, caption]
+
+
+def _table(first: str, *numbers: str) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, header_style="bold")
+    table.add_column(first, style="bold", no_wrap=True)
+    for header in numbers:
+        table.add_column(header, justify="right", no_wrap=True)
+    return table
+
+
+def _own_figures(variant: VariantProfile) -> list[str]:
+    test = "-" if variant.test_accuracy is None else f"{variant.test_accuracy:.4f}"
+    return [
+        variant.name, f"{variant.columns}", f"{variant.validation_accuracy:.4f}", test,
+        format_bytes(variant.size_bytes), format_bytes(variant.memory_bytes),
+    ]  # fmt: skip
+
+
+def _timings(latency: LatencyProfile) -> list[str]:
+    times = (latency.p50_ms, latency.p99_ms, latency.sample_ms, latency.gather_ms, latency.compute_ms)
+    return [f"{latency.seeds}", *(format_ms(time) for time in times), format_bytes(latency.gathered_bytes)]
+
+
+def facts_table(facts: Sequence[tuple[str, str]]) -> Table:
+    """Names on the left, what they are on the right."""
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in facts:
+        table.add_row(name, value)
+    return table
+
+
+def nodes_table(nodes: Sequence[int], columns: Sequence[tuple[str, Sequence[str]]]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, header_style="bold")
+    table.add_column("Node", justify="right", no_wrap=True)
+    for header, _ in columns:
+        table.add_column(header, justify="right", overflow="fold")
+    for row, node in enumerate(nodes):
+        table.add_row(f"{node}", *(values[row] for _, values in columns))
+    return table

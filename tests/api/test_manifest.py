@@ -1,0 +1,272 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gnnserve_api.errors import InputError
+from gnnserve_api.gnnservice import Normalization
+from gnnserve_api.manifest import load_manifest, parse_manifest
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+HEAD = "apiVersion: gnnserve.dev/v1alpha1\nkind: GNNService\nmetadata: {name: a}\n"
+DIGITS = "graph: {source: {builtin: Digits}}"
+
+
+def spec(rest: str = "") -> str:
+    return f"{HEAD}spec: {{{DIGITS}{', ' if rest else ''}{rest}}}\n"
+
+
+def problems_of(text: str) -> list[str]:
+    with pytest.raises(InputError) as refused:
+        parse_manifest(text, "m.yaml")
+    return str(refused.value).splitlines()
+
+
+def case(name: str, text: str, *expected: str):
+    return pytest.param(text, expected, id=name)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        case(
+            "an unknown field names its closest neighbour",
+            spec("modle: {}"),
+            "spec.modle: unknown field (value {}); did you mean `model`?",
+        ),
+        case(
+            "an unknown field without a neighbour lists the known ones",
+            HEAD + "spec: {graph: {source: {npz: {uri: 'file:///a.npz', shape: 3}}}}",
+            "spec.graph.source.npz.shape: unknown field (value 3); known fields here: uri, sha256",
+        ),
+        case(
+            "the Python name of a field is not a field",
+            spec("objective: {latency_ms: 3}"),
+            "spec.objective.latency_ms: unknown field (value 3); did you mean `latencyMs`?",
+        ),
+        case(
+            "an unknown field that is empty is still unknown",
+            spec("model: {training2: }"),
+            "spec.model.training2: unknown field (value null); did you mean `training`?",
+        ),
+        case(
+            "an entry of a list is named by its index",
+            spec("variants: {pruning: {factors: [1, 2, 0]}}"),
+            "spec.variants.pruning.factors[2]: found 0, expected at least 1; correct it",
+        ),
+        case(
+            "a word in place of a number",
+            spec("variants: {pruning: {factors: [1, a]}}"),
+            'spec.variants.pruning.factors[1]: found "a", expected an integer; '
+            "write a plain number, without quotes or leading zeros",
+        ),
+        case(
+            "a number in quotes is refused as the API server refuses it",
+            spec("model: {hidden: '12'}"),
+            'spec.model.hidden: found "12", expected an integer; write a plain number, without quotes or leading zeros',
+        ),
+        case(
+            "a leading zero is ambiguous",
+            spec("model: {training: {seed: 010}}"),
+            'spec.model.training.seed: found "010", expected an integer; '
+            "write a plain number, without quotes or leading zeros",
+        ),
+        case(
+            "yes is no number",
+            spec("model: {training: {epochs: yes}}"),
+            "spec.model.training.epochs: found true, expected an integer; correct it",
+        ),
+        case(
+            "an integer beyond every machine",
+            spec("model: {hidden: 99999999999999999999999}"),
+            "spec.model.hidden: found 99999999999999999999999, expected at most 4096; correct it",
+        ),
+        case(
+            "NaN is no learning rate",
+            spec("model: {training: {learningRate: .nan}}"),
+            "spec.model.training.learningRate: found NaN, expected at most 1; correct it",
+        ),
+        case(
+            "a bound that is exclusive",
+            spec("objective: {latencyMs: 0}"),
+            "spec.objective.latencyMs: found 0, expected more than 0; correct it",
+        ),
+        case(
+            "an enum value in the wrong case",
+            spec("variants: {pruning: {method: lasso}}"),
+            "spec.variants.pruning.method: found \"lasso\", expected 'Random', 'Greedy' or 'Lasso'; "
+            "did you mean Lasso?",
+        ),
+        case(
+            "an enum value of another kind",
+            spec("model: {architecture: Transformer}"),
+            "spec.model.architecture: found \"Transformer\", expected 'GraphSAGE' or 'GIN'; choose one of these",
+        ),
+        case(
+            "an optional member's path holds no type names",
+            HEAD + "spec: {graph: {source: {npz: {uri: data.npz}}}}",
+            'spec.graph.source.npz.uri: found "data.npz", expected a string that matches ^file:///.+; '
+            "write file:// and an absolute path, as in file:///data/graph.npz",
+        ),
+        case(
+            "a required field says what it is for",
+            HEAD + "spec: {graph: {source: {npz: {}}}}",
+            "spec.graph.source.npz.uri: missing; add it: Where the file is: `file:///` and an absolute path.",
+        ),
+        case(
+            "an empty section",
+            spec("model: "),
+            "spec.model: is empty (null), expected a mapping; give it a value or remove the line",
+        ),
+        case(
+            "a scalar in place of a section",
+            spec("worker: 3"),
+            "spec.worker: found 3, expected a mapping; write its fields, indented, on the lines below",
+        ),
+        case(
+            "a scalar in place of a list",
+            spec("variants: {pruning: {factors: 3}}"),
+            "spec.variants.pruning.factors: found 3, expected a list; write it as [1, 2, 4]",
+        ),
+        case(
+            "a list without entries",
+            spec("variants: {pruning: {factors: []}}"),
+            "spec.variants.pruning.factors: found [], expected a list of at least 1 entries; correct it",
+        ),
+        case(
+            "no source at all",
+            HEAD + "spec: {graph: {source: {}}}",
+            "spec.graph.source: exactly one of builtin and npz must be set (value {})",
+        ),
+        case(
+            "a rule over two fields",
+            spec("worker: {batching: {maxSeeds: 100, maxQueuedSeeds: 10}}"),
+            "spec.worker.batching: maxQueuedSeeds 10 must be at least maxSeeds 100 "
+            '(value {"maxSeeds": 100, "maxQueuedSeeds": 10})',
+        ),
+        case(
+            "a name that Kubernetes would not take",
+            HEAD.replace("name: a", "name: My_Service") + f"spec: {{{DIGITS}}}",
+            'metadata.name: found "My_Service", expected a string that matches ^[a-z0-9]([-a-z0-9]*[a-z0-9])?$; '
+            "use lower-case letters, digits and '-', as in digits-2",
+        ),
+        case(
+            "a name that YAML takes for a number",
+            HEAD.replace("name: a", "name: 7") + f"spec: {{{DIGITS}}}",
+            "metadata.name: found 7, expected a string; put it in quotes",
+        ),
+        case(
+            "no apiVersion and no kind",
+            f"metadata: {{name: a}}\nspec: {{{DIGITS}}}",
+            "apiVersion: missing; add `apiVersion: gnnserve.dev/v1alpha1`",
+            "kind: missing; add `kind: GNNService`",
+        ),
+        case(
+            "another apiVersion, and the rest is still read",
+            HEAD.replace("v1alpha1", "v1") + "spec: {graph: {source: {}}}",
+            'apiVersion: "gnnserve.dev/v1" is not served by this gnnserve, expected gnnserve.dev/v1alpha1; '
+            "write `apiVersion: gnnserve.dev/v1alpha1`, or pass a GNNService manifest",
+            "spec.graph.source: exactly one of builtin and npz must be set (value {})",
+        ),
+        case(
+            "another kind, and its fields are not judged",
+            "apiVersion: gnnserve.dev/v1alpha1\nkind: Deployment\nspec: {replicas: 1}",
+            'kind: "Deployment" is not served by this gnnserve, expected GNNService; '
+            "write `kind: GNNService`, or pass a GNNService manifest",
+        ),
+        case(
+            "everything wrong is listed at once",
+            spec("model: {hidden: 0, fanouts: [3.5]}, variants: {pruning: {factors: [1, 1]}}, worker: 3"),
+            "spec.model.hidden: found 0, expected at least 1; correct it",
+            "spec.model.fanouts[0]: found 3.5, expected an integer; correct it",
+            'spec.variants.pruning: factors [1, 1] must not repeat (value {"factors": [1, 1]})',
+            "spec.worker: found 3, expected a mapping; write its fields, indented, on the lines below",
+        ),
+    ],
+)
+def test_every_problem_is_listed_with_path_value_and_remedy(text: str, expected: tuple[str, ...]) -> None:
+    heading, *problems = problems_of(text)
+    assert heading == f"m.yaml: {len(expected)} problem{'s' if len(expected) > 1 else ''}"
+    assert problems == [f"  {problem}" for problem in expected]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        case("an empty file", "# nothing\n", "m.yaml: the file is empty, expected a GNNService manifest"),
+        case("a list", "- a\n- b", 'm.yaml: holds ["a", "b"], expected a mapping with apiVersion, kind'),
+        case("plain text", "hello", 'm.yaml: holds "hello", expected a mapping'),
+        case("two documents", "a: 1\n---\nb: 1", "m.yaml: holds 2 documents, expected one GNNService"),
+        case("a syntax error", "a: 1\nb: [1\nc: 2\n", "m.yaml, line 3, column 2: not valid YAML: expected ',' or ']'"),
+        case("a tab", "a:\n\tb: 1", "m.yaml, line 2, column 1: not valid YAML: found character '\\t'"),
+        case(
+            "a field given twice",
+            spec().replace("spec:", "kind: GNNService\nspec:"),
+            "m.yaml, line 4, column 1: not valid YAML: field `kind` is already set on line 2; keep one of them",
+        ),
+        case(
+            "a field given twice, deep inside",
+            HEAD + "spec:\n  model:\n    hidden: 1\n    hidden: 2\n",
+            "m.yaml, line 7, column 5: not valid YAML: field `hidden` is already set on line 6",
+        ),
+        case(
+            "a list as a field's name", "? [a]\n: 1", "m.yaml, line 1, column 3: not valid YAML: a field name must be"
+        ),
+        case(
+            "a Python object", "a: !!python/object:os.system 1", "m.yaml, line 1, column 4: not valid YAML: could not"
+        ),
+        case("an alias of itself", "a: &x [*x]", "m.yaml: holds what JSON cannot: Circular reference"),
+        case("bytes", 'a: !!binary "aGk="', "m.yaml: holds what JSON cannot"),
+        case("a control character", "a: \x00", "m.yaml: not valid YAML: unacceptable character"),
+    ],
+)
+def test_what_is_no_manifest_is_refused_with_its_place(text: str, expected: tuple[str]) -> None:
+    with pytest.raises(InputError) as refused:
+        parse_manifest(text, "m.yaml")
+    assert str(refused.value).startswith(expected[0])
+    assert refused.value.remedy
+
+
+def test_numbers_are_read_as_json_reads_them() -> None:
+    training = parse_manifest(
+        spec("model: {training: {learningRate: 1e-3, weightDecay: 1E-4, dropout: 0, epochs: 1_000}}"), "m"
+    ).spec.model.training
+    assert (training.learning_rate, training.weight_decay, training.dropout, training.epochs) == (1e-3, 1e-4, 0, 1000)
+
+
+@pytest.mark.parametrize("name", ["2026-01-01", "1-30", "a1e3"])
+def test_names_that_look_like_dates_stay_names(name: str) -> None:
+    assert parse_manifest(spec().replace("name: a", f"name: {name}"), "m").metadata.name == name
+
+
+def test_merged_fields_may_be_overridden() -> None:
+    text = HEAD.replace("{name: a}", "{name: a, annotations: &common {x: 1}}") + f"spec: {{{DIGITS}}}\n"
+    merged = text.replace("&common {x: 1}", "{base: &common {x: 1}, own: {<<: *common, x: 2}}")
+    assert parse_manifest(merged, "m").metadata.name == "a"
+
+
+def test_metadata_of_kubernetes_is_let_through() -> None:
+    text = spec().replace("{name: a}", "{name: a, labels: {team: b}, uid: 1234}")
+    assert parse_manifest(text, "m").metadata.namespace == "default"
+
+
+def test_documents_without_content_are_not_counted() -> None:
+    assert parse_manifest(f"---\n{spec()}---\n", "m").metadata.name == "a"
+
+
+def test_the_example_is_valid() -> None:
+    service = load_manifest(CHECKOUT / "examples" / "digits.yaml")
+    assert service.metadata.name == "digits"
+    assert service.spec.graph.normalization is Normalization.AUTO
+    assert service.spec.variants.pruning.factors == (1, 2, 4, 8, 16)
+
+
+def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+    missing, latin, folder = tmp_path / "no.yaml", tmp_path / "latin.yaml", tmp_path / "folder"
+    latin.write_bytes("name: é".encode("latin1"))
+    folder.mkdir()
+    for path, problem in ((missing, "no such file"), (latin, "is not UTF-8 text"), (folder, "cannot be read")):
+        with pytest.raises(InputError) as refused:
+            load_manifest(path)
+        assert str(refused.value).startswith(f"{path}: {problem}")

@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+import pytest
+
+from gnnserve_api.manifest import parse_manifest
+
+BASE = """\
+apiVersion: gnnserve.dev/v1alpha1
+kind: GNNService
+metadata: {name: a}
+spec: {graph: {source: {builtin: Digits}}%s}
+"""
+
+
+def recipe(rest: str = "") -> str:
+    return parse_manifest(BASE % (f", {rest}" if rest else ""), "m").spec.recipe()
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        pytest.param("objective: {latencyMs: 5}", id="another latency objective"),
+        pytest.param("objective: {accuracyTolerancePermille: 5}", id="another accuracy tolerance"),
+        pytest.param("worker: {batching: {maxSeeds: 7}}", id="another batch size"),
+        pytest.param("model: {hidden: 128}", id="a default written out"),
+        pytest.param("model: {training: {}}, variants: {pruning: {lasso: {}}}", id="empty sections"),
+        pytest.param("model: {training: {weightDecay: 5e-4}}", id="a default written otherwise"),
+    ],
+)
+def test_what_generation_does_not_depend_on_keeps_the_recipe(rest: str) -> None:
+    assert recipe(rest) == recipe()
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        pytest.param("model: {hidden: 64}", id="another width"),
+        pytest.param("model: {architecture: GIN}", id="another architecture"),
+        pytest.param("model: {fanouts: [25]}", id="another depth"),
+        pytest.param("model: {training: {seed: 1}}", id="another seed"),
+        pytest.param("variants: {pruning: {factors: [1, 2]}}", id="other factors"),
+        pytest.param("variants: {pruning: {method: Random}}", id="another ranking"),
+        pytest.param("variants: {pruning: {lasso: {epochs: 3}}}", id="other Lasso settings"),
+    ],
+)
+def test_what_generation_depends_on_changes_the_recipe(rest: str) -> None:
+    assert recipe(rest) != recipe()
+
+
+def test_the_graph_and_its_scaling_change_the_recipe() -> None:
+    digits = BASE % ""
+    file = digits.replace("builtin: Digits", "npz: {uri: 'file:///a.npz'}")
+    other = file.replace("a.npz", "b.npz")
+    scaled = digits.replace("}}}", "}, normalization: Disabled}}")
+    assert len({parse_manifest(text, "m").spec.recipe() for text in (digits, file, other, scaled)}) == 4
+
+
+def test_the_recipe_is_the_same_in_every_process() -> None:
+    """Pinned: another value would retrain every published model."""
+    assert recipe() == "2c0cee403102cad0"

@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from pydantic import ValidationError
+from tests.support.structural import rules, validator, violations, with_defaults
+
+from gnnserve_api import schema
+from gnnserve_api.gnnservice import GNNServiceSpec
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+ROOT = schema.crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+MINIMAL = {"graph": {"source": {"builtin": "Digits"}}}
+
+BREAKS_RULE = {
+    "exactly one of builtin and npz must be set": {"graph": {"source": {}}},
+    "fanouts must be all positive, or all -1 for the full neighbourhood": {**MINIMAL, "model": {"fanouts": [-1, 5]}},
+    "fanouts would sample over 1,000,000 nodes for one seed: use smaller ones, or -1 for all neighbours": {
+        **MINIMAL,
+        "model": {"fanouts": [1000, 1000]},
+    },
+    "maxQueuedSeeds must be at least maxSeeds": {
+        **MINIMAL,
+        "worker": {"batching": {"maxSeeds": 9, "maxQueuedSeeds": 8}},
+    },
+}
+"""A spec against each CEL rule: this is where the API server and pydantic must say the same."""
+
+
+def test_the_crd_in_the_tree_is_up_to_date() -> None:
+    assert schema.main(["--check"]) == 0
+
+
+def test_generating_twice_gives_the_same_text() -> None:
+    assert schema.crd_yaml() == schema.crd_yaml()
+
+
+def test_an_outdated_crd_is_reported_with_its_differences(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "crd.yaml"
+    assert schema.main(["--path", str(path)]) == 0
+    assert schema.main(["--path", str(path), "--check"]) == 0
+    path.write_text(path.read_text().replace("default: 128", "default: 127"))
+    assert schema.main(["--path", str(path), "--check"]) == 1
+    said = capsys.readouterr().err
+    assert "crd.yaml differs from the types; run `make generate`" in said
+    assert "default: 127" in said
+    assert "default: 128" in said
+
+
+def test_a_missing_crd_is_out_of_date(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert schema.main(["--path", str(tmp_path / "crd.yaml"), "--check"]) == 1
+    assert "more lines" in capsys.readouterr().err
+
+
+def test_the_schema_is_printed_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert schema.main(["--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == schema.spec_schema()
+
+
+def test_the_crd_names_what_people_type() -> None:
+    crd = yaml.safe_load(schema.CRD_PATH.read_text())
+    names = crd["spec"]["names"]
+    assert crd["metadata"]["name"] == f"{names['plural']}.{crd['spec']['group']}" == "gnnservices.gnnserve.dev"
+    assert (names["kind"], names["shortNames"], names["categories"]) == ("GNNService", ["gnns"], ["gnn"])
+    assert [v["name"] for v in crd["spec"]["versions"] if v["served"] and v["storage"]] == ["v1alpha1"]
+
+
+def test_the_schema_is_structural() -> None:
+    assert list(violations(ROOT)) == []
+
+
+def test_metadata_is_left_to_kubernetes() -> None:
+    assert ROOT["properties"]["metadata"] == {"type": "object"}
+    assert ROOT["required"] == ["spec"]
+
+
+@pytest.mark.parametrize("path", sorted((CHECKOUT / "examples").glob("*.yaml")), ids=lambda path: path.name)
+def test_examples_fit_the_schema(path: Path) -> None:
+    validator(ROOT).validate(yaml.safe_load(path.read_text()))
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        pytest.param({}, id="no graph"),
+        pytest.param({**MINIMAL, "model": {"hidden": "12"}}, id="a number in quotes"),
+        pytest.param({**MINIMAL, "model": {"training": {"learningRate": 0}}}, id="an exclusive bound"),
+        pytest.param({**MINIMAL, "variants": {"pruning": {"factors": []}}}, id="an empty list"),
+        pytest.param({**MINIMAL, "variants": {"pruning": {"method": "lasso"}}}, id="no member of an enum"),
+        pytest.param({"graph": {"source": {"npz": {"uri": "/a"}}}}, id="a pattern"),
+    ],
+)
+def test_the_schema_refuses_what_pydantic_refuses(spec: dict) -> None:
+    assert not validator(ROOT).is_valid({"spec": spec})
+    with pytest.raises(ValidationError):
+        GNNServiceSpec.model_validate_json(json.dumps(spec), strict=True)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        pytest.param(MINIMAL, id="everything left out"),
+        pytest.param({**MINIMAL, "model": {"training": {"epochs": 2}}}, id="a section in part"),
+        pytest.param({**MINIMAL, "variants": {"pruning": {}}, "worker": {}}, id="empty sections"),
+    ],
+)
+def test_the_api_server_fills_in_what_pydantic_fills_in(spec: dict) -> None:
+    filled = with_defaults({"spec": spec}, ROOT)["spec"]
+    assert filled == GNNServiceSpec.model_validate(spec).model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+def test_every_rule_of_the_api_server_has_a_twin_in_pydantic() -> None:
+    assert {rule["message"] for rule in rules(ROOT)} == set(BREAKS_RULE)
+    for spec in BREAKS_RULE.values():
+        with pytest.raises(ValidationError, match=r"must be|would sample"):
+            GNNServiceSpec.model_validate(spec)
+
+
+def test_kubectl_explain_tells_what_a_value_does() -> None:
+    method = ROOT["properties"]["spec"]["properties"]["variants"]["properties"]["pruning"]["properties"]["method"]
+    assert "\n- Random: A seeded permutation: the baseline.\n" in method["description"]
+
+
+def test_every_field_is_described() -> None:
+    def undescribed(node: dict, path: str) -> list[str]:
+        return [
+            missing
+            for name, child in node.get("properties", {}).items()
+            for missing in [
+                *([] if "description" in child else [f"{path}.{name}"]),
+                *undescribed(child, f"{path}.{name}"),
+            ]
+        ]
+
+    assert undescribed(ROOT["properties"]["spec"], "spec") == []

@@ -1,0 +1,101 @@
+"""What scripts see: one code per kind of error, the same wherever the error arises."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.support.fake_server import fake_server, refusal
+from typer.testing import CliRunner
+
+from gnnserve_api.errors import InputError, RepositoryError, ResourceError
+from gnnserve_cli.exits import MEANINGS, ExitCode, RefusedError, exit_code_of
+from gnnserve_cli.main import app
+
+PROGRAM = [sys.executable, "-m", "gnnserve_cli"]
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        pytest.param(InputError("nodes[1]", "unknown"), 2, id="what the user must correct"),
+        pytest.param(RepositoryError("revision.json", "altered", "restore it"), 3, id="a repository that is not whole"),
+        pytest.param(ResourceError("port 8080 is taken"), 4, id="a busy port"),
+        pytest.param(OSError(28, "No space left on device"), 4, id="a full disk that nobody foresaw"),
+        pytest.param(BrokenPipeError(), 141, id="a reader that left"),
+        pytest.param(RefusedError(400, "unknownNode", "nodes[1]", "…"), 2, id="a request refused as wrong"),
+        pytest.param(RefusedError(422, "objectiveNotMet", None, "…"), 5, id="a strict objective out of reach"),
+        pytest.param(RefusedError(429, "queueFull", None, "…"), 6, id="a full queue"),
+        pytest.param(RefusedError(503, "draining", None, "…"), 6, id="a server that drains"),
+        pytest.param(RefusedError(500, "internal", None, "…"), 1, id="a server that failed"),
+        pytest.param(KeyError("x"), None, id="a defect keeps its stack trace"),
+    ],
+)
+def test_every_kind_of_error_has_its_exit_code(error: Exception, code: int | None) -> None:
+    assert exit_code_of(error) == code
+
+
+def test_help_lists_every_exit_code() -> None:
+    shown = CliRunner().invoke(app, ["--help"], env={"COLUMNS": "100"})
+    assert shown.exit_code == 0
+    for code, meaning in MEANINGS.items():
+        assert f"{int(code)}  {meaning}" in shown.output
+
+
+@pytest.mark.parametrize("command", ["run", "generate", "serve", "predict", "variants", "load", "validate"])
+def test_help_of_every_command_has_an_example_and_whole_option_names(command: str) -> None:
+    shown = CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "80"})
+    assert shown.exit_code == 0
+    assert f"Example: gnnserve {command} " in shown.output
+    assert "…" not in shown.output
+
+
+def test_a_refused_request_says_why_in_one_line() -> None:
+    with fake_server(lambda _: refusal(429, "queueFull", "65,536 nodes wait already", Retry_After="2")) as server:
+        result = CliRunner().invoke(app, ["predict", server.url, "--nodes", "1"])
+    assert result.exit_code == ExitCode.OVERLOADED
+    assert result.stderr == "error: the server answered 429 queueFull: 65,536 nodes wait already; retry after 2 s\n"
+
+
+def test_a_reader_that_leaves_early_is_no_failure_worth_a_trace() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        done = subprocess.run(
+            [*PROGRAM, "validate", str(Path(__file__).parents[2] / "examples/digits.yaml")],
+            stdout=writing, stderr=subprocess.PIPE, check=False,
+        )  # fmt: skip
+    finally:
+        os.close(writing)
+    assert done.stderr == b""
+    assert done.returncode == ExitCode.BROKEN_PIPE
+
+
+HEAVY = "numpy", "scipy", "numba", "torch", "sklearn", "fastapi"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param("--help", id="help of the program"),
+        pytest.param("validate examples/digits.yaml", id="validate"),
+        pytest.param("predict URL --nodes 1,2", id="predict"),
+        pytest.param("variants URL", id="variants of a server"),
+        pytest.param("load URL --duration 0.05", id="load"),
+    ],
+)
+def test_light_commands_import_nothing_heavy(command: str) -> None:
+    script = (
+        "import sys; from gnnserve_cli.main import app\n"
+        "try: app(sys.argv[1:])\n"
+        f"finally: sys.stderr.write(' '.join(m for m in {HEAVY!r} if m in sys.modules))"
+    )
+    with fake_server() as server:
+        done = subprocess.run(
+            [sys.executable, "-c", script, *command.replace("URL", server.url).split()],
+            capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2],
+        )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")

@@ -1,0 +1,227 @@
+"""The load generator: what it counts, and that no trouble of the server's keeps it from ending."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+
+import pytest
+from tests.support.fake_server import NODES, Asked, FakeServer, Told, answer_like_gnnserve, fake_server, refusal
+from typer.testing import CliRunner
+
+from gnnserve_cli.client import parse_url
+from gnnserve_cli.loadgen.generator import generate_load
+from gnnserve_cli.loadgen.requests import build_predictions
+from gnnserve_cli.loadgen.schedule import Arrivals, build_schedule
+from gnnserve_cli.loadgen.statistics import Plan, Record, compute_percentiles, percentile, summarize
+from gnnserve_cli.main import app
+
+
+def predictions(server: FakeServer) -> list[list[int]]:
+    return [asked.body["nodes"] for asked in server.asked if asked.path == "/v1/predict"]
+
+
+def test_a_closed_loop_reports_rates_latency_and_shares() -> None:
+    with fake_server() as server:
+        result = CliRunner().invoke(
+            app,
+            ["load", server.url, "--concurrency", "2", "--duration", "0.2", "--seeds-per-request", "5", "--json"],
+        )
+        asked = predictions(server)
+    assert result.exit_code == 0, result.stderr
+    report = json.loads(result.output)
+    assert report["mode"] == "closed"
+    assert report["answers"] == report["requests"] == report["statuses"]["200"] == len(asked) > 0
+    assert report["seedsPerSecond"] == pytest.approx(5 * report["answersPerSecond"])
+    assert report["variants"] == {"x4": 1.0}
+    assert report["objectiveMetShare"] == 1.0
+    assert report["latencyMs"]["p50"] <= report["latencyMs"]["p99"] <= report["latencyMs"]["max"]
+    assert report["errors"] == {}
+    assert all(len(set(nodes)) == 5 and min(nodes) >= 0 and max(nodes) < NODES for nodes in asked)
+
+
+def test_an_open_loop_sends_what_is_due_and_reports_its_own_lag() -> None:
+    with fake_server() as server:
+        result = CliRunner().invoke(
+            app, ["load", server.url, "--rate", "100", "--arrivals", "fixed", "--duration", "0.2", "--json"]
+        )
+    report = json.loads(result.output)
+    assert report["mode"] == "open"
+    assert report["requests"] == report["answers"] == 20
+    assert 0 <= report["lagMs"]["p50"] <= report["lagMs"]["max"] <= report["latencyMs"]["max"]
+
+
+def test_the_report_for_people_has_every_figure() -> None:
+    with fake_server() as server:
+        result = CliRunner().invoke(app, ["load", server.url, "--rate", "50", "--duration", "0.1"])
+    for name in ("loop", "requests", "answers", "latency ms", "own lag ms", "variants", "objective met", "statuses"):
+        assert name in result.output
+
+
+def test_objectives_are_passed_on() -> None:
+    with fake_server() as server:
+        arguments = ["--duration", "0.05", "--latency-ms", "5", "--accuracy-tolerance-permille", "10"]
+        CliRunner().invoke(app, ["load", server.url, *arguments])
+    assert server.asked[-1].body["objective"] == {"latencyMs": 5.0, "accuracyTolerancePermille": 10.0}
+
+
+def test_a_stalled_server_cannot_hide_behind_requests_that_wait_for_it() -> None:
+    """Coordinated omission: with one connection the second and third requests are sent after the first is answered,
+    and their latency must count from when they were due."""
+    all_due = threading.Event()
+
+    def stall(asked: Asked) -> Told:
+        assert all_due.wait(timeout=30)
+        return answer_like_gnnserve(asked)
+
+    def schedule() -> Iterator[float]:
+        yield from (0.0, 0.001, 0.002)
+        all_due.set()
+
+    with fake_server(stall) as server:
+        endpoint = parse_url(server.url)
+        plan = Plan(connections=1, duration_s=0.003, seeds_per_request=1, rate_per_s=1000)
+        record = generate_load(endpoint, build_predictions(endpoint, NODES, 1, None, 0), plan, schedule(), 30)
+    first, second, third = record.latencies_ms
+    assert record.held_back == 2
+    assert second >= first - 1.0
+    assert third >= first - 2.0
+    assert record.lags_ms[1] >= first - 1.0
+    assert "due while every connection was busy" in summarize(plan, record).warnings[0]
+
+
+def test_refusals_are_counted_by_reason_and_decide_the_exit_code() -> None:
+    def refuse(asked: Asked) -> Told:
+        return answer_like_gnnserve(asked) if asked.method == "GET" else refusal(429, "queueFull", "full")
+
+    with fake_server(refuse) as server:
+        result = CliRunner().invoke(app, ["load", server.url, "--duration", "0.05", "--json"])
+    report = json.loads(result.output)
+    assert result.exit_code == 6
+    assert report["answers"] == 0
+    assert report["latencyMs"] is None
+    assert report["statuses"] == {"429": report["requests"]}
+    assert report["errors"] == {"429 queueFull": report["requests"]}
+
+
+@pytest.mark.parametrize("loop", [[], ["--rate", "200"]], ids=["closed loop", "open loop"])
+def test_a_server_that_dies_in_the_middle_is_counted_and_the_run_ends(loop: list[str]) -> None:
+    answered = 0
+
+    def die_after_five(asked: Asked) -> Told:
+        nonlocal answered
+        if asked.method == "GET":
+            return answer_like_gnnserve(asked)
+        answered += 1
+        if answered == 6:
+            threading.Thread(target=server.stop).start()
+        return Told(hang_up=True) if answered > 5 else answer_like_gnnserve(asked)
+
+    with fake_server(die_after_five) as server:
+        arguments = ["--concurrency", "1", "--duration", "0.5", "--json"]
+        result = CliRunner().invoke(app, ["load", server.url, *arguments, *loop])
+    report = json.loads(result.output)
+    assert result.exit_code == 0
+    assert report["answers"] == 5
+    assert report["errors"]["connection lost"] >= 1
+    # Until the listening socket is gone, a new connection may also be reset.
+    assert set(report["errors"]) <= {"connection lost", "connection refused", "no connection: Connection reset by peer"}
+    assert sum(report["errors"].values()) == report["requests"] - 5
+
+
+def test_a_server_that_hangs_up_between_answers_is_asked_again() -> None:
+    def close_politely(asked: Asked) -> Told:
+        told = answer_like_gnnserve(asked)
+        return Told(told.status, told.body, {"Connection": "close"}) if asked.method == "POST" else told
+
+    with fake_server(close_politely) as server:
+        result = CliRunner().invoke(app, ["load", server.url, "--concurrency", "1", "--duration", "0.1", "--json"])
+    report = json.loads(result.output)
+    assert report["errors"] == {}
+    assert report["answers"] > 1
+
+
+def test_a_silent_server_costs_one_timeout() -> None:
+    done = threading.Event()
+
+    def never(asked: Asked) -> Told:
+        if asked.method == "POST":
+            done.wait(timeout=30)
+        return answer_like_gnnserve(asked)
+
+    with fake_server(never) as server:
+        arguments = ["--concurrency", "1", "--duration", "0.05", "--timeout", "0.1", "--json"]
+        result = CliRunner().invoke(app, ["load", server.url, *arguments])
+        done.set()
+    assert result.exit_code == 4
+    assert json.loads(result.output)["errors"] == {"no answer within 0.1 s": 1}
+
+
+def test_bytes_that_are_no_http_are_an_error_of_the_run() -> None:
+    def write_nonsense(asked: Asked) -> Told:
+        return answer_like_gnnserve(asked) if asked.method == "GET" else Told(raw=b"SSH-2.0-OpenSSH_9.2\r\n")
+
+    with fake_server(write_nonsense) as server:
+        result = CliRunner().invoke(app, ["load", server.url, "--duration", "0.05", "--json"])
+    assert result.exit_code == 4
+    assert set(json.loads(result.output)["errors"]) == {"not HTTP"}
+
+
+@pytest.mark.parametrize(
+    ("percent", "value"),
+    [pytest.param(50, 5, id="half"), pytest.param(90, 9, id="nine of ten"), pytest.param(99, 10, id="the last one"),
+     pytest.param(0, 1, id="the first one")],
+)  # fmt: skip
+def test_percentiles_are_times_that_happened(percent: float, value: float) -> None:
+    assert percentile([1, 2, 3, 4, 5, 6, 7, 8, 9, 10], percent) == value
+
+
+def test_no_answers_have_no_percentiles() -> None:
+    assert compute_percentiles([]) is None
+
+
+def test_rates_count_the_time_until_the_last_answer() -> None:
+    record = Record(started=40, last_answer_s=4.0)
+    record.latencies_ms.extend([1.0] * 40)
+    report = summarize(Plan(connections=8, duration_s=2.0, seeds_per_request=3), record)
+    assert report.answers_per_second == 10.0
+    assert report.seeds_per_second == 30.0
+
+
+@pytest.mark.parametrize(
+    ("lag_ms", "warned"),
+    [pytest.param(0.05, False, id="a small lag is no news"), pytest.param(0.5, True, id="a large lag is a warning")],
+)
+def test_a_generator_that_is_late_itself_says_so(lag_ms: float, warned: bool) -> None:
+    record = Record(started=2, last_answer_s=1.0)
+    record.latencies_ms.extend([1.0, 1.0])
+    record.lags_ms.extend([0.01, lag_ms])
+    warnings = summarize(Plan(1, 1.0, 1, rate_per_s=2.0), record).warnings
+    assert bool(warnings) is warned
+
+
+def test_a_fixed_schedule_has_equal_gaps_and_ends() -> None:
+    assert list(build_schedule(Arrivals.FIXED, 4, 1.0, seed=0)) == [0.0, 0.25, 0.5, 0.75]
+
+
+def test_poisson_arrivals_repeat_with_their_seed_and_keep_the_rate() -> None:
+    arrivals = list(build_schedule(Arrivals.POISSON, 1000, 10.0, seed=7))
+    assert arrivals == list(build_schedule(Arrivals.POISSON, 1000, 10.0, seed=7))
+    assert arrivals == sorted(arrivals)
+    assert arrivals[-1] < 10.0
+    # Four standard deviations of a Poisson count of 10,000.
+    assert abs(len(arrivals) - 10_000) < 400
+
+
+def test_more_seeds_than_nodes_are_drawn_with_repetition() -> None:
+    requests = build_predictions(parse_url("http://localhost:1"), 3, 10, None, seed=0)
+    body = json.loads(requests[0].partition(b"\r\n\r\n")[2])
+    assert len(body["nodes"]) == 10
+    assert set(body["nodes"]) <= {0, 1, 2}
+
+
+def test_an_endless_open_loop_is_refused() -> None:
+    result = CliRunner().invoke(app, ["load", "http://localhost:1", "--rate", "1e6", "--duration", "3600"])
+    assert result.exit_code == 2
+    assert "--rate" in result.stderr

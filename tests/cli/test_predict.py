@@ -1,0 +1,152 @@
+"""`gnnserve predict` against a server that answers like ours."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from tests.support.fake_server import Told, fake_server, refusal
+from typer.testing import CliRunner
+
+from gnnserve_api.errors import InputError
+from gnnserve_cli.client import Endpoint, parse_refusal, parse_server_timing, parse_url
+from gnnserve_cli.main import app
+
+
+def test_a_table_shows_nodes_labels_variant_and_where_the_time_went() -> None:
+    with fake_server() as server:
+        result = CliRunner().invoke(app, ["predict", server.url, "--nodes", "3,17"])
+    assert result.exit_code == 0, result.stderr
+    rows = [line.split() for line in result.output.splitlines()]
+    assert ["3", "3"] in rows
+    assert ["17", "7"] in rows
+    assert "x4 of revision r1" in result.output
+    assert "queue 0.012, sample 0.021, gather 0.064, compute 0.128 ms" in result.output
+
+
+def test_only_what_was_stated_is_sent() -> None:
+    with fake_server() as server:
+        CliRunner().invoke(app, ["predict", server.url, "--nodes", "3"])
+        CliRunner().invoke(
+            app,
+            ["predict", f"{server.url}/", "--nodes", "3, 4", "--latency-ms", "5", "--accuracy-tolerance-permille", "10",
+             "--strict", "--return", "labels,embeddings"],
+        )  # fmt: skip
+    assert [asked.body for asked in server.asked] == [
+        {"nodes": [3], "return": ["labels"]},
+        {
+            "nodes": [3, 4],
+            "objective": {"latencyMs": 5.0, "accuracyTolerancePermille": 10.0},
+            "strict": True,
+            "return": ["labels", "embeddings"],
+        },
+    ]
+
+
+def test_json_has_the_whole_answer_and_the_times() -> None:
+    with fake_server() as server:
+        result = CliRunner().invoke(app, ["predict", server.url, "--nodes", "3,7", "--return", "scores", "--json"])
+    answer = json.loads(result.output)
+    assert answer["nodes"] == [3, 7]
+    assert [len(row) for row in answer["scores"]] == [10, 10]
+    assert "labels" not in answer
+    assert answer["objectiveMet"] is True
+    assert answer["serverTimingMs"] == {"queue": 0.012, "sample": 0.021, "gather": 0.064, "compute": 0.128}
+    assert answer["roundTripMs"] > 0
+
+
+def test_labels_of_a_multi_label_graph_are_lists() -> None:
+    told = Told(body={"labels": [[1, 3], []], "variant": "x1", "revision": "r1", "objectiveMet": False})
+    with fake_server(lambda _: told) as server:
+        result = CliRunner().invoke(app, ["predict", server.url, "--nodes", "0,1"])
+    assert "1, 3" in result.output
+    assert "none" in result.output
+    assert "not met" in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "problem"),
+    [
+        pytest.param(["--nodes", "1,two"], 2, "--nodes: '1,two' is not a list of node ids", id="ids must be numbers"),
+        pytest.param(["--nodes", "1", "--return", "logits"], 2, "--return: 'logits' is unknown", id="unknown output"),
+        pytest.param(["--nodes", "1", "--latency-ms", "nan"], 2, "nan is not between", id="a latency must be a number"),
+        pytest.param([], 2, "--nodes", id="nodes must be given"),
+    ],
+)
+def test_wrong_arguments_are_refused_before_asking(arguments: list[str], code: int, problem: str) -> None:
+    with fake_server() as server:
+        result = CliRunner().invoke(app, ["predict", server.url, *arguments], env={"COLUMNS": "200"})
+    assert result.exit_code == code
+    assert problem in result.stderr
+    assert server.asked == []
+
+
+def test_a_server_that_is_down_says_how_to_start_one() -> None:
+    with fake_server() as server:
+        server.stop()
+        result = CliRunner().invoke(app, ["predict", server.url, "--nodes", "1"])
+    assert result.exit_code == 4
+    assert "Connection refused" in result.stderr
+    assert "gnnserve run" in result.stderr
+
+
+def test_another_program_on_the_port_is_recognised() -> None:
+    with fake_server(lambda _: Told(body=b"<html>hello</html>")) as server:
+        result = CliRunner().invoke(app, ["variants", server.url])
+    assert result.exit_code == 4
+    assert "another program" in result.stderr
+
+
+def test_a_strict_objective_out_of_reach_has_its_own_code() -> None:
+    with fake_server(lambda _: refusal(422, "objectiveNotMet", "x16 needs 0.4 ms", "objective.latencyMs")) as server:
+        result = CliRunner().invoke(app, ["predict", server.url, "--nodes", "1", "--strict", "--latency-ms", "0.1"])
+    assert result.exit_code == 5
+    assert "objectiveNotMet (objective.latencyMs): x16 needs 0.4 ms" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "endpoint"),
+    [
+        pytest.param("http://127.0.0.1:8080", Endpoint("127.0.0.1", 8080), id="host and port"),
+        pytest.param("http://127.0.0.1:8080/", Endpoint("127.0.0.1", 8080), id="trailing slash"),
+        pytest.param("http://digits.default.svc", Endpoint("digits.default.svc", 80), id="default port"),
+        pytest.param("http://[::1]:8080", Endpoint("::1", 8080), id="IPv6"),
+    ],
+)
+def test_addresses_that_are_understood(text: str, endpoint: Endpoint) -> None:
+    assert parse_url(text) == endpoint
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        pytest.param("https://127.0.0.1:8080", "plain HTTP", id="https"),
+        pytest.param("localhost:8080", "not the address of a server", id="no scheme"),
+        pytest.param("http://", "not the address of a server", id="no host"),
+        pytest.param("http://localhost:eighty", "Port could not be cast", id="a port that is no number"),
+        pytest.param("http://localhost:8080/v1/predict", "write http://localhost:8080", id="with a path"),
+        pytest.param("http://me:pw@localhost:8080", "write http://localhost:8080", id="with a password"),
+        pytest.param("http://[::1", "Invalid IPv6", id="half an IPv6 address"),
+    ],
+)
+def test_addresses_that_are_refused_with_advice(text: str, problem: str) -> None:
+    with pytest.raises(InputError, match=r"^URL: ") as caught:
+        parse_url(text)
+    assert problem in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("header", "durations"),
+    [
+        pytest.param("", {}, id="absent"),
+        pytest.param("queue;dur=0.1, sample;dur=2", {"queue": 0.1, "sample": 2.0}, id="two stages"),
+        pytest.param('cache;desc="hit", compute;desc=x;dur=3', {"compute": 3.0}, id="descriptions are skipped"),
+        pytest.param("queue;dur=fast", {}, id="a duration that is no number"),
+    ],
+)
+def test_server_timing_is_read(header: str, durations: dict[str, float]) -> None:
+    assert parse_server_timing(header) == durations
+
+
+def test_a_refusal_that_is_not_json_is_shown_as_it_is() -> None:
+    assert str(parse_refusal(502, {}, b"Bad Gateway\n")) == "the server answered 502 error: Bad Gateway"

@@ -1,0 +1,37 @@
+"""Progress where nobody watches: a log wants few lines, each whole."""
+
+from __future__ import annotations
+
+import io
+
+from rich.console import Console
+from rich.progress import Progress as Bars
+
+from gnnserve_cli.progress import BarListener, LineListener
+from gnnserve_worker.generation.progress import Progress
+
+
+def test_a_stage_is_logged_when_it_begins_when_it_ends_and_rarely_between() -> None:
+    times = iter([0.0, 1.0, 9.9, 10.0, 10.5, 11.0, 12.0])
+    stream = io.StringIO()
+    listener = LineListener(stream, lambda: next(times))
+    for done, detail in ((0, ""), (1, ""), (2, ""), (3, "validation 0.9"), (4, ""), (5, "validation 0.97")):
+        listener(Progress("train x1", done, 5, detail))
+    listener(Progress("profile", 0, 3))
+    assert stream.getvalue().splitlines() == [
+        "train x1: 0/5",
+        "train x1: 3/5  validation 0.9",
+        "train x1: 5/5  validation 0.97",
+        "profile: 0/3",
+    ]
+
+
+def test_on_a_terminal_every_stage_keeps_a_bar_of_its_own() -> None:
+    terminal = Console(file=io.StringIO(), force_terminal=True, width=100)
+    with Bars(console=terminal) as bars:
+        listener = BarListener(bars)
+        listener(Progress("train x1", 30, 30, "validation 0.97"))
+        listener(Progress("train x2", 0, 30))
+        listener(Progress("train x2", 7, 30))
+        shown = [(task.description, task.completed, task.total, task.fields["detail"]) for task in bars.tasks]
+    assert shown == [("train x1", 30, 30, "validation 0.97"), ("train x2", 7, 30, "")]

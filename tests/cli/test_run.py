@@ -1,0 +1,182 @@
+"""`run`, `generate` and `serve`: what they do in which order, and the real thing from manifest to answer."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from tests.support.profiles import revision_manifest
+from typer.testing import CliRunner
+
+from gnnserve_api.errors import ResourceError
+from gnnserve_api.repository import RevisionManifest
+from gnnserve_cli.main import app
+from gnnserve_worker.generation.progress import Progress, ProgressListener
+
+ROOT = Path(__file__).parents[2]
+DIGITS = ROOT / "examples" / "digits.yaml"
+
+
+@dataclass(slots=True)
+class FakeWorker:
+    """Stands where generation, repository and server are, and notes what is asked of it."""
+
+    published: RevisionManifest | None = field(default_factory=revision_manifest)
+    nodes: int = 1797
+    busy: bool = False
+    steps: list[str] = field(default_factory=list)
+
+    def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("gnnserve_worker.serving.server.bind", self.bind)
+        monkeypatch.setattr("gnnserve_worker.serving.server.serve", self.serve)
+        monkeypatch.setattr("gnnserve_worker.generation.pipeline.generate", self.generate)
+        monkeypatch.setattr("gnnserve_worker.repository.repository.Repository", self.repository)
+
+    def bind(self, host: str, port: int) -> socket.socket:
+        self.steps.append("bind")
+        if self.busy:
+            raise ResourceError(f"{host}:{port}: the port is in use")
+        return socket.create_server((host, 0))
+
+    def repository(self, root: Path, namespace: str, service: str) -> Any:
+        graph = SimpleNamespace(nodes=self.nodes)
+        return SimpleNamespace(
+            find=lambda recipe: self.published,
+            load=lambda revision: SimpleNamespace(graph=graph, revision=revision),
+        )
+
+    def generate(self, service: Any, repository: Any, progress: ProgressListener) -> RevisionManifest:
+        self.steps.append("generate")
+        progress(Progress("train x1", 0, 30))
+        progress(Progress("train x1", 30, 30, "validation 0.989"))
+        assert self.published is not None
+        return self.published
+
+    def serve(self, revision: Any, service: Any, sock: socket.socket, ready: Callable[[], None]) -> None:
+        self.steps.append("serve")
+        ready()
+
+
+def test_run_binds_before_it_generates_and_serves_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = FakeWorker()
+    worker.install(monkeypatch)
+    result = CliRunner().invoke(app, ["run", str(DIGITS)], env={"COLUMNS": "140"})
+    assert result.exit_code == 0, result.stderr
+    assert worker.steps == ["bind", "generate", "serve"]
+    assert "x16" in result.stdout
+    assert result.stderr == "train x1: 0/30\ntrain x1: 30/30  validation 0.989\n"
+
+
+def test_a_busy_port_is_noticed_before_any_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = FakeWorker(busy=True)
+    worker.install(monkeypatch)
+    result = CliRunner().invoke(app, ["run", str(DIGITS)])
+    assert result.exit_code == 4
+    assert result.stderr == "error: 127.0.0.1:8080: the port is in use\n"
+    assert worker.steps == ["bind"]
+
+
+@pytest.mark.parametrize(
+    ("host", "shown"),
+    [
+        pytest.param("127.0.0.1", "127.0.0.1", id="as it is"),
+        pytest.param("0.0.0.0", "127.0.0.1", id="all addresses are reachable at this one"),  # noqa: S104
+    ],
+)
+def test_the_printed_request_has_a_reachable_address_and_known_nodes(
+    monkeypatch: pytest.MonkeyPatch, host: str, shown: str
+) -> None:
+    FakeWorker(nodes=2).install(monkeypatch)
+    output = CliRunner().invoke(app, ["serve", str(DIGITS), "--host", host], env={"COLUMNS": "40"}).stdout
+    assert re.search(rf"^Serving on http://{shown}:\d+$", output, re.MULTILINE)
+    curl = next(line for line in output.splitlines() if "curl" in line)
+    assert shlex.split(curl)[-1] == '{"nodes": [0, 1]}'
+
+
+def test_serve_without_a_revision_says_how_to_make_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = FakeWorker(published=None)
+    worker.install(monkeypatch)
+    result = CliRunner().invoke(app, ["serve", str(DIGITS), "--repository", "models"])
+    assert result.exit_code == 3
+    assert f"`gnnserve generate {DIGITS} --repository models`" in result.stderr
+    assert worker.steps == ["bind"]
+
+
+def test_generate_prints_the_revision_for_scripts(monkeypatch: pytest.MonkeyPatch) -> None:
+    FakeWorker().install(monkeypatch)
+    result = CliRunner().invoke(app, ["generate", str(DIGITS), "--json"])
+    assert json.loads(result.stdout)["revision"] == revision_manifest().revision
+
+
+def test_interrupting_is_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> RevisionManifest:
+        raise KeyboardInterrupt
+
+    FakeWorker().install(monkeypatch)
+    monkeypatch.setattr("gnnserve_worker.generation.pipeline.generate", interrupted)
+    result = CliRunner().invoke(app, ["run", str(DIGITS)])
+    assert result.exit_code == 130
+    assert result.stderr == ""
+
+
+def test_from_a_manifest_to_an_answer_and_again_without_training(tmp_path: Path) -> None:
+    manifest = tmp_path / "small.yaml"
+    manifest.write_text(DIGITS.read_text().replace("epochs: 30", "epochs: 1").replace("[1, 2, 4, 8, 16]", "[1, 8]"))
+    first = run_and_ask(manifest, tmp_path / "repository")
+    assert any(line.startswith("train") for line in first.progress)
+    assert first.answer["variant"] in {"x1", "x8"}
+    assert len(first.answer["labels"]) == 3
+
+    second = run_and_ask(manifest, tmp_path / "repository")
+    assert second.progress == []
+    assert "torch" not in second.imported
+    assert second.answer["revision"] == first.answer["revision"]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    answer: dict[str, Any]
+    progress: list[str]
+    imported: set[str]
+
+
+def run_and_ask(manifest: Path, repository: Path) -> Run:
+    command = [sys.executable, "-m", "gnnserve_cli"]
+    log = manifest.with_suffix(".log")
+    with (
+        log.open("w") as stderr,
+        subprocess.Popen(
+            [*command, "run", str(manifest), "--repository", str(repository), "--port", "0"],
+            stdout=subprocess.PIPE, stderr=stderr, text=True, env={**os.environ, "PYTHONPROFILEIMPORTTIME": "1"},
+        ) as process,
+    ):  # fmt: skip
+        try:
+            url = next((line.split()[-1] for line in process.stdout or () if line.startswith("Serving on ")), None)
+            assert url is not None, log.read_text()
+            asked = subprocess.run(
+                [*command, "predict", url, "--nodes", "0,1,2", "--json"], capture_output=True, text=True, check=False
+            )
+            assert asked.returncode == 0, asked.stderr
+        finally:
+            process.send_signal(signal.SIGINT)
+            process.communicate(timeout=60)
+    assert process.returncode == 0, log.read_text()
+    lines = log.read_text().splitlines()
+    imports = {line for line in lines if line.startswith("import time:")}
+    return Run(
+        answer=json.loads(asked.stdout),
+        progress=[line for line in lines if line not in imports],
+        imported={line.rpartition("|")[2].strip() for line in imports},
+    )

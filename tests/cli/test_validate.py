@@ -1,0 +1,50 @@
+"""`gnnserve validate` on the manifest that ships, and on one that is wrong."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from typer.testing import CliRunner
+
+from gnnserve_cli.main import app
+
+DIGITS = Path(__file__).parents[2] / "examples" / "digits.yaml"
+
+
+def test_what_was_understood_is_printed() -> None:
+    result = CliRunner().invoke(app, ["validate", str(DIGITS)])
+    assert result.exit_code == 0, result.stderr
+    understood = dict(line.split(maxsplit=1) for line in result.output.splitlines())
+    assert understood["service"].strip() == "default/digits"
+    assert understood["source"].strip() == "builtin Digits"
+    assert understood["variants"].strip() == "x1, x2, x4, x8, x16, ranked by Lasso"
+    assert understood["objective"].strip() == "none: the most accurate variant answers"
+
+
+def test_objectives_are_spelled_out(tmp_path: Path) -> None:
+    manifest = tmp_path / "m.yaml"
+    manifest.write_text(DIGITS.read_text() + "  objective: {latencyMs: 5, accuracyTolerancePermille: 10}\n")
+    result = CliRunner().invoke(app, ["validate", str(manifest)], env={"COLUMNS": "200"})
+    assert "latency within 5 ms, accuracy at most 10 permille below the best" in result.output
+
+
+def test_json_says_whether_and_why() -> None:
+    valid = CliRunner().invoke(app, ["validate", str(DIGITS), "--json"])
+    assert valid.exit_code == 0
+    assert json.loads(valid.output)["spec"]["variants"]["pruning"]["factors"] == [1, 2, 4, 8, 16]
+
+
+def test_every_problem_is_listed_and_the_exit_code_says_invalid(tmp_path: Path) -> None:
+    manifest = tmp_path / "m.yaml"
+    manifest.write_text(DIGITS.read_text().replace("hidden: 128", "hidden: 0\n    widht: 3"))
+    plain = CliRunner().invoke(app, ["validate", str(manifest)])
+    assert plain.exit_code == 2
+    assert "spec.model.hidden" in plain.stderr
+    assert "spec.model.widht" in plain.stderr
+
+    as_json = CliRunner().invoke(app, ["validate", str(manifest), "--json"])
+    assert as_json.exit_code == 2
+    answer = json.loads(as_json.output)
+    assert answer["valid"] is False
+    assert "spec.model.widht" in answer["problem"]

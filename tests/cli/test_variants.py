@@ -1,0 +1,130 @@
+"""`gnnserve variants`, from a server and from the files of a repository."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+from rich.console import Console
+from tests.support.fake_server import Told, fake_server, variants_body
+from tests.support.profiles import profile, revision_manifest, variant
+from typer.testing import CliRunner
+
+from gnnserve_api.profile import Profile
+from gnnserve_api.repository import RevisionManifest
+from gnnserve_cli.main import app
+from gnnserve_cli.render import format_bytes, format_ms, profile_tables
+
+
+def write_revision(root: Path, manifest: RevisionManifest, service: str = "digits") -> Path:
+    file = root / "default" / service / "revisions" / manifest.revision / "revision.json"
+    file.parent.mkdir(parents=True)
+    file.write_bytes(msgspec.json.encode(manifest))
+    return file
+
+
+def render(shown: Profile, width: int) -> list[str]:
+    console = Console(width=width)
+    with console.capture() as capture:
+        for renderable in profile_tables(shown, console):
+            console.print(renderable)
+    return capture.get().splitlines()
+
+
+def test_a_server_shows_its_profile() -> None:
+    with fake_server() as server:
+        result = CliRunner().invoke(app, ["variants", server.url], env={"COLUMNS": "140"})
+    assert result.exit_code == 0, result.stderr
+    assert "default/digits  revision r1" in result.output
+    assert "1,797 nodes with 64 features" in result.output
+    assert "x16" in result.output
+
+
+def test_json_of_a_server_is_the_servers_own() -> None:
+    with fake_server(lambda _: Told(body=variants_body(profile(), nodes=7))) as server:
+        result = CliRunner().invoke(app, ["variants", server.url, "--json"])
+    answer = json.loads(result.output)
+    assert answer["nodes"] == 7
+    assert [v["name"] for v in answer["profile"]["variants"]] == ["x1", "x2", "x4", "x8", "x16"]
+
+
+def test_a_repository_lists_every_service_and_newest_revisions_first(tmp_path: Path) -> None:
+    write_revision(tmp_path, revision_manifest("old", created_at="2026-01-01T00:00:00Z"))
+    write_revision(tmp_path, revision_manifest("new", created_at="2026-02-01T00:00:00Z"))
+    write_revision(tmp_path, revision_manifest("only"), service="papers")
+    (tmp_path / "default" / "digits" / "revisions" / "unfinished").mkdir()
+    listed = json.loads(CliRunner().invoke(app, ["variants", str(tmp_path), "--json"]).output)
+    assert [(s["service"], [r["revision"] for r in s["revisions"]]) for s in listed] == [
+        ("digits", ["new", "old"]),
+        ("papers", ["only"]),
+    ]
+    table = CliRunner().invoke(app, ["variants", str(tmp_path)]).output
+    assert table.index("default/digits  revision new") < table.index("default/digits  revision old")
+
+
+def test_a_damaged_revision_is_named(tmp_path: Path) -> None:
+    file = write_revision(tmp_path, revision_manifest())
+    file.write_bytes(file.read_bytes()[:100])
+    result = CliRunner().invoke(app, ["variants", str(tmp_path)])
+    assert result.exit_code == 3
+    assert f"{file}: is damaged" in result.stderr
+
+
+def test_a_newer_schema_is_named_before_its_unknown_fields(tmp_path: Path) -> None:
+    file = write_revision(tmp_path, revision_manifest())
+    file.write_text(json.dumps({"schemaVersion": 2, "shards": []}))
+    result = CliRunner().invoke(app, ["variants", str(tmp_path)])
+    assert result.exit_code == 3
+    assert "schema version 2; this gnnserve knows up to 1" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("place", "code", "problem"),
+    [
+        pytest.param("nowhere", 2, "is no folder", id="a folder that does not exist"),
+        pytest.param(".", 3, "gnnserve generate MANIFEST --repository", id="a folder without revisions"),
+    ],
+)
+def test_places_without_variants_say_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, code: int, problem: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(app, ["variants", place])
+    assert result.exit_code == code
+    assert problem in result.stderr
+
+
+@pytest.mark.parametrize("width", [80, 100, 119, 120, 140])
+def test_the_profile_fits_its_terminal_and_nothing_is_cut(width: int) -> None:
+    # Wide values: a slow variant on a wide graph.
+    slow = variant(1, features=65_536, p50_ms=1_234.5)
+    for lines in (render(profile(), width), render(profile(slow), width)):
+        assert max(map(len, lines)) <= width
+        assert not any("…" in line for line in lines)
+
+
+def test_a_wide_terminal_has_everything_of_a_variant_in_one_row() -> None:
+    first = next(line for line in render(profile(), 140) if line.startswith("x4"))
+    own, timings = "x4 16 0.9740 0.9684 26.0 KiB 112 KiB", "1 0.218 0.306 0.022 0.065 0.131 17.2 KiB"
+    assert " ".join(first.split()) == f"{own} {timings}"
+
+
+def test_a_variant_without_test_nodes_shows_a_dash() -> None:
+    untested = msgspec.structs.replace(variant(1), test_accuracy=None)
+    assert " - " in "\n".join(render(profile(untested), 80))
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(0, "0 B"), (1023, "1023 B"),
+     (1024, "1.00 KiB"), (17_664, "17.2 KiB"), (2**20 - 1, "1.00 MiB"), (2**40, "1024 GiB")],
+)  # fmt: skip
+def test_bytes_have_three_digits_and_a_unit(count: int, text: str) -> None:
+    assert format_bytes(count) == text
+
+
+@pytest.mark.parametrize(("ms", "text"), [(0.0004, "0.000"), (0.2131, "0.213"), (12.345, "12.35"), (1234.5, "1234")])
+def test_milliseconds_have_at_most_four_digits(ms: float, text: str) -> None:
+    assert format_ms(ms) == text

@@ -1,0 +1,134 @@
+"""An HTTP server in a thread that answers what a test tells it to, and remembers what it was asked."""
+
+from __future__ import annotations
+
+import json
+import socketserver
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler
+from typing import Any
+
+import msgspec
+from tests.support.profiles import profile
+
+from gnnserve_api.profile import Profile
+
+NODES = 1797
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    method: str
+    path: str
+    body: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    status: int = 200
+    body: Any = None
+    headers: dict[str, str] = field(default_factory=dict)
+    hang_up: bool = False
+    """Close the connection instead of answering."""
+    raw: bytes | None = None
+    """Written as it is, instead of an answer."""
+
+
+def refusal(status: int, code: str, message: str, about: str | None = None, **headers: str) -> Told:
+    return Told(status, {"error": {"code": code, "field": about, "message": message}}, headers)
+
+
+def answer_like_gnnserve(asked: Asked) -> Told:
+    if asked.path == "/v1/variants":
+        return Told(body=variants_body(profile()))
+    if asked.path == "/healthz":
+        return Told(body={"status": "ok"})
+    wanted = asked.body.get("return") or ["labels"]
+    rows = {
+        "labels": [node % 10 for node in asked.body["nodes"]],
+        "scores": [[0.1 * column for column in range(10)] for _ in asked.body["nodes"]],
+        "embeddings": [[0.5] * 128 for _ in asked.body["nodes"]],
+    }
+    return Told(
+        body={**{name: rows[name] for name in wanted}, "variant": "x4", "revision": "r1", "objectiveMet": True},
+        headers={"Server-Timing": "queue;dur=0.012, sample;dur=0.021, gather;dur=0.064, compute;dur=0.128"},
+    )
+
+
+def variants_body(shown: Profile, nodes: int = NODES) -> dict[str, Any]:
+    return {
+        "service": "default/digits", "revision": "r1", "recipe": "f0eae20c16c00ac0", "nodes": nodes, "features": 64,
+        "classes": list(range(10)), "multiLabel": False, "profile": msgspec.to_builtins(shown),
+    }  # fmt: skip
+
+
+@dataclass(slots=True)
+class FakeServer:
+    port: int
+    asked: list[Asked]
+    stop: Callable[[], None]
+    """Refuses new connections from now on; answered ones stay open until the client leaves."""
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+
+class _Server(socketserver.ThreadingTCPServer):
+    allow_reuse_address = True
+    daemon_threads = True
+    request_queue_size = 128
+
+
+@contextmanager
+def fake_server(answer: Callable[[Asked], Told] = answer_like_gnnserve) -> Iterator[FakeServer]:
+    asked: list[Asked] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def handle_one_request(self) -> None:
+            try:
+                super().handle_one_request()
+            except ConnectionError:
+                self.close_connection = True
+
+        def do_GET(self) -> None:
+            self._answer(None)
+
+        def do_POST(self) -> None:
+            self._answer(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+
+        def _answer(self, body: Any) -> None:
+            question = Asked(self.command, self.path, body)
+            asked.append(question)
+            told = answer(question)
+            if told.hang_up:
+                self.close_connection = True
+                return
+            if told.raw is not None:
+                self.wfile.write(told.raw)
+                self.close_connection = True
+                return
+            content = told.body if isinstance(told.body, bytes) else json.dumps(told.body).encode()
+            headers = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in told.headers.items())
+            # One write: two would wait for each other's acknowledgement.
+            head = f"HTTP/1.1 {told.status} Told\r\nContent-Length: {len(content)}\r\n{headers}\r\n"
+            self.wfile.write(head.encode() + content)
+
+    with _Server(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+
+        def stop() -> None:
+            server.shutdown()
+            thread.join()
+            server.server_close()
+
+        try:
+            yield FakeServer(server.server_address[1], asked, stop)
+        finally:
+            stop()

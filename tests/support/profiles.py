@@ -1,0 +1,42 @@
+"""Builders of profiles and revision manifests, with figures that a person can recognise in a table."""
+
+from __future__ import annotations
+
+from gnnserve_api.profile import LatencyProfile, Profile, VariantProfile
+from gnnserve_api.repository import SCHEMA_VERSION, NetworkManifest, RankingManifest, RevisionManifest
+
+
+def latency(seeds: int, p50_ms: float, gathered_bytes: int = 17_664) -> LatencyProfile:
+    return LatencyProfile(
+        seeds=seeds, runs=100, p50_ms=p50_ms, p99_ms=p50_ms * 1.4, mean_ms=p50_ms * 1.05, std_ms=p50_ms * 0.1,
+        sample_ms=p50_ms * 0.1, gather_ms=p50_ms * 0.3, compute_ms=p50_ms * 0.6, gathered_bytes=gathered_bytes,
+    )  # fmt: skip
+
+
+def variant(factor: int, features: int = 64, validation: float = 0.9889, p50_ms: float = 0.213) -> VariantProfile:
+    columns = features // factor
+    return VariantProfile(
+        name=f"x{factor}", factor=factor, columns=columns, validation_accuracy=validation,
+        test_accuracy=validation - 0.0056,
+        latency=tuple(latency(s, p50_ms * (1 + s / 40), 276 * 4 * columns * s) for s in (1, 32, 1024)),
+        size_bytes=4 * (columns * 256 + 2570), memory_bytes=4 * columns * 1797,
+    )  # fmt: skip
+
+
+def profile(*variants: VariantProfile) -> Profile:
+    return Profile(
+        metric="accuracy", machine="Intel(R) Xeon(R) Processor @ 2.90GHz, 2 threads", threads=2,
+        variants=variants or tuple(variant(k, validation=0.99 - 0.004 * k) for k in (1, 2, 4, 8, 16)),
+    )  # fmt: skip
+
+
+def revision_manifest(
+    revision: str = "f0eae20c16c00ac0-1", created_at: str = "2026-01-01T00:00:00Z"
+) -> RevisionManifest:
+    return RevisionManifest(
+        schema_version=SCHEMA_VERSION, revision=revision, recipe="f0eae20c16c00ac0", graph="9f86d081884c7d65",
+        created_at=created_at, generator="gnnserve 0.1.0", scope="Inductive",
+        network=NetworkManifest(architecture="GraphSAGE", hidden=128, fanouts=(25, 10), classes=10),
+        ranking=RankingManifest(method="Lasso", settings={"epochs": 200.0}, columns=tuple(range(64))),
+        table="tables/features.npy", profile=profile(), files={},
+    )  # fmt: skip

@@ -1,0 +1,109 @@
+"""A tiny graph, a stand-in network, and publishing as the pipeline does it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from gnnserve_api.profile import LatencyProfile, Profile, VariantProfile
+from gnnserve_api.repository import NetworkManifest, RankingManifest, RevisionManifest
+from gnnserve_worker.graph.gather import GatheredBatch
+from gnnserve_worker.graph.store import Graph, GraphData, Splits
+from gnnserve_worker.models.network import Aggregation
+from gnnserve_worker.repository.repository import Repository
+from gnnserve_worker.repository.staged import StagedRevision
+
+NODES, FEATURES, CLASSES = 6, 4, (3, 5)
+COLUMNS = {"x1": 4, "x2": 2}
+RANKED = (2, 0, 3, 1)
+NETWORK = NetworkManifest(architecture="GraphSAGE", hidden=8, fanouts=(2, 2), classes=len(CLASSES))
+RANKING = RankingManifest(method="Random", settings={"seed": 0.0}, columns=RANKED)
+
+
+@dataclass(frozen=True, slots=True)
+class FakeNetwork:
+    tensors: Mapping[str, np.ndarray]
+    columns: int
+    aggregation: Aggregation = "mean"
+    classes: int = len(CLASSES)
+
+    def infer(self, batch: GatheredBatch) -> tuple[np.ndarray, np.ndarray | None]:
+        raise NotImplementedError("these tests load networks and do not run them")
+
+
+def build_fake(manifest: NetworkManifest, tensors: Mapping[str, np.ndarray], columns: int) -> FakeNetwork:
+    if tensors["weight"].shape != (columns, manifest.classes):
+        raise ValueError(f"tensor weight has shape {tensors['weight'].shape}")
+    return FakeNetwork(dict(tensors), columns)
+
+
+def repository_in(root: Path) -> Repository:
+    return Repository(root, "default", "digits", build_fake)
+
+
+def tiny_graph(digest: str = "aaaa", *, multi_label: bool = False) -> GraphData:
+    labels = np.array([0, 1, 0, 1, -1, 0], dtype=np.int64)
+    return GraphData(
+        source="builtin Tiny",
+        digest=digest,
+        graph=Graph(np.array([0, 2, 3, 3, 5, 6, 7]), np.array([1, 2, 0, 0, 4, 3, 5], dtype=np.int32)),
+        features=np.arange(NODES * FEATURES, dtype=np.float32).reshape(NODES, FEATURES),
+        labels=(labels[:, None] == np.arange(2)).astype(np.uint8) if multi_label else labels,
+        classes=(0, 1) if multi_label else CLASSES,
+        splits=Splits(np.array([0, 1, 2]), np.array([3]), np.array([], dtype=np.int64)),
+    )
+
+
+def tiny_profile(names: Mapping[str, int] = COLUMNS) -> Profile:
+    latency = LatencyProfile(
+        seeds=1, runs=3, p50_ms=1, p99_ms=2, mean_ms=1, std_ms=0, sample_ms=0.1, gather_ms=0.1, compute_ms=0.1,
+        gathered_bytes=64,
+    )  # fmt: skip
+    variants = [
+        VariantProfile(
+            name=name, factor=int(name[1:]), columns=columns, validation_accuracy=0.9, test_accuracy=None,
+            latency=(latency,), size_bytes=64, memory_bytes=128,
+        )
+        for name, columns in names.items()
+    ]  # fmt: skip
+    return Profile(metric="accuracy", machine="a test", threads=1, variants=tuple(variants))
+
+
+def weights(columns: int) -> dict[str, np.ndarray]:
+    return {"weight": np.arange(columns * len(CLASSES), dtype=np.float32).reshape(columns, len(CLASSES))}
+
+
+def commit(staged: StagedRevision, created_at: str) -> RevisionManifest:
+    return staged.commit(
+        scope="Inductive",
+        network=NETWORK,
+        ranking=RANKING,
+        profile=tiny_profile(),
+        generator="gnnserve test",
+        created_at=created_at,
+    )
+
+
+def publish(
+    repository: Repository,
+    recipe: str,
+    graph: GraphData | None = None,
+    created_at: str = "2026-01-01T00:00:00Z",
+    on_wait: Callable[[], None] | None = None,
+) -> tuple[RevisionManifest, bool]:
+    """The revision, and whether this call is the one that published it."""
+    data = graph or tiny_graph()
+    with repository.locked(on_wait):
+        published = repository.find(recipe, data.digest)
+        if published is not None:
+            return published, False
+        repository.put_graph(data)
+        with repository.stage(recipe, data.digest) as staged:
+            staged.write_table(data.features, RANKED)
+            for name, columns in COLUMNS.items():
+                staged.write_variant(name, weights(columns))
+            staged.open(NETWORK, COLUMNS)
+            return commit(staged, created_at), True

@@ -1,0 +1,182 @@
+"""A worker without kernels or files: profiles with exact costs, and a revision whose answers name their question.
+
+Run as a program, it is such a worker in a process of its own, for what only a process can show (signals, exit codes).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+import msgspec
+import numpy as np
+from tests.support.profiles import revision_manifest
+
+from gnnserve_api.gnnservice import GNNService
+from gnnserve_api.profile import LatencyProfile, Profile, VariantProfile
+from gnnserve_worker.serving.app import build_app
+from gnnserve_worker.serving.engine import Engine, EngineState, monotonic_ms
+from gnnserve_worker.serving.inference import Inference, StageTimes
+from gnnserve_worker.serving.metrics import ServingMetrics
+from gnnserve_worker.serving.served import ServedRevision
+from gnnserve_worker.serving.server import bind, serve_revision
+
+NODES = 1000
+CLASSES = (10, 20, 30, 40)
+HIDDEN = 3
+HELD_NODE = 999
+"""In `main`, a batch with this node waits for a line on standard input."""
+
+
+def variant(name: str, accuracy: float, base_ms: float, seed_ms: float = 0.0) -> VariantProfile:
+    """Costs `base_ms + seeds · seed_ms`, exactly."""
+    points = tuple(
+        LatencyProfile(
+            seeds=seeds, runs=1, p50_ms=cost_ms, p99_ms=cost_ms, mean_ms=cost_ms, std_ms=0, sample_ms=0, gather_ms=0,
+            compute_ms=0, gathered_bytes=0,
+        )
+        for seeds in (1, 2)
+        for cost_ms in [base_ms + seeds * seed_ms]
+    )  # fmt: skip
+    return VariantProfile(
+        name=name, factor=int(name[1:]), columns=1, validation_accuracy=accuracy, test_accuracy=accuracy,
+        latency=points, size_bytes=1, memory_bytes=1,
+    )  # fmt: skip
+
+
+def profile(*variants: VariantProfile) -> Profile:
+    return Profile(metric="accuracy", machine="a test", threads=1, variants=variants)
+
+
+TRADE_OFF = profile(
+    variant("x1", 0.90, 10, 0.1),  # 1 seed: 10.1 ms, 100 seeds: 20 ms
+    variant("x4", 0.89, 4, 0.04),  # 10 permille below x1; 4.04 ms, 8 ms
+    variant("x8", 0.87, 2, 0.02),  # 30 permille below x1; 2.02 ms, 4 ms
+)
+
+
+def service(objective: dict[str, float] | None = None, max_seeds: int = 100, max_queued_seeds: int = 500) -> GNNService:
+    return GNNService.model_validate(
+        {
+            "apiVersion": "gnnserve.dev/v1alpha1",
+            "kind": "GNNService",
+            "metadata": {"name": "digits"},
+            "spec": {
+                "graph": {"source": {"builtin": "Digits"}},
+                "objective": objective or {},
+                "worker": {"batching": {"maxSeeds": max_seeds, "maxQueuedSeeds": max_queued_seeds}},
+            },
+        }
+    )
+
+
+@dataclass(slots=True)
+class FakeWorker:
+    """Scores are highest for class `node % 4`; embeddings repeat the node's id."""
+
+    layers: int = 2
+    multi_label: bool = False
+    profile: Profile = TRADE_OFF
+    fail: Callable[[str, np.ndarray], None] = lambda _variant, _seeds: None
+    """Raises where a batch should fail."""
+    poisoned: int | None = None
+    """A node whose scores are NaN."""
+    started: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
+    """Released as each batch starts."""
+    gate: threading.Event = field(default_factory=threading.Event)
+    """Batches wait for it; open unless `hold` was called."""
+    load_gate: threading.Event = field(default_factory=threading.Event)
+    batches: list[tuple[str, list[int]]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.gate.set()
+        self.load_gate.set()
+
+    def revision(self) -> ServedRevision:
+        manifest = revision_manifest()
+        network = msgspec.structs.replace(manifest.network, fanouts=(25, 10, 5)[: self.layers])
+        return ServedRevision(
+            manifest=msgspec.structs.replace(manifest, profile=self.profile, network=network),
+            nodes=NODES,
+            classes=CLASSES,
+            multi_label=self.multi_label,
+            infer=self.infer,
+            warm_up=self._warm_up,
+        )
+
+    def _warm_up(self) -> None:
+        self.load_gate.wait()
+
+    def infer(self, name: str, seeds: np.ndarray, key: int) -> Inference:
+        self.batches.append((name, seeds.tolist()))
+        self.started.release()
+        self.gate.wait()
+        self.fail(name, seeds)
+        scores = np.full((len(seeds), len(CLASSES)), -1, np.float32)
+        scores[np.arange(len(seeds)), seeds % len(CLASSES)] = 1
+        if self.poisoned is not None:
+            scores[seeds == self.poisoned] = np.nan
+        embeddings = np.repeat(seeds[:, None], HIDDEN, axis=1).astype(np.float32) if self.layers > 1 else None
+        return Inference(scores, embeddings, StageTimes(0.001, 0.002, 0.003), gathered_bytes=0)
+
+    async def batch_started(self) -> None:
+        await asyncio.to_thread(self.started.acquire)
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    http: httpx.AsyncClient
+    engine: Engine
+    metrics: ServingMetrics
+
+    async def predict(self, nodes: Any, **fields: Any) -> httpx.Response:
+        return await self.http.post("/v1/predict", json={"nodes": nodes, **fields})
+
+
+@asynccontextmanager
+async def running(
+    worker: FakeWorker, of: GNNService | None = None, clock_ms: Callable[[], float] = monotonic_ms
+) -> AsyncIterator[Client]:
+    """A ready engine and its application, without sockets."""
+    of = of or service()
+    revision = worker.revision()
+    metrics = ServingMetrics(of.metadata.name, revision.manifest)
+    engine = Engine(revision, of, metrics, clock_ms)
+    loop = asyncio.get_running_loop()
+    ready = asyncio.Event()
+    engine.start(lambda: loop.call_soon_threadsafe(ready.set))
+    if worker.load_gate.is_set():
+        await ready.wait()
+        assert engine.state is EngineState.READY
+    transport = httpx.ASGITransport(app=build_app(revision, of, engine, metrics))
+    try:
+        async with httpx.AsyncClient(transport=transport, base_url="http://worker") as http:
+            yield Client(http, engine, metrics)
+    finally:
+        worker.gate.set()
+        worker.load_gate.set()
+        engine.drain()
+        await asyncio.to_thread(engine.join)
+
+
+def main() -> None:
+    """Prints its port when ready, `held` when the held node's batch waits; a line on standard input lets it go."""
+
+    def hold(_variant: str, seeds: np.ndarray) -> None:
+        if HELD_NODE in seeds:
+            print("held", flush=True)
+            sys.stdin.readline()
+
+    sock = bind("127.0.0.1", 0)
+    port = sock.getsockname()[1]
+    serve_revision(FakeWorker(fail=hold).revision(), service(), sock, lambda: print(port, flush=True))
+
+
+if __name__ == "__main__":
+    main()

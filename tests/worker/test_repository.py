@@ -1,0 +1,456 @@
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from tests.support.repository import (
+    CLASSES,
+    COLUMNS,
+    FEATURES,
+    NETWORK,
+    NODES,
+    RANKED,
+    commit,
+    publish,
+    repository_in,
+    tiny_graph,
+    weights,
+)
+
+from gnnserve_api.errors import RepositoryError, ResourceError
+from gnnserve_worker.repository import files, paths
+from gnnserve_worker.repository.repository import Repository
+
+RECIPE = "0123456789abcdef"
+REVISION = paths.revision_id(RECIPE, "aaaa")
+GRAPH = "graphs/aaaa"
+PUBLISHED = f"revisions/{REVISION}"
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Repository:
+    repository = repository_in(tmp_path / "root")
+    publish(repository, RECIPE)
+    return repository
+
+
+# --- publishing and loading
+
+
+def test_a_loaded_revision_holds_what_was_published(repository: Repository) -> None:
+    data = tiny_graph()
+    loaded = repository.load(REVISION)
+    assert loaded.manifest == repository.find(RECIPE)
+    assert (loaded.classes, loaded.multi_label, loaded.network) == (CLASSES, False, NETWORK)
+    np.testing.assert_array_equal(loaded.graph.indptr, data.graph.indptr)
+    np.testing.assert_array_equal(loaded.graph.indices, data.graph.indices)
+    np.testing.assert_array_equal(loaded.labels, data.labels)
+    np.testing.assert_array_equal(loaded.splits.train, data.splits.train)
+    assert len(loaded.splits.test) == 0
+    np.testing.assert_array_equal(loaded.table.values, np.asarray(data.features)[:, RANKED])
+    assert {name: variant.columns for name, variant in loaded.variants.items()} == COLUMNS
+    np.testing.assert_array_equal(loaded.variants["x2"].network.tensors["weight"], weights(2)["weight"])
+
+
+def test_loaded_arrays_are_mapped_and_read_only(repository: Repository) -> None:
+    loaded = repository.load(REVISION)
+    for array in (loaded.graph.indptr, loaded.graph.indices, loaded.labels, loaded.splits.train, loaded.table.values):
+        assert type(array) is np.ndarray
+        assert isinstance(array.base, np.memmap)
+        assert not array.flags.writeable
+
+
+def test_labels_of_several_classes_per_node_are_kept(tmp_path: Path) -> None:
+    repository, data = repository_in(tmp_path), tiny_graph(multi_label=True)
+    loaded = repository.load(publish(repository, RECIPE, data)[0].revision)
+    assert loaded.multi_label
+    assert loaded.labels.dtype == np.uint8
+    np.testing.assert_array_equal(loaded.labels, data.labels)
+
+
+def test_sparse_features_become_a_table(tmp_path: Path) -> None:
+    data = tiny_graph()
+    repository = repository_in(tmp_path)
+    repository.put_graph(data)
+    with repository.stage(RECIPE, data.digest) as staged:
+        staged.write_table(sp.csr_array(data.features), RANKED)
+        staged.write_variant("x1", weights(4))
+        loaded = staged.open(NETWORK, {"x1": 4})
+    np.testing.assert_array_equal(loaded.table.values, np.asarray(data.features)[:, RANKED])
+
+
+def test_a_staged_revision_opens_before_it_is_published(tmp_path: Path) -> None:
+    repository, data = repository_in(tmp_path), tiny_graph()
+    repository.put_graph(data)
+    with repository.stage(RECIPE, data.digest) as staged:
+        assert staged.revision == REVISION
+        staged.write_table(data.features, RANKED)
+        for name, columns in COLUMNS.items():
+            staged.write_variant(name, weights(columns))
+        assert staged.open(NETWORK, COLUMNS).manifest is None
+        assert repository.revisions() == []
+        commit(staged, "2026-01-01T00:00:00Z")
+    assert [found.revision for found in repository.revisions()] == [REVISION]
+
+
+def test_the_revision_lists_every_file_with_its_digest(repository: Repository) -> None:
+    folder = repository.folder / PUBLISHED
+    on_disk = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+    manifest = repository.find(RECIPE)
+    assert manifest is not None
+    assert set(manifest.files) == on_disk - {paths.REVISION_COMMIT}
+    assert all(files.entry_of(folder / name) == entry for name, entry in manifest.files.items())
+
+
+def test_a_graph_is_put_once(repository: Repository) -> None:
+    commit_file = repository.folder / GRAPH / paths.GRAPH_COMMIT
+    before = commit_file.stat()
+    manifest = repository.put_graph(tiny_graph())
+    assert commit_file.stat().st_mtime_ns == before.st_mtime_ns
+    assert commit_file.stat().st_ino == before.st_ino
+    assert (manifest.nodes, manifest.edges, manifest.features) == (NODES, 7, FEATURES)
+    assert (manifest.train_nodes, manifest.validation_nodes, manifest.test_nodes) == (3, 1, 0)
+
+
+def test_arrays_are_plain_npy_files(tmp_path: Path) -> None:
+    for number, array in enumerate([np.arange(5), np.zeros((0,), np.int64), np.ones((3, 2), np.uint8).T]):
+        path = tmp_path / f"{number}.npy"
+        entry = files.write_array(path, array)
+        np.testing.assert_array_equal(np.load(path, allow_pickle=False), array)
+        assert entry == files.entry_of(path)
+
+
+# --- finding
+
+
+def test_an_absent_repository_is_empty_and_stays_absent(tmp_path: Path) -> None:
+    repository = repository_in(tmp_path / "root")
+    assert repository.revisions() == []
+    assert repository.find(RECIPE) is None
+    assert repository.find(RECIPE, "aaaa") is None
+    assert not (tmp_path / "root").exists()
+
+
+def test_the_newest_revision_of_a_recipe_is_found(tmp_path: Path) -> None:
+    repository = repository_in(tmp_path)
+    newer, _ = publish(repository, RECIPE, tiny_graph("bbbb"), "2026-03-01T00:00:00Z")
+    older, _ = publish(repository, RECIPE, tiny_graph("aaaa"), "2026-02-01T00:00:00Z")
+    other, _ = publish(repository, "another", tiny_graph("aaaa"), "2026-04-01T00:00:00Z")
+    assert repository.revisions() == [other, newer, older]
+    assert repository.find(RECIPE) == newer
+    assert repository.find(RECIPE, "aaaa") == older
+    assert repository.find(RECIPE, "cccc") is None
+    assert repository.find("unknown") is None
+
+
+def test_services_do_not_see_each_other(repository: Repository, tmp_path: Path) -> None:
+    assert Repository(tmp_path / "root", "default", "other").revisions() == []
+    assert Repository(tmp_path / "root", "other", "digits").revisions() == []
+
+
+def test_a_broken_revision_hides_no_good_one(repository: Repository) -> None:
+    broken, _ = publish(repository, "another")
+    commit_file = repository.folder / "revisions" / broken.revision / paths.REVISION_COMMIT
+    commit_file.write_text("{")
+    assert repository.find(RECIPE) is not None
+    assert repository.find(RECIPE, "aaaa") is not None
+    for search in (
+        repository.revisions,
+        lambda: repository.find("another"),
+        lambda: repository.find("another", "aaaa"),
+    ):
+        with pytest.raises(RepositoryError) as refused:
+            search()
+        assert refused.value.path == str(commit_file)
+
+
+@pytest.mark.parametrize("name", ["..", "a/b", "", ".hidden"])
+def test_names_cannot_leave_the_repository(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ValueError, match="safe"):
+        Repository(tmp_path, "default", name)
+    with pytest.raises(RepositoryError, match="no such revision"):
+        repository_in(tmp_path).load(name)
+
+
+# --- misuse
+
+
+def test_staging_what_is_published_is_a_programming_error(repository: Repository) -> None:
+    with pytest.raises(RuntimeError, match="already published"), repository.stage(RECIPE, "aaaa"):
+        pass
+    assert repository.load(REVISION)
+
+
+def test_staging_without_its_graph_is_a_programming_error(repository: Repository) -> None:
+    with pytest.raises(RuntimeError, match="call put_graph"), repository.stage(RECIPE, "bbbb"):
+        pass
+
+
+def test_a_profile_of_other_variants_is_not_published(tmp_path: Path) -> None:
+    repository, data = repository_in(tmp_path), tiny_graph()
+    repository.put_graph(data)
+    with pytest.raises(RuntimeError, match=r"x2/weights\.safetensors"), repository.stage(RECIPE, "aaaa") as staged:
+        staged.write_table(data.features, RANKED)
+        staged.write_variant("x1", weights(4))
+        commit(staged, "2026-01-01T00:00:00Z")
+    assert repository.revisions() == []
+
+
+@pytest.mark.parametrize("ends", ["with an error", "without commit"])
+def test_unfinished_work_is_removed_when_its_block_ends(repository: Repository, ends: str) -> None:
+    def stop() -> None:
+        if ends == "with an error":
+            raise KeyboardInterrupt
+
+    def work() -> None:
+        with repository.stage("another", "aaaa") as staged:
+            staged.write_variant("x1", weights(4))
+            stop()
+
+    if ends == "with an error":
+        with pytest.raises(KeyboardInterrupt):
+            work()
+    else:
+        work()
+    assert [folder.name for folder in (repository.folder / "revisions").iterdir()] == [REVISION]
+
+
+# --- altered files
+
+LISTED = [
+    *(f"{GRAPH}/{name}" for name in paths.GRAPH_FILES),
+    f"{PUBLISHED}/{paths.TABLE}",
+    f"{PUBLISHED}/variants/x1/weights.safetensors",
+    f"{PUBLISHED}/variants/x2/weights.safetensors",
+]
+
+
+def flip_last_byte(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+
+
+def truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+ALTERATIONS: dict[str, tuple[Callable[[Path], object], str]] = {
+    "missing": (Path.unlink, "is missing, expected"),
+    "truncated": (truncate, "bytes, expected"),
+    "extended": (lambda path: path.write_bytes(path.read_bytes() + b"\0"), "bytes, expected"),
+    "empty": (lambda path: path.write_bytes(b""), "has 0 bytes, expected"),
+    "altered in one bit": (flip_last_byte, "was altered: its SHA-256 is"),
+}
+
+
+@pytest.mark.parametrize("name", LISTED)
+@pytest.mark.parametrize("alteration", ALTERATIONS)
+def test_an_altered_file_is_refused_by_name(repository: Repository, name: str, alteration: str) -> None:
+    alter, problem = ALTERATIONS[alteration]
+    path = repository.folder / name
+    alter(path)
+    with pytest.raises(RepositoryError) as refused:
+        repository.load(REVISION)
+    text = str(refused.value)
+    assert text.startswith(f"{path}: ")
+    assert problem in text
+    assert f"the folder {repository.folder / PUBLISHED}, and run `gnnserve generate` again" in text
+    assert (str(repository.folder / GRAPH) in text.partition("delete")[2]) == name.startswith("graphs")
+
+
+@pytest.mark.parametrize("name", LISTED)
+def test_following_the_remedy_repairs_the_repository(repository: Repository, name: str) -> None:
+    flip_last_byte(repository.folder / name)
+    with pytest.raises(RepositoryError) as refused:
+        repository.load(REVISION)
+    for folder in (GRAPH, PUBLISHED):
+        if f"the folder {repository.folder / folder}" in str(refused.value):
+            shutil.rmtree(repository.folder / folder)
+    _, published_again = publish(repository, RECIPE)
+    assert published_again
+    assert repository.load(REVISION)
+
+
+def edited(change: Callable[[dict], object]) -> Callable[[Path], object]:
+    def edit(path: Path) -> None:
+        content = json.loads(path.read_text())
+        change(content)
+        path.write_text(json.dumps(content))
+
+    return edit
+
+
+def rename_entry(new: str) -> Callable[[dict], object]:
+    return lambda content: content["files"].update({new: content["files"].pop(next(iter(content["files"])))})
+
+
+BROKEN_COMMITS = [
+    pytest.param(
+        PUBLISHED, lambda path: path.write_text("{"), "is not valid JSON, 1 bytes", id="a truncated revision.json"
+    ),
+    pytest.param(PUBLISHED, lambda path: path.write_bytes(b""), "is not valid JSON, 0 bytes", id="an empty one"),
+    pytest.param(PUBLISHED, lambda path: path.write_bytes(b"\xff\xfe{}"), "is not valid JSON", id="no text at all"),
+    pytest.param(
+        PUBLISHED,
+        edited(lambda c: c["network"].update(hidden="8")),
+        "does not fit schemaVersion 1: Expected `int`, got `str` - at `$.network.hidden`",
+        id="a field of another type",
+    ),
+    pytest.param(
+        PUBLISHED, edited(lambda c: c.pop("table")), "missing required field `table`", id="a field that is missing"
+    ),
+    pytest.param(PUBLISHED, edited(lambda c: c.update(extra=1)), "unknown field `extra`", id="a field nobody knows"),
+    pytest.param(
+        PUBLISHED,
+        edited(lambda c: c.update(schemaVersion=2, layout="new")),
+        "has schemaVersion 2, and this gnnserve reads up to 1: it was written by a newer gnnserve; upgrade gnnserve",
+        id="a revision of a newer gnnserve",
+    ),
+    pytest.param(
+        GRAPH,
+        edited(lambda c: c.update(schemaVersion=2, layout="new")),
+        "written by a newer gnnserve; upgrade gnnserve",
+        id="a graph of a newer gnnserve",
+    ),
+    pytest.param(
+        PUBLISHED,
+        edited(lambda c: c.update(revision="ffff")),
+        f"describes revision 'ffff', expected '{REVISION}' as its folder is named",
+        id="a copy under another name",
+    ),
+    pytest.param(
+        PUBLISHED,
+        edited(lambda c: c["files"].pop("variants/x2/weights.safetensors")),
+        "does not list variants/x2/weights.safetensors",
+        id="weights that are not listed",
+    ),
+    pytest.param(
+        PUBLISHED,
+        edited(lambda c: c.update(table="tables/other.npy")),
+        "does not list tables/other.npy",
+        id="a table that is not listed",
+    ),
+    pytest.param(
+        PUBLISHED, edited(lambda c: c["profile"].update(variants=[])), "lists no variant", id="a profile of nothing"
+    ),
+    pytest.param(
+        PUBLISHED,
+        edited(rename_entry("../../graphs/aaaa/labels.npy")),
+        "lists '../../graphs/aaaa/labels.npy', expected files inside its own folder",
+        id="a file outside of the folder",
+    ),
+    pytest.param(PUBLISHED, edited(rename_entry("/etc/passwd")), "lists '/etc/passwd'", id="an absolute path"),
+    pytest.param(GRAPH, edited(rename_entry("a/../b")), "lists 'a/../b'", id="a detour"),
+    pytest.param(
+        PUBLISHED,
+        edited(lambda c: c.update(graph="../revisions")),
+        "graph '../revisions' is not the name of a folder",
+        id="a graph outside of the folder",
+    ),
+    pytest.param(
+        GRAPH, edited(lambda c: c["files"].pop("test.npy")), "does not list test.npy", id="a split that is not listed"
+    ),
+]
+
+
+@pytest.mark.parametrize(("folder", "alter", "problem"), BROKEN_COMMITS)
+def test_a_broken_commit_file_is_refused_by_name(
+    repository: Repository, folder: str, alter: Callable[[Path], object], problem: str
+) -> None:
+    path = repository.folder / folder / (paths.GRAPH_COMMIT if folder == GRAPH else paths.REVISION_COMMIT)
+    alter(path)
+    with pytest.raises(RepositoryError) as refused:
+        repository.load(REVISION)
+    assert str(refused.value).startswith(f"{path}: ")
+    assert problem in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("folder", "name", "change", "problem"),
+    [
+        pytest.param(GRAPH, "labels.npy", {"nodes": 7}, "expected int64 [8]", id="more nodes than the arrays have"),
+        pytest.param(GRAPH, "indices.npy", {"edges": 6}, "holds int32 [7], expected int32 [6]", id="fewer edges"),
+        pytest.param(GRAPH, "labels.npy", {"multiLabel": True}, "expected uint8 [6, 2]", id="labels of another kind"),
+    ],
+)
+def test_arrays_that_contradict_their_manifest_are_refused(
+    repository: Repository, folder: str, name: str, change: dict, problem: str
+) -> None:
+    edited(lambda content: content.update(change))(repository.folder / folder / paths.GRAPH_COMMIT)
+    with pytest.raises(RepositoryError, match=r"\.npy: ") as refused:
+        repository.load(REVISION)
+    assert problem in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("columns", "problem"),
+    [
+        pytest.param(5, "features.npy: holds 6 rows of 4 columns, expected 6 of at least 5", id="a table too narrow"),
+        pytest.param(
+            3, "x1/weights.safetensors: does not hold the weights of x1: tensor", id="weights of another width"
+        ),
+    ],
+)
+def test_variants_that_contradict_their_files_are_refused(repository: Repository, columns: int, problem: str) -> None:
+    path = repository.folder / PUBLISHED / paths.REVISION_COMMIT
+    edited(lambda content: content["profile"]["variants"][0].update(columns=columns))(path)
+    with pytest.raises(RepositoryError) as refused:
+        repository.load(REVISION)
+    assert problem in str(refused.value)
+
+
+def test_a_revision_without_its_graph_says_so(repository: Repository) -> None:
+    (repository.folder / GRAPH).rename(repository.folder / "elsewhere")
+    with pytest.raises(RepositoryError, match=r"graphs/aaaa: the graph of this revision is missing"):
+        repository.load(REVISION)
+
+
+def test_an_unknown_revision_lists_the_published_ones(repository: Repository) -> None:
+    with pytest.raises(RepositoryError, match=f"no such revision, published are: {REVISION}"):
+        repository.load("ffff")
+
+
+# --- space
+
+
+def test_a_lack_of_space_is_known_before_anything_is_written(tmp_path: Path) -> None:
+    repository = repository_in(tmp_path / "root")
+    repository.require_free(1)
+    with pytest.raises(ResourceError, match=r"root/default/digits: the disk or its quota is full"):
+        repository.require_free(1 << 60)
+    assert not (tmp_path / "root").exists()
+
+
+def test_a_table_that_does_not_fit_is_refused_before_it_is_written(
+    repository: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted_bytes = NODES * FEATURES * 4
+    monkeypatch.setattr(files, "free_bytes", lambda _: wanted_bytes - 1)
+    with pytest.raises(ResourceError) as refused, repository.stage("another", "aaaa") as staged:
+        staged.write_table(tiny_graph().features, RANKED)
+    assert str(refused.value).startswith(
+        f"{repository.folder / 'revisions' / paths.revision_id('another', 'aaaa') / paths.TABLE}: the disk or its "
+        f"quota is full: {wanted_bytes} bytes wanted, {wanted_bytes - 1} bytes free; the published revisions are "
+        "untouched"
+    )
+
+
+def test_a_graph_that_does_not_fit_is_refused_before_it_is_written(
+    repository: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "free_bytes", lambda _: 10)
+    with pytest.raises(ResourceError, match="bytes wanted, 10 bytes free"):
+        repository.put_graph(tiny_graph("bbbb"))
+    assert not (repository.folder / "graphs" / "bbbb").exists()
+
+
+def test_a_folder_that_is_a_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "root").write_text("")
+    with pytest.raises(ResourceError, match="root: cannot be written: it is a file, expected a folder"):
+        publish(repository_in(tmp_path / "root"), RECIPE)

@@ -1,0 +1,484 @@
+"""The HTTP interface: what goes in, what comes out, and every refusal between; sockets are `test_serving_server`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import httpx
+import jsonschema
+import numpy as np
+import pytest
+from fastapi.openapi.models import OpenAPI
+from prometheus_client.parser import text_string_to_metric_families
+from tests.support.serving import CLASSES, Client, FakeWorker, running, service
+
+from gnnserve_worker.serving.app import MAX_BODY_BYTES
+
+
+def on_worker(scenario: Callable[[Client], Awaitable[None]], worker: FakeWorker | None = None, **of: Any) -> None:
+    async def run() -> None:
+        async with running(worker or FakeWorker(), service(**of)) as client:
+            await scenario(client)
+
+    asyncio.run(run())
+
+
+def error_of(response: httpx.Response) -> dict[str, str]:
+    error: dict[str, str] = response.json()["error"]
+    return error
+
+
+# Answers
+
+
+def test_labels_alone_are_the_default_and_are_the_graphs_own() -> None:
+    async def scenario(client: Client) -> None:
+        response = await client.predict([3, 0, 3])
+        assert response.status_code == 200
+        assert response.headers["content-type"] == "application/json"
+        assert response.json() == {
+            "labels": [40, 10, 40], "variant": "x1", "revision": "f0eae20c16c00ac0-1", "objectiveMet": True,
+        }  # fmt: skip
+
+    on_worker(scenario)
+
+
+def test_scores_and_embeddings_come_when_asked_for() -> None:
+    async def scenario(client: Client) -> None:
+        answer = (await client.predict([3, 8], **{"return": ["embeddings", "scores"]})).json()
+        assert answer["scores"] == [[-1, -1, -1, 1], [1, -1, -1, -1]]
+        assert answer["embeddings"] == [[3, 3, 3], [8, 8, 8]]
+        assert "labels" not in answer
+
+    on_worker(scenario)
+
+
+def test_multi_label_answers_are_lists_of_classes_with_positive_scores() -> None:
+    def infer_pairs(worker: FakeWorker) -> FakeWorker:
+        plain = worker.infer
+
+        class Pairs(FakeWorker):
+            def infer(self, name: str, seeds: np.ndarray, key: int) -> Any:
+                inference = plain(name, seeds, key)
+                inference.scores[seeds == 1] = [1, -1, 2, 0]
+                inference.scores[seeds == 2] = -1
+                return inference
+
+        return Pairs(multi_label=True)
+
+    async def scenario(client: Client) -> None:
+        assert (await client.predict([0, 1, 2, 1])).json()["labels"] == [[10], [10, 30], [], [10, 30]]
+        assert (await client.predict([2])).json()["labels"] == [[]]
+
+    on_worker(scenario, infer_pairs(FakeWorker()))
+
+
+@pytest.mark.parametrize("multi_label", [False, True])
+def test_large_answers_are_streamed_and_equal_small_ones(multi_label: bool) -> None:
+    async def scenario(client: Client) -> None:
+        nodes = [i % 1000 for i in range(20_000)]
+        response = await client.predict(nodes, **{"return": ["labels", "scores", "embeddings"]})
+        assert "content-length" not in response.headers
+        answer = response.json()
+        small = (await client.predict(nodes[:50], **{"return": ["labels", "scores", "embeddings"]})).json()
+        for name in ("labels", "scores", "embeddings"):
+            assert len(answer[name]) == 20_000
+            assert answer[name][:50] == small[name]
+        assert answer["embeddings"][-1] == [999, 999, 999]
+
+    on_worker(scenario, FakeWorker(multi_label=multi_label), max_seeds=10_000, max_queued_seeds=20_000)
+
+
+@pytest.mark.parametrize(
+    ("objective", "variant", "met"),
+    [
+        pytest.param({}, "x1", True, id="empty states nothing"),
+        pytest.param(None, "x1", True, id="null states nothing"),
+        pytest.param({"latencyMs": 3_600_000}, "x1", True, id="a latency alone"),
+        pytest.param({"accuracyTolerancePermille": 10}, "x4", True, id="a tolerance alone"),
+        pytest.param({"latencyMs": 3_600_000, "accuracyTolerancePermille": 10}, "x1", True, id="both"),
+        pytest.param({"latencyMs": None, "accuracyTolerancePermille": 30}, "x8", True, id="null is absent"),
+        pytest.param({"latencyMs": 0.001}, "x8", False, id="out of reach"),
+    ],
+)
+def test_objective_decides_the_variant(objective: dict[str, Any] | None, variant: str, met: bool) -> None:
+    async def scenario(client: Client) -> None:
+        answer = (await client.predict([1], objective=objective)).json()
+        assert (answer["variant"], answer["objectiveMet"]) == (variant, met)
+
+    on_worker(scenario)
+
+
+def test_answer_carries_its_own_breakdown() -> None:
+    async def scenario(client: Client) -> None:
+        timing = (await client.predict([1])).headers["server-timing"]
+        assert re.fullmatch(
+            r"queue;dur=\d+\.\d{3}, sample;dur=0\.001, gather;dur=0\.002, compute;dur=0\.003", timing
+        ), timing
+
+    on_worker(scenario)
+
+
+@pytest.mark.parametrize("content_type", ["application/x-www-form-urlencoded", "text/plain", None])
+def test_content_type_is_not_insisted_on(content_type: str | None) -> None:
+    async def scenario(client: Client) -> None:
+        headers = {"content-type": content_type} if content_type else {}
+        response = await client.http.post("/v1/predict", content=b'{"nodes":[1]}', headers=headers)
+        assert response.json()["labels"] == [20]
+
+    on_worker(scenario)
+
+
+# Bad input
+
+BAD_BODIES = [
+    pytest.param(b"", "InvalidJson", "body", "truncated", id="no body"),
+    pytest.param(b"{", "InvalidJson", "body", "truncated", id="half an object"),
+    pytest.param(b'{"nodes":[1],}', "InvalidJson", "body", "byte 13", id="a trailing comma"),
+    pytest.param(b'{"nodes":[1]} x', "InvalidJson", "body", "byte 15", id="text after the object"),
+    pytest.param(b'{"nodes":[NaN]}', "InvalidJson", "body", "byte", id="NaN"),
+    pytest.param(b"\xff\xfe{}", "InvalidJson", "body", "byte 0", id="another encoding"),
+    pytest.param(b'{"nodes":[1],"\xff":2}', "InvalidJson", "body", "utf-8", id="broken text"),
+    pytest.param(b"[" * 100_000, "InvalidType", "body", "got something unreadable", id="endless nesting"),
+    pytest.param(b"[1, 2]", "InvalidType", "body", "expected an object, got [1,2]", id="a list"),
+    pytest.param(b"null", "InvalidType", "body", "got null", id="null"),
+    pytest.param(b"{}", "MissingField", "nodes", "it is missing", id="no nodes"),
+    pytest.param(b'{"nodes":[]}', "EmptyNodes", "nodes", "empty", id="an empty list"),
+    pytest.param(b'{"nodes":null}', "InvalidType", "nodes", "expected a list, got null", id="null nodes"),
+    pytest.param(b'{"nodes":7}', "InvalidType", "nodes", "expected a list, got 7", id="one node, no list"),
+    pytest.param(b'{"nodes":[1,"2"]}', "InvalidType", "nodes[1]", 'an integer, got "2"', id="a text node"),
+    pytest.param(b'{"nodes":[1,true]}', "InvalidType", "nodes[1]", "an integer, got true", id="a boolean node"),
+    pytest.param(b'{"nodes":[2.5]}', "InvalidType", "nodes[0]", "an integer, got 2.5", id="a fractional node"),
+    pytest.param(b'{"nodes":[1e2]}', "InvalidType", "nodes[0]", "an integer, got 100.0", id="a float node"),
+    pytest.param(b'{"nodes":[[1]]}', "InvalidType", "nodes[0]", "an integer, got [1]", id="a nested list"),
+    pytest.param(b'{"nodes":[1,-1]}', "UnknownNode", "nodes[1]", "node -1 is not in the graph", id="a negative node"),
+    pytest.param(b'{"nodes":[1000]}', "UnknownNode", "nodes[0]", "node ids are 0 to 999", id="one past the last node"),
+    pytest.param(b'{"nodes":[0,18446744073709551616]}', "UnknownNode", "nodes[1]", "0 to 999", id="a 65-bit node"),
+    pytest.param(b'{"nodes":[' + b"9" * 400 + b"]}", "UnknownNode", "nodes[0]", "999… is not", id="a 400-digit node"),
+    pytest.param(b'{"nodes":[' + b"9" * 9999 + b"]}", "InvalidValue", "nodes[0]", "out of range", id="9,999 digits"),
+    pytest.param(b'{"nodes":[0,-9223372036854775809]}', "UnknownNode", "nodes[1]", "0 to 999", id="very negative"),
+    pytest.param(json.dumps({"nodes": [0] * 501}).encode(), "TooManyNodes", "nodes", "501 nodes", id="too many nodes"),
+    pytest.param(b'{"nodes":[1],"node":2}', "UnknownField", "node", "known are nodes", id="an unknown field"),
+    pytest.param(b'{"nodes":[1],"strict":1}', "InvalidType", "strict", "true or false, got 1", id="a numeric strict"),
+    pytest.param(b'{"nodes":[1],"objective":5}', "InvalidType", "objective", "an object, got 5", id="no object"),
+    pytest.param(
+        b'{"nodes":[1],"objective":{"latency":5}}', "UnknownField", "objective.latency", "known are latencyMs",
+        id="an unknown objective",
+    ),
+    pytest.param(
+        b'{"nodes":[1],"objective":{"latencyMs":"5"}}', "InvalidType", "objective.latencyMs", 'a number, got "5"',
+        id="a text latency",
+    ),
+    pytest.param(
+        b'{"nodes":[1],"objective":{"latencyMs":0}}', "InvalidValue", "objective.latencyMs", "0 is out of range",
+        id="no latency at all",
+    ),
+    pytest.param(
+        b'{"nodes":[1],"objective":{"latencyMs":-3}}', "InvalidValue", "objective.latencyMs", "-3 is out of range",
+        id="a negative latency",
+    ),
+    pytest.param(
+        b'{"nodes":[1],"objective":{"latencyMs":1e999}}', "InvalidValue", "objective.latencyMs", "out of range",
+        id="an infinite latency",
+    ),
+    pytest.param(
+        b'{"nodes":[1],"objective":{"accuracyTolerancePermille":-1}}', "InvalidValue",
+        "objective.accuracyTolerancePermille", "-1 is out of range", id="a negative tolerance",
+    ),
+    pytest.param(
+        b'{"nodes":[1],"objective":{"accuracyTolerancePermille":1001}}', "InvalidValue",
+        "objective.accuracyTolerancePermille", "from 0 to 1,000", id="more than everything tolerated",
+    ),
+    pytest.param(b'{"nodes":[1],"return":[]}', "InvalidValue", "return", "empty", id="nothing to return"),
+    pytest.param(b'{"nodes":[1],"return":[5]}', "InvalidType", "return[0]", "text, got 5", id="a number to return"),
+    pytest.param(b'{"nodes":[1],"return":"labels"}', "InvalidType", "return", "a list", id="return without a list"),
+    pytest.param(
+        b'{"nodes":[1],"return":["label"]}', "InvalidValue", "return[0]", '"label" is not possible', id="no such output"
+    ),
+    pytest.param(b'{" - at `$.nodes[9]`":1}', "UnknownField", "- at `$.nodes[9]", "no such", id="a misleading field"),
+    pytest.param(b'{"a` - at `$.nodes[9]":1}', "UnknownField", "nodes[9].a", "no such", id="an even worse one"),
+    pytest.param(b'{"' + b"x" * 9999 + b'":1}', "UnknownField", "x" * 60 + "…", "no such", id="a long field"),
+    pytest.param(b'{"\\ud800":1}', "InvalidJson", "body", "", id="half a character"),
+    pytest.param(
+        b'{"nodes":[1],"return":["Expected - at `$.nodes[9]"]}', "InvalidValue", "return[0]", "is not possible",
+        id="a misleading output",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("body", "code", "field", "part"), BAD_BODIES)
+def test_bad_body_is_refused_by_field_and_value_and_the_next_request_is_answered(
+    body: bytes, code: str, field: str, part: str
+) -> None:
+    async def scenario(client: Client) -> None:
+        response = await client.http.post("/v1/predict", content=body)
+        error = error_of(response)
+        assert (response.status_code, error["code"], error["field"]) == (400, code, field), error
+        assert part in error["message"]
+        assert "; " in error["message"], "a remedy"
+        assert len(error["message"]) < 400
+        assert (await client.predict([1])).status_code == 200
+
+    on_worker(scenario)
+
+
+def test_embeddings_of_a_network_without_a_hidden_layer_are_refused() -> None:
+    async def scenario(client: Client) -> None:
+        response = await client.predict([1], **{"return": ["labels", "embeddings"]})
+        error = error_of(response)
+        assert (response.status_code, error["code"], error["field"]) == (400, "NoEmbeddings", "return[1]")
+        assert (await client.predict([1], **{"return": ["scores"]})).status_code == 200
+
+    on_worker(scenario, FakeWorker(layers=1))
+
+
+@pytest.mark.parametrize("chunked", [False, True], ids=["announced", "chunked"])
+def test_huge_body_is_refused(chunked: bool) -> None:
+    async def pieces() -> AsyncIterator[bytes]:
+        for _ in range(MAX_BODY_BYTES // 2**20 + 1):
+            yield b" " * 2**20
+
+    async def scenario(client: Client) -> None:
+        content = pieces() if chunked else b" " * (MAX_BODY_BYTES + 1)
+        response = await client.http.post("/v1/predict", content=content)
+        assert (response.status_code, error_of(response)["code"]) == (413, "BodyTooLarge")
+        assert (await client.predict([1])).status_code == 200
+
+    on_worker(scenario)
+
+
+@pytest.mark.parametrize("method", ["GET", "PUT", "DELETE"])
+def test_other_methods_are_refused(method: str) -> None:
+    async def scenario(client: Client) -> None:
+        response = await client.http.request(method, "/v1/predict")
+        assert (response.status_code, response.headers["allow"]) == (405, "POST")
+        assert error_of(response)["code"] == "MethodNotAllowed"
+
+    on_worker(scenario)
+
+
+def test_unknown_paths_get_an_error_of_the_same_shape() -> None:
+    async def scenario(client: Client) -> None:
+        response = await client.http.get("/v1/predictions")
+        assert (response.status_code, error_of(response)["code"]) == (404, "NotFound")
+        assert "/v1/predictions" in error_of(response)["message"]
+
+    on_worker(scenario)
+
+
+# What cannot be met
+
+
+def test_strict_request_that_no_variant_can_meet_gets_422() -> None:
+    async def scenario(client: Client) -> None:
+        response = await client.predict([1], objective={"latencyMs": 1}, strict=True)
+        assert (response.status_code, error_of(response)["code"]) == (422, "ObjectiveInfeasible")
+        assert "the fastest, x8, needs 2.02 ms" in error_of(response)["message"]
+        assert "retry-after" not in response.headers
+
+    on_worker(scenario)
+
+
+def test_full_queue_gets_429_and_when_to_come_back() -> None:
+    worker = FakeWorker()
+
+    async def scenario(client: Client) -> None:
+        worker.gate.clear()
+        running_one = asyncio.create_task(client.predict([1]))
+        await worker.batch_started()
+        waiting_one = asyncio.create_task(client.predict([1] * 500))
+        while client.engine.queued_seeds == 0:
+            await asyncio.sleep(0)
+        response = await client.predict([2])
+        assert (response.status_code, error_of(response)["code"]) == (429, "QueueFull")
+        assert int(response.headers["retry-after"]) >= 1
+        worker.gate.set()
+        assert [(await task).status_code for task in (running_one, waiting_one)] == [200, 200]
+        assert (await client.predict([2])).status_code == 200
+
+    on_worker(scenario, worker)
+
+
+def test_deadline_out_of_reach_gets_429_while_requests_without_one_wait() -> None:
+    worker = FakeWorker()
+
+    async def scenario(client: Client) -> None:
+        worker.gate.clear()
+        first = asyncio.create_task(client.predict([1]))
+        await worker.batch_started()
+        patient = asyncio.create_task(client.predict([1] * 400))  # 80 ms by x1
+        while client.engine.queued_seeds == 0:
+            await asyncio.sleep(0)
+        refused = await client.predict([2], objective={"latencyMs": 50})
+        assert (refused.status_code, error_of(refused)["code"]) == (429, "DeadlineOutOfReach")
+        assert int(refused.headers["retry-after"]) >= 1
+        worker.gate.set()
+        assert [(await task).status_code for task in (first, patient)] == [200, 200]
+
+    on_worker(scenario, worker)
+
+
+def test_loading_worker_gets_503() -> None:
+    worker = FakeWorker()
+    worker.load_gate.clear()
+
+    async def scenario(client: Client) -> None:
+        response = await client.predict([1])
+        assert (response.status_code, error_of(response)["code"]) == (503, "Loading")
+        assert response.headers["retry-after"] == "1"
+        ready = await client.http.get("/readyz")
+        assert (ready.status_code, ready.text) == (503, "the worker is loading\n")
+        assert (await client.http.get("/healthz")).status_code == 200
+
+    on_worker(scenario, worker)
+
+
+def test_draining_worker_gets_503_while_it_finishes() -> None:
+    worker = FakeWorker()
+
+    async def scenario(client: Client) -> None:
+        worker.gate.clear()
+        accepted = asyncio.create_task(client.predict([1]))
+        await worker.batch_started()
+        client.engine.drain()
+        response = await client.predict([2])
+        assert (response.status_code, error_of(response)["code"]) == (503, "Draining")
+        assert "retry-after" in response.headers
+        assert (await client.http.get("/readyz")).text == "the worker is draining\n"
+        worker.gate.set()
+        assert (await accepted).status_code == 200
+
+    on_worker(scenario, worker)
+
+
+def test_error_of_ours_gets_500_with_an_id_and_no_details() -> None:
+    def fail(_variant: str, seeds: np.ndarray) -> None:
+        if 13 in seeds:
+            raise ValueError("secret")
+
+    async def scenario(client: Client) -> None:
+        response = await client.predict([13])
+        error = error_of(response)
+        assert (response.status_code, error["code"]) == (500, "InternalError")
+        assert re.search(r"under [0-9a-f]{16}$", error["message"])
+        assert "secret" not in response.text
+        assert (await client.predict([1])).status_code == 200
+
+    on_worker(scenario, FakeWorker(fail=fail))
+
+
+# Around it
+
+
+def test_readiness_and_health_of_a_ready_worker() -> None:
+    async def scenario(client: Client) -> None:
+        assert [(await client.http.get(path)).status_code for path in ("/readyz", "/healthz")] == [200, 200]
+
+    on_worker(scenario)
+
+
+def test_variants_show_the_profile() -> None:
+    async def scenario(client: Client) -> None:
+        answer = (await client.http.get("/v1/variants")).json()
+        assert (answer["service"], answer["revision"], answer["profile"]["metric"]) == (
+            "digits",
+            "f0eae20c16c00ac0-1",
+            "accuracy",
+        )
+        assert [(v["name"], v["validationAccuracy"]) for v in answer["profile"]["variants"]] == [
+            ("x1", 0.90), ("x4", 0.89), ("x8", 0.87),
+        ]  # fmt: skip
+
+    on_worker(scenario)
+
+
+def test_route_names_the_base_variant_and_why() -> None:
+    async def scenario(client: Client) -> None:
+        answer = (await client.http.get("/v1/route")).json()
+        assert (answer["baseVariant"], answer["allowedVariants"]) == ("x4", ["x1", "x4"])
+        assert answer["objective"] == {"latencyMs": None, "accuracyTolerancePermille": 10}
+        assert "fastest" in answer["reason"]
+
+    on_worker(scenario, objective={"accuracyTolerancePermille": 10})
+
+
+def test_metrics_tell_prometheus_what_happened() -> None:
+    async def scenario(client: Client) -> None:
+        await client.predict([1] * 150)
+        await client.predict([1], objective={"accuracyTolerancePermille": 10})
+        await client.predict([-1])
+        await client.predict([1], objective={"latencyMs": 1}, strict=True)
+        response = await client.http.get("/metrics")
+        assert response.headers["content-type"].startswith("text/plain; version=")
+        samples = {
+            (sample.name, *(v for k, v in sorted(sample.labels.items()) if k != "service")): sample.value
+            for family in text_string_to_metric_families(response.text)
+            for sample in family.samples
+        }
+        assert samples["gnnserve_request_seconds_count", "x1"] == 1
+        assert samples["gnnserve_request_seconds_count", "x4"] == 1
+        assert samples["gnnserve_stage_seconds_count", "queue", "x1"] == 1
+        assert samples["gnnserve_stage_seconds_count", "gather", "x1"] == 2
+        assert samples["gnnserve_batches_total", "x1"] == 2
+        assert samples["gnnserve_batch_seeds_total", "x1"] == 150
+        assert samples["gnnserve_batch_seeds_squared_total", "x1"] == 100**2 + 50**2
+        assert samples["gnnserve_batch_seconds_total", "x1"] > 0
+        assert samples["gnnserve_batch_seed_seconds_total", "x1"] > samples["gnnserve_batch_seconds_total", "x1"]
+        assert samples["gnnserve_offered_seeds_total",] == 152
+        assert samples["gnnserve_errors_total", "UnknownNode"] == 1
+        assert samples["gnnserve_errors_total", "ObjectiveInfeasible"] == 1
+        assert samples["gnnserve_queue_seeds",] == 0
+        assert samples["gnnserve_in_flight_requests",] == 0
+        assert samples["gnnserve_variant_accuracy", "validation", "x4"] == 0.89
+        assert samples["gnnserve_revision_info", "9f86d081884c7d65", "f0eae20c16c00ac0", "f0eae20c16c00ac0-1"] == 1
+
+    on_worker(scenario)
+
+
+def test_openapi_describes_the_predict_path_and_every_refusal() -> None:
+    async def scenario(client: Client) -> None:
+        document = (await client.http.get("/openapi.json")).json()
+        OpenAPI.model_validate(document)
+        assert set(document["paths"]) == {"/v1/predict", "/v1/variants", "/v1/route", "/healthz", "/readyz", "/metrics"}
+        predict = document["paths"]["/v1/predict"]["post"]
+        assert set(predict["responses"]) == {"200", "400", "405", "413", "422", "429", "500", "503"}
+        schemas = document["components"]["schemas"]
+        references = set(re.findall(r'"#/components/schemas/(\w+)"', json.dumps(document)))
+        assert references <= set(schemas)
+        assert '"null"' not in json.dumps(schemas), "Swagger UI of the bundle reads OpenAPI 3.0"
+        for content in (predict["requestBody"]["content"], predict["responses"]["200"]["content"]):
+            media = content["application/json"]
+            jsonschema.validate(media["example"], {**media["schema"], "components": document["components"]})
+        answered = await client.http.post(
+            "/v1/predict", json=predict["requestBody"]["content"]["application/json"]["example"]
+        )
+        assert answered.status_code == 200
+        answer_schema = {**predict["responses"]["200"]["content"]["application/json"]["schema"]}
+        jsonschema.validate(answered.json(), {**answer_schema, "components": document["components"]})
+
+    on_worker(scenario)
+
+
+def test_docs_need_no_network() -> None:
+    async def scenario(client: Client) -> None:
+        page = await client.http.get("/docs")
+        assert page.status_code == 200
+        assert "://" not in page.text
+        for asset in re.findall(r'(?:src|href)="([^"]+)"', page.text):
+            response = await client.http.get("/" + asset)
+            assert (response.status_code, len(response.content) > 500) == (200, True), asset
+        assert (await client.http.get("/", follow_redirects=True)).url.path == "/docs"
+
+    on_worker(scenario)
+
+
+def test_classes_are_those_of_the_graph() -> None:
+    async def scenario(client: Client) -> None:
+        answer = (await client.predict(list(range(len(CLASSES))))).json()
+        assert answer["labels"] == list(CLASSES)
+
+    on_worker(scenario)

@@ -1,0 +1,210 @@
+"""The worker as a process: sockets, keep-alive, clients that leave, signals, and a busy port."""
+
+from __future__ import annotations
+
+import dataclasses
+import http.client
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from tests.support.serving import HELD_NODE, FakeWorker, service
+
+from gnnserve_api.errors import RepositoryError, ResourceError
+from gnnserve_worker.serving.server import bind, serve_revision
+
+_ROOT = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    process: subprocess.Popen[str]
+    port: int
+    open_until_the_end: ExitStack
+
+    def connect(self) -> http.client.HTTPConnection:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        self.open_until_the_end.callback(connection.close)
+        connection.connect()
+        return connection
+
+    def wait_until_held(self) -> None:
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline() == "held\n"
+
+    def release(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+
+
+@contextmanager
+def started() -> Iterator[Worker]:
+    command = [sys.executable, "-m", "tests.support.serving"]
+    with (
+        subprocess.Popen(
+            command, cwd=_ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as process,
+        ExitStack() as connections,
+    ):
+        assert process.stdout is not None
+        try:
+            yield Worker(process, int(process.stdout.readline()), connections)
+        finally:
+            process.kill()
+
+
+@pytest.fixture(scope="module")
+def worker() -> Iterator[Worker]:
+    with started() as running:
+        yield running
+
+
+def ask(connection: http.client.HTTPConnection, *nodes: int) -> None:
+    connection.request("POST", "/v1/predict", json.dumps({"nodes": nodes}))
+
+
+def answer(connection: http.client.HTTPConnection) -> tuple[int, dict[str, object]]:
+    response = connection.getresponse()
+    return response.status, json.loads(response.read())
+
+
+def get(connection: http.client.HTTPConnection, path: str) -> tuple[int, str]:
+    connection.request("GET", path)
+    response = connection.getresponse()
+    return response.status, response.read().decode()
+
+
+def metric(connection: http.client.HTTPConnection, name: str) -> float:
+    found = re.search(rf"^{re.escape(name)} (\S+)$", get(connection, "/metrics")[1], re.MULTILINE)
+    return float(found[1]) if found else 0
+
+
+def test_connection_is_kept_alive_over_answers_and_errors(worker: Worker) -> None:
+    connection = worker.connect()
+    sock = connection.sock
+    for nodes, status in ([(1,), 200], [(-1,), 400], [(2,), 200]):
+        ask(connection, *nodes)
+        assert answer(connection)[0] == status
+    assert connection.sock is sock
+
+
+def test_huge_body_is_refused_and_the_connection_still_works(worker: Worker) -> None:
+    connection = worker.connect()
+    connection.request("POST", "/v1/predict", b" " * (17 * 2**20))
+    status, body = answer(connection)
+    assert (status, body["error"]["code"]) == (413, "BodyTooLarge")  # type: ignore[index]
+    ask(connection, 1)
+    assert answer(connection)[0] == 200
+
+
+def test_request_of_a_client_that_left_is_dropped(worker: Worker) -> None:
+    holder, leaver, observer = worker.connect(), worker.connect(), worker.connect()
+    ask(holder, HELD_NODE)
+    worker.wait_until_held()
+    ask(leaver, 5)
+    while metric(observer, 'gnnserve_queue_seeds{service="digits"}') != 1:
+        pass
+    leaver.close()
+    while metric(observer, 'gnnserve_errors_total{reason="ClientGone",service="digits"}') != 1:
+        pass
+    assert metric(observer, 'gnnserve_queue_seeds{service="digits"}') == 0
+    worker.release()
+    assert answer(holder)[0] == 200
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_stopping_worker_answers_what_it_accepted_refuses_the_rest_and_exits_with_success(
+    number: signal.Signals,
+) -> None:
+    with started() as worker:
+        computed, queued, late, prober = (worker.connect() for _ in range(4))
+        ask(computed, HELD_NODE)
+        worker.wait_until_held()
+        ask(queued, 5)
+        while metric(prober, 'gnnserve_queue_seeds{service="digits"}') != 1:
+            pass
+        worker.process.send_signal(number)
+        while get(prober, "/readyz")[0] == 200:
+            pass
+        ask(late, 6)
+        response = late.getresponse()
+        assert (response.status, response.getheader("retry-after")) == (503, "1")
+        newcomer = worker.connect()
+        ask(newcomer, 7)
+        assert answer(newcomer)[0] == 503
+        worker.release()
+        assert (answer(computed)[0], answer(queued)[0]) == (200, 200)
+        assert worker.process.wait(timeout=60) == 0
+        assert worker.process.stderr is not None
+        assert worker.process.stderr.read() == ""
+
+
+def test_second_interrupt_does_not_wait_for_the_queue() -> None:
+    with started() as worker:
+        computed, queued, prober = (worker.connect() for _ in range(3))
+        ask(computed, HELD_NODE)
+        worker.wait_until_held()
+        ask(queued, 5)
+        while metric(prober, 'gnnserve_queue_seeds{service="digits"}') != 1:
+            pass
+        worker.process.send_signal(signal.SIGINT)
+        while get(prober, "/readyz")[0] == 200:
+            pass
+        worker.process.send_signal(signal.SIGINT)
+        assert worker.process.wait(timeout=60) == 0
+
+
+def test_busy_port_is_named() -> None:
+    with bind("127.0.0.1", 0) as taken:
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(ResourceError, match=rf"127\.0\.0\.1:{port}: the port is in use; .*--port"):
+            bind("127.0.0.1", port)
+
+
+def test_freed_port_can_be_taken_at_once() -> None:
+    with bind("127.0.0.1", 0) as first:
+        first.listen()
+        port = first.getsockname()[1]
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            first.accept()[0].close()
+            client.recv(1)
+    bind("127.0.0.1", port).close()
+
+
+@pytest.mark.parametrize(
+    ("host", "port", "message"),
+    [("192.0.2.1", 8080, "does not have the address"), ("127.0.0.1", 70_000, "no such port")],
+)
+def test_impossible_address_is_named(host: str, port: int, message: str) -> None:
+    with pytest.raises(ResourceError, match=message):
+        bind(host, port)
+
+
+def test_worker_that_cannot_load_its_revision_ends_with_the_reason() -> None:
+    def fail() -> None:
+        raise RepositoryError("tables/features.npy", "is gone", "generate it again")
+
+    revision = dataclasses.replace(FakeWorker().revision(), warm_up=fail)
+    announced: list[str] = []
+    with pytest.raises(RepositoryError, match="is gone"):
+        serve_revision(revision, service(), bind("127.0.0.1", 0), lambda: announced.append("ready"))
+    assert announced == []
+
+
+def test_port_taken_between_binding_and_serving_is_named() -> None:
+    first = bind("127.0.0.1", 0)
+    port = first.getsockname()[1]
+    with first, bind("127.0.0.1", port) as second:
+        second.listen()
+        with pytest.raises(ResourceError, match=f":{port}: the port is in use"):
+            serve_revision(FakeWorker().revision(), service(), first)

@@ -1,0 +1,1 @@
+"""Everything that computes: graphs, sampling, models, generation, the repository, serving."""

@@ -1,0 +1,166 @@
+"""The trained side of the models: torch_geometric's modules, run over our sampled subgraphs.
+
+`torch_geometric.nn.GraphSAGE` and `GIN` are built as a user would build them, so a state dict fits both ways.
+Their convolutions aggregate; layer 1's linear maps are applied before its aggregation instead of after, which
+is the same by linearity, cheaper for rows wider than the hidden layer, and lets sparse rows stay sparse.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from torch import nn
+
+from gnnserve_api.gnnservice import Architecture, Model
+from gnnserve_worker.graph.store import Features
+from gnnserve_worker.sampling.subgraph import SampledSubgraph
+
+with warnings.catch_warnings():
+    # Version 2.8 calls torch.jit.script while it is imported, which torch 2.15 announces the end of.
+    warnings.filterwarnings("ignore", message="`torch.jit.script` is deprecated", category=FutureWarning)
+    import torch_geometric.nn as pyg
+
+
+def build_module(model: Model, columns: int, classes: int) -> nn.Module:
+    """An untrained torch_geometric model; seed torch's generator first."""
+    kind = {Architecture.GRAPHSAGE: pyg.GraphSAGE, Architecture.GIN: pyg.GIN}[model.architecture]
+    module: nn.Module = kind(
+        in_channels=columns,
+        hidden_channels=model.hidden,
+        num_layers=len(model.fanouts),
+        out_channels=classes,
+        dropout=model.training.dropout,
+    )
+    return module
+
+
+@dataclass(frozen=True, slots=True)
+class SparseRows:
+    """Sparse feature rows and their transpose, which the backward pass needs and torch makes slowly."""
+
+    rows: torch.Tensor
+    """float32 CSR [nodes, columns]."""
+    transposed: torch.Tensor
+
+
+Rows = torch.Tensor | SparseRows
+"""float32 [nodes, columns]."""
+
+
+def rows_of(features: Features, nodes: np.ndarray) -> Rows:
+    """The features of `nodes` (global ids), dense or sparse like the features."""
+    if isinstance(features, np.ndarray):
+        return torch.from_numpy(features)[torch.from_numpy(nodes.astype(np.int64))]
+    rows = features[nodes]
+    return SparseRows(_to_torch(rows), _to_torch(sp.csr_array(rows.T)))
+
+
+def _to_torch(matrix: sp.csr_array) -> torch.Tensor:
+    return _csr(matrix.indptr, matrix.indices, torch.from_numpy(matrix.data), matrix.shape)
+
+
+def forward(module: Any, rows: Rows, subgraph: SampledSubgraph) -> torch.Tensor:
+    """Scores float32 [seeds, classes] of the subgraph's seeds from the features `rows` of its nodes."""
+    layers = len(module.convs)
+    hidden = torch.empty(0)
+    for layer, conv in enumerate(module.convs, start=1):
+        targets, sources = subgraph.ends[layers - layer], subgraph.ends[layers - layer + 1]
+        adjacency = _adjacency(subgraph, targets, sources)
+        if layer == 1:
+            hidden = _FIRST_LAYER[type(module)](conv, rows, adjacency, targets)
+        else:
+            hidden = conv((hidden, hidden[:targets]), adjacency)
+        if layer < layers:
+            hidden = nn.functional.dropout(module.act(hidden), p=module.dropout.p, training=module.training)
+    return hidden[torch.from_numpy(subgraph.seed_rows.astype(np.int64))]
+
+
+def first_layer_weights(module: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """W¹ of the neighbours and of the node itself, each float32 [columns, outputs]; the same tensor for GIN."""
+    conv = module.convs[0]
+    if isinstance(module, pyg.GIN):
+        weight = conv.nn.lins[0].weight.detach().T
+        return weight, weight
+    return conv.lin_l.weight.detach().T, conv.lin_r.weight.detach().T
+
+
+def _adjacency(subgraph: SampledSubgraph, targets: int, sources: int) -> torch.Tensor:
+    indptr = subgraph.indptr[: targets + 1]
+    neighbours = subgraph.neighbours[: indptr[-1]]
+    return _csr(indptr, neighbours, torch.ones(len(neighbours)), (targets, sources))
+
+
+def _csr(indptr: np.ndarray, indices: np.ndarray, values: torch.Tensor, shape: tuple[int, int]) -> torch.Tensor:
+    with warnings.catch_warnings():
+        # torch announces once per process that its CSR tensors are in beta; nobody can act on that.
+        warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta state")
+        return torch.sparse_csr_tensor(
+            torch.from_numpy(indptr.astype(np.int64)), torch.from_numpy(indices.astype(np.int64)), values, shape,
+            check_invariants=False,
+        )  # fmt: skip
+
+
+class _SparseProduct(torch.autograd.Function):
+    """rows @ weightᵀ for sparse constant rows: torch's own backward transposes the CSR matrix every time and
+    takes ten times as long."""
+
+    @staticmethod
+    def forward(ctx: Any, weight: torch.Tensor, rows: torch.Tensor, transposed: torch.Tensor) -> torch.Tensor:
+        ctx.transposed = transposed
+        product: torch.Tensor = torch.sparse.mm(rows, weight.T)
+        return product
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        return torch.sparse.mm(ctx.transposed, gradients[0]).T, None, None
+
+
+def _multiply(rows: Rows, weight: torch.Tensor) -> torch.Tensor:
+    if isinstance(rows, SparseRows):
+        product: torch.Tensor = _SparseProduct.apply(weight, rows.rows, rows.transposed)
+        return product
+    return rows @ weight.T
+
+
+def _first_sage(conv: Any, rows: Rows, adjacency: torch.Tensor, targets: int) -> torch.Tensor:
+    width = conv.lin_l.weight.shape[0]
+    both = _multiply(rows, torch.cat([conv.lin_l.weight, conv.lin_r.weight]))
+    means = conv.propagate(adjacency, x=(both[:, :width], None))
+    hidden: torch.Tensor = means + conv.lin_l.bias + both[:targets, width:]
+    return hidden
+
+
+def _first_gin(conv: Any, rows: Rows, adjacency: torch.Tensor, targets: int) -> torch.Tensor:
+    first, second = conv.nn.lins
+    projected = _multiply(rows, first.weight)
+    sums = conv.propagate(adjacency, x=(projected, None)) + (1 + conv.eps) * projected[:targets]
+    hidden: torch.Tensor = second(conv.nn.act(sums + first.bias))
+    return hidden
+
+
+_FIRST_LAYER = {pyg.GraphSAGE: _first_sage, pyg.GIN: _first_gin}
+
+
+def to_tensors(module: nn.Module) -> dict[str, np.ndarray]:
+    """The state dict as numpy arrays, under torch_geometric's keys; buffers of no use to serving left out."""
+    return {
+        key: value.detach().numpy().astype(np.float32)
+        for key, value in module.state_dict().items()
+        if value.dtype.is_floating_point and value.ndim > 0 and not key.endswith(".eps")
+    }
+
+
+def reorder_columns(tensors: dict[str, np.ndarray], columns: np.ndarray) -> dict[str, np.ndarray]:
+    """The same network for inputs whose columns come in the order `columns`."""
+    return {
+        key: np.ascontiguousarray(value[:, columns]) if key in _FIRST_LAYER_KEYS else value
+        for key, value in tensors.items()
+    }
+
+
+_FIRST_LAYER_KEYS = {"convs.0.lin_l.weight", "convs.0.lin_r.weight", "convs.0.nn.lins.0.weight"}

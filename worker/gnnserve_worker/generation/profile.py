@@ -1,0 +1,115 @@
+"""The profile: accuracy and latency of every variant, measured before it serves (paper A, section 4.4 and A16).
+
+Measured by the very function that answers requests, on validation nodes. Variants take turns, so that a machine
+whose speed drifts is unfair to none of them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from gnnserve_api.profile import LatencyProfile, Profile, VariantProfile
+from gnnserve_worker.generation.scores import evaluate, metric_of
+from gnnserve_worker.parallel import thread_count
+from gnnserve_worker.repository.loaded import LoadedRevision
+from gnnserve_worker.serving.inference import Inference, infer_batch, warm_up
+
+BATCH_SEEDS = (1, 32, 1024)
+"""1024 is the paper's batch (A9); 1 and 32 are what requests look like."""
+_BUDGET_S = 3.0
+"""Per batch size, over all variants; the minimum of rounds comes first."""
+_ROUNDS = (5, 300)
+_EVALUATION_SEEDS = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class GeneratedVariant:
+    """What the measurement cannot see in a loaded revision."""
+
+    factor: int
+    size_bytes: int
+
+
+def measure_profile(
+    revision: LoadedRevision, generated: Mapping[str, GeneratedVariant], report: Callable[[int, int], None]
+) -> Profile:
+    """Measure every variant of a loaded revision; `report(done, total)` counts batch sizes and variants."""
+    total = len(BATCH_SEEDS) + len(revision.variants)
+    latencies: dict[str, list[LatencyProfile]] = {name: [] for name in revision.variants}
+    for done, seeds in enumerate(BATCH_SEEDS):
+        report(done, total)
+        for name, point in _measure_latencies(revision, seeds).items():
+            latencies[name].append(point)
+    variants = []
+    for done, (name, variant) in enumerate(revision.variants.items(), start=len(BATCH_SEEDS)):
+        report(done, total)
+        known = generated[name]
+        test = revision.splits.test
+        variants.append(
+            VariantProfile(
+                name=name,
+                factor=known.factor,
+                columns=variant.columns,
+                validation_accuracy=_measure_accuracy(revision, name, revision.splits.validation),
+                test_accuracy=_measure_accuracy(revision, name, test) if len(test) else None,
+                latency=tuple(latencies[name]),
+                size_bytes=known.size_bytes,
+                memory_bytes=known.size_bytes + revision.graph.nodes * variant.columns * 4,
+            )
+        )
+    report(total, total)
+    return Profile(
+        metric=metric_of(revision.multi_label), machine=_machine(), threads=thread_count(), variants=tuple(variants)
+    )
+
+
+def _measure_latencies(revision: LoadedRevision, seeds: int) -> dict[str, LatencyProfile]:
+    draw = np.random.default_rng(seeds)
+    nodes = revision.splits.validation
+    runs: dict[str, list[Inference]] = {name: [] for name in revision.variants}
+    minimum, maximum = _ROUNDS
+    warm_up(revision)
+    started = time.perf_counter()
+    for round_number in range(maximum):
+        if round_number >= minimum and time.perf_counter() - started > _BUDGET_S:
+            break
+        batch = draw.choice(nodes, seeds, replace=len(nodes) < seeds)
+        for name in revision.variants:
+            runs[name].append(infer_batch(revision, name, batch, key=round_number))
+    return {name: _summarize(seeds, measured) for name, measured in runs.items()}
+
+
+def _summarize(seeds: int, runs: list[Inference]) -> LatencyProfile:
+    total = np.array([run.times.total_ms for run in runs])
+    return LatencyProfile(
+        seeds=seeds,
+        runs=len(runs),
+        p50_ms=float(np.percentile(total, 50)),
+        p99_ms=float(np.percentile(total, 99)),
+        mean_ms=float(total.mean()),
+        std_ms=float(total.std()),
+        sample_ms=float(np.median([run.times.sample_ms for run in runs])),
+        gather_ms=float(np.median([run.times.gather_ms for run in runs])),
+        compute_ms=float(np.median([run.times.compute_ms for run in runs])),
+        gathered_bytes=round(np.mean([run.gathered_bytes for run in runs])),
+    )
+
+
+def _measure_accuracy(revision: LoadedRevision, variant: str, nodes: np.ndarray) -> float:
+    scores = [
+        infer_batch(revision, variant, nodes[start : start + _EVALUATION_SEEDS], key=start).scores
+        for start in range(0, len(nodes), _EVALUATION_SEEDS)
+    ]
+    return evaluate(np.concatenate(scores), revision.labels[nodes])
+
+
+def _machine() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.split(":", 1)[1].strip()
+    return "unknown processor"

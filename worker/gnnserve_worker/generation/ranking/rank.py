@@ -1,0 +1,36 @@
+"""Picks the method that the manifest names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from torch import nn
+
+from gnnserve_api.gnnservice import Pruning, RankingMethod
+from gnnserve_worker.generation.ranking import greedy, lasso, random
+from gnnserve_worker.generation.train import TrainingSet
+from gnnserve_worker.graph.store import Features
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    columns: np.ndarray
+    """int64 permutation of the columns, most important first."""
+    settings: dict[str, float]
+    """Every number that shaped it."""
+
+
+def rank(pruning: Pruning, master: nn.Module | None, features: Features, data: TrainingSet, seed: int) -> Ranking:
+    """`master` is the trained 1× model; Random needs none and looks at nothing."""
+    if pruning.method == RankingMethod.RANDOM:
+        return Ranking(random.rank(features.shape[1], seed), {"seed": seed})
+    if master is None:
+        raise ValueError(f"{pruning.method} ranks by the trained master's weights")
+    match pruning.method:
+        case RankingMethod.GREEDY:
+            return Ranking(greedy.rank(master), {})
+        case RankingMethod.LASSO:
+            columns = lasso.rank(lasso.gram(master, features, data), pruning.lasso)
+            settings = pruning.lasso.model_dump(by_alias=True)
+            return Ranking(columns, {key: float(value) for key, value in settings.items()})

@@ -1,0 +1,38 @@
+"""The default graph: scikit-learn's 1,797 handwritten digits, each linked to its 10 nearest neighbours.
+
+Real data that needs no network: 8×8 grey levels as features, the digit as label. Links go both ways. The split is
+60/20/20 by a fixed permutation, since the data set has none of its own.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import scipy.sparse as sp
+
+from gnnserve_worker.graph.store import Graph, GraphData, Splits
+
+IDENTITY = "digits: 10 nearest neighbours, both ways, split 60/20/20 by permutation 0"
+NEIGHBOURS = 10
+
+
+def load(digest: str) -> GraphData:
+    # Imported here: scikit-learn takes seconds, and a published graph never needs it again.
+    from sklearn.datasets import load_digits  # noqa: PLC0415
+    from sklearn.neighbors import kneighbors_graph  # noqa: PLC0415
+
+    features, labels = load_digits(return_X_y=True)
+    nearest = kneighbors_graph(features, NEIGHBOURS)
+    links = sp.csr_array(nearest.maximum(nearest.T))
+    links.sort_indices()
+    nodes = len(labels)
+    order = np.random.default_rng(0).permutation(nodes)
+    train, validation = int(0.6 * nodes), int(0.8 * nodes)
+    return GraphData(
+        source="builtin Digits",
+        digest=digest,
+        graph=Graph(links.indptr.astype(np.int64), links.indices.astype(np.int32)),
+        features=features.astype(np.float32),
+        labels=labels.astype(np.int64),
+        classes=tuple(range(10)),
+        splits=Splits(np.sort(order[:train]), np.sort(order[train:validation]), np.sort(order[validation:])),
+    )

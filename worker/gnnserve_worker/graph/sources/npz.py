@@ -1,0 +1,218 @@
+"""Graphs from one numpy `.npz` file.
+
+Arrays: `indptr` and `indices` (CSR; row i lists the neighbours of node i), `features` dense or
+`feat_indptr`/`feat_indices`/`feat_data`/`feat_shape` sparse, `labels` (integers, -1 for unknown; or a 0/1 matrix
+when multi-label), `train_mask`/`val_mask`/`test_mask`. Every array is checked before anything is computed from it,
+and every message names the file, the array, the first bad value and the remedy.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import zipfile
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import numpy as np
+import scipy.sparse as sp
+
+from gnnserve_api.errors import InputError
+from gnnserve_api.gnnservice import NpzSource
+from gnnserve_worker.graph.store import Features, Graph, GraphData, Splits
+
+FIELD = "spec.graph.source.npz"
+_SPARSE = ("feat_indptr", "feat_indices", "feat_data", "feat_shape")
+_MAX_CLASSES = 65_536
+_KINDS = {"i": "integers", "u": "unsigned integers", "f": "floats", "b": "bool"}
+
+
+def file_path(source: NpzSource) -> Path:
+    return Path(unquote(urlsplit(source.uri).path))
+
+
+def file_digest(source: NpzSource) -> str:
+    """SHA-256 of the file; InputError when it cannot be read or is not the pinned one."""
+    path = file_path(source)
+    try:
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise InputError(f"{FIELD}.uri", f"cannot read {path}: {error.strerror}", "check the path") from error
+    if source.sha256 is not None and source.sha256 != digest:
+        raise InputError(
+            f"{FIELD}.sha256",
+            f"{path} has SHA-256 {digest}, expected {source.sha256}",
+            "restore the file, or change sha256 to serve this one",
+        )
+    return digest
+
+
+def load(source: NpzSource, digest: str) -> GraphData:
+    path = file_path(source)
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return _GraphFile(str(path), {name: file[name] for name in file.files}).to_graph(source.uri, digest)
+    except (zipfile.BadZipFile, EOFError, ValueError, OSError, KeyError) as error:
+        raise InputError(
+            f"{FIELD}.uri", f"{path} is not a readable .npz file: {error}",
+            "write it with numpy.savez, without object arrays",
+        ) from error  # fmt: skip
+
+
+class _GraphFile:
+    def __init__(self, path: str, arrays: dict[str, np.ndarray]) -> None:
+        self._path = path
+        self._arrays = arrays
+
+    def to_graph(self, uri: str, digest: str) -> GraphData:
+        graph = self._graph()
+        features = self._features(graph.nodes)
+        labels, classes, known = self._labels(graph.nodes)
+        return GraphData(uri, digest, graph, features, labels, classes, self._splits(known))
+
+    def _error(self, array: str, problem: str, remedy: str) -> InputError:
+        return InputError(f"{self._path}: {array}", problem, remedy)
+
+    def _array(self, name: str, kinds: str, dimensions: int) -> np.ndarray:
+        if name not in self._arrays:
+            raise self._error(
+                name, f"is missing; the file has {', '.join(sorted(self._arrays)) or 'no arrays'}", f"add {name!r}"
+            )
+        array = self._arrays[name]
+        if array.dtype.kind not in kinds or array.ndim != dimensions:
+            expected = " or ".join(_KINDS[kind] for kind in kinds)
+            raise self._error(
+                name,
+                f"is {array.dtype} with shape {list(array.shape)}, expected {expected} in {dimensions} dimension(s)",
+                "convert the array",
+            )
+        return array
+
+    def _csr(self, indptr_name: str, indices_name: str, columns: int | None) -> tuple[np.ndarray, np.ndarray]:
+        indptr = self._array(indptr_name, "iu", 1).astype(np.int64)
+        indices = self._array(indices_name, "iu", 1)
+        if len(indptr) < 2 or indptr[0] != 0 or indptr[-1] != len(indices):
+            raise self._error(
+                indptr_name, f"must start at 0 and end at {len(indices)}, the length of {indices_name}; "
+                f"it has {len(indptr)} entries, first {indptr[:1]}, last {indptr[-1:]}", "write a CSR matrix",
+            )  # fmt: skip
+        falling = np.flatnonzero(np.diff(indptr) < 0)
+        if len(falling):
+            raise self._error(
+                f"{indptr_name}[{falling[0] + 1}]",
+                f"is {indptr[falling[0] + 1]}, less than the entry before it, {indptr[falling[0]]}",
+                "sort the rows of the CSR matrix",
+            )
+        limit = len(indptr) - 1 if columns is None else columns
+        outside = np.flatnonzero((indices < 0) | (indices >= limit))
+        if len(outside):
+            raise self._error(
+                f"{indices_name}[{outside[0]}]", f"is {indices[outside[0]]}, expected 0 to {limit - 1}",
+                "remove the entry, or add the missing node or column",
+            )  # fmt: skip
+        return indptr, indices.astype(np.int32)
+
+    def _graph(self) -> Graph:
+        indptr, indices = self._csr("indptr", "indices", None)
+        if len(indptr) - 1 > np.iinfo(np.int32).max:
+            raise self._error(
+                "indptr", f"has {len(indptr) - 1:,} nodes; the limit is 2,147,483,647", "use a smaller graph"
+            )
+        return Graph(indptr, indices)
+
+    def _features(self, nodes: int) -> Features:
+        sparse = [name for name in _SPARSE if name in self._arrays]
+        features: Features
+        if sparse and "features" not in self._arrays:
+            shape = self._array("feat_shape", "iu", 1)
+            if len(shape) != 2:
+                raise self._error("feat_shape", f"is {shape.tolist()}, expected [nodes, columns]", "write both")
+            indptr, indices = self._csr("feat_indptr", "feat_indices", int(shape[1]))
+            data = self._array("feat_data", "fiu", 1).astype(np.float32)
+            if len(data) != len(indices):
+                raise self._error(
+                    "feat_data",
+                    f"has {len(data)} entries, expected {len(indices)} like feat_indices",
+                    "write a CSR matrix",
+                )
+            self._finite("feat_data", data)
+            if len(indptr) - 1 != shape[0]:
+                raise self._error(
+                    "feat_shape", f"says {shape[0]} rows, but feat_indptr has {len(indptr) - 1}", "write a CSR matrix"
+                )
+            features = sp.csr_array((data, indices, indptr), shape=(int(shape[0]), int(shape[1])))
+        else:
+            features = np.ascontiguousarray(self._array("features", "fiu", 2), dtype=np.float32)
+            self._finite("features", features)
+        if features.shape[0] != nodes:
+            raise self._error(
+                "features", f"have {features.shape[0]} rows, but the graph has {nodes} nodes", "write one row per node"
+            )
+        if features.shape[1] == 0:
+            raise self._error("features", "have no columns", "add at least one")
+        return features
+
+    def _finite(self, name: str, values: np.ndarray) -> None:
+        bad = np.argwhere(~np.isfinite(values))
+        if len(bad):
+            at = bad[0].tolist()
+            raise self._error(
+                f"{name}{at}", f"is {values[tuple(at)]}, expected a finite float32 ({len(bad)} such values)",
+                "replace missing values before writing the file, for example by the column's mean",
+            )  # fmt: skip
+
+    def _labels(self, nodes: int) -> tuple[np.ndarray, tuple[int, ...], np.ndarray]:
+        """Class indices, the classes, and which nodes have a label."""
+        if "labels" in self._arrays and self._arrays["labels"].ndim == 2:
+            return self._multi_labels(nodes)
+        given = self._array("labels", "iu", 1).astype(np.int64)
+        self._one_per_node("labels", len(given), nodes)
+        low = np.flatnonzero(given < -1)
+        if len(low):
+            raise self._error(
+                f"labels[{low[0]}]", f"is {given[low[0]]}, expected a class of 0 or more, or -1 for unknown",
+                "number the classes from 0",
+            )  # fmt: skip
+        known = given >= 0
+        classes, indices = np.unique(given[known], return_inverse=True)
+        if len(classes) < 2 or len(classes) > _MAX_CLASSES:
+            raise self._error(
+                "labels", f"have {len(classes)} distinct classes, expected 2 to {_MAX_CLASSES}",
+                "check that they are class numbers",
+            )  # fmt: skip
+        labels = np.full(nodes, -1, dtype=np.int64)
+        labels[known] = indices
+        return labels, tuple(int(label) for label in classes), known
+
+    def _multi_labels(self, nodes: int) -> tuple[np.ndarray, tuple[int, ...], np.ndarray]:
+        matrix = self._array("labels", "iub", 2)
+        self._one_per_node("labels", len(matrix), nodes)
+        bad = np.argwhere((matrix != 0) & (matrix != 1))
+        if len(bad):
+            at = bad[0].tolist()
+            raise self._error(f"labels{at}", f"is {matrix[tuple(at)]}, expected 0 or 1", "write a 0/1 matrix")
+        if matrix.shape[1] == 0:
+            raise self._error("labels", "have no columns", "add one per class")
+        return np.ascontiguousarray(matrix, dtype=np.uint8), tuple(range(matrix.shape[1])), np.ones(nodes, dtype=bool)
+
+    def _one_per_node(self, name: str, found: int, nodes: int) -> None:
+        if found != nodes:
+            raise self._error(name, f"has {found} entries, but the graph has {nodes} nodes", "write one per node")
+
+    def _splits(self, known: np.ndarray) -> Splits:
+        masks = {}
+        for name in ("train_mask", "val_mask", "test_mask"):
+            mask = self._array(name, "b", 1)
+            self._one_per_node(name, len(mask), len(known))
+            # Nodes without a label can be served, but neither taught nor judged by.
+            masks[name] = mask & known
+        for name, other in (("train_mask", "val_mask"), ("train_mask", "test_mask"), ("val_mask", "test_mask")):
+            both = np.flatnonzero(masks[name] & masks[other])
+            if len(both):
+                raise self._error(
+                    other, f"shares {len(both)} nodes with {name}, the first is {both[0]}", "make the splits disjoint"
+                )
+        for name in ("train_mask", "val_mask"):
+            if not masks[name].any():
+                raise self._error(name, "has no labelled node", "mark at least one")
+        return Splits(*(np.flatnonzero(mask).astype(np.int64) for mask in masks.values()))

@@ -1,0 +1,73 @@
+"""Graphs in memory: structure, features, labels, splits.
+
+Arrays may be memory-mapped; nothing here writes to them. Reading a source is `sources/`, files of a repository
+are `repository/`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import scipy.sparse as sp
+
+Features: TypeAlias = np.ndarray | sp.csr_array
+"""float32 [nodes, columns], dense or CSR."""
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """Neighbour lists in CSR form: row i lists the nodes whose messages reach node i."""
+
+    indptr: np.ndarray
+    """int64 [nodes + 1], ascending."""
+    indices: np.ndarray
+    """int32 [edges]."""
+
+    @property
+    def nodes(self) -> int:
+        return len(self.indptr) - 1
+
+    @property
+    def edges(self) -> int:
+        return len(self.indices)
+
+    def induced(self, kept: np.ndarray) -> Graph:
+        """The same node ids with only the edges whose two ends are in `kept` (bool [nodes])."""
+        targets = np.repeat(np.arange(self.nodes, dtype=np.int64), np.diff(self.indptr))
+        edges = kept[targets] & kept[self.indices]
+        degrees = np.bincount(targets[edges], minlength=self.nodes)
+        indptr = np.concatenate([[0], np.cumsum(degrees)]).astype(np.int64)
+        return Graph(indptr, np.ascontiguousarray(self.indices[edges]))
+
+
+@dataclass(frozen=True, slots=True)
+class Splits:
+    """Node ids, int64, ascending; the three do not overlap."""
+
+    train: np.ndarray
+    validation: np.ndarray
+    test: np.ndarray
+
+
+@dataclass(frozen=True, slots=True)
+class GraphData:
+    """A graph as it was imported, checked and ready for generation."""
+
+    source: str
+    """For people: `builtin Digits`, or the file's URI."""
+    digest: str
+    """Identity of the content: hex, safe as a folder name."""
+    graph: Graph
+    features: Features
+    """As in the source; `generation/features.py` normalises."""
+    labels: np.ndarray
+    """int64 [nodes], class indices with -1 for unknown; or uint8 [nodes, classes] of 0 and 1 when multi-label."""
+    classes: tuple[int, ...]
+    """The source's own integer of each class index, ascending; column numbers when multi-label."""
+    splits: Splits
+
+    @property
+    def multi_label(self) -> bool:
+        return self.labels.ndim == 2

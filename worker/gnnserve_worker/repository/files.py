@@ -1,0 +1,168 @@
+"""Durable input and output: what is written here survives a power cut once the call has returned.
+
+Every call that changes the disk is one of the small functions under "steps", so that tests can end the process or
+fill the disk around each of them. What is written, and when it counts as published, is `staged.py`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from errno import EDQUOT, ENOSPC, ENOTDIR
+from pathlib import Path
+
+import numpy as np
+
+from gnnserve_api.errors import ResourceError
+from gnnserve_api.repository import FileEntry
+
+_CHUNK_BYTES = 16 * 1024 * 1024
+
+# --- steps
+
+
+def create(path: Path) -> int:
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+
+
+def write(descriptor: int, data: memoryview) -> int:
+    return os.write(descriptor, data)
+
+
+def sync(path: Path) -> None:
+    """Of a file its content; of a folder the names in it."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def make_directory(path: Path) -> None:
+    path.mkdir()
+
+
+def rename(source: Path, target: Path) -> None:
+    source.rename(target)
+
+
+def remove_tree(path: Path) -> None:
+    shutil.rmtree(path)
+
+
+# --- operations
+
+
+def make_folder(path: Path) -> None:
+    """With its parents. An existing folder is left as it is."""
+    if path.is_dir():
+        return
+    make_folder(path.parent)
+    with storing(path):
+        try:
+            make_directory(path)
+        except FileExistsError:
+            if not path.is_dir():
+                raise NotADirectoryError(ENOTDIR, "it is a file, expected a folder") from None
+            # Another process was faster; before the lock is taken there may be two.
+        sync(path.parent)
+
+
+def write_file(path: Path, data: bytes | memoryview, header: bytes = b"") -> FileEntry:
+    """A new file, `header` first; its digest is computed on the way."""
+    digest = hashlib.sha256()
+    with storing(path, len(header) + len(data)):
+        descriptor = create(path)
+        try:
+            for part in (memoryview(header), memoryview(data)):
+                for start in range(0, len(part), _CHUNK_BYTES):
+                    chunk = part[start : start + _CHUNK_BYTES]
+                    digest.update(chunk)
+                    while len(chunk) > 0:
+                        chunk = chunk[write(descriptor, chunk) :]
+        finally:
+            os.close(descriptor)
+        sync(path)
+        sync(path.parent)
+    return FileEntry(bytes=len(header) + len(data), sha256=digest.hexdigest())
+
+
+def write_array(path: Path, array: np.ndarray) -> FileEntry:
+    """As `.npy`. Not by `np.save`, which loses the error number of a full disk."""
+    array = np.ascontiguousarray(array)
+    return write_file(path, array.reshape(-1).view(np.uint8).data, _npy_header(array))
+
+
+def commit(path: Path, data: bytes) -> None:
+    """`path` appears with all of its content, or not at all."""
+    unfinished = path.with_name(f"{path.name}.tmp")
+    write_file(unfinished, data)
+    with storing(path):
+        rename(unfinished, path)
+        sync(path.parent)
+
+
+def entry_of(path: Path) -> FileEntry:
+    """Of a file that somebody else wrote."""
+    with path.open("rb") as file:
+        return FileEntry(bytes=path.stat().st_size, sha256=hashlib.file_digest(file, "sha256").hexdigest())
+
+
+def remove_uncommitted(parent: Path, commit_name: str) -> None:
+    """Remove what unfinished processes left. Only under the lock: a running process looks just the same."""
+    if not parent.is_dir():
+        return
+    for folder in sorted(parent.iterdir()):
+        if folder.is_dir() and not (folder / commit_name).exists():
+            with storing(folder):
+                remove_tree(folder)
+
+
+# --- space
+
+
+def free_bytes(path: Path) -> int:
+    """On the disk of the nearest existing folder."""
+    while not path.exists():
+        path = path.parent
+    return shutil.disk_usage(path).free
+
+
+def require_free(path: Path, wanted_bytes: int) -> None:
+    """Before a large write: better now than minutes later, and a mapped file would end the process."""
+    if free_bytes(path) < wanted_bytes:
+        raise _disk_full(path, wanted_bytes)
+
+
+@contextmanager
+def storing(path: Path, wanted_bytes: int = 0) -> Iterator[None]:
+    """Turn the system's refusal to store something into words."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in {ENOSPC, EDQUOT}:
+            raise _disk_full(path, wanted_bytes) from error
+        raise ResourceError(
+            f"{path}: cannot be written: {error.strerror or error}; the published revisions are untouched; "
+            "check that folder and its permissions, or choose another one with --repository"
+        ) from error
+
+
+def _disk_full(path: Path, wanted_bytes: int) -> ResourceError:
+    wanted = f"{wanted_bytes:,} bytes wanted, " if wanted_bytes else ""
+    return ResourceError(
+        f"{path}: the disk or its quota is full: {wanted}{free_bytes(path):,} bytes free; the published revisions "
+        "are untouched; free some space and start again, or choose another folder with --repository"
+    )
+
+
+def _npy_header(array: np.ndarray) -> bytes:
+    """Header of format version 1.0, padded to 64 bytes so that the mapped data is aligned."""
+    fields = f"{{'descr': {array.dtype.str!r}, 'fortran_order': False, 'shape': {array.shape!r}, }}"
+    prefix = len(np.lib.format.magic(1, 0)) + 2
+    padding = -(prefix + len(fields) + 1) % np.lib.format.ARRAY_ALIGN
+    text = f"{fields}{' ' * padding}\n".encode("latin1")
+    return np.lib.format.magic(1, 0) + len(text).to_bytes(2, "little") + text

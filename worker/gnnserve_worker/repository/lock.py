@@ -1,0 +1,53 @@
+"""One writer at a time in a service's folder, across processes.
+
+An advisory lock on `.lock` (flock): the kernel drops it when its holder dies, however it dies. Readers need none,
+because what is published never changes.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from gnnserve_worker.repository import files
+
+
+class ServiceLock:
+    """Re-entrant, so that a caller may hold it over several calls that each take it."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._mutex = threading.RLock()
+        self._depth = 0
+
+    @contextmanager
+    def held(self, on_wait: Callable[[], None] | None = None) -> Iterator[None]:
+        """`on_wait` is called once when another process holds the lock, before waiting for it."""
+        with self._mutex:
+            if self._depth > 0:
+                yield
+                return
+            files.make_folder(self._path.parent)
+            with files.storing(self._path):
+                descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            try:
+                with files.storing(self._path):
+                    self._wait_for(descriptor, on_wait)
+                self._depth = 1
+                yield
+            finally:
+                self._depth = 0
+                os.close(descriptor)
+
+    @staticmethod
+    def _wait_for(descriptor: int, on_wait: Callable[[], None] | None) -> None:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if on_wait is not None:
+                on_wait()
+            fcntl.flock(descriptor, fcntl.LOCK_EX)

@@ -1,0 +1,74 @@
+"""Where the files of one service are:
+
+    <root>/<namespace>/<service>/
+      .lock                      held while a revision is generated
+      graphs/<digest>/           graph.json, indptr.npy, indices.npy, labels.npy, train.npy, validation.npy, test.npy
+      revisions/<revision>/      revision.json, tables/features.npy, variants/<name>/weights.safetensors
+
+Names only; reading and writing are `files.py`. `graph.json` and `revision.json` are the commits of their folders.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+GRAPH_COMMIT = "graph.json"
+REVISION_COMMIT = "revision.json"
+
+INDPTR = "indptr.npy"
+INDICES = "indices.npy"
+LABELS = "labels.npy"
+TRAIN = "train.npy"
+VALIDATION = "validation.npy"
+TEST = "test.npy"
+GRAPH_FILES = (INDPTR, INDICES, LABELS, TRAIN, VALIDATION, TEST)
+
+TABLE = "tables/features.npy"
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+def weights_of(variant: str) -> str:
+    return f"variants/{variant}/weights.safetensors"
+
+
+def revision_id(recipe: str, graph_digest: str) -> str:
+    """Equal input, equal revision: the same spec over a changed graph is another one."""
+    return hashlib.sha256(f"{recipe}{graph_digest}".encode()).hexdigest()[:12]
+
+
+def is_name(text: str) -> bool:
+    """Safe as one step of a path: no separators, no `..`, not hidden."""
+    return _NAME.fullmatch(text) is not None
+
+
+def is_relative(text: str) -> bool:
+    """Safe below a folder: every step is a name."""
+    return all(is_name(step) for step in text.split("/"))
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    folder: Path
+    """`<root>/<namespace>/<service>`."""
+
+    @property
+    def lock(self) -> Path:
+        return self.folder / ".lock"
+
+    @property
+    def graphs(self) -> Path:
+        return self.folder / "graphs"
+
+    @property
+    def revisions(self) -> Path:
+        return self.folder / "revisions"
+
+    def graph(self, digest: str) -> Path:
+        return self.graphs / digest
+
+    def revision(self, revision: str) -> Path:
+        return self.revisions / revision

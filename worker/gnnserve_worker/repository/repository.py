@@ -1,0 +1,199 @@
+"""The published revisions of one service.
+
+    with repository.locked(on_wait):
+        if (published := repository.find(recipe, graph.digest)) is not None:
+            return published                      # another process was faster
+        repository.put_graph(graph)
+        with repository.stage(recipe, graph.digest) as staged:
+            staged.write_table(...); staged.write_variant(...); staged.commit(...)
+
+Revisions are immutable and named by what they are made from, so publishing one never disturbs another: a reader
+needs no lock, and a crash leaves a folder without commit, which the next writer removes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from pathlib import Path
+
+import numpy as np
+
+from gnnserve_api.errors import GnnserveError, RepositoryError
+from gnnserve_api.repository import SCHEMA_VERSION, GraphManifest, RevisionManifest
+from gnnserve_worker.graph.store import GraphData
+from gnnserve_worker.models.build import build_network
+from gnnserve_worker.repository import checks, files, paths
+from gnnserve_worker.repository.loaded import LoadedRevision, NetworkBuilder, RevisionFiles, open_revision
+from gnnserve_worker.repository.lock import ServiceLock
+from gnnserve_worker.repository.staged import StagedRevision, to_json
+
+
+class Repository:
+    """`root` may be missing until something is written."""
+
+    def __init__(self, root: Path, namespace: str, service: str, build: NetworkBuilder = build_network) -> None:
+        if not (paths.is_name(namespace) and paths.is_name(service)):
+            raise ValueError(f"namespace {namespace!r} and service {service!r} must be safe as folder names")
+        self._layout = paths.Layout(root / namespace / service)
+        self._lock = ServiceLock(self._layout.lock)
+        self._build = build
+
+    @property
+    def folder(self) -> Path:
+        return self._layout.folder
+
+    # --- reading
+
+    def revisions(self) -> list[RevisionManifest]:
+        """Newest first. An unreadable one raises RepositoryError naming the file."""
+        manifests = [checks.read_revision_manifest(folder) for folder in self._published()]
+        return sorted(manifests, key=_age, reverse=True)
+
+    def find(self, recipe: str, graph_digest: str | None = None) -> RevisionManifest | None:
+        """The newest published revision of that recipe, of that graph when one is given.
+
+        Unreadable revisions are an error only when no readable one will do: what is broken might be the answer.
+        """
+        matching: list[RevisionManifest] = []
+        broken: list[RepositoryError] = []
+        for folder in self._published():
+            try:
+                manifest = checks.read_revision_manifest(folder)
+            except RepositoryError as error:
+                if graph_digest is None or folder.name == paths.revision_id(recipe, graph_digest):
+                    broken.append(error)
+                continue
+            if manifest.recipe == recipe and graph_digest in {None, manifest.graph}:
+                matching.append(manifest)
+        if matching:
+            return max(matching, key=_age)
+        if broken:
+            raise broken[0]
+        return None
+
+    def load(self, revision: str) -> LoadedRevision:
+        """Verified by checksum, arrays memory-mapped."""
+        folder = self._layout.revision(revision)
+        if not paths.is_name(revision) or not _is_committed(folder, paths.REVISION_COMMIT):
+            known = ", ".join(published.name for published in self._published()) or "none"
+            raise RepositoryError(
+                folder, f"no such revision, published are: {known}", "choose one of these, or run `gnnserve generate`"
+            )
+        manifest = checks.read_revision_manifest(folder)
+        graph_folder = self._layout.graph(manifest.graph)
+        if not _is_committed(graph_folder, paths.GRAPH_COMMIT):
+            raise RepositoryError(graph_folder, "the graph of this revision is missing", checks.remedy(folder))
+        graph = checks.read_graph_manifest(graph_folder)
+        revision_files = RevisionFiles(
+            graph_folder=graph_folder,
+            graph=graph,
+            folder=folder,
+            table=manifest.table,
+            network=manifest.network,
+            columns_by_variant={variant.name: variant.columns for variant in manifest.profile.variants},
+            manifest=manifest,
+        )
+        checks.verify_files({folder: manifest.files}, revision_files.remedy)
+        checks.verify_files({graph_folder: graph.files}, revision_files.graph_remedy)
+        return open_revision(revision_files, self._build)
+
+    # --- writing
+
+    def require_free(self, wanted_bytes: int) -> None:
+        """Fail before long work rather than after it. Raises ResourceError."""
+        files.require_free(self._layout.folder, wanted_bytes)
+
+    def locked(self, on_wait: Callable[[], None] | None = None) -> AbstractContextManager[None]:
+        """Keep other writers out, across processes; re-entrant. Look again with `find` once inside.
+
+        `on_wait` is called once when another process is writing, before waiting for it.
+        """
+        return self._lock.held(on_wait)
+
+    def put_graph(self, data: GraphData) -> GraphManifest:
+        """Idempotent: a graph that is there already stays as it is."""
+        if not paths.is_name(data.digest):
+            raise ValueError(f"digest {data.digest!r} is not safe as a folder name")
+        folder = self._layout.graph(data.digest)
+        with self.locked():
+            if _is_committed(folder, paths.GRAPH_COMMIT):
+                return checks.read_graph_manifest(folder)
+            files.remove_uncommitted(self._layout.graphs, paths.GRAPH_COMMIT)
+            arrays = _graph_arrays(data)
+            files.require_free(folder, sum(array.nbytes for array in arrays.values()))
+            with _discarding_unfinished(folder, paths.GRAPH_COMMIT):
+                manifest = GraphManifest(
+                    schema_version=SCHEMA_VERSION,
+                    digest=data.digest,
+                    source=data.source,
+                    nodes=data.graph.nodes,
+                    edges=data.graph.edges,
+                    features=data.features.shape[1],
+                    classes=data.classes,
+                    multi_label=data.multi_label,
+                    train_nodes=len(data.splits.train),
+                    validation_nodes=len(data.splits.validation),
+                    test_nodes=len(data.splits.test),
+                    files={name: files.write_array(folder / name, array) for name, array in arrays.items()},
+                )
+                files.commit(folder / paths.GRAPH_COMMIT, to_json(manifest))
+            return manifest
+
+    @contextmanager
+    def stage(self, recipe: str, graph_digest: str) -> Iterator[StagedRevision]:
+        """Takes the lock. What is not committed when the block ends is removed."""
+        folder = self._layout.revision(paths.revision_id(recipe, graph_digest))
+        graph_folder = self._layout.graph(graph_digest)
+        with self.locked():
+            if _is_committed(folder, paths.REVISION_COMMIT):
+                raise RuntimeError(f"{folder} is already published; look for it under the lock before staging")
+            if not _is_committed(graph_folder, paths.GRAPH_COMMIT):
+                raise RuntimeError(f"{graph_folder} is not there; call put_graph before staging")
+            graph = checks.read_graph_manifest(graph_folder)
+            files.remove_uncommitted(self._layout.revisions, paths.REVISION_COMMIT)
+            with _discarding_unfinished(folder, paths.REVISION_COMMIT):
+                yield StagedRevision(folder, recipe, graph_folder, graph, self._build)
+
+    def _published(self) -> list[Path]:
+        parent = self._layout.revisions
+        try:
+            folders = sorted(parent.iterdir())
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise RepositoryError(parent, f"cannot be read: {error.strerror}", "check its permissions") from error
+        return [folder for folder in folders if _is_committed(folder, paths.REVISION_COMMIT)]
+
+
+def _is_committed(folder: Path, commit_name: str) -> bool:
+    return (folder / commit_name).is_file()
+
+
+@contextmanager
+def _discarding_unfinished(folder: Path, commit_name: str) -> Iterator[None]:
+    files.make_folder(folder)
+    try:
+        yield
+    finally:
+        if not _is_committed(folder, commit_name):
+            # Should this fail too, the next writer removes it; the first error is the one to report.
+            with suppress(GnnserveError), files.storing(folder):
+                files.remove_tree(folder)
+
+
+def _graph_arrays(data: GraphData) -> dict[str, np.ndarray]:
+    labels_dtype = np.uint8 if data.multi_label else np.int64
+    return {
+        paths.INDPTR: np.asarray(data.graph.indptr, dtype=np.int64),
+        paths.INDICES: np.asarray(data.graph.indices, dtype=np.int32),
+        paths.LABELS: np.asarray(data.labels, dtype=labels_dtype),
+        paths.TRAIN: np.asarray(data.splits.train, dtype=np.int64),
+        paths.VALIDATION: np.asarray(data.splits.validation, dtype=np.int64),
+        paths.TEST: np.asarray(data.splits.test, dtype=np.int64),
+    }
+
+
+def _age(manifest: RevisionManifest) -> tuple[str, str]:
+    """Time first; the id decides between two of the same second, so that the order never changes."""
+    return manifest.created_at, manifest.revision

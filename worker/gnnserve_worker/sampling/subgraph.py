@@ -1,0 +1,105 @@
+"""Neighbour sampling with every node once: for training, and for the full neighbourhood.
+
+Large batches meet the same nodes again and again, and a full neighbourhood would explode as a tree. Nodes are
+numbered in the order of discovery and expanded at their first appearance, as PyG's NeighborSampler does, so one
+CSR serves all layers: layer l of L reads the rows of the first `ends[L - l]` nodes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gnnserve_worker.sampling.kernels import choose_positions, kernel, scratch_table, stream
+
+
+@dataclass(frozen=True, slots=True)
+class SampledSubgraph:
+    nodes: np.ndarray
+    """Global id of each local node, int32 [ends[-1]], seeds first."""
+    ends: tuple[int, ...]
+    """Nodes discovered within d hops of a seed, for d = 0 … layers."""
+    indptr: np.ndarray
+    """int64 [ends[-2] + 1]: the sampled neighbours of every node that was expanded."""
+    neighbours: np.ndarray
+    """Local ids, int32."""
+    seed_rows: np.ndarray
+    """Local id of each seed, int32: repeated seeds share a row."""
+
+
+class SubgraphSampler:
+    """Keeps one int32 per node of the graph between calls; one thread at a time."""
+
+    def __init__(self, indptr: np.ndarray, indices: np.ndarray) -> None:
+        self._indptr = indptr
+        self._indices = indices
+        self._local = np.full(len(indptr) - 1, -1, dtype=np.int32)
+
+    def sample(self, seeds: np.ndarray, fanouts: tuple[int, ...], key: int) -> SampledSubgraph:
+        """Up to `fanouts[d]` distinct neighbours of each node first met at hop d; -1: all of them."""
+        seed_rows = np.empty(len(seeds), dtype=np.int32)
+        nodes = np.empty(len(seeds), dtype=np.int32)
+        count = _number_seeds(seeds.astype(np.int32), self._local, nodes, seed_rows)
+        nodes = nodes[:count]
+        ends, indptr_parts, neighbour_parts = [count], [np.zeros(1, dtype=np.int64)], []
+        frontier_start = 0
+        for depth, fanout in enumerate(fanouts):
+            frontier = nodes[frontier_start:]
+            degrees = self._indptr[frontier.astype(np.int64) + 1] - self._indptr[frontier]
+            taken = degrees if fanout < 0 else np.minimum(degrees, fanout)
+            starts = np.concatenate([[0], np.cumsum(taken)])
+            grown = np.empty(len(nodes) + min(int(starts[-1]), len(self._local)), dtype=np.int32)
+            grown[: len(nodes)] = nodes
+            neighbours = np.empty(int(starts[-1]), dtype=np.int32)
+            count = _sample_hop(
+                self._indptr, self._indices, frontier, starts,
+                key, depth,
+                self._local, grown, len(nodes), neighbours,
+                np.empty(max(1, fanout), dtype=np.int64), scratch_table(fanout),
+            )  # fmt: skip
+            frontier_start = len(nodes)
+            nodes = grown[:count]
+            ends.append(count)
+            indptr_parts.append(starts[1:] + indptr_parts[-1][-1])
+            neighbour_parts.append(neighbours)
+        self._local[nodes] = -1
+        return SampledSubgraph(
+            nodes, tuple(ends), np.concatenate(indptr_parts), np.concatenate(neighbour_parts), seed_rows
+        )
+
+
+@kernel
+def _number_seeds(seeds: np.ndarray, local: np.ndarray, nodes: np.ndarray, seed_rows: np.ndarray) -> int:
+    count = 0
+    for i in range(len(seeds)):
+        node = seeds[i]
+        if local[node] < 0:
+            local[node] = count
+            nodes[count] = node
+            count += 1
+        seed_rows[i] = local[node]
+    return count
+
+
+@kernel
+def _sample_hop(
+    indptr: np.ndarray, indices: np.ndarray, frontier: np.ndarray, starts: np.ndarray, key: int, depth: int,
+    local: np.ndarray, nodes: np.ndarray, count: int, neighbours: np.ndarray,
+    positions: np.ndarray, table: np.ndarray,
+) -> int:  # fmt: skip
+    for i in range(len(frontier)):
+        first = indptr[frontier[i]]
+        degree = indptr[frontier[i] + 1] - first
+        begin = starts[i]
+        taken = starts[i + 1] - begin
+        if taken < degree:
+            choose_positions(degree, taken, stream(key, depth, i), positions, table)
+        for j in range(taken):
+            node = indices[first + (positions[j] if taken < degree else j)]
+            if local[node] < 0:
+                local[node] = count
+                nodes[count] = node
+                count += 1
+            neighbours[begin + j] = local[node]
+    return count

@@ -1,0 +1,109 @@
+"""The description of the HTTP interface at `/openapi.json`.
+
+FastAPI describes its own routes; the predict path bypasses it, so its part is made here, from the same msgspec types
+that parse and encode. OpenAPI 3.0, because the Swagger UI that is packaged for offline use reads no 3.1.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from gnnserve_api.protocol import ErrorAnswer, PredictAnswer, PredictRequest, VariantsAnswer
+from gnnserve_api.routing import RoutingTable
+
+OPENAPI_VERSION = "3.0.3"
+
+_REF_TEMPLATE = "#/components/schemas/{name}"
+_EXAMPLE_REQUEST = {
+    "nodes": [3, 7],
+    "objective": {"latencyMs": 5, "accuracyTolerancePermille": 10},
+    "strict": False,
+    "return": ["labels", "scores"],
+}
+_EXAMPLE_ANSWER = {
+    "labels": [0, 4],
+    "scores": [[3.5, -1.25], [-0.5, 2.75]],
+    "variant": "x4",
+    "revision": "20260101T000000Z-0f3a",
+    "objectiveMet": True,
+}
+_RETRY_AFTER = {
+    "Retry-After": {"description": "Seconds to wait before another attempt.", "schema": {"type": "integer"}}
+}
+
+
+def component_schemas() -> dict[str, Any]:
+    _, components = msgspec.json.schema_components(
+        [PredictRequest, PredictAnswer, ErrorAnswer, VariantsAnswer, RoutingTable], ref_template=_REF_TEMPLATE
+    )
+    return {name: _to_openapi_30(schema) for name, schema in components.items()}
+
+
+def json_content(type_: type[msgspec.Struct], example: Any = None) -> dict[str, Any]:
+    media: dict[str, Any] = {"schema": {"$ref": _REF_TEMPLATE.format(name=type_.__name__)}}
+    return {"application/json": media if example is None else {**media, "example": example}}
+
+
+def predict_path() -> dict[str, Any]:
+    return {
+        "post": {
+            "tags": ["predict"],
+            "summary": "Classify nodes",
+            "description": (
+                "Answers with the variant that the objective calls for: a latency alone, the most accurate within it; "
+                "a tolerance alone, the fastest within it; both, the most accurate within the latency and never below "
+                "the tolerance; nothing, the service's own objective or else the most accurate variant. "
+                "Labels are the graph's own integers, for multi-label graphs a list per node of the classes whose "
+                "score is above 0. Scores are raw network outputs, before softmax or sigmoid."
+            ),
+            "operationId": "predict",
+            "requestBody": {"required": True, "content": json_content(PredictRequest, _EXAMPLE_REQUEST)},
+            "responses": {
+                "200": {
+                    "description": "One entry per node, in the order asked.",
+                    "headers": {
+                        "Server-Timing": {
+                            "description": "Milliseconds in queue, sample, gather and compute.",
+                            "schema": {"type": "string"},
+                            "example": "queue;dur=0.052, sample;dur=0.081, gather;dur=0.120, compute;dur=0.210",
+                        }
+                    },
+                    "content": json_content(PredictAnswer, _EXAMPLE_ANSWER),
+                },
+                "400": _error("The request is malformed, or names a node that the graph lacks."),
+                "405": _error("Another method than POST."),
+                "413": _error("The body is too large: split the request."),
+                "422": _error("The request is strict, and no variant can meet its objective."),
+                "429": _error("The queue is full, or the deadline is out of reach now.", _RETRY_AFTER),
+                "500": _error("An error of the worker; the log has the id that the message names."),
+                "503": _error("The worker is loading or about to stop.", _RETRY_AFTER),
+            },
+        }
+    }
+
+
+def _error(description: str, headers: dict[str, Any] | None = None) -> dict[str, Any]:
+    return {
+        "description": description,
+        "content": json_content(ErrorAnswer),
+        **({"headers": headers} if headers else {}),
+    }
+
+
+def _to_openapi_30(schema: Any) -> Any:
+    """3.0 has no null type: an alternative to null becomes `nullable`."""
+    if isinstance(schema, list):
+        return [_to_openapi_30(entry) for entry in schema]
+    if not isinstance(schema, dict):
+        return schema
+    converted = {key: _to_openapi_30(value) for key, value in schema.items()}
+    if converted.get("required") == []:
+        del converted["required"]
+    alternatives = converted.get("anyOf", [])
+    if {"type": "null"} in alternatives:
+        rest = [alternative for alternative in alternatives if alternative != {"type": "null"}]
+        del converted["anyOf"]
+        return {**converted, "allOf" if len(rest) == 1 else "anyOf": rest, "nullable": True}
+    return converted

@@ -1,0 +1,50 @@
+"""The revision that a worker answers from, as the engine and the protocols see it.
+
+Narrow, so that they can be tried without kernels or files: a manifest, a few facts and one function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from gnnserve_api.repository import RevisionManifest
+from gnnserve_worker.repository.loaded import LoadedRevision
+from gnnserve_worker.serving.inference import Inference, infer_batch, warm_up
+
+Infer = Callable[[str, np.ndarray, int], Inference]
+"""Variant, seeds (int64 node ids in range), key of the random draws."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServedRevision:
+    manifest: RevisionManifest
+    nodes: int
+    """Valid node ids are 0 to nodes - 1."""
+    classes: tuple[int, ...]
+    """The graph's own label of each score column."""
+    multi_label: bool
+    infer: Infer
+    warm_up: Callable[[], None]
+    """Run once, in the engine's thread, before the first batch."""
+
+    @property
+    def has_embeddings(self) -> bool:
+        """A one-layer network has no hidden layer to return."""
+        return len(self.manifest.network.fanouts) > 1
+
+
+def served_revision(loaded: LoadedRevision) -> ServedRevision:
+    if loaded.manifest is None:
+        raise ValueError("a staged revision has no manifest: commit it, then load it")
+    return ServedRevision(
+        manifest=loaded.manifest,
+        nodes=loaded.graph.nodes,
+        classes=loaded.classes,
+        multi_label=loaded.multi_label,
+        infer=partial(infer_batch, loaded),
+        warm_up=partial(warm_up, loaded),
+    )
