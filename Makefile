@@ -30,6 +30,7 @@ check: .venv/installed ## ruff, mypy strict, import-linter, generated files up t
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m gnnserve_api.schema --check
+	$(BIN)/python -m gnnserve_api.reference --check
 
 test: check ## everything that CI runs
 	$(BIN)/pytest
@@ -38,8 +39,9 @@ format: .venv/installed ## format and fix what can be fixed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-generate: .venv/installed ## the CRD from the types
+generate: .venv/installed ## the CRD and docs/manifest.md from the types
 	$(BIN)/python -m gnnserve_api.schema
+	$(BIN)/python -m gnnserve_api.reference
 
 bench-generation: .venv/installed ## accuracies by graph, ranking and factor; generation times
 	$(BIN)/python -m benchmarks.generation $(if $(QUICK),--quick)

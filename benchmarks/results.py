@@ -20,9 +20,9 @@ _PACKAGES = ("numpy", "numba", "torch", "torch-geometric", "uvicorn", "msgspec")
 
 
 def write_result(name: str, quick: bool, body: Mapping[str, Any]) -> Path:
-    """A quick run proves that the benchmark works; its file says so, and does not replace the full one."""
+    """A quick run proves that the benchmark works; its file says so, and is not for committing."""
     FOLDER.mkdir(exist_ok=True)
-    file = FOLDER / (f"{name}.quick.json" if quick else f"{name}.json")
+    file = FOLDER / f"{name}.json"
     result = {
         "benchmark": name,
         **({"quick": True} if quick else {}),

@@ -265,8 +265,17 @@ class GNNServiceSpec(ApiModel):
 
         Values equal to their default are left out, so that a release which adds a field retrains nobody's model.
         """
-        parts = self.model_dump(mode="json", exclude_defaults=True, include={"graph", "model", "variants"})
+        parts = self._canonical().model_dump(mode="json", exclude_defaults=True, include={"graph", "model", "variants"})
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
+
+    def _canonical(self) -> GNNServiceSpec:
+        """What generates the same gets the same spec: the order of factors and another method's settings do nothing."""
+        pruning = self.variants.pruning
+        changes: dict[str, Any] = {"factors": tuple(sorted(pruning.factors))}
+        if pruning.method != RankingMethod.LASSO:
+            changes["lasso"] = LassoSettings()
+        variants = self.variants.model_copy(update={"pruning": pruning.model_copy(update=changes)})
+        return self.model_copy(update={"variants": variants})
 
 
 class Metadata(BaseModel):

@@ -5,6 +5,7 @@ Written by generation, stored in the revision, read by routing and by people.
 
 from __future__ import annotations
 
+import statistics
 from typing import Literal
 
 import msgspec
@@ -39,25 +40,11 @@ class VariantProfile(msgspec.Struct, frozen=True, rename="camel", forbid_unknown
     test_accuracy: float | None
     """None where the graph has no test split."""
     latency: tuple[LatencyProfile, ...]
-    """Ascending in `seeds`; never empty."""
+    """Ascending in `seeds`, the same sizes for every variant; never empty."""
     size_bytes: int
     """The serialised weights."""
     memory_bytes: int
     """Weights and the columns of the feature table that this variant reads."""
-
-    def latency_ms(self, seeds: int) -> float:
-        """Predicted p99 of a batch of `seeds`, linear between the measured sizes and beyond the last.
-
-        The p99, because an objective is a promise; below the smallest measured size its figure holds.
-        """
-        points = self.latency
-        if seeds <= points[0].seeds or len(points) == 1:
-            return points[0].p99_ms
-        upper = next((i for i, p in enumerate(points) if seeds <= p.seeds), len(points) - 1)
-        low, high = points[upper - 1], points[upper]
-        # Noise may make a bigger batch look cheaper; a prediction must not go down with size.
-        slope = max(0.0, (high.p99_ms - low.p99_ms) / (high.seeds - low.seeds))
-        return low.p99_ms + slope * (seeds - low.seeds)
 
 
 class Profile(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
@@ -71,3 +58,25 @@ class Profile(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields
 
     def variant(self, name: str) -> VariantProfile:
         return next(v for v in self.variants if v.name == name)
+
+    def latency_ms(self, name: str, seeds: int) -> float:
+        """Predicted p99 of a batch of `seeds`, linear between the measured sizes and beyond the last.
+
+        The p99, because an objective is a promise. Stalls belong to the machine and not to the variant that happened
+        to run, so the distance from median to p99 is shared: the median over the variants of their p99/p50. Below
+        the smallest measured size its figure holds.
+        """
+        points = self.variant(name).latency
+        tails = [point.p50_ms * self._tail_ratio(i) for i, point in enumerate(points)]
+        if seeds <= points[0].seeds or len(points) == 1:
+            return tails[0]
+        upper = next((i for i, point in enumerate(points) if seeds <= point.seeds), len(points) - 1)
+        low, high = points[upper - 1], points[upper]
+        # Noise may make a bigger batch look cheaper; a prediction must not go down with size.
+        slope = max(0.0, (tails[upper] - tails[upper - 1]) / (high.seeds - low.seeds))
+        return tails[upper - 1] + slope * (seeds - low.seeds)
+
+    def _tail_ratio(self, size: int) -> float:
+        return statistics.median(
+            variant.latency[size].p99_ms / variant.latency[size].p50_ms for variant in self.variants
+        )

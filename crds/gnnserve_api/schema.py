@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import ast
-import difflib
 import inspect
 import json
 import sys
@@ -22,6 +21,7 @@ from typing import Any
 import yaml
 
 from gnnserve_api import gnnservice
+from gnnserve_api.generated_file import write_or_compare
 from gnnserve_api.gnnservice import GROUP, KIND, VERSION, GNNService, GNNServiceSpec
 
 CRD_PATH = Path(__file__).resolve().parent.parent / "gnnserve.dev_gnnservices.yaml"
@@ -29,7 +29,6 @@ _HEADER = (
     "# Generated from crds/gnnserve_api/gnnservice.py by `python -m gnnserve_api.schema`; do not edit.\n"
     "# `make generate` writes it, `make check` compares it.\n"
 )
-_DIFF_LINES = 20
 _KEPT = (
     "type", "format", "enum", "pattern", "minimum", "maximum", "minLength", "maxLength", "minItems", "maxItems",
     "required", "x-kubernetes-validations", "x-kubernetes-list-type",
@@ -192,19 +191,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.json:
         print(json.dumps(spec_schema(), indent=2, ensure_ascii=False))
         return 0
-    wanted = crd_yaml()
-    if not options.check:
-        options.path.write_text(wanted, encoding="utf-8")
-        return 0
-    found = options.path.read_text(encoding="utf-8") if options.path.exists() else ""
-    if found == wanted:
-        return 0
-    print(f"{options.path.name} differs from the types; run `make generate`", file=sys.stderr)
-    differences = list(difflib.unified_diff(found.splitlines(), wanted.splitlines(), "file", "types", n=1, lineterm=""))
-    print("\n".join(differences[:_DIFF_LINES]), file=sys.stderr)
-    if len(differences) > _DIFF_LINES:
-        print(f"... and {len(differences) - _DIFF_LINES} more lines", file=sys.stderr)
-    return 1
+    return write_or_compare(options.path, crd_yaml(), check=options.check)
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ class ExitCode(IntEnum):
     OVERLOADED = 6
     INTERRUPTED = 130
     BROKEN_PIPE = 141
+    TERMINATED = 143
 
 
 MEANINGS = {
@@ -32,6 +33,7 @@ MEANINGS = {
     ExitCode.OVERLOADED: "refused for load or not ready; try again later (429, 503)",
     ExitCode.INTERRUPTED: "interrupted",
     ExitCode.BROKEN_PIPE: "the reader of the output went away",
+    ExitCode.TERMINATED: "terminated before it served",
 }
 
 

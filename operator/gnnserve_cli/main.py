@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
+import signal
 import sys
 from typing import Annotated, Any
 
@@ -98,4 +99,6 @@ for command, example in (
 
 
 def main() -> None:
+    # An orderly way out: what is half-written is removed. A server that is up has a handler of its own, and drains.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(ExitCode.TERMINATED))
     app()

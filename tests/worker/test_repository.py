@@ -156,7 +156,7 @@ def test_services_do_not_see_each_other(repository: Repository, tmp_path: Path) 
 def test_a_broken_revision_hides_no_good_one(repository: Repository) -> None:
     broken, _ = publish(repository, "another")
     commit_file = repository.folder / "revisions" / broken.revision / paths.REVISION_COMMIT
-    commit_file.write_text("{")
+    overwrite(commit_file, b"{")
     assert repository.find(RECIPE) is not None
     assert repository.find(RECIPE, "aaaa") is not None
     for search in (
@@ -230,21 +230,26 @@ LISTED = [
 ]
 
 
-def flip_last_byte(path: Path) -> None:
-    data = bytearray(path.read_bytes())
-    data[-1] ^= 1
+def overwrite(path: Path, data: bytes) -> None:
+    path.chmod(0o644)  # published files are read-only
     path.write_bytes(data)
 
 
+def flip_last_byte(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    overwrite(path, bytes(data))
+
+
 def truncate(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-1])
+    overwrite(path, path.read_bytes()[:-1])
 
 
 ALTERATIONS: dict[str, tuple[Callable[[Path], object], str]] = {
     "missing": (Path.unlink, "is missing, expected"),
     "truncated": (truncate, "bytes, expected"),
-    "extended": (lambda path: path.write_bytes(path.read_bytes() + b"\0"), "bytes, expected"),
-    "empty": (lambda path: path.write_bytes(b""), "has 0 bytes, expected"),
+    "extended": (lambda path: overwrite(path, path.read_bytes() + b"\0"), "bytes, expected"),
+    "empty": (lambda path: overwrite(path, b""), "has 0 bytes, expected"),
     "altered in one bit": (flip_last_byte, "was altered: its SHA-256 is"),
 }
 
@@ -281,7 +286,7 @@ def edited(change: Callable[[dict], object]) -> Callable[[Path], object]:
     def edit(path: Path) -> None:
         content = json.loads(path.read_text())
         change(content)
-        path.write_text(json.dumps(content))
+        overwrite(path, json.dumps(content).encode())
 
     return edit
 
@@ -292,10 +297,10 @@ def rename_entry(new: str) -> Callable[[dict], object]:
 
 BROKEN_COMMITS = [
     pytest.param(
-        PUBLISHED, lambda path: path.write_text("{"), "is not valid JSON, 1 bytes", id="a truncated revision.json"
+        PUBLISHED, lambda path: overwrite(path, b"{"), "is not valid JSON, 1 bytes", id="a truncated revision.json"
     ),
-    pytest.param(PUBLISHED, lambda path: path.write_bytes(b""), "is not valid JSON, 0 bytes", id="an empty one"),
-    pytest.param(PUBLISHED, lambda path: path.write_bytes(b"\xff\xfe{}"), "is not valid JSON", id="no text at all"),
+    pytest.param(PUBLISHED, lambda path: overwrite(path, b""), "is not valid JSON, 0 bytes", id="an empty one"),
+    pytest.param(PUBLISHED, lambda path: overwrite(path, b"\xff\xfe{}"), "is not valid JSON", id="no text at all"),
     pytest.param(
         PUBLISHED,
         edited(lambda c: c["network"].update(hidden="8")),
@@ -454,3 +459,9 @@ def test_a_folder_that_is_a_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "root").write_text("")
     with pytest.raises(ResourceError, match="root: cannot be written: it is a file, expected a folder"):
         publish(repository_in(tmp_path / "root"), RECIPE)
+
+
+def test_published_files_are_read_only(repository: Repository) -> None:
+    published = [path for path in repository.folder.rglob("*") if path.is_file() and path.name != ".lock"]
+    assert len(published) > len(LISTED)
+    assert {path.stat().st_mode & 0o222 for path in published} == {0}

@@ -1,15 +1,22 @@
-"""Threads for kernels that release the GIL.
+"""Threads for work that releases the GIL: compiled kernels and matrix products.
 
-numba's own parallel loops may not be entered from several threads at once (its default layer aborts the process),
-so ranges are split here, over one small pool per process.
+A batch is split into chunks that go through all stages side by side, so nothing inside a stage needs threads of its
+own: numba's parallel loops may not be entered from several threads at once, and BLAS threads spin between products
+and take the processor from everybody else.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from typing import TypeVar
+
+from threadpoolctl import threadpool_limits
+
+T = TypeVar("T")
 
 
 def thread_count() -> int:
@@ -17,22 +24,34 @@ def thread_count() -> int:
     return len(os.sched_getaffinity(0))
 
 
-@cache
-def _pool() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(max_workers=max(1, thread_count() - 1), thread_name_prefix="kernel")
+def limit_blas_to_one_thread() -> None:
+    """For the whole process, from now on."""
+    threadpool_limits(limits=1, user_api="blas")
 
 
-def for_ranges(length: int, work: Callable[[int, int], None], *, smallest: int) -> None:
-    """Call `work(start, stop)` over a partition of range(length), in as many threads as pay.
+def map_parallel(work: Callable[[int], T], count: int) -> list[T]:
+    """[work(0), …, work(count - 1)], in as many threads as there are processors, the caller's among them."""
+    if count == 1:
+        return [work(0)]
+    results: dict[int, T] = {}
+    numbers = itertools.count()
 
-    Below `smallest` items per thread the hand-over costs more than it saves; then the caller's thread does it all.
-    """
-    threads = min(thread_count(), max(1, length // smallest))
-    if threads == 1:
-        work(0, length)
-        return
-    bounds = [length * i // threads for i in range(threads + 1)]
-    others = [_pool().submit(work, bounds[i], bounds[i + 1]) for i in range(1, threads)]
-    work(bounds[0], bounds[1])
+    def pull() -> None:
+        while (number := next(numbers)) < count:
+            results[number] = work(number)
+
+    others = [_pool().submit(pull) for _ in range(min(thread_count(), count) - 1)]
+    try:
+        pull()
+    finally:
+        # Also when this thread's share failed: nobody may still be writing when the caller goes on.
+        for other in others:
+            other.exception()
     for other in others:
         other.result()
+    return [results[number] for number in range(count)]
+
+
+@cache
+def _pool() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(max_workers=max(1, thread_count() - 1), thread_name_prefix="chunk")

@@ -51,5 +51,5 @@ TolerancePermille = Annotated[
 ]
 Strict = Annotated[
     bool,
-    typer.Option("--strict", rich_help_panel=_OBJECTIVE, help="Fail instead of answering outside of the objective."),
+    typer.Option("--strict", rich_help_panel=_OBJECTIVE, help="Fail if no variant can meet the objective."),
 ]

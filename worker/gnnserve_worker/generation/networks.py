@@ -147,12 +147,8 @@ _FIRST_LAYER = {pyg.GraphSAGE: _first_sage, pyg.GIN: _first_gin}
 
 
 def to_tensors(module: nn.Module) -> dict[str, np.ndarray]:
-    """The state dict as numpy arrays, under torch_geometric's keys; buffers of no use to serving left out."""
-    return {
-        key: value.detach().numpy().astype(np.float32)
-        for key, value in module.state_dict().items()
-        if value.dtype.is_floating_point and value.ndim > 0 and not key.endswith(".eps")
-    }
+    """The state dict as numpy arrays, under torch_geometric's keys."""
+    return {key: value.detach().numpy().astype(np.float32) for key, value in module.state_dict().items()}
 
 
 def reorder_columns(tensors: dict[str, np.ndarray], columns: np.ndarray) -> dict[str, np.ndarray]:

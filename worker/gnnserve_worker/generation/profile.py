@@ -23,7 +23,7 @@ BATCH_SEEDS = (1, 32, 1024)
 """1024 is the paper's batch (A9); 1 and 32 are what requests look like."""
 _BUDGET_S = 3.0
 """Per batch size, over all variants; the minimum of rounds comes first."""
-_ROUNDS = (5, 300)
+_ROUNDS = (5, 2000)
 _EVALUATION_SEEDS = 1024
 
 

@@ -11,12 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from gnnserve_worker.graph.table import FeatureTable
-from gnnserve_worker.parallel import for_ranges
 from gnnserve_worker.sampling.kernels import kernel
 from gnnserve_worker.sampling.subgraph import SampledSubgraph
 from gnnserve_worker.sampling.tree import SampledTree
-
-_SMALLEST_RANGE_BYTES = 256 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +44,9 @@ def gather_tree(table: FeatureTable, columns: int, tree: SampledTree, *, mean: b
     first_row = 0
     for depth, level in enumerate(slots):
         rows = slice(first_row, first_row + len(level))
-        _aggregate(
+        _gather_rows(
             table.values, columns, tree.ids[depth][level], tree.ids[depth + 1],
-            level * tree.fanouts[depth], used[depth], own[rows], neighbours[rows], mean=mean,
+            level * tree.fanouts[depth], used[depth], own[rows], neighbours[rows], mean,
         )  # fmt: skip
         first_row += len(level)
     upper = np.concatenate([np.zeros(0, dtype=np.int32), *used[:-1]])
@@ -67,9 +64,9 @@ def gather_subgraph(table: FeatureTable, columns: int, subgraph: SampledSubgraph
     neighbours = np.empty_like(own)
     starts = subgraph.indptr[:-1]
     used = np.diff(subgraph.indptr)
-    _aggregate(
+    _gather_rows(
         table.values, columns, subgraph.nodes[:expanded], subgraph.nodes[subgraph.neighbours],
-        starts, used, own, neighbours, mean=mean,
+        starts, used, own, neighbours, mean,
     )  # fmt: skip
     upper = subgraph.ends[-3] if len(subgraph.ends) > 2 else 0
     read_rows = expanded + len(subgraph.neighbours)
@@ -82,38 +79,19 @@ def gather_subgraph(table: FeatureTable, columns: int, subgraph: SampledSubgraph
 def aggregate_rows(hidden: np.ndarray, batch: GatheredBatch, rows: int, *, mean: bool) -> np.ndarray:
     """Mean or sum of `hidden` (float32 [≥ all children, width]) over the children of the first `rows` rows."""
     out = np.empty((rows, hidden.shape[1]), dtype=np.float32)
-    children = batch.children
-
-    def work(start: int, stop: int) -> None:
-        if children is None:
-            _sum_ranges(hidden, batch.indptr, out, mean, start, stop)
-        else:
-            _sum_listed(hidden, batch.indptr, children, out, mean, start, stop)
-
-    for_ranges(rows, work, smallest=_smallest(hidden.shape[1]))
+    if batch.children is None:
+        _sum_ranges(hidden, batch.indptr, out, mean)
+    else:
+        _sum_listed(hidden, batch.indptr, batch.children, out, mean)
     return out
-
-
-def _smallest(columns: int) -> int:
-    return max(1, _SMALLEST_RANGE_BYTES // (4 * columns))
-
-
-def _aggregate(
-    values: np.ndarray, columns: int, nodes: np.ndarray, listed: np.ndarray, starts: np.ndarray, counts: np.ndarray,
-    own: np.ndarray, neighbours: np.ndarray, *, mean: bool,
-) -> None:  # fmt: skip
-    def work(start: int, stop: int) -> None:
-        _gather_rows(values, columns, nodes, listed, starts, counts, own, neighbours, mean, start, stop)
-
-    for_ranges(len(nodes), work, smallest=max(1, _smallest(columns) // 8))
 
 
 @kernel
 def _gather_rows(
     values: np.ndarray, columns: int, nodes: np.ndarray, listed: np.ndarray, starts: np.ndarray, counts: np.ndarray,
-    own: np.ndarray, neighbours: np.ndarray, mean: bool, start: int, stop: int,
+    own: np.ndarray, neighbours: np.ndarray, mean: bool,
 ) -> None:  # fmt: skip
-    for row in range(start, stop):
+    for row in range(len(nodes)):
         own[row, :] = values[nodes[row], :columns]
         total = neighbours[row]
         total[:] = 0.0
@@ -129,9 +107,9 @@ def _gather_rows(
 
 
 @kernel
-def _sum_ranges(hidden: np.ndarray, indptr: np.ndarray, out: np.ndarray, mean: bool, start: int, stop: int) -> None:
+def _sum_ranges(hidden: np.ndarray, indptr: np.ndarray, out: np.ndarray, mean: bool) -> None:
     width = hidden.shape[1]
-    for row in range(start, stop):
+    for row in range(len(out)):
         total = out[row]
         total[:] = 0.0
         for child in range(indptr[row], indptr[row + 1]):
@@ -145,11 +123,9 @@ def _sum_ranges(hidden: np.ndarray, indptr: np.ndarray, out: np.ndarray, mean: b
 
 
 @kernel
-def _sum_listed(
-    hidden: np.ndarray, indptr: np.ndarray, children: np.ndarray, out: np.ndarray, mean: bool, start: int, stop: int
-) -> None:
+def _sum_listed(hidden: np.ndarray, indptr: np.ndarray, children: np.ndarray, out: np.ndarray, mean: bool) -> None:
     width = hidden.shape[1]
-    for row in range(start, stop):
+    for row in range(len(out)):
         total = out[row]
         total[:] = 0.0
         for i in range(indptr[row], indptr[row + 1]):

@@ -7,12 +7,14 @@ are `repository/`.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
-import scipy.sparse as sp
 
-Features: TypeAlias = np.ndarray | sp.csr_array
+if TYPE_CHECKING:
+    import scipy.sparse as sp
+
+Features: TypeAlias = "np.ndarray | sp.csr_array"
 """float32 [nodes, columns], dense or CSR."""
 
 

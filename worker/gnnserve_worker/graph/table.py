@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import scipy.sparse as sp
 
 from gnnserve_worker.graph.store import Features
 
@@ -40,10 +39,11 @@ def write_table(path: Path, features: Features, columns: Sequence[int]) -> None:
     """
     order = np.asarray(columns, dtype=np.int64)
     nodes = features.shape[0]
-    source = features if isinstance(features, np.ndarray) else sp.csr_array(features[:, order])
+    source = features if isinstance(features, np.ndarray) else features[:, order]
     step = max(1, _CHUNK_BYTES // max(1, 4 * features.shape[1]))
     header = {"descr": "<f4", "fortran_order": False, "shape": (nodes, len(order))}
-    with path.open("wb") as file:
+    with path.open("xb") as file:
+        path.chmod(0o444)
         np.lib.format.write_array_header_1_0(file, header)
         for start in range(0, nodes, step):
             rows = source[start : start + step]

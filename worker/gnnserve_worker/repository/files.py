@@ -25,7 +25,8 @@ _CHUNK_BYTES = 16 * 1024 * 1024
 
 
 def create(path: Path) -> int:
-    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+    """Read-only for everybody else: a published file that is changed in place would change under its readers."""
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o444)
 
 
 def write(descriptor: int, data: memoryview) -> int:

@@ -73,7 +73,6 @@ class StagedRevision:
         data = safetensors.numpy.save({key: np.ascontiguousarray(tensor) for key, tensor in tensors.items()})
         self._files[weights] = files.write_file(path, data)
         return self._files[weights]
-        return self._files[weights]
 
     def open(self, network: NetworkManifest, columns_by_variant: Mapping[str, int]) -> LoadedRevision:
         """As it will be served, for measuring the profile."""

@@ -2,6 +2,9 @@
 
 Kernels release the GIL and are cached on disk, so that only the first start on a machine compiles. Random numbers
 are counter-based (SplitMix64): a draw depends on the key and its position, never on which thread drew it.
+
+The cache goes by the file a kernel stands in: after a change here, delete the `__pycache__` folders, or kernels
+elsewhere keep the old inlined code.
 """
 
 from __future__ import annotations

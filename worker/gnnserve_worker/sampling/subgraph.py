@@ -43,7 +43,7 @@ class SubgraphSampler:
         count = _number_seeds(seeds.astype(np.int32), self._local, nodes, seed_rows)
         nodes = nodes[:count]
         ends, indptr_parts, neighbour_parts = [count], [np.zeros(1, dtype=np.int64)], []
-        frontier_start = 0
+        frontier_start, edges = 0, 0
         for depth, fanout in enumerate(fanouts):
             frontier = nodes[frontier_start:]
             degrees = self._indptr[frontier.astype(np.int64) + 1] - self._indptr[frontier]
@@ -61,7 +61,8 @@ class SubgraphSampler:
             frontier_start = len(nodes)
             nodes = grown[:count]
             ends.append(count)
-            indptr_parts.append(starts[1:] + indptr_parts[-1][-1])
+            indptr_parts.append(starts[1:] + edges)
+            edges += len(neighbours)
             neighbour_parts.append(neighbours)
         self._local[nodes] = -1
         return SampledSubgraph(

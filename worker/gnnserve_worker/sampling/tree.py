@@ -8,15 +8,10 @@ hop-1 draw, as PyG does. Training and the full neighbourhood need deduplication:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 
-from gnnserve_worker.parallel import for_ranges
 from gnnserve_worker.sampling.kernels import choose_positions, kernel, scratch_table, stream
-
-_SMALLEST_RANGE = 4096
-"""Parents per thread below which a second thread does not pay."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +26,12 @@ class SampledTree:
 
 
 def sample_tree(
-    indptr: np.ndarray, indices: np.ndarray, seeds: np.ndarray, fanouts: tuple[int, ...], key: int
+    indptr: np.ndarray, indices: np.ndarray, seeds: np.ndarray, fanouts: tuple[int, ...], key: int, first: int = 0
 ) -> SampledTree:
     """Sample up to `fanouts[d]` distinct neighbours of every node of level d; all of them where there are fewer.
 
-    `seeds` are node ids in range, any integer dtype. Equal keys give equal trees, on any number of threads.
+    `seeds` are node ids in range, any integer dtype. Equal keys give equal trees; a part of a batch, from its seed
+    number `first` on, draws what the whole batch would have drawn for it.
     """
     ids = [np.ascontiguousarray(seeds, dtype=np.int32)]
     counts = []
@@ -43,32 +39,22 @@ def sample_tree(
         parents = ids[-1]
         children = np.empty(len(parents) * fanout, dtype=np.int32)
         used = np.empty(len(parents), dtype=np.int32)
-        for_ranges(
-            len(parents),
-            partial(_sample_level, indptr, indices, parents, fanout, key, depth, children, used),
-            smallest=_SMALLEST_RANGE,
-        )
+        positions = np.empty(fanout, dtype=np.int64)
+        _sample_level(
+            indptr, indices, parents, fanout, key, depth, first, children, used, positions, scratch_table(fanout)
+        )  # fmt: skip
         ids.append(children)
         counts.append(used)
+        first *= fanout
     return SampledTree(fanouts, tuple(ids), tuple(counts))
 
 
-def _sample_level(
-    indptr: np.ndarray, indices: np.ndarray, parents: np.ndarray, fanout: int, key: int, depth: int,
-    children: np.ndarray, used: np.ndarray, start: int, stop: int,
-) -> None:  # fmt: skip
-    positions = np.empty(fanout, dtype=np.int64)
-    _sample_level_kernel(
-        indptr, indices, parents, fanout, key, depth, children, used, start, stop, positions, scratch_table(fanout)
-    )
-
-
 @kernel
-def _sample_level_kernel(
-    indptr: np.ndarray, indices: np.ndarray, parents: np.ndarray, fanout: int, key: int, depth: int,
-    children: np.ndarray, used: np.ndarray, start: int, stop: int, positions: np.ndarray, table: np.ndarray,
+def _sample_level(
+    indptr: np.ndarray, indices: np.ndarray, parents: np.ndarray, fanout: int, key: int, depth: int, first_slot: int,
+    children: np.ndarray, used: np.ndarray, positions: np.ndarray, table: np.ndarray,
 ) -> None:  # fmt: skip
-    for slot in range(start, stop):
+    for slot in range(len(parents)):
         node = parents[slot]
         base = slot * fanout
         count = 0
@@ -81,7 +67,7 @@ def _sample_level_kernel(
                     children[base + i] = indices[first + i]
             else:
                 count = fanout
-                choose_positions(degree, count, stream(key, depth, slot), positions, table)
+                choose_positions(degree, count, stream(key, depth, first_slot + slot), positions, table)
                 for i in range(count):
                     children[base + i] = indices[first + positions[i]]
         used[slot] = count

@@ -248,11 +248,13 @@ def _build_rest(revision: ServedRevision, service: GNNService, engine: Engine, m
         """Which variant answers a one-node request that states no objective, and why."""
         return Response(route, media_type="application/json")
 
+    @app.head("/healthz", include_in_schema=False)
     @app.get("/healthz", tags=["health"], response_class=Response, responses={503: {"description": "Restart it."}})
     async def healthz() -> Response:
         """Whether the process can still answer. Anything but 200: restart it."""
         return _health(engine.failure is None, "the engine's thread died; its log says why; restart the worker")
 
+    @app.head("/readyz", include_in_schema=False)
     @app.get("/readyz", tags=["health"], response_class=Response, responses={503: {"description": "Not now."}})
     async def readyz() -> Response:
         """Whether requests should be sent here now."""
@@ -286,7 +288,9 @@ def _build_rest(revision: ServedRevision, service: GNNService, engine: Engine, m
 
     @app.exception_handler(HTTPException)
     async def refuse(request: Request, error: HTTPException) -> Response:
-        code = {404: ErrorCode.NOT_FOUND, 405: ErrorCode.METHOD_NOT_ALLOWED}.get(error.status_code, "HttpError")
+        code = {404: ErrorCode.NOT_FOUND, 405: ErrorCode.METHOD_NOT_ALLOWED}.get(
+            error.status_code, ErrorCode.INTERNAL_ERROR
+        )
         message = f"{request.method} {request.url.path}: {error.detail}; /docs lists what there is"
         body = encode_error(ErrorDetail(code, message))
         return Response(body, error.status_code, error.headers, media_type="application/json")

@@ -199,9 +199,12 @@ class Batcher:
         if waiting := self._queue.get(key):
             self._dequeue(waiting)
 
-    def clear(self) -> None:
-        for waiting in list(self._queue.values()):
-            self._dequeue(waiting)
+    def clear(self) -> list[int]:
+        """Forgets everybody who waits, and tells their keys."""
+        keys = list(self._queue)
+        for key in keys:
+            self.cancel(key)
+        return keys
 
     def _may_join(self, waiting: _Waiting, variant: str, batch_seeds: int, slack_ms: float, tightest_ms: float) -> bool:
         batch_ms = self._chooser.latency_ms(variant, batch_seeds)

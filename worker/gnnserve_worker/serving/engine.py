@@ -160,11 +160,12 @@ class Engine:
             self._lock.notify()
 
     def abandon(self) -> None:
-        """Stop after the running batch; what is queued is refused."""
+        """Stop after the running batch; whoever still waits is refused now."""
         self.drain()
         with self._lock:
-            self._batcher.clear()
+            left = self._batcher.clear()
             self._lock.notify()
+        self._deliver([(key, _unavailable(EngineState.DRAINING)) for key in left])
 
     def join(self) -> None:
         self._thread.join()

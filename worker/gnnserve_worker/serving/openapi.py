@@ -26,7 +26,7 @@ _EXAMPLE_ANSWER = {
     "labels": [0, 4],
     "scores": [[3.5, -1.25], [-0.5, 2.75]],
     "variant": "x4",
-    "revision": "20260101T000000Z-0f3a",
+    "revision": "1db9abf53c03",
     "objectiveMet": True,
 }
 _RETRY_AFTER = {

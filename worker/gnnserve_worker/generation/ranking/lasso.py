@@ -8,7 +8,9 @@ The residual is linear in γ = 1 − β, so the first term is γᵀGγ for one c
 every gradient step is then one small product, exact over all training nodes. GraphSAGE's output is a sum of two
 such terms, neighbours' mean and the node itself, and G contains their cross terms.
 
-What the paper leaves open, decided here: the loss is divided by its value at β = 0; steps are proximal (soft
+What the paper leaves open, decided here: outputs are centred over the training nodes, since a retrained bias absorbs
+what is constant, and the constant part of sparse non-negative features would drown the rest; the loss is divided by
+its value at β = 0; steps are proximal (soft
 thresholding), which reaches exact zeros; λ is in permille of the smallest one for which β = 0 is optimal. As λ
 rises, columns leave for good; the ranking is by how long a column stays, then by its last |β|, since at the end
 of a long path every |β| is noise (SPEC A.5, 13).
@@ -34,7 +36,7 @@ _CHUNK_ROWS = 2048
 
 
 def gram(master: Any, features: Features, data: TrainingSet) -> torch.Tensor:
-    """G, float32 [columns, columns], over all training nodes and their visible neighbours."""
+    """G, float32 [columns, columns], centred, over all training nodes and their visible neighbours."""
     columns = features.shape[1]
     if columns > MAX_COLUMNS:
         raise InputError(
@@ -46,6 +48,7 @@ def gram(master: Any, features: Features, data: TrainingSet) -> torch.Tensor:
     shared = own is neighbours  # GIN: one matrix for the sum of both inputs
     adjacency = _training_rows(data, mean=not shared)
     of_neighbours, of_own, of_both = (torch.zeros(columns, columns) for _ in range(3))
+    neighbour_sum, own_sum = torch.zeros(columns), torch.zeros(columns)
     for start in range(0, len(data.splits.train), _CHUNK_ROWS):
         rows = slice(start, start + _CHUNK_ROWS)
         aggregated = _dense(adjacency[rows] @ features)
@@ -56,8 +59,14 @@ def gram(master: Any, features: Features, data: TrainingSet) -> torch.Tensor:
             of_own.addmm_(itself.T, itself)
             of_both.addmm_(itself.T, aggregated)
         of_neighbours.addmm_(aggregated.T, aggregated)
+        neighbour_sum += aggregated.sum(dim=0)
+        own_sum += itself.sum(dim=0)
+    nodes = len(data.splits.train)
+    of_neighbours -= torch.outer(neighbour_sum, neighbour_sum) / nodes
     matrix = of_neighbours * (neighbours @ neighbours.T)
     if not shared:
+        of_own -= torch.outer(own_sum, own_sum) / nodes
+        of_both -= torch.outer(own_sum, neighbour_sum) / nodes
         cross = of_both * (own @ neighbours.T)
         matrix += of_own * (own @ own.T) + cross + cross.T
     return matrix

@@ -9,7 +9,6 @@ and every message names the file, the array, the first bad value and the remedy.
 from __future__ import annotations
 
 import hashlib
-import zipfile
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -50,13 +49,32 @@ def file_digest(source: NpzSource) -> str:
 def load(source: NpzSource, digest: str) -> GraphData:
     path = file_path(source)
     try:
-        with np.load(path, allow_pickle=False) as file:
-            return _GraphFile(str(path), {name: file[name] for name in file.files}).to_graph(source.uri, digest)
-    except (zipfile.BadZipFile, EOFError, ValueError, OSError, KeyError) as error:
+        arrays = _read_arrays(path)
+    except Exception as error:  # damaged bytes make numpy, zipfile, zlib and tokenize raise a dozen kinds
         raise InputError(
             f"{FIELD}.uri", f"{path} is not a readable .npz file: {error}",
             "write it with numpy.savez, without object arrays",
         ) from error  # fmt: skip
+    return _GraphFile(str(path), arrays).to_graph(source.uri, digest)
+
+
+def _read_arrays(path: Path) -> dict[str, np.ndarray]:
+    with path.open("rb") as file:  # numpy leaves a file open that it opened and found truncated
+        archive = np.load(file, allow_pickle=False)
+        if not isinstance(archive, np.lib.npyio.NpzFile):
+            raise ValueError("it holds a single array, not an archive of named arrays")  # noqa: TRY004
+        return {name: _read_array(archive, name) for name in archive.files}
+
+
+def _read_array(archive: np.lib.npyio.NpzFile, name: str) -> np.ndarray:
+    try:
+        array = archive[name]
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from error
+    # numpy hands out the bytes of a member that is no .npy file.
+    if not isinstance(array, np.ndarray):
+        raise ValueError(f"{name} is not an array")  # noqa: TRY004
+    return array
 
 
 class _GraphFile:
@@ -125,25 +143,23 @@ class _GraphFile:
         features: Features
         if sparse and "features" not in self._arrays:
             shape = self._array("feat_shape", "iu", 1)
-            if len(shape) != 2:
+            if len(shape) != 2 or shape.min() < 0:
                 raise self._error("feat_shape", f"is {shape.tolist()}, expected [nodes, columns]", "write both")
             indptr, indices = self._csr("feat_indptr", "feat_indices", int(shape[1]))
-            data = self._array("feat_data", "fiu", 1).astype(np.float32)
+            data = self._float32("feat_data", 1)
             if len(data) != len(indices):
                 raise self._error(
                     "feat_data",
                     f"has {len(data)} entries, expected {len(indices)} like feat_indices",
                     "write a CSR matrix",
                 )
-            self._finite("feat_data", data)
             if len(indptr) - 1 != shape[0]:
                 raise self._error(
                     "feat_shape", f"says {shape[0]} rows, but feat_indptr has {len(indptr) - 1}", "write a CSR matrix"
                 )
             features = sp.csr_array((data, indices, indptr), shape=(int(shape[0]), int(shape[1])))
         else:
-            features = np.ascontiguousarray(self._array("features", "fiu", 2), dtype=np.float32)
-            self._finite("features", features)
+            features = self._float32("features", 2)
         if features.shape[0] != nodes:
             raise self._error(
                 "features", f"have {features.shape[0]} rows, but the graph has {nodes} nodes", "write one row per node"
@@ -152,14 +168,18 @@ class _GraphFile:
             raise self._error("features", "have no columns", "add at least one")
         return features
 
-    def _finite(self, name: str, values: np.ndarray) -> None:
+    def _float32(self, name: str, dimensions: int) -> np.ndarray:
+        given = self._array(name, "fiu", dimensions)
+        with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and is refused below
+            values = np.ascontiguousarray(given, dtype=np.float32)
         bad = np.argwhere(~np.isfinite(values))
         if len(bad):
             at = bad[0].tolist()
             raise self._error(
-                f"{name}{at}", f"is {values[tuple(at)]}, expected a finite float32 ({len(bad)} such values)",
+                f"{name}{at}", f"is {given[tuple(at)]}, expected a finite float32 ({len(bad)} such values)",
                 "replace missing values before writing the file, for example by the column's mean",
             )  # fmt: skip
+        return values
 
     def _labels(self, nodes: int) -> tuple[np.ndarray, tuple[int, ...], np.ndarray]:
         """Class indices, the classes, and which nodes have a label."""

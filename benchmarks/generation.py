@@ -1,0 +1,243 @@
+"""How good the generated variants are, and how long generation takes.
+
+Three tables over `../shared/datasets` (or `$GNNSERVE_DATASETS`): test accuracy of 1x over seeds, beside a plain
+full-batch torch_geometric model trained on the same split in the same run; accuracy by ranking method and factor;
+wall time of `gnnserve generate`, imports, ranking, profile and publishing included.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+import numpy as np
+import torch
+import yaml
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.results import write_result
+from gnnserve_api.gnnservice import (
+    GraphSource,
+    Model,
+    Normalization,
+    NpzSource,
+    Pruning,
+    RankingMethod,
+    Scope,
+    Training,
+)
+from gnnserve_api.variants import columns_of
+from gnnserve_worker.generation.features import keep_columns, normalize
+from gnnserve_worker.generation.networks import build_module
+from gnnserve_worker.generation.ranking.rank import rank
+from gnnserve_worker.generation.scores import evaluate
+from gnnserve_worker.generation.train import Trained, TrainingSet, predict, train, training_set
+from gnnserve_worker.graph.sources.load import load_source
+from gnnserve_worker.graph.store import Features, GraphData
+from gnnserve_worker.sampling.subgraph import SubgraphSampler
+
+ROOT = Path(__file__).parents[1]
+DATASETS = Path(os.environ.get("GNNSERVE_DATASETS", ROOT.parent / "shared" / "datasets"))
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    graph: str
+    scope: Scope
+    epochs: int
+    split: str
+    wanted: float
+
+
+CASES = (
+    Case("amazon_photo", Scope.INDUCTIVE, 30, "random 60/20/20", 0.95),
+    Case("amazon_computers", Scope.INDUCTIVE, 30, "random 60/20/20", 0.90),
+    Case("coauthor_cs", Scope.INDUCTIVE, 30, "random 60/20/20", 0.93),
+    Case("facebook_pages", Scope.INDUCTIVE, 30, "random 60/20/20", 0.915),
+    Case("cora", Scope.TRANSDUCTIVE, 100, "public", 0.79),
+)
+RANKED = ("amazon_photo", "amazon_computers")
+FACTORS = (2, 4, 8, 16)
+TIMED = (("amazon_computers", 180.0), ("coauthor_cs", 600.0))
+"""Graph, and the seconds that four variants may take."""
+BASELINE_EPOCHS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    case: Case
+    graph: GraphData
+    features: Features
+    data: TrainingSet
+
+    def model(self, seed: int) -> Model:
+        return Model(training=Training(epochs=self.case.epochs, scope=self.case.scope, seed=seed))
+
+    def test_accuracy(self, trained: Trained, features: Features, seed: int) -> float:
+        sampler = SubgraphSampler(self.graph.graph.indptr, self.graph.graph.indices)
+        test = self.graph.splits.test
+        return evaluate(predict(trained.module, features, sampler, test, self.model(seed)), self.graph.labels[test])
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.generation", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="amazon_photo only, one seed")
+    quick = parser.parse_args(arguments).quick
+    if not DATASETS.is_dir():
+        raise SystemExit(f"{DATASETS} is not there: set GNNSERVE_DATASETS to a folder with {CASES[0].graph}.npz")
+    seeds = (0,) if quick else (0, 1, 2)
+    console = Console()
+    masters, rankings = [], []
+    for case in CASES[:1] if quick else CASES:
+        prepared = prepare(case)
+        trained = {seed: train(prepared.data, prepared.features, prepared.model(seed)) for seed in seeds}
+        masters.append(measure_masters(prepared, trained))
+        console.print(masters_table(masters))
+        if case.graph in RANKED:
+            rankings += measure_rankings(prepared, trained)
+            console.print(rankings_table(rankings))
+    times = [] if quick else [measure_generation(graph, limit_s) for graph, limit_s in TIMED]
+    if times:
+        console.print(times_table(times))
+    write_result("generation", quick, {"seeds": seeds, "masters": masters, "rankings": rankings, "generation": times})
+
+
+def prepare(case: Case) -> Prepared:
+    graph = load_source(GraphSource(npz=NpzSource(uri=(DATASETS / f"{case.graph}.npz").resolve().as_uri())))
+    visible = graph.splits.train if case.scope == Scope.INDUCTIVE else np.arange(graph.graph.nodes)
+    features = normalize(graph.features, Normalization.AUTO, visible)
+    data = training_set(graph.graph, graph.labels, len(graph.classes), graph.splits, case.scope)
+    return Prepared(case, graph, features, data)
+
+
+def measure_masters(prepared: Prepared, trained: dict[int, Trained]) -> dict[str, Any]:
+    case = prepared.case
+    accuracies = [prepared.test_accuracy(result, prepared.features, seed) for seed, result in trained.items()]
+    return {
+        "graph": case.graph,
+        "split": case.split,
+        "scope": case.scope.value,
+        "epochs": case.epochs,
+        **_spread(accuracies),
+        "wanted": case.wanted,
+        "baseline": measure_baseline(prepared),
+    }
+
+
+def measure_baseline(prepared: Prepared) -> float | None:
+    """Test accuracy of a full-batch model in plain torch_geometric; None where its dense features would take hours."""
+    if not isinstance(prepared.features, np.ndarray) and prepared.features.shape[0] > 5000:
+        return None
+    features = prepared.features if isinstance(prepared.features, np.ndarray) else prepared.features.toarray()
+    rows = torch.from_numpy(np.ascontiguousarray(features, dtype=np.float32))
+    labels = torch.from_numpy(prepared.graph.labels)
+    splits = prepared.graph.splits
+    torch.manual_seed(0)
+    module: Any = build_module(prepared.model(0), rows.shape[1], prepared.data.classes)
+    optimizer = torch.optim.Adam(module.parameters(), lr=0.01, weight_decay=5e-4)
+    best, kept = -1.0, 0.0
+    for _ in range(BASELINE_EPOCHS):
+        module.train()
+        scores = module(rows, _edges(prepared.data.visible.indptr, prepared.data.visible.indices))
+        loss = torch.nn.functional.cross_entropy(scores[splits.train], labels[splits.train])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        module.eval()
+        with torch.no_grad():
+            found = module(rows, _edges(prepared.graph.graph.indptr, prepared.graph.graph.indices)).numpy()
+        validation = evaluate(found[splits.validation], prepared.graph.labels[splits.validation])
+        if validation > best:
+            best, kept = validation, evaluate(found[splits.test], prepared.graph.labels[splits.test])
+    return kept
+
+
+def _edges(indptr: np.ndarray, indices: np.ndarray) -> torch.Tensor:
+    targets = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
+    return torch.from_numpy(np.stack([indices.astype(np.int64), targets]))
+
+
+def measure_rankings(prepared: Prepared, masters: dict[int, Trained]) -> list[dict[str, Any]]:
+    rows = []
+    for method in RankingMethod:
+        found: dict[int, list[float]] = {factor: [] for factor in FACTORS}
+        for seed, master in masters.items():
+            ranking = rank(Pruning(method=method), master.module, prepared.features, prepared.data, seed)
+            for factor in FACTORS:
+                kept = ranking.columns[: columns_of(prepared.features.shape[1], factor)]
+                features = keep_columns(prepared.features, kept)
+                trained = train(prepared.data, features, prepared.model(seed))
+                found[factor].append(prepared.test_accuracy(trained, features, seed))
+        rows += [
+            {"graph": prepared.case.graph, "method": method.value, "factor": factor, **_spread(accuracies)}
+            for factor, accuracies in found.items()
+        ]
+    return rows
+
+
+def measure_generation(graph: str, limit_s: float) -> dict[str, Any]:
+    manifest = {
+        "apiVersion": "gnnserve.dev/v1alpha1",
+        "kind": "GNNService",
+        "metadata": {"name": graph.replace("_", "-")},
+        "spec": {"graph": {"source": {"npz": {"uri": (DATASETS / f"{graph}.npz").resolve().as_uri()}}}},
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "manifest.yaml"
+        path.write_text(yaml.safe_dump(manifest))
+        command = [sys.executable, "-m", "gnnserve_cli", "generate", str(path), "--repository", folder]
+        started = time.perf_counter()
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        return {"graph": graph, "variants": 4, "seconds": time.perf_counter() - started, "wantedSeconds": limit_s}
+
+
+def _spread(accuracies: list[float]) -> dict[str, float]:
+    deviation = stdev(accuracies) if len(accuracies) > 1 else 0.0
+    return {"accuracy_mean": mean(accuracies), "accuracy_deviation": deviation}
+
+
+def masters_table(rows: Sequence[dict[str, Any]]) -> Table:
+    table = Table("Graph", "Split", "Scope", title="Test accuracy of 1x, GraphSAGE, hidden 128, fan-outs 25, 10")
+    for header in ("Mean", "Deviation", "Wanted", "Full batch"):
+        table.add_column(header, justify="right")
+    for row in rows:
+        baseline = "" if row["baseline"] is None else f"{row['baseline']:.4f}"
+        figures = (f"{row['accuracy_mean']:.4f}", f"{row['accuracy_deviation']:.4f}", f"{row['wanted']:.3f}", baseline)
+        table.add_row(row["graph"], row["split"], row["scope"], *figures)
+    return table
+
+
+def rankings_table(rows: Sequence[dict[str, Any]]) -> Table:
+    table = Table("Graph", "Method", title="Test accuracy by ranking and factor, mean ± deviation over seeds")
+    for factor in FACTORS:
+        table.add_column(f"{factor}x", justify="right")
+    cells: dict[tuple[str, str], list[str]] = {}
+    for row in rows:
+        figure = f"{row['accuracy_mean']:.4f} ± {row['accuracy_deviation']:.4f}"
+        cells.setdefault((row["graph"], row["method"]), []).append(figure)
+    for names, figures in cells.items():
+        table.add_row(*names, *figures)
+    return table
+
+
+def times_table(rows: Sequence[dict[str, Any]]) -> Table:
+    table = Table("Graph", title="gnnserve generate: four variants, from the file to the published revision")
+    for header in ("Seconds", "Wanted"):
+        table.add_column(header, justify="right")
+    for row in rows:
+        table.add_row(row["graph"], f"{row['seconds']:.0f}", f"{row['wantedSeconds']:.0f}")
+    return table
+
+
+if __name__ == "__main__":
+    main()

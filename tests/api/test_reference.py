@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
+from types import NoneType
+from typing import get_args
+
+import pytest
+from pydantic import BaseModel
+
+from gnnserve_api import reference
+from gnnserve_api.gnnservice import GNNService, Normalization
+from gnnserve_api.manifest import parse_manifest
+
+PAGE = reference.page()
+
+
+def fields(model: type[BaseModel], path: str = "") -> Iterator[str]:
+    for name, info in model.model_fields.items():
+        field = f"{path}{info.alias or name}"
+        kinds = [kind for kind in get_args(info.annotation) or (info.annotation,) if kind is not NoneType]
+        inner = [kind for kind in kinds if inspect.isclass(kind) and issubclass(kind, BaseModel)]
+        if field not in {"metadata", "spec"}:
+            yield field
+        for kind in inner:
+            yield from fields(kind, f"{field}.")
+
+
+def test_the_page_in_the_tree_is_up_to_date() -> None:
+    assert reference.main(["--check"]) == 0
+
+
+def test_an_outdated_page_is_reported_with_its_differences(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "manifest.md"
+    assert reference.main(["--path", str(path)]) == 0
+    assert reference.main(["--path", str(path), "--check"]) == 0
+    path.write_text(path.read_text().replace("| `128` |", "| `127` |"))
+    assert reference.main(["--path", str(path), "--check"]) == 1
+    said = capsys.readouterr().err
+    assert "manifest.md differs from the types; run `make generate`" in said
+    assert "`127`" in said
+
+
+def test_every_field_has_one_row() -> None:
+    rows = [line.split("|")[1].strip() for line in PAGE.splitlines() if line.startswith("| `")]
+    assert sorted(rows) == sorted(f"`{field}`" for field in fields(GNNService))
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        pytest.param(
+            "| `spec.model.hidden` | integer | `128` | 1 to 4096 | Width of the hidden layers. |",
+            id="a default between two bounds",
+        ),
+        pytest.param(
+            "| `spec.model.training.dropout` | number | `0.5` | at least 0, below 1 | "
+            "Share of hidden units dropped in training. |",
+            id="an exclusive bound",
+        ),
+        pytest.param(
+            "| `spec.graph.source` | [mapping](#specgraphsource) | required |  | Where the graph comes from. |",
+            id="a required mapping leads to its fields",
+        ),
+        pytest.param(
+            "| `spec.variants.pruning.factors` | list of integers | `[1, 2, 4, 8]` | "
+            "1 to 16 entries, each 1 to 65536, none twice | ",
+            id="a list says what its entries may be",
+        ),
+        pytest.param(
+            "| `spec.objective.latencyMs` | number | none | above 0, at most 3600000 | ",
+            id="a field that may be absent",
+        ),
+    ],
+)
+def test_rows_show_type_default_and_constraints(row: str) -> None:
+    assert row in PAGE
+
+
+def test_values_of_an_enum_are_explained() -> None:
+    assert "Values of `spec.graph.normalization`:\n\n- `Auto`: Standardize dense features" in PAGE
+    for member in Normalization:
+        assert f"\n- `{member.value}`: " in PAGE
+
+
+def test_rules_across_fields_are_listed_with_their_section() -> None:
+    section = PAGE.split("## spec.worker.batching\n")[1]
+    assert "\n- maxQueuedSeeds must be at least maxSeeds\n" in section
+
+
+def test_links_to_sections_lead_somewhere() -> None:
+    anchors = {f"#{line[3:].replace('.', '').lower()}" for line in PAGE.splitlines() if line.startswith("## ")}
+    links = {part.split(")")[0] for part in PAGE.split("](")[1:] if part.startswith("#")}
+    assert links
+    assert links <= anchors
+
+
+def test_the_smallest_manifest_is_valid() -> None:
+    assert reference.EXAMPLE in PAGE
+    assert parse_manifest(reference.EXAMPLE, "the page").metadata.name == "digits"

@@ -1,0 +1,175 @@
+"""The reference pages say what the code says: every name of an interface is there, and no other."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import typer.main
+from prometheus_client.parser import text_string_to_metric_families
+from tests.support.pages import DOCS, anchors, code_blocks, first_cells, links, read_page, section
+from tests.support.profiles import revision_manifest
+from tests.support.serving import FakeWorker, running
+
+from gnnserve_api.gnnservice import Normalization
+from gnnserve_api.manifest import load_manifest
+from gnnserve_api.objective import Objective
+from gnnserve_api.profile import LatencyProfile, Profile, VariantProfile
+from gnnserve_api.protocol import ErrorDetail, PredictAnswer, PredictRequest, VariantsAnswer
+from gnnserve_api.repository import SCHEMA_VERSION
+from gnnserve_api.routing import RoutingTable
+from gnnserve_cli.exits import MEANINGS
+from gnnserve_cli.main import app
+from gnnserve_worker.graph.sources.load import load_source
+from gnnserve_worker.repository import paths
+from gnnserve_worker.serving.app import _ERROR_STATUS, _REFUSAL_STATUS, MAX_BODY_BYTES
+from gnnserve_worker.serving.batcher import RefusalReason
+from gnnserve_worker.serving.metrics import LATENCY_BUCKETS_S, ServingMetrics
+from gnnserve_worker.serving.protocol_json import MAX_LATENCY_MS, ErrorCode
+
+HTTP, CLI, METRICS = read_page("http.md"), read_page("cli.md"), read_page("metrics.md")
+REPOSITORY, DATA = read_page("repository.md"), read_page("data.md")
+COMMANDS: dict[str, Any] = typer.main.get_command(app).commands
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in DOCS.glob("*.md")))
+def test_links_between_pages_lead_somewhere(name: str) -> None:
+    for file, anchor in links(read_page(name)):
+        target = (DOCS / (file or name)).resolve()
+        assert target.exists(), file
+        if anchor:
+            assert anchor in anchors(target.read_text(encoding="utf-8")), f"{file}#{anchor}"
+
+
+# HTTP
+
+
+def test_every_error_code_is_explained_and_no_other() -> None:
+    explained = first_cells(section(HTTP, "Errors"))
+    assert sorted(explained) == sorted([*ErrorCode, *RefusalReason])
+
+
+def test_status_codes_of_refusals_are_those_of_the_server() -> None:
+    for code, status in {**_REFUSAL_STATUS, **_ERROR_STATUS}.items():
+        assert f"| `{code}` | {status} |" in HTTP
+
+
+def test_every_endpoint_is_listed_and_no_other() -> None:
+    async def described() -> set[str]:
+        async with running(FakeWorker()) as client:
+            paths_of = (await client.http.get("/openapi.json")).json()["paths"]
+        return {f"{method.upper()} {path}" for path, methods in paths_of.items() for method in methods}
+
+    listed = {name for name in first_cells(HTTP) if name.startswith(("GET ", "POST "))}
+    assert listed == asyncio.run(described()) | {"GET /openapi.json", "GET /docs"}
+
+
+@pytest.mark.parametrize(
+    "message",
+    [PredictRequest, Objective, PredictAnswer, VariantsAnswer, Profile, VariantProfile, LatencyProfile, RoutingTable,
+     ErrorDetail],
+    ids=lambda message: message.__name__,
+)  # fmt: skip
+def test_every_field_of_a_message_is_on_the_page(message: type[msgspec.Struct]) -> None:
+    named = {word for code in re.findall(r"`([^`\n]+)`", HTTP) for word in re.findall(r"\w+", code)}
+    assert {field.encode_name for field in msgspec.structs.fields(message)} <= named
+
+
+def test_limits_are_those_of_the_server() -> None:
+    limits = section(HTTP, "Limits")
+    assert f"({MAX_BODY_BYTES:,} bytes)" in limits
+    assert f"at most {MAX_LATENCY_MS:,}" in HTTP
+
+
+# Command line
+
+
+def test_every_exit_code_is_on_the_page_with_its_meaning() -> None:
+    rows = re.findall(r"^\| (\d+) \| (.+) \|$", section(CLI, "Exit codes"), re.MULTILINE)
+    assert rows == [(str(int(code)), meaning) for code, meaning in MEANINGS.items()]
+
+
+def test_every_command_has_a_section_and_a_row() -> None:
+    assert re.findall(r"^## gnnserve (\w+)$", CLI, re.MULTILINE) == list(COMMANDS)
+    assert re.findall(r"^\| \[`gnnserve (\w+)`\]", CLI, re.MULTILINE) == list(COMMANDS)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_options_of_a_command_are_those_in_its_section(command: str) -> None:
+    options = [option for parameter in COMMANDS[command].params for option in parameter.opts if option[0] == "-"]
+    described = [name.split()[0] for name in first_cells(section(CLI, f"gnnserve {command}")) if name[0] == "-"]
+    assert sorted(described) == sorted(set(options) - {"--help"})
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_an_example(command: str) -> None:
+    examples = code_blocks(section(CLI, f"gnnserve {command}"), "console")
+    assert any(line.startswith(f"$ gnnserve {command} ") for block in examples for line in block.splitlines())
+
+
+# Metrics
+
+
+def exposed() -> Iterator[tuple[str, str, set[str]]]:
+    """Name, type and labels of each metric, as Prometheus sees them."""
+    metrics = ServingMetrics("digits", revision_manifest())
+    metrics.count_error("QueueFull")
+    for family in text_string_to_metric_families(metrics.render().decode()):
+        if family.name.endswith("_created"):
+            continue
+        name = f"{family.name}_total" if family.type == "counter" else family.name
+        labels = {label for sample in family.samples for label in sample.labels} - {"le"}
+        yield name, family.type, labels
+
+
+def test_metrics_of_the_page_are_those_that_are_exposed() -> None:
+    rows = re.findall(r"^\| `(gnnserve_\w+)` \| (\w+) \| (.+?) \|", METRICS, re.MULTILINE)
+    described = {(name, kind, frozenset(re.findall(r"`(\w+)`", labels))) for name, kind, labels in rows}
+    assert described == {(name, kind, frozenset(labels)) for name, kind, labels in exposed()}
+
+
+def test_the_text_and_the_queries_name_only_metrics_that_are_exposed() -> None:
+    named = {re.sub(r"_bucket$", "", name) for name in re.findall(r"\bgnnserve_\w+", METRICS)}
+    assert named <= {name for name, _, _ in exposed()}
+
+
+def test_buckets_are_listed() -> None:
+    text = re.search(r"end at (.+?) milliseconds, and at (.+?) seconds", METRICS.replace("\n", " "))
+    assert text is not None
+    milliseconds, seconds = ([float(number) for number in re.findall(r"[\d.]+", part)] for part in text.groups())
+    listed = [*(number / 1000 for number in milliseconds), *seconds]
+    assert listed == pytest.approx(LATENCY_BUCKETS_S)
+
+
+# Repository and data
+
+
+def test_every_file_of_the_repository_is_in_its_layout() -> None:
+    layout = code_blocks(REPOSITORY, "")[0]
+    files = [paths.GRAPH_COMMIT, paths.REVISION_COMMIT, *paths.GRAPH_FILES, paths.TABLE, paths.weights_of("<name>")]
+    assert [file for file in files if file not in layout] == []
+
+
+def test_the_schema_version_in_the_table_of_errors_is_the_present_one() -> None:
+    assert f"does not fit schemaVersion {SCHEMA_VERSION}`" in REPOSITORY
+    assert f"this gnnserve reads up to {SCHEMA_VERSION}`" in REPOSITORY
+
+
+def test_every_normalization_is_explained() -> None:
+    explained = first_cells(section(DATA, "Normalization"))
+    assert explained == list(Normalization)
+
+
+def test_the_example_writes_a_graph_that_is_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (program,) = code_blocks(DATA, "python")
+    monkeypatch.chdir(tmp_path)
+    exec(compile(program, "docs/data.md", "exec"), {})  # noqa: S102  (our own page)
+    service = load_manifest(tmp_path / "communities.yaml")
+    graph = load_source(service.spec.graph.source)
+    assert f"{graph.graph.nodes:,} nodes, {graph.graph.edges:,} edges" in DATA
+    assert graph.labels[:3].tolist() == [2, 1, 1]

@@ -1,0 +1,217 @@
+"""Small graphs, features, weights and revisions, made by hand and from seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from gnnserve_api.gnnservice import GNNService
+from gnnserve_api.repository import NetworkManifest
+from gnnserve_worker.graph.store import Graph, GraphData, Splits
+from gnnserve_worker.graph.table import FeatureTable
+from gnnserve_worker.models.build import build_network
+from gnnserve_worker.repository.loaded import LoadedRevision, LoadedVariant
+
+Tensors = dict[str, np.ndarray]
+
+
+def graph_of(neighbours: Sequence[Sequence[int]]) -> Graph:
+    """Row i lists the neighbours of node i; lists may repeat a node."""
+    indptr = np.concatenate([[0], np.cumsum([len(row) for row in neighbours])]).astype(np.int64)
+    return Graph(indptr, np.array([node for row in neighbours for node in row], dtype=np.int32))
+
+
+def random_graph(nodes: int, seed: int, *, mean_degree: float = 6, isolated: float = 0.1) -> Graph:
+    """Degrees from 0 to several times the mean; self-loops, and nodes that are listed more than once."""
+    draw = np.random.default_rng(seed)
+    degrees = np.minimum(draw.geometric(1 / mean_degree, nodes), 10 * int(mean_degree))
+    degrees[draw.random(nodes) < isolated] = 0
+    return graph_of([draw.integers(0, nodes, degree).tolist() for degree in degrees])
+
+
+def complete_graph(nodes: int) -> Graph:
+    """Every node lists 0 … nodes − 1, itself too: a neighbour's id is its position in the list."""
+    return graph_of([range(nodes)] * nodes)
+
+
+def star(leaves: int) -> Graph:
+    """Node 0 lists nodes 1 … leaves; they list nothing."""
+    indptr = np.full(leaves + 2, leaves, dtype=np.int64)
+    indptr[0] = 0
+    return Graph(indptr, np.arange(1, leaves + 1, dtype=np.int32))
+
+
+def neighbours_of(graph: Graph, node: int) -> list[int]:
+    return [int(n) for n in graph.indices[graph.indptr[node] : graph.indptr[node + 1]]]
+
+
+def read_only(graph: Graph) -> Graph:
+    """As from a memory map: writing raises."""
+    graph.indptr.setflags(write=False)
+    graph.indices.setflags(write=False)
+    return graph
+
+
+def dense_features(nodes: int, columns: int, seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=(nodes, columns)).astype(np.float32)
+
+
+def sparse_features(nodes: int, columns: int, seed: int, density: float = 0.2) -> sp.csr_array:
+    draw = np.random.default_rng(seed)
+    values = draw.random((nodes, columns)) * (draw.random((nodes, columns)) < density)
+    return sp.csr_array(values.astype(np.float32))
+
+
+def table_of(values: np.ndarray) -> FeatureTable:
+    table = np.ascontiguousarray(values, dtype=np.float32)
+    table.setflags(write=False)
+    return FeatureTable(table)
+
+
+def network_manifest(
+    architecture: str, fanouts: tuple[int, ...], *, hidden: int = 8, classes: int = 3
+) -> NetworkManifest:
+    return NetworkManifest(architecture=architecture, hidden=hidden, fanouts=fanouts, classes=classes)
+
+
+def random_tensors(manifest: NetworkManifest, columns: int, seed: int) -> Tensors:
+    """Weights under PyG's keys, with no torch at hand."""
+    draw = np.random.default_rng(seed)
+    depth = len(manifest.fanouts)
+    widths = [columns, *[manifest.hidden] * (depth - 1), manifest.classes]
+    tensors: Tensors = {}
+    for layer in range(depth):
+        inputs, outputs = widths[layer], widths[layer + 1]
+        if manifest.architecture == "GraphSAGE":
+            shapes = {"lin_l.weight": (outputs, inputs), "lin_l.bias": (outputs,), "lin_r.weight": (outputs, inputs)}
+        else:
+            shapes = {
+                "nn.lins.0.weight": (outputs, inputs),
+                "nn.lins.0.bias": (outputs,),
+                "nn.lins.1.weight": (outputs, outputs),
+                "nn.lins.1.bias": (outputs,),
+                "eps": (1,),
+            }
+        for name, shape in shapes.items():
+            tensors[f"convs.{layer}.{name}"] = (draw.normal(size=shape) / np.sqrt(inputs)).astype(np.float32)
+    return tensors
+
+
+def random_splits(nodes: int, seed: int) -> Splits:
+    """60/20/20."""
+    order = np.random.default_rng(seed).permutation(nodes)
+    train, validation = int(0.6 * nodes), int(0.8 * nodes)
+    return Splits(np.sort(order[:train]), np.sort(order[train:validation]), np.sort(order[validation:]))
+
+
+def revision_in_memory(
+    graph: Graph, features: np.ndarray, manifest: NetworkManifest, columns_by_variant: Mapping[str, int], seed: int = 0
+) -> LoadedRevision:
+    """Random weights; everything read-only, as a repository maps it."""
+    labels = np.random.default_rng(seed).integers(0, manifest.classes, graph.nodes)
+    return LoadedRevision(
+        graph=read_only(graph),
+        table=table_of(features),
+        variants={
+            name: LoadedVariant(
+                name, columns, build_network(manifest, random_tensors(manifest, columns, seed + columns), columns)
+            )
+            for name, columns in columns_by_variant.items()
+        },
+        network=manifest,
+        classes=tuple(range(manifest.classes)),
+        multi_label=False,
+        labels=labels,
+        splits=random_splits(graph.nodes, seed),
+        manifest=None,
+    )
+
+
+def planted_graph(
+    informative: Sequence[int],
+    *,
+    nodes: int = 400,
+    columns: int = 12,
+    seed: int = 0,
+    sparse: bool = False,
+    multi_label: bool = False,
+    classes: tuple[int, ...] | None = None,
+) -> GraphData:
+    """Class c is told by column `informative[c]` and by nothing else; all columns are equally large.
+
+    Neighbours mostly share the class, so aggregating helps.
+    """
+    draw = np.random.default_rng(seed)
+    count = len(informative)
+    truth = draw.integers(0, count, nodes)
+    columns_of_truth = np.asarray(informative)[truth]
+    if sparse:
+        present = draw.random((nodes, columns)) < 1 / count
+        present[:, list(informative)] = False
+        present[np.arange(nodes), columns_of_truth] = True
+        features: Any = sp.csr_array(present.astype(np.float32))
+    else:
+        features = draw.normal(size=(nodes, columns))
+        features[np.arange(nodes), columns_of_truth] += 3.0
+        features = ((features - features.mean(axis=0)) / features.std(axis=0)).astype(np.float32)
+    of_class = [np.flatnonzero(truth == c) for c in range(count)]
+    neighbours = [
+        [
+            int(draw.choice(of_class[truth[node]])) if draw.random() < 0.8 else int(draw.integers(nodes))
+            for _ in range(5)
+        ]
+        for node in range(nodes)
+    ]
+    labels = (truth[:, None] == np.arange(count)).astype(np.uint8) if multi_label else truth.astype(np.int64)
+    return GraphData(
+        source="planted",
+        digest="planted",
+        graph=graph_of(neighbours),
+        features=features,
+        labels=labels,
+        classes=classes or tuple(range(count)),
+        splits=random_splits(nodes, seed),
+    )
+
+
+def npz_arrays(data: GraphData) -> dict[str, np.ndarray]:
+    """The arrays of a graph file, labels as the source would number them."""
+    masks = {}
+    for name, ids in (("train", data.splits.train), ("val", data.splits.validation), ("test", data.splits.test)):
+        masks[f"{name}_mask"] = np.zeros(data.graph.nodes, dtype=bool)
+        masks[f"{name}_mask"][ids] = True
+    if isinstance(data.features, np.ndarray):
+        features = {"features": data.features}
+    else:
+        features = {
+            "feat_indptr": data.features.indptr,
+            "feat_indices": data.features.indices,
+            "feat_data": data.features.data,
+            "feat_shape": np.array(data.features.shape),
+        }
+    labels = data.labels if data.multi_label else np.asarray(data.classes)[data.labels]
+    return {"indptr": data.graph.indptr, "indices": data.graph.indices, "labels": labels, **features, **masks}
+
+
+def write_npz(path: Path, arrays: Mapping[str, np.ndarray]) -> Path:
+    np.savez(path, **arrays)
+    return path
+
+
+def service_of(uri: str, **parts: Any) -> GNNService:
+    """A manifest over one file; `parts` are `model`, `variants`, `normalization` in the manifest's own words."""
+    graph: dict[str, Any] = {"source": {"npz": {"uri": uri}}}
+    if "normalization" in parts:
+        graph["normalization"] = parts.pop("normalization")
+    return GNNService.model_validate(
+        {
+            "apiVersion": "gnnserve.dev/v1alpha1",
+            "kind": "GNNService",
+            "metadata": {"name": "tiny"},
+            "spec": {"graph": graph, **parts},
+        }
+    )

@@ -1,0 +1,131 @@
+"""Scaling of features, from what training may see."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from tests.support.graphs import dense_features, sparse_features
+
+from gnnserve_api.errors import InputError
+from gnnserve_api.gnnservice import Normalization
+from gnnserve_worker.generation.features import keep_columns, normalize
+
+VISIBLE = np.arange(0, 50, 2)
+
+
+def test_standardized_columns_have_zero_mean_and_unit_deviation_where_training_looks() -> None:
+    features = dense_features(50, 4, 0) * np.array([1, 10, 0.1, 1000], dtype=np.float32) + 7
+
+    scaled = normalize(features, Normalization.STANDARDIZE, VISIBLE)
+
+    assert isinstance(scaled, np.ndarray)
+    assert scaled.dtype == np.float32
+    np.testing.assert_allclose(scaled[VISIBLE].mean(axis=0), 0, atol=1e-5)
+    np.testing.assert_allclose(scaled[VISIBLE].std(axis=0), 1, atol=1e-4)
+
+
+def test_hidden_nodes_shape_nothing_but_their_own_rows() -> None:
+    features = dense_features(50, 4, 0)
+    poisoned = features.copy()
+    hidden = np.setdiff1d(np.arange(50), VISIBLE)
+    poisoned[hidden] = 1e6
+
+    scaled = normalize(features, Normalization.STANDARDIZE, VISIBLE)
+    of_poisoned = normalize(poisoned, Normalization.STANDARDIZE, VISIBLE)
+
+    np.testing.assert_array_equal(of_poisoned[VISIBLE], scaled[VISIBLE])
+
+
+@pytest.mark.parametrize("constant", [0.0, 0.1, -3.0, 123_456.789, 1e30], ids=str)
+def test_a_constant_column_becomes_zero_where_it_is_constant(constant: float) -> None:
+    features = dense_features(50, 2, 0)
+    features[:, 1] = constant
+
+    scaled = normalize(features, Normalization.STANDARDIZE, np.arange(50))
+
+    assert scaled[:, 1].tolist() == [0.0] * 50
+
+
+def test_a_column_that_is_constant_only_for_training_stays_finite() -> None:
+    features = dense_features(50, 2, 0)
+    features[VISIBLE, 1] = 0.1
+
+    scaled = normalize(features, Normalization.STANDARDIZE, VISIBLE)
+
+    np.testing.assert_allclose(scaled[:, 1], features[:, 1] - np.float32(0.1), atol=1e-6)
+
+
+def test_sparse_features_are_not_made_dense_by_standardizing() -> None:
+    with pytest.raises(InputError, match=r"spec\.graph\.normalization: is Standardize, but the features are sparse"):
+        normalize(sparse_features(50, 4, 0), Normalization.STANDARDIZE, VISIBLE)
+
+
+def test_dense_rows_are_divided_by_the_sum_of_their_absolute_values() -> None:
+    features = np.array([[1, -3], [0, 0], [5, 0]], dtype=np.float32)
+
+    scaled = normalize(features, Normalization.ROW_NORMALIZE, np.array([0]))
+
+    assert scaled.tolist() == [[0.25, -0.75], [0, 0], [1, 0]]
+    assert scaled.dtype == np.float32
+
+
+def test_sparse_rows_are_divided_by_the_sum_of_their_absolute_values_and_stay_sparse() -> None:
+    features = sp.csr_array(np.array([[1, -3], [0, 0], [5, 0]], dtype=np.float32))
+
+    scaled = normalize(features, Normalization.ROW_NORMALIZE, np.array([0]))
+
+    assert isinstance(scaled, sp.csr_array)
+    assert scaled.dtype == np.float32
+    assert scaled.toarray().tolist() == [[0.25, -0.75], [0, 0], [1, 0]]
+
+
+def test_auto_standardizes_dense_features() -> None:
+    features = dense_features(50, 4, 0)
+
+    np.testing.assert_array_equal(
+        normalize(features, Normalization.AUTO, VISIBLE), normalize(features, Normalization.STANDARDIZE, VISIBLE)
+    )
+
+
+def test_auto_row_normalizes_sparse_features() -> None:
+    features = sparse_features(50, 4, 0)
+
+    auto = normalize(features, Normalization.AUTO, VISIBLE)
+
+    np.testing.assert_array_equal(auto.toarray(), normalize(features, Normalization.ROW_NORMALIZE, VISIBLE).toarray())
+
+
+def test_disabled_leaves_features_as_they_are() -> None:
+    features = dense_features(50, 4, 0) * 100
+
+    np.testing.assert_array_equal(normalize(features, Normalization.DISABLED, VISIBLE), features)
+
+
+@pytest.mark.parametrize("method", [Normalization.STANDARDIZE, Normalization.ROW_NORMALIZE])
+def test_the_source_is_not_changed(method: Normalization) -> None:
+    features = dense_features(50, 4, 0)
+    before = features.copy()
+
+    normalize(features, method, VISIBLE)
+
+    np.testing.assert_array_equal(features, before)
+
+
+def test_kept_columns_come_in_the_order_asked_for() -> None:
+    features = dense_features(5, 4, 0)
+
+    kept = keep_columns(features, np.array([3, 0]))
+
+    np.testing.assert_array_equal(kept, features[:, [3, 0]])
+    assert isinstance(kept, np.ndarray)
+    assert kept.flags.c_contiguous
+
+
+def test_kept_sparse_columns_stay_sparse() -> None:
+    features = sparse_features(5, 4, 0)
+
+    kept = keep_columns(features, np.array([3, 0]))
+
+    assert isinstance(kept, sp.csr_array)
+    np.testing.assert_array_equal(kept.toarray(), features.toarray()[:, [3, 0]])

@@ -1,0 +1,498 @@
+"""From a manifest to a published revision: what is in it, that it repeats, and what is refused."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+import safetensors.numpy
+import torch
+from tests.support.graphs import Tensors, npz_arrays, planted_graph, service_of, write_npz
+from tests.support.pyg import assert_close, edges_of_graph, scores_of
+
+from gnnserve_api.errors import InputError
+from gnnserve_api.gnnservice import GNNService, Normalization, Scope
+from gnnserve_api.repository import RevisionManifest
+from gnnserve_worker.generation import profile as profile_module
+from gnnserve_worker.generation import variants as variants_module
+from gnnserve_worker.generation.features import keep_columns, normalize
+from gnnserve_worker.generation.networks import build_module, reorder_columns, to_tensors
+from gnnserve_worker.generation.pipeline import generate
+from gnnserve_worker.generation.profile import GeneratedVariant, measure_profile
+from gnnserve_worker.generation.progress import Progress
+from gnnserve_worker.generation.scores import evaluate
+from gnnserve_worker.generation.train import train, training_set
+from gnnserve_worker.graph.sources.load import load_source, source_digest
+from gnnserve_worker.graph.store import GraphData
+from gnnserve_worker.repository.loaded import LoadedRevision
+from gnnserve_worker.repository.repository import Repository
+from gnnserve_worker.serving.inference import Inference, infer_batch
+
+NODES, WIDTH = 200, 9
+INFORMATIVE = (2, 5, 7)
+CLASSES = (3, 7, 100)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def short_profiles() -> Iterator[None]:
+    """Two rounds instead of seconds of them: what is measured here is never asserted."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(profile_module, "_ROUNDS", (2, 2))
+        yield
+
+
+@dataclass(frozen=True)
+class Generated:
+    service: GNNService
+    repository: Repository
+    manifest: RevisionManifest
+    loaded: LoadedRevision
+    graph: GraphData
+    stages: list[str]
+
+    def weights(self, variant: str) -> Tensors:
+        folder = self.repository.folder / "revisions" / self.manifest.revision
+        return safetensors.numpy.load_file(folder / "variants" / variant / "weights.safetensors")
+
+
+def _service(path: Path, **parts: Any) -> GNNService:
+    model = {"hidden": 8, "fanouts": [4, 3], **parts.pop("model", {})}
+    model["training"] = {"epochs": 3, "batchSize": 64, **model.get("training", {})}
+    pruning = {"factors": [1, 2, 4], **parts.pop("pruning", {})}
+    return service_of(path.as_uri(), model=model, variants={"pruning": pruning}, **parts)
+
+
+def _data(**changes: Any) -> GraphData:
+    return planted_graph(INFORMATIVE, nodes=NODES, columns=WIDTH, **{"classes": CLASSES, **changes})
+
+
+def _generate(folder: Path, data: GraphData, **parts: Any) -> Generated:
+    path = write_npz(folder / "graph.npz", npz_arrays(data))
+    service, repository = _service(path, **parts), Repository(folder / "repository", "default", "tiny")
+    reports: list[Progress] = []
+    manifest = generate(service, repository, reports.append)
+    stages = list(dict.fromkeys(report.stage for report in reports))
+    graph = load_source(service.spec.graph.source)
+    return Generated(service, repository, manifest, repository.load(manifest.revision), graph, stages)
+
+
+@pytest.fixture(scope="module")
+def generated(tmp_path_factory: pytest.TempPathFactory) -> Generated:
+    return _generate(tmp_path_factory.mktemp("generated"), _data())
+
+
+def _full(loaded: LoadedRevision, variant: str, nodes: np.ndarray) -> np.ndarray:
+    """Scores with every neighbour taken, so that no draw is involved."""
+    whole = replace(loaded, network=_with_all_neighbours(loaded))
+    return infer_batch(whole, variant, nodes, key=0).scores
+
+
+def _with_all_neighbours(loaded: LoadedRevision) -> Any:
+    return msgspec.structs.replace(loaded.network, fanouts=tuple(-1 for _ in loaded.network.fanouts))
+
+
+# --- what is published
+
+
+def test_the_revision_is_published_under_its_recipe_and_graph(generated: Generated) -> None:
+    recipe, digest = generated.service.spec.recipe(), source_digest(generated.service.spec.graph.source)
+
+    assert (generated.manifest.recipe, generated.manifest.graph) == (recipe, digest)
+    assert generated.repository.find(recipe, digest) == generated.manifest
+    assert generated.manifest.scope == "Inductive"
+
+
+def test_widths_are_the_features_divided_by_the_factor_rounded_down(generated: Generated) -> None:
+    assert {name: variant.columns for name, variant in generated.loaded.variants.items()} == {"x1": 9, "x2": 4, "x4": 2}
+
+
+def test_the_ranking_is_a_permutation_of_the_sources_columns(generated: Generated) -> None:
+    ranking = generated.manifest.ranking
+
+    assert sorted(ranking.columns) == list(range(WIDTH))
+    assert ranking.method == "Lasso"
+    assert ranking.settings["epochs"] == 200
+
+
+def test_the_table_holds_the_scaled_features_in_rank_order(generated: Generated) -> None:
+    """So the columns of every variant are a prefix of the next wider one's."""
+    scaled = normalize(generated.graph.features, Normalization.AUTO, generated.graph.splits.train)
+
+    np.testing.assert_array_equal(
+        generated.loaded.table.values, np.asarray(scaled)[:, list(generated.manifest.ranking.columns)]
+    )
+
+
+def test_the_graph_is_published_with_the_sources_own_labels(generated: Generated) -> None:
+    loaded = generated.loaded
+
+    assert loaded.classes == CLASSES
+    np.testing.assert_array_equal(loaded.graph.indices, generated.graph.graph.indices)
+    np.testing.assert_array_equal(loaded.labels, generated.graph.labels)
+    np.testing.assert_array_equal(loaded.splits.test, generated.graph.splits.test)
+
+
+def test_the_network_is_the_manifests(generated: Generated) -> None:
+    network = generated.manifest.network
+
+    assert (network.architecture, network.hidden, network.fanouts, network.classes) == ("GraphSAGE", 8, (4, 3), 3)
+
+
+def _retrain(generated: Generated, columns: np.ndarray | None = None) -> Any:
+    """The module that generation trained, trained once more."""
+    spec, graph = generated.service.spec, generated.graph
+    scaled = normalize(graph.features, Normalization.AUTO, graph.splits.train)
+    data = training_set(graph.graph, graph.labels, 3, graph.splits, Scope.INDUCTIVE)
+    return train(data, scaled if columns is None else keep_columns(scaled, columns), spec.model).module
+
+
+def test_x1_is_the_trained_master_with_its_columns_in_rank_order(generated: Generated) -> None:
+    ranked = np.array(generated.manifest.ranking.columns)
+
+    expected = reorder_columns(to_tensors(_retrain(generated)), ranked)
+
+    weights = generated.weights("x1")
+    assert weights.keys() == expected.keys()
+    for key, tensor in expected.items():
+        np.testing.assert_array_equal(weights[key], tensor)
+
+
+@pytest.mark.parametrize(("variant", "columns"), [("x2", 4), ("x4", 2)])
+def test_a_pruned_variant_is_trained_anew_on_its_columns(generated: Generated, variant: str, columns: int) -> None:
+    kept = np.array(generated.manifest.ranking.columns[:columns])
+
+    expected = to_tensors(_retrain(generated, kept))
+
+    for key, tensor in generated.weights(variant).items():
+        np.testing.assert_array_equal(tensor, expected[key])
+    assert not np.allclose(
+        generated.weights(variant)["convs.0.lin_l.weight"], generated.weights("x1")["convs.0.lin_l.weight"][:, :columns]
+    )
+
+
+def test_served_scores_of_x1_equal_the_trained_modules(generated: Generated) -> None:
+    module, nodes = _retrain(generated), np.arange(NODES)
+    scaled = np.asarray(normalize(generated.graph.features, Normalization.AUTO, generated.graph.splits.train))
+
+    served = _full(generated.loaded, "x1", nodes)
+
+    assert_close(served, scores_of(module, scaled, edges_of_graph(generated.graph.graph)))
+
+
+@pytest.mark.parametrize(("variant", "columns"), [("x1", 9), ("x2", 4), ("x4", 2)])
+def test_published_weights_load_into_a_users_pyg_model(generated: Generated, variant: str, columns: int) -> None:
+    module = build_module(generated.service.spec.model, columns, 3).eval()
+    module.load_state_dict({key: torch.from_numpy(value) for key, value in generated.weights(variant).items()})
+
+    served = _full(generated.loaded, variant, np.arange(NODES))
+
+    features = np.ascontiguousarray(generated.loaded.table.values[:, :columns])
+    assert_close(served, scores_of(module, features, edges_of_graph(generated.graph.graph)))
+
+
+# --- the profile
+
+
+def test_the_profile_measures_every_variant_at_all_three_batch_sizes(generated: Generated) -> None:
+    profile = generated.manifest.profile
+
+    assert profile.metric == "accuracy"
+    assert [(v.name, v.factor, v.columns) for v in profile.variants] == [("x1", 1, 9), ("x2", 2, 4), ("x4", 4, 2)]
+    for variant in profile.variants:
+        assert [point.seeds for point in variant.latency] == [1, 32, 1024]
+        for point in variant.latency:
+            assert 0 < point.p50_ms <= point.p99_ms
+            assert min(point.sample_ms, point.gather_ms, point.compute_ms, point.mean_ms) > 0
+            assert point.runs == 2
+
+
+def test_latency_is_measured_on_validation_nodes_and_variants_take_turns(
+    generated: Generated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[tuple[str, frozenset[int]]] = []
+
+    def recording(revision: LoadedRevision, variant: str, seeds: np.ndarray, key: int) -> Inference:
+        calls.append((variant, frozenset(seeds.tolist())))
+        return infer_batch(revision, variant, seeds, key)
+
+    loaded = replace(generated.loaded, splits=replace(generated.loaded.splits, test=np.zeros(0, dtype=np.int64)))
+    sizes = {name: GeneratedVariant(int(name[1:]), 1) for name in loaded.variants}
+    monkeypatch.setattr(profile_module, "infer_batch", recording)
+
+    measure_profile(loaded, sizes, lambda _done, _total: None)
+
+    validation = set(loaded.splits.validation.tolist())
+    assert all(seeds <= validation for _, seeds in calls)
+    assert [name for name, _ in calls[:6]] == ["x1", "x2", "x4"] * 2
+    # A round puts the same nodes to every variant.
+    assert len({seeds for _, seeds in calls[6:9]}) == 1
+
+
+def test_accuracies_are_those_of_what_is_served(generated: Generated) -> None:
+    loaded = generated.loaded
+    for variant in generated.manifest.profile.variants:
+        for nodes, claimed in (
+            (loaded.splits.validation, variant.validation_accuracy),
+            (loaded.splits.test, variant.test_accuracy),
+        ):
+            scores = infer_batch(loaded, variant.name, nodes, key=0).scores
+            assert claimed == evaluate(scores, loaded.labels[nodes])
+
+
+def test_bytes_per_batch_shrink_with_the_columns(generated: Generated) -> None:
+    """Every variant was measured on the same draws."""
+    for points in zip(*(variant.latency for variant in generated.manifest.profile.variants), strict=True):
+        full, *pruned = (point.gathered_bytes for point in points)
+        assert [bytes_ * 9 for bytes_ in pruned] == pytest.approx([full * 4, full * 2], rel=1e-3)
+
+
+def test_sizes_are_those_of_the_files(generated: Generated) -> None:
+    for variant in generated.manifest.profile.variants:
+        file = generated.manifest.files[f"variants/{variant.name}/weights.safetensors"]
+        assert variant.size_bytes == file.bytes
+        assert variant.memory_bytes == file.bytes + NODES * variant.columns * 4
+
+
+def test_a_graph_without_test_split_has_no_test_accuracy(tmp_path: Path) -> None:
+    data = _data()
+    data = replace(data, splits=replace(data.splits, test=np.zeros(0, dtype=np.int64)))
+
+    profile = _generate(tmp_path, data, pruning={"factors": [1]}).manifest.profile
+
+    assert profile.variants[0].test_accuracy is None
+
+
+# --- a second time
+
+
+def test_progress_tells_every_step_in_order(generated: Generated) -> None:
+    assert generated.stages == [
+        "load torch", "import graph", "train x1", "rank by Lasso", "train x2", "train x4", "profile",
+    ]  # fmt: skip
+
+
+def test_progress_of_every_stage_ends_complete(tmp_path: Path) -> None:
+    path = write_npz(tmp_path / "graph.npz", npz_arrays(_data()))
+    reports: list[Progress] = []
+
+    generate(_service(path), Repository(tmp_path / "repository", "default", "tiny"), reports.append)
+
+    last = {report.stage: report for report in reports}
+    assert all(report.done == report.total for report in last.values())
+    assert last["train x2"].total == 3
+    assert last["train x2"].detail.startswith("validation 0.")
+
+
+def test_a_second_call_returns_the_published_revision_without_work(generated: Generated) -> None:
+    reports: list[Progress] = []
+
+    again = generate(generated.service, generated.repository, reports.append)
+
+    assert again == generated.manifest
+    assert reports == []
+
+
+def test_a_second_start_imports_neither_torch_nor_scikit_learn(generated: Generated) -> None:
+    script = """
+import sys
+from pathlib import Path
+from gnnserve_api.gnnservice import GNNService
+from gnnserve_worker.generation.pipeline import generate
+from gnnserve_worker.repository.repository import Repository
+service = GNNService.model_validate_json(sys.stdin.read())
+print(generate(service, Repository(Path(sys.argv[1]), "default", "tiny")).revision)
+print(sorted({name.split(".")[0] for name in sys.modules} & {"torch", "torch_geometric", "sklearn"}))
+"""
+    root = generated.repository.folder.parent.parent
+
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(root)],
+        input=generated.service.model_dump_json(by_alias=True),
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+    assert done.stdout.splitlines() == [generated.manifest.revision, "[]"], done.stderr
+
+
+def test_another_objective_generates_nothing_anew(generated: Generated) -> None:
+    parts = generated.service.model_dump(by_alias=True)
+    parts["spec"]["objective"] = {"latencyMs": 3}
+
+    again = generate(GNNService.model_validate(parts), generated.repository)
+
+    assert again == generated.manifest
+
+
+def test_a_changed_graph_file_is_generated_anew_and_the_old_revision_stays(tmp_path: Path) -> None:
+    first = _generate(tmp_path, _data(), pruning={"factors": [1]})
+
+    second = _generate(tmp_path, _data(seed=1), pruning={"factors": [1]})
+
+    assert second.manifest.recipe == first.manifest.recipe
+    assert second.manifest.revision != first.manifest.revision
+    assert [m.revision for m in second.repository.revisions()] == [second.manifest.revision, first.manifest.revision]
+
+
+def _tensor_digests(generated: Generated) -> dict[str, str]:
+    return {name: entry.sha256 for name, entry in generated.manifest.files.items()}
+
+
+def test_equal_seeds_generate_equal_files(tmp_path: Path, generated: Generated) -> None:
+    assert _tensor_digests(_generate(tmp_path, _data())) == _tensor_digests(generated)
+
+
+def test_another_seed_generates_other_weights(tmp_path: Path, generated: Generated) -> None:
+    other = _generate(tmp_path, _data(), model={"training": {"seed": 1}})
+
+    assert not np.allclose(other.weights("x1")["convs.1.lin_l.weight"], generated.weights("x1")["convs.1.lin_l.weight"])
+
+
+# --- other manifests
+
+
+@pytest.mark.parametrize(
+    ("changes", "parts"),
+    [
+        pytest.param({}, {"pruning": {"method": "Random"}}, id="Random"),
+        pytest.param({}, {"pruning": {"method": "Greedy"}}, id="Greedy"),
+        pytest.param({}, {"model": {"architecture": "GIN"}}, id="GIN"),
+        pytest.param({"multi_label": True, "classes": None}, {}, id="several labels per node"),
+        pytest.param({"sparse": True}, {}, id="sparse features"),
+        pytest.param({"sparse": True}, {"model": {"architecture": "GIN"}}, id="sparse features with GIN"),
+        pytest.param({}, {"model": {"fanouts": [-1, -1]}}, id="the full neighbourhood"),
+        pytest.param({}, {"model": {"fanouts": [3]}}, id="one layer"),
+        pytest.param({}, {"model": {"fanouts": [3, 2, 2, 2]}}, id="four layers"),
+        pytest.param({}, {"model": {"training": {"scope": "Transductive"}}}, id="transductive"),
+        pytest.param({}, {"normalization": "Disabled"}, id="features as they are"),
+        pytest.param({}, {"pruning": {"factors": [9, 1, 3]}}, id="factors in any order, down to one column"),
+    ],
+)  # fmt: skip
+def test_every_kind_of_manifest_is_generated_and_served(
+    tmp_path: Path, changes: dict[str, Any], parts: dict[str, Any]
+) -> None:
+    made = _generate(tmp_path, _data(**changes), **parts)
+
+    factors = sorted(made.service.spec.variants.pruning.factors)
+    assert list(made.loaded.variants) == [f"x{factor}" for factor in factors]
+    assert [variant.columns for variant in made.loaded.variants.values()] == [WIDTH // factor for factor in factors]
+    assert sorted(made.manifest.ranking.columns) == list(range(WIDTH))
+    assert made.manifest.ranking.method == made.service.spec.variants.pruning.method
+    assert made.manifest.profile.metric == ("f1Micro" if changes.get("multi_label") else "accuracy")
+    for variant in made.manifest.profile.variants:
+        validation = made.loaded.splits.validation
+        scores = infer_batch(made.loaded, variant.name, validation, key=0).scores
+        assert np.isfinite(scores).all()
+        assert variant.validation_accuracy == evaluate(scores, made.loaded.labels[validation])
+
+
+def test_the_scope_is_recorded_and_decides_what_features_are_scaled_by(tmp_path: Path) -> None:
+    made = _generate(tmp_path, _data(), model={"training": {"scope": "Transductive"}}, pruning={"factors": [1]})
+
+    assert made.manifest.scope == "Transductive"
+    assert np.abs(made.loaded.table.values.mean(axis=0)).max() < 1e-5
+
+
+def test_multi_label_scores_are_served_one_per_class(tmp_path: Path) -> None:
+    made = _generate(tmp_path, _data(multi_label=True, classes=None), pruning={"factors": [1]})
+
+    assert made.loaded.multi_label
+    assert made.loaded.classes == (0, 1, 2)
+    assert infer_batch(made.loaded, "x1", np.array([0, 1]), key=0).scores.shape == (2, 3)
+
+
+def test_factors_without_one_rank_by_a_master_that_is_not_served(tmp_path: Path) -> None:
+    made = _generate(tmp_path, _data(), pruning={"factors": [4, 2], "method": "Greedy"})
+
+    assert list(made.loaded.variants) == ["x2", "x4"]
+    assert made.loaded.table.values.shape == (NODES, 4)
+    assert "train master" in made.stages
+    assert "train x1" not in made.stages
+
+
+def test_random_without_factor_one_trains_no_master(tmp_path: Path) -> None:
+    made = _generate(tmp_path, _data(), pruning={"factors": [2], "method": "Random"})
+
+    assert made.stages == ["load torch", "import graph", "train x2", "profile"]
+
+
+def test_pruned_sets_of_columns_are_nested_whatever_the_factors(tmp_path: Path) -> None:
+    made = _generate(tmp_path, _data(), pruning={"factors": [1, 2, 3, 9]})
+
+    ranked = made.manifest.ranking.columns
+    kept = [set(ranked[: variant.columns]) for variant in made.loaded.variants.values()]
+    assert all(narrower < wider for wider, narrower in pairwise(kept))
+
+
+# --- what is refused
+
+
+def _assert_nothing_published(repository: Repository) -> None:
+    assert repository.revisions() == []
+    assert not list(repository.folder.rglob("*.npy"))
+
+
+def test_a_factor_larger_than_the_features_is_refused_before_training(tmp_path: Path) -> None:
+    path = write_npz(tmp_path / "graph.npz", npz_arrays(_data()))
+    repository = Repository(tmp_path / "repository", "default", "tiny")
+    reports: list[Progress] = []
+
+    with pytest.raises(
+        InputError, match=r"spec\.variants\.pruning\.factors\[1\]: 10 is larger than the graph's 9 features"
+    ):
+        generate(_service(path, pruning={"factors": [1, 10]}), repository, reports.append)
+
+    assert not [report for report in reports if report.stage.startswith("train")]
+    _assert_nothing_published(repository)
+
+
+def test_sparse_features_are_not_standardized(tmp_path: Path) -> None:
+    path = write_npz(tmp_path / "graph.npz", npz_arrays(_data(sparse=True)))
+    repository = Repository(tmp_path / "repository", "default", "tiny")
+
+    with pytest.raises(InputError, match=r"spec\.graph\.normalization: is Standardize"):
+        generate(_service(path, normalization="Standardize"), repository)
+
+    _assert_nothing_published(repository)
+
+
+def test_a_missing_file_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    repository = Repository(tmp_path / "repository", "default", "tiny")
+
+    with pytest.raises(InputError, match=r"cannot read .*none\.npz"):
+        generate(_service(tmp_path / "none.npz"), repository)
+
+    assert not (tmp_path / "repository").exists()
+
+
+def test_a_malformed_graph_publishes_nothing(tmp_path: Path) -> None:
+    arrays = npz_arrays(_data())
+    arrays["features"] = np.where(arrays["features"] > 3, np.nan, arrays["features"])
+    repository = Repository(tmp_path / "repository", "default", "tiny")
+
+    with pytest.raises(InputError, match="expected a finite float32"):
+        generate(_service(write_npz(tmp_path / "graph.npz", arrays)), repository)
+
+    _assert_nothing_published(repository)
+
+
+def test_a_failure_while_profiling_leaves_no_revision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise MemoryError("out of memory while profiling")
+
+    path = write_npz(tmp_path / "graph.npz", npz_arrays(_data()))
+    repository = Repository(tmp_path / "repository", "default", "tiny")
+    monkeypatch.setattr(variants_module, "measure_profile", fail)
+    with pytest.raises(MemoryError):
+        generate(_service(path, pruning={"factors": [1]}), repository)
+    assert repository.revisions() == []
+
+    monkeypatch.undo()
+    assert generate(_service(path, pruning={"factors": [1]}), repository) == repository.revisions()[0]

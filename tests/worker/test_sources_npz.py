@@ -1,0 +1,426 @@
+"""Graph files: what is read, and how each malformed one is refused by file, array, value and remedy."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from tests.support.graphs import npz_arrays, planted_graph, write_npz
+
+from gnnserve_api.errors import InputError
+from gnnserve_api.gnnservice import GraphSource, NpzSource
+from gnnserve_worker.graph.sources.load import load_source, source_digest
+from gnnserve_worker.graph.store import GraphData
+
+NODES = 5
+Arrays = dict[str, np.ndarray]
+
+
+def _dense() -> Arrays:
+    return {
+        "indptr": np.array([0, 2, 3, 3, 5, 6]),
+        "indices": np.array([1, 4, 0, 0, 3, 2], dtype=np.int32),
+        "features": np.arange(NODES * 3, dtype=np.float32).reshape(NODES, 3),
+        "labels": np.array([0, 1, 2, 1, 0]),
+        "train_mask": np.array([1, 1, 0, 0, 0], dtype=bool),
+        "val_mask": np.array([0, 0, 1, 0, 0], dtype=bool),
+        "test_mask": np.array([0, 0, 0, 1, 1], dtype=bool),
+    }
+
+
+def _sparse() -> Arrays:
+    arrays = _dense()
+    del arrays["features"]
+    return arrays | {
+        "feat_indptr": np.array([0, 1, 1, 2, 3, 4]),
+        "feat_indices": np.array([2, 0, 1, 3], dtype=np.int32),
+        "feat_data": np.array([1, 2, 3, 4], dtype=np.float32),
+        "feat_shape": np.array([NODES, 4]),
+    }
+
+
+def _multi_label() -> Arrays:
+    return _dense() | {"labels": np.array([[1, 0], [0, 1], [1, 1], [0, 0], [1, 0]], dtype=np.uint8)}
+
+
+def _source(path: Path, sha256: str | None = None) -> GraphSource:
+    return GraphSource(npz=NpzSource(uri=path.as_uri(), sha256=sha256))
+
+
+def _load(tmp_path: Path, arrays: Arrays) -> GraphData:
+    return load_source(_source(write_npz(tmp_path / "graph.npz", arrays)))
+
+
+# --- what is read
+
+
+def test_a_dense_graph_is_read_as_it_is_written(tmp_path: Path) -> None:
+    arrays = _dense()
+
+    data = _load(tmp_path, arrays)
+
+    np.testing.assert_array_equal(data.graph.indptr, arrays["indptr"])
+    np.testing.assert_array_equal(data.graph.indices, arrays["indices"])
+    np.testing.assert_array_equal(data.features, arrays["features"])
+    np.testing.assert_array_equal(data.labels, arrays["labels"])
+    assert data.classes == (0, 1, 2)
+    assert [ids.tolist() for ids in (data.splits.train, data.splits.validation, data.splits.test)] == [
+        [0, 1],
+        [2],
+        [3, 4],
+    ]
+    assert data.source == (tmp_path / "graph.npz").as_uri()
+    assert not data.multi_label
+
+
+def test_sparse_features_stay_sparse(tmp_path: Path) -> None:
+    data = _load(tmp_path, _sparse())
+
+    assert isinstance(data.features, sp.csr_array)
+    assert data.features.toarray().tolist() == [[0, 0, 1, 0], [0, 0, 0, 0], [2, 0, 0, 0], [0, 3, 0, 0], [0, 0, 0, 4]]
+
+
+@pytest.mark.parametrize("change", [
+    pytest.param(lambda a: a | {"indptr": a["indptr"].astype(np.int32), "indices": a["indices"].astype(np.int64)},
+                 id="other integer widths"),
+    pytest.param(lambda a: a | {"indptr": a["indptr"].astype(np.uint64), "indices": a["indices"].astype(np.uint16)},
+                 id="unsigned integers"),
+    pytest.param(lambda a: a | {"features": a["features"].astype(np.float64)}, id="double precision features"),
+    pytest.param(lambda a: a | {"features": a["features"].astype(np.int64)}, id="integer features"),
+    pytest.param(lambda a: a | {"features": np.asfortranarray(a["features"])}, id="features in Fortran order"),
+    pytest.param(lambda a: a | {"labels": a["labels"].astype(np.int16)}, id="short labels"),
+    pytest.param(lambda a: a | {"unused": np.array(["a", "b"])}, id="arrays of no concern"),
+])  # fmt: skip
+def test_other_types_give_the_same_graph(tmp_path: Path, change: Callable[[Arrays], Arrays]) -> None:
+    data = _load(tmp_path, change(_dense()))
+
+    assert (data.graph.indptr.dtype, data.graph.indices.dtype) == (np.int64, np.int32)
+    assert (data.features.dtype, data.labels.dtype) == (np.float32, np.int64)
+    assert isinstance(data.features, np.ndarray)
+    assert data.features.flags.c_contiguous
+    np.testing.assert_array_equal(data.graph.indptr, _dense()["indptr"])
+    np.testing.assert_array_equal(data.graph.indices, _dense()["indices"])
+    np.testing.assert_array_equal(data.features, _dense()["features"])
+
+
+def test_compressed_files_are_read(tmp_path: Path) -> None:
+    np.savez_compressed(tmp_path / "graph.npz", **_dense())
+
+    assert load_source(_source(tmp_path / "graph.npz")).graph.nodes == NODES
+
+
+def test_labels_keep_the_sources_own_numbers(tmp_path: Path) -> None:
+    data = _load(tmp_path, _dense() | {"labels": np.array([100, 3, 7, 3, 100])})
+
+    assert data.classes == (3, 7, 100)
+    assert data.labels.tolist() == [2, 0, 1, 0, 2]
+
+
+def test_unlabelled_nodes_are_kept_and_leave_the_splits(tmp_path: Path) -> None:
+    """As in citeseer, whose test split holds isolated nodes without label."""
+    data = _load(tmp_path, _dense() | {"labels": np.array([-1, 1, 0, -1, 0])})
+
+    assert data.graph.nodes == NODES
+    assert data.labels.tolist() == [-1, 1, 0, -1, 0]
+    assert [ids.tolist() for ids in (data.splits.train, data.splits.validation, data.splits.test)] == [[1], [2], [4]]
+
+
+def test_an_unlabelled_node_in_two_splits_is_no_error(tmp_path: Path) -> None:
+    arrays = _dense() | {"labels": np.array([0, 1, 2, 1, -1])}
+    arrays["train_mask"][4] = True
+
+    assert _load(tmp_path, arrays).splits.train.tolist() == [0, 1]
+
+
+def test_an_empty_test_split_is_allowed(tmp_path: Path) -> None:
+    data = _load(tmp_path, _dense() | {"test_mask": np.zeros(NODES, dtype=bool)})
+
+    assert len(data.splits.test) == 0
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int64, np.bool_])
+def test_a_matrix_of_labels_is_multi_label(tmp_path: Path, dtype: type[np.generic]) -> None:
+    data = _load(tmp_path, _multi_label() | {"labels": _multi_label()["labels"].astype(dtype)})
+
+    assert data.multi_label
+    assert data.classes == (0, 1)
+    assert data.labels.dtype == np.uint8
+    np.testing.assert_array_equal(data.labels, _multi_label()["labels"])
+
+
+def test_masks_that_overlap_none_may_leave_nodes_out(tmp_path: Path) -> None:
+    data = _load(tmp_path, _dense() | {"test_mask": np.array([0, 0, 0, 1, 0], dtype=bool)})
+
+    assert data.splits.test.tolist() == [3]
+
+
+@pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
+def test_a_graph_survives_the_round_trip(tmp_path: Path, sparse: bool) -> None:
+    planted = planted_graph((1, 2, 3), nodes=50, sparse=sparse, classes=(4, 5, 9))
+
+    data = _load(tmp_path, npz_arrays(planted))
+
+    assert data.classes == (4, 5, 9)
+    np.testing.assert_array_equal(data.labels, planted.labels)
+    np.testing.assert_array_equal(data.graph.indices, planted.graph.indices)
+    np.testing.assert_array_equal(data.splits.validation, planted.splits.validation)
+
+
+@pytest.mark.parametrize("name", ["with space.npz", "ünïcode.npz", "per%cent.npz", "a#b.npz"])
+def test_uris_are_percent_decoded(tmp_path: Path, name: str) -> None:
+    path = write_npz(tmp_path / name, _dense())
+    source = _source(path)
+
+    assert source.npz is not None
+    assert " " not in source.npz.uri
+    assert load_source(source).graph.nodes == NODES
+
+
+# --- identity
+
+
+def test_equal_files_have_equal_digests_wherever_they_are(tmp_path: Path) -> None:
+    one = write_npz(tmp_path / "one.npz", _dense())
+    (tmp_path / "folder").mkdir()
+    other = Path(tmp_path / "folder" / "other.npz")
+    other.write_bytes(one.read_bytes())
+
+    assert source_digest(_source(one)) == source_digest(_source(other)) == load_source(_source(one)).digest
+
+
+def test_a_changed_file_has_another_digest(tmp_path: Path) -> None:
+    path = write_npz(tmp_path / "graph.npz", _dense())
+    before = source_digest(_source(path))
+
+    write_npz(path, _sparse())
+
+    assert source_digest(_source(path)) != before
+
+
+def test_a_pinned_file_is_read(tmp_path: Path) -> None:
+    path = write_npz(tmp_path / "graph.npz", _dense())
+
+    data = load_source(_source(path, hashlib.sha256(path.read_bytes()).hexdigest()))
+
+    assert data.graph.nodes == NODES
+
+
+def test_another_file_than_the_pinned_one_is_refused(tmp_path: Path) -> None:
+    path = write_npz(tmp_path / "graph.npz", _dense())
+    found = hashlib.sha256(path.read_bytes()).hexdigest()
+
+    with pytest.raises(
+        InputError, match=rf"spec\.graph\.source\.npz\.sha256: .*graph\.npz has SHA-256 {found}, expected {'0' * 64}"
+    ):
+        load_source(_source(path, "0" * 64))
+
+
+# --- files that are none
+
+
+def _missing(_: Path) -> None:
+    pass
+
+
+def _folder(path: Path) -> None:
+    path.mkdir()
+
+
+def _empty(path: Path) -> None:
+    path.touch()
+
+
+def _text(path: Path) -> None:
+    path.write_text("source target\n1 2\n")
+
+
+def _truncated(path: Path) -> None:
+    write_npz(path, _dense())
+    path.write_bytes(path.read_bytes()[:-40])
+
+
+def _half(path: Path) -> None:
+    write_npz(path, _dense())
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def _altered(path: Path) -> None:
+    write_npz(path, _dense())
+    data = bytearray(path.read_bytes())
+    at = data.index(_dense()["features"].tobytes())
+    data[at] ^= 1
+    path.write_bytes(data)
+
+
+def _broken_compression(path: Path) -> None:
+    np.savez_compressed(path, **_dense() | {"features": np.random.default_rng(0).random((NODES, 500))})
+    with zipfile.ZipFile(path) as archive:
+        member = archive.getinfo("features.npy")
+    data = bytearray(path.read_bytes())
+    start = member.header_offset + 200
+    data[start : start + 400] = b"\xff" * 400
+    path.write_bytes(data)
+
+
+def _single_array(path: Path) -> None:
+    with path.open("wb") as file:
+        np.save(file, np.arange(3))
+
+
+def _member_without_header(path: Path) -> None:
+    arrays = _dense()
+    del arrays["labels"]
+    write_npz(path, arrays)
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("labels", "0 1 2 1 0")
+
+
+def _objects(path: Path) -> None:
+    write_npz(path, _dense() | {"labels": np.array([0, 1, None, 1, 0], dtype=object)})
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        pytest.param(_missing, r"cannot read .*graph\.npz: No such file or directory; check the path", id="missing"),
+        pytest.param(_folder, r"cannot read .*graph\.npz: Is a directory", id="a folder"),
+        pytest.param(_empty, r"graph\.npz is not a readable \.npz file", id="empty"),
+        pytest.param(_text, r"graph\.npz is not a readable \.npz file", id="text"),
+        pytest.param(_truncated, r"graph\.npz is not a readable \.npz file", id="truncated at the end"),
+        pytest.param(_half, r"graph\.npz is not a readable \.npz file", id="half a file"),
+        pytest.param(_altered, r"not a readable \.npz file: Bad CRC-32 for file 'features\.npy'", id="one altered bit"),
+        pytest.param(_broken_compression, r"graph\.npz is not a readable \.npz file", id="damaged compressed data"),
+        pytest.param(_single_array, r"it holds a single array", id="an .npy file under another name"),
+        pytest.param(_member_without_header, r"labels is not an array", id="a member that is no array"),
+        pytest.param(
+            _objects, r"labels: Object arrays cannot be loaded .*; write it with numpy\.savez, without object arrays",
+            id="pickled objects",
+        ),
+    ],
+)  # fmt: skip
+def test_a_file_that_cannot_be_read_is_refused_by_name(
+    tmp_path: Path, make: Callable[[Path], None], message: str
+) -> None:
+    path = tmp_path / "graph.npz"
+    make(path)
+
+    with pytest.raises(InputError, match=rf"^spec\.graph\.source\.npz\.uri: .*{message}"):
+        load_source(_source(path))
+
+
+# --- arrays that do not fit
+
+
+def _with(make: Callable[[], Arrays] = _dense, /, **changes: Any) -> Callable[[], Arrays]:
+    return lambda: make() | {name: np.asarray(value) for name, value in changes.items()}
+
+
+def _set(name: str, at: Any, value: Any, make: Callable[[], Arrays] = _dense) -> Callable[[], Arrays]:
+    def spoil() -> Arrays:
+        arrays = make()
+        arrays[name][at] = value
+        return arrays
+
+    return spoil
+
+
+def _less(name: str, make: Callable[[], Arrays] = _dense) -> Callable[[], Arrays]:
+    return lambda: {key: array for key, array in make().items() if key != name}
+
+
+MALFORMED = [
+    *(
+        pytest.param(_less(name), name, rf"is missing; the file has .*add '{name}'", id=f"{name} is missing")
+        for name in ("indptr", "indices", "features", "labels", "train_mask", "val_mask", "test_mask")
+    ),
+    *(
+        pytest.param(_less(name, _sparse), name, "is missing", id=f"{name} is missing")
+        for name in ("feat_indptr", "feat_indices", "feat_data", "feat_shape")
+    ),
+    pytest.param(_with(indptr=[0.0, 2, 3, 3, 5, 6]), "indptr", r"is float64 with shape \[6\], expected integers",
+                 id="row offsets are floats"),
+    pytest.param(_with(indptr=[[0, 6]]), "indptr", r"shape \[1, 2\], expected .* 1 dimension",
+                 id="offsets are a matrix"),
+    pytest.param(_with(indptr=[0]), "indptr", r"must start at 0 and end at 6", id="offsets of no node"),
+    pytest.param(_with(indptr=np.zeros(0, dtype=int)), "indptr", r"has 0 entries", id="no offsets"),
+    pytest.param(_set("indptr", 0, 1), "indptr", r"must start at 0 and end at 6.*first \[1\]", id="offsets start late"),
+    pytest.param(_set("indptr", -1, 7), "indptr", r"last \[7\]", id="offsets end beyond the neighbours"),
+    pytest.param(_set("indptr", 2, 1), r"indptr\[2\]", r"is 1, less than the entry before it, 2",
+                 id="offsets fall"),
+    pytest.param(_set("indices", 3, NODES), r"indices\[3\]", r"is 5, expected 0 to 4",
+                 id="a neighbour beyond the graph"),
+    pytest.param(_set("indices", 1, -2), r"indices\[1\]", r"is -2, expected 0 to 4", id="a negative neighbour"),
+    pytest.param(_with(indices=np.zeros(6, dtype=bool)), "indices", r"is bool", id="neighbours are truth values"),
+    pytest.param(_set("features", (2, 1), np.nan), r"features\[2, 1\]", r"is nan, expected a finite float32 \(1 such",
+                 id="a feature is NaN"),
+    pytest.param(_set("features", (0, 0), -np.inf), r"features\[0, 0\]", r"is -inf", id="a feature is infinite"),
+    pytest.param(_with(features=np.full((NODES, 2), 1e300)), r"features\[0, 0\]", r"is 1e\+300, expected a finite "
+                 r"float32 \(10 such values\)", id="features that float32 cannot hold"),
+    pytest.param(_with(features=np.zeros((4, 3))), "features", r"have 4 rows, but the graph has 5 nodes",
+                 id="a feature row is missing"),
+    pytest.param(_with(features=np.zeros((NODES, 0))), "features", r"have no columns", id="features without columns"),
+    pytest.param(_with(features=np.zeros(NODES)), "features", r"shape \[5\], expected .* 2 dimension",
+                 id="features are a vector"),
+    pytest.param(_with(features=np.zeros((NODES, 2), dtype=complex)), "features", r"is complex128",
+                 id="features are complex"),
+    pytest.param(_with(features=[["a", "b"]] * NODES), "features", r"is <U1", id="features are text"),
+    pytest.param(_with(_sparse, feat_shape=[NODES]), "feat_shape", r"is \[5\], expected \[nodes, columns\]",
+                 id="a shape of one number"),
+    pytest.param(_with(_sparse, feat_shape=[NODES, -4]), "feat_shape", r"is \[5, -4\]", id="a negative width"),
+    pytest.param(_with(_sparse, feat_shape=[6, 4]), "feat_shape", r"says 6 rows, but feat_indptr has 5",
+                 id="a shape of more rows"),
+    pytest.param(_set("feat_indices", 1, 4, _sparse), r"feat_indices\[1\]", r"is 4, expected 0 to 3",
+                 id="a column beyond the shape"),
+    pytest.param(_set("feat_indptr", 3, 0, _sparse), r"feat_indptr\[3\]", r"is 0, less than the entry before",
+                 id="feature offsets fall"),
+    pytest.param(_with(_sparse, feat_data=np.ones(3, dtype=np.float32)), "feat_data", r"has 3 entries, expected 4",
+                 id="a value is missing"),
+    pytest.param(_set("feat_data", 2, np.nan, _sparse), r"feat_data\[2\]", r"is nan", id="a sparse value is NaN"),
+    pytest.param(_with(_sparse, feat_indptr=[0, 4], feat_shape=[1, 4]), "features", r"have 1 rows",
+                 id="one sparse row"),
+    pytest.param(_set("labels", 3, -5), r"labels\[3\]", r"is -5, expected a class of 0 or more, or -1",
+                 id="a label below -1"),
+    pytest.param(_with(labels=[0.0, 1, 2, 1, 0]), "labels", r"is float64", id="labels are floats"),
+    pytest.param(_with(labels=[0, 1, 2]), "labels", r"has 3 entries, but the graph has 5 nodes",
+                 id="labels are missing"),
+    pytest.param(_with(labels=[0] * NODES), "labels", r"have 1 distinct classes, expected 2 to", id="one class"),
+    pytest.param(_with(labels=[-1] * NODES), "labels", r"have 0 distinct classes", id="no label at all"),
+    pytest.param(_with(labels=3), "labels", r"shape \[\]", id="labels are one number"),
+    pytest.param(_set("labels", (1, 1), 2, _multi_label), r"labels\[1, 1\]", r"is 2, expected 0 or 1",
+                 id="a multi-label entry is neither 0 nor 1"),
+    pytest.param(_with(labels=np.zeros((4, 2), dtype=np.uint8)), "labels", r"has 4 entries",
+                 id="a label row is missing"),
+    pytest.param(_with(labels=np.zeros((NODES, 0), dtype=np.uint8)), "labels", r"have no columns",
+                 id="no label columns"),
+    pytest.param(_with(labels=np.zeros((NODES, 2))), "labels", r"is float64", id="label matrix of floats"),
+    pytest.param(_with(train_mask=[1, 1, 0, 0, 0]), "train_mask", r"is int64 .*expected bool", id="a mask of integers"),
+    pytest.param(_with(val_mask=[True, False]), "val_mask", r"has 2 entries", id="a short mask"),
+    pytest.param(_set("val_mask", 1, True), "val_mask", r"shares 1 nodes with train_mask, the first is 1",
+                 id="training and validation overlap"),
+    pytest.param(_set("test_mask", 0, True), "test_mask", r"shares 1 nodes with train_mask",
+                 id="training and test overlap"),
+    pytest.param(_set("test_mask", 2, True), "test_mask", r"shares 1 nodes with val_mask",
+                 id="validation and test overlap"),
+    pytest.param(_with(train_mask=np.zeros(NODES, dtype=bool)), "train_mask", r"has no labelled node",
+                 id="no training node"),
+    pytest.param(_with(labels=[0, 1, -1, 1, 0]), "val_mask", r"has no labelled node", id="no labelled validation node"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("make", "array", "message"), MALFORMED)
+def test_a_malformed_array_is_refused_by_file_array_and_value(
+    tmp_path: Path, make: Callable[[], Arrays], array: str, message: str
+) -> None:
+    path = write_npz(tmp_path / "graph.npz", make())
+
+    with pytest.raises(InputError, match=rf"^{re.escape(str(path))}: {array}: .*{message}") as refusal:
+        load_source(_source(path))
+
+    assert refusal.value.remedy
