@@ -17,8 +17,9 @@ $(UV):
 	$(CACHE)/uv/bin/pip install --quiet uv
 
 .venv/installed: pyproject.toml | $(UV)
-	$(UV) venv --quiet --allow-existing --python 3.11 .venv
-	$(UV) pip install --quiet --compile-bytecode --python $(BIN)/python --group dev -e '.[all]'
+	@echo "Installing into .venv: about 6 GB, once; the last step compiles for half a minute."
+	@$(UV) venv --quiet --allow-existing --python 3.11 .venv
+	@$(UV) pip install --compile-bytecode --python $(BIN)/python --group dev -e '.[all]'
 	touch $@
 
 run: .venv/installed ## train, profile and serve examples/digits.yaml on http://127.0.0.1:8080
@@ -49,5 +50,5 @@ bench-generation: .venv/installed ## accuracies by graph, ranking and factor; ge
 bench-serving: .venv/installed ## latency and throughput of /v1/predict
 	$(BIN)/python -m benchmarks.serving $(if $(QUICK),--quick)
 
-clean: ## forget the environment and everything generated
-	rm -rf .venv build .mypy_cache .pytest_cache .ruff_cache .hypothesis .gnnserve
+clean: ## forget the environment and every trained revision under .gnnserve
+	rm -rf .venv build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache .gnnserve

@@ -67,7 +67,7 @@ class Profile(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields
         the smallest measured size its figure holds.
         """
         points = self.variant(name).latency
-        tails = [point.p50_ms * self._tail_ratio(i) for i, point in enumerate(points)]
+        tails = [point.p50_ms * self.tail_ratio(i) for i, point in enumerate(points)]
         if seeds <= points[0].seeds or len(points) == 1:
             return tails[0]
         upper = next((i for i, point in enumerate(points) if seeds <= point.seeds), len(points) - 1)
@@ -76,7 +76,7 @@ class Profile(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields
         slope = max(0.0, (tails[upper] - tails[upper - 1]) / (high.seeds - low.seeds))
         return tails[upper - 1] + slope * (seeds - low.seeds)
 
-    def _tail_ratio(self, size: int) -> float:
-        return statistics.median(
-            variant.latency[size].p99_ms / variant.latency[size].p50_ms for variant in self.variants
-        )
+    def tail_ratio(self, size: int) -> float:
+        """p99 over median at measured size number `size`: near 2 on a quiet machine, and no variant's own."""
+        points = [variant.latency[size] for variant in self.variants]
+        return statistics.median(point.p99_ms / point.p50_ms for point in points)

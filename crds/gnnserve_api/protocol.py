@@ -46,7 +46,7 @@ class PredictAnswer(msgspec.Struct, frozen=True, rename="camel"):
     variant: Annotated[str, Meta(description="The variant that answered.")]
     revision: Annotated[str, Meta(description="The revision that it belongs to.")]
     objective_met: Annotated[
-        bool, Meta(description="Whether this answer met the objective that held, its time on the worker included.")
+        bool, Meta(description="Whether the answer came within the latency that was asked for; true where none was.")
     ]
     labels: Annotated[
         list[int | list[int]] | UnsetType,

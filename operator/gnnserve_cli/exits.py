@@ -26,7 +26,7 @@ class ExitCode(IntEnum):
 MEANINGS = {
     ExitCode.OK: "done",
     ExitCode.FAILURE: "unexpected failure, of this program or inside the server",
-    ExitCode.BAD_INPUT: "bad input: usage, manifest, graph, or a request refused with 4xx",
+    ExitCode.BAD_INPUT: "bad input: usage, manifest, graph, or a request refused with another 4xx",
     ExitCode.REPOSITORY: "a repository is unfinished, altered or of a newer version",
     ExitCode.RESOURCE: "something is missing: a free port, disk space, a server that answers",
     ExitCode.OBJECTIVE_NOT_MET: "no variant can meet the objective, and --strict was given (422)",

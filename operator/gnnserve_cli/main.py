@@ -13,7 +13,7 @@ import sys
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from gnnserve_cli.commands.generate import generate
 from gnnserve_cli.commands.load import load
@@ -43,6 +43,22 @@ class Commands(TyperGroup):
                 typer.echo(f"error: {error}", err=True)
             raise typer.Exit(code) from None
         return answer
+
+    def get_help_option(self, ctx: Any) -> Any:
+        return _without_type(super().get_help_option(ctx))
+
+
+class Command(TyperCommand):
+    """Shows `--help` without `<bool>`, as the flags of every command are shown."""
+
+    def get_help_option(self, ctx: Any) -> Any:
+        return _without_type(super().get_help_option(ctx))
+
+
+def _without_type(flag: Any) -> Any:
+    if flag is not None:
+        flag.metavar = ""
+    return flag
 
 
 def _discard_output() -> None:
@@ -80,7 +96,10 @@ app = typer.Typer(
 @app.callback()
 def _gnnserve(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+        bool,
+        typer.Option(
+            "--version", metavar="", callback=_print_version, is_eager=True, help="Print the version and exit."
+        ),
     ] = False,
 ) -> None:
     """Serve one graph neural network as several variants, at the highest accuracy the objective allows."""
@@ -95,7 +114,7 @@ for command, example in (
     (load, "gnnserve load http://127.0.0.1:8080 --rate 200 --duration 10"),
     (validate, "gnnserve validate examples/digits.yaml"),
 ):
-    app.command(epilog=f"Example: {example}")(command)
+    app.command(cls=Command, epilog=f"Example: {example}")(command)
 
 
 def main() -> None:

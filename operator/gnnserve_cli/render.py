@@ -5,8 +5,10 @@ Values in, rich renderables out; commands decide what to print, this module how.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 from rich import box
@@ -20,6 +22,10 @@ _OWN_HEADERS = ("Variant", "Columns", "Validation", "Test", "Size", "Memory")
 _TIMING_HEADERS = ("Seeds", "p50 ms", "p99 ms", "Sample", "Gather", "Compute", "Bytes/request")
 
 
+_UNLIMITED = 10_000
+"""Columns of a file or a pipe: lines there are as long as what they say."""
+
+
 class Output(Console):
     """Leaves a closed pipe to `main.py`, where every failure becomes an exit code."""
 
@@ -28,32 +34,58 @@ class Output(Console):
 
 
 def output() -> Console:
-    return Output(highlight=False)
+    console = Output(highlight=False)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = _UNLIMITED
+    return console
 
 
 def put(console: Console, *renderables: RenderableType) -> None:
     for renderable in renderables:
-        console.print(renderable)
+        if console.is_terminal:
+            console.print(renderable)
+            continue
+        # What pads a line to its table's width is only in the way of whoever compares or searches lines.
+        with console.capture() as captured:
+            console.print(renderable)
+        console.file.writelines(f"{line.rstrip()}\n" for line in captured.get().splitlines())
 
 
 def print_json(value: object) -> None:
     sys.stdout.write(msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n")
 
 
-def format_bytes(count: float) -> str:
+def round_floats(value: Any, digits: int = 6) -> Any:
+    """Significant digits, through dicts and lists: what was measured has no more than that."""
+    match value:
+        case float():
+            return float(f"{value:.{digits}g}")
+        case dict():
+            return {key: round_floats(item, digits) for key, item in value.items()}
+        case list():
+            return [round_floats(item, digits) for item in value]
+    return value
+
+
+def count(number: int, noun: str) -> str:
+    """`1 layer`, `1,797 nodes`."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def format_bytes(size: float) -> str:
     """Three digits and a binary unit: `17.3 KiB`."""
-    if count < 1024:
-        return f"{count:.0f} B"
+    if size < 1024:
+        return f"{size:.0f} B"
     for unit in ("KiB", "MiB", "GiB"):
-        count /= 1024
-        if count < 1023.5 or unit == "GiB":
+        size /= 1024
+        if size < 1023.5 or unit == "GiB":
             break
-    return f"{count:.{_decimals(count, 3)}f} {unit}"
+    return f"{size:.{_decimals(size, 3)}f} {unit}"
 
 
 def format_ms(milliseconds: float) -> str:
-    """Four digits, and never finer than a microsecond: `0.213`, `12.35`, `1234`."""
-    return f"{milliseconds:.{min(3, _decimals(milliseconds, 4))}f}"
+    """Four digits, and never finer than a microsecond: `0.213`, `12.35`, `1,234`."""
+    return f"{milliseconds:,.{min(3, _decimals(milliseconds, 4))}f}"
 
 
 def _decimals(value: float, digits: int) -> int:
@@ -64,8 +96,8 @@ def _decimals(value: float, digits: int) -> int:
 def profile_tables(profile: Profile, console: Console) -> list[RenderableType]:
     """One table where it fits, else two: what variants give, and what they cost."""
     caption = (
-        f"\nValidation and test: {_METRICS[profile.metric]}. Sample, gather and compute: medians in ms. "
-        f"Measured on {profile.machine}."
+        f"\nValidation and test: {_METRICS[profile.metric]}. Sample, gather and compute: medians in ms."
+        f"\nMeasured on {profile.machine}."
     )
     whole = _table(*_OWN_HEADERS, *_TIMING_HEADERS)
     gives, costs = _table(*_OWN_HEADERS), _table("Variant", *_TIMING_HEADERS)
@@ -77,7 +109,7 @@ def profile_tables(profile: Profile, console: Console) -> list[RenderableType]:
             shown = own if row == 0 else [""] * len(own)
             whole.add_row(*shown, *timings, end_section=is_last)
             costs.add_row(shown[0], *timings, end_section=is_last)
-    unlimited = console.options.update(max_width=10_000)  # otherwise a table is never wider than the console
+    unlimited = console.options.update(max_width=_UNLIMITED)  # otherwise a table is never wider than the console
     if console.measure(whole, options=unlimited).maximum <= console.width:
         return [whole, caption]
     return [gives, "", costs, caption]
@@ -101,7 +133,7 @@ def _own_figures(variant: VariantProfile) -> list[str]:
 
 def _timings(latency: LatencyProfile) -> list[str]:
     times = (latency.p50_ms, latency.p99_ms, latency.sample_ms, latency.gather_ms, latency.compute_ms)
-    return [f"{latency.seeds}", *(format_ms(time) for time in times), format_bytes(latency.gathered_bytes)]
+    return [f"{latency.seeds:,}", *(format_ms(time) for time in times), format_bytes(latency.gathered_bytes)]
 
 
 def facts_table(facts: Sequence[tuple[str, str]]) -> Table:

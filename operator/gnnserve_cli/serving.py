@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import sys
 
 from gnnserve_api.repository import RevisionManifest
 from gnnserve_cli.render import output, profile_tables, put
@@ -25,3 +26,8 @@ def announce(sock: socket.socket, nodes: int) -> None:
     # Not through rich: a wrapped line could not be pasted.
     print(f"Serving on {url}", flush=True)
     print(f"  curl -s {url}/v1/predict -H 'content-type: application/json' -d '{body}'", flush=True)
+    print("  Ctrl-C stops it.", flush=True)
+
+
+def farewell() -> None:
+    print("Stopped.", file=sys.stderr)

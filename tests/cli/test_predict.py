@@ -21,7 +21,7 @@ def test_a_table_shows_nodes_labels_variant_and_where_the_time_went() -> None:
     assert ["3", "3"] in rows
     assert ["17", "7"] in rows
     assert "x4 of revision r1" in result.output
-    assert "queue 0.012, sample 0.021, gather 0.064, compute 0.128 ms" in result.output
+    assert "on the server 0.225 ms: queue 0.012, sample 0.021, gather 0.064, compute 0.128\n" in result.output
 
 
 def test_only_what_was_stated_is_sent() -> None:
@@ -61,7 +61,7 @@ def test_labels_of_a_multi_label_graph_are_lists() -> None:
         result = CliRunner().invoke(app, ["predict", server.url, "--nodes", "0,1"])
     assert "1, 3" in result.output
     assert "none" in result.output
-    assert "not met" in result.output
+    assert "not met: the answer came late" in result.output
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,12 @@ def test_labels_of_a_multi_label_graph_are_lists() -> None:
     [
         pytest.param(["--nodes", "1,two"], 2, "--nodes: '1,two' is not a list of node ids", id="ids must be numbers"),
         pytest.param(["--nodes", "1", "--return", "logits"], 2, "--return: 'logits' is unknown", id="unknown output"),
-        pytest.param(["--nodes", "1", "--latency-ms", "nan"], 2, "nan is not between", id="a latency must be a number"),
+        pytest.param(
+            ["--nodes", "1", "--latency-ms", "nan"],
+            2,
+            "nan is not between 0.001 and 3,600,000",
+            id="a latency must be a number",
+        ),
         pytest.param([], 2, "--nodes", id="nodes must be given"),
     ],
 )

@@ -16,12 +16,15 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
-from tests.support.profiles import revision_manifest
+from tests.support.profiles import profile, revision_manifest
 from typer.testing import CliRunner
 
 from gnnserve_api.errors import ResourceError
+from gnnserve_api.profile import Profile, VariantProfile
 from gnnserve_api.repository import RevisionManifest
+from gnnserve_cli.generating import warn_of_busy_machine
 from gnnserve_cli.main import app
 from gnnserve_worker.generation.progress import Progress, ProgressListener
 
@@ -55,6 +58,7 @@ class FakeWorker:
         return SimpleNamespace(
             find=lambda recipe: self.published,
             load=lambda revision: SimpleNamespace(graph=graph, revision=revision),
+            folder=root / namespace / service,
         )
 
     def generate(self, service: Any, repository: Any, progress: ProgressListener) -> RevisionManifest:
@@ -76,7 +80,7 @@ def test_run_binds_before_it_generates_and_serves_last(monkeypatch: pytest.Monke
     assert result.exit_code == 0, result.stderr
     assert worker.steps == ["bind", "generate", "serve"]
     assert "x16" in result.stdout
-    assert result.stderr == "train x1: 0/30\ntrain x1: 30/30  validation 0.989\n"
+    assert result.stderr == "train x1: 0/30\ntrain x1: 30/30  validation 0.989\nStopped.\n"
 
 
 def test_a_busy_port_is_noticed_before_any_work(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,6 +107,7 @@ def test_the_printed_request_has_a_reachable_address_and_known_nodes(
     assert re.search(rf"^Serving on http://{shown}:\d+$", output, re.MULTILINE)
     curl = next(line for line in output.splitlines() if "curl" in line)
     assert shlex.split(curl)[-1] == '{"nodes": [0, 1]}'
+    assert "Ctrl-C stops it" in output
 
 
 def test_serve_without_a_revision_says_how_to_make_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,7 +125,7 @@ def test_generate_prints_the_revision_for_scripts(monkeypatch: pytest.MonkeyPatc
     assert json.loads(result.stdout)["revision"] == revision_manifest().revision
 
 
-def test_interrupting_is_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupting_generation_says_that_nothing_was_published(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: object) -> RevisionManifest:
         raise KeyboardInterrupt
 
@@ -128,7 +133,49 @@ def test_interrupting_is_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gnnserve_worker.generation.pipeline.generate", interrupted)
     result = CliRunner().invoke(app, ["run", str(DIGITS)])
     assert result.exit_code == 130
-    assert result.stderr == ""
+    assert result.stderr == "interrupted; nothing was published\n"
+
+
+@pytest.mark.parametrize("command", ["run", "generate"])
+def test_a_profile_of_a_busy_machine_is_warned_about(monkeypatch: pytest.MonkeyPatch, command: str) -> None:
+    published = msgspec.structs.replace(revision_manifest("r1"), profile=with_tail(20.0))
+    FakeWorker(published=published).install(monkeypatch)
+    result = CliRunner().invoke(app, [command, str(DIGITS), "--repository", "models"])
+    assert result.exit_code == 0
+    (warning,) = (line for line in result.stderr.splitlines() if line.startswith("warning: "))
+    assert "p99 is 20 times the median at 1,024 nodes" in warning
+    assert "delete models/default/digits/revisions/r1 and generate again" in warning
+
+
+@pytest.mark.parametrize(
+    ("ratio", "shown"),
+    [
+        pytest.param(1.5, None, id="a quiet machine is no news"),
+        pytest.param(8.0, None, id="the limit itself is still accepted"),
+        pytest.param(8.6, "9 times the median at 1,024 nodes", id="above the limit the worst size is named"),
+    ],
+)
+def test_the_tail_that_all_variants_share_tells_a_busy_machine(ratio: float, shown: str | None) -> None:
+    warning = warn_of_busy_machine(with_tail(ratio), Path("r1"))
+    assert (warning is None) is (shown is None)
+    assert shown is None or shown in (warning or "")
+
+
+def test_one_stalled_variant_does_not_make_a_machine_busy() -> None:
+    stalled = with_tail(100.0).variants[0]
+    rest = with_tail(1.5).variants[1:]
+    assert warn_of_busy_machine(profile(stalled, *rest), Path("r1")) is None
+
+
+def with_tail(ratio: float) -> Profile:
+    """p99 over median is `ratio` at the largest size, in every variant."""
+
+    def stretched(shown: VariantProfile) -> VariantProfile:
+        *others, largest = shown.latency
+        tail = msgspec.structs.replace(largest, p99_ms=largest.p50_ms * ratio)
+        return msgspec.structs.replace(shown, latency=(*others, tail))
+
+    return profile(*map(stretched, profile().variants))
 
 
 def test_from_a_manifest_to_an_answer_and_again_without_training(tmp_path: Path) -> None:
@@ -177,6 +224,6 @@ def run_and_ask(manifest: Path, repository: Path) -> Run:
     imports = {line for line in lines if line.startswith("import time:")}
     return Run(
         answer=json.loads(asked.stdout),
-        progress=[line for line in lines if line not in imports],
+        progress=[line for line in lines if line not in imports and re.match(r"[\w ]+: \d+/\d+", line)],
         imported={line.rpartition("|")[2].strip() for line in imports},
     )

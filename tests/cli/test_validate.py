@@ -48,3 +48,10 @@ def test_every_problem_is_listed_and_the_exit_code_says_invalid(tmp_path: Path) 
     answer = json.loads(as_json.output)
     assert answer["valid"] is False
     assert "spec.model.widht" in answer["problem"]
+
+
+def test_one_of_something_is_not_several(tmp_path: Path) -> None:
+    manifest = tmp_path / "m.yaml"
+    text = DIGITS.read_text().replace("epochs: 30", "epochs: 1")
+    manifest.write_text(text)
+    assert "1 epoch, " in CliRunner().invoke(app, ["validate", str(manifest)]).output

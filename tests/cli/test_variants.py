@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from gnnserve_api.profile import Profile
 from gnnserve_api.repository import RevisionManifest
 from gnnserve_cli.main import app
-from gnnserve_cli.render import format_bytes, format_ms, profile_tables
+from gnnserve_cli.render import count, format_bytes, format_ms, profile_tables, round_floats
 
 
 def write_revision(root: Path, manifest: RevisionManifest, service: str = "digits") -> Path:
@@ -116,15 +116,39 @@ def test_a_variant_without_test_nodes_shows_a_dash() -> None:
     assert " - " in "\n".join(render(profile(untested), 80))
 
 
+def test_a_pipe_gets_whole_lines_and_no_padding() -> None:
+    with fake_server() as server:
+        lines = CliRunner().invoke(app, ["variants", server.url], env={"COLUMNS": None}).output.splitlines()
+    row = next(line for line in lines if line.startswith("x4"))
+    assert "x4 16" in " ".join(row.split())
+    assert len(row.split()) > 10
+    assert all(line == line.rstrip() for line in lines)
+    assert any(line.startswith("Measured on ") and line.endswith("threads.") for line in lines)
+
+
 @pytest.mark.parametrize(
-    ("count", "text"),
+    ("size", "text"),
     [(0, "0 B"), (1023, "1023 B"),
      (1024, "1.00 KiB"), (17_664, "17.2 KiB"), (2**20 - 1, "1.00 MiB"), (2**40, "1024 GiB")],
 )  # fmt: skip
-def test_bytes_have_three_digits_and_a_unit(count: int, text: str) -> None:
-    assert format_bytes(count) == text
+def test_bytes_have_three_digits_and_a_unit(size: int, text: str) -> None:
+    assert format_bytes(size) == text
 
 
-@pytest.mark.parametrize(("ms", "text"), [(0.0004, "0.000"), (0.2131, "0.213"), (12.345, "12.35"), (1234.5, "1234")])
+@pytest.mark.parametrize(("ms", "text"), [(0.0004, "0.000"), (0.2131, "0.213"), (12.345, "12.35"), (1234.5, "1,234")])
 def test_milliseconds_have_at_most_four_digits(ms: float, text: str) -> None:
     assert format_ms(ms) == text
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [(1, "1 layer"), (2, "2 layers"), (0, "0 layers"), (1797, "1,797 layers")],
+)
+def test_nouns_agree_with_their_number(number: int, text: str) -> None:
+    assert count(number, "layer") == text
+
+
+def test_printed_figures_have_six_digits() -> None:
+    measured = {"latencyMs": {"p50": 0.22268450038609444}, "shares": [1 / 3], "requests": 1_234_567, "lagMs": None}
+    shown = {"latencyMs": {"p50": 0.222685}, "shares": [0.333333], "requests": 1_234_567, "lagMs": None}
+    assert round_floats(measured) == shown

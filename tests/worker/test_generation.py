@@ -275,7 +275,7 @@ def test_a_graph_without_test_split_has_no_test_accuracy(tmp_path: Path) -> None
 
 def test_progress_tells_every_step_in_order(generated: Generated) -> None:
     assert generated.stages == [
-        "load torch", "import graph", "train x1", "rank by Lasso", "train x2", "train x4", "profile",
+        "import graph", "load torch", "train x1", "rank by Lasso", "train x2", "train x4", "profile",
     ]  # fmt: skip
 
 
@@ -420,7 +420,7 @@ def test_factors_without_one_rank_by_a_master_that_is_not_served(tmp_path: Path)
 def test_random_without_factor_one_trains_no_master(tmp_path: Path) -> None:
     made = _generate(tmp_path, _data(), pruning={"factors": [2], "method": "Random"})
 
-    assert made.stages == ["load torch", "import graph", "train x2", "profile"]
+    assert made.stages == ["import graph", "load torch", "train x2", "profile"]
 
 
 def test_pruned_sets_of_columns_are_nested_whatever_the_factors(tmp_path: Path) -> None:

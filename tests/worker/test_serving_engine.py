@@ -185,13 +185,11 @@ def test_deadline_that_passes_in_the_queue_is_refused() -> None:
         (Objective(accuracy_tolerance_permille=10), 9999, True),
         (Objective(latency_ms=50), 50, True),
         (Objective(latency_ms=50), 50.001, False),
-        (Objective(latency_ms=1), 0.5, False),
+        (Objective(latency_ms=1), 0.5, True),
     ],
-    ids=["nothing stated", "a tolerance alone", "in time", "late", "infeasible, though the answer was quick"],
+    ids=["nothing stated", "a tolerance alone", "in time", "late", "quicker than the profile thought possible"],
 )
-def test_objective_is_met_when_it_was_feasible_and_the_clock_agrees(
-    objective: Objective, finished_ms: float, met: bool
-) -> None:
+def test_objective_is_met_when_the_clock_says_so(objective: Objective, finished_ms: float, met: bool) -> None:
     async def scenario() -> None:
         async with running(FakeWorker(), clock_ms=lambda: 0.0) as client:
             result = await answer(accepted(client.engine, [1], objective))

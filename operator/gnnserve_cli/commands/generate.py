@@ -9,16 +9,14 @@ def generate(manifest: Manifest, repository: RepositoryRoot = DEFAULT_REPOSITORY
     """Train, profile and publish a manifest's variants; nothing is done when they are published already."""
     # Imported here: they bring numpy and numba, which the other commands start without.
     from gnnserve_api.manifest import load_manifest  # noqa: PLC0415
-    from gnnserve_cli.progress import showing_progress  # noqa: PLC0415
+    from gnnserve_cli.generating import generate_visibly  # noqa: PLC0415
     from gnnserve_cli.render import print_json  # noqa: PLC0415
     from gnnserve_cli.serving import print_profile  # noqa: PLC0415
-    from gnnserve_worker.generation import pipeline  # noqa: PLC0415
     from gnnserve_worker.repository.repository import Repository  # noqa: PLC0415
 
     service = load_manifest(manifest)
     stored = Repository(repository, service.metadata.namespace, service.metadata.name)
-    with showing_progress() as listener:
-        published = pipeline.generate(service, stored, listener)
+    published = generate_visibly(service, stored)
     if as_json:
         print_json(published)
     else:

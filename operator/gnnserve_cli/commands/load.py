@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
+import msgspec
 import typer
 
 from gnnserve_api.errors import InputError
@@ -12,7 +13,7 @@ from gnnserve_cli.commands.options import Json, LatencyMs, TolerancePermille, Ur
 from gnnserve_cli.exits import ExitCode, exit_code_of_status
 from gnnserve_cli.loadgen.schedule import Arrivals, build_schedule
 from gnnserve_cli.loadgen.statistics import LoadReport, Percentiles, Plan, summarize
-from gnnserve_cli.render import facts_table, format_ms, output, print_json, put
+from gnnserve_cli.render import facts_table, format_ms, output, print_json, put, round_floats
 
 CLOSED_CONNECTIONS = 8
 OPEN_CONNECTIONS = 128
@@ -64,7 +65,7 @@ def load(
     from gnnserve_cli.loadgen.requests import build_predictions  # noqa: PLC0415
 
     if rate is not None and rate * duration > MOST_REQUESTS:
-        raise InputError("--rate", f"{rate:g}/s for {duration:g} s are more than {MOST_REQUESTS:,} requests",
+        raise InputError("--rate", f"{rate:,.10g}/s for {duration:,.10g} s are more than {MOST_REQUESTS:,} requests",
                          "lower --rate or --duration")  # fmt: skip
     endpoint = parse_url(url)
     objective = stated_objective(latency_ms, tolerance_permille)
@@ -74,7 +75,7 @@ def load(
     plan = Plan(connections, duration, seeds_per_request, rate)
     report = summarize(plan, generate_load(endpoint, requests, plan, schedule, timeout))
     if as_json:
-        print_json(report)
+        print_json(round_floats(msgspec.to_builtins(report)))
     else:
         put(output(), facts_table(_facts(report)), *(f"warning: {warning}" for warning in report.warnings))
     if report.requests and not report.answers:
@@ -89,12 +90,12 @@ def _exit_code_without_answers(report: LoadReport) -> ExitCode:
 
 
 def _facts(report: LoadReport) -> list[tuple[str, str]]:
-    size = f"connections: {report.connections}, seeds per request: {report.seeds_per_request}"
-    loop = "closed" if report.offered_per_second is None else f"open, {report.offered_per_second:g} requests/s"
+    size = f"connections: {report.connections:,}, seeds per request: {report.seeds_per_request:,}"
+    loop = "closed" if report.offered_per_second is None else f"open, {report.offered_per_second:,.10g} requests/s"
     latency_from = "sent to answered" if report.mode == "closed" else "due to answered"
     facts = [
         ("loop", f"{loop}; {size}"),
-        ("requests", f"{report.requests:,} in {report.duration_s:.2f} s"),
+        ("requests", f"{report.requests:,} in {report.duration_s:,.2f} s"),
         ("answers", f"{report.answers:,}: {report.answers_per_second:,.1f}/s, {report.seeds_per_second:,.1f} seeds/s"),
         ("latency ms", f"{_format(report.latency_ms)}  ({latency_from})"),
     ]

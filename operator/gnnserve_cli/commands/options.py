@@ -18,7 +18,7 @@ def between(low: float, high: float) -> Callable[[Number], Number]:
 
     def check(value: Number) -> Number:
         if value is not None and not low <= value <= high:
-            raise typer.BadParameter(f"{value} is not between {low:g} and {high:g}.")
+            raise typer.BadParameter(f"{value} is not between {low:,.10g} and {high:,.10g}.")
         return value
 
     return check
@@ -31,13 +31,14 @@ Port = Annotated[int, typer.Option(callback=between(0, 65_535), help="Port to li
 RepositoryRoot = Annotated[
     Path, typer.Option("--repository", metavar="DIR", help="Folder of trained and profiled revisions.")
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
+Json = Annotated[bool, typer.Option("--json", metavar="", help="Print JSON for scripts.")]
 LatencyMs = Annotated[
     float | None,
     typer.Option(
         callback=between(0.001, 3_600_000),
         rich_help_panel=_OBJECTIVE,
-        help="Answer within so many milliseconds. Unset: the service's objective.",
+        help="Answer within so many milliseconds. Without this and the tolerance the service's objective holds; "
+        "either one replaces all of it.",
     ),
 ]
 TolerancePermille = Annotated[
@@ -46,10 +47,11 @@ TolerancePermille = Annotated[
         "--accuracy-tolerance-permille",
         callback=between(0, 1000),
         rich_help_panel=_OBJECTIVE,
-        help="Accuracy to give up for speed; 10 is one point. Unset: the service's objective.",
+        help="Accuracy to give up for speed; 10 is one point. Without this and the latency the service's objective "
+        "holds; either one replaces all of it.",
     ),
 ]
 Strict = Annotated[
     bool,
-    typer.Option("--strict", rich_help_panel=_OBJECTIVE, help="Fail if no variant can meet the objective."),
+    typer.Option("--strict", metavar="", rich_help_panel=_OBJECTIVE, help="Fail if no variant can meet the objective."),
 ]

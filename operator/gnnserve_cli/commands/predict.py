@@ -88,9 +88,11 @@ def _format_vector(values: list[float]) -> str:
 
 def _facts(answer: PredictAnswer, reply: Reply, timing: dict[str, float]) -> list[tuple[str, str]]:
     stages = ", ".join(f"{stage} {format_ms(duration)}" for stage, duration in timing.items())
+    on_the_server = (
+        f"on the server {format_ms(sum(timing.values()))} ms: {stages}" if timing else "the server did not say where"
+    )
     return [
         ("variant", f"{answer.variant} of revision {answer.revision}"),
-        ("objective", "met" if answer.objective_met else "not met: this is the nearest variant"),
-        ("time", f"{format_ms(reply.elapsed_ms)} ms with connecting"),
-        ("of which", f"{stages} ms" if stages else "the server did not say"),
+        ("objective", "met" if answer.objective_met else "not met: the answer came late"),
+        ("round trip", f"{format_ms(reply.elapsed_ms)} ms (with connecting); {on_the_server}"),
     ]

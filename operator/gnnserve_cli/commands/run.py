@@ -13,19 +13,18 @@ def run(
     """Train, profile and serve a manifest; a second start serves what is already there."""
     # Imported here: they bring numpy and numba, which the other commands start without.
     from gnnserve_api.manifest import load_manifest  # noqa: PLC0415
-    from gnnserve_cli.progress import showing_progress  # noqa: PLC0415
-    from gnnserve_cli.serving import announce, print_profile  # noqa: PLC0415
+    from gnnserve_cli.serving import announce, farewell, print_profile  # noqa: PLC0415
     from gnnserve_worker.repository.repository import Repository  # noqa: PLC0415
     from gnnserve_worker.serving.server import bind, serve  # noqa: PLC0415
 
     service = load_manifest(manifest)
     # A busy port must show before minutes of training, not after.
     with closing(bind(host, port)) as sock:
-        from gnnserve_worker.generation.pipeline import generate  # noqa: PLC0415
+        from gnnserve_cli.generating import generate_visibly  # noqa: PLC0415
 
         stored = Repository(repository, service.metadata.namespace, service.metadata.name)
-        with showing_progress() as listener:
-            published = generate(service, stored, listener)
+        published = generate_visibly(service, stored)
         revision = stored.load(published.revision)
         print_profile(published)
         serve(revision, service, sock, ready=lambda: announce(sock, revision.graph.nodes))
+    farewell()

@@ -14,7 +14,7 @@ def serve(
     """Serve the published revision of a manifest."""
     # Imported here: they bring numpy and numba, which the other commands start without.
     from gnnserve_api.manifest import load_manifest  # noqa: PLC0415
-    from gnnserve_cli.serving import announce, print_profile  # noqa: PLC0415
+    from gnnserve_cli.serving import announce, farewell, print_profile  # noqa: PLC0415
     from gnnserve_worker.repository.repository import Repository  # noqa: PLC0415
     from gnnserve_worker.serving import server  # noqa: PLC0415
 
@@ -32,3 +32,4 @@ def serve(
         revision = stored.load(published.revision)
         print_profile(published)
         server.serve(revision, service, sock, ready=lambda: announce(sock, revision.graph.nodes))
+    farewell()

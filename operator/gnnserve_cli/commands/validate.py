@@ -40,6 +40,8 @@ def validate(manifest: Manifest, as_json: Json = False) -> None:
 
 
 def _facts(service: GNNService) -> list[tuple[str, str]]:
+    from gnnserve_cli.render import count  # noqa: PLC0415
+
     spec = service.spec
     source, model, pruning, objective = spec.graph.source, spec.model, spec.variants.pruning, spec.objective
     graph = f"builtin {source.builtin}" if source.npz is None else source.npz.uri
@@ -56,8 +58,8 @@ def _facts(service: GNNService) -> list[tuple[str, str]]:
         ("service", f"{service.metadata.namespace}/{service.metadata.name}"),
         ("source", graph),
         ("normalization", spec.graph.normalization),
-        ("model", f"{model.architecture}, {len(model.fanouts)} layers, hidden {model.hidden}, {fanouts}"),
-        ("training", f"{model.training.epochs} epochs, {model.training.scope}"),
+        ("model", f"{model.architecture}, {count(len(model.fanouts), 'layer')}, hidden {model.hidden}, {fanouts}"),
+        ("training", f"{count(model.training.epochs, 'epoch')}, {model.training.scope}"),
         (
             "variants",
             f"{', '.join(variant_name(factor) for factor in sorted(pruning.factors))}, ranked by {pruning.method}",

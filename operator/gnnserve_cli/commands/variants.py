@@ -16,7 +16,7 @@ from gnnserve_api.errors import InputError, RepositoryError
 from gnnserve_api.repository import SCHEMA_VERSION, RevisionManifest
 from gnnserve_cli.client import fetch_variants, parse_url
 from gnnserve_cli.commands.options import Json
-from gnnserve_cli.render import output, print_json, profile_tables, put
+from gnnserve_cli.render import count, output, print_json, profile_tables, put
 
 
 class ServiceRevisions(msgspec.Struct, frozen=True, rename="camel"):
@@ -44,7 +44,7 @@ def variants(
             print_json(served)
             return
         put(console, f"{served.service}  revision {served.revision}  recipe {served.recipe}")
-        put(console, f"{served.nodes:,} nodes with {served.features:,} features", "")
+        put(console, f"{count(served.nodes, 'node')} with {count(served.features, 'feature')}", "")
         put(console, *profile_tables(served.profile, console))
         return
 

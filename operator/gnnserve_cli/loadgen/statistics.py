@@ -117,20 +117,21 @@ def summarize(plan: Plan, record: Record) -> LoadReport:
         objective_met_share=record.objectives_met / known_variants if known_variants else None,
         statuses={str(status): count for status, count in sorted(record.statuses.items())},
         errors=dict(record.errors.most_common()),
-        warnings=_warnings(latency, lag, record.held_back),
+        warnings=_warnings(latency, lag, record),
     )
 
 
-def _warnings(latency: Percentiles | None, lag: Percentiles | None, held_back: int) -> list[str]:
+def _warnings(latency: Percentiles | None, lag: Percentiles | None, record: Record) -> list[str]:
     warnings = []
-    if held_back:
+    if record.held_back:
         warnings.append(
-            f"{held_back} requests were due while every connection was busy; their wait is in the latency: "
+            f"{record.held_back:,} of {record.started:,} requests were due while every connection was busy; "
+            "their wait is in the latency: "
             "server or generator are slower than the rate, or --concurrency is too small"
         )
     elif latency is not None and lag is not None and lag.p99 > LAG_SHARE * latency.p50:
         warnings.append(
-            f"the generator itself sent late (p99 {lag.p99:.3f} ms, median latency {latency.p50:.3f} ms): "
+            f"the generator itself sent late (p99 {lag.p99:,.3f} ms, median latency {latency.p50:,.3f} ms): "
             "part of the latency is its own; lower --rate, or run it on another machine"
         )
     return warnings

@@ -6,10 +6,13 @@ A published revision is found without importing torch, so that a second start ta
 
 from __future__ import annotations
 
-from gnnserve_api.gnnservice import GNNService
+from gnnserve_api.gnnservice import GNNService, GNNServiceSpec
 from gnnserve_api.repository import RevisionManifest
+from gnnserve_api.variants import check_factors, columns_of
 from gnnserve_worker.generation.progress import Progress, ProgressListener, silent
-from gnnserve_worker.graph.sources.load import source_digest
+from gnnserve_worker.graph.sources.load import load_source, source_digest
+from gnnserve_worker.graph.store import GraphData
+from gnnserve_worker.graph.table import table_bytes
 from gnnserve_worker.repository.repository import Repository
 
 
@@ -23,6 +26,8 @@ def generate(service: GNNService, repository: Repository, progress: ProgressList
     digest = source_digest(service.spec.graph.source)
     if (published := repository.find(recipe, digest)) is not None:
         return published
+    # What the user must fix shows here, before torch is loaded and before anything is written.
+    graph = _import_graph(service.spec, repository, progress)
     waiting = Progress("wait for another process that is generating", 0, 1)
     with repository.locked(on_wait=lambda: progress(waiting)):
         if (published := repository.find(recipe, digest)) is not None:
@@ -32,4 +37,15 @@ def generate(service: GNNService, repository: Repository, progress: ProgressList
         from gnnserve_worker.generation.variants import generate_revision  # noqa: PLC0415
 
         progress(Progress("load torch", 1, 1))
-        return generate_revision(service.spec, recipe, repository, progress)
+        return generate_revision(service.spec, recipe, graph, repository, progress)
+
+
+def _import_graph(spec: GNNServiceSpec, repository: Repository, progress: ProgressListener) -> GraphData:
+    progress(Progress("import graph", 0, 1))
+    graph = load_source(spec.graph.source)
+    nodes, columns = graph.features.shape
+    factors = spec.variants.pruning.factors
+    check_factors(factors, columns)
+    repository.require_free(table_bytes(nodes, columns_of(columns, min(factors))))
+    progress(Progress("import graph", 1, 1, f"{nodes:,} nodes, {graph.graph.edges:,} edges"))
+    return graph

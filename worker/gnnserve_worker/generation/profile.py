@@ -15,6 +15,7 @@ import numpy as np
 
 from gnnserve_api.profile import LatencyProfile, Profile, VariantProfile
 from gnnserve_worker.generation.scores import evaluate, metric_of
+from gnnserve_worker.graph.table import table_bytes
 from gnnserve_worker.parallel import thread_count
 from gnnserve_worker.repository.loaded import LoadedRevision
 from gnnserve_worker.serving.inference import Inference, infer_batch, warm_up
@@ -59,7 +60,7 @@ def measure_profile(
                 test_accuracy=_measure_accuracy(revision, name, test) if len(test) else None,
                 latency=tuple(latencies[name]),
                 size_bytes=known.size_bytes,
-                memory_bytes=known.size_bytes + revision.graph.nodes * variant.columns * 4,
+                memory_bytes=known.size_bytes + table_bytes(revision.graph.nodes, variant.columns),
             )
         )
     report(total, total)
@@ -89,15 +90,20 @@ def _summarize(seeds: int, runs: list[Inference]) -> LatencyProfile:
     return LatencyProfile(
         seeds=seeds,
         runs=len(runs),
-        p50_ms=float(np.percentile(total, 50)),
-        p99_ms=float(np.percentile(total, 99)),
-        mean_ms=float(total.mean()),
-        std_ms=float(total.std()),
-        sample_ms=float(np.median([run.times.sample_ms for run in runs])),
-        gather_ms=float(np.median([run.times.gather_ms for run in runs])),
-        compute_ms=float(np.median([run.times.compute_ms for run in runs])),
+        p50_ms=_rounded(np.percentile(total, 50)),
+        p99_ms=_rounded(np.percentile(total, 99)),
+        mean_ms=_rounded(total.mean()),
+        std_ms=_rounded(total.std()),
+        sample_ms=_rounded(np.median([run.times.sample_ms for run in runs])),
+        gather_ms=_rounded(np.median([run.times.gather_ms for run in runs])),
+        compute_ms=_rounded(np.median([run.times.compute_ms for run in runs])),
         gathered_bytes=round(np.mean([run.gathered_bytes for run in runs])),
     )
+
+
+def _rounded(duration_ms: float | np.floating) -> float:
+    """To 0.1 µs: no clock here is finer."""
+    return round(float(duration_ms), 4)
 
 
 def _measure_accuracy(revision: LoadedRevision, variant: str, nodes: np.ndarray) -> float:

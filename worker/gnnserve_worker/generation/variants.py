@@ -10,14 +10,13 @@ import numpy as np
 
 from gnnserve_api.gnnservice import GNNServiceSpec, RankingMethod, Scope
 from gnnserve_api.repository import NetworkManifest, RankingManifest, RevisionManifest
-from gnnserve_api.variants import check_factors, columns_of, variant_name
+from gnnserve_api.variants import columns_of, variant_name
 from gnnserve_worker.generation.features import keep_columns, normalize
 from gnnserve_worker.generation.networks import reorder_columns, to_tensors
 from gnnserve_worker.generation.profile import GeneratedVariant, measure_profile
 from gnnserve_worker.generation.progress import Progress, ProgressListener
 from gnnserve_worker.generation.ranking.rank import Ranking, rank
 from gnnserve_worker.generation.train import Trained, train, training_set
-from gnnserve_worker.graph.sources.load import load_source
 from gnnserve_worker.graph.store import Features, GraphData
 from gnnserve_worker.repository.repository import Repository
 
@@ -25,19 +24,13 @@ Tensors = dict[str, np.ndarray]
 
 
 def generate_revision(
-    spec: GNNServiceSpec, recipe: str, repository: Repository, progress: ProgressListener
+    spec: GNNServiceSpec, recipe: str, graph: GraphData, repository: Repository, progress: ProgressListener
 ) -> RevisionManifest:
-    """Import, train, rank, prune, profile, publish; nothing is visible before the last file is written."""
-    progress(Progress("import graph", 0, 1))
-    graph = load_source(spec.graph.source)
+    """Train, rank, prune, profile, publish; nothing is visible before the last file is written."""
     factors = sorted(spec.variants.pruning.factors)
     features_count = graph.features.shape[1]
-    check_factors(spec.variants.pruning.factors, features_count)
     width = columns_of(features_count, factors[0])
-    repository.require_free(graph.graph.nodes * width * 4)
     features = normalize(graph.features, spec.graph.normalization, _visible_nodes(graph, spec.model.training.scope))
-    progress(Progress("import graph", 1, 1, f"{graph.graph.nodes:,} nodes, {graph.graph.edges:,} edges"))
-
     ranking, weights = _train_variants(spec, graph, features, factors, progress)
 
     network = NetworkManifest(

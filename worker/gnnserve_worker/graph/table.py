@@ -32,6 +32,11 @@ class FeatureTable:
         return FeatureTable(np.asarray(values))
 
 
+def table_bytes(nodes: int, columns: int) -> int:
+    """What a table takes on disk, and in memory once it is read."""
+    return nodes * columns * np.dtype(np.float32).itemsize
+
+
 def write_table(path: Path, features: Features, columns: Sequence[int]) -> None:
     """Write `features[:, columns]` as float32 .npy, some megabytes at a time; sparse features become dense here.
 

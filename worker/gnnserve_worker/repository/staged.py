@@ -23,11 +23,9 @@ from gnnserve_api.repository import (
     RevisionManifest,
 )
 from gnnserve_worker.graph.store import Features
-from gnnserve_worker.graph.table import write_table
+from gnnserve_worker.graph.table import table_bytes, write_table
 from gnnserve_worker.repository import files, paths
 from gnnserve_worker.repository.loaded import LoadedRevision, NetworkBuilder, RevisionFiles, open_revision
-
-_FLOAT32_BYTES = 4
 
 
 class StagedRevision:
@@ -55,7 +53,7 @@ class StagedRevision:
     def write_table(self, features: Features, columns: Sequence[int]) -> None:
         """The rank-ordered feature table; `columns` as in `RankingManifest`, most important first."""
         path = self._folder / paths.TABLE
-        wanted_bytes = features.shape[0] * len(columns) * _FLOAT32_BYTES
+        wanted_bytes = table_bytes(features.shape[0], len(columns))
         files.require_free(path, wanted_bytes)
         files.make_folder(path.parent)
         with files.storing(path, wanted_bytes):

@@ -223,8 +223,15 @@ def _build_rest(revision: ServedRevision, service: GNNService, engine: Engine, m
     name = service.metadata.name
     version = importlib.metadata.version("gnnserve")
     # Its own pages come from a CDN, and its description lacks the predict path: both are made below.
-    app = FastAPI(title=f"gnnserve: {name}", version=version, docs_url=None, redoc_url=None, openapi_url=None)
-    variants = msgspec.json.encode(
+    app = FastAPI(
+        title=f"gnnserve: {name}",
+        version=version,
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+        redirect_slashes=False,
+    )
+    variants = _json(
         VariantsAnswer(
             service=name,
             revision=manifest.revision,
@@ -236,7 +243,7 @@ def _build_rest(revision: ServedRevision, service: GNNService, engine: Engine, m
             profile=manifest.profile,
         )
     )
-    route = msgspec.json.encode(decide_route(engine.chooser, manifest.revision, engine.service_objective))
+    route = _json(decide_route(engine.chooser, manifest.revision, engine.service_objective))
 
     @app.get("/v1/variants", tags=["variants"], response_class=Response, responses=_described(VariantsAnswer))
     async def get_variants() -> Response:
@@ -280,7 +287,7 @@ def _build_rest(revision: ServedRevision, service: GNNService, engine: Engine, m
         )
 
     app.mount("/docs-assets", StaticFiles(directory=swagger_ui_path))
-    document = msgspec.json.encode(_describe(app))
+    document = _json(_describe(app))
 
     @app.get("/openapi.json", include_in_schema=False)
     async def get_description() -> Response:
@@ -288,14 +295,22 @@ def _build_rest(revision: ServedRevision, service: GNNService, engine: Engine, m
 
     @app.exception_handler(HTTPException)
     async def refuse(request: Request, error: HTTPException) -> Response:
-        code = {404: ErrorCode.NOT_FOUND, 405: ErrorCode.METHOD_NOT_ALLOWED}.get(
-            error.status_code, ErrorCode.INTERNAL_ERROR
-        )
-        message = f"{request.method} {request.url.path}: {error.detail}; /docs lists what there is"
-        body = encode_error(ErrorDetail(code, message))
+        asked = f"{request.method} {request.url.path}"
+        match error.status_code:
+            case 404:
+                detail = ErrorDetail(ErrorCode.NOT_FOUND, f"{asked}: no such path; /docs lists what there is")
+            case 405:
+                detail = ErrorDetail(ErrorCode.METHOD_NOT_ALLOWED, f"{asked} is not possible; use GET")
+            case _:
+                detail = ErrorDetail(ErrorCode.INTERNAL_ERROR, f"{asked}: {error.detail}")
+        body = encode_error(detail)
         return Response(body, error.status_code, error.headers, media_type="application/json")
 
     return app
+
+
+def _json(value: Any) -> bytes:
+    return msgspec.json.encode(value) + b"\n"
 
 
 def _health(healthy: bool, reason: str) -> Response:

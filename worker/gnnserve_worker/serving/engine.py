@@ -22,7 +22,7 @@ import numpy as np
 
 from gnnserve_api.gnnservice import GNNService
 from gnnserve_api.objective import Objective
-from gnnserve_worker.serving.batcher import Admission, Batch, Batcher, Piece, Refusal, RefusalReason, Request
+from gnnserve_worker.serving.batcher import Batch, Batcher, Piece, Refusal, RefusalReason, Request
 from gnnserve_worker.serving.choice import VariantChooser
 from gnnserve_worker.serving.inference import Inference, StageTimes
 from gnnserve_worker.serving.metrics import ServingMetrics
@@ -54,8 +54,6 @@ class Answer:
     scores: np.ndarray
     """float32 [seeds, classes], in the order of the request's nodes."""
     embeddings: np.ndarray | None
-    feasible: bool
-    """Whether the objective could be met on an idle worker; what became of it, the clock tells."""
     objective: Objective
     arrived_ms: float
     finished_ms: float
@@ -67,8 +65,9 @@ class Answer:
         return max(0.0, self.finished_ms - self.arrived_ms - self.times.total_ms)
 
     def objective_met(self, now_ms: float) -> bool:
+        """By the clock alone: a tolerance is never broken, and a prediction is no excuse."""
         limit = self.objective.latency_ms
-        return self.feasible and (limit is None or now_ms - self.arrived_ms <= limit)
+        return limit is None or now_ms - self.arrived_ms <= limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +97,6 @@ class Pending:
     request: Request
     nodes: np.ndarray
     wants_embeddings: bool
-    feasible: bool
     outcome: asyncio.Future[Outcome]
     parts: list[_Part] = field(default_factory=list)
 
@@ -185,7 +183,7 @@ class Engine:
             admission = self._batcher.admit(request, strict, self._clock_ms())
             if isinstance(admission, Refusal):
                 return admission
-            pending = self._accept(request, nodes, wants_embeddings, admission)
+            pending = self._accept(request, nodes, wants_embeddings)
             self._lock.notify()
             return pending
 
@@ -194,9 +192,9 @@ class Engine:
         with self._lock:
             self._forget(pending.request.key)
 
-    def _accept(self, request: Request, nodes: np.ndarray, wants_embeddings: bool, admission: Admission) -> Pending:
+    def _accept(self, request: Request, nodes: np.ndarray, wants_embeddings: bool) -> Pending:
         outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-        pending = Pending(request, nodes, wants_embeddings, admission.feasible, outcome)
+        pending = Pending(request, nodes, wants_embeddings, outcome)
         self._pending[request.key] = pending
         return pending
 
@@ -332,7 +330,6 @@ def _join(pending: Pending, finished_ms: float) -> Answer:
         variant=first.variant,
         scores=scores,
         embeddings=embeddings,
-        feasible=pending.feasible,
         objective=pending.request.objective,
         arrived_ms=pending.request.arrived_ms,
         finished_ms=finished_ms,

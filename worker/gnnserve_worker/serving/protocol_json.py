@@ -109,7 +109,7 @@ def encode_answer(
             separator = b","
     yield separator + b'"variant":' + _encoder.encode(answer.variant)
     yield b',"revision":' + _encoder.encode(revision.manifest.revision)
-    yield b',"objectiveMet":' + (b"true}" if objective_met() else b"false}")
+    yield b',"objectiveMet":' + (b"true}\n" if objective_met() else b"false}\n")
 
 
 def count_numbers(answer: Answer, outputs: frozenset[str]) -> int:
@@ -120,7 +120,7 @@ def count_numbers(answer: Answer, outputs: frozenset[str]) -> int:
 
 
 def encode_error(detail: ErrorDetail) -> bytes:
-    return _encoder.encode(ErrorAnswer(detail))
+    return _encoder.encode(ErrorAnswer(detail)) + b"\n"
 
 
 def _encode_labels(scores: np.ndarray, revision: ServedRevision) -> Iterator[bytes]:
@@ -199,7 +199,7 @@ def _check_nodes(nodes: Sequence[int], graph_nodes: int, max_nodes: int) -> np.n
             ErrorCode.UNKNOWN_NODE,
             f"nodes[{first}]",
             f"node {_shown(nodes[first])} is not in the graph",
-            f"node ids are 0 to {graph_nodes - 1:,}",
+            f"node ids are 0 to {graph_nodes - 1}",
         )
     return ids
 
