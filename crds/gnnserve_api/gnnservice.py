@@ -46,8 +46,8 @@ class Builtin(StrEnum):
 class NpzSource(ApiModel):
     """A graph in one numpy `.npz` file."""
 
-    uri: Annotated[str, Field(pattern=r"^file:///.+", max_length=2048)]
-    """Where the file is: `file:///` and an absolute path."""
+    uri: Annotated[str, Field(pattern=r"^file:///[^?#]+$", max_length=2048)]
+    """Where the file is: `file:///` and an absolute path, percent-encoded."""
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
     """Expected SHA-256 of the file. When set, another file is refused, and a new value generates anew."""
 
@@ -190,7 +190,7 @@ class LassoSettings(ApiModel):
 
 
 class Pruning(ApiModel):
-    method: RankingMethod = RankingMethod.LASSO
+    method: RankingMethod = RankingMethod.GREEDY
     """How feature columns are ranked before the least important ones are dropped."""
     factors: Annotated[
         tuple[Annotated[int, Field(ge=1, le=65_536)], ...],

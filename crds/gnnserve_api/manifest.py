@@ -23,16 +23,24 @@ from gnnserve_api.errors import InputError
 from gnnserve_api.gnnservice import API_VERSION, KIND, GNNService
 
 _EXAMPLE = "examples/digits.yaml is a complete manifest"
+_MOST_BYTES = 2**20
+_MOST_VALUES = 100_000
+"""After aliases are followed: a few hundred bytes of aliases of aliases can stand for billions."""
+_DEEPEST = 64
+_MOST_DIGITS = 100
 
 Location = tuple[int | str, ...]
 
 
 def load_manifest(path: Path) -> GNNService:
     try:
-        text = path.read_text(encoding="utf-8")
+        with path.open("rb") as file:
+            text = file.read(_MOST_BYTES + 1).decode()
     except FileNotFoundError as error:
         raise InputError(str(path), "no such file", f"give the path of a manifest; {_EXAMPLE}") from error
     except UnicodeDecodeError as error:
+        if error.end > _MOST_BYTES:
+            raise _too_long(str(path)) from None
         raise InputError(
             str(path), f"is not UTF-8 text (byte {error.start})", "give a YAML manifest in UTF-8"
         ) from error
@@ -43,6 +51,8 @@ def load_manifest(path: Path) -> GNNService:
 
 def parse_manifest(text: str, where: str) -> GNNService:
     """`where` names the text in messages: a path, or `standard input`."""
+    if len(text) > _MOST_BYTES or len(text.encode(errors="surrogatepass")) > _MOST_BYTES:
+        raise _too_long(where)
     document, as_json = _single_document(text, where)
     problems = list(_identity_problems(document))
     if document.get("kind", KIND) != KIND:
@@ -51,17 +61,46 @@ def parse_manifest(text: str, where: str) -> GNNService:
         # Through JSON, so that strict mode still takes enums from strings and tuples from lists.
         service = GNNService.model_validate_json(as_json, strict=True, by_alias=True, by_name=False)
     except ValidationError as error:
-        problems += [_describe(detail) for detail in error.errors() if not _is_said_elsewhere(detail)]
+        details = error.errors()
+        if details[0]["type"] == "json_invalid":
+            raise InputError(where, f"holds what JSON cannot: {details[0]['msg']}", _FLATTEN) from None
+        problems += [_describe(detail) for detail in details if not _is_said_elsewhere(detail)]
         raise _input_error(where, problems) from None
     return service
 
 
 def _input_error(where: str, problems: list[str]) -> InputError:
     heading = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
-    return InputError(where, "\n  ".join([heading, *problems]))
+    return InputError(where, "\n  ".join([heading, *map(_printable, problems)]))
+
+
+def _too_long(where: str) -> InputError:
+    return InputError(where, "is longer than 1 MiB", f"give a manifest, not a graph; {_EXAMPLE}")
 
 
 # --- YAML
+
+_FLATTEN = "a manifest has about six levels; check its brackets and its indentation"
+
+
+class _ExcessError(Exception):
+    """Valid YAML, and far more of it than any manifest is."""
+
+    def __init__(self, problem: str, remedy: str) -> None:
+        super().__init__(problem)
+        self.problem = problem
+        self.remedy = remedy
+
+
+def _check_scalar(node: yaml.ScalarNode) -> None:
+    """What YAML can write, and neither JSON nor UTF-8 can."""
+    surrogate = next((c for c in node.value if "\ud800" <= c <= "\udfff"), None)
+    if surrogate is not None:
+        problem = f"{_printable(surrogate)} is half a character, which no UTF-8 text has"
+        raise yaml.composer.ComposerError(None, None, problem, node.start_mark)
+    if node.tag == "tag:yaml.org,2002:int" and len(node.value) > _MOST_DIGITS:
+        problem = f"an integer of {len(node.value):,} digits is more than any field takes"
+        raise yaml.composer.ComposerError(None, None, problem, node.start_mark)
 
 
 class _Loader(yaml.SafeLoader):
@@ -69,6 +108,34 @@ class _Loader(yaml.SafeLoader):
 
     PyYAML follows YAML 1.1, where `1e-3` is a string, `1:30` is ninety and `2026-01-01` a date.
     """
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._values = 0
+        self._values_of: dict[yaml.Node, int] = {}
+        self._depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> Any:
+        # While composing, where an alias is still one node and has cost nothing.
+        is_alias = self.check_event(yaml.AliasEvent)
+        values_before = self._values
+        self._depth += 1
+        if self._depth > _DEEPEST:
+            raise _ExcessError(f"is nested more than {_DEEPEST} levels deep", _FLATTEN)
+        node: Any = super().compose_node(parent, index)
+        self._depth -= 1
+        self._values += 1
+        if is_alias:
+            self._values += self._values_of.get(node, 0)
+        else:
+            if isinstance(node, yaml.ScalarNode):
+                self._values += len(node.value) // 100  # an alias repeats long texts too
+                _check_scalar(node)
+            self._values_of[node] = self._values - values_before
+        if self._values > _MOST_VALUES:
+            raise _ExcessError(f"expands to more than {_MOST_VALUES:,} values",
+                               "a manifest has some dozens; write out what aliases (`*name`) repeat")  # fmt: skip
+        return node
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         # While composing, because constructing mixes merged (`<<`) fields in, which may be overridden.
@@ -79,7 +146,7 @@ class _Loader(yaml.SafeLoader):
             if not isinstance(key, yaml.ScalarNode):
                 raise yaml.composer.ComposerError(None, None, "a field name must be plain text", key.start_mark)
             if key.value in seen and key.tag != _MERGE:
-                problem = f"field `{key.value}` is already set on line {seen[key.value]}; keep one of them"
+                problem = f"field `{_short(key.value)}` is already set on line {seen[key.value]}; keep one of them"
                 raise yaml.composer.ComposerError(None, None, problem, key.start_mark)
             seen[key.value] = line
         return node
@@ -108,9 +175,17 @@ def _single_document(text: str, where: str) -> tuple[dict[str, Any], str]:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        raise InputError(f"{where}{line}", f"not valid YAML: {error.problem or error}", "correct that line") from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        problem = _printable(str(error.problem or error))
+        raise InputError(f"{where}{line}", f"not valid YAML: {problem}", "correct that line") from None
+    except _ExcessError as error:
+        raise InputError(where, error.problem, error.remedy) from None
+    except (yaml.YAMLError, ValueError) as error:
         raise InputError(where, f"not valid YAML: {error}", "give a YAML manifest in UTF-8") from None
+    except (KeyError, AttributeError, TypeError):
+        # PyYAML converts what an explicit tag names without looking whether the text fits.
+        raise InputError(where, "not valid YAML: a tag does not fit its value", "remove tags such as !!bool") from None
+    except RecursionError:
+        raise InputError(where, "is nested too deeply", _FLATTEN) from None
     if not documents:
         raise InputError(where, "the file is empty, expected a GNNService manifest", _EXAMPLE)
     if len(documents) > 1:
@@ -201,7 +276,7 @@ def _expected(detail: ErrorDetails) -> str:
         key, words = _BOUNDS[kind]
         entries = " entries" if kind in {"too_short", "too_long"} else ""
         limit = context[key]
-        shown = f"{limit:g}" if isinstance(limit, float) and limit < 1e6 else str(limit)
+        shown = f"{limit:.10g}" if isinstance(limit, float) else str(limit)
         return f"{words} {shown}{entries}".strip()
     if kind in _TYPES:
         return _TYPES[kind]
@@ -255,8 +330,16 @@ def _purpose(owner: type[BaseModel] | None, field: str) -> str:
 
 def _shown(value: object) -> str:
     """JSON, as YAML readers know it, and short."""
-    text = json.dumps(value, ensure_ascii=False, default=str)
+    return _short(json.dumps(value, ensure_ascii=False, default=str))
+
+
+def _short(text: str) -> str:
     return text if len(text) <= 80 else text[:77] + "..."
+
+
+def _printable(text: str) -> str:
+    """Control characters as escapes: a manifest must not steer the terminal that shows what is wrong with it."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 # --- pydantic's locations
@@ -292,4 +375,4 @@ def _model_of(info: FieldInfo) -> type[BaseModel] | None:
 
 
 def _path(location: Location) -> str:
-    return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in location).removeprefix(".")
+    return "".join(f"[{step}]" if isinstance(step, int) else f".{_short(step)}" for step in location).removeprefix(".")

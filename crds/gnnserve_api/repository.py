@@ -1,10 +1,13 @@
 """The files of a repository: `graph.json` and `revision.json`.
 
 Both name every file beside them with its size and SHA-256, and both are written last: a folder without one is
-unfinished work. A reader refuses a newer `schemaVersion` than it knows.
+unfinished work. Each carries a checksum of itself. A reader refuses a newer `schemaVersion` than it knows.
 """
 
 from __future__ import annotations
+
+import hashlib
+from typing import TypeVar
 
 import msgspec
 
@@ -35,6 +38,8 @@ class GraphManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_
     validation_nodes: int
     test_nodes: int
     files: dict[str, FileEntry]
+    checksum: str = ""
+    """`checksum_of` the rest."""
 
 
 class NetworkManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
@@ -75,3 +80,19 @@ class RevisionManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unkno
     """Path of the rank-ordered feature table inside the revision."""
     profile: Profile
     files: dict[str, FileEntry]
+    checksum: str = ""
+    """`checksum_of` the rest."""
+
+
+AnyManifest = TypeVar("AnyManifest", GraphManifest, RevisionManifest)
+
+
+def checksum_of(manifest: GraphManifest | RevisionManifest) -> str:
+    """SHA-256 of the manifest without its checksum: a hand's edit shows, even one that is valid JSON."""
+    return hashlib.sha256(msgspec.json.encode(msgspec.structs.replace(manifest, checksum=""))).hexdigest()
+
+
+def sealed(manifest: AnyManifest) -> AnyManifest:
+    """With its checksum, and otherwise as a reader will see it: JSON turns the 1 of a float field into 1.0."""
+    read_back: AnyManifest = msgspec.json.decode(msgspec.json.encode(manifest), type=type(manifest))
+    return msgspec.structs.replace(read_back, checksum=checksum_of(read_back))

@@ -6,6 +6,7 @@ The standard library's HTTP client is enough here, and starts faster than any ot
 from __future__ import annotations
 
 import http.client
+import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,13 +15,14 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from gnnserve_api.errors import InputError, ResourceError
+from gnnserve_api.errors import GnnserveError, InputError, ResourceError
 from gnnserve_api.objective import Objective
 from gnnserve_api.protocol import ErrorAnswer, ErrorDetail, PredictAnswer, PredictRequest, VariantsAnswer
 from gnnserve_cli.exits import RefusedError
 
 T = TypeVar("T")
 TIMEOUT_S = 60.0
+_FOREIGN = "does another program listen on that port?"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,16 +65,37 @@ def parse_url(text: str) -> Endpoint:
         raise InputError("URL", f"{text!r} is not the address of a server", "write http://host:port")
     if parts.path not in {"", "/"} or parts.query or parts.fragment or parts.username is not None:
         raise InputError("URL", f"{text!r} has more than host and port", f"write http://{parts.netloc.split('@')[-1]}")
-    return Endpoint(parts.hostname, port or 80)
+    if port == 0:
+        raise InputError("URL", f"{text!r} has port 0, on which nobody listens", "write the port that the server names")
+    return Endpoint(_ascii_host(text, parts.hostname), 80 if port is None else port)
+
+
+def _ascii_host(text: str, host: str) -> str:
+    try:
+        ascii_host = host.encode("idna").decode()
+    except UnicodeError:
+        ascii_host = ""  # a part is empty, or longer than the 63 characters of DNS
+    if not re.fullmatch(r"[\w.:%~-]+", ascii_host, re.ASCII):
+        raise InputError("URL", f"{text!r} has no valid host name", "write http://host:port")
+    return ascii_host
 
 
 def fetch_variants(endpoint: Endpoint) -> VariantsAnswer:
-    return _decode(endpoint, _fetch(endpoint, "GET", "/v1/variants").body, VariantsAnswer)
+    answer = _decode(endpoint, _fetch(endpoint, "GET", "/v1/variants").body, VariantsAnswer)
+    if not 1 <= answer.nodes < 2**63:
+        raise _not_ours(endpoint, f"a graph of {answer.nodes} nodes")
+    return answer
 
 
 def fetch_prediction(endpoint: Endpoint, request: PredictRequest) -> tuple[PredictAnswer, Reply]:
     reply = _fetch(endpoint, "POST", "/v1/predict", msgspec.json.encode(request))
-    return _decode(endpoint, reply.body, PredictAnswer), reply
+    answer = _decode(endpoint, reply.body, PredictAnswer)
+    for name in request.outputs:
+        rows = getattr(answer, name)
+        found = 0 if isinstance(rows, msgspec.UnsetType) else len(rows)
+        if found != len(request.nodes):
+            raise _not_ours(endpoint, f"{found} {name} for {len(request.nodes)} nodes")
+    return answer, reply
 
 
 def _fetch(endpoint: Endpoint, method: str, path: str, body: bytes | None = None) -> Reply:
@@ -92,24 +115,31 @@ def _fetch(endpoint: Endpoint, method: str, path: str, body: bytes | None = None
     elapsed_ms = (time.perf_counter() - started) * 1000
     headers = {name.lower(): value for name, value in response.getheaders()}
     if response.status != 200:
-        raise parse_refusal(response.status, headers, content)
+        raise parse_refusal(endpoint, response.status, headers, content)
     return Reply(headers, content, elapsed_ms)
 
 
 def _decode(endpoint: Endpoint, body: bytes, answer: type[T]) -> T:
     try:
         return msgspec.json.decode(body, type=answer)
-    except msgspec.DecodeError as error:
-        raise ResourceError(
-            f"{endpoint.url}: the answer is not gnnserve's: {error}; does another program listen on that port?"
-        ) from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise _not_ours(endpoint, str(error)) from error
 
 
-def parse_refusal(status: int, headers: Mapping[str, str], body: bytes) -> RefusedError:
+def _not_ours(endpoint: Endpoint, why: str) -> ResourceError:
+    return ResourceError(f"{endpoint.url}: the answer is not gnnserve's: {why}; {_FOREIGN}")
+
+
+def parse_refusal(endpoint: Endpoint, status: int, headers: Mapping[str, str], body: bytes) -> GnnserveError:
     try:
         detail = msgspec.json.decode(body, type=ErrorAnswer).error
-    except msgspec.DecodeError:
-        detail = ErrorDetail("error", body[:200].decode(errors="replace").strip() or "without an explanation")
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        words = " ".join(body[:200].decode(errors="replace").split())
+        said = "".join(c if c.isprintable() else "?" for c in words) or "without an explanation"
+        if status < 500 and status != 429:
+            return _not_ours(endpoint, f"{status} {said}")
+        # A proxy's own: it says nothing of what is behind it.
+        detail = ErrorDetail("error", said)
     return RefusedError(status, detail.code, detail.field, detail.message, headers.get("retry-after"))
 
 

@@ -10,6 +10,8 @@ import importlib.metadata
 import os
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Annotated, Any
 
 import typer
@@ -28,21 +30,13 @@ from gnnserve_cli.exits import MEANINGS, ExitCode, exit_code_of
 class Commands(TyperGroup):
     """Runs a command and turns its errors into one line and an exit code."""
 
+    def make_context(self, *args: Any, **kwargs: Any) -> Any:
+        with _errors_as_exit_codes():  # `--version` and `--help` print here
+            return super().make_context(*args, **kwargs)
+
     def invoke(self, ctx: Any) -> Any:
-        try:
-            answer = super().invoke(ctx)
-            # Small outputs wait in the buffer: a reader that left must show here, not at interpreter exit.
-            sys.stdout.flush()
-        except Exception as error:
-            code = exit_code_of(error)
-            if code is None:
-                raise
-            if code is ExitCode.BROKEN_PIPE:
-                _discard_output()
-            else:
-                typer.echo(f"error: {error}", err=True)
-            raise typer.Exit(code) from None
-        return answer
+        with _errors_as_exit_codes():
+            return super().invoke(ctx)
 
     def get_help_option(self, ctx: Any) -> Any:
         return _without_type(super().get_help_option(ctx))
@@ -61,8 +55,40 @@ def _without_type(flag: Any) -> Any:
     return flag
 
 
-def _discard_output() -> None:
+@contextmanager
+def _errors_as_exit_codes() -> Iterator[None]:
+    try:
+        try:
+            yield
+        finally:
+            # Small outputs wait in the buffer: a reader that left must show here, not at interpreter exit.
+            sys.stdout.flush()
+    except KeyboardInterrupt:
+        _complain("interrupted")
+        raise typer.Exit(ExitCode.INTERRUPTED) from None
+    except Exception as error:
+        code = exit_code_of(error)
+        if code is None:
+            raise
+        if code is not ExitCode.BROKEN_PIPE:
+            _complain(f"error: {error}")
+        _discard_output_that_fails()
+        raise typer.Exit(code) from None
+
+
+def _complain(message: str) -> None:
+    with suppress(OSError):  # standard error may be the full disk; the exit code still says it
+        typer.echo(message, err=True)
+
+
+def _discard_output_that_fails() -> None:
     """The interpreter flushes standard output once more when it exits; that must not complain either."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        pass
+    else:
+        return
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)
@@ -117,7 +143,16 @@ for command, example in (
     app.command(cls=Command, epilog=f"Example: {example}")(command)
 
 
+def _open_closed_streams() -> None:
+    """`>&-` leaves no stream at all. Opened first, the null device also takes the number that a socket would get."""
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123 - until the interpreter exits
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115, PTH123
+
+
 def main() -> None:
+    _open_closed_streams()
     # An orderly way out: what is half-written is removed. A server that is up has a handler of its own, and drains.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(ExitCode.TERMINATED))
     app()

@@ -13,6 +13,11 @@ HEAD = "apiVersion: gnnserve.dev/v1alpha1\nkind: GNNService\nmetadata: {name: a}
 DIGITS = "graph: {source: {builtin: Digits}}"
 
 
+BOMB = "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 12))
+LONG_TEXT_BOMB = f"a: &a {'x' * 10_000}\nb: [{', '.join(['*a'] * 2000)}]"
+DEEP_ALIASES = "a0: &a0 x\n" + "".join(f"a{n}: &a{n} {'[' * 40}*a{n - 1}{']' * 40}\n" for n in range(1, 8))
+
+
 def spec(rest: str = "") -> str:
     return f"{HEAD}spec: {{{DIGITS}{', ' if rest else ''}{rest}}}\n"
 
@@ -106,13 +111,14 @@ def case(name: str, text: str, *expected: str):
         case(
             "an optional member's path holds no type names",
             HEAD + "spec: {graph: {source: {npz: {uri: data.npz}}}}",
-            'spec.graph.source.npz.uri: found "data.npz", expected a string that matches ^file:///.+; '
+            'spec.graph.source.npz.uri: found "data.npz", expected a string that matches ^file:///[^?#]+$; '
             "write file:// and an absolute path, as in file:///data/graph.npz",
         ),
         case(
             "a required field says what it is for",
             HEAD + "spec: {graph: {source: {npz: {}}}}",
-            "spec.graph.source.npz.uri: missing; add it: Where the file is: `file:///` and an absolute path.",
+            "spec.graph.source.npz.uri: missing; add it: Where the file is: `file:///` and an absolute path, "
+            "percent-encoded.",
         ),
         case(
             "an empty section",
@@ -176,6 +182,16 @@ def case(name: str, text: str, *expected: str):
             "write `kind: GNNService`, or pass a GNNService manifest",
         ),
         case(
+            "control characters are shown, not obeyed",
+            HEAD + f'"\\e[31m": "\\u009b"\nspec: {{{DIGITS}}}',
+            '\\x1b[31m: unknown field (value "\\x9b"); known fields here: apiVersion, kind, metadata, spec',
+        ),
+        case(
+            "a large bound is written out",
+            spec("objective: {latencyMs: 1e9}"),
+            "spec.objective.latencyMs: found 1000000000.0, expected at most 3600000; correct it",
+        ),
+        case(
             "everything wrong is listed at once",
             spec("model: {hidden: 0, fanouts: [3.5]}, variants: {pruning: {factors: [1, 1]}}, worker: 3"),
             "spec.model.hidden: found 0, expected at least 1; correct it",
@@ -206,6 +222,11 @@ def test_every_problem_is_listed_with_path_value_and_remedy(text: str, expected:
             "m.yaml, line 4, column 1: not valid YAML: field `kind` is already set on line 2; keep one of them",
         ),
         case(
+            "control characters in a field given twice",
+            '"\\e[31m": 1\n"\\e[31m": 2',
+            "m.yaml, line 2, column 1: not valid YAML: field `\\x1b[31m` is already set on line 1",
+        ),
+        case(
             "a field given twice, deep inside",
             HEAD + "spec:\n  model:\n    hidden: 1\n    hidden: 2\n",
             "m.yaml, line 7, column 5: not valid YAML: field `hidden` is already set on line 6",
@@ -219,6 +240,21 @@ def test_every_problem_is_listed_with_path_value_and_remedy(text: str, expected:
         case("an alias of itself", "a: &x [*x]", "m.yaml: holds what JSON cannot: Circular reference"),
         case("bytes", 'a: !!binary "aGk="', "m.yaml: holds what JSON cannot"),
         case("a control character", "a: \x00", "m.yaml: not valid YAML: unacceptable character"),
+        case("aliases of aliases", BOMB, "m.yaml: expands to more than 100,000 values; a manifest has some dozens"),
+        case("aliases of a long text", LONG_TEXT_BOMB, "m.yaml: expands to more than 100,000 values"),
+        case("more text than a manifest has", "#" * (2**20 + 1), "m.yaml: is longer than 1 MiB"),
+        case(
+            "half a character", 'a: "\\ud800"', "m.yaml, line 1, column 4: not valid YAML: \\ud800 is half a character"
+        ),
+        case("half a character as a field's name", '"\\udfff": 1', "m.yaml, line 1, column 1: not valid YAML: \\udfff"),
+        case("thousands of brackets", "a: " + "[" * 5000, "m.yaml: is nested more than 64 levels deep; a manifest has"),
+        case("depth through aliases", DEEP_ALIASES, "m.yaml: holds what JSON cannot: "),
+        case(
+            "an integer of thousands of digits",
+            "a: " + "9" * 5000,
+            "m.yaml, line 1, column 4: not valid YAML: an integer of 5,000 digits",
+        ),
+        case("a tag that does not fit", "a: !!bool perhaps", "m.yaml: not valid YAML: a tag does not fit its value"),
     ],
 )
 def test_what_is_no_manifest_is_refused_with_its_place(text: str, expected: tuple[str]) -> None:

@@ -25,6 +25,8 @@ def recipe(rest: str = "") -> str:
         pytest.param("model: {hidden: 128}", id="a default written out"),
         pytest.param("model: {training: {}}, variants: {pruning: {lasso: {}}}", id="empty sections"),
         pytest.param("model: {training: {weightDecay: 5e-4}}", id="a default written otherwise"),
+        pytest.param("variants: {pruning: {lasso: {epochs: 3}}}", id="settings of a method that is not used"),
+        pytest.param("variants: {pruning: {factors: [8, 1, 4, 2]}}", id="another order of the factors"),
     ],
 )
 def test_what_generation_does_not_depend_on_keeps_the_recipe(rest: str) -> None:
@@ -40,7 +42,7 @@ def test_what_generation_does_not_depend_on_keeps_the_recipe(rest: str) -> None:
         pytest.param("model: {training: {seed: 1}}", id="another seed"),
         pytest.param("variants: {pruning: {factors: [1, 2]}}", id="other factors"),
         pytest.param("variants: {pruning: {method: Random}}", id="another ranking"),
-        pytest.param("variants: {pruning: {lasso: {epochs: 3}}}", id="other Lasso settings"),
+        pytest.param("variants: {pruning: {method: Lasso}}", id="an informed ranking of another kind"),
     ],
 )
 def test_what_generation_depends_on_changes_the_recipe(rest: str) -> None:
@@ -58,3 +60,9 @@ def test_the_graph_and_its_scaling_change_the_recipe() -> None:
 def test_the_recipe_is_the_same_in_every_process() -> None:
     """Pinned: another value would retrain every published model."""
     assert recipe() == "2c0cee403102cad0"
+
+
+def test_settings_of_the_method_that_is_used_change_the_recipe() -> None:
+    assert recipe("variants: {pruning: {method: Lasso, lasso: {epochs: 3}}}") != recipe(
+        "variants: {pruning: {method: Lasso}}"
+    )

@@ -74,6 +74,27 @@ def test_a_reader_that_leaves_early_is_no_failure_worth_a_trace() -> None:
     assert done.returncode == ExitCode.BROKEN_PIPE
 
 
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        pytest.param("validate examples/digits.yaml >&-", 0, id="a result that nobody wants"),
+        pytest.param("validate examples/digits.yaml --json >&- 2>&-", 0, id="no stream at all"),
+        pytest.param("validate nowhere.yaml 2>&-", 2, id="no stream for errors"),
+        pytest.param("validate nowhere.yaml 2>/dev/full", 2, id="errors on a full disk"),
+        pytest.param("validate examples/digits.yaml >/dev/full", 4, id="a result on a full disk"),
+        pytest.param("--version >/dev/full", 4, id="the version on a full disk"),
+        pytest.param("--help >/dev/full", 4, id="help on a full disk"),
+    ],
+)
+def test_streams_that_take_nothing_cost_no_trace(command: str, code: int) -> None:
+    done = subprocess.run(
+        ["bash", "-c", f"{sys.executable} -m gnnserve_cli {command}"],
+        capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2],
+    )  # fmt: skip
+    assert done.returncode == code
+    assert done.stderr == ("error: [Errno 28] No space left on device\n" if code == 4 else "")
+
+
 HEAVY = "numpy", "scipy", "numba", "torch", "sklearn", "fastapi"
 
 

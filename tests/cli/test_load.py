@@ -222,7 +222,15 @@ def test_more_seeds_than_nodes_are_drawn_with_repetition() -> None:
     assert set(body["nodes"]) <= {0, 1, 2}
 
 
-def test_an_endless_open_loop_is_refused() -> None:
-    result = CliRunner().invoke(app, ["load", "http://localhost:1", "--rate", "1e6", "--duration", "3600"])
+@pytest.mark.parametrize(
+    ("rate", "duration", "problem"),
+    [
+        pytest.param("1e6", "3600", "are more than 10,000,000 requests", id="endless"),
+        pytest.param("1", "0.3", "no request is due at 1/s within 0.3 s", id="over before the first request is due"),
+    ],
+)
+def test_an_open_loop_of_no_use_is_refused(rate: str, duration: str, problem: str) -> None:
+    result = CliRunner().invoke(app, ["load", "http://localhost:1", "--rate", rate, "--duration", duration])
     assert result.exit_code == 2
-    assert "--rate" in result.stderr
+    assert result.stderr.startswith("error: --rate: ")
+    assert problem in result.stderr

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 
 import pytest
-from tests.support.fake_server import Told, fake_server, refusal
+from tests.support.fake_server import Told, fake_server, refusal, variants_body
+from tests.support.profiles import profile
 from typer.testing import CliRunner
 
 from gnnserve_api.errors import InputError
@@ -68,6 +69,9 @@ def test_labels_of_a_multi_label_graph_are_lists() -> None:
     ("arguments", "code", "problem"),
     [
         pytest.param(["--nodes", "1,two"], 2, "--nodes: '1,two' is not a list of node ids", id="ids must be numbers"),
+        pytest.param(["--nodes", "1_0"], 2, "--nodes: '1_0' is not a list", id="ids as Python writes them"),
+        pytest.param(["--nodes", "٣"], 2, "--nodes: '٣' is not a list", id="digits of another script"),
+        pytest.param(["--nodes", "9" * 5000], 2, f"--nodes: '{'9' * 77}...' is not", id="ids of thousands of digits"),
         pytest.param(["--nodes", "1", "--return", "logits"], 2, "--return: 'logits' is unknown", id="unknown output"),
         pytest.param(
             ["--nodes", "1", "--latency-ms", "nan"],
@@ -95,11 +99,33 @@ def test_a_server_that_is_down_says_how_to_start_one() -> None:
     assert "gnnserve run" in result.stderr
 
 
-def test_another_program_on_the_port_is_recognised() -> None:
-    with fake_server(lambda _: Told(body=b"<html>hello</html>")) as server:
-        result = CliRunner().invoke(app, ["variants", server.url])
+def answered(labels: list[int]) -> Told:
+    return Told(body={"labels": labels, "variant": "x1", "revision": "r1", "objectiveMet": True})
+
+
+@pytest.mark.parametrize(
+    ("command", "told", "found"),
+    [
+        pytest.param("variants URL", Told(body=b"<html>hello</html>"), "malformed", id="no JSON"),
+        pytest.param("variants URL", Told(body=b'{"service":"\xff"}'), "codec can't decode", id="no UTF-8"),
+        pytest.param("predict URL --nodes 1,2", answered([1]), "1 labels for 2 nodes", id="too few labels"),
+        pytest.param(
+            "predict URL --nodes 1 --return scores", answered([1]), "0 scores for 1 nodes", id="not what was asked for"
+        ),
+        pytest.param(
+            "load URL", Told(body=variants_body(profile(), nodes=0)), "a graph of 0 nodes", id="a graph without nodes"
+        ),
+        pytest.param("variants URL", Told(404, b"no\x1b[31m page"), "404 no?[31m page", id="a page that is not there"),
+        pytest.param("variants URL", Told(301, b""), "301 without an explanation", id="a redirection"),
+    ],
+)
+def test_another_program_on_the_port_is_recognised(command: str, told: Told, found: str) -> None:
+    with fake_server(lambda _: told) as server:
+        result = CliRunner().invoke(app, command.replace("URL", server.url).split())
     assert result.exit_code == 4
-    assert "another program" in result.stderr
+    assert result.stderr.startswith(f"error: {server.url}: the answer is not gnnserve's: ")
+    assert found in result.stderr
+    assert result.stderr.endswith("; does another program listen on that port?\n")
 
 
 def test_a_strict_objective_out_of_reach_has_its_own_code() -> None:
@@ -131,6 +157,9 @@ def test_addresses_that_are_understood(text: str, endpoint: Endpoint) -> None:
         pytest.param("http://localhost:eighty", "Port could not be cast", id="a port that is no number"),
         pytest.param("http://localhost:8080/v1/predict", "write http://localhost:8080", id="with a path"),
         pytest.param("http://me:pw@localhost:8080", "write http://localhost:8080", id="with a password"),
+        pytest.param("http://a b:80", "no valid host name", id="a space in the host"),
+        pytest.param(f"http://{'a' * 70}:80", "no valid host name", id="a label longer than DNS has"),
+        pytest.param("http://127.0.0.1:0", "has port 0", id="the port that means any"),
         pytest.param("http://[::1", "Invalid IPv6", id="half an IPv6 address"),
     ],
 )
@@ -153,5 +182,7 @@ def test_server_timing_is_read(header: str, durations: dict[str, float]) -> None
     assert parse_server_timing(header) == durations
 
 
-def test_a_refusal_that_is_not_json_is_shown_as_it_is() -> None:
-    assert str(parse_refusal(502, {}, b"Bad Gateway\n")) == "the server answered 502 error: Bad Gateway"
+def test_a_proxys_refusal_that_is_not_json_is_shown_as_it_is() -> None:
+    assert (
+        str(parse_refusal(Endpoint("h", 80), 502, {}, b"Bad Gateway\n")) == "the server answered 502 error: Bad Gateway"
+    )

@@ -50,6 +50,20 @@ def test_every_problem_is_listed_and_the_exit_code_says_invalid(tmp_path: Path) 
     assert "spec.model.widht" in answer["problem"]
 
 
+def test_a_path_that_is_no_text_is_valid_json_too() -> None:
+    as_json = CliRunner().invoke(app, ["validate", "no\udcff.yaml", "--json"])
+    assert as_json.exit_code == 2
+    assert json.loads(as_json.output)["problem"].startswith(r"no\udcff.yaml: no such file")
+
+
+def test_half_a_character_is_a_problem_and_its_json_is_valid(tmp_path: Path) -> None:
+    manifest = tmp_path / "m.yaml"
+    manifest.write_text('metadata: {name: "\\ud800"}')
+    as_json = CliRunner().invoke(app, ["validate", str(manifest), "--json"])
+    assert as_json.exit_code == 2
+    assert r"\ud800 is half a character" in json.loads(as_json.output)["problem"]
+
+
 def test_one_of_something_is_not_several(tmp_path: Path) -> None:
     manifest = tmp_path / "m.yaml"
     text = DIGITS.read_text().replace("epochs: 30", "epochs: 1")

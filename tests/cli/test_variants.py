@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -64,12 +66,40 @@ def test_a_repository_lists_every_service_and_newest_revisions_first(tmp_path: P
     assert table.index("default/digits  revision new") < table.index("default/digits  revision old")
 
 
-def test_a_damaged_revision_is_named(tmp_path: Path) -> None:
-    file = write_revision(tmp_path, revision_manifest())
-    file.write_bytes(file.read_bytes()[:100])
+@pytest.mark.parametrize(
+    "content",
+    [
+        pytest.param(b'{"schemaVersion": 1', id="half a file"),
+        pytest.param(b'{"schemaVersion": 1, "recipe": "\xff"}', id="no UTF-8"),
+    ],
+)
+def test_a_damaged_revision_is_named_and_hides_no_other(tmp_path: Path, content: bytes) -> None:
+    write_revision(tmp_path, revision_manifest("good"))
+    file = write_revision(tmp_path, revision_manifest("bad"))
+    file.write_bytes(content)
     result = CliRunner().invoke(app, ["variants", str(tmp_path)])
     assert result.exit_code == 3
     assert f"{file}: is damaged" in result.stderr
+    assert "default/digits  revision good" in result.stdout
+    as_json = CliRunner().invoke(app, ["variants", str(tmp_path), "--json"])
+    assert as_json.exit_code == 3
+    assert [r["revision"] for r in json.loads(as_json.stdout)[0]["revisions"]] == ["good"]
+
+
+@pytest.mark.parametrize("unreadable", [".", "default", "default/digits/revisions"])
+def test_a_folder_without_permission_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unreadable: str) -> None:
+    write_revision(tmp_path, revision_manifest())
+    forbidden, list_folder = tmp_path / unreadable, Path.iterdir
+
+    def iterdir(folder: Path) -> Iterator[Path]:
+        if folder == forbidden:  # by hand, because root may read everything
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return list_folder(folder)
+
+    monkeypatch.setattr(Path, "iterdir", iterdir)
+    result = CliRunner().invoke(app, ["variants", str(tmp_path)])
+    assert result.exit_code == 3
+    assert f"error: {forbidden}: cannot be read: permission denied; check its permissions\n" in result.stderr
 
 
 def test_a_newer_schema_is_named_before_its_unknown_fields(tmp_path: Path) -> None:

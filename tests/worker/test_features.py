@@ -129,3 +129,12 @@ def test_kept_sparse_columns_stay_sparse() -> None:
 
     assert isinstance(kept, sp.csr_array)
     np.testing.assert_array_equal(kept.toarray(), features.toarray()[:, [3, 0]])
+
+
+@pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
+def test_rows_whose_sum_float32_cannot_hold_are_normalized_all_the_same(sparse: bool) -> None:
+    features = np.array([[3e38, 3e38]], dtype=np.float32)
+
+    scaled = normalize(sp.csr_array(features) if sparse else features, Normalization.ROW_NORMALIZE, np.array([0]))
+
+    assert (scaled.toarray() if isinstance(scaled, sp.csr_array) else scaled).tolist() == [[0.5, 0.5]]

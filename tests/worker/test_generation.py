@@ -66,7 +66,7 @@ class Generated:
 def _service(path: Path, **parts: Any) -> GNNService:
     model = {"hidden": 8, "fanouts": [4, 3], **parts.pop("model", {})}
     model["training"] = {"epochs": 3, "batchSize": 64, **model.get("training", {})}
-    pruning = {"factors": [1, 2, 4], **parts.pop("pruning", {})}
+    pruning = {"method": "Lasso", "factors": [1, 2, 4], **parts.pop("pruning", {})}
     return service_of(path.as_uri(), model=model, variants={"pruning": pruning}, **parts)
 
 
@@ -496,3 +496,14 @@ def test_a_failure_while_profiling_leaves_no_revision(tmp_path: Path, monkeypatc
 
     monkeypatch.undo()
     assert generate(_service(path, pruning={"factors": [1]}), repository) == repository.revisions()[0]
+
+
+@pytest.mark.filterwarnings("ignore:overflow encountered", "ignore:invalid value encountered")
+def test_a_revision_that_could_answer_nothing_is_not_published(tmp_path: Path) -> None:
+    data = _data()
+    huge = replace(data, features=np.sign(data.features) * np.float32(3e38))
+
+    with pytest.raises(InputError, match=r"spec\.graph\.normalization: variant x1 gives scores that are not finite"):
+        _generate(tmp_path, huge, normalization="Disabled")
+
+    assert Repository(tmp_path / "repository", "default", "tiny").revisions() == []

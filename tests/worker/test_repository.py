@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -23,6 +24,7 @@ from tests.support.repository import (
 )
 
 from gnnserve_api.errors import RepositoryError, ResourceError
+from gnnserve_api.repository import GraphManifest, RevisionManifest, sealed
 from gnnserve_worker.repository import files, paths
 from gnnserve_worker.repository.repository import Repository
 
@@ -291,6 +293,17 @@ def edited(change: Callable[[dict], object]) -> Callable[[Path], object]:
     return edit
 
 
+def resealed(change: Callable[[dict], object]) -> Callable[[Path], object]:
+    """As somebody would who wrote the checksum anew: what else protects then?"""
+
+    def edit(path: Path) -> None:
+        edited(change)(path)
+        kind = GraphManifest if path.name == paths.GRAPH_COMMIT else RevisionManifest
+        overwrite(path, msgspec.json.encode(sealed(msgspec.json.decode(path.read_bytes(), type=kind))))
+
+    return edit
+
+
 def rename_entry(new: str) -> Callable[[dict], object]:
     return lambda content: content["files"].update({new: content["files"].pop(next(iter(content["files"])))})
 
@@ -359,6 +372,16 @@ BROKEN_COMMITS = [
         id="a graph outside of the folder",
     ),
     pytest.param(
+        GRAPH, edited(lambda c: c.update(classes=[3, 9])), "was altered: its checksum is", id="another class in place"
+    ),
+    pytest.param(
+        PUBLISHED,
+        edited(lambda c: c["network"].update(fanouts=[0])),
+        "was altered: its checksum",
+        id="senseless fanouts",
+    ),
+    pytest.param(PUBLISHED, edited(lambda c: c.pop("checksum")), "its checksum is ''", id="a checksum taken out"),
+    pytest.param(
         GRAPH, edited(lambda c: c["files"].pop("test.npy")), "does not list test.npy", id="a split that is not listed"
     ),
 ]
@@ -387,7 +410,7 @@ def test_a_broken_commit_file_is_refused_by_name(
 def test_arrays_that_contradict_their_manifest_are_refused(
     repository: Repository, folder: str, name: str, change: dict, problem: str
 ) -> None:
-    edited(lambda content: content.update(change))(repository.folder / folder / paths.GRAPH_COMMIT)
+    resealed(lambda content: content.update(change))(repository.folder / folder / paths.GRAPH_COMMIT)
     with pytest.raises(RepositoryError, match=r"\.npy: ") as refused:
         repository.load(REVISION)
     assert problem in str(refused.value)
@@ -404,7 +427,7 @@ def test_arrays_that_contradict_their_manifest_are_refused(
 )
 def test_variants_that_contradict_their_files_are_refused(repository: Repository, columns: int, problem: str) -> None:
     path = repository.folder / PUBLISHED / paths.REVISION_COMMIT
-    edited(lambda content: content["profile"]["variants"][0].update(columns=columns))(path)
+    resealed(lambda content: content["profile"]["variants"][0].update(columns=columns))(path)
     with pytest.raises(RepositoryError) as refused:
         repository.load(REVISION)
     assert problem in str(refused.value)

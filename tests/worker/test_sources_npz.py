@@ -424,3 +424,42 @@ def test_a_malformed_array_is_refused_by_file_array_and_value(
         load_source(_source(path))
 
     assert refusal.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        pytest.param(
+            {"labels": np.array([0, 1, 2**64 - 1, 1, 0], dtype=np.uint64)},
+            r"labels\[2\]: is 18446744073709551615, beyond 64 bits with a sign",
+            id="a label that would turn into -1",
+        ),
+        pytest.param(
+            {"feat_shape": np.array([NODES, 2**63 + 5], dtype=np.uint64)},
+            r"feat_shape\[1\]: is 9223372036854775813, beyond 64 bits",
+            id="a width beyond all integers",
+        ),
+        pytest.param(
+            {"feat_shape": np.array([NODES, 3_000_000_000])},
+            r"feat_shape: is \[5, 3000000000\], expected \[nodes, columns\] with at most 10,000,000 columns",
+            id="a width beyond all graphs",
+        ),
+        pytest.param(
+            {
+                "feat_indptr": np.array([0, 2, 2, 2, 2, 2]),
+                "feat_indices": np.array([0, 0]),
+                "feat_data": np.array([3e38, 3e38]),
+            },
+            "feat_data: has entries of one place whose sum float32 cannot hold",
+            id="two entries of one place whose sum overflows",
+        ),
+    ],
+)
+def test_numbers_that_would_silently_become_others_are_refused(tmp_path: Path, change: Arrays, problem: str) -> None:
+    with pytest.raises(InputError, match=problem):
+        _load(tmp_path, _sparse() | change)
+
+
+def test_a_path_with_a_zero_byte_is_refused() -> None:
+    with pytest.raises(InputError, match="null byte"):
+        source_digest(GraphSource(npz=NpzSource(uri="file:///a%00b.npz")))

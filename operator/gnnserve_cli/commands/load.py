@@ -67,6 +67,9 @@ def load(
     if rate is not None and rate * duration > MOST_REQUESTS:
         raise InputError("--rate", f"{rate:,.10g}/s for {duration:,.10g} s are more than {MOST_REQUESTS:,} requests",
                          "lower --rate or --duration")  # fmt: skip
+    if rate is not None and next(build_schedule(arrivals, rate, duration, seed), None) is None:
+        raise InputError("--rate", f"no request is due at {rate:,.10g}/s within {duration:,.10g} s",
+                         "raise --rate or --duration, or give --arrivals fixed")  # fmt: skip
     endpoint = parse_url(url)
     objective = stated_objective(latency_ms, tolerance_permille)
     requests = build_predictions(endpoint, fetch_variants(endpoint).nodes, seeds_per_request, objective, seed)

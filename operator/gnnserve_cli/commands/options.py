@@ -18,7 +18,7 @@ def between(low: float, high: float) -> Callable[[Number], Number]:
 
     def check(value: Number) -> Number:
         if value is not None and not low <= value <= high:
-            raise typer.BadParameter(f"{value} is not between {low:,.10g} and {high:,.10g}.")
+            raise typer.BadParameter(f"{value:,.10g} is not between {low:,.10g} and {high:,.10g}.")
         return value
 
     return check

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated
 
 import msgspec
@@ -22,6 +23,8 @@ from gnnserve_cli.render import facts_table, format_ms, nodes_table, output, pri
 OUTPUTS: dict[str, Output] = {"labels": "labels", "scores": "scores", "embeddings": "embeddings"}
 SHOWN_VALUES = 4
 """Of a vector, in the table; `--json` has all."""
+_NODE = re.compile(r"-?[0-9]{1,19}")
+"""Narrower than `int()`; which of these the graph has is the server's to say."""
 
 
 def predict(
@@ -50,10 +53,11 @@ def predict(
 
 
 def parse_nodes(text: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(part) for part in text.split(","))
-    except ValueError:
-        raise InputError("--nodes", f"{text!r} is not a list of node ids", "write whole numbers: 1,2,3") from None
+    parts = [part.strip() for part in text.split(",")]
+    if not all(_NODE.fullmatch(part) for part in parts):
+        shown = text if len(text) <= 80 else text[:77] + "..."
+        raise InputError("--nodes", f"{shown!r} is not a list of node ids", "write whole numbers: 1,2,3")
+    return tuple(map(int, parts))
 
 
 def parse_outputs(text: str) -> tuple[Output, ...]:

@@ -27,7 +27,8 @@ def validate(manifest: Manifest, as_json: Json = False) -> None:
     try:
         service = load_manifest(manifest)
     except InputError as error:
-        print_json({"valid": False, "problem": str(error)})
+        # A path may hold bytes that are no text; JSON may not.
+        print_json({"valid": False, "problem": str(error).encode(errors="backslashreplace").decode()})
         raise typer.Exit(ExitCode.BAD_INPUT) from None
     print_json(
         {
@@ -47,7 +48,7 @@ def _facts(service: GNNService) -> list[tuple[str, str]]:
     graph = f"builtin {source.builtin}" if source.npz is None else source.npz.uri
     fanouts = "every neighbour" if model.fanouts[0] < 0 else "fan-outs " + ", ".join(map(str, model.fanouts))
     wanted = [
-        *([f"latency within {objective.latency_ms:g} ms"] if objective.latency_ms is not None else []),
+        *([f"latency within {objective.latency_ms:,.10g} ms"] if objective.latency_ms is not None else []),
         *(
             [f"accuracy at most {objective.accuracy_tolerance_permille} permille below the best"]
             if objective.accuracy_tolerance_permille is not None

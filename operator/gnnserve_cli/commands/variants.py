@@ -11,11 +11,13 @@ from typing import Annotated
 
 import msgspec
 import typer
+from rich.console import Console
 
 from gnnserve_api.errors import InputError, RepositoryError
 from gnnserve_api.repository import SCHEMA_VERSION, RevisionManifest
 from gnnserve_cli.client import fetch_variants, parse_url
 from gnnserve_cli.commands.options import Json
+from gnnserve_cli.exits import ExitCode
 from gnnserve_cli.render import count, output, print_json, profile_tables, put
 
 
@@ -48,10 +50,18 @@ def variants(
         put(console, *profile_tables(served.profile, console))
         return
 
-    services = load_services(Path(place))
+    services, problems = load_services(Path(place))
     if as_json:
         print_json(services)
-        return
+    else:
+        _print_services(services, console)
+    for problem in problems:
+        typer.echo(f"error: {problem}", err=True)
+    if problems:
+        raise typer.Exit(ExitCode.REPOSITORY)
+
+
+def _print_services(services: list[ServiceRevisions], console: Console) -> None:
     for service in services:
         for revision in service.revisions:
             put(console, f"{service.namespace}/{service.service}  revision {revision.revision}")
@@ -59,25 +69,63 @@ def variants(
             put(console, *profile_tables(revision.profile, console), "")
 
 
-def load_services(root: Path) -> list[ServiceRevisions]:
-    if not root.is_dir():
-        raise InputError("URL|DIR", f"{str(root)!r} is no folder", "give a repository folder, or http://host:port")
+def load_services(root: Path) -> tuple[list[ServiceRevisions], list[RepositoryError]]:
+    """What can be read, and what cannot: one bad file must not hide the good ones."""
+    problems: list[RepositoryError] = []
     found: dict[tuple[str, str], list[RevisionManifest]] = {}
-    for file in sorted(root.glob("*/*/revisions/*/revision.json")):
-        namespace, service = file.relative_to(root).parts[:2]
-        found.setdefault((namespace, service), []).append(_load_revision(file))
-    if not found:
+    for service in (service for namespace in _list_root(root) for service in _list(namespace, problems)):
+        for folder in _list(service / "revisions", problems):
+            try:
+                revision = _load_revision(folder / "revision.json")
+            except RepositoryError as problem:
+                problems.append(problem)
+                continue
+            if revision is not None:
+                found.setdefault((service.parent.name, service.name), []).append(revision)
+    if not found and not problems:
         raise RepositoryError(
             root, "holds no published revision", f"make one with `gnnserve generate MANIFEST --repository {root}`"
         )
-    return [
+    services = [
         ServiceRevisions(namespace, service, sorted(revisions, key=lambda r: r.created_at, reverse=True))
         for (namespace, service), revisions in found.items()
     ]
+    return services, problems
 
 
-def _load_revision(file: Path) -> RevisionManifest:
-    content = file.read_bytes()
+def _list_root(root: Path) -> list[Path]:
+    try:
+        return sorted(root.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        raise InputError(
+            "URL|DIR", f"{str(root)!r} is no folder", "give a repository folder, or http://host:port"
+        ) from None
+    except OSError as error:
+        raise _unreadable(root, error) from error
+
+
+def _list(folder: Path, problems: list[RepositoryError]) -> list[Path]:
+    try:
+        return sorted(folder.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        problems.append(_unreadable(folder, error))
+        return []
+
+
+def _unreadable(path: Path, error: OSError) -> RepositoryError:
+    return RepositoryError(path, f"cannot be read: {(error.strerror or str(error)).lower()}", "check its permissions")
+
+
+def _load_revision(file: Path) -> RevisionManifest | None:
+    """None: without its last file a revision is unfinished, or no revision at all."""
+    try:
+        content = file.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise _unreadable(file, error) from error
     try:
         # The version first: a newer file may differ in everything else.
         version = msgspec.json.decode(content, type=_Version).schema_version
@@ -88,5 +136,5 @@ def _load_revision(file: Path) -> RevisionManifest:
                 "read it with the gnnserve that wrote it",
             )
         return msgspec.json.decode(content, type=RevisionManifest)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise RepositoryError(file, f"is damaged: {error}", "remove its folder and generate again") from error

@@ -194,7 +194,7 @@ class Generator:
 def _count_prediction(record: Record, answer: Answer) -> None:
     try:
         prediction = _decode_prediction(answer.body)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError):
         record.errors["answer without variant and objectiveMet"] += 1
         return
     record.variants[prediction.variant] += 1
@@ -204,7 +204,7 @@ def _count_prediction(record: Record, answer: Answer) -> None:
 def _reason(answer: Answer) -> str:
     try:
         return f"{answer.status} {_decode_refusal(answer.body).error.code}"
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError):
         return str(answer.status)
 
 

@@ -34,10 +34,15 @@ def normalize(features: Features, method: Normalization, visible: np.ndarray) ->
 
 
 def _row_normalize(features: Features) -> Features:
-    sums = np.asarray(abs(features).sum(axis=1), dtype=np.float32).reshape(-1)
+    # In float64: a sum of large float32 numbers may be beyond float32, although every quotient is within 1.
+    if isinstance(features, np.ndarray):
+        sums = np.abs(features).sum(axis=1, dtype=np.float64)
+    else:
+        rows = np.repeat(np.arange(features.shape[0]), np.diff(features.indptr))
+        sums = np.bincount(rows, weights=np.abs(features.data), minlength=features.shape[0])
     factors = np.divide(1.0, sums, out=np.ones_like(sums), where=sums > 0)
     if isinstance(features, np.ndarray):
-        return features * factors[:, None]
+        return (features * factors[:, None]).astype(np.float32)
     return sp.csr_array(sp.diags_array(factors) @ features).astype(np.float32)
 
 

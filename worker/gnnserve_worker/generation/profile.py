@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from gnnserve_api.errors import InputError
 from gnnserve_api.profile import LatencyProfile, Profile, VariantProfile
 from gnnserve_worker.generation.scores import evaluate, metric_of
 from gnnserve_worker.graph.table import table_bytes
@@ -111,7 +112,14 @@ def _measure_accuracy(revision: LoadedRevision, variant: str, nodes: np.ndarray)
         infer_batch(revision, variant, nodes[start : start + _EVALUATION_SEEDS], key=start).scores
         for start in range(0, len(nodes), _EVALUATION_SEEDS)
     ]
-    return evaluate(np.concatenate(scores), revision.labels[nodes])
+    found = np.concatenate(scores)
+    if not np.isfinite(found).all():
+        raise InputError(
+            "spec.graph.normalization",
+            f"variant {variant} gives scores that are not finite, as features of very different or large size make it",
+            "use Auto or Standardize, or scale the features in the source; a smaller learningRate may help too",
+        )
+    return evaluate(found, revision.labels[nodes])
 
 
 def _machine() -> str:

@@ -31,6 +31,8 @@ def generate_revision(
     features_count = graph.features.shape[1]
     width = columns_of(features_count, factors[0])
     features = normalize(graph.features, spec.graph.normalization, _visible_nodes(graph, spec.model.training.scope))
+    # Before training, since a damaged copy of it in the repository should not cost the time.
+    repository.put_graph(graph)
     ranking, weights = _train_variants(spec, graph, features, factors, progress)
 
     network = NetworkManifest(
@@ -39,7 +41,6 @@ def generate_revision(
         fanouts=spec.model.fanouts,
         classes=len(graph.classes),
     )
-    repository.put_graph(graph)
     with repository.stage(recipe, graph.digest) as staged:
         staged.write_table(features, ranking.columns[:width].tolist())
         generated = {

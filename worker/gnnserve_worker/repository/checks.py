@@ -11,16 +11,21 @@ import os
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TypeVar
 
 import msgspec
 import numpy as np
 
 from gnnserve_api.errors import RepositoryError
-from gnnserve_api.repository import SCHEMA_VERSION, FileEntry, GraphManifest, RevisionManifest
+from gnnserve_api.repository import (
+    SCHEMA_VERSION,
+    AnyManifest,
+    FileEntry,
+    GraphManifest,
+    RevisionManifest,
+    checksum_of,
+)
 from gnnserve_worker.repository import paths
 
-_Manifest = TypeVar("_Manifest", GraphManifest, RevisionManifest)
 _HASHING_THREADS = min(8, os.cpu_count() or 1)
 
 
@@ -41,6 +46,7 @@ def read_graph_manifest(folder: Path) -> GraphManifest:
     _require_named(path, "graph", manifest.digest, folder)
     _require_safe(path, manifest.files, remedy(folder))
     _require_listed(path, manifest.files, paths.GRAPH_FILES, remedy(folder))
+    _require_sealed(path, manifest, remedy(folder))
     return manifest
 
 
@@ -55,6 +61,7 @@ def read_revision_manifest(folder: Path) -> RevisionManifest:
     _require_listed(path, manifest.files, [manifest.table, *weights], remedy(folder))
     if not weights:
         raise RepositoryError(path, "lists no variant, expected at least one", remedy(folder))
+    _require_sealed(path, manifest, remedy(folder))
     return manifest
 
 
@@ -83,7 +90,7 @@ def open_array(path: Path, dtype: type[np.generic], shape: tuple[int, ...], how_
     return np.asarray(mapped)
 
 
-def _read(path: Path, kind: type[_Manifest], how_to_repair: str) -> _Manifest:
+def _read(path: Path, kind: type[AnyManifest], how_to_repair: str) -> AnyManifest:
     try:
         data = path.read_bytes()
     except FileNotFoundError as error:
@@ -113,6 +120,14 @@ def _require_named(path: Path, what: str, name: str, folder: Path) -> None:
             path,
             f"describes {what} {name!r}, expected {folder.name!r} as its folder is named",
             f"give the folder its old name back, or {remedy(folder)}",
+        )
+
+
+def _require_sealed(path: Path, manifest: GraphManifest | RevisionManifest, how_to_repair: str) -> None:
+    expected = checksum_of(manifest)
+    if manifest.checksum != expected:
+        raise RepositoryError(
+            path, f"was altered: its checksum is {manifest.checksum!r}, expected {expected}", how_to_repair
         )
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from gnnserve_api.errors import GnnserveError, RepositoryError
-from gnnserve_api.repository import SCHEMA_VERSION, GraphManifest, RevisionManifest
+from gnnserve_api.repository import SCHEMA_VERSION, GraphManifest, RevisionManifest, sealed
 from gnnserve_worker.graph.store import GraphData
 from gnnserve_worker.models.build import build_network
 from gnnserve_worker.repository import checks, files, paths
@@ -123,19 +123,21 @@ class Repository:
             arrays = _graph_arrays(data)
             files.require_free(folder, sum(array.nbytes for array in arrays.values()))
             with _discarding_unfinished(folder, paths.GRAPH_COMMIT):
-                manifest = GraphManifest(
-                    schema_version=SCHEMA_VERSION,
-                    digest=data.digest,
-                    source=data.source,
-                    nodes=data.graph.nodes,
-                    edges=data.graph.edges,
-                    features=data.features.shape[1],
-                    classes=data.classes,
-                    multi_label=data.multi_label,
-                    train_nodes=len(data.splits.train),
-                    validation_nodes=len(data.splits.validation),
-                    test_nodes=len(data.splits.test),
-                    files={name: files.write_array(folder / name, array) for name, array in arrays.items()},
+                manifest = sealed(
+                    GraphManifest(
+                        schema_version=SCHEMA_VERSION,
+                        digest=data.digest,
+                        source=data.source,
+                        nodes=data.graph.nodes,
+                        edges=data.graph.edges,
+                        features=data.features.shape[1],
+                        classes=data.classes,
+                        multi_label=data.multi_label,
+                        train_nodes=len(data.splits.train),
+                        validation_nodes=len(data.splits.validation),
+                        test_nodes=len(data.splits.test),
+                        files={name: files.write_array(folder / name, array) for name, array in arrays.items()},
+                    )
                 )
                 files.commit(folder / paths.GRAPH_COMMIT, to_json(manifest))
             return manifest

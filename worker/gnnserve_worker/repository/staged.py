@@ -21,6 +21,7 @@ from gnnserve_api.repository import (
     NetworkManifest,
     RankingManifest,
     RevisionManifest,
+    sealed,
 )
 from gnnserve_worker.graph.store import Features
 from gnnserve_worker.graph.table import table_bytes, write_table
@@ -101,19 +102,21 @@ class StagedRevision:
         expected = {paths.TABLE, *(paths.weights_of(variant.name) for variant in profile.variants)}
         if not profile.variants or expected != set(self._files):
             raise RuntimeError(f"the profile is of {sorted(expected)}, but {sorted(self._files)} were written")
-        manifest = RevisionManifest(
-            schema_version=SCHEMA_VERSION,
-            revision=self.revision,
-            recipe=self._recipe,
-            graph=self._graph.digest,
-            created_at=created_at,
-            generator=generator,
-            scope=scope,
-            network=network,
-            ranking=ranking,
-            table=paths.TABLE,
-            profile=profile,
-            files=dict(sorted(self._files.items())),
+        manifest = sealed(
+            RevisionManifest(
+                schema_version=SCHEMA_VERSION,
+                revision=self.revision,
+                recipe=self._recipe,
+                graph=self._graph.digest,
+                created_at=created_at,
+                generator=generator,
+                scope=scope,
+                network=network,
+                ranking=ranking,
+                table=paths.TABLE,
+                profile=profile,
+                files=dict(sorted(self._files.items())),
+            )
         )
         files.commit(self._folder / paths.REVISION_COMMIT, to_json(manifest))
         return manifest

@@ -19,8 +19,12 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def kernel(function: F) -> F:
-    """Compile without the GIL, cached on disk."""
-    return cast("F", njit(nogil=True, cache=True)(function))
+    """Compile without the GIL, cached on disk where a folder can be written: set NUMBA_CACHE_DIR to name one."""
+    try:
+        return cast("F", njit(nogil=True, cache=True)(function))
+    except RuntimeError:
+        # numba finds no place for a cache, as in a container with a read-only root: compile at every start.
+        return cast("F", njit(nogil=True)(function))
 
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)

@@ -164,7 +164,7 @@ def _check_objective(objective: Objective | None) -> None:
         raise RequestError(
             ErrorCode.INVALID_VALUE,
             "objective.latencyMs",
-            f"{latency:g} is out of range",
+            f"{latency:,.15g} is out of range",
             f"give milliseconds above 0 and at most {MAX_LATENCY_MS:,}",
         )
     tolerance = objective.accuracy_tolerance_permille

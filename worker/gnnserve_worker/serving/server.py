@@ -45,10 +45,8 @@ def bind(host: str, port: int) -> socket.socket:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
-    except socket.gaierror as error:
-        raise ResourceError(
-            f"{host}: not an address of this machine ({error.strerror}); choose another host"
-        ) from error
+    except (socket.gaierror, UnicodeError) as error:
+        raise ResourceError(f"{host}: not an address of this machine ({error}); choose another --host") from error
     sock = socket.socket(family, kind, protocol)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

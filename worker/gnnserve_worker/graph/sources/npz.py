@@ -22,6 +22,7 @@ from gnnserve_worker.graph.store import Features, Graph, GraphData, Splits
 FIELD = "spec.graph.source.npz"
 _SPARSE = ("feat_indptr", "feat_indices", "feat_data", "feat_shape")
 _MAX_CLASSES = 65_536
+_MAX_COLUMNS = 10_000_000
 _KINDS = {"i": "integers", "u": "unsigned integers", "f": "floats", "b": "bool"}
 
 
@@ -35,8 +36,9 @@ def file_digest(source: NpzSource) -> str:
     try:
         with path.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise InputError(f"{FIELD}.uri", f"cannot read {path}: {error.strerror}", "check the path") from error
+    except (OSError, ValueError) as error:  # ValueError: a zero byte in the name
+        problem = error.strerror if isinstance(error, OSError) else error
+        raise InputError(f"{FIELD}.uri", f"cannot read {path}: {problem}", "check the path") from error
     if source.sha256 is not None and source.sha256 != digest:
         raise InputError(
             f"{FIELD}.sha256",
@@ -106,8 +108,17 @@ class _GraphFile:
             )
         return array
 
+    def _int64(self, name: str, dimensions: int) -> np.ndarray:
+        given = self._array(name, "iu", dimensions)
+        if given.dtype == np.uint64:
+            large = np.flatnonzero(given > np.iinfo(np.int64).max)
+            if len(large):
+                problem = f"is {given[large[0]]}, beyond 64 bits with a sign"
+                raise self._error(f"{name}[{large[0]}]", problem, "correct it")
+        return given.astype(np.int64)
+
     def _csr(self, indptr_name: str, indices_name: str, columns: int | None) -> tuple[np.ndarray, np.ndarray]:
-        indptr = self._array(indptr_name, "iu", 1).astype(np.int64)
+        indptr = self._int64(indptr_name, 1)
         indices = self._array(indices_name, "iu", 1)
         if len(indptr) < 2 or indptr[0] != 0 or indptr[-1] != len(indices):
             raise self._error(
@@ -142,9 +153,10 @@ class _GraphFile:
         sparse = [name for name in _SPARSE if name in self._arrays]
         features: Features
         if sparse and "features" not in self._arrays:
-            shape = self._array("feat_shape", "iu", 1)
-            if len(shape) != 2 or shape.min() < 0:
-                raise self._error("feat_shape", f"is {shape.tolist()}, expected [nodes, columns]", "write both")
+            shape = self._int64("feat_shape", 1)
+            if len(shape) != 2 or shape.min() < 0 or shape[1] > _MAX_COLUMNS:
+                expected = f"expected [nodes, columns] with at most {_MAX_COLUMNS:,} columns"
+                raise self._error("feat_shape", f"is {shape.tolist()}, {expected}", "write both")
             indptr, indices = self._csr("feat_indptr", "feat_indices", int(shape[1]))
             data = self._float32("feat_data", 1)
             if len(data) != len(indices):
@@ -158,6 +170,11 @@ class _GraphFile:
                     "feat_shape", f"says {shape[0]} rows, but feat_indptr has {len(indptr) - 1}", "write a CSR matrix"
                 )
             features = sp.csr_array((data, indices, indptr), shape=(int(shape[0]), int(shape[1])))
+            features.sum_duplicates()
+            if not np.isfinite(features.data).all():
+                raise self._error(
+                    "feat_data", "has entries of one place whose sum float32 cannot hold", "write every place once"
+                )
         else:
             features = self._float32("features", 2)
         if features.shape[0] != nodes:
@@ -185,7 +202,7 @@ class _GraphFile:
         """Class indices, the classes, and which nodes have a label."""
         if "labels" in self._arrays and self._arrays["labels"].ndim == 2:
             return self._multi_labels(nodes)
-        given = self._array("labels", "iu", 1).astype(np.int64)
+        given = self._int64("labels", 1)
         self._one_per_node("labels", len(given), nodes)
         low = np.flatnonzero(given < -1)
         if len(low):
