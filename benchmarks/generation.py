@@ -41,9 +41,9 @@ from gnnserve_worker.generation.features import keep_columns, normalize
 from gnnserve_worker.generation.networks import build_module
 from gnnserve_worker.generation.ranking.rank import rank
 from gnnserve_worker.generation.scores import evaluate
-from gnnserve_worker.generation.train import Trained, TrainingSet, predict, train, training_set
+from gnnserve_worker.generation.train import Trained, TrainingSet, predict, train, training_set, visible_nodes
 from gnnserve_worker.graph.sources.load import load_source
-from gnnserve_worker.graph.store import Features, GraphData
+from gnnserve_worker.graph.store import Features, Graph, GraphData
 from gnnserve_worker.sampling.subgraph import SubgraphSampler
 
 ROOT = Path(__file__).parents[1]
@@ -116,7 +116,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def prepare(case: Case) -> Prepared:
     graph = load_source(GraphSource(npz=NpzSource(uri=(DATASETS / f"{case.graph}.npz").resolve().as_uri())))
-    visible = graph.splits.train if case.scope == Scope.INDUCTIVE else np.arange(graph.graph.nodes)
+    visible = visible_nodes(graph.graph.nodes, graph.splits, case.scope)
     features = normalize(graph.features, Normalization.AUTO, visible)
     data = training_set(graph.graph, graph.labels, len(graph.classes), graph.splits, case.scope)
     return Prepared(case, graph, features, data)
@@ -147,26 +147,26 @@ def measure_baseline(prepared: Prepared, epochs: int) -> float | None:
     torch.manual_seed(0)
     module: Any = build_module(prepared.model(0), rows.shape[1], prepared.data.classes)
     optimizer = torch.optim.Adam(module.parameters(), lr=0.01, weight_decay=5e-4)
+    seen, served = _edges(prepared.data.visible), _edges(prepared.graph.graph)
     best, kept = -1.0, 0.0
     for _ in range(epochs):
         module.train()
-        scores = module(rows, _edges(prepared.data.visible.indptr, prepared.data.visible.indices))
+        scores = module(rows, seen)
         loss = torch.nn.functional.cross_entropy(scores[splits.train], labels[splits.train])
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         module.eval()
         with torch.no_grad():
-            found = module(rows, _edges(prepared.graph.graph.indptr, prepared.graph.graph.indices)).numpy()
+            found = module(rows, served).numpy()
         validation = evaluate(found[splits.validation], prepared.graph.labels[splits.validation])
         if validation > best:
             best, kept = validation, evaluate(found[splits.test], prepared.graph.labels[splits.test])
     return kept
 
 
-def _edges(indptr: np.ndarray, indices: np.ndarray) -> torch.Tensor:
-    targets = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
-    return torch.from_numpy(np.stack([indices.astype(np.int64), targets]))
+def _edges(graph: Graph) -> torch.Tensor:
+    return torch.from_numpy(np.stack([graph.indices.astype(np.int64), graph.targets()]))
 
 
 def measure_rankings(prepared: Prepared, masters: dict[int, Trained], factors: Sequence[int]) -> list[dict[str, Any]]:

@@ -6,6 +6,7 @@ Written by generation, stored in the revision, read by routing and by people.
 from __future__ import annotations
 
 import statistics
+from dataclasses import dataclass
 from typing import Literal
 
 import msgspec
@@ -47,6 +48,25 @@ class VariantProfile(msgspec.Struct, frozen=True, rename="camel", forbid_unknown
     """Weights and the columns of the feature table that this variant reads."""
 
 
+@dataclass(frozen=True, slots=True)
+class LatencyCurve:
+    """Predictions of one variant, worked out once: the data path asks for every batch that it considers."""
+
+    seeds: tuple[int, ...]
+    """Ascending."""
+    latency_ms: tuple[float, ...]
+
+    def at(self, seeds: int) -> float:
+        """Linear between the measured sizes and beyond the last; below the smallest its figure holds."""
+        if seeds <= self.seeds[0] or len(self.seeds) == 1:
+            return self.latency_ms[0]
+        upper = next((i for i, measured in enumerate(self.seeds) if seeds <= measured), len(self.seeds) - 1)
+        low_seeds, low_ms = self.seeds[upper - 1], self.latency_ms[upper - 1]
+        # Noise may make a bigger batch look cheaper; a prediction must not go down with size.
+        slope = max(0.0, (self.latency_ms[upper] - low_ms) / (self.seeds[upper] - low_seeds))
+        return low_ms + slope * (seeds - low_seeds)
+
+
 class Profile(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
     """All variants of a revision, ascending in factor."""
 
@@ -59,22 +79,17 @@ class Profile(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields
     def variant(self, name: str) -> VariantProfile:
         return next(v for v in self.variants if v.name == name)
 
-    def latency_ms(self, name: str, seeds: int) -> float:
-        """Predicted p99 of a batch of `seeds`, linear between the measured sizes and beyond the last.
+    def latency_curve(self, name: str) -> LatencyCurve:
+        """Predicted p99 of the variant at the measured sizes.
 
         The p99, because an objective is a promise. Stalls belong to the machine and not to the variant that happened
-        to run, so the distance from median to p99 is shared: the median over the variants of their p99/p50. Below
-        the smallest measured size its figure holds.
+        to run, so the distance from median to p99 is shared: the median over the variants of their p99/p50.
         """
         points = self.variant(name).latency
-        tails = [point.p50_ms * self.tail_ratio(i) for i, point in enumerate(points)]
-        if seeds <= points[0].seeds or len(points) == 1:
-            return tails[0]
-        upper = next((i for i, point in enumerate(points) if seeds <= point.seeds), len(points) - 1)
-        low, high = points[upper - 1], points[upper]
-        # Noise may make a bigger batch look cheaper; a prediction must not go down with size.
-        slope = max(0.0, (tails[upper] - tails[upper - 1]) / (high.seeds - low.seeds))
-        return tails[upper - 1] + slope * (seeds - low.seeds)
+        return LatencyCurve(
+            seeds=tuple(point.seeds for point in points),
+            latency_ms=tuple(point.p50_ms * self.tail_ratio(i) for i, point in enumerate(points)),
+        )
 
     def tail_ratio(self, size: int) -> float:
         """p99 over median at measured size number `size`: near 2 on a quiet machine, and no variant's own."""

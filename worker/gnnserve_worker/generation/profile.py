@@ -42,6 +42,7 @@ def measure_profile(
 ) -> Profile:
     """Measure every variant of a loaded revision; `report(done, total)` counts batch sizes and variants."""
     total = len(BATCH_SEEDS) + len(revision.variants)
+    warm_up(revision)
     latencies: dict[str, list[LatencyProfile]] = {name: [] for name in revision.variants}
     for done, seeds in enumerate(BATCH_SEEDS):
         report(done, total)
@@ -75,7 +76,6 @@ def _measure_latencies(revision: LoadedRevision, seeds: int) -> dict[str, Latenc
     nodes = revision.splits.validation
     runs: dict[str, list[Inference]] = {name: [] for name in revision.variants}
     minimum, maximum = _ROUNDS
-    warm_up(revision)
     started = time.perf_counter()
     for round_number in range(maximum):
         if round_number >= minimum and time.perf_counter() - started > _BUDGET_S:

@@ -36,6 +36,11 @@ class TrainingSet:
     splits: Splits
 
 
+def visible_nodes(nodes: int, splits: Splits, scope: Scope) -> np.ndarray:
+    """Ids of the nodes that training may see, labels apart (paper A, A10)."""
+    return np.arange(nodes) if scope == Scope.TRANSDUCTIVE else splits.train
+
+
 def training_set(graph: Graph, labels: np.ndarray, classes: int, splits: Splits, scope: Scope) -> TrainingSet:
     if scope == Scope.TRANSDUCTIVE:
         return TrainingSet(graph, graph, labels, classes, splits)

@@ -8,7 +8,7 @@ from importlib.metadata import version
 
 import numpy as np
 
-from gnnserve_api.gnnservice import GNNServiceSpec, RankingMethod, Scope
+from gnnserve_api.gnnservice import GNNServiceSpec, RankingMethod
 from gnnserve_api.repository import NetworkManifest, RankingManifest, RevisionManifest
 from gnnserve_api.variants import columns_of, variant_name
 from gnnserve_worker.generation.features import keep_columns, normalize
@@ -16,7 +16,7 @@ from gnnserve_worker.generation.networks import reorder_columns, to_tensors
 from gnnserve_worker.generation.profile import GeneratedVariant, measure_profile
 from gnnserve_worker.generation.progress import Progress, ProgressListener
 from gnnserve_worker.generation.ranking.rank import Ranking, rank
-from gnnserve_worker.generation.train import Trained, train, training_set
+from gnnserve_worker.generation.train import Trained, train, training_set, visible_nodes
 from gnnserve_worker.graph.store import Features, GraphData
 from gnnserve_worker.repository.repository import Repository
 
@@ -30,7 +30,8 @@ def generate_revision(
     factors = sorted(spec.variants.pruning.factors)
     features_count = graph.features.shape[1]
     width = columns_of(features_count, factors[0])
-    features = normalize(graph.features, spec.graph.normalization, _visible_nodes(graph, spec.model.training.scope))
+    visible = visible_nodes(graph.graph.nodes, graph.splits, spec.model.training.scope)
+    features = normalize(graph.features, spec.graph.normalization, visible)
     # Before training, since a damaged copy of it in the repository should not cost the time.
     repository.put_graph(graph)
     ranking, weights = _train_variants(spec, graph, features, factors, progress)
@@ -96,7 +97,3 @@ def _train_variants(
 
 def _reporter(progress: ProgressListener, stage: str, epochs: int) -> Callable[[int, float], None]:
     return lambda epoch, score: progress(Progress(stage, epoch, epochs, f"validation {score:.3f}"))
-
-
-def _visible_nodes(graph: GraphData, scope: Scope) -> np.ndarray:
-    return np.arange(graph.graph.nodes) if scope == Scope.TRANSDUCTIVE else graph.splits.train

@@ -35,9 +35,13 @@ class Graph:
     def edges(self) -> int:
         return len(self.indices)
 
+    def targets(self) -> np.ndarray:
+        """The node that each entry of `indices` sends to, int64 [edges]."""
+        return np.repeat(np.arange(self.nodes, dtype=np.int64), np.diff(self.indptr))
+
     def induced(self, kept: np.ndarray) -> Graph:
         """The same node ids with only the edges whose two ends are in `kept` (bool [nodes])."""
-        targets = np.repeat(np.arange(self.nodes, dtype=np.int64), np.diff(self.indptr))
+        targets = self.targets()
         edges = kept[targets] & kept[self.indices]
         degrees = np.bincount(targets[edges], minlength=self.nodes)
         indptr = np.concatenate([[0], np.cumsum(degrees)]).astype(np.int64)

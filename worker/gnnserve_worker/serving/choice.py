@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from gnnserve_api.objective import Objective
-from gnnserve_api.profile import Profile
+from gnnserve_api.profile import LatencyCurve, Profile
 from gnnserve_api.routing import RoutingTable
 
 _ROUNDING_PERMILLE = 1e-6
@@ -72,8 +72,8 @@ class VariantChooser:
     def __init__(self, profile: Profile, max_seeds: int) -> None:
         self._max_seeds = max_seeds
         """Larger requests run as several batches, and cost so."""
-        self._profile = profile
         self.names = tuple(variant.name for variant in profile.variants)
+        self._curves = tuple(profile.latency_curve(name) for name in self.names)
         best = max(variant.validation_accuracy for variant in profile.variants)
         self._loss_permille = tuple((best - variant.validation_accuracy) * 1000 for variant in profile.variants)
         self._index = {name: i for i, name in enumerate(self.names)}
@@ -83,7 +83,7 @@ class VariantChooser:
 
     def _predictions_ms(self, seeds: int) -> tuple[float, ...]:
         """Milliseconds that each of `names` needs for `seeds` on an idle worker."""
-        return tuple(_cost_ms(self._profile, name, seeds, self._max_seeds) for name in self.names)
+        return tuple(_cost_ms(curve, seeds, self._max_seeds) for curve in self._curves)
 
     def latency_ms(self, variant: str, seeds: int) -> float:
         return self.predictions_ms(seeds)[self._index[variant]]
@@ -141,7 +141,7 @@ def decide_route(chooser: VariantChooser, revision: str, objective: Objective) -
     )
 
 
-def _cost_ms(profile: Profile, variant: str, seeds: int, max_seeds: int) -> float:
+def _cost_ms(curve: LatencyCurve, seeds: int, max_seeds: int) -> float:
     full_batches, rest = divmod(seeds, max_seeds)
-    cost = full_batches * profile.latency_ms(variant, max_seeds) if full_batches else 0.0
-    return cost + profile.latency_ms(variant, rest) if rest else cost
+    cost = full_batches * curve.at(max_seeds) if full_batches else 0.0
+    return cost + curve.at(rest) if rest else cost
