@@ -13,9 +13,11 @@ from enum import StrEnum
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
-from pydantic.alias_generators import to_camel
 
+from gnnserve_api import batching as _batching
 from gnnserve_api import objective as _objective
+from gnnserve_api.pod_settings import ApiModel, Gpu, PodSettings, cel, text
+from gnnserve_api.routing import RoutingTable
 
 GROUP = "gnnserve.dev"
 VERSION = "v1alpha1"
@@ -25,17 +27,18 @@ FULL_NEIGHBOURHOOD = -1
 MAX_TREE_NODES = 1_000_000
 """Nodes that one seed may sample; more is a typing error in `fanouts` rather than a wish."""
 
+NAME_PATTERN = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"
+"""A DNS label that begins with a letter: the name becomes a Service's."""
 _DNS_LABEL = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
-
-
-class ApiModel(BaseModel):
-    model_config = ConfigDict(
-        alias_generator=to_camel, populate_by_name=True, extra="forbid", frozen=True, use_attribute_docstrings=True
-    )
-
-
-def _cel(*rules: tuple[str, str]) -> dict[str, Any]:
-    return {"x-kubernetes-validations": [{"rule": rule, "message": message} for rule, message in rules]}
+_Name = Annotated[
+    str,
+    text(
+        r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$",
+        "the name of a Kubernetes object: lower-case letters, digits, '-' and '.'",
+        253,
+    ),
+]
+"""Of an object that the user has made."""
 
 
 class Builtin(StrEnum):
@@ -46,9 +49,9 @@ class Builtin(StrEnum):
 class NpzSource(ApiModel):
     """A graph in one numpy `.npz` file."""
 
-    uri: Annotated[str, Field(pattern=r"^file:///[^?#]+$", max_length=2048)]
+    uri: Annotated[str, text(r"^file:///[^?#]+$", "file:/// and an absolute path, as in file:///data/graph.npz", 2048)]
     """Where the file is: `file:///` and an absolute path, percent-encoded."""
-    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
+    sha256: Annotated[str, text(r"^[0-9a-f]{64}$", "64 hexadecimal digits in lower case", 64)] | None = None
     """Expected SHA-256 of the file. When set, another file is refused, and a new value generates anew."""
 
 
@@ -56,7 +59,7 @@ class GraphSource(ApiModel):
     """Where the graph comes from; exactly one member."""
 
     model_config = ConfigDict(
-        json_schema_extra=_cel(("has(self.builtin) != has(self.npz)", "exactly one of builtin and npz must be set"))
+        json_schema_extra=cel(("has(self.builtin) != has(self.npz)", "exactly one of builtin and npz must be set"))
     )
 
     builtin: Builtin | None = None
@@ -82,9 +85,20 @@ class Normalization(StrEnum):
     """Features as they are in the source."""
 
 
+class GraphVolume(ApiModel):
+    """Where `file:///` URIs are found in the cluster."""
+
+    claim_name: _Name
+    """A PersistentVolumeClaim in the namespace of the service."""
+    mount_path: Annotated[str, text(r"^/[^:]*[^:/]$", "an absolute path without ':', as in /data", 1024)] = "/data"
+    """Where pods see it, read-only: `file:///data/graph.npz` is its `graph.npz`."""
+
+
 class Graph(ApiModel):
     source: GraphSource
     """Where the graph comes from."""
+    volume: GraphVolume | None = None
+    """The volume with the source's files. In a cluster only; `gnnserve run` reads the files of its own machine."""
     normalization: Normalization = Normalization.AUTO
     """How features are scaled before training and serving."""
 
@@ -125,7 +139,7 @@ Fanout = Annotated[int, Field(ge=FULL_NEIGHBOURHOOD, le=1024)]
 
 class Model(ApiModel):
     model_config = ConfigDict(
-        json_schema_extra=_cel(
+        json_schema_extra=cel(
             (
                 "self.fanouts.all(f, f > 0) || self.fanouts.all(f, f == -1)",
                 "fanouts must be all positive, or all -1 for the full neighbourhood",
@@ -226,9 +240,9 @@ class ObjectiveSpec(ApiModel):
         )
 
 
-class Batching(ApiModel):
+class BatchingSpec(ApiModel):
     model_config = ConfigDict(
-        json_schema_extra=_cel(("self.maxQueuedSeeds >= self.maxSeeds", "maxQueuedSeeds must be at least maxSeeds"))
+        json_schema_extra=cel(("self.maxQueuedSeeds >= self.maxSeeds", "maxQueuedSeeds must be at least maxSeeds"))
     )
 
     max_seeds: Annotated[int, Field(ge=1, le=65_536)] = 1024
@@ -236,16 +250,105 @@ class Batching(ApiModel):
     max_queued_seeds: Annotated[int, Field(ge=1, le=16_777_216)] = 65_536
     """Nodes that may wait; beyond it requests are refused with 429. Also the largest request."""
 
+    def to_batching(self) -> _batching.Batching:
+        return _batching.Batching(max_seeds=self.max_seeds, max_queued_seeds=self.max_queued_seeds)
+
     @model_validator(mode="after")
-    def _queue_holds_a_batch(self) -> Batching:
+    def _queue_holds_a_batch(self) -> BatchingSpec:
         if self.max_queued_seeds < self.max_seeds:
             raise ValueError(f"maxQueuedSeeds {self.max_queued_seeds} must be at least maxSeeds {self.max_seeds}")
         return self
 
 
-class Worker(ApiModel):
-    batching: Batching = Batching()
+class Generation(PodSettings):
+    """The Job that trains and profiles. In a cluster only."""
+
+    gpu: Gpu | None = None
+    """A GPU to train on. Absent: the CPU."""
+    retries: Annotated[int, Field(ge=0, le=10)] = 2
+    """Further attempts after one that failed for another reason than bad input."""
+    deadline_seconds: Annotated[int, Field(ge=60, le=2_592_000)] = 86_400
+    """Time for all attempts together."""
+
+
+class Worker(PodSettings):
+    """The pods that answer. But for `batching`, in a cluster only."""
+
+    replicas: Annotated[int, Field(ge=0, le=1000)] = 1
+    """Number of workers."""
+    batching: BatchingSpec = BatchingSpec()
     """How requests are queued and grouped."""
+
+
+class AccessMode(StrEnum):
+    READ_WRITE_ONCE = "ReadWriteOnce"
+    """Pods of one node."""
+    READ_WRITE_MANY = "ReadWriteMany"
+    """Pods of every node: for workers on several of them."""
+
+
+class RepositoryClaim(ApiModel):
+    model_config = ConfigDict(
+        json_schema_extra=cel(
+            (
+                "has(self.storageClassName) == has(oldSelf.storageClassName) && "
+                "(!has(self.storageClassName) || self.storageClassName == oldSelf.storageClassName) && "
+                "self.accessMode == oldSelf.accessMode",
+                "storageClassName and accessMode are fixed once the claim is made: create another service to move",
+            ),
+            (
+                "quantity(self.storage).compareTo(quantity(oldSelf.storage)) >= 0",
+                "storage can only grow",
+            ),
+        )
+    )
+
+    storage: Annotated[str, text(r"^[1-9][0-9]{0,5}(Mi|Gi|Ti)$", "a size, as in 500Mi, 10Gi or 1Ti", 8)] = "10Gi"
+    """Size of the claim; may grow later where the storage class allows it."""
+    storage_class_name: _Name | None = None
+    """Absent: the cluster's default class."""
+    access_mode: AccessMode = AccessMode.READ_WRITE_ONCE
+    """Which pods may mount it."""
+
+
+class RepositorySpec(ApiModel):
+    """Where revisions are kept. In a cluster only; `gnnserve run` has `--repository`."""
+
+    model_config = ConfigDict(
+        json_schema_extra=cel(
+            ("!has(self.claimName) || !has(self.claim)", "at most one of claimName and claim may be set"),
+            (
+                "has(self.claimName) == has(oldSelf.claimName) && "
+                "(!has(self.claimName) || self.claimName == oldSelf.claimName)",
+                "claimName is fixed, because the revisions are there: create another service to move",
+            ),
+            (
+                "has(self.claim) || !has(oldSelf.claim)",
+                "claim cannot be removed, because the revisions are there: create another service to move",
+            ),
+            (
+                "!has(self.claim) || has(oldSelf.claim) || "
+                "(!has(self.claim.storageClassName) && self.claim.accessMode == 'ReadWriteOnce' && "
+                "quantity(self.claim.storage).compareTo(quantity('10Gi')) >= 0)",
+                "the claim of 10Gi is made already: only a larger storage can still be set",
+            ),
+        )
+    )
+
+    claim_name: _Name | None = None
+    """A PersistentVolumeClaim of yours, which several services may share. It outlives the service."""
+    claim: RepositoryClaim | None = None
+    """The claim that is made for the service and deleted with it. Absent, and no claimName: one with these defaults."""
+
+    @model_validator(mode="after")
+    def _at_most_one(self) -> RepositorySpec:
+        if self.claim_name is not None and self.claim is not None:
+            raise ValueError("at most one of claimName and claim may be set")
+        return self
+
+
+_RECIPE_PARTS: Any = {"graph": {"source", "normalization"}, "model": True, "variants": True}
+"""Where a file lies in a pod changes nothing about what is in it."""
 
 
 class GNNServiceSpec(ApiModel):
@@ -258,15 +361,36 @@ class GNNServiceSpec(ApiModel):
     objective: ObjectiveSpec = ObjectiveSpec()
     """What requests get that state no objective of their own."""
     worker: Worker = Worker()
-    """The process that answers."""
+    """The workers that answer."""
+    generation: Generation = Generation()
+    """The Job that trains and profiles."""
+    repository: RepositorySpec = RepositorySpec()
+    """Where revisions are kept."""
+    image: (
+        Annotated[str, text(r"^[^\s]+$", "a reference without spaces, as in registry/gnnserve/worker:1", 512)] | None
+    ) = None
+    """Image of generation and worker pods. Absent: the operator's setting."""
+    image_pull_secrets: Annotated[tuple[_Name, ...], Field(max_length=8)] = ()
+    """Secrets to pull the image with, by name."""
+    suspend: bool = False
+    """Stop generation and every worker, and keep the data."""
 
     def recipe(self) -> str:
         """Digest of what generation depends on: equal recipes need no new training.
 
         Values equal to their default are left out, so that a release which adds a field retrains nobody's model.
         """
-        parts = self._canonical().model_dump(mode="json", exclude_defaults=True, include={"graph", "model", "variants"})
+        parts = self._canonical().model_dump(mode="json", exclude_defaults=True, include=_RECIPE_PARTS)
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
+
+    def routing(self, revision: str) -> RoutingTable:
+        """What workers are told while they answer from that revision."""
+        return RoutingTable(
+            revision=revision,
+            recipe=self.recipe(),
+            objective=self.objective.to_objective(),
+            batching=self.worker.batching.to_batching(),
+        )
 
     def _canonical(self) -> GNNServiceSpec:
         """What generates the same gets the same spec: the order of factors and another method's settings do nothing."""
@@ -283,7 +407,7 @@ class Metadata(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
-    name: Annotated[str, Field(pattern=_DNS_LABEL, max_length=63)]
+    name: Annotated[str, Field(pattern=NAME_PATTERN, max_length=63)]
     namespace: Annotated[str, Field(pattern=_DNS_LABEL, max_length=63)] = "default"
 
 

@@ -245,6 +245,7 @@ def _describe(detail: ErrorDetails) -> str:
 
 
 _TYPES = {
+    "bool_type": "true or false",
     "int_type": "an integer",
     "int_from_float": "an integer",
     "int_parsing_size": "an integer",
@@ -292,7 +293,7 @@ def _remedy(detail: ErrorDetails, found: object) -> str:
     if kind == "string_type" and isinstance(found, list | dict):
         kind = "string_from_collection"
     if kind == "string_pattern_mismatch":
-        kind = "uri" if location[-1] == "uri" else "name" if location[0] == "metadata" else kind
+        kind = "name" if location[0] == "metadata" else str(location[-1])
     return _REMEDIES.get(kind, "correct it")
 
 
@@ -303,7 +304,12 @@ _REMEDIES = {
     "tuple_type": "write it as [1, 2, 4]",
     "model_type": "write its fields, indented, on the lines below",
     "uri": "write file:// and an absolute path, as in file:///data/graph.npz",
-    "name": "use lower-case letters, digits and '-', as in digits-2",
+    "claimName": "give the name of an object in the service's namespace",
+    "storageClassName": "give the name of a StorageClass",
+    "mountPath": "write an absolute path without ':', as in /data",
+    "storage": "write a size, as in 10Gi",
+    "resourceName": "give the name that the node advertises, as in nvidia.com/gpu",
+    "name": "use lower-case letters, digits and '-', a letter first, as in digits-2",
 }
 
 

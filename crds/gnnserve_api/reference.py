@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
@@ -52,9 +53,11 @@ A `{KIND}` says which graph is served, by which model, in which variants, and wh
 - Unknown fields are refused, and so is a field that is given twice. A number in quotes is not a number.
 - An absent field takes its default. `null` is accepted only where the default is "none", and means the same.
 
-Another value in `spec.graph`, `spec.model` or `spec.variants` changes the *recipe*: the next `run` or `generate` trains
-anew, beside the revision that is there ([repository.md](repository.md)). `spec.objective` and `spec.worker` take effect
-at the next start, without training. How a latency and a tolerance act together is in [http.md](http.md).
+Another value in `spec.graph`, `spec.model` or `spec.variants` changes the *recipe*: a new revision is generated beside
+the one that is there ([repository.md](repository.md)). On one machine that is the next `run` or `generate`, and
+`spec.objective` and `spec.worker.batching` take effect at the next start. In a cluster the operator does it while the
+old revision answers; what every other change causes there is in [operator.md](operator.md). How a latency and a
+tolerance act together is in [http.md](http.md).
 """
 
 
@@ -68,8 +71,10 @@ def _objects(path: str, node: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[
     """Every object, parents first."""
     yield path, node
     for name, child in node.get("properties", {}).items():
-        if child.get("type") == "object":
+        if "properties" in child:
             yield from _objects(f"{path}.{name}", child)
+        elif "properties" in child.get("items", {}):
+            yield from _objects(f"{path}.{name}[]", child["items"])
 
 
 def _head() -> str:
@@ -111,13 +116,22 @@ def _row(field: str, kind: str, default: str, allowed: str, meaning: str) -> str
 
 
 def _type(field: str, node: Mapping[str, Any]) -> str:
-    match node["type"]:
+    match node.get("type"):
+        case "object" if "properties" in node:
+            return f"[mapping](#{_anchor(field)})"
         case "object":
-            return f"[mapping](#{field.replace('.', '').lower()})"
+            return "mapping of " + ("strings" if "type" in node["additionalProperties"] else "quantities")
+        case "array" if "properties" in node["items"]:
+            return f"list of [mappings](#{_anchor(field)})"
         case "array":
             return f"list of {node['items']['type']}s"
         case kind:
             return str(kind)
+
+
+def _anchor(field: str) -> str:
+    """As GitHub makes it of a heading."""
+    return re.sub(r"[.\[\]]", "", field).lower()
 
 
 def _default(node: Mapping[str, Any], required: bool) -> str:
@@ -126,17 +140,24 @@ def _default(node: Mapping[str, Any], required: bool) -> str:
     if "default" not in node:
         return "none"
     # Of an object, the default is that of each member.
-    return "as below" if node["type"] == "object" else f"`{json.dumps(node['default'])}`".replace('"', "")
+    return "as below" if node.get("type") == "object" else f"`{json.dumps(node['default'])}`".replace('"', "")
 
 
 def _allowed(node: Mapping[str, Any]) -> str:
+    if "x-kubernetes-int-or-string" in node:
+        return "as in `2`, `500m` or `4Gi`"
     found = []
+    if "properties" not in node:
+        found += [rule["message"].removeprefix("must be ") for rule in node.get("x-kubernetes-validations", ())]
     if "enum" in node:
         found.append(", ".join(f"`{value}`" for value in node["enum"]))
-    if "minItems" in node:
-        found.append(f"{node['minItems']} to {node['maxItems']} entries")
-    if "items" in node:
-        found.append(f"each {_allowed(node['items'])}")
+    if "maxItems" in node:
+        found.append(f"{node.get('minItems', 0)} to {node['maxItems']} entries")
+    if "maxProperties" in node:
+        found.append(f"0 to {node['maxProperties']} entries")
+    inner = node.get("items", node.get("additionalProperties"))
+    if isinstance(inner, dict) and (each := _allowed(inner)):
+        found.append(f"each {each}")
     if node.get("x-kubernetes-list-type") == "set":
         found.append("none twice")
     found += _bounds(node)

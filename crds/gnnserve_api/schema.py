@@ -20,19 +20,30 @@ from typing import Any
 
 import yaml
 
-from gnnserve_api import gnnservice
+from gnnserve_api import gnnservice, pod_settings, status
 from gnnserve_api.generated_file import write_or_compare
-from gnnserve_api.gnnservice import GROUP, KIND, VERSION, GNNService, GNNServiceSpec
+from gnnserve_api.gnnservice import GROUP, KIND, NAME_PATTERN, VERSION, GNNService, GNNServiceSpec
+from gnnserve_api.pod_settings import cel
+from gnnserve_api.status import ConditionType, GNNServiceStatus
 
-CRD_PATH = Path(__file__).resolve().parent.parent / "gnnserve.dev_gnnservices.yaml"
+_ROOT = Path(__file__).resolve().parents[2]
+CRD_PATHS = (
+    _ROOT / "crds/gnnserve.dev_gnnservices.yaml",
+    # Helm reads nothing outside of its chart.
+    _ROOT / "charts/gnnserve/files/gnnserve.dev_gnnservices.yaml",
+)
 _HEADER = (
     "# Generated from crds/gnnserve_api/gnnservice.py by `python -m gnnserve_api.schema`; do not edit.\n"
     "# `make generate` writes it, `make check` compares it.\n"
 )
 _KEPT = (
     "type", "format", "enum", "pattern", "minimum", "maximum", "minLength", "maxLength", "minItems", "maxItems",
-    "required", "x-kubernetes-validations", "x-kubernetes-list-type",
+    "maxProperties", "required", "x-kubernetes-validations", "x-kubernetes-list-type", "x-kubernetes-list-map-keys",
+    "x-kubernetes-int-or-string",
 )  # fmt: skip
+
+_MODULES = (gnnservice, pod_settings, status)
+"""Where enums may be."""
 
 Schema = dict[str, Any]
 
@@ -43,8 +54,15 @@ def spec_schema() -> Schema:
     return _structural(source, source.get("$defs", {}))
 
 
+def status_schema() -> Schema:
+    """Structural schema of `status`."""
+    source = GNNServiceStatus.model_json_schema(by_alias=True)
+    # Nothing fills in a status but its writer: a default would be a claim that nobody made.
+    return _without_defaults(_structural(source, source.get("$defs", {})))
+
+
 def crd() -> Schema:
-    spec = spec_schema()
+    spec, status_ = spec_schema(), status_schema()
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
@@ -65,13 +83,26 @@ def crd() -> Schema:
                     "name": VERSION,
                     "served": True,
                     "storage": True,
+                    "subresources": {
+                        "status": {},
+                        "scale": {
+                            "specReplicasPath": ".spec.worker.replicas",
+                            "statusReplicasPath": ".status.workers.replicas",
+                            "labelSelectorPath": ".status.workers.selector",
+                        },
+                    },
                     "additionalPrinterColumns": [
-                        _column("Architecture", "string", ".spec.model.architecture"),
-                        _column("Method", "string", ".spec.variants.pruning.method"),
-                        _column("Factors", "string", ".spec.variants.pruning.factors"),
+                        _column("Ready", "string", _condition(ConditionType.READY, "status")),
+                        _column("Reason", "string", _condition(ConditionType.READY, "reason")),
+                        _column("Variants", "string", ".status.variantNames"),
+                        _column("Base", "string", ".status.baseVariant"),
+                        _column("Workers", "string", ".status.workers.ready"),
                         _column("Age", "date", ".metadata.creationTimestamp"),
+                        _column("Architecture", "string", ".spec.model.architecture", wide=True),
+                        _column("Revision", "string", ".status.revision", wide=True),
+                        _column("Message", "string", _condition(ConditionType.READY, "message"), wide=True),
                     ],
-                    "schema": {"openAPIV3Schema": _root(spec)},
+                    "schema": {"openAPIV3Schema": _root(spec, status_)},
                 }
             ],
         },
@@ -96,21 +127,33 @@ def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
 _Dumper.add_representer(str, _represent_text)
 
 
-def _column(name: str, kind: str, path: str) -> Schema:
-    return {"name": name, "type": kind, "jsonPath": path}
+def _column(name: str, kind: str, path: str, *, wide: bool = False) -> Schema:
+    """A wide one shows in `kubectl get -o wide` only."""
+    return {"name": name, "type": kind, "jsonPath": path, **({"priority": 1} if wide else {})}
 
 
-def _root(spec: Schema) -> Schema:
+def _condition(condition: ConditionType, field: str) -> str:
+    return f'.status.conditions[?(@.type=="{condition}")].{field}'
+
+
+def _root(spec: Schema, status_: Schema) -> Schema:
     # Kubernetes owns what is inside metadata; a schema may not describe it beyond its name.
     return {
         "type": "object",
         "description": inspect.getdoc(GNNService),
         "required": ["spec"],
+        **cel(
+            (
+                f"self.metadata.name.matches('{NAME_PATTERN}') && size(self.metadata.name) <= 63",
+                "metadata.name must be at most 63 lower-case letters, digits and '-', a letter first, as a Service's",
+            )
+        ),
         "properties": {
             "apiVersion": {"type": "string", "description": f"{GROUP}/{VERSION}"},
             "kind": {"type": "string", "description": KIND},
             "metadata": {"type": "object"},
             "spec": {"description": "What is served, and how.", **spec},
+            "status": {"description": "What the operator says about it.", **status_},
         },
     }
 
@@ -130,17 +173,32 @@ def _structural(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> Sche
     for exclusive, inclusive in (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum")):
         if exclusive in node:
             result |= {inclusive: node[exclusive], exclusive: True}
+    if any("self.matches" in rule["rule"] for rule in result.get("x-kubernetes-validations", ())):
+        # Both would fail together, and the pattern's message is the one that nobody understands.
+        result.pop("pattern", None)
     if "items" in node:
         result["items"] = _structural(node["items"], definitions)
+    if isinstance(node.get("additionalProperties"), dict):
+        result["additionalProperties"] = _structural(node["additionalProperties"], definitions)
     if "properties" in node:
         result["properties"] = {name: _structural(p, definitions) for name, p in node["properties"].items()}
-    if result.get("type") == "object":
-        # Members bring their own defaults, so that a partly written object is completed too.
-        if "required" not in node and "default" in node:
-            result["default"] = {}
-    elif node.get("default") is not None:
+    if result.get("type") == "object" and "properties" in result:
+        if "required" not in node and node.get("default") is not None:
+            # Members bring their own defaults, which complete a partly written object; said once more here, because
+            # the API server holds a default against the rules before it completes it.
+            members = result["properties"].items()
+            result["default"] = {name: member["default"] for name, member in members if "default" in member}
+    elif node.get("default") not in (None, [], {}):
         result["default"] = node["default"]
     return result
+
+
+def _without_defaults(node: Schema) -> Schema:
+    return {
+        key: _without_defaults(value) if isinstance(value, dict) else value
+        for key, value in node.items()
+        if key != "default"
+    }
 
 
 def _without_indirection(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> tuple[Schema, str | None]:
@@ -165,7 +223,7 @@ def _without_indirection(node: Mapping[str, Any], definitions: Mapping[str, Any]
 
 def _member_lines(enum_name: str) -> list[str]:
     """`- Value: docstring` of each member; the docstrings exist only in the source."""
-    enum = getattr(gnnservice, enum_name)
+    enum = next(getattr(module, enum_name) for module in _MODULES if hasattr(module, enum_name))
     (class_body,) = ast.parse(textwrap.dedent(inspect.getsource(enum))).body
     statements = class_body.body if isinstance(class_body, ast.ClassDef) else []
     lines = []
@@ -186,12 +244,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m gnnserve_api.schema", description="Write the CRD.")
     parser.add_argument("--check", action="store_true", help="exit with 1 when the file differs from the types")
     parser.add_argument("--json", action="store_true", help="print the structural schema of spec as JSON")
-    parser.add_argument("--path", type=Path, default=CRD_PATH, help="the file (default: the one in crds/)")
+    parser.add_argument("--path", type=Path, help="the file (default: the one in crds/ and the chart's copy)")
     options = parser.parse_args(arguments)
     if options.json:
         print(json.dumps(spec_schema(), indent=2, ensure_ascii=False))
         return 0
-    return write_or_compare(options.path, crd_yaml(), check=options.check)
+    paths = CRD_PATHS if options.path is None else (options.path,)
+    return max(write_or_compare(path, crd_yaml(), check=options.check) for path in paths)
 
 
 if __name__ == "__main__":

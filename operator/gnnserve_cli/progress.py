@@ -7,18 +7,14 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TextIO
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bars
 
-from gnnserve_worker.generation.progress import Progress, ProgressListener
-
-LINE_INTERVAL_S = 10.0
-"""A log wants a sign of life from a long stage, not every step of it."""
+from gnnserve_worker.generation.progress import LineListener, Progress, ProgressListener
 
 
 @contextmanager
@@ -47,22 +43,3 @@ class BarListener:
             self._tasks[progress.stage] = self._bars.add_task(progress.stage, total=progress.total, detail="")
         task = self._tasks[progress.stage]
         self._bars.update(task, completed=progress.done, total=progress.total, detail=progress.detail)
-
-
-class LineListener:
-    """A line when a stage begins, when it ends, and every `LINE_INTERVAL_S` between."""
-
-    def __init__(self, stream: TextIO, clock: Callable[[], float]) -> None:
-        self._stream = stream
-        self._clock = clock
-        self._stage = ""
-        self._printed_at = 0.0
-
-    def __call__(self, progress: Progress) -> None:
-        now = self._clock()
-        begins = progress.stage != self._stage
-        if not (begins or progress.done >= progress.total or now - self._printed_at >= LINE_INTERVAL_S):
-            return
-        self._stage, self._printed_at = progress.stage, now
-        detail = f"  {progress.detail}" if progress.detail else ""
-        print(f"{progress.stage}: {progress.done}/{progress.total}{detail}", file=self._stream, flush=True)

@@ -154,8 +154,8 @@ def case(name: str, text: str, *expected: str):
         case(
             "a name that Kubernetes would not take",
             HEAD.replace("name: a", "name: My_Service") + f"spec: {{{DIGITS}}}",
-            'metadata.name: found "My_Service", expected a string that matches ^[a-z0-9]([-a-z0-9]*[a-z0-9])?$; '
-            "use lower-case letters, digits and '-', as in digits-2",
+            'metadata.name: found "My_Service", expected a string that matches ^[a-z]([-a-z0-9]*[a-z0-9])?$; '
+            "use lower-case letters, digits and '-', a letter first, as in digits-2",
         ),
         case(
             "a name that YAML takes for a number",
@@ -273,7 +273,8 @@ def test_numbers_are_read_as_json_reads_them() -> None:
 
 @pytest.mark.parametrize("name", ["2026-01-01", "1-30", "a1e3"])
 def test_names_that_look_like_dates_stay_names(name: str) -> None:
-    assert parse_manifest(spec().replace("name: a", f"name: {name}"), "m").metadata.name == name
+    text = spec().replace("name: a", f"name: a, namespace: {name}")
+    assert parse_manifest(text, "m").metadata.namespace == name
 
 
 def test_merged_fields_may_be_overridden() -> None:

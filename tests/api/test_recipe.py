@@ -22,6 +22,10 @@ def recipe(rest: str = "") -> str:
         pytest.param("objective: {latencyMs: 5}", id="another latency objective"),
         pytest.param("objective: {accuracyTolerancePermille: 5}", id="another accuracy tolerance"),
         pytest.param("worker: {batching: {maxSeeds: 7}}", id="another batch size"),
+        pytest.param("worker: {replicas: 3, resources: {limits: {cpu: 1}}}", id="other workers"),
+        pytest.param("generation: {gpu: {}, retries: 0}", id="another machine to train on"),
+        pytest.param("repository: {claimName: mine}", id="another repository"),
+        pytest.param("image: mine, suspend: true", id="another image, suspended"),
         pytest.param("model: {hidden: 128}", id="a default written out"),
         pytest.param("model: {training: {}}, variants: {pruning: {lasso: {}}}", id="empty sections"),
         pytest.param("model: {training: {weightDecay: 5e-4}}", id="a default written otherwise"),
@@ -54,6 +58,9 @@ def test_the_graph_and_its_scaling_change_the_recipe() -> None:
     file = digits.replace("builtin: Digits", "npz: {uri: 'file:///a.npz'}")
     other = file.replace("a.npz", "b.npz")
     scaled = digits.replace("}}}", "}, normalization: Disabled}}")
+    mounted = file.replace("'}}}}", "'}}, volume: {claimName: mine}}}")
+    assert mounted != file
+    assert parse_manifest(mounted, "m").spec.recipe() == parse_manifest(file, "m").spec.recipe()
     assert len({parse_manifest(text, "m").spec.recipe() for text in (digits, file, other, scaled)}) == 4
 
 

@@ -1,10 +1,11 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from types import NoneType
-from typing import get_args
+from typing import get_args, get_origin
 
 import pytest
 from pydantic import BaseModel
@@ -21,10 +22,11 @@ def fields(model: type[BaseModel], path: str = "") -> Iterator[str]:
         field = f"{path}{info.alias or name}"
         kinds = [kind for kind in get_args(info.annotation) or (info.annotation,) if kind is not NoneType]
         inner = [kind for kind in kinds if inspect.isclass(kind) and issubclass(kind, BaseModel)]
+        step = "[]." if get_origin(info.annotation) is tuple else "."
         if field not in {"metadata", "spec"}:
             yield field
         for kind in inner:
-            yield from fields(kind, f"{field}.")
+            yield from fields(kind, f"{field}{step}")
 
 
 def test_the_page_in_the_tree_is_up_to_date() -> None:
@@ -90,7 +92,7 @@ def test_rules_across_fields_are_listed_with_their_section() -> None:
 
 
 def test_links_to_sections_lead_somewhere() -> None:
-    anchors = {f"#{line[3:].replace('.', '').lower()}" for line in PAGE.splitlines() if line.startswith("## ")}
+    anchors = {f"#{re.sub(r'[^a-z]', '', line[3:].lower())}" for line in PAGE.splitlines() if line.startswith("## ")}
     links = {part.split(")")[0] for part in PAGE.split("](")[1:] if part.startswith("#")}
     assert links
     assert links <= anchors

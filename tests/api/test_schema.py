@@ -16,6 +16,7 @@ ROOT = schema.crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
 MINIMAL = {"graph": {"source": {"builtin": "Digits"}}}
 
 BREAKS_RULE = {
+    "at most one of claimName and claim may be set": {**MINIMAL, "repository": {"claimName": "a", "claim": {}}},
     "exactly one of builtin and npz must be set": {"graph": {"source": {}}},
     "fanouts must be all positive, or all -1 for the full neighbourhood": {**MINIMAL, "model": {"fanouts": [-1, 5]}},
     "fanouts would sample over 1,000,000 nodes for one seed: use smaller ones, or -1 for all neighbours": {
@@ -61,7 +62,7 @@ def test_the_schema_is_printed_as_json(capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_the_crd_names_what_people_type() -> None:
-    crd = yaml.safe_load(schema.CRD_PATH.read_text())
+    crd = yaml.safe_load(schema.CRD_PATHS[0].read_text())
     names = crd["spec"]["names"]
     assert crd["metadata"]["name"] == f"{names['plural']}.{crd['spec']['group']}" == "gnnservices.gnnserve.dev"
     assert (names["kind"], names["shortNames"], names["categories"]) == ("GNNService", ["gnns"], ["gnn"])
@@ -90,7 +91,7 @@ def test_examples_fit_the_schema(path: Path) -> None:
         pytest.param({**MINIMAL, "model": {"training": {"learningRate": 0}}}, id="an exclusive bound"),
         pytest.param({**MINIMAL, "variants": {"pruning": {"factors": []}}}, id="an empty list"),
         pytest.param({**MINIMAL, "variants": {"pruning": {"method": "lasso"}}}, id="no member of an enum"),
-        pytest.param({"graph": {"source": {"npz": {"uri": "/a"}}}}, id="a pattern"),
+        pytest.param({"graph": {"source": {"npz": {"uri": f"file:///{'a' * 2048}"}}}}, id="a text that is too long"),
     ],
 )
 def test_the_schema_refuses_what_pydantic_refuses(spec: dict) -> None:
@@ -109,13 +110,25 @@ def test_the_schema_refuses_what_pydantic_refuses(spec: dict) -> None:
 )
 def test_the_api_server_fills_in_what_pydantic_fills_in(spec: dict) -> None:
     filled = with_defaults({"spec": spec}, ROOT)["spec"]
-    assert filled == GNNServiceSpec.model_validate(spec).model_dump(mode="json", by_alias=True, exclude_none=True)
+    understood = GNNServiceSpec.model_validate(spec).model_dump(mode="json", by_alias=True, exclude_none=True)
+    assert filled == _without_empty_collections(understood)
+
+
+def _without_empty_collections(node: dict) -> dict:
+    """An empty list or map of the user's own keys means the same as none; sections stay."""
+    pruned = {key: _without_empty_collections(v) if isinstance(v, dict) else v for key, v in node.items()}
+    return {
+        key: v for key, v in pruned.items() if v != [] and (v != {} or key in {"objective", "resources", "repository"})
+    }
 
 
 def test_every_rule_of_the_api_server_has_a_twin_in_pydantic() -> None:
-    assert {rule["message"] for rule in rules(ROOT)} == set(BREAKS_RULE)
+    # A rule over the old object needs one; metadata.name has a pattern of its own (test_manifest.py).
+    # So have texts: `self.matches` is the pattern's twin.
+    timeless = [rule for rule in rules(ROOT) if "oldSelf" not in rule["rule"] and "matches(" not in rule["rule"]]
+    assert {rule["message"] for rule in timeless} == set(BREAKS_RULE)
     for spec in BREAKS_RULE.values():
-        with pytest.raises(ValidationError, match=r"must be|would sample"):
+        with pytest.raises(ValidationError, match=r"must be|may be|would sample"):
             GNNServiceSpec.model_validate(spec)
 
 

@@ -16,13 +16,14 @@ from tests.support.pages import DOCS, anchors, code_blocks, first_cells, links, 
 from tests.support.profiles import revision_manifest
 from tests.support.serving import FakeWorker, running
 
+from gnnserve_api.batching import Batching
 from gnnserve_api.gnnservice import Normalization
 from gnnserve_api.manifest import load_manifest
 from gnnserve_api.objective import Objective
 from gnnserve_api.profile import LatencyProfile, Profile, VariantProfile
 from gnnserve_api.protocol import ErrorDetail, PredictAnswer, PredictRequest, VariantsAnswer
 from gnnserve_api.repository import SCHEMA_VERSION
-from gnnserve_api.routing import RoutingTable
+from gnnserve_api.routing import Route
 from gnnserve_cli.exits import MEANINGS
 from gnnserve_cli.main import app
 from gnnserve_worker.graph.sources.load import load_source
@@ -71,7 +72,7 @@ def test_every_endpoint_is_listed_and_no_other() -> None:
 
 @pytest.mark.parametrize(
     "message",
-    [PredictRequest, Objective, PredictAnswer, VariantsAnswer, Profile, VariantProfile, LatencyProfile, RoutingTable,
+    [PredictRequest, Objective, PredictAnswer, VariantsAnswer, Profile, VariantProfile, LatencyProfile, Route, Batching,
      ErrorDetail],
     ids=lambda message: message.__name__,
 )  # fmt: skip
@@ -117,7 +118,8 @@ def test_every_command_has_an_example(command: str) -> None:
 
 def exposed() -> Iterator[tuple[str, str, set[str]]]:
     """Name, type and labels of each metric, as Prometheus sees them."""
-    metrics = ServingMetrics("digits", revision_manifest())
+    metrics = ServingMetrics("digits")
+    metrics.show_revision(revision_manifest(), load_s=0.5)
     metrics.count_error("QueueFull")
     for family in text_string_to_metric_families(metrics.render().decode()):
         if family.name.endswith("_created"):

@@ -20,7 +20,7 @@ from tests.support.profiles import revision_manifest
 
 from gnnserve_api.gnnservice import GNNService
 from gnnserve_api.profile import LatencyProfile, Profile, VariantProfile
-from gnnserve_worker.serving.app import build_app
+from gnnserve_worker.serving.app import ServingApp
 from gnnserve_worker.serving.engine import Engine, EngineState, monotonic_ms
 from gnnserve_worker.serving.inference import Inference, StageTimes
 from gnnserve_worker.serving.metrics import ServingMetrics
@@ -76,10 +76,16 @@ def service(objective: dict[str, float] | None = None, max_seeds: int = 100, max
     )
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, weakref_slot=True)
 class FakeWorker:
-    """Scores are highest for class `node % 4`; embeddings repeat the node's id."""
+    """Scores are highest for class `(node + shift) % 4`; embeddings repeat the node's id."""
 
+    name: str = "f0eae20c16c00ac0-1"
+    """Of its revision."""
+    nodes: int = NODES
+    shift: int = 0
+    loaded: bool = True
+    """False: `running` leaves the engine without a revision."""
     layers: int = 2
     multi_label: bool = False
     profile: Profile = TRADE_OFF
@@ -90,28 +96,23 @@ class FakeWorker:
     started: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
     """Released as each batch starts."""
     gate: threading.Event = field(default_factory=threading.Event)
-    """Batches wait for it; open unless `hold` was called."""
-    load_gate: threading.Event = field(default_factory=threading.Event)
+    """Batches wait for it; open unless a test closes it."""
     batches: list[tuple[str, list[int]]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.gate.set()
-        self.load_gate.set()
 
     def revision(self) -> ServedRevision:
-        manifest = revision_manifest()
+        manifest = revision_manifest(self.name)
         network = msgspec.structs.replace(manifest.network, fanouts=(25, 10, 5)[: self.layers])
         return ServedRevision(
             manifest=msgspec.structs.replace(manifest, profile=self.profile, network=network),
-            nodes=NODES,
+            nodes=self.nodes,
             classes=CLASSES,
             multi_label=self.multi_label,
             infer=self.infer,
-            warm_up=self._warm_up,
+            warm_up=lambda: None,
         )
-
-    def _warm_up(self) -> None:
-        self.load_gate.wait()
 
     def infer(self, name: str, seeds: np.ndarray, key: int) -> Inference:
         self.batches.append((name, seeds.tolist()))
@@ -119,7 +120,7 @@ class FakeWorker:
         self.gate.wait()
         self.fail(name, seeds)
         scores = np.full((len(seeds), len(CLASSES)), -1, np.float32)
-        scores[np.arange(len(seeds)), seeds % len(CLASSES)] = 1
+        scores[np.arange(len(seeds)), (seeds + self.shift) % len(CLASSES)] = 1
         if self.poisoned is not None:
             scores[seeds == self.poisoned] = np.nan
         embeddings = np.repeat(seeds[:, None], HIDDEN, axis=1).astype(np.float32) if self.layers > 1 else None
@@ -134,9 +135,17 @@ class Client:
     http: httpx.AsyncClient
     engine: Engine
     metrics: ServingMetrics
+    app: ServingApp
 
     async def predict(self, nodes: Any, **fields: Any) -> httpx.Response:
         return await self.http.post("/v1/predict", json={"nodes": nodes, **fields})
+
+    def switch(self, revision: ServedRevision, of: GNNService | None = None) -> None:
+        """As `Worker.switch` does, on the event loop."""
+        spec = (of or service()).spec
+        if self.engine.lane is None or self.engine.lane.revision is not revision:
+            self.metrics.show_revision(revision.manifest, load_s=0.5)
+        self.engine.switch(revision, spec.objective.to_objective(), spec.worker.batching.to_batching())
 
 
 @asynccontextmanager
@@ -145,22 +154,19 @@ async def running(
 ) -> AsyncIterator[Client]:
     """A ready engine and its application, without sockets."""
     of = of or service()
-    revision = worker.revision()
-    metrics = ServingMetrics(of.metadata.name, revision.manifest)
-    engine = Engine(revision, of, metrics, clock_ms)
-    loop = asyncio.get_running_loop()
-    ready = asyncio.Event()
-    engine.start(lambda: loop.call_soon_threadsafe(ready.set))
-    if worker.load_gate.is_set():
-        await ready.wait()
-        assert engine.state is EngineState.READY
-    transport = httpx.ASGITransport(app=build_app(revision, of, engine, metrics))
+    metrics = ServingMetrics(of.metadata.name)
+    engine = Engine(metrics, clock_ms)
+    app = ServingApp(of.metadata.name, engine, metrics)
+    engine.start()
     try:
-        async with httpx.AsyncClient(transport=transport, base_url="http://worker") as http:
-            yield Client(http, engine, metrics)
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://worker") as http:
+            client = Client(http, engine, metrics, app)
+            if worker.loaded:
+                client.switch(worker.revision(), of)
+                assert engine.state is EngineState.READY
+            yield client
     finally:
         worker.gate.set()
-        worker.load_gate.set()
         engine.drain()
         await asyncio.to_thread(engine.join)
 

@@ -12,12 +12,13 @@ from typing import Any
 
 import jsonschema
 
-SELF = re.compile(r"\bself\.(\w+)")
+SELF = re.compile(r"\b(?:self|oldSelf)\.(\w+)")
 SCALARS = {"string", "integer", "number", "boolean"}
 ALLOWED = {
     "type", "description", "default", "enum", "pattern", "format", "minimum", "maximum", "exclusiveMinimum",
     "exclusiveMaximum", "minLength", "maxLength", "minItems", "maxItems", "required", "properties", "items",
-    "x-kubernetes-validations", "x-kubernetes-list-type",
+    "x-kubernetes-validations", "x-kubernetes-list-type", "x-kubernetes-list-map-keys", "additionalProperties",
+    "maxProperties", "x-kubernetes-int-or-string"
 }  # fmt: skip
 
 
@@ -25,16 +26,22 @@ def violations(node: dict[str, Any], path: str = "") -> Iterator[str]:
     yield from (f"{path}: {problem}" for problem in _own_violations(node))
     for name, child in node.get("properties", {}).items():
         yield from violations(child, f"{path}.{name}")
-    if "items" in node:
-        yield from violations(node["items"], f"{path}[]")
+    for inner in ("items", "additionalProperties"):
+        if inner in node:
+            yield from violations(node[inner], f"{path}[]")
 
 
 def _own_violations(node: dict[str, Any]) -> Iterator[str]:
     kind, members = node.get("type"), node.get("properties", {})
     if unknown := set(node) - ALLOWED:
         yield f"keys {sorted(unknown)} are not part of a structural schema"
-    if kind not in SCALARS | {"object", "array"}:
+    if node.get("x-kubernetes-int-or-string"):
+        if kind is not None:
+            yield f"type {kind!r} beside int-or-string"
+    elif kind not in SCALARS | {"object", "array"}:
         yield f"type {kind!r}"
+    if "properties" in node and "additionalProperties" in node:
+        yield "properties beside additionalProperties"
     if kind == "array" and "items" not in node:
         yield "an array without items"
     for bound in {"exclusiveMinimum", "exclusiveMaximum"} & set(node):
@@ -45,7 +52,7 @@ def _own_violations(node: dict[str, Any]) -> Iterator[str]:
     if missing := set(node.get("required", ())) - set(members):
         yield f"requires {sorted(missing)}, which it does not have"
     read = {name for rule in node.get("x-kubernetes-validations", ()) for name in SELF.findall(rule["rule"])}
-    if missing := read - set(members):
+    if kind == "object" and (missing := read - set(members) - {"metadata"}):
         yield f"a rule reads {sorted(missing)}, which it does not have"
     if "default" in node:
         yield from (f"default: {error.message}" for error in validator(node).iter_errors(node["default"]))

@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from gnnserve_worker import parallel
-from gnnserve_worker.parallel import map_parallel
+from gnnserve_worker.parallel import map_parallel, thread_count
 
 
 @pytest.mark.parametrize("threads", [1, 2, 8])
@@ -71,3 +71,28 @@ def test_a_failure_leaves_the_threads_usable(monkeypatch: pytest.MonkeyPatch) ->
         map_parallel(lambda number: 1 // number, 4)
 
     assert map_parallel(lambda number: number, 4) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("omp_num_threads", "expected"),
+    [
+        pytest.param(None, 4, id="not set"),
+        pytest.param("", 4, id="empty"),
+        pytest.param("2", 2, id="fewer than there are processors"),
+        pytest.param("64", 4, id="more than there are processors"),
+        pytest.param(" 3 ", 3, id="with spaces"),
+        pytest.param("3,2", 3, id="a list by nesting level"),
+        pytest.param("0", 4, id="none at all"),
+        pytest.param("-1", 4, id="negative"),
+        pytest.param("many", 4, id="a word"),
+    ],
+)
+def test_threads_are_the_processors_or_as_few_as_openmp_may_use(
+    monkeypatch: pytest.MonkeyPatch, omp_num_threads: str | None, expected: int
+) -> None:
+    monkeypatch.setattr(parallel.os, "sched_getaffinity", lambda _pid: {0, 1, 5, 7})
+    if omp_num_threads is None:
+        monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    else:
+        monkeypatch.setenv("OMP_NUM_THREADS", omp_num_threads)
+    assert thread_count() == expected

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.serving import TRADE_OFF, profile, variant
 
+from gnnserve_api.batching import Batching
 from gnnserve_api.objective import NO_OBJECTIVE, Objective
 from gnnserve_worker.serving.choice import Choice, ChoiceReason, VariantChooser, decide_route
 
@@ -106,9 +107,11 @@ def test_choice_explains_itself(objective: Objective, reason: ChoiceReason, mess
 
 
 def test_route_is_what_a_request_gets_that_states_nothing() -> None:
-    table = decide_route(VariantChooser(TRADE_OFF, 100), "r1", Objective(accuracy_tolerance_permille=10))
-    assert (table.base_variant, table.allowed_variants) == ("x4", ("x1", "x4"))
-    assert "fastest" in table.reason
+    wanted, batching = Objective(accuracy_tolerance_permille=10), Batching(max_seeds=100)
+    route = decide_route(VariantChooser(TRADE_OFF, 100), "r1", wanted, batching, "r2 is broken")
+    assert (route.base_variant, route.allowed_variants) == ("x4", ("x1", "x4"))
+    assert "fastest" in route.reason
+    assert (route.revision, route.objective, route.batching, route.problem) == ("r1", wanted, batching, "r2 is broken")
 
 
 _accuracies = st.lists(st.integers(0, 10_000), min_size=1, max_size=8)

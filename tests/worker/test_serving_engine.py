@@ -17,7 +17,10 @@ from gnnserve_worker.serving.engine import Answer, Engine, EngineState, Failure,
 
 def submit(engine: Engine, nodes: list[int], objective: Objective = NO_OBJECTIVE, **options: Any) -> Pending | Refusal:
     embeddings = options.get("embeddings", False)
-    return engine.submit(np.array(nodes), objective, options.get("strict", False), embeddings, options.get("at", 0.0))
+    assert engine.lane is not None
+    return engine.submit(
+        engine.lane, np.array(nodes), objective, options.get("strict", False), embeddings, options.get("at", 0.0)
+    )
 
 
 def accepted(engine: Engine, nodes: list[int], objective: Objective = NO_OBJECTIVE, **options: Any) -> Pending:
@@ -198,15 +201,17 @@ def test_objective_is_met_when_the_clock_says_so(objective: Objective, finished_
     asyncio.run(scenario())
 
 
-def test_loading_engine_refuses_and_then_answers() -> None:
+def test_engine_without_a_revision_refuses_says_why_and_then_answers() -> None:
     async def scenario() -> None:
-        worker = FakeWorker()
-        worker.load_gate.clear()
+        worker = FakeWorker(loaded=False)
         async with running(worker) as client:
-            refusal = submit(client.engine, [1])
-            assert isinstance(refusal, Refusal)
-            assert (refusal.reason, refusal.retry_after_s) == (RefusalReason.LOADING, 1)
             assert client.engine.state is EngineState.LOADING
+            client.engine.problem = "revision abc cannot be loaded"
+            refusal = client.engine.refuse()
+            assert (refusal.reason, refusal.retry_after_s) == (RefusalReason.LOADING, 1)
+            assert "revision abc cannot be loaded" in refusal.message
+            client.switch(worker.revision())
+            await answer(accepted(client.engine, [1]))
 
     asyncio.run(scenario())
 

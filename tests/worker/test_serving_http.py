@@ -322,19 +322,32 @@ def test_deadline_out_of_reach_gets_429_while_requests_without_one_wait() -> Non
     on_worker(scenario, worker)
 
 
-def test_loading_worker_gets_503() -> None:
-    worker = FakeWorker()
-    worker.load_gate.clear()
-
+def test_worker_without_a_revision_gets_503_wherever_it_would_need_one() -> None:
     async def scenario(client: Client) -> None:
-        response = await client.predict([1])
-        assert (response.status_code, error_of(response)["code"]) == (503, "Loading")
-        assert response.headers["retry-after"] == "1"
+        for response in (
+            await client.predict([1]),
+            await client.predict(["not even a node"]),
+            await client.http.get("/v1/variants"),
+            await client.http.get("/v1/route"),
+        ):
+            assert (response.status_code, error_of(response)["code"]) == (503, "Loading")
+            assert response.headers["retry-after"] == "1"
         ready = await client.http.get("/readyz")
         assert (ready.status_code, ready.text) == (503, "the worker is loading\n")
-        assert (await client.http.get("/healthz")).status_code == 200
+        for path in ("/healthz", "/metrics", "/docs", "/openapi.json"):
+            assert (await client.http.get(path)).status_code == 200
 
-    on_worker(scenario, worker)
+    on_worker(scenario, FakeWorker(loaded=False))
+
+
+def test_worker_without_a_revision_says_what_it_waits_for() -> None:
+    async def scenario(client: Client) -> None:
+        client.engine.problem = "the ConfigMap default/digits-routing does not exist yet"
+        expected = "the ConfigMap default/digits-routing does not exist yet"
+        assert expected in error_of(await client.predict([1]))["message"]
+        assert (await client.http.get("/readyz")).text == f"the worker is loading: {expected}\n"
+
+    on_worker(scenario, FakeWorker(loaded=False))
 
 
 def test_draining_worker_gets_503_while_it_finishes() -> None:
@@ -402,8 +415,34 @@ def test_route_names_the_base_variant_and_why() -> None:
         assert (answer["baseVariant"], answer["allowedVariants"]) == ("x4", ["x1", "x4"])
         assert answer["objective"] == {"latencyMs": None, "accuracyTolerancePermille": 10}
         assert "fastest" in answer["reason"]
+        assert answer["batching"] == {"maxSeeds": 100, "maxQueuedSeeds": 500}
+        assert answer["problem"] is None
 
     on_worker(scenario, objective={"accuracyTolerancePermille": 10})
+
+
+def test_route_tells_why_what_is_declared_does_not_answer() -> None:
+    async def scenario(client: Client) -> None:
+        client.engine.problem = "revision abc cannot be loaded: its table was altered"
+        assert (await client.http.get("/v1/route")).json()["problem"] == client.engine.problem
+        assert (await client.http.get("/readyz")).status_code == 200
+
+    on_worker(scenario)
+
+
+def test_leaving_worker_answers_and_sends_clients_elsewhere() -> None:
+    async def scenario(client: Client) -> None:
+        assert "connection" not in (await client.predict([1])).headers
+        client.app.leaving = True
+        for response in (await client.predict([1]), await client.http.get("/v1/route")):
+            assert (response.status_code, response.headers["connection"]) == (200, "close")
+        bad = await client.predict([-1])
+        assert (bad.status_code, bad.headers["connection"]) == (400, "close")
+        ready = await client.http.get("/readyz")
+        assert (ready.status_code, ready.text) == (503, "the worker is about to drain\n")
+        assert (await client.http.get("/healthz")).status_code == 200
+
+    on_worker(scenario)
 
 
 def test_metrics_tell_prometheus_what_happened() -> None:

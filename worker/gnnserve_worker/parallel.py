@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -20,8 +21,14 @@ T = TypeVar("T")
 
 
 def thread_count() -> int:
-    """Processors this process may use."""
-    return len(os.sched_getaffinity(0))
+    """Processors this process may use, or `OMP_NUM_THREADS` where that is fewer.
+
+    A pod's cpu limit takes time away rather than processors, so it shows in no other way: threads beyond it would
+    only wait for each other.
+    """
+    processors = len(os.sched_getaffinity(0))
+    asked = re.match(r"\s*0*([1-9]\d{0,5})\b", os.environ.get("OMP_NUM_THREADS", ""))
+    return min(int(asked[1]), processors) if asked else processors
 
 
 def limit_blas_to_one_thread() -> None:
@@ -30,7 +37,7 @@ def limit_blas_to_one_thread() -> None:
 
 
 def map_parallel(work: Callable[[int], T], count: int) -> list[T]:
-    """[work(0), …, work(count - 1)], in as many threads as there are processors, the caller's among them."""
+    """[work(0), …, work(count - 1)], in `thread_count()` threads, the caller's among them."""
     if count == 1:
         return [work(0)]
     results: dict[int, T] = {}

@@ -12,7 +12,9 @@ from gnnserve_cli.commands.options import Json, Manifest
 from gnnserve_cli.exits import ExitCode
 
 if TYPE_CHECKING:
-    from gnnserve_api.gnnservice import GNNService
+    from collections.abc import Iterator
+
+    from gnnserve_api.gnnservice import GNNService, GNNServiceSpec
 
 
 def validate(manifest: Manifest, as_json: Json = False) -> None:
@@ -66,5 +68,23 @@ def _facts(service: GNNService) -> list[tuple[str, str]]:
             f"{', '.join(variant_name(factor) for factor in sorted(pruning.factors))}, ranked by {pruning.method}",
         ),
         ("objective", ", ".join(wanted) or "none: the most accurate variant answers"),
+        ("in a cluster", ", ".join(_cluster_facts(spec))),
         ("recipe", spec.recipe()),
     ]
+
+
+def _cluster_facts(spec: GNNServiceSpec) -> Iterator[str]:
+    """What `gnnserve run` has no use for."""
+    from gnnserve_api.gnnservice import RepositoryClaim  # noqa: PLC0415
+    from gnnserve_cli.render import count  # noqa: PLC0415
+
+    yield "suspended" if spec.suspend else count(spec.worker.replicas, "worker")
+    if spec.generation.gpu is not None:
+        yield f"trained on {spec.generation.gpu.count} {spec.generation.gpu.resource_name}"
+    if spec.graph.volume is not None:
+        yield f"graph from claim {spec.graph.volume.claim_name} at {spec.graph.volume.mount_path}"
+    repository = spec.repository
+    if repository.claim_name is not None:
+        yield f"repository on claim {repository.claim_name}"
+    else:
+        yield f"repository on a new claim of {(repository.claim or RepositoryClaim()).storage}"

@@ -2,7 +2,8 @@
 
 `torch_geometric.nn.GraphSAGE` and `GIN` are built as a user would build them, so a state dict fits both ways.
 Their convolutions aggregate; layer 1's linear maps are applied before its aggregation instead of after, which
-is the same by linearity, cheaper for rows wider than the hidden layer, and lets sparse rows stay sparse.
+is the same by linearity, cheaper for rows wider than the hidden layer, and lets sparse rows stay sparse. Graph and
+features stay in the processor's memory; what a batch needs of them goes to the module's device.
 """
 
 from __future__ import annotations
@@ -51,33 +52,41 @@ class SparseRows:
 Rows = torch.Tensor | SparseRows
 """float32 [nodes, columns]."""
 
+CPU = torch.device("cpu")
 
-def rows_of(features: Features, nodes: np.ndarray) -> Rows:
+
+def device_of(module: nn.Module) -> torch.device:
+    return next(module.parameters()).device
+
+
+def rows_of(features: Features, nodes: np.ndarray, device: torch.device = CPU) -> Rows:
     """The features of `nodes` (global ids), dense or sparse like the features."""
     if isinstance(features, np.ndarray):
-        return torch.from_numpy(features)[torch.from_numpy(nodes.astype(np.int64))]
+        return torch.from_numpy(features)[torch.from_numpy(nodes.astype(np.int64))].to(device)
     rows = features[nodes]
-    return SparseRows(_to_torch(rows), _to_torch(sp.csr_array(rows.T)))
+    return SparseRows(_to_torch(rows, device), _to_torch(sp.csr_array(rows.T), device))
 
 
-def _to_torch(matrix: sp.csr_array) -> torch.Tensor:
-    return _csr(matrix.indptr, matrix.indices, torch.from_numpy(matrix.data), matrix.shape)
+def _to_torch(matrix: sp.csr_array, device: torch.device) -> torch.Tensor:
+    return _csr(matrix.indptr, matrix.indices, torch.from_numpy(matrix.data), matrix.shape, device)
 
 
 def forward(module: Any, rows: Rows, subgraph: SampledSubgraph) -> torch.Tensor:
-    """Scores float32 [seeds, classes] of the subgraph's seeds from the features `rows` of its nodes."""
+    """Scores float32 [seeds, classes] of the subgraph's seeds from the features `rows` of its nodes, which are on
+    the module's device as the scores will be."""
     layers = len(module.convs)
+    device = device_of(module)
     hidden = torch.empty(0)
     for layer, conv in enumerate(module.convs, start=1):
         targets, sources = subgraph.ends[layers - layer], subgraph.ends[layers - layer + 1]
-        adjacency = _adjacency(subgraph, targets, sources)
+        adjacency = _adjacency(subgraph, targets, sources, device)
         if layer == 1:
             hidden = _FIRST_LAYER[type(module)](conv, rows, adjacency, targets)
         else:
             hidden = conv((hidden, hidden[:targets]), adjacency)
         if layer < layers:
             hidden = nn.functional.dropout(module.act(hidden), p=module.dropout.p, training=module.training)
-    return hidden[torch.from_numpy(subgraph.seed_rows.astype(np.int64))]
+    return hidden[torch.from_numpy(subgraph.seed_rows.astype(np.int64)).to(device)]
 
 
 def first_layer_weights(module: Any) -> tuple[torch.Tensor, torch.Tensor]:
@@ -89,20 +98,22 @@ def first_layer_weights(module: Any) -> tuple[torch.Tensor, torch.Tensor]:
     return conv.lin_l.weight.detach().T, conv.lin_r.weight.detach().T
 
 
-def _adjacency(subgraph: SampledSubgraph, targets: int, sources: int) -> torch.Tensor:
+def _adjacency(subgraph: SampledSubgraph, targets: int, sources: int, device: torch.device) -> torch.Tensor:
     indptr = subgraph.indptr[: targets + 1]
     neighbours = subgraph.neighbours[: indptr[-1]]
-    return _csr(indptr, neighbours, torch.ones(len(neighbours)), (targets, sources))
+    return _csr(indptr, neighbours, torch.ones(len(neighbours)), (targets, sources), device)
 
 
-def _csr(indptr: np.ndarray, indices: np.ndarray, values: torch.Tensor, shape: tuple[int, int]) -> torch.Tensor:
+def _csr(
+    indptr: np.ndarray, indices: np.ndarray, values: torch.Tensor, shape: tuple[int, int], device: torch.device
+) -> torch.Tensor:
     with warnings.catch_warnings():
         # torch announces once per process that its CSR tensors are in beta; nobody can act on that.
         warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta state")
         return torch.sparse_csr_tensor(
             torch.from_numpy(indptr.astype(np.int64)), torch.from_numpy(indices.astype(np.int64)), values, shape,
             check_invariants=False,
-        )  # fmt: skip
+        ).to(device)  # fmt: skip
 
 
 class _SparseProduct(torch.autograd.Function):

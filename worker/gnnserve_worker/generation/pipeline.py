@@ -16,9 +16,12 @@ from gnnserve_worker.graph.table import table_bytes
 from gnnserve_worker.repository.repository import Repository
 
 
-def generate(service: GNNService, repository: Repository, progress: ProgressListener = silent) -> RevisionManifest:
+def generate(
+    service: GNNService, repository: Repository, progress: ProgressListener = silent, *, use_gpu: bool = False
+) -> RevisionManifest:
     """The revision of this manifest and this graph: the published one, or a new one.
 
+    `use_gpu`: train on a GPU where torch sees one. Weights then differ in their last digits from one time to another.
     Raises InputError for what the user must fix, ResourceError when the disk is full; revisions that are already
     published stay as they are.
     """
@@ -34,10 +37,13 @@ def generate(service: GNNService, repository: Repository, progress: ProgressList
             return published
         # Imported here: torch and torch_geometric take many seconds.
         progress(Progress("load torch", 0, 1))
+        from gnnserve_worker.generation.device import training_device  # noqa: PLC0415
+        from gnnserve_worker.generation.networks import CPU  # noqa: PLC0415
         from gnnserve_worker.generation.variants import generate_revision  # noqa: PLC0415
 
-        progress(Progress("load torch", 1, 1))
-        return generate_revision(service.spec, recipe, graph, repository, progress)
+        device, which = training_device() if use_gpu else (CPU, "")
+        progress(Progress("load torch", 1, 1, which))
+        return generate_revision(service.spec, recipe, graph, repository, progress, device)
 
 
 def _import_graph(spec: GNNServiceSpec, repository: Repository, progress: ProgressListener) -> GraphData:

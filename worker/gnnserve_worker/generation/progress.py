@@ -1,9 +1,13 @@
-"""What generation reports while it works; drawing it is the caller's business."""
+"""What generation reports while it works, and how a log shows it. Bars on a terminal are the command line's."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TextIO
+
+LINE_INTERVAL_S = 10.0
+"""A log wants a sign of life from a long stage, not every step of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,3 +25,22 @@ ProgressListener = Callable[[Progress], None]
 
 def silent(_: Progress) -> None:
     """For callers that show nothing."""
+
+
+class LineListener:
+    """A line when a stage begins, when it ends, and every `LINE_INTERVAL_S` between."""
+
+    def __init__(self, stream: TextIO, clock: Callable[[], float]) -> None:
+        self._stream = stream
+        self._clock = clock
+        self._stage = ""
+        self._printed_at = 0.0
+
+    def __call__(self, progress: Progress) -> None:
+        now = self._clock()
+        begins = progress.stage != self._stage
+        if not (begins or progress.done >= progress.total or now - self._printed_at >= LINE_INTERVAL_S):
+            return
+        self._stage, self._printed_at = progress.stage, now
+        detail = f"  {progress.detail}" if progress.detail else ""
+        print(f"{progress.stage}: {progress.done}/{progress.total}{detail}", file=self._stream, flush=True)

@@ -7,12 +7,13 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 
 import numpy as np
+import torch
 
 from gnnserve_api.gnnservice import GNNServiceSpec, RankingMethod
 from gnnserve_api.repository import NetworkManifest, RankingManifest, RevisionManifest
 from gnnserve_api.variants import columns_of, variant_name
 from gnnserve_worker.generation.features import keep_columns, normalize
-from gnnserve_worker.generation.networks import reorder_columns, to_tensors
+from gnnserve_worker.generation.networks import CPU, reorder_columns, to_tensors
 from gnnserve_worker.generation.profile import GeneratedVariant, measure_profile
 from gnnserve_worker.generation.progress import Progress, ProgressListener
 from gnnserve_worker.generation.ranking.rank import Ranking, rank
@@ -24,9 +25,14 @@ Tensors = dict[str, np.ndarray]
 
 
 def generate_revision(
-    spec: GNNServiceSpec, recipe: str, graph: GraphData, repository: Repository, progress: ProgressListener
+    spec: GNNServiceSpec,
+    recipe: str,
+    graph: GraphData,
+    repository: Repository,
+    progress: ProgressListener,
+    device: torch.device = CPU,
 ) -> RevisionManifest:
-    """Train, rank, prune, profile, publish; nothing is visible before the last file is written."""
+    """Train on `device`, rank, prune, profile, publish; nothing is visible before the last file is written."""
     factors = sorted(spec.variants.pruning.factors)
     features_count = graph.features.shape[1]
     width = columns_of(features_count, factors[0])
@@ -34,7 +40,7 @@ def generate_revision(
     features = normalize(graph.features, spec.graph.normalization, visible)
     # Before training, since a damaged copy of it in the repository should not cost the time.
     repository.put_graph(graph)
-    ranking, weights = _train_variants(spec, graph, features, factors, progress)
+    ranking, weights = _train_variants(spec, graph, features, factors, progress, device)
 
     network = NetworkManifest(
         architecture=spec.model.architecture,
@@ -68,14 +74,19 @@ def generate_revision(
 
 
 def _train_variants(
-    spec: GNNServiceSpec, graph: GraphData, features: Features, factors: list[int], progress: ProgressListener
+    spec: GNNServiceSpec,
+    graph: GraphData,
+    features: Features,
+    factors: list[int],
+    progress: ProgressListener,
+    device: torch.device,
 ) -> tuple[Ranking, dict[int, Tensors]]:
     """The ranking, and the weights of every factor for inputs in rank order."""
     model, pruning = spec.model, spec.variants.pruning
     data = training_set(graph.graph, graph.labels, len(graph.classes), graph.splits, model.training.scope)
 
     def train_on(columns: Features, name: str) -> Trained:
-        return train(data, columns, model, _reporter(progress, f"train {name}", model.training.epochs))
+        return train(data, columns, model, _reporter(progress, f"train {name}", model.training.epochs), device)
 
     ranked = [factor for factor in factors if factor != 1]
     master_name = variant_name(1) if 1 in factors else "master"

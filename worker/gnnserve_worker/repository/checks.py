@@ -7,7 +7,6 @@ checked is `loaded.py`.
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -24,9 +23,10 @@ from gnnserve_api.repository import (
     RevisionManifest,
     checksum_of,
 )
+from gnnserve_worker.parallel import thread_count
 from gnnserve_worker.repository import paths
 
-_HASHING_THREADS = min(8, os.cpu_count() or 1)
+_MOST_HASHING_THREADS = 8
 
 
 class _Header(msgspec.Struct, frozen=True, rename="camel"):
@@ -72,7 +72,7 @@ def verify_files(folders: Mapping[Path, Mapping[str, FileEntry]], how_to_repair:
         _verify_size(path, entry, how_to_repair)
     # Largest first, so that the longest does not start last.
     listed.sort(key=lambda item: item[1].bytes, reverse=True)
-    with ThreadPoolExecutor(_HASHING_THREADS, thread_name_prefix="verify") as pool:
+    with ThreadPoolExecutor(min(_MOST_HASHING_THREADS, thread_count()), thread_name_prefix="verify") as pool:
         for checked in [pool.submit(_verify_digest, path, entry, how_to_repair) for path, entry in listed]:
             checked.result()
 

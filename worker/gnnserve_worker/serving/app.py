@@ -21,13 +21,12 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
 from swagger_ui_bundle import swagger_ui_path
 
-from gnnserve_api.gnnservice import GNNService
 from gnnserve_api.protocol import ErrorDetail, VariantsAnswer
-from gnnserve_api.routing import RoutingTable
+from gnnserve_api.routing import Route
 from gnnserve_worker.serving import openapi
 from gnnserve_worker.serving.batcher import Refusal, RefusalReason
 from gnnserve_worker.serving.choice import decide_route
-from gnnserve_worker.serving.engine import Answer, Engine, EngineState, Failure, Outcome, Pending, monotonic_ms
+from gnnserve_worker.serving.engine import Answer, Engine, EngineState, Failure, Lane, Outcome, Pending, monotonic_ms
 from gnnserve_worker.serving.metrics import ServingMetrics
 from gnnserve_worker.serving.protocol_json import (
     ErrorCode,
@@ -38,7 +37,6 @@ from gnnserve_worker.serving.protocol_json import (
     encode_error,
     parse_question,
 )
-from gnnserve_worker.serving.served import ServedRevision
 
 MAX_BODY_BYTES = 16 * 1024 * 1024
 PREDICT_PATH = "/v1/predict"
@@ -69,27 +67,39 @@ class _ClientGoneError(Exception):
     """Nobody is left to answer."""
 
 
-def build_app(revision: ServedRevision, service: GNNService, engine: Engine, metrics: ServingMetrics) -> AsgiApp:
-    predict = Predict(revision, service.spec.worker.batching.max_queued_seeds, engine, metrics)
-    metrics.watch(queue_seeds=lambda: engine.queued_seeds, in_flight=lambda: predict.in_flight)
-    rest = _build_rest(revision, service, engine, metrics)
+class ServingApp:
+    """The application; what it answers from is the engine's lane of the moment."""
 
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+    def __init__(self, service: str, engine: Engine, metrics: ServingMetrics) -> None:
+        self.leaving = False
+        """Answer on, but ask clients to go elsewhere: `/readyz` says no, and no connection is kept."""
+        self._predict = Predict(engine, metrics)
+        self._rest = _build_rest(service, self, engine, metrics)
+        metrics.watch(queue_seeds=lambda: engine.queued_seeds, in_flight=lambda: self._predict.in_flight)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self.leaving:
+            send = _closing(send)
         if scope["type"] == "http" and scope["path"] == PREDICT_PATH:
-            await predict(scope, receive, send)
+            await self._predict(scope, receive, send)
         else:
-            await rest(scope, receive, send)
+            await self._rest(scope, receive, send)
 
-    return app
+
+def _closing(send: Send) -> Send:
+    async def send_and_close(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message["headers"] = [*message["headers"], (b"connection", b"close")]
+        await send(message)
+
+    return send_and_close
 
 
 class Predict:
     """`POST /v1/predict`: parse, ask the engine, encode."""
 
-    def __init__(self, revision: ServedRevision, max_nodes: int, engine: Engine, metrics: ServingMetrics) -> None:
+    def __init__(self, engine: Engine, metrics: ServingMetrics) -> None:
         self.in_flight = 0
-        self._revision = revision
-        self._max_nodes = max_nodes
         self._engine = engine
         self._metrics = metrics
 
@@ -114,17 +124,21 @@ class Predict:
             )
         body = await _read_body(scope, receive)
         arrived_ms = monotonic_ms()
-        question = parse_question(body, self._revision, self._max_nodes)
+        # From here to its last byte the request belongs to this lane, whatever is switched to meanwhile.
+        lane = self._engine.lane
+        if lane is None:
+            await self._send_refusal(send, self._engine.refuse())
+            return
+        question = parse_question(body, lane.revision, lane.batching.max_queued_seeds)
         pending = self._engine.submit(
-            question.nodes, question.objective, question.strict, "embeddings" in question.outputs, arrived_ms
+            lane, question.nodes, question.objective, question.strict, "embeddings" in question.outputs, arrived_ms
         )
         outcome = pending if isinstance(pending, Refusal) else await self._outcome(pending, receive)
         match outcome:
             case Answer():
-                await self._send_answer(send, question, outcome)
-            case Refusal(reason, message, retry_after_s):
-                headers = [] if retry_after_s is None else [(b"retry-after", str(retry_after_s).encode())]
-                await self._send_error(send, _REFUSAL_STATUS[reason], ErrorDetail(reason, message), headers)
+                await self._send_answer(send, lane, question, outcome)
+            case Refusal():
+                await self._send_refusal(send, outcome)
             case Failure(error_id):
                 message = f"an error of the worker; its log has the details under {error_id}"
                 await self._send_error(send, 500, ErrorDetail(ErrorCode.INTERNAL_ERROR, message), [])
@@ -149,14 +163,14 @@ class Predict:
             if watcher is not None:
                 watcher.cancel()
 
-    async def _send_answer(self, send: Send, question: Question, answer: Answer) -> None:
+    async def _send_answer(self, send: Send, lane: Lane, question: Question, answer: Answer) -> None:
         times = answer.times
         timing = (
             f"queue;dur={answer.queue_ms:.3f}, sample;dur={times.sample_ms:.3f}, "
             f"gather;dur={times.gather_ms:.3f}, compute;dur={times.compute_ms:.3f}"
         )
         headers = [_JSON, (b"server-timing", timing.encode())]
-        pieces = encode_answer(answer, question.outputs, self._revision, lambda: answer.objective_met(monotonic_ms()))
+        pieces = encode_answer(answer, question.outputs, lane.revision, lambda: answer.objective_met(monotonic_ms()))
         if count_numbers(answer, question.outputs) <= _STREAM_FROM_NUMBERS:
             await _send(send, 200, headers, b"".join(pieces))
         else:
@@ -166,6 +180,11 @@ class Predict:
                 await asyncio.sleep(0)  # another client's turn
             await send({"type": "http.response.body", "body": b""})
         self._metrics.observe_answer(answer.variant, answer.queue_ms, monotonic_ms() - answer.arrived_ms)
+
+    async def _send_refusal(self, send: Send, refusal: Refusal) -> None:
+        self._metrics.count_error(refusal.reason)
+        status, headers, body = _refusal_response(refusal)
+        await _send(send, status, [_JSON, *headers], body)
 
     async def _send_error(
         self, send: Send, status: int, detail: ErrorDetail, headers: list[tuple[bytes, bytes]]
@@ -219,42 +238,44 @@ async def _send(send: Send, status: int, headers: list[tuple[bytes, bytes]], bod
     await send({"type": "http.response.body", "body": body})
 
 
-def _build_rest(revision: ServedRevision, service: GNNService, engine: Engine, metrics: ServingMetrics) -> FastAPI:
-    manifest = revision.manifest
-    name = service.metadata.name
+def _refusal_response(refusal: Refusal) -> tuple[int, list[tuple[bytes, bytes]], bytes]:
+    seconds = refusal.retry_after_s
+    headers = [] if seconds is None else [(b"retry-after", str(seconds).encode())]
+    return _REFUSAL_STATUS[refusal.reason], headers, encode_error(ErrorDetail(refusal.reason, refusal.message))
+
+
+def _build_rest(service: str, serving: ServingApp, engine: Engine, metrics: ServingMetrics) -> FastAPI:
     version = importlib.metadata.version("gnnserve")
     # Its own pages come from a CDN, and its description lacks the predict path: both are made below.
     app = FastAPI(
-        title=f"gnnserve: {name}",
+        title=f"gnnserve: {service}",
         version=version,
         docs_url=None,
         redoc_url=None,
         openapi_url=None,
         redirect_slashes=False,
     )
-    variants = _json(
-        VariantsAnswer(
-            service=name,
-            revision=manifest.revision,
-            recipe=manifest.recipe,
-            nodes=revision.nodes,
-            features=len(manifest.ranking.columns),
-            classes=revision.classes,
-            multi_label=revision.multi_label,
-            profile=manifest.profile,
-        )
-    )
-    route = _json(decide_route(engine.chooser, manifest.revision, engine.service_objective))
+
+    def about_lane(describe: Callable[[Lane], msgspec.Struct]) -> Response:
+        if engine.lane is None:
+            status, headers, body = _refusal_response(engine.refuse())
+            named = {name.decode(): value.decode() for name, value in headers}
+            return Response(body, status, named, media_type="application/json")
+        return Response(_json(describe(engine.lane)), media_type="application/json")
 
     @app.get("/v1/variants", tags=["variants"], response_class=Response, responses=_described(VariantsAnswer))
     async def get_variants() -> Response:
         """The variants and their profile: accuracy, latency by number of nodes, size and memory."""
-        return Response(variants, media_type="application/json")
+        return about_lane(lambda lane: _variants(service, lane))
 
-    @app.get("/v1/route", tags=["variants"], response_class=Response, responses=_described(RoutingTable))
+    @app.get("/v1/route", tags=["variants"], response_class=Response, responses=_described(Route))
     async def get_route() -> Response:
         """Which variant answers a one-node request that states no objective, and why."""
-        return Response(route, media_type="application/json")
+        return about_lane(
+            lambda lane: decide_route(
+                lane.chooser, lane.revision.manifest.revision, lane.objective, lane.batching, engine.problem
+            )
+        )
 
     @app.head("/healthz", include_in_schema=False)
     @app.get("/healthz", tags=["health"], response_class=Response, responses={503: {"description": "Restart it."}})
@@ -266,7 +287,10 @@ def _build_rest(revision: ServedRevision, service: GNNService, engine: Engine, m
     @app.get("/readyz", tags=["health"], response_class=Response, responses={503: {"description": "Not now."}})
     async def readyz() -> Response:
         """Whether requests should be sent here now."""
-        return _health(engine.state is EngineState.READY, f"the worker is {engine.state.lower()}")
+        if serving.leaving and engine.state is EngineState.READY:
+            return _health(False, "the worker is about to drain")
+        why = f": {engine.problem}" if engine.state is EngineState.LOADING and engine.problem else ""
+        return _health(engine.state is EngineState.READY, f"the worker is {engine.state.lower()}{why}")
 
     @app.get("/metrics", tags=["health"], response_class=Response, responses={200: {"content": {"text/plain": {}}}})
     async def get_metrics() -> Response:
@@ -318,8 +342,26 @@ def _health(healthy: bool, reason: str) -> Response:
     return Response("ok\n" if healthy else reason + "\n", 200 if healthy else 503, media_type="text/plain")
 
 
+def _variants(service: str, lane: Lane) -> VariantsAnswer:
+    revision = lane.revision
+    manifest = revision.manifest
+    return VariantsAnswer(
+        service=service,
+        revision=manifest.revision,
+        recipe=manifest.recipe,
+        nodes=revision.nodes,
+        features=len(manifest.ranking.columns),
+        classes=revision.classes,
+        multi_label=revision.multi_label,
+        profile=manifest.profile,
+    )
+
+
 def _described(type_: type[msgspec.Struct]) -> dict[int | str, dict[str, Any]]:
-    return {200: {"content": openapi.json_content(type_)}}
+    return {
+        200: {"content": openapi.json_content(type_)},
+        503: openapi.error_response("There is no revision to answer from yet.", openapi.RETRY_AFTER),
+    }
 
 
 def _describe(app: FastAPI) -> dict[str, Any]:

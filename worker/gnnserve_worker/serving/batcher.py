@@ -108,13 +108,16 @@ class _Waiting:
 
 
 class Batcher:
-    def __init__(self, chooser: VariantChooser, max_seeds: int, max_queued_seeds: int) -> None:
+    def __init__(
+        self, chooser: VariantChooser, max_seeds: int, max_queued_seeds: int, busy_until_ms: float = -math.inf
+    ) -> None:
+        """`busy_until_ms`: when the worker will have done what it accepted before this queue."""
         self._chooser = chooser
         self._max_seeds = max_seeds
         self._max_queued_seeds = max_queued_seeds
         self._queue: OrderedDict[int, _Waiting] = OrderedDict()
         self._queued_seeds = dict.fromkeys(chooser.names, 0)
-        self._running_until_ms = -math.inf
+        self._running_until_ms = busy_until_ms
 
     @property
     def queued_seeds(self) -> int:
@@ -123,6 +126,10 @@ class Batcher:
     @property
     def waiting(self) -> bool:
         return bool(self._queue)
+
+    def busy_until_ms(self, now_ms: float) -> float:
+        """When the worker would be idle if nothing else came."""
+        return now_ms + self._backlog_ms(now_ms)
 
     def admit(self, request: Request, strict: bool, now_ms: float) -> Admission | Refusal:
         objective = request.objective

@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from gnnserve_api.batching import Batching
 from gnnserve_api.objective import Objective
 from gnnserve_api.profile import LatencyCurve, Profile
-from gnnserve_api.routing import RoutingTable
+from gnnserve_api.routing import Route
 
 _ROUNDING_PERMILLE = 1e-6
 """Far below one node in ten million, far above the rounding of a difference of floats: 50.44 - 48.44 is 2."""
@@ -129,15 +130,19 @@ class VariantChooser:
         return tuple(i for i, loss in enumerate(self._loss_permille) if loss <= limit)
 
 
-def decide_route(chooser: VariantChooser, revision: str, objective: Objective) -> RoutingTable:
+def decide_route(
+    chooser: VariantChooser, revision: str, objective: Objective, batching: Batching, problem: str | None = None
+) -> Route:
     """What a one-node request gets that states nothing, on an idle worker."""
     choice = chooser.choose(objective, seeds=1)
-    return RoutingTable(
+    return Route(
         revision=revision,
         base_variant=choice.variant,
         reason=choice.message,
         allowed_variants=chooser.variants_within(objective.accuracy_tolerance_permille),
         objective=objective,
+        batching=batching,
+        problem=problem,
     )
 
 

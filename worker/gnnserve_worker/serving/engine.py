@@ -4,6 +4,10 @@ Everything that computes runs here, one batch at a time; `_answer` is the data p
 lives on the event loop: it hands seeds over under one lock and gets a batch of results back by one
 `call_soon_threadsafe`, so that a request costs two thread hops. Which request is next and by which variant is the
 batcher's decision, bytes and status codes are the protocol's.
+
+What is served can change at any time: a `Lane` is one revision with its routing and its own queue, a request belongs
+to the lane that admitted it, and lanes are answered in the order in which they came. Loading and warming up a
+revision before it gets a lane is its owner's business.
 """
 
 from __future__ import annotations
@@ -11,16 +15,18 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import math
 import secrets
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 import numpy as np
 
-from gnnserve_api.gnnservice import GNNService
+from gnnserve_api.batching import Batching
 from gnnserve_api.objective import Objective
 from gnnserve_worker.serving.batcher import Batch, Batcher, Piece, Refusal, RefusalReason, Request
 from gnnserve_worker.serving.choice import VariantChooser
@@ -39,7 +45,7 @@ def monotonic_ms() -> float:
 
 class EngineState(StrEnum):
     LOADING = "Loading"
-    """Kernels are compiled and variants touched; wait."""
+    """There is no revision to answer from yet; wait."""
     READY = "Ready"
     """Requests are answered."""
     DRAINING = "Draining"
@@ -90,10 +96,24 @@ class _Part:
     times: StageTimes
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Lane:
+    """A revision, how it is served, and who waits for it."""
+
+    revision: ServedRevision
+    objective: Objective
+    """The service's own, for requests that state none."""
+    batching: Batching
+    chooser: VariantChooser
+    batcher: Batcher
+    """Only under the engine's lock."""
+
+
 @dataclass(frozen=True, slots=True)
 class Pending:
     """An accepted request, from the event loop's side."""
 
+    lane: Lane
     request: Request
     nodes: np.ndarray
     wants_embeddings: bool
@@ -102,33 +122,27 @@ class Pending:
 
 
 class Engine:
-    """`submit` and `cancel` belong to the event loop's thread, the underscored data path to the engine's."""
+    """`submit`, `cancel` and `switch` belong to the event loop's thread, the underscored data path to the engine's."""
 
-    def __init__(
-        self,
-        revision: ServedRevision,
-        service: GNNService,
-        metrics: ServingMetrics,
-        clock_ms: Callable[[], float] = monotonic_ms,
-    ) -> None:
-        batching = service.spec.worker.batching
-        self.chooser = VariantChooser(revision.manifest.profile, batching.max_seeds)
-        self.service_objective = service.spec.objective.to_objective()
+    def __init__(self, metrics: ServingMetrics, clock_ms: Callable[[], float] = monotonic_ms) -> None:
+        self.lane: Lane | None = None
+        """Which admits requests now. Changes on the event loop only: what it does without awaiting sees one lane."""
+        self.problem: str | None = None
+        """Why what is declared is not what answers, for people."""
         self.failure: BaseException | None = None
         """Why the thread stopped, if not because it was asked to."""
-        self._revision = revision
         self._metrics = metrics
         self._clock_ms = clock_ms
-        self._batcher = Batcher(self.chooser, batching.max_seeds, batching.max_queued_seeds)
+        self._lanes: deque[Lane] = deque()
+        """The last one admits; those before it are answered first, and let go when nobody waits there."""
         self._pending: dict[int, Pending] = {}
         self._request_keys = itertools.count()
         self._draw_keys = itertools.count(step=_MAX_BATCH_SEEDS)
         """Apart by more than a batch, whose seeds may count on from its key."""
         self._lock = threading.Condition()
-        """Guards the batcher, `_pending` and `_state`."""
+        """Guards the lanes, their batchers, `_pending` and `_state`."""
         self._state = EngineState.LOADING
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
-        self._on_ready: Callable[[], None] | None = None
         self._on_stopped: Callable[[], None] | None = None
 
     # From any thread
@@ -139,15 +153,16 @@ class Engine:
 
     @property
     def queued_seeds(self) -> int:
-        return self._batcher.queued_seeds
+        with self._lock:
+            return sum(lane.batcher.queued_seeds for lane in self._lanes)
 
     @property
     def alive(self) -> bool:
         return self._thread.is_alive()
 
-    def start(self, on_ready: Callable[[], None] | None = None, on_stopped: Callable[[], None] | None = None) -> None:
-        """The callbacks run in the engine's thread."""
-        self._on_ready, self._on_stopped = on_ready, on_stopped
+    def start(self, on_stopped: Callable[[], None] | None = None) -> None:
+        """`on_stopped` runs in the engine's thread."""
+        self._on_stopped = on_stopped
         self._thread.start()
 
     def drain(self) -> None:
@@ -161,7 +176,7 @@ class Engine:
         """Stop after the running batch; whoever still waits is refused now."""
         self.drain()
         with self._lock:
-            left = self._batcher.clear()
+            left = self._clear()
             self._lock.notify()
         self._deliver([(key, _unavailable(EngineState.DRAINING)) for key in left])
 
@@ -170,85 +185,119 @@ class Engine:
 
     # From the event loop
 
+    def switch(self, revision: ServedRevision, objective: Objective, batching: Batching) -> None:
+        """From now on requests are admitted to, and answered by, this revision, which has been warmed up.
+
+        Those that wait are still answered by the one that admitted them, first; then nothing refers to it any more.
+        """
+        chooser = VariantChooser(revision.manifest.profile, batching.max_seeds)
+        with self._lock:
+            busy_until_ms = -math.inf
+            if self.lane is not None:
+                busy_until_ms = self.lane.batcher.busy_until_ms(self._clock_ms())
+            batcher = Batcher(chooser, batching.max_seeds, batching.max_queued_seeds, busy_until_ms)
+            self.lane = Lane(revision, objective, batching, chooser, batcher)
+            self._lanes.append(self.lane)
+            if self._state is EngineState.LOADING:
+                self._state = EngineState.READY
+            self._lock.notify()
+
     def submit(
-        self, nodes: np.ndarray, objective: Objective, strict: bool, wants_embeddings: bool, arrived_ms: float
+        self,
+        lane: Lane,
+        nodes: np.ndarray,
+        objective: Objective,
+        strict: bool,
+        wants_embeddings: bool,
+        arrived_ms: float,
     ) -> Pending | Refusal:
-        """An empty objective states nothing: the service's own holds."""
+        """To the present lane, which the nodes were checked against. An empty objective states nothing: the
+        service's own holds."""
         self._metrics.count_offered(len(nodes))
-        holding = self.service_objective if objective.is_empty() else objective
+        holding = lane.objective if objective.is_empty() else objective
         request = Request(next(self._request_keys), len(nodes), holding, arrived_ms)
         with self._lock:
             if self._state is not EngineState.READY:
                 return _unavailable(self._state)
-            admission = self._batcher.admit(request, strict, self._clock_ms())
+            admission = lane.batcher.admit(request, strict, self._clock_ms())
             if isinstance(admission, Refusal):
                 return admission
-            pending = self._accept(request, nodes, wants_embeddings)
+            pending = self._accept(lane, request, nodes, wants_embeddings)
             self._lock.notify()
             return pending
+
+    def refuse(self) -> Refusal:
+        """What a request gets while there is no lane."""
+        return _unavailable(self._state, self.problem)
 
     def cancel(self, pending: Pending) -> None:
         """The client is gone: compute nothing more for it."""
         with self._lock:
             self._forget(pending.request.key)
 
-    def _accept(self, request: Request, nodes: np.ndarray, wants_embeddings: bool) -> Pending:
+    def _accept(self, lane: Lane, request: Request, nodes: np.ndarray, wants_embeddings: bool) -> Pending:
         outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-        pending = Pending(request, nodes, wants_embeddings, outcome)
+        pending = Pending(lane, request, nodes, wants_embeddings, outcome)
         self._pending[request.key] = pending
         return pending
 
     def _forget(self, key: int) -> Pending | None:
-        self._batcher.cancel(key)
-        return self._pending.pop(key, None)
+        pending = self._pending.pop(key, None)
+        if pending is not None:
+            pending.lane.batcher.cancel(key)
+        return pending
+
+    def _clear(self) -> list[int]:
+        return [key for lane in self._lanes for key in lane.batcher.clear()]
 
     # The engine's thread
 
     def _run(self) -> None:
         try:
-            self._revision.warm_up()
-            if self._become_ready() and self._on_ready is not None:
-                self._on_ready()
-            while (batch := self._next_batch()) is not None:
-                self._answer(batch)
+            while self._serve_next():
+                pass
         except BaseException as error:  # noqa: BLE001  (a dead thread must be noticed, whatever killed it)
             _log.critical("the engine stopped", exc_info=error)
             self.failure = error
         finally:
             self._stop()
 
-    def _become_ready(self) -> bool:
+    def _serve_next(self) -> bool:
+        """Waits for work; False once a draining engine has none left.
+
+        A function of its own, so that no variable of a waiting engine keeps a revision that was replaced.
+        """
         with self._lock:
-            if self._state is EngineState.LOADING:
-                self._state = EngineState.READY
-            return self._state is EngineState.READY
+            while (lane := self._first_waiting_lane()) is None:
+                if self._state is EngineState.DRAINING:
+                    return False
+                self._lock.wait()
+            taken = lane.batcher.take(self._clock_ms())
+        self._deliver([(request.key, refusal) for request, refusal in taken.refused])
+        if taken.batch is not None:
+            self._answer(lane, taken.batch)
+        return True
 
-    def _next_batch(self) -> Batch | None:
-        """Waits for work; None once a draining engine has none left."""
-        while True:
-            with self._lock:
-                while not self._batcher.waiting:
-                    if self._state is EngineState.DRAINING:
-                        return None
-                    self._lock.wait()
-                taken = self._batcher.take(self._clock_ms())
-            self._deliver([(request.key, refusal) for request, refusal in taken.refused])
-            if taken.batch is not None:
-                return taken.batch
+    def _first_waiting_lane(self) -> Lane | None:
+        while len(self._lanes) > 1 and not self._lanes[0].batcher.waiting:
+            self._lanes.popleft()
+            # The next one need not wait for what was accepted before it, however long that was thought to take.
+            self._lanes[0].batcher.finish()
+        return self._lanes[0] if self._lanes and self._lanes[0].batcher.waiting else None
 
-    def _answer(self, batch: Batch) -> None:
+    def _answer(self, lane: Lane, batch: Batch) -> None:
         """Take a batch → sample, gather, infer → split → answer."""
         try:
             seeds = self._seeds(batch)
             started_ms = self._clock_ms()
-            inference = self._revision.infer(batch.variant, seeds, next(self._draw_keys))
+            inference = lane.revision.infer(batch.variant, seeds, next(self._draw_keys))
             finished_ms = self._clock_ms()
             self._metrics.observe_batch(batch.variant, batch.seeds, finished_ms - started_ms, inference.times)
             outcomes = self._split(batch, inference, finished_ms)
         except Exception as error:  # noqa: BLE001  (one bad batch must not take the others with it)
             outcomes = [(piece.request.key, self._fail(batch, piece, error)) for piece in batch.pieces]
         with self._lock:
-            self._batcher.finish()
+            lane.batcher.finish()
         self._deliver(outcomes)
 
     def _seeds(self, batch: Batch) -> np.ndarray:
@@ -309,7 +358,7 @@ class Engine:
     def _stop(self) -> None:
         with self._lock:
             self._state = EngineState.STOPPED
-            self._batcher.clear()
+            self._clear()
             left = list(self._pending)
         self._deliver([(key, _unavailable(EngineState.STOPPED)) for key in left])
         if self._on_stopped is not None:
@@ -343,9 +392,10 @@ def _settle(outcomes: list[tuple[asyncio.Future[Outcome], Outcome]]) -> None:
             future.set_result(outcome)
 
 
-def _unavailable(state: EngineState) -> Refusal:
+def _unavailable(state: EngineState, problem: str | None = None) -> Refusal:
     if state is EngineState.LOADING:
-        message = "the worker is still loading the revision; send again in a moment"
+        why = "" if problem is None else f": {problem}"
+        message = f"the worker has no revision to answer from yet{why}; send again in a moment"
         return Refusal(RefusalReason.LOADING, message, _RETRY_WHEN_UNAVAILABLE_S)
     message = "the worker is stopping; send again, to another worker if there is one"
     return Refusal(RefusalReason.DRAINING, message, _RETRY_WHEN_UNAVAILABLE_S)

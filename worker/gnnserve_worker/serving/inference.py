@@ -56,7 +56,8 @@ class Inference:
 def infer_batch(revision: LoadedRevision, variant: str, seeds: np.ndarray, key: int) -> Inference:
     """Scores of `seeds` (node ids in range) by one variant. Equal keys draw equal neighbours, for every variant.
 
-    Large batches go through in chunks, side by side on all processors. One thread at a time per process.
+    Large batches go through in chunks, side by side on all processors. One thread at a time, but for one that warms up
+    another revision.
     """
     served = revision.variants[variant]
     fanouts = revision.network.fanouts

@@ -1,7 +1,8 @@
 """What a worker tells Prometheus. The names are an interface: dashboards, alerts and the operator query them.
 
 An own registry, so that two workers in one process (tests) do not meet. Children of labels are bound once: a look-up
-by label costs more than the observation.
+by label costs more than the observation. Counters of a replaced revision's variants stay, as counters must; what
+describes the revision itself goes with it.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class _VariantChildren:
 
 
 class ServingMetrics:
-    def __init__(self, service: str, manifest: RevisionManifest) -> None:
+    def __init__(self, service: str) -> None:
         self._registry = CollectorRegistry()
         self._service = service
         labels = ("service", "variant")
@@ -48,18 +49,20 @@ class ServingMetrics:
         def gauge(name: str, text: str, *label_names: str) -> Gauge:
             return Gauge(name, text, label_names, registry=self._registry)
 
-        request = histogram("gnnserve_request_seconds", "Arrival of a request to its answer.", *labels)
-        stage = histogram(
+        self._request = histogram("gnnserve_request_seconds", "Arrival of a request to its answer.", *labels)
+        self._stage = histogram(
             "gnnserve_stage_seconds",
             "Time in each stage: queue per request, sample, gather and compute per batch.",
             *labels,
             "stage",
         )
-        batches = counter("gnnserve_batches", "Batches computed.", *labels)
-        seeds = counter("gnnserve_batch_seeds", "Seeds of the batches computed.", *labels)
-        seconds = counter("gnnserve_batch_seconds", "Time of the batches computed.", *labels)
-        squared = counter("gnnserve_batch_seeds_squared", "Sum of seeds² over batches, to fit a cost.", *labels)
-        product = counter("gnnserve_batch_seed_seconds", "Sum of seeds · seconds over batches, to fit a cost.", *labels)
+        self._batches = counter("gnnserve_batches", "Batches computed.", *labels)
+        self._seeds = counter("gnnserve_batch_seeds", "Seeds of the batches computed.", *labels)
+        self._seconds = counter("gnnserve_batch_seconds", "Time of the batches computed.", *labels)
+        self._squared = counter("gnnserve_batch_seeds_squared", "Sum of seeds² over batches, to fit a cost.", *labels)
+        self._product = counter(
+            "gnnserve_batch_seed_seconds", "Sum of seeds · seconds over batches, to fit a cost.", *labels
+        )
         self._errors = counter("gnnserve_errors", "Requests that got no answer, by reason.", "service", "reason")
         self._offered = counter(
             "gnnserve_offered_seeds", "Seeds of well-formed requests, refused ones included.", "service"
@@ -68,29 +71,46 @@ class ServingMetrics:
         self._in_flight = gauge(
             "gnnserve_in_flight_requests", "Predict requests between arrival and answer.", "service"
         ).labels(service)
-        accuracy = gauge("gnnserve_variant_accuracy", "Profiled accuracy, as a fraction of 1.", *labels, "split")
-        Info("gnnserve_revision", "The revision that answers.", ("service",), registry=self._registry).labels(
-            service
-        ).info({"revision": manifest.revision, "recipe": manifest.recipe, "graph": manifest.graph})
-
+        self._accuracy = gauge("gnnserve_variant_accuracy", "Profiled accuracy, as a fraction of 1.", *labels, "split")
+        self._revision = Info("gnnserve_revision", "The revision that answers.", ("service",), registry=self._registry)
+        self._switches = counter(
+            "gnnserve_revision_switches", "Revisions that took over, the first included.", "service"
+        ).labels(service)
+        self._load_seconds = gauge(
+            "gnnserve_revision_load_seconds", "Loading and warming up the revision that answers.", "service"
+        ).labels(service)
         self._variants: dict[str, _VariantChildren] = {}
+
+    def show_revision(self, manifest: RevisionManifest, load_s: float) -> None:
+        """Another revision answers from now on."""
+        service = self._service
+        self._accuracy.clear()
         for variant in manifest.profile.variants:
-            name = variant.name
-            accuracy.labels(service, name, "validation").set(variant.validation_accuracy)
+            self._accuracy.labels(service, variant.name, "validation").set(variant.validation_accuracy)
             if variant.test_accuracy is not None:
-                accuracy.labels(service, name, "test").set(variant.test_accuracy)
-            self._variants[name] = _VariantChildren(
-                request=request.labels(service, name),
-                queue=stage.labels(service, name, "queue"),
-                sample=stage.labels(service, name, "sample"),
-                gather=stage.labels(service, name, "gather"),
-                compute=stage.labels(service, name, "compute"),
-                batches=batches.labels(service, name),
-                seeds=seeds.labels(service, name),
-                seconds=seconds.labels(service, name),
-                seeds_squared=squared.labels(service, name),
-                seed_seconds=product.labels(service, name),
-            )
+                self._accuracy.labels(service, variant.name, "test").set(variant.test_accuracy)
+            if variant.name not in self._variants:
+                self._variants[variant.name] = self._children(variant.name)
+        self._revision.labels(service).info(
+            {"revision": manifest.revision, "recipe": manifest.recipe, "graph": manifest.graph}
+        )
+        self._switches.inc()
+        self._load_seconds.set(load_s)
+
+    def _children(self, variant: str) -> _VariantChildren:
+        service = self._service
+        return _VariantChildren(
+            request=self._request.labels(service, variant),
+            queue=self._stage.labels(service, variant, "queue"),
+            sample=self._stage.labels(service, variant, "sample"),
+            gather=self._stage.labels(service, variant, "gather"),
+            compute=self._stage.labels(service, variant, "compute"),
+            batches=self._batches.labels(service, variant),
+            seeds=self._seeds.labels(service, variant),
+            seconds=self._seconds.labels(service, variant),
+            seeds_squared=self._squared.labels(service, variant),
+            seed_seconds=self._product.labels(service, variant),
+        )
 
     def watch(self, queue_seeds: Callable[[], float], in_flight: Callable[[], float]) -> None:
         """Gauges are read when scraped, so that they cost a request nothing."""

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from gnnserve_api.protocol import ErrorAnswer, PredictAnswer, PredictRequest, VariantsAnswer
-from gnnserve_api.routing import RoutingTable
+from gnnserve_api.routing import Route
 
 OPENAPI_VERSION = "3.0.3"
 
@@ -29,14 +29,12 @@ _EXAMPLE_ANSWER = {
     "revision": "1db9abf53c03",
     "objectiveMet": True,
 }
-_RETRY_AFTER = {
-    "Retry-After": {"description": "Seconds to wait before another attempt.", "schema": {"type": "integer"}}
-}
+RETRY_AFTER = {"Retry-After": {"description": "Seconds to wait before another attempt.", "schema": {"type": "integer"}}}
 
 
 def component_schemas() -> dict[str, Any]:
     _, components = msgspec.json.schema_components(
-        [PredictRequest, PredictAnswer, ErrorAnswer, VariantsAnswer, RoutingTable], ref_template=_REF_TEMPLATE
+        [PredictRequest, PredictAnswer, ErrorAnswer, VariantsAnswer, Route], ref_template=_REF_TEMPLATE
     )
     return {name: _to_openapi_30(schema) for name, schema in components.items()}
 
@@ -72,19 +70,19 @@ def predict_path() -> dict[str, Any]:
                     },
                     "content": json_content(PredictAnswer, _EXAMPLE_ANSWER),
                 },
-                "400": _error("The request is malformed, or names a node that the graph lacks."),
-                "405": _error("Another method than POST."),
-                "413": _error("The body is too large: split the request."),
-                "422": _error("The request is strict, and no variant can meet its objective."),
-                "429": _error("The queue is full, or the deadline is out of reach now.", _RETRY_AFTER),
-                "500": _error("An error of the worker; the log has the id that the message names."),
-                "503": _error("The worker is loading or about to stop.", _RETRY_AFTER),
+                "400": error_response("The request is malformed, or names a node that the graph lacks."),
+                "405": error_response("Another method than POST."),
+                "413": error_response("The body is too large: split the request."),
+                "422": error_response("The request is strict, and no variant can meet its objective."),
+                "429": error_response("The queue is full, or the deadline is out of reach now.", RETRY_AFTER),
+                "500": error_response("An error of the worker; the log has the id that the message names."),
+                "503": error_response("The worker is loading or about to stop.", RETRY_AFTER),
             },
         }
     }
 
 
-def _error(description: str, headers: dict[str, Any] | None = None) -> dict[str, Any]:
+def error_response(description: str, headers: dict[str, Any] | None = None) -> dict[str, Any]:
     return {
         "description": description,
         "content": json_content(ErrorAnswer),

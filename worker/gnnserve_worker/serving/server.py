@@ -1,7 +1,10 @@
 """The worker's process: a socket, uvicorn, the engine, and an orderly end.
 
-On SIGTERM or SIGINT the engine drains first, with the socket still open: `/readyz` and new requests get 503 while
-accepted ones are answered. Then uvicorn closes, and the process may exit with 0.
+HTTP answers before there is anything to serve; what is served is brought by somebody else's thread, through
+`Worker.switch`. On SIGTERM or SIGINT a worker may first stay a while as a lame duck: it answers, but `/readyz` says no
+and every answer closes its connection, so that clients move on without an error. Then the engine drains, with the
+socket still open: new requests get 503 while accepted ones are answered. Then uvicorn closes, and the process may exit
+with 0.
 """
 
 from __future__ import annotations
@@ -13,22 +16,27 @@ import signal
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, wait
+from types import FrameType
 
 import uvicorn
 
+from gnnserve_api.batching import Batching
 from gnnserve_api.errors import ResourceError
 from gnnserve_api.gnnservice import GNNService
+from gnnserve_api.objective import Objective
 from gnnserve_worker.repository.loaded import LoadedRevision
-from gnnserve_worker.serving.app import build_app
-from gnnserve_worker.serving.engine import Engine
+from gnnserve_worker.serving.app import ServingApp
+from gnnserve_worker.serving.engine import Engine, EngineState
 from gnnserve_worker.serving.metrics import ServingMetrics
 from gnnserve_worker.serving.served import ServedRevision, served_revision
 
 _KEEP_ALIVE_S = 75
 _BACKLOG = 2048
 _MAX_PORT = 65_535
-_DRAIN_POLL_S = 0.02
+_POLL_S = 0.02
 _LINGER_S = 5
 """For clients that stop half-way through a request, once every complete one is answered."""
 _SWITCH_INTERVAL_S = 0.0005
@@ -50,6 +58,8 @@ def bind(host: str, port: int) -> socket.socket:
     sock = socket.socket(family, kind, protocol)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)  # `::` means every address
         sock.bind(address)
     except OSError as error:
         sock.close()
@@ -60,64 +70,166 @@ def bind(host: str, port: int) -> socket.socket:
 def serve(
     revision: LoadedRevision, service: GNNService, sock: socket.socket, ready: Callable[[], None] | None = None
 ) -> None:
-    """Answers until SIGINT or SIGTERM. `ready` is called once, when `/readyz` says 200."""
+    """Answers from one revision until SIGINT or SIGTERM. `ready` is called once, when `/readyz` says 200."""
     serve_revision(served_revision(revision), service, sock, ready)
 
 
 def serve_revision(
     revision: ServedRevision, service: GNNService, sock: socket.socket, ready: Callable[[], None] | None = None
 ) -> None:
-    try:
-        sock.listen(_BACKLOG)
-    except OSError as error:
-        host, port = sock.getsockname()[:2]
-        raise _address_error(host, port, error) from error
-    sys.setswitchinterval(_SWITCH_INTERVAL_S)
-    metrics = ServingMetrics(service.metadata.name, revision.manifest)
-    engine = Engine(revision, service, metrics)
-    config = uvicorn.Config(
-        build_app(revision, service, engine, metrics),
-        loop="uvloop",
-        http="httptools",
-        ws="none",
-        lifespan="off",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        timeout_keep_alive=_KEEP_ALIVE_S,
-        backlog=_BACKLOG,
-        timeout_graceful_shutdown=_LINGER_S,
-    )
-    server = _DrainingServer(config, engine, ready)
-    server.run(sockets=[sock])
-    if engine.failure is not None:
-        raise engine.failure
+    table = service.spec.routing(revision.manifest.revision)
+
+    def load() -> None:
+        try:
+            started_s = time.perf_counter()
+            revision.warm_up()
+            worker.switch(revision, table.objective, table.batching, time.perf_counter() - started_s)
+            if ready is not None:
+                worker.call_later(ready)
+        except BaseException as error:  # noqa: BLE001  (without its only revision, the process has no purpose)
+            worker.end(error)
+
+    worker = Worker(service.metadata.name, sock)
+    worker.run(threading.Thread(target=load, name="load", daemon=True).start)
+
+
+class Worker:
+    """A server in this process's main thread, answering from what `switch` brings. Runs once."""
+
+    def __init__(self, service: str, sock: socket.socket, lame_duck_s: float = 0.0) -> None:
+        self._metrics = ServingMetrics(service)
+        self._engine = Engine(self._metrics)
+        self._sock = sock
+        self._failure: BaseException | None = None
+        app = ServingApp(service, self._engine, self._metrics)
+        config = uvicorn.Config(
+            app,
+            loop="uvloop",
+            http="httptools",
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_keep_alive=_KEEP_ALIVE_S,
+            backlog=_BACKLOG,
+            timeout_graceful_shutdown=_LINGER_S,
+        )
+        self._server = _DrainingServer(config, app, self._engine, lame_duck_s)
+
+    def run(self, started: Callable[[], object]) -> None:
+        """Until SIGINT or SIGTERM. `started` is called once, when HTTP answers."""
+        try:
+            self._sock.listen(_BACKLOG)
+        except OSError as error:
+            host, port = self._sock.getsockname()[:2]
+            raise _address_error(host, port, error) from error
+        sys.setswitchinterval(_SWITCH_INTERVAL_S)
+        self._server.when_started = started
+        try:
+            self._server.run(sockets=[self._sock])
+        finally:
+            self._server.ended = True
+        if (failure := self._failure or self._engine.failure) is not None:
+            raise failure
+
+    # From other threads, once started
+
+    def switch(self, revision: ServedRevision, objective: Objective, batching: Batching, load_s: float) -> None:
+        """Answer from this revision, which has been warmed up, from now on. Returns when that is so.
+
+        A new objective or batching alone comes with the present revision; another one ends what was reported.
+        """
+
+        def switch() -> None:
+            lane = self._engine.lane
+            if lane is None or lane.revision is not revision:
+                self._metrics.show_revision(revision.manifest, load_s)
+                self._engine.problem = None
+            self._engine.switch(revision, objective, batching)
+
+        self._call(switch)
+
+    def report(self, problem: str | None) -> None:
+        """Why what is declared is not what answers; None when it is."""
+
+        def report() -> None:
+            self._engine.problem = problem
+
+        self._call(report)
+
+    def end(self, error: BaseException) -> None:
+        """Stop, and raise this from `run`."""
+        self._failure = error
+        self._server.should_exit = True
+
+    def call_later(self, act: Callable[[], object]) -> None:
+        """On the event loop, without waiting for it; never, where the server has ended."""
+        loop = self._server.loop
+        if loop is None:
+            raise RuntimeError("the server has not started")
+        try:
+            loop.call_soon_threadsafe(act)
+        except RuntimeError:
+            if not loop.is_closed():
+                raise
+
+    def _call(self, act: Callable[[], None]) -> None:
+        """On the event loop, and waits; as `call_later` otherwise."""
+        done: Future[None] = Future()
+
+        def run() -> None:
+            try:
+                act()
+                done.set_result(None)
+            except BaseException as error:  # noqa: BLE001  (the caller's to handle)
+                done.set_exception(error)
+
+        self.call_later(run)
+        while not done.done() and not self._server.ended:
+            wait([done], _POLL_S)
+        if done.done():
+            done.result()
 
 
 class _DrainingServer(uvicorn.Server):
-    def __init__(self, config: uvicorn.Config, engine: Engine, ready: Callable[[], None] | None) -> None:
+    def __init__(self, config: uvicorn.Config, app: ServingApp, engine: Engine, lame_duck_s: float) -> None:
         super().__init__(config)
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self.ended = False
+        self.when_started: Callable[[], object] = lambda: None
+        self._app = app
         self._engine = engine
-        self._ready = ready
+        self._lame_duck_s = lame_duck_s
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        loop = asyncio.get_running_loop()
-        ready = self._ready
-
-        def on_ready() -> None:
-            if ready is not None:
-                loop.call_soon_threadsafe(ready)
-
-        self._engine.start(on_ready, self._on_engine_stopped)
+        self.loop = asyncio.get_running_loop()
+        self._engine.start(self._on_engine_stopped)
+        self.when_started()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._app.leaving = True
+        drain_at_s = time.monotonic() + self._lame_duck_s
+        # Nobody misses a worker that has nothing to answer from.
+        while self._engine.state is EngineState.READY and self._lame_duck_s and time.monotonic() < drain_at_s:
+            await asyncio.sleep(_POLL_S)
+        self._lame_duck_s = 0.0  # from here on SIGINT means: do not wait for the queue either
         self._engine.drain()
         while self._engine.alive and not self.force_exit:
-            await asyncio.sleep(_DRAIN_POLL_S)
+            await asyncio.sleep(_POLL_S)
         if self.force_exit:
             self._engine.abandon()
         await super().shutdown(sockets)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if not self._lame_duck_s:
+            super().handle_exit(sig, frame)
+        elif not self.should_exit:
+            self._app.leaving = True  # at once, and not when uvicorn looks next
+            self.should_exit = True
+        else:
+            self._lame_duck_s = 0.0  # asked twice: drain now
 
     def _on_engine_stopped(self) -> None:
         # Unasked, this is a crash: better to exit and be restarted than to refuse for ever.

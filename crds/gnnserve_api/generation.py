@@ -1,0 +1,40 @@
+"""What a generation Job leaves for the operator: its container's termination message when it succeeds.
+
+Kubernetes keeps at most 4096 bytes of one, so this is a summary; the whole profile is in the repository and at
+`GET /v1/variants`. The operator stores it beside the routing table, under `generation.json` of the same ConfigMap.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+GENERATION_KEY = "generation.json"
+MAX_TERMINATION_MESSAGE_BYTES = 4096
+
+
+class VariantSummary(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    name: str
+    columns: int
+    """Feature columns that it reads."""
+    accuracy_permille: float
+    """Validation accuracy, rounded to a tenth."""
+    latency_ms: float
+    """Predicted p99 of a request of one node on an idle worker, in milliseconds."""
+
+
+class GenerationResult(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    revision: str
+    recipe: str
+    graph: str
+    """Digest of the graph."""
+    variants: tuple[VariantSummary, ...]
+    """In the order of the profile."""
+
+
+def encode_result(result: GenerationResult) -> str:
+    return msgspec.json.encode(result, order="sorted").decode()
+
+
+def decode_result(text: str | bytes) -> GenerationResult:
+    """Raises msgspec.DecodeError, which names the field."""
+    return msgspec.json.decode(text, type=GenerationResult)

@@ -1,0 +1,55 @@
+"""What the operator and the programs in its pods agree on: environment, paths, ports, exit codes.
+
+The operator's builders write it into pod templates, the worker's entry points read it.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+HTTP_PORT = 8080
+"""Of worker pods; named `http`."""
+SERVICE_PORT = 80
+"""Of the Service, so that a URL needs none."""
+USER_ID = 65_532
+"""User, group and fsGroup of every pod."""
+
+GENERATE_COMMAND = ("python", "-m", "gnnserve_worker.pods.generate")
+SERVE_COMMAND = ("python", "-m", "gnnserve_worker.pods.serve")
+
+REPOSITORY_PATH = "/repository"
+ROUTING_PATH = "/etc/gnnserve/routing"
+"""Folder of the mounted ConfigMap, for a start while the API server is away."""
+CACHE_PATH = "/cache"
+TEMPORARY_PATH = "/tmp"  # noqa: S108 - an emptyDir of the pod
+TERMINATION_MESSAGE_PATH = "/dev/termination-log"
+
+MANIFEST_VARIABLE = "GNNSERVE_MANIFEST"
+"""JSON of a GNNService whose spec has graph, model and variants only."""
+REPOSITORY_VARIABLE = "GNNSERVE_REPOSITORY"
+SERVICE_VARIABLE = "GNNSERVE_SERVICE"
+NAMESPACE_VARIABLE = "GNNSERVE_NAMESPACE"
+ROUTING_VARIABLE = "GNNSERVE_ROUTING"
+"""Name of the ConfigMap to follow."""
+LAME_DUCK_VARIABLE = "GNNSERVE_LAME_DUCK_S"
+"""Seconds between SIGTERM and draining, in which answers ask clients to connect anew; elsewhere 0."""
+LAME_DUCK_S = 5
+"""What pods get: long enough for endpoints and clients to follow."""
+PRE_STOP_S = 5
+"""Before SIGTERM: a Service sends requests to a pod for a moment after it began to end."""
+TERMINATION_GRACE_S = 60
+"""Kubernetes kills what is not done by then."""
+
+
+class PodExit(IntEnum):
+    """Exit codes of the pods' programs; the command line's mean the same."""
+
+    OK = 0
+    FAILURE = 1
+    """Unexpected; a new attempt may help."""
+    BAD_INPUT = 2
+    """The manifest or the graph is wrong: never tried again."""
+    REPOSITORY = 3
+    """A repository is altered or of a newer version."""
+    RESOURCE = 4
+    """Something is missing that may come back: disk space, memory."""

@@ -1,0 +1,104 @@
+"""`status` of a GNNService: what the operator says, and only says; nothing in it triggers anything.
+
+Conditions follow Kubernetes' conventions (kstatus): `Ready` is the answer, `Reconciling` and `Stalled` are true
+while something is under way or cannot go on. Values that change by the second stay in metrics.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import Field
+
+from gnnserve_api.pod_settings import ApiModel
+
+
+class ConditionType(StrEnum):
+    READY = "Ready"
+    """The endpoint answers, from the revision that the spec declares, on every worker asked for."""
+    RECONCILING = "Reconciling"
+    """Something is under way; wait."""
+    STALLED = "Stalled"
+    """Nothing goes on until somebody acts; the message says who and how."""
+    VARIANTS_GENERATED = "VariantsGenerated"
+    """A revision of this spec is published."""
+    WORKERS_AVAILABLE = "WorkersAvailable"
+    """As many workers as asked for are ready."""
+
+
+class ConditionStatus(StrEnum):
+    TRUE = "True"
+    """It holds."""
+    FALSE = "False"
+    """It does not."""
+    UNKNOWN = "Unknown"
+    """Not looked at yet."""
+
+
+class Condition(ApiModel):
+    type: Annotated[str, Field(max_length=316)]
+    """Which condition."""
+    status: ConditionStatus
+    """Whether it holds."""
+    reason: Annotated[str, Field(max_length=1024, pattern=r"^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$")]
+    """Why, in a word for machines."""
+    message: Annotated[str, Field(max_length=32_768)]
+    """Why, in a sentence, and what to do."""
+    last_transition_time: Annotated[str, Field(json_schema_extra={"format": "date-time"})]
+    """When the status last changed."""
+    observed_generation: Annotated[int, Field(ge=0)]
+    """metadata.generation that this was said about."""
+
+
+class VariantStatus(ApiModel):
+    name: Annotated[str, Field(max_length=63)]
+    """Name of the variant."""
+    columns: Annotated[int, Field(ge=0)]
+    """Feature columns that it reads."""
+    accuracy: Annotated[str, Field(max_length=16)]
+    """Validation accuracy, as a fraction of 1."""
+    latency_ms: Annotated[str, Field(max_length=16)]
+    """Predicted p99 of a request of one node on an idle worker, in milliseconds."""
+
+
+class WorkersStatus(ApiModel):
+    replicas: Annotated[int, Field(ge=0)] = 0
+    """Worker pods that exist."""
+    ready_replicas: Annotated[int, Field(ge=0)] = 0
+    """Those that are ready."""
+    ready: Annotated[str, Field(max_length=32)] = "0/0"
+    """Ready ones of those asked for."""
+    selector: Annotated[str, Field(max_length=1024)] = ""
+    """Labels of the worker pods, for autoscalers."""
+
+
+class GNNServiceStatus(ApiModel):
+    observed_generation: Annotated[int, Field(ge=0)] = 0
+    """metadata.generation that all of this is about."""
+    conditions: Annotated[
+        tuple[Condition, ...],
+        Field(
+            max_length=16,
+            json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
+        ),
+    ] = ()
+    """Ready, Reconciling, Stalled, VariantsGenerated, WorkersAvailable."""
+    endpoint: Annotated[str, Field(max_length=512)] | None = None
+    """URL of the service inside the cluster."""
+    revision: Annotated[str, Field(max_length=63)] | None = None
+    """The published revision that workers are told to answer from."""
+    base_variant: Annotated[str, Field(max_length=63)] | None = None
+    """Who answers a one-node request that states no objective, by the workers' own word."""
+    variant_names: Annotated[str, Field(max_length=1024)] | None = None
+    """The variants of the revision, as one line."""
+    variants: Annotated[
+        tuple[VariantStatus, ...],
+        Field(
+            max_length=16,
+            json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
+        ),
+    ] = ()
+    """The variants of the revision."""
+    workers: WorkersStatus | None = None
+    """The worker pods."""

@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from gnnserve_api.batching import Batching
+from gnnserve_api.generation import (
+    MAX_TERMINATION_MESSAGE_BYTES,
+    GenerationResult,
+    VariantSummary,
+    decode_result,
+    encode_result,
+)
+from gnnserve_api.gnnservice import GNNServiceSpec
+from gnnserve_api.objective import Objective
+from gnnserve_api.routing import RoutingTable, decode_routing, encode_routing
+
+MINIMAL = {"graph": {"source": {"builtin": "Digits"}}}
+
+
+def test_the_most_variants_fit_a_termination_message() -> None:
+    variants = tuple(VariantSummary(f"x{65_536 - i}", 10_000_000, 999.9, 3_599_999.999) for i in range(16))
+    result = GenerationResult("a" * 12, "b" * 16, "c" * 64, variants)
+    assert len(encode_result(result).encode()) <= MAX_TERMINATION_MESSAGE_BYTES
+    assert decode_result(encode_result(result)) == result
+
+
+def test_a_spec_tells_workers_its_objective_and_batching() -> None:
+    spec = GNNServiceSpec.model_validate(
+        {
+            **MINIMAL,
+            "objective": {"latencyMs": 5, "accuracyTolerancePermille": 10},
+            "worker": {"batching": {"maxSeeds": 8, "maxQueuedSeeds": 16}},
+        }
+    )
+    table = spec.routing("abc")
+    assert table == RoutingTable("abc", spec.recipe(), Objective(5, 10), Batching(8, 16))
+    assert decode_routing(encode_routing(table)) == table
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        pytest.param('{"recipe": "r"}', "revision", id="a field is missing"),
+        pytest.param('{"revision": "a", "recipe": "r", "weights": {}}', "weights", id="a field of a newer operator"),
+        pytest.param('{"revision": 1, "recipe": "r"}', "revision", id="a field of another type"),
+        pytest.param("revision: a", "JSON", id="no JSON"),
+    ],
+)
+def test_a_broken_table_is_refused_with_the_name_of_the_field(text: str, named: str) -> None:
+    with pytest.raises(msgspec.DecodeError, match=named):
+        decode_routing(text)
+
+
+@pytest.mark.parametrize(
+    ("written", "understood"),
+    [
+        pytest.param(2, "2", id="a whole number"),
+        pytest.param("500m", "500m", id="thousandths"),
+        pytest.param("4Gi", "4Gi", id="a binary suffix"),
+        pytest.param("0.5", "0.5", id="a decimal in quotes"),
+    ],
+)
+def test_quantities_become_the_text_that_kubernetes_stores(written: object, understood: str) -> None:
+    spec = GNNServiceSpec.model_validate({**MINIMAL, "worker": {"resources": {"limits": {"cpu": written}}}})
+    assert spec.worker.resources.limits == {"cpu": understood}

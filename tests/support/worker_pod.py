@@ -1,0 +1,40 @@
+"""A worker pod's program without its pod: everything that a pod provides is an argument.
+
+`python -m tests.support.worker_pod URL FOLDER LAME_DUCK_S`: the folder holds `token` and `repository/`, and may hold
+`routing.json` as the kubelet would mount it.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from pathlib import Path
+
+from tests.support.configmap_server import NAME, NAMESPACE
+
+from gnnserve_worker.pods import serve
+from gnnserve_worker.pods.logs import log_as_json
+from gnnserve_worker.pods.routing_watch import ApiServer
+from gnnserve_worker.pods.serve import Settings
+
+
+def main() -> int:
+    url, folder, lame_duck_s = sys.argv[1], Path(sys.argv[2]), float(sys.argv[3])
+    signal.signal(signal.SIGTERM, serve._leave)
+    log_as_json("digits", NAMESPACE)
+    settings = Settings(
+        service="digits",
+        namespace=NAMESPACE,
+        routing=NAME,
+        repository=folder / "repository",
+        api=ApiServer(url, folder / "token"),
+        lame_duck_s=lame_duck_s,
+        host="127.0.0.1",
+        port=0,
+        mounted_routing=folder / "routing.json",
+    )
+    return serve.run(lambda: settings)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,189 @@
+"""A generation Job's program: what it leaves as its termination message, its exit code and in the repository."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.graphs import npz_arrays, planted_graph, service_of, write_npz
+from tests.support.pods import ROOT
+from tests.support.profiles import revision_manifest
+
+from gnnserve_api.errors import InputError, RepositoryError, ResourceError
+from gnnserve_api.generation import MAX_TERMINATION_MESSAGE_BYTES, VariantSummary, decode_result
+from gnnserve_api.pods import PodExit
+from gnnserve_worker.generation import pipeline
+from gnnserve_worker.pods import generate
+from gnnserve_worker.repository.repository import Repository
+from gnnserve_worker.serving.choice import VariantChooser
+
+COMMAND = [sys.executable, "-m", "gnnserve_worker.pods.generate"]
+
+
+def environ_of(folder: Path, manifest: str) -> dict[str, str]:
+    return {
+        **os.environ,
+        "GNNSERVE_MANIFEST": manifest,
+        "GNNSERVE_REPOSITORY": str(folder / "repository"),
+        "GNNSERVE_TERMINATION_MESSAGE": str(folder / "termination-log"),
+    }
+
+
+def manifest_of(folder: Path, **training: Any) -> str:
+    data = planted_graph((2, 5), nodes=200, columns=9, classes=(3, 7))
+    path = write_npz(folder / "graph.npz", npz_arrays(data))
+    model = {"hidden": 8, "fanouts": [4, 3], "training": {"epochs": 2, "batchSize": 64, **training}}
+    service = service_of(path.as_uri(), model=model, variants={"pruning": {"factors": [1, 3]}})
+    return service.model_dump_json(by_alias=True, exclude_none=True)
+
+
+@pytest.fixture
+def keep_signals() -> Iterator[None]:
+    """`main` is run in this process, and takes SIGTERM for itself."""
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+def test_revision_is_published_and_summarized(tmp_path: Path) -> None:
+    environ = environ_of(tmp_path, manifest_of(tmp_path))
+    messages = []
+    for _ in range(2):  # the second finds it published
+        result = subprocess.run(COMMAND, cwd=ROOT, env=environ, capture_output=True, text=True, check=False)
+        assert result.returncode == PodExit.OK, result.stderr
+        messages.append((tmp_path / "termination-log").read_bytes())
+    assert messages[0] == messages[1]
+    assert "published: revision" in result.stderr
+    summary = decode_result(messages[0])
+    manifest = Repository(tmp_path / "repository", "default", "tiny").load(summary.revision).manifest
+    assert manifest is not None
+    assert (summary.recipe, summary.graph) == (manifest.recipe, manifest.graph)
+    chooser = VariantChooser(manifest.profile, 1024)
+    assert summary.variants == tuple(
+        VariantSummary(
+            name=variant.name, columns=variant.columns,
+            accuracy_permille=round(1000 * variant.validation_accuracy, 1),
+            latency_ms=round(chooser.latency_ms(variant.name, 1), 4),
+        )
+        for variant in manifest.profile.variants
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("manifest", "message"),
+    [
+        pytest.param("", "environment variable GNNSERVE_MANIFEST: is not set", id="no manifest"),
+        pytest.param("{", "environment variable GNNSERVE_MANIFEST, line 1", id="half a manifest"),
+        pytest.param('{"kind": "Pod"}', "environment variable GNNSERVE_MANIFEST:", id="another kind"),
+        pytest.param(
+            json.dumps(
+                {
+                    "apiVersion": "gnnserve.dev/v1alpha1", "kind": "GNNService", "metadata": {"name": "digits"},
+                    "spec": {"graph": {"source": {"npz": {"uri": "file:///data/no-such.npz"}}}},
+                }
+            ),
+            "spec.graph.source.npz.uri: cannot read /data/no-such.npz: No such file or directory", id="no graph file",
+        ),
+        pytest.param(
+            json.dumps(
+                {
+                    "apiVersion": "gnnserve.dev/v1alpha1", "kind": "GNNService", "metadata": {"name": "digits"},
+                    "spec": {
+                        "graph": {"source": {"builtin": "Digits"}}, "variants": {"pruning": {"factors": [1, 65]}},
+                    },
+                }
+            ),
+            "spec.variants.pruning.factors[1]: 65 is larger than the graph's 64 features", id="a factor too large",
+        ),
+    ],
+)  # fmt: skip
+def test_bad_input_ends_with_one_message_and_its_own_code(tmp_path: Path, manifest: str, message: str) -> None:
+    environ = environ_of(tmp_path, manifest)
+    result = subprocess.run(COMMAND, cwd=ROOT, env=environ, capture_output=True, text=True, check=False)
+    assert result.returncode == PodExit.BAD_INPUT
+    left = (tmp_path / "termination-log").read_text()
+    assert message in left
+    assert f"error: {left}" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "message"),
+    [
+        (InputError("spec.x", "is wrong", "correct it"), PodExit.BAD_INPUT, "spec.x: is wrong; correct it"),
+        (RepositoryError("/x", "was altered", "delete it"), PodExit.REPOSITORY, "/x: was altered; delete it"),
+        (ResourceError("the disk is full"), PodExit.RESOURCE, "the disk is full"),
+        (OSError(errno.ENOSPC, "No space left on device"), PodExit.RESOURCE, "No space left on device"),
+        (MemoryError(), PodExit.RESOURCE, "raise spec.generation.resources.limits.memory"),
+        (RuntimeError("CUDA out of memory. Tried to allocate 2 GiB"), PodExit.RESOURCE, "(CUDA out of memory."),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory"), PodExit.RESOURCE, "(DefaultCPUAllocator"),
+        (KeyError("x9"), PodExit.FAILURE, "unexpected KeyError: 'x9'; the pod's log has the details"),
+    ],
+    ids=["input", "repository", "resource", "full disk", "memory", "memory of a GPU", "memory of torch", "a defect"],
+)  # fmt: skip
+@pytest.mark.usefixtures("keep_signals")
+def test_error_becomes_a_code_and_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: Exception,
+    code: PodExit, message: str,
+) -> None:  # fmt: skip
+    def fail(*_: Any, **_named: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(pipeline, "generate", fail)
+    assert generate.main(environ_of(tmp_path, manifest_of(tmp_path))) == code
+    assert message in (tmp_path / "termination-log").read_text()
+    expected = not isinstance(error, (InputError, RepositoryError, ResourceError))
+    assert ("Traceback" in capsys.readouterr().err) is expected
+
+
+@pytest.mark.usefixtures("keep_signals")
+def test_result_that_cannot_be_told_is_a_failure_to_try_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(pipeline, "generate", lambda *_, **_named: revision_manifest())
+    environ = environ_of(tmp_path, manifest_of(tmp_path))
+    environ["GNNSERVE_TERMINATION_MESSAGE"] = str(tmp_path / "missing/termination-log")
+    assert generate.main(environ) == PodExit.RESOURCE
+    assert "missing/termination-log: the termination message cannot be written" in capsys.readouterr().err
+
+
+def test_terminated_generation_leaves_nothing_unfinished(tmp_path: Path) -> None:
+    environ = environ_of(tmp_path, manifest_of(tmp_path, epochs=10_000))
+    with subprocess.Popen(COMMAND, cwd=ROOT, env=environ, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if line.startswith("train x1: 1/"):
+                break
+        process.terminate()
+        rest = process.stderr.read()
+        assert process.wait(60) == 143
+    assert "stopped by SIGTERM" in rest
+    assert "Traceback" not in rest
+    assert not (tmp_path / "termination-log").exists()
+    left = {path.name for path in (tmp_path / "repository/default/tiny").rglob("*.json")}
+    assert left == {"graph.json"}, "the graph is whole, and there is no revision"
+    assert not list((tmp_path / "repository/default/tiny").glob("revisions/*"))
+
+
+@pytest.mark.parametrize(
+    ("message", "kept"),
+    [
+        pytest.param("short", "short", id="short"),
+        pytest.param("x" * 4096, "x" * 4096, id="just fits"),
+        pytest.param("x" * 4097, "x" * 4093 + "…", id="a byte too long"),
+        pytest.param("ä" * 3000, "ä" * 2046 + "…", id="cut between characters"),
+        pytest.param("\udcff", "\\udcff", id="a file's name that is no text"),
+    ],
+)
+def test_message_is_cut_to_what_kubernetes_keeps(message: str, kept: str) -> None:
+    found = generate.cut(message)
+    assert found.decode() == kept
+    assert len(found) <= MAX_TERMINATION_MESSAGE_BYTES

@@ -1,0 +1,202 @@
+"""Bringing tables into effect: what is loaded, in which order, and what stays when it cannot be."""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import pytest
+from tests.support.serving import FakeWorker
+
+from gnnserve_api.batching import Batching
+from gnnserve_api.errors import RepositoryError
+from gnnserve_api.objective import NO_OBJECTIVE, Objective
+from gnnserve_api.routing import RoutingTable
+from gnnserve_worker.pods.loader import Loader
+from gnnserve_worker.serving.served import ServedRevision
+
+A, B, C = (RoutingTable(revision, f"recipe-{revision}") for revision in "abc")
+STRICT = Objective(latency_ms=5)
+DEADLINE_S = 60
+
+Switch = tuple[str, Objective, Batching]
+
+
+@dataclass(slots=True)
+class FakeServer:
+    switches: queue.Queue[Switch] = field(default_factory=queue.Queue)
+    problems: queue.Queue[str | None] = field(default_factory=queue.Queue)
+
+    def switch(self, revision: ServedRevision, objective: Objective, batching: Batching, load_s: float) -> None:
+        self.switches.put((revision.manifest.revision, objective, batching))
+
+    def report(self, problem: str | None) -> None:
+        self.problems.put(problem)
+
+    def next_switch(self) -> Switch:
+        return self.switches.get(timeout=DEADLINE_S)
+
+    def wait_for_problem(self, part: str | None) -> str | None:
+        while True:
+            problem = self.problems.get(timeout=DEADLINE_S)
+            if problem is part or (part is not None and problem is not None and part in problem):
+                return problem
+
+
+@dataclass(slots=True)
+class FakeRepository:
+    loads: queue.Queue[str] = field(default_factory=queue.Queue)
+    broken: dict[str, Exception] = field(default_factory=dict)
+    gates: dict[str, threading.Event] = field(default_factory=dict)
+    """Loading a revision waits for its gate, where it has one."""
+    nice: dict[str, int] = field(default_factory=dict)
+
+    def load(self, revision: str) -> ServedRevision:
+        self.nice[revision] = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+        self.loads.put(revision)
+        if revision in self.gates:
+            assert self.gates[revision].wait(DEADLINE_S)
+        if revision in self.broken:
+            raise self.broken[revision]
+        return FakeWorker(name=revision).revision()
+
+    def next_load(self) -> str:
+        return self.loads.get(timeout=DEADLINE_S)
+
+
+@dataclass(frozen=True, slots=True)
+class Loading:
+    server: FakeServer
+    repository: FakeRepository
+    loader: Loader
+
+
+@pytest.fixture
+def loading() -> Iterator[Loading]:
+    server, repository = FakeServer(), FakeRepository()
+    loader = Loader(server, repository.load, retry_s=(0.001, 0.01))
+    loader.start()
+    yield Loading(server, repository, loader)
+    for gate in repository.gates.values():
+        gate.set()
+    assert loader.stop(DEADLINE_S)
+
+
+def test_declared_revision_is_loaded_and_switched_to(loading: Loading) -> None:
+    loading.loader.declare(RoutingTable("a", "r", STRICT, Batching(10, 20)))
+    assert loading.server.next_switch() == ("a", STRICT, Batching(10, 20))
+    loading.server.wait_for_problem("revision a is being loaded")
+    loading.server.wait_for_problem(None)
+
+
+def test_next_revision_is_loaded_beside_the_first_and_politely(loading: Loading) -> None:
+    loading.loader.declare(A)
+    assert loading.server.next_switch()[0] == "a"
+    loading.loader.declare(B)
+    assert loading.server.next_switch()[0] == "b"
+    assert loading.repository.nice["b"] > loading.repository.nice["a"]
+
+
+def test_new_objective_loads_nothing(loading: Loading) -> None:
+    loading.loader.declare(A)
+    assert loading.server.next_switch() == ("a", NO_OBJECTIVE, Batching())
+    loading.loader.declare(RoutingTable("a", "recipe-a", STRICT))
+    assert loading.server.next_switch() == ("a", STRICT, Batching())
+    assert loading.repository.next_load() == "a"
+    assert loading.repository.loads.empty()
+
+
+def test_new_objective_holds_for_the_old_revision_while_the_new_one_loads(loading: Loading) -> None:
+    loading.loader.declare(A)
+    loading.server.next_switch()
+    loading.repository.gates["b"] = threading.Event()
+    loading.loader.declare(RoutingTable("b", "recipe-b", STRICT))
+    assert loading.server.next_switch() == ("a", STRICT, Batching())
+    loading.repository.gates["b"].set()
+    assert loading.server.next_switch() == ("b", STRICT, Batching())
+
+
+def test_the_same_table_again_does_nothing(loading: Loading) -> None:
+    loading.loader.declare(A)
+    loading.server.next_switch()
+    loading.loader.declare(RoutingTable("a", "recipe-a"))
+    loading.loader.declare(B)
+    assert loading.server.next_switch()[0] == "b"
+    assert [loading.repository.next_load() for _ in range(2)] == ["a", "b"]
+
+
+def test_revisions_that_were_overtaken_are_never_switched_to(loading: Loading) -> None:
+    loading.repository.gates["a"] = threading.Event()
+    loading.loader.declare(A)
+    assert loading.repository.next_load() == "a"
+    loading.loader.declare(B)
+    loading.loader.declare(C)
+    loading.repository.gates["a"].set()
+    assert loading.server.next_switch()[0] == "c"
+    assert loading.repository.next_load() == "c"
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (RepositoryError("tables/features.npy", "was altered", "generate again"), "tables/features.npy: was altered"),
+        (MemoryError("8 GiB"), "MemoryError: 8 GiB"),
+        (KeyError("x9"), "KeyError: 'x9'"),
+    ],
+    ids=["a repository's error", "too little memory", "an error of ours"],
+)
+def test_revision_that_cannot_be_loaded_leaves_the_old_one_and_is_tried_again(
+    loading: Loading, error: Exception, said: str
+) -> None:
+    loading.loader.declare(A)
+    loading.server.next_switch()
+    loading.repository.broken["b"] = error
+    loading.loader.declare(B)
+    problem = loading.server.wait_for_problem(said)
+    assert problem is not None
+    assert problem.startswith("revision b cannot be loaded: ")
+    assert [loading.repository.next_load() for _ in range(4)] == ["a", "b", "b", "b"]
+    assert loading.server.switches.empty()
+    del loading.repository.broken["b"]
+    assert loading.server.next_switch()[0] == "b"
+    loading.server.wait_for_problem(None)
+
+
+def test_another_table_ends_the_attempts_and_its_problem(loading: Loading) -> None:
+    loading.loader.declare(A)
+    loading.server.next_switch()
+    loading.repository.broken["b"] = RepositoryError("b", "is missing", "generate again")
+    loading.loader.declare(B)
+    loading.server.wait_for_problem("is missing")
+    loading.loader.declare(A)
+    loading.server.wait_for_problem(None)
+    loading.loader.declare(C)
+    assert loading.server.next_switch()[0] == "c"
+
+
+def test_first_revision_that_cannot_be_loaded_is_tried_again(
+    loading: Loading, caplog: pytest.LogCaptureFixture
+) -> None:
+    loading.repository.broken["a"] = RepositoryError("a", "is missing", "generate again")
+    with caplog.at_level(logging.ERROR):
+        loading.loader.declare(A)
+        loading.server.wait_for_problem("is missing")
+    del loading.repository.broken["a"]
+    assert loading.server.next_switch()[0] == "a"
+    assert "trying again in" in caplog.text
+
+
+def test_loader_in_the_middle_of_loading_does_not_hold_up_its_end() -> None:
+    server, repository = FakeServer(), FakeRepository(gates={"a": threading.Event()})
+    loader = Loader(server, repository.load)
+    loader.start()
+    loader.declare(A)
+    repository.next_load()
+    assert not loader.stop(0.01)
+    repository.gates["a"].set()
+    assert loader.stop(DEADLINE_S)
+    assert server.switches.empty()

@@ -1,0 +1,249 @@
+"""A worker pod's program as a process: an API server's table comes in, answers over HTTP come out."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.support.configmap_server import ConfigMapServer, configmap_server
+from tests.support.pods import ROOT, WorkerPod, publish_answering, table_of, worker_pod
+
+from gnnserve_api.batching import Batching
+from gnnserve_api.objective import Objective
+from gnnserve_api.pods import PodExit
+from gnnserve_api.repository import RevisionManifest
+from gnnserve_api.routing import encode_routing
+from gnnserve_worker.pods.serve import Settings
+
+THREE, FIVE = 3, 5
+"""The labels that the two revisions give to every node."""
+
+
+@pytest.fixture
+def api() -> Iterator[ConfigMapServer]:
+    with configmap_server() as server:
+        yield server
+
+
+@pytest.fixture
+def three(tmp_path: Path) -> RevisionManifest:
+    return publish_answering(tmp_path / "repository", "recipe-three", THREE)
+
+
+@pytest.fixture
+def five(tmp_path: Path) -> RevisionManifest:
+    return publish_answering(tmp_path / "repository", "recipe-five", FIVE)
+
+
+def predict(connection: http.client.HTTPConnection, *nodes: int) -> tuple[http.client.HTTPResponse, dict[str, object]]:
+    connection.request("POST", "/v1/predict", json.dumps({"nodes": nodes or (0,)}))
+    response = connection.getresponse()
+    return response, json.loads(response.read())
+
+
+def test_worker_waits_for_its_table_and_follows_it(
+    tmp_path: Path, api: ConfigMapServer, three: RevisionManifest
+) -> None:
+    with worker_pod(tmp_path, api) as pod:
+        pod.wait_until("/readyz", "the ConfigMap default/digits-routing does not exist yet", status=503)
+        assert pod.get("/healthz")[0] == 200
+        assert pod.get("/v1/route")[0] == 503
+        api.put(table_of(three))
+        pod.wait_until("/readyz", "ok")
+        assert pod.route()["revision"] == three.revision
+        response, answer = predict(pod.connect(), 0, 5)
+        assert (response.status, answer["labels"], answer["revision"]) == (200, [THREE, THREE], three.revision)
+
+        api.put(table_of(three, objective=Objective(latency_ms=250), batching=Batching(10, 20)))
+        pod.wait_until("/v1/route", '"latencyMs":250')
+        assert pod.route()["batching"] == {"maxSeeds": 10, "maxQueuedSeeds": 20}
+
+        api.put("no table at all")
+        api.delete()
+        api.put(table_of(three, batching=Batching(30, 40)))
+        pod.wait_until("/v1/route", '"maxSeeds":30')
+        pod.process.terminate()
+        assert pod.wait_for_exit() == 0
+    assert all({"time", "level", "message", "service", "namespace"} <= line.keys() for line in pod.log)
+    assert any(line.get("revision") == three.revision for line in pod.log)
+
+
+def test_revision_is_switched_under_load_without_a_failed_request_and_let_go(
+    tmp_path: Path, api: ConfigMapServer, three: RevisionManifest, five: RevisionManifest
+) -> None:
+    labels = {three.revision: THREE, five.revision: FIVE}
+    answered: list[str] = []
+    wrong: list[object] = []
+    asking = True
+
+    def ask(pod: WorkerPod) -> None:
+        connection = pod.connect()
+        while asking:
+            response, answer = predict(connection, 0, 1, 2)
+            revision = str(answer.get("revision"))
+            if response.status != 200 or answer["labels"] != [labels[revision]] * 3:
+                wrong.append(answer)
+                break
+            answered.append(revision)
+
+    api.put(table_of(three))
+    with worker_pod(tmp_path, api) as pod:
+        pod.wait_until("/readyz", "ok")
+        clients = [threading.Thread(target=ask, args=(pod,)) for _ in range(4)]
+        for client in clients:
+            client.start()
+        for manifest in (five, three, five):
+            count = len(answered)
+            while len(answered) < count + 200 and not wrong:
+                pass
+            api.put(table_of(manifest))
+            pod.wait_until("/v1/route", manifest.revision)
+        asking = False
+        for client in clients:
+            client.join()
+        maps = Path(f"/proc/{pod.process.pid}/maps")
+        while three.revision in maps.read_text():
+            pass
+        assert five.revision in maps.read_text()
+    assert wrong == []
+    assert set(answered) == {three.revision, five.revision}
+
+
+def test_revision_that_is_missing_is_said_and_served_once_it_is_there(
+    tmp_path: Path, api: ConfigMapServer, three: RevisionManifest, five: RevisionManifest
+) -> None:
+    folder = tmp_path / "repository/default/digits/revisions" / five.revision
+    shutil.move(folder, tmp_path / "elsewhere")
+    api.put(table_of(three))
+    with worker_pod(tmp_path, api) as pod:
+        pod.wait_until("/readyz", "ok")
+        api.put(table_of(five))
+        pod.wait_until("/v1/route", f"revision {five.revision} cannot be loaded")
+        assert (pod.route()["revision"], pod.get("/readyz")[0]) == (three.revision, 200)
+        assert predict(pod.connect())[1]["labels"] == [THREE]
+        shutil.move(tmp_path / "elsewhere", folder)
+        pod.wait_until("/v1/route", five.revision + '","baseVariant')
+        assert pod.route()["problem"] is None
+        assert predict(pod.connect())[1]["labels"] == [FIVE]
+
+
+def test_altered_first_revision_keeps_the_worker_unready_with_the_reason(
+    tmp_path: Path, api: ConfigMapServer, three: RevisionManifest
+) -> None:
+    table = tmp_path / "repository/default/digits/revisions" / three.revision / "tables/features.npy"
+    table.chmod(0o644)
+    table.write_bytes(table.read_bytes()[:-1] + b"\1")
+    api.put(table_of(three))
+    with worker_pod(tmp_path, api) as pod:
+        pod.wait_until("/readyz", "features.npy: was altered", status=503)
+        response, body = predict(pod.connect())
+        assert response.status == 503
+        assert "features.npy: was altered" in json.dumps(body)
+        assert pod.get("/healthz")[0] == 200
+
+
+def test_leaving_worker_answers_and_closes_connections_until_its_time_is_up(
+    tmp_path: Path, api: ConfigMapServer, three: RevisionManifest
+) -> None:
+    api.put(table_of(three))
+    with worker_pod(tmp_path, api, lame_duck_s=3600) as pod:
+        pod.wait_until("/readyz", "ok")
+        kept = pod.connect()
+        assert predict(kept)[0].getheader("connection") is None
+        pod.process.terminate()
+        pod.wait_until("/readyz", "the worker is about to drain", status=503)
+        response, answer = predict(kept)
+        assert (response.status, answer["labels"], response.getheader("connection")) == (200, [THREE], "close")
+        response, answer = predict(pod.connect())
+        assert (response.status, response.getheader("connection")) == (200, "close")
+        assert pod.process.poll() is None
+        pod.process.terminate()
+        assert pod.wait_for_exit() == 0
+
+
+def test_lame_duck_ends_by_itself(tmp_path: Path, api: ConfigMapServer, three: RevisionManifest) -> None:
+    api.put(table_of(three))
+    with worker_pod(tmp_path, api, lame_duck_s=0.2) as pod:
+        pod.wait_until("/readyz", "ok")
+        pod.process.terminate()
+        assert pod.wait_for_exit() == 0
+
+
+def test_worker_that_never_had_a_table_stops_at_once(tmp_path: Path, api: ConfigMapServer) -> None:
+    with worker_pod(tmp_path, api, lame_duck_s=3600) as pod:
+        pod.process.terminate()
+        assert pod.wait_for_exit() == 0
+
+
+def test_mounted_table_serves_while_the_api_server_is_away(tmp_path: Path, three: RevisionManifest) -> None:
+    (tmp_path / "routing.json").write_text(encode_routing(table_of(three)))
+    with configmap_server() as gone:
+        port = gone.port
+    with worker_pod(tmp_path, f"http://127.0.0.1:{port}") as pod:
+        pod.wait_until("/readyz", "ok")
+        assert pod.route()["revision"] == three.revision
+        with configmap_server(port) as api:
+            api.put(table_of(three, objective=Objective(latency_ms=250)))
+            pod.wait_until("/v1/route", '"latencyMs":250')
+
+
+def test_programs_start_without_torch() -> None:
+    program = (
+        "import sys, gnnserve_worker.pods.serve, gnnserve_worker.pods.loader, gnnserve_worker.serving.server, "
+        "gnnserve_worker.pods.generate; sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+ENVIRON = {
+    "GNNSERVE_SERVICE": "digits",
+    "GNNSERVE_NAMESPACE": "default",
+    "GNNSERVE_ROUTING": "digits-routing",
+    "GNNSERVE_REPOSITORY": "/repository",
+    "KUBERNETES_SERVICE_HOST": "10.96.0.1",
+    "KUBERNETES_SERVICE_PORT": "443",
+}
+
+
+def test_settings_come_from_the_environment() -> None:
+    settings = Settings.read({**ENVIRON, "GNNSERVE_LAME_DUCK_S": "5"})
+    assert (settings.service, settings.namespace, settings.routing) == ("digits", "default", "digits-routing")
+    assert (settings.lame_duck_s, settings.port, settings.api.url) == (5.0, 8080, "https://10.96.0.1:443")
+    assert settings.mounted_routing == Path("/etc/gnnserve/routing/routing.json")
+    assert Settings.read(ENVIRON).lame_duck_s == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "message"),
+    [
+        ({"GNNSERVE_SERVICE": ""}, PodExit.BAD_INPUT, "GNNSERVE_SERVICE: is not set"),
+        ({"GNNSERVE_LAME_DUCK_S": "soon"}, PodExit.BAD_INPUT, "'soon' is not a number of seconds"),
+        ({"GNNSERVE_LAME_DUCK_S": "-1"}, PodExit.BAD_INPUT, "'-1' is not a number of seconds"),
+        ({"KUBERNETES_SERVICE_HOST": ""}, PodExit.RESOURCE, "runs in a pod"),
+    ],
+)  # fmt: skip
+def test_environment_that_will_not_do_is_named_in_the_log(change: dict[str, str], code: PodExit, message: str) -> None:
+    environ = {**os.environ, **ENVIRON, **change}
+    command = [sys.executable, "-m", "gnnserve_worker.pods.serve"]
+    result = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False)
+    assert result.returncode == code
+    line = json.loads(result.stderr)
+    assert line["level"] == "CRITICAL"
+    assert message in line["message"]
+
+
+def test_interrupt_ends_it_too(tmp_path: Path, api: ConfigMapServer, three: RevisionManifest) -> None:
+    api.put(table_of(three))
+    with worker_pod(tmp_path, api) as pod:
+        pod.wait_until("/readyz", "ok")
+        pod.process.send_signal(signal.SIGINT)
+        assert pod.wait_for_exit() == 0

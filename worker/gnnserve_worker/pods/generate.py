@@ -1,0 +1,120 @@
+"""A generation Job's program: a manifest from the environment becomes a published revision.
+
+Its result, or the one sentence why there is none, is the container's termination message, which the operator reads;
+progress is plain lines on standard error, for `kubectl logs`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+from types import FrameType
+
+from gnnserve_api.errors import GnnserveError
+from gnnserve_api.generation import MAX_TERMINATION_MESSAGE_BYTES, GenerationResult, VariantSummary, encode_result
+from gnnserve_api.pods import (
+    MANIFEST_VARIABLE,
+    REPOSITORY_VARIABLE,
+    TERMINATION_MESSAGE_PATH,
+    PodExit,
+)
+from gnnserve_api.repository import RevisionManifest
+from gnnserve_worker.pods.environment import exit_of, is_lack_of_memory, required
+
+TERMINATION_MESSAGE_VARIABLE = "GNNSERVE_TERMINATION_MESSAGE"
+"""Another file for the message, where there is no container."""
+TERMINATED = 143
+
+
+def main(environ: Mapping[str, str] = os.environ) -> int:
+    # The first process of a container has no default for it, and an orderly way out removes what is half-written.
+    signal.signal(signal.SIGTERM, _leave)
+    try:
+        code, message = PodExit.OK, encode_result(summarize(_generate(environ)))
+    except Exception as error:  # noqa: BLE001  (whatever it was, the operator must be told)
+        code, message = exit_of(error), _sentence(error)
+        if not isinstance(error, GnnserveError):
+            traceback.print_exc()
+        print(f"error: {message}", file=sys.stderr, flush=True)
+    path = Path(environ.get(TERMINATION_MESSAGE_VARIABLE, TERMINATION_MESSAGE_PATH))
+    try:
+        path.write_bytes(cut(message))
+    except OSError as error:
+        print(f"error: {path}: the termination message cannot be written: {error}", file=sys.stderr, flush=True)
+        # Without the message nobody learns of the revision; another attempt finds it published.
+        return code or PodExit.RESOURCE
+    return code
+
+
+def summarize(manifest: RevisionManifest) -> GenerationResult:
+    profile = manifest.profile
+    return GenerationResult(
+        revision=manifest.revision,
+        recipe=manifest.recipe,
+        graph=manifest.graph,
+        variants=tuple(
+            VariantSummary(
+                name=variant.name,
+                columns=variant.columns,
+                accuracy_permille=round(variant.validation_accuracy * 1000, 1),
+                latency_ms=round(profile.latency_curve(variant.name).at(1), 4),
+            )
+            for variant in profile.variants
+        ),
+    )
+
+
+def cut(message: str) -> bytes:
+    """As many whole characters as Kubernetes keeps."""
+    encoded = message.encode(errors="backslashreplace")
+    if len(encoded) <= MAX_TERMINATION_MESSAGE_BYTES:
+        return encoded
+    mark = "…".encode()
+    kept = encoded[: MAX_TERMINATION_MESSAGE_BYTES - len(mark)]
+    return kept.decode(errors="ignore").encode() + mark
+
+
+def _generate(environ: Mapping[str, str]) -> RevisionManifest:
+    # Imported here: they take seconds, and a signal must find its handler before.
+    from gnnserve_api.manifest import parse_manifest  # noqa: PLC0415
+    from gnnserve_worker.generation import pipeline  # noqa: PLC0415
+    from gnnserve_worker.generation.progress import LineListener  # noqa: PLC0415
+    from gnnserve_worker.repository.repository import Repository  # noqa: PLC0415
+
+    service = parse_manifest(required(environ, MANIFEST_VARIABLE), f"environment variable {MANIFEST_VARIABLE}")
+    root = Path(required(environ, REPOSITORY_VARIABLE))
+    repository = Repository(root, service.metadata.namespace, service.metadata.name)
+    # A container sees a GPU only if its pod asked for one.
+    manifest = pipeline.generate(service, repository, LineListener(sys.stderr, time.monotonic), use_gpu=True)
+    print(f"published: revision {manifest.revision} of recipe {manifest.recipe}", file=sys.stderr, flush=True)
+    return manifest
+
+
+def _sentence(error: Exception) -> str:
+    if isinstance(error, GnnserveError):
+        return str(error)
+    if is_lack_of_memory(error):
+        # The allocator's own words first: they tell the processor's memory from a GPU's.
+        found = str(error).strip().splitlines()[0] if str(error).strip() else "out of memory"
+        return (
+            f"generation needs more memory than it has ({found}); raise spec.generation.resources.limits.memory, or "
+            "lower spec.model.training.batchSize"
+        )
+    if isinstance(error, OSError):
+        return f"the pod lacks something: {error}; its log has the details"
+    return f"unexpected {type(error).__name__}: {error}; the pod's log has the details"
+
+
+def _leave(_number: int, _frame: FrameType | None) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one must not interrupt the cleaning up
+    print("stopped by SIGTERM: nothing was published", file=sys.stderr, flush=True)
+    sys.exit(TERMINATED)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,163 @@
+"""Brings what the routing table declares into effect: loads a revision beside the one that answers, then switches.
+
+A thread of its own, fed with tables: the newest counts, one that was overtaken is never loaded. What cannot be loaded
+leaves the present revision where it is, is said in `/v1/route` and tried again. Where tables come from is
+`routing_watch.py`, what a switch does to requests the engine.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Protocol
+
+import msgspec
+
+from gnnserve_api.batching import Batching
+from gnnserve_api.errors import GnnserveError
+from gnnserve_api.objective import Objective
+from gnnserve_api.routing import RoutingTable
+from gnnserve_worker.serving.served import ServedRevision
+
+_log = logging.getLogger(__name__)
+
+RETRY_S = (1.0, 30.0)
+_POLITE = 10
+"""Nice value of loading beside a revision that answers: checksums of gigabytes take every processor otherwise."""
+
+
+class Server(Protocol):
+    """`serving/server.py`'s Worker, as far as it concerns this."""
+
+    def switch(self, revision: ServedRevision, objective: Objective, batching: Batching, load_s: float) -> None: ...
+
+    def report(self, problem: str | None) -> None: ...
+
+
+class Loader:
+    def __init__(
+        self, server: Server, load: Callable[[str], ServedRevision], retry_s: tuple[float, float] = RETRY_S
+    ) -> None:
+        """`load` returns a verified revision by its name; it is warmed up here."""
+        self._server = server
+        self._load = load
+        self._retry_s = retry_s
+        self._changed = threading.Condition()
+        """Guards the two below."""
+        self._declared: RoutingTable | None = None
+        self._stopped = False
+        self._served: ServedRevision | None = None
+        self._in_effect: RoutingTable | None = None
+        self._thread = threading.Thread(target=self._run, name="loader", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def declare(self, table: RoutingTable) -> None:
+        """From any thread. The last word counts."""
+        with self._changed:
+            self._declared = table
+            self._changed.notify()
+
+    @property
+    def has_table(self) -> bool:
+        return self._declared is not None
+
+    def stop(self, patience_s: float) -> bool:
+        """Whether the thread has ended by then; in the middle of loading it has not."""
+        with self._changed:
+            self._stopped = True
+            self._changed.notify()
+        if self._thread.ident is not None:
+            self._thread.join(patience_s)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        tried: RoutingTable | None = None
+        delay_s: float | None = None
+        """Until the same table is tried again; None: it is in effect."""
+        while (table := self._next(tried, delay_s)) is not None:
+            if tried is None or tried.revision != table.revision:
+                delay_s = None
+                # What was wrong with the last one is history; what is wrong with the same one stays until it works.
+                self._server.report(f"revision {table.revision} is being loaded" if self._served is None else None)
+            tried = table
+            try:
+                self._bring_into_effect(table)
+                delay_s = None
+            except Exception as error:  # noqa: BLE001  (whatever it was, the revision that answers goes on)
+                shortest_s, longest_s = self._retry_s
+                delay_s = shortest_s if delay_s is None else min(longest_s, 2 * delay_s)
+                self._report(table, error, delay_s)
+
+    def _next(self, tried: RoutingTable | None, delay_s: float | None) -> RoutingTable | None:
+        """The next table to bring into effect: another one, or the same after its delay. None: stop."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._stopped or self._declared != tried, delay_s)
+            return None if self._stopped else self._declared
+
+    def _bring_into_effect(self, table: RoutingTable) -> None:
+        served, in_effect = self._served, self._in_effect
+        load_s = 0.0
+        if served is None or in_effect is None or in_effect.revision != table.revision:
+            if served is not None and in_effect is not None:
+                # What is wanted of the service holds for this revision too, however long the next one takes.
+                wanted = msgspec.structs.replace(in_effect, objective=table.objective, batching=table.batching)
+                self._switch(served, wanted, load_s)
+            _log.info("loading revision %s", table.revision, extra={"revision": table.revision})
+            started_s = time.perf_counter()
+            served = self._load_beside(table.revision)
+            served.warm_up()
+            load_s = time.perf_counter() - started_s
+            if self._overtaken(table):
+                return
+        self._switch(served, table, load_s)
+        self._server.report(None)
+
+    def _overtaken(self, table: RoutingTable) -> bool:
+        with self._changed:
+            return self._stopped or (self._declared is not None and self._declared.revision != table.revision)
+
+    def _switch(self, revision: ServedRevision, table: RoutingTable, load_s: float) -> None:
+        if table == self._in_effect:
+            return
+        self._server.switch(revision, table.objective, table.batching, load_s)
+        self._served, self._in_effect = revision, table
+        settings = msgspec.json.encode({"objective": table.objective, "batching": table.batching}).decode()
+        took = f", loaded in {load_s:.2f} s" if load_s else ""
+        _log.info("revision %s answers%s: %s", table.revision, took, settings, extra={"revision": table.revision})
+
+    def _load_beside(self, revision: str) -> ServedRevision:
+        if self._served is None:
+            return self._load(revision)
+        # In a thread of its own, because its priority cannot be raised again: threads it starts inherit it.
+        loaded: list[ServedRevision] = []
+        failed: list[BaseException] = []
+
+        def load() -> None:
+            with suppress(OSError):
+                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _POLITE)
+            try:
+                loaded.append(self._load(revision))
+            except BaseException as error:  # noqa: BLE001  (raised again, where it was asked for)
+                failed.append(error)
+
+        thread = threading.Thread(target=load, name="load-revision", daemon=True)
+        thread.start()
+        thread.join()
+        if failed:
+            raise failed[0]
+        return loaded[0]
+
+    def _report(self, table: RoutingTable, error: Exception, delay_s: float) -> None:
+        if isinstance(error, GnnserveError):
+            problem = f"revision {table.revision} cannot be loaded: {error}"
+            _log.error("%s; trying again in %g s", problem, delay_s, extra={"revision": table.revision})
+        else:
+            problem = f"revision {table.revision} cannot be loaded: {type(error).__name__}: {error}"
+            _log.error("%s; trying again in %g s", problem, delay_s, exc_info=error, extra={"revision": table.revision})
+        self._server.report(problem)

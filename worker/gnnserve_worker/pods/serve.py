@@ -1,0 +1,160 @@
+"""A worker pod's program: answers from the revision that the service's routing table declares, and follows it.
+
+HTTP is up before anything else, so that probes can tell waiting from dying. What a table does is `loader.py`'s
+business, where it comes from `routing_watch.py`'s; when the API server does not answer at the start, the copy that the
+kubelet mounted is as good.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+from gnnserve_api.errors import GnnserveError, InputError
+from gnnserve_api.pods import (
+    HTTP_PORT,
+    LAME_DUCK_VARIABLE,
+    NAMESPACE_VARIABLE,
+    REPOSITORY_VARIABLE,
+    ROUTING_PATH,
+    ROUTING_VARIABLE,
+    SERVICE_VARIABLE,
+    PodExit,
+)
+from gnnserve_api.routing import ROUTING_KEY
+from gnnserve_worker.pods.environment import exit_of, required
+from gnnserve_worker.pods.logs import log_as_json
+from gnnserve_worker.pods.routing_watch import ApiServer
+
+_log = logging.getLogger(__name__)
+
+_API_PATIENCE_S = 2.0
+_STOP_PATIENCE_S = 2.0
+_MOST_LAME_DUCK_S = 3600
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    service: str
+    namespace: str
+    routing: str
+    """Name of the ConfigMap with the routing table."""
+    repository: Path
+    api: ApiServer
+    lame_duck_s: float = 0.0
+    host: str = ""
+    """Empty: every address of the pod."""
+    port: int = HTTP_PORT
+    mounted_routing: Path = Path(ROUTING_PATH) / ROUTING_KEY
+
+    @staticmethod
+    def read(environ: Mapping[str, str]) -> Settings:
+        return Settings(
+            service=required(environ, SERVICE_VARIABLE),
+            namespace=required(environ, NAMESPACE_VARIABLE),
+            routing=required(environ, ROUTING_VARIABLE),
+            repository=Path(required(environ, REPOSITORY_VARIABLE)),
+            api=ApiServer.in_cluster(environ),
+            lame_duck_s=_seconds(environ, LAME_DUCK_VARIABLE),
+        )
+
+
+def main(environ: Mapping[str, str] = os.environ) -> int:
+    # The first process of a container has no default for it; until something is served there is nothing to finish.
+    signal.signal(signal.SIGTERM, _leave)
+    log_as_json(environ.get(SERVICE_VARIABLE, ""), environ.get(NAMESPACE_VARIABLE, ""))
+    return run(lambda: Settings.read(environ))
+
+
+def run(read_settings: Callable[[], Settings]) -> int:
+    try:
+        return _serve(read_settings())
+    except GnnserveError as error:
+        _log.critical("%s", error)
+        return exit_of(error)
+    except Exception as error:  # noqa: BLE001  (its last words belong in the log, as one line)
+        _log.critical("the worker ended", exc_info=error)
+        return exit_of(error)
+
+
+def _serve(settings: Settings) -> int:
+    # Imported here: they take a second, and a signal must find its handler before.
+    from gnnserve_worker.pods.loader import Loader  # noqa: PLC0415
+    from gnnserve_worker.pods.routing import MountedRouting  # noqa: PLC0415
+    from gnnserve_worker.pods.routing_watch import RoutingWatch  # noqa: PLC0415
+    from gnnserve_worker.repository.repository import Repository  # noqa: PLC0415
+    from gnnserve_worker.serving.served import ServedRevision, served_revision  # noqa: PLC0415
+    from gnnserve_worker.serving.server import Worker, bind  # noqa: PLC0415
+
+    repository = Repository(settings.repository, settings.namespace, settings.service)
+
+    def load(revision: str) -> ServedRevision:
+        return served_revision(repository.load(revision))
+
+    host = settings.host or ("::" if socket.has_dualstack_ipv6() else "0.0.0.0")  # noqa: S104 - a pod's own addresses
+    with bind(host, settings.port) as sock:
+        worker = Worker(settings.service, sock, settings.lame_duck_s)
+        loader = Loader(worker, load)
+        about = f"the ConfigMap {settings.namespace}/{settings.routing}"
+
+        def say_missing() -> None:
+            if not loader.has_table:
+                worker.report(f"{about} does not exist yet")
+
+        watch = RoutingWatch(settings.api, settings.namespace, settings.routing, loader.declare, on_missing=say_missing)
+
+        def begin() -> None:
+            worker.report(f"waiting for a routing table in {about}")
+            loader.start()
+            watch.start()
+            mounted = MountedRouting(settings.mounted_routing)
+            while not watch.answered.wait(_API_PATIENCE_S):
+                if (table := mounted.read()) is not None and not watch.answered.is_set():
+                    _log.warning("the API server does not answer: using %s", settings.mounted_routing)
+                    loader.declare(table)
+
+        def start() -> None:
+            _log.info("answering on port %d", sock.getsockname()[1])
+            # Not on the event loop, because it waits.
+            threading.Thread(target=begin, name="begin", daemon=True).start()
+
+        worker.run(start)
+        watch.stop()
+        if not loader.stop(_STOP_PATIENCE_S):
+            # In the middle of a checksum or of compiling, which nobody wants any more and nothing can interrupt.
+            logging.shutdown()
+            os._exit(PodExit.OK)
+    _log.info("stopped")
+    return PodExit.OK
+
+
+def _seconds(environ: Mapping[str, str], variable: str) -> float:
+    text = environ.get(variable, "") or "0"
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 <= seconds <= _MOST_LAME_DUCK_S:
+        raise InputError(
+            f"environment variable {variable}",
+            f"{text!r} is not a number of seconds",
+            f"set it to 0 to {_MOST_LAME_DUCK_S}",
+        )
+    return seconds
+
+
+def _leave(_number: int, _frame: FrameType | None) -> None:
+    sys.exit(PodExit.OK)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
