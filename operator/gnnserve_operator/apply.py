@@ -1,0 +1,158 @@
+"""From what should exist to requests: finds what is in its place, and applies what differs.
+
+Three things would go wrong with a plain "apply everything": an idle operator would write for ever, an object of
+somebody else that happens to have the name would be taken over, and a child would be made anew for a service that is
+just being deleted. Which objects should exist, and what a refusal means to the user, is the plan's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum, auto
+
+from gnnserve_operator.cluster import Cluster
+from gnnserve_operator.diff import is_declared
+from gnnserve_operator.errors import RefusedError
+from gnnserve_operator.kinds import GNNSERVICE, Manifest, ServiceKey
+from gnnserve_operator.logs import about
+from gnnserve_operator.observed import Conflict, ObjectRef, Rejection, controller_of, observed_conflict, observed_ref
+
+APPLIED_ANNOTATION = "gnnserve.dev/applied"
+"""Digest of what was applied last: how a field that is no longer declared is noticed, whoever applied it."""
+_NOT_CONTENT = {"resourceVersion", "generation", "managedFields", "creationTimestamp"}
+
+logger = logging.getLogger(__name__)
+
+
+class Place(Enum):
+    """What is where a child should be."""
+
+    FREE = auto()
+    OURS = auto()
+    LEAVING = auto()
+    """It is being deleted, or belongs to a deleted service of the same name: soon it is gone."""
+    TAKEN = auto()
+    """Somebody else's; never touched."""
+
+
+def classify_place(live: Manifest | None, service: str, uid: str) -> Place:
+    if live is None:
+        return Place.FREE
+    if live["metadata"].get("deletionTimestamp"):
+        return Place.LEAVING
+    owner = controller_of(live)
+    if owner is not None and owner["uid"] == uid:
+        return Place.OURS
+    if owner is not None and (owner["kind"], owner["name"]) == (GNNSERVICE.name, service):
+        return Place.LEAVING
+    return Place.TAKEN
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """What is in the places of the children that should exist."""
+
+    live: Mapping[ObjectRef, Manifest | None]
+    places: Mapping[ObjectRef, Place]
+    conflicts: tuple[Conflict, ...]
+
+    @property
+    def has_leaving(self) -> bool:
+        return Place.LEAVING in self.places.values()
+
+    def free(self) -> tuple[ObjectRef, ...]:
+        return tuple(ref for ref, place in self.places.items() if place is Place.FREE)
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """So that what the server makes of a manifest, and a watch that lags behind, do not make us apply it again."""
+
+    desired: str
+    version_before: str | None
+    content_after: str
+
+
+@dataclass(slots=True)
+class Applier:
+    cluster: Cluster
+    _applied: dict[ServiceKey, dict[ObjectRef, Applied]] = field(default_factory=dict)
+
+    def forget(self, service: ServiceKey) -> None:
+        self._applied.pop(service, None)
+
+    async def survey(
+        self, service: ServiceKey, uid: str, desired: Iterable[Manifest], known: Mapping[ObjectRef, Manifest | None]
+    ) -> Survey:
+        """Asks the API server only about children that nobody has told of."""
+        refs = [observed_ref(manifest) for manifest in desired]
+        unknown = [ref for ref in refs if ref not in known]
+        fetched = dict(zip(unknown, await asyncio.gather(*map(self.cluster.get, unknown)), strict=True))
+        live = {ref: fetched[ref] if ref in fetched else known[ref] for ref in refs}
+        places = {ref: classify_place(found, service.name, uid) for ref, found in live.items()}
+        found = [
+            observed_conflict(ref, raw, uid)
+            for ref, raw in live.items()
+            if raw is not None and places[ref] is Place.TAKEN
+        ]
+        return Survey(live, places, tuple(conflict for conflict in found if conflict is not None))
+
+    async def apply(self, service: ServiceKey, desired: Iterable[Manifest], survey: Survey) -> tuple[Rejection, ...]:
+        """In order; one that is refused does not keep the others back. Raises RetryLaterError."""
+        rejections = []
+        before = self._applied.get(service, {})
+        after = self._applied[service] = {}
+        for manifest in desired:
+            ref = observed_ref(manifest)
+            if survey.places[ref] not in {Place.FREE, Place.OURS}:
+                continue
+            live, digest = survey.live[ref], digest_of(manifest)
+            if ref in before:
+                after[ref] = before[ref]
+            if not is_needed(manifest, digest, live, before.get(ref)):
+                continue
+            try:
+                applied = await self.cluster.apply(_sent(manifest, digest, live))
+            except RefusedError as error:
+                rejections.append(Rejection(ref, error.message))
+                continue
+            after[ref] = Applied(
+                digest, None if live is None else live["metadata"]["resourceVersion"], digest_of_content(applied)
+            )
+            logger.info("%s %s", "created" if live is None else "changed", ref, extra=about(service, reason="Applied"))
+        return tuple(rejections)
+
+
+def is_needed(desired: Manifest, digest: str, live: Manifest | None, before: Applied | None) -> bool:
+    if live is None:
+        return True
+    if before is not None and before.desired == digest:
+        if live["metadata"]["resourceVersion"] == before.version_before:
+            return False  # the watch has not told of our own write yet
+        if digest_of_content(live) == before.content_after:
+            return False  # the server made of it what it makes of it
+    annotations = live["metadata"].get("annotations") or {}
+    return annotations.get(APPLIED_ANNOTATION) != digest or not is_declared(desired, live)
+
+
+def _sent(desired: Manifest, digest: str, live: Manifest | None) -> Manifest:
+    metadata = dict(desired["metadata"])
+    metadata["annotations"] = {**(metadata.get("annotations") or {}), APPLIED_ANNOTATION: digest}
+    if live is not None:
+        metadata["uid"] = live["metadata"]["uid"]  # refused where somebody has put another object there since
+    return {**desired, "metadata": metadata}
+
+
+def digest_of(manifest: Manifest) -> str:
+    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def digest_of_content(live: Manifest) -> str:
+    """Of what a person could have edited; a status that moves on changes nothing."""
+    metadata = {name: value for name, value in live["metadata"].items() if name not in _NOT_CONTENT}
+    return digest_of({**{name: value for name, value in live.items() if name != "status"}, "metadata": metadata})

@@ -1,0 +1,171 @@
+"""Requests to the API server: get, list, server-side apply, delete, post an event. Watching is kopf's.
+
+Over kubernetes.aio's transport, which knows kubeconfigs and rotated tokens; its discovery is left out, because the
+kinds are fixed (`kinds.py`). Each request is tried once, with a timeout: when to try again is the loop's to decide.
+Answers that are no answer become the errors of `errors.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+from urllib.parse import urlencode
+
+import aiohttp
+from kubernetes.aio.client import ApiClient, Configuration
+
+from gnnserve_operator.desired.labels import FIELD_MANAGER, STATUS_FIELD_MANAGER
+from gnnserve_operator.errors import ConflictError, GoneError, RefusedError, RetryLaterError
+from gnnserve_operator.kinds import EVENT, POD_MONITOR, Kind, Manifest, kind_of
+from gnnserve_operator.metrics import Metrics
+from gnnserve_operator.observed import ObjectRef, observed_ref
+
+_TIMEOUT = aiohttp.ClientTimeout(total=15, sock_connect=5)
+_METADATA_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
+_APPLY = "application/apply-patch+yaml"
+_JSON = "application/json"
+_PAGE = 500
+
+Verb = Literal["get", "list", "apply", "delete", "create"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    code: int
+    body: Manifest
+
+
+class Cluster:
+    def __init__(self, connection: Configuration, metrics: Metrics) -> None:
+        self._client = ApiClient(connection)
+        self._metrics = metrics
+
+    async def close(self) -> None:
+        await self._client.close()  # type: ignore[no-untyped-call]
+
+    async def get(self, ref: ObjectRef) -> Manifest | None:
+        kind = kind_of(ref.api_version, ref.kind)
+        answer = await self._request("get", kind, kind.path(ref.namespace, ref.name), _shown(ref))
+        return None if answer.code == 404 else answer.body
+
+    async def apply(self, manifest: Manifest) -> Manifest:
+        """All that we own of the object, and nothing else; what others set to something else becomes ours."""
+        return await self._apply(manifest, None, FIELD_MANAGER)
+
+    async def apply_status(self, manifest: Manifest) -> Manifest:
+        return await self._apply(manifest, "status", STATUS_FIELD_MANAGER)
+
+    async def _apply(self, manifest: Manifest, subresource: str | None, manager: str) -> Manifest:
+        ref = observed_ref(manifest)
+        kind = kind_of(ref.api_version, ref.kind)
+        path = kind.path(ref.namespace, ref.name, subresource)
+        query = {"fieldManager": manager, "force": "true"}
+        answer = await self._request("apply", kind, path, _shown(ref), query, manifest, _APPLY)
+        if answer.code == 404:  # the namespace is gone, or the resource itself where its status was meant
+            raise GoneError(f"{_shown(ref)}: {answer.body.get('message', 'not found')}")
+        return answer.body
+
+    async def delete(self, ref: ObjectRef, *, uid: str | None = None) -> None:
+        """With its dependents, in the background. That it is gone already is what was wanted, also where another
+        object has its name by now: then the uid is another."""
+        kind = kind_of(ref.api_version, ref.kind)
+        options: Manifest = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Background"}
+        if uid is not None:
+            options["preconditions"] = {"uid": uid}
+        with contextlib.suppress(ConflictError):
+            await self._request("delete", kind, kind.path(ref.namespace, ref.name), _shown(ref), body=options)
+
+    async def create_event(self, event: Manifest) -> None:
+        """An event of that name is this one, posted before."""
+        ref = observed_ref(event)
+        with contextlib.suppress(ConflictError):
+            await self._request("create", EVENT, EVENT.path(ref.namespace), _shown(ref), body=event)
+
+    async def list_versions(self, kind: Kind, namespace: str | None, label_selector: str = "") -> dict[str, str]:
+        """resourceVersion by uid, from the API server's cache; in all namespaces where none is given."""
+        versions: dict[str, str] = {}
+        query = {"limit": str(_PAGE), "resourceVersion": "0", "labelSelector": label_selector}
+        while True:
+            answer = await self._request(
+                "list", kind, kind.path(namespace), kind.plural, {k: v for k, v in query.items() if v}
+            )
+            if answer.code == 404:
+                raise RetryLaterError(f"the API server has no {kind.plural} of {kind.api_version}")
+            for item in answer.body["items"] or ():  # null where there is none
+                versions[item["metadata"]["uid"]] = item["metadata"]["resourceVersion"]
+            token = answer.body["metadata"].get("continue")
+            if not token:
+                return versions
+            query = {"limit": str(_PAGE), "continue": token, "labelSelector": label_selector}
+
+    async def has_kind(self, kind: Kind) -> bool:
+        """Whether the API server serves it now."""
+        answer = await self._request("get", kind, kind.api_path, f"API {kind.api_version}")
+        return answer.code != 404 and any(found["name"] == kind.plural for found in answer.body["resources"])
+
+    async def has_pod_monitors(self) -> bool:
+        return await self.has_kind(POD_MONITOR)
+
+    async def _request(
+        self, verb: Verb, kind: Kind, path: str, what: str,
+        query: Mapping[str, str] | None = None, body: Manifest | None = None, content_type: str = _JSON,
+    ) -> _Answer:  # fmt: skip
+        method = {"list": "GET", "apply": "PATCH", "create": "POST"}.get(verb, verb.upper())
+        url = f"{path}?{urlencode(query)}" if query else path
+        headers = {"Content-Type": content_type, "Accept": _METADATA_ONLY if verb == "list" else _JSON}
+        code = "none"
+        try:
+            request = await self._client.param_serialize(
+                method, url, header_params=headers, body=body, auth_settings=["BearerToken"]
+            )
+            response = await self._client.call_api(*request, _request_timeout=_TIMEOUT)
+            code = str(response.status)
+            text = await response.read()  # type: ignore[no-untyped-call]
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            problem = str(error) or type(error).__name__
+            raise RetryLaterError(f"{verb} {what}: the API server does not answer: {problem}") from error
+        finally:
+            self._metrics.api_requests.labels(verb, kind.name, code).inc()
+        return _Answer(response.status, _body_of(verb, what, response.status, response.headers, text))
+
+
+def _shown(ref: ObjectRef) -> str:
+    return f"{ref.kind} {ref.namespace}/{ref.name}"
+
+
+def _body_of(verb: Verb, what: str, code: int, headers: Mapping[str, str], text: bytes) -> Manifest:
+    """The answer's JSON, also of a 404; raises for everything else that is no answer."""
+    body: Manifest
+    try:
+        parsed = json.loads(text)
+    except ValueError:
+        parsed = None
+    if isinstance(parsed, dict):
+        body = parsed
+    else:
+        body = {"message": text[:200].decode(errors="replace").strip()}
+        if code < 400:
+            raise RetryLaterError(f"{verb} {what}: the API server answered {code} without JSON: {body['message']!r}")
+    if code < 400 or code == 404:
+        return body
+    message = str(body.get("message") or f"no message, code {code}")
+    causes = (body.get("details") or {}).get("causes") or ()
+    if any(cause.get("reason") == "NamespaceTerminating" for cause in causes):
+        raise RetryLaterError(f"{verb} {what}: {message}")  # our object is about to go too
+    # A webhook that cannot be reached is an internal error to the API server, and to the user one more refusal.
+    if code in {400, 403, 405, 413, 415, 422} or (code == 500 and "webhook" in message):
+        raise RefusedError(f"{verb} {what}", message, code)
+    if code == 409:
+        raise ConflictError(f"{verb} {what}: {message}")
+    raise RetryLaterError(f"{verb} {what}: {message} ({code})", _retry_after_s(headers, body))
+
+
+def _retry_after_s(headers: Mapping[str, str], body: Manifest) -> float | None:
+    asked: object = headers.get("Retry-After") or (body.get("details") or {}).get("retryAfterSeconds")
+    try:
+        return float(str(asked)) if asked is not None else None
+    except ValueError:  # a date: the backoff does as well
+        return None

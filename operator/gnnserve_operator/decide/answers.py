@@ -1,0 +1,79 @@
+"""Do workers, and the endpoint that clients use, answer as declared?
+
+The only proof that something is served: pods that are ready may still answer from another revision.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from gnnserve_api.routing import Route, RoutingTable
+from gnnserve_operator.decide.verdict import Problem, Reason, sentence
+from gnnserve_operator.desired.labels import SERVICE
+from gnnserve_operator.observed import Observed, ObservedPod
+
+
+def decide_answers(
+    service: str, declared: RoutingTable, ready: Sequence[ObservedPod], observed: Observed
+) -> Problem | None:
+    """None: every ready worker and the endpoint answer with what is declared."""
+    answers = {answer.pod: answer for answer in observed.answers}
+    for pod in ready:
+        answer = answers.get(pod.name)
+        if answer is None or answer.route is None:
+            words = f": {sentence(answer.problem)}" if answer is not None and answer.problem else ""
+            return _waiting(f"Worker {pod.name} has not said what it answers from{words}.")
+        if answer.route.problem:
+            return Problem(
+                Reason.REVISION_NOT_LOADED,
+                f"Worker {pod.name} answers from revision {answer.route.revision}: {sentence(answer.route.problem)}. "
+                f"{repair_words(service)}",
+                needs_person=False,
+            )
+        if (difference := _difference(declared, answer.route)) is not None:
+            return _waiting(f"Worker {pod.name} {difference}.")
+    endpoint = observed.endpoint_answers
+    if endpoint is None:
+        return Problem(
+            Reason.ENDPOINT_UNREACHABLE,
+            "Workers are ready, and the Service's address does not answer the operator. If it lasts, look at DNS, "
+            "kube-proxy and network policies.",
+            needs_person=False,
+        )
+    if (difference := _difference(declared, endpoint)) is not None:
+        return _waiting(f"The endpoint {difference}.")
+    return None
+
+
+def repair_words(service: str) -> str:
+    """What to do about a revision that a worker cannot load."""
+    return (
+        "It tries again by itself. If it lasts, look at the repository's volume; if the revision is lost, "
+        f"`kubectl delete configmap,job --selector {SERVICE}={service}` has it generated again."
+    )
+
+
+def decide_base_variant(ready: Sequence[ObservedPod], observed: Observed, before: str | None) -> str | None:
+    """By the ready workers' word; what was said before holds as long as one of them says it, so that it keeps still."""
+    said: Mapping[str, str] = {
+        answer.pod: answer.route.base_variant for answer in observed.answers if answer.route is not None
+    }
+    counts = Counter(said[pod.name] for pod in ready if pod.name in said)
+    if not counts or before in counts:
+        return before
+    return max(sorted(counts), key=counts.__getitem__)
+
+
+def _difference(declared: RoutingTable, route: Route) -> str | None:
+    if route.revision != declared.revision:
+        return f"answers from revision {route.revision or 'none'} and is to load {declared.revision}"
+    if route.objective != declared.objective:
+        return "has yet to take on the objective"
+    if route.batching != declared.batching:
+        return "has yet to take on spec.worker.batching"
+    return None
+
+
+def _waiting(message: str) -> Problem:
+    return Problem(Reason.REVISION_SWITCHING, message, needs_person=False)

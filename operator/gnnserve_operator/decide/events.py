@@ -1,0 +1,99 @@
+"""Which events tell the story? One for each transition, found by comparing what was said with what is said now."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gnnserve_api.status import ConditionType
+from gnnserve_operator.decide.generation import Generation, Stage
+from gnnserve_operator.decide.status import condition_in
+from gnnserve_operator.decide.verdict import Reason
+
+NORMAL, WARNING = "Normal", "Warning"
+_EXPECTED = frozenset(
+    {Reason.SUSPENDED, Reason.SCALED_TO_ZERO, Reason.GENERATING, Reason.ROLLING_OUT, Reason.REVISION_SWITCHING}
+)
+"""Reasons for which a service that was ready is not, without anything being wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class EventNote:
+    type: str
+    """Normal or Warning."""
+    reason: str
+    message: str
+
+
+def decide_events(
+    before: Mapping[str, Any], now: Mapping[str, Any], generation: Generation | None
+) -> tuple[EventNote, ...]:
+    ready, was_ready = condition_in(now, ConditionType.READY), condition_in(before, ConditionType.READY)
+    notes = [
+        _suspended(ready, was_ready),
+        _generation_started(before, generation),
+        _generation_failed(before, now),
+        _revision_published(before, now),
+        _ready(ready, was_ready),
+        _stalled(before, now),
+    ]
+    return tuple(note for note in notes if note is not None)
+
+
+def _suspended(ready: Mapping[str, Any], was: Mapping[str, Any]) -> EventNote | None:
+    is_suspended, was_suspended = (c.get("reason") == Reason.SUSPENDED for c in (ready, was))
+    if is_suspended and not was_suspended:
+        return EventNote(NORMAL, "Suspended", ready["message"])
+    if was_suspended and not is_suspended:
+        return EventNote(NORMAL, "Resumed", "spec.suspend is false again: generation and workers go on.")
+    return None
+
+
+def _generation_started(before: Mapping[str, Any], generation: Generation | None) -> EventNote | None:
+    if generation is None or generation.stage != Stage.STARTING:
+        return None
+    # The watch may be behind: a Job that was announced is not announced again.
+    if condition_in(before, ConditionType.VARIANTS_GENERATED).get("message") == generation.message:
+        return None
+    return EventNote(NORMAL, "GenerationStarted", generation.message)
+
+
+def _generation_failed(before: Mapping[str, Any], now: Mapping[str, Any]) -> EventNote | None:
+    failed, was = (condition_in(status, ConditionType.VARIANTS_GENERATED) for status in (now, before))
+    if failed["reason"] not in {Reason.GENERATION_FAILED, Reason.RESULT_UNREADABLE}:
+        return None
+    if (failed["reason"], failed["message"]) == (was.get("reason"), was.get("message")):
+        return None
+    return EventNote(WARNING, "GenerationFailed", failed["message"])
+
+
+def _revision_published(before: Mapping[str, Any], now: Mapping[str, Any]) -> EventNote | None:
+    revision = now.get("revision")
+    if revision is None or revision == before.get("revision"):
+        return None
+    return EventNote(
+        NORMAL, "RevisionPublished", f"Revision {revision} is published, with variants {now.get('variantNames', '')}."
+    )
+
+
+def _ready(ready: Mapping[str, Any], was: Mapping[str, Any]) -> EventNote | None:
+    if ready["status"] == was.get("status", "False"):
+        return None
+    if ready["status"] == "True":
+        return EventNote(NORMAL, "Ready", ready["message"])
+    # Not ready because of an edit is what was asked for.
+    is_edited = ready["observedGeneration"] != was.get("observedGeneration")
+    if is_edited or ready["reason"] in _EXPECTED:
+        return None
+    return EventNote(WARNING, "NotReady", ready["message"])
+
+
+def _stalled(before: Mapping[str, Any], now: Mapping[str, Any]) -> EventNote | None:
+    stalled, was = (condition_in(status, ConditionType.STALLED) for status in (now, before))
+    if stalled["status"] != "True" or (was.get("status"), was.get("reason")) == ("True", stalled["reason"]):
+        return None
+    if stalled["reason"] in {Reason.GENERATION_FAILED, Reason.RESULT_UNREADABLE}:
+        # Told by GenerationFailed.
+        return None
+    return EventNote(WARNING, "Stalled", stalled["message"])

@@ -1,0 +1,192 @@
+"""Which Job should there be? None while the wanted recipe is published; else exactly one, running or suspended.
+
+A Job that computes is never thrown away for a recipe that it does generate, whatever else changed. A failed one stays
+as the record of its failure, until what it was told to do changes or somebody deletes it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from gnnserve_api.gnnservice import GNNServiceSpec
+from gnnserve_operator.decide.job_failure import describe_attempt, explain_failure, last_failure
+from gnnserve_operator.decide.pod_problem import pod_problem
+from gnnserve_operator.decide.published import Published, is_of_lost_claim, read_result
+from gnnserve_operator.decide.verdict import Problem, Reason
+from gnnserve_operator.observed import Observed, ObservedJob
+
+
+class Stage(StrEnum):
+    PUBLISHED = "Published"
+    """Nothing to generate."""
+    SUSPENDED = "Suspended"
+    STARTING = "Starting"
+    """The Job is about to be created."""
+    RUNNING = "Running"
+    WAITING = "Waiting"
+    """For an object to go away, or for a result to be seen: look again soon."""
+    FAILED = "Failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    stage: Stage
+    message: str
+    apply: bool = False
+    """Whether the desired Job is to be applied, suspended if the spec is."""
+    delete: tuple[str, ...] = ()
+    """Names of Jobs."""
+    problem: Problem | None = None
+    """What is wrong with the Job or its pod."""
+
+
+@dataclass(frozen=True, slots=True)
+class WantedJob:
+    """What of the desired Job this decision needs."""
+
+    name: str
+    recipe: str
+    retries: int
+    deadline_seconds: int
+
+
+def decide_generation(
+    wanted: WantedJob, published: Published | None, service: str, spec: GNNServiceSpec, observed: Observed
+) -> Generation:
+    present = sorted((job for job in observed.jobs if not job.deleting), key=lambda job: (job.created_at, job.name))
+    if published is not None and published.result.recipe == wanted.recipe:
+        kept = [job for job in present if job.succeeded and job.recipe == wanted.recipe]
+        message = f"Revision {published.result.revision} is published."
+        return Generation(Stage.PUBLISHED, message, delete=_names(present, kept))
+    # The ConfigMap's second witness: as long as workers answer from its revision.
+    kept = [job for job in present if published is not None and job.name == published.job]
+    jobs = _Jobs(
+        present=present,
+        kept=kept,
+        candidates=[
+            job
+            for job in present
+            if (wanted.recipe == job.recipe or wanted.name == job.name) and not is_of_lost_claim(job, observed)
+        ],
+    )
+    if spec.suspend:
+        return _while_suspended(wanted, jobs)
+    exact = jobs.named(wanted.name)
+    if exact is not None and _is_over(exact):
+        return _after_the_end(wanted, exact, jobs, spec, observed)
+    return _under_way(wanted, jobs, service, spec, observed)
+
+
+@dataclass(frozen=True, slots=True)
+class _Jobs:
+    """Sorted by age."""
+
+    present: list[ObservedJob]
+    kept: list[ObservedJob]
+    """Whatever is decided."""
+    candidates: list[ObservedJob]
+    """That generate the wanted recipe, or did."""
+
+    def named(self, name: str) -> ObservedJob | None:
+        return next((job for job in self.candidates if job.name == name), None)
+
+    def all_but(self, *kept: ObservedJob | None) -> tuple[str, ...]:
+        """Names of those to delete."""
+        return _names(self.present, [*self.kept, *(job for job in kept if job is not None)])
+
+
+def _under_way(wanted: WantedJob, jobs: _Jobs, service: str, spec: GNNServiceSpec, observed: Observed) -> Generation:
+    exact = jobs.named(wanted.name)
+    ended = [job for job in jobs.candidates if job.succeeded and read_result(job, observed.pods).is_pending]
+    if ended:
+        message = f"The result of Job {ended[-1].name} is being read."
+        return Generation(Stage.WAITING, message, delete=jobs.all_but(*ended))
+    running = exact or next((job for job in jobs.candidates if not _is_over(job) and _computes(job, observed)), None)
+    if running is not None:
+        return Generation(
+            Stage.RUNNING,
+            _running_words(running, observed),
+            # Another's template cannot be changed, and its fields are better left alone than half known.
+            apply=running is exact,
+            delete=jobs.all_but(running),
+            problem=_problem_of(running, service, spec, observed),
+        )
+    if any(job.name == wanted.name for job in observed.jobs):
+        # On its way out, or of a claim that is lost.
+        message = f"Job {wanted.name} is made again once the old one is gone."
+        return Generation(Stage.WAITING, message, delete=jobs.all_but())
+    return Generation(Stage.STARTING, f"Job {wanted.name} trains and profiles.", apply=True, delete=jobs.all_but())
+
+
+def _while_suspended(wanted: WantedJob, jobs: _Jobs) -> Generation:
+    exact = jobs.named(wanted.name)
+    running = exact if exact is not None and not _is_over(exact) else None
+    ended = [job for job in jobs.candidates if job.succeeded or (job is exact and job.failed)]
+    # Suspending ends a Job's pods. With another template it would begin anew as another Job in any case.
+    return Generation(
+        Stage.SUSPENDED,
+        f"Job {running.name} is suspended." if running is not None else "No Job is started.",
+        apply=running is not None,
+        delete=jobs.all_but(running, *ended),
+    )
+
+
+def _after_the_end(
+    wanted: WantedJob, exact: ObservedJob, jobs: _Jobs, spec: GNNServiceSpec, observed: Observed
+) -> Generation:
+    """The Job with the very template that is wanted is over, and nothing is published."""
+    if exact.failed:
+        if (exact.retries, exact.deadline_seconds) == (wanted.retries, wanted.deadline_seconds):
+            problem = explain_failure(exact, observed.pods, spec)
+            return Generation(Stage.FAILED, problem.message, delete=jobs.all_but(exact), problem=problem)
+        message = f"Job {exact.name} failed and is made again, with the retries and deadline of the spec."
+        return Generation(Stage.WAITING, message, delete=jobs.all_but())
+    result = read_result(exact, observed.pods)
+    if result.is_pending:
+        return Generation(Stage.WAITING, f"The result of Job {exact.name} is being read.", delete=jobs.all_but(exact))
+    if result.unreadable is not None:
+        problem = Problem(
+            Reason.RESULT_UNREADABLE,
+            f"Job {exact.name} is done, but {result.unreadable}: its image and the operator are of different versions. "
+            f"Correct spec.image, or upgrade the operator; then delete the Job (`kubectl delete job {exact.name}`).",
+            needs_person=True,
+        )
+        return Generation(Stage.FAILED, problem.message, delete=jobs.all_but(exact), problem=problem)
+    message = (
+        f"Job {exact.name} is done and its pod gone; it is made again to tell the revision, without training anew."
+    )
+    return Generation(Stage.WAITING, message, delete=jobs.all_but())
+
+
+def _running_words(job: ObservedJob, observed: Observed) -> str:
+    failed = last_failure(job, observed.pods)
+    if not any(pod.job == job.name for pod in observed.pods):
+        return f"Job {job.name} starts its pod; if none comes, see `kubectl describe job {job.name}`."
+    words = f"Job {job.name} trains and profiles; follow it by `kubectl logs -f job/{job.name}`."
+    return words if failed is None else f"{words} An attempt failed and is repeated: {describe_attempt(failed)}."
+
+
+def _problem_of(job: ObservedJob, service: str, spec: GNNServiceSpec, observed: Observed) -> Problem | None:
+    """Of the attempt that is under way."""
+    own = [pod for pod in observed.pods if pod.job == job.name and pod.phase == "Pending" and not pod.deleting]
+    newest = max(own, key=lambda pod: (pod.created_at, pod.name), default=None)
+    problem = None if newest is None else pod_problem(newest, service, spec)
+    if problem is None:
+        return None
+    return Problem(problem.reason, f"Job {job.name} waits. {problem.message}", problem.needs_person)
+
+
+def _computes(job: ObservedJob, observed: Observed) -> bool:
+    """Whether there is training to lose; a pod that waits for its image or volume has none."""
+    return not job.suspended and any(p.job == job.name and p.running and not p.deleting for p in observed.pods)
+
+
+def _is_over(job: ObservedJob) -> bool:
+    return job.succeeded or job.failed
+
+
+def _names(present: list[ObservedJob], kept: list[ObservedJob]) -> tuple[str, ...]:
+    """Of those that are not kept."""
+    keep = {job.name for job in kept}
+    return tuple(job.name for job in present if job.name not in keep)

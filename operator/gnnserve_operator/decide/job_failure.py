@@ -1,0 +1,56 @@
+"""Why did a generation Job fail? From its pods' own words where there are any, else from the Job's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from gnnserve_api.gnnservice import GNNServiceSpec
+from gnnserve_api.pods import PodExit
+from gnnserve_operator.decide.pod_problem import exit_words, is_out_of_memory, memory_words
+from gnnserve_operator.decide.verdict import Problem, Reason, sentence
+from gnnserve_operator.observed import ObservedJob, ObservedPod
+
+DEADLINE_EXCEEDED = "DeadlineExceeded"
+
+
+def explain_failure(job: ObservedJob, pods: Iterable[ObservedPod], spec: GNNServiceSpec) -> Problem:
+    last = last_failure(job, pods)
+    attempts = [f"the last attempt (pod {last.name}) {_why(last)}"] if last is not None else []
+    if job.failure_reason == DEADLINE_EXCEEDED:
+        limit = f"it was not done within {job.deadline_seconds or spec.generation.deadline_seconds} s"
+        words = [f"{limit} (spec.generation.deadlineSeconds)", *attempts]
+    elif last is not None:
+        words = attempts
+    else:
+        words = [f"{job.failure_reason or 'no reason given'}: {sentence(job.failure_message) or 'its pods are gone'}"]
+    bad_input = last is not None and last.terminated is not None and last.terminated.exit_code == PodExit.BAD_INPUT
+    again = (
+        f"Correct the spec; or, if what it names was at fault and is mended, delete the Job (`kubectl delete job "
+        f"{job.name}`) to try again."
+        if bad_input
+        else f"Change the spec, or delete the Job (`kubectl delete job {job.name}`) to try again."
+    )
+    return Problem(Reason.GENERATION_FAILED, f"Job {job.name} failed: {'; '.join(words)}. {again}", needs_person=True)
+
+
+def last_failure(job: ObservedJob, pods: Iterable[ObservedPod]) -> ObservedPod | None:
+    """The newest attempt that ended badly."""
+    ended = [
+        pod
+        for pod in pods
+        if pod.job == job.name and (pod.phase == "Failed" or (pod.terminated and pod.terminated.exit_code != 0))
+    ]
+    return max(ended, key=lambda pod: (pod.created_at, pod.name), default=None)
+
+
+def describe_attempt(pod: ObservedPod) -> str:
+    return f"pod {pod.name} {_why(pod)}"
+
+
+def _why(pod: ObservedPod) -> str:
+    end = pod.terminated
+    if end is None:
+        return f"was ended by its node ({pod.pod_reason or 'no reason given'}): {sentence(pod.pod_message)}"
+    if is_out_of_memory(end):
+        return memory_words(pod, "spec.generation")
+    return f"ended {exit_words(end)}"

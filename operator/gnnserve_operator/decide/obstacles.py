@@ -1,0 +1,58 @@
+"""Which children cannot be applied, because their name is taken or the API server refuses them?
+
+A child that builds on one of somebody else's is not applied either: a worker must not mount a foreign claim.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from gnnserve_operator.decide.verdict import Problem, Reason, sentence
+from gnnserve_operator.observed import Conflict, ObjectRef, Observed, Rejection
+
+_BUILT_ON = {
+    "RoleBinding": ("Role", "ServiceAccount"),
+    "Deployment": ("ServiceAccount", "ConfigMap", "PersistentVolumeClaim"),
+    "Job": ("PersistentVolumeClaim",),
+}
+
+
+def decide_appliable(refs: Iterable[ObjectRef], conflicts: Iterable[Conflict]) -> frozenset[ObjectRef]:
+    """Those that are not taken, and build on nothing that is."""
+    taken = {conflict.ref for conflict in conflicts}
+    all_refs = list(refs)
+    taken_kinds = {ref.kind for ref in all_refs if ref in taken}
+    return frozenset(
+        ref for ref in all_refs if ref not in taken and not taken_kinds.intersection(_BUILT_ON.get(ref.kind, ()))
+    )
+
+
+def decide_obstacle(refs: Iterable[ObjectRef], service: str, observed: Observed) -> Problem | None:
+    """The first in the order of the children."""
+    conflicts = {conflict.ref: conflict for conflict in observed.conflicts}
+    rejections = {rejection.ref: rejection for rejection in observed.rejections}
+    wanted = list(refs)
+    taken = next((conflicts[ref] for ref in wanted if ref in conflicts), None)
+    if taken is not None:
+        return _taken(taken, service)
+    refused = next((rejections[ref] for ref in wanted if ref in rejections), None)
+    return None if refused is None else _refused(refused)
+
+
+def _taken(conflict: Conflict, service: str) -> Problem:
+    owner = f"belongs to {conflict.owner}" if conflict.owner else "belongs to nobody"
+    return Problem(
+        Reason.NAME_TAKEN,
+        f"{conflict.ref} exists already and {owner}, so it is left alone. Delete or rename it, or give GNNService "
+        f"{service} another name.",
+        needs_person=True,
+    )
+
+
+def _refused(rejection: Rejection) -> Problem:
+    return Problem(
+        Reason.CHILD_REFUSED,
+        f"The API server refuses {rejection.ref}: {sentence(rejection.message)}. Change what it names in the spec, or "
+        "what forbids it.",
+        needs_person=True,
+    )

@@ -1,0 +1,222 @@
+"""Why does a pod not run? A table from what scheduler and kubelet write to what a person can do about it.
+
+Their messages are as of Kubernetes 1.36. What changes with every attempt (counts, delays) is left out of ours: the
+message becomes part of the status, and the status must not change while nothing does.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from gnnserve_api.gnnservice import GNNServiceSpec
+from gnnserve_operator.decide.verdict import Problem, Reason, sentence
+from gnnserve_operator.desired.names import repository_claim_name
+from gnnserve_operator.observed import ObservedPod, Termination
+
+_CLAIM_MISSING = re.compile(r'persistentvolumeclaim "([^"]+)" (not found|is being deleted)')
+_CLAIM_LOST = re.compile(r'persistentvolumeclaim "([^"]+)" bound to non-existent persistentvolume "([^"]+)"')
+_CLAIM_PENDING = re.compile(
+    r"unbound immediate PersistentVolumeClaims|find available persistent volumes to bind"
+    r"|waiting for (a )?volume to be created|Waiting for volume"
+)
+_EXTENDED_RESOURCE = re.compile(r"Insufficient ([a-z0-9.-]+/[A-Za-z0-9._-]*[A-Za-z0-9_-])")
+_PREEMPTION = re.compile(r"[.,]?\s*(no new claims to deallocate[.,]?\s*)?preemption: .*$", re.DOTALL)
+"""The scheduler's own remark on what would not help either."""
+_PREFILTER = re.compile(r"\. not found$")
+"""What the scheduler adds where no node was looked at."""
+_LOCAL_ADDRESS = re.compile(r"[0-9a-f.:\[\]]+:[0-9]+->")
+"""Another one at every attempt to reach a registry."""
+_BACK_OFF = re.compile(r'^Back-off pulling image "[^"]*"(: )?')
+_IMAGE_REASONS = frozenset(
+    {
+        "ErrImagePull",
+        "ImagePullBackOff",
+        "ErrImageNeverPull",
+        "InvalidImageName",
+        "ImageInspectError",
+        "RegistryUnavailable",
+        "SignatureValidationFailed",
+    }
+)
+_CONFIG_REASONS = frozenset({"CreateContainerConfigError", "CreateContainerError"})
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    pod: ObservedPod
+    service: str
+    spec: GNNServiceSpec
+
+    @property
+    def section(self) -> str:
+        return "spec.worker" if self.pod.is_worker else "spec.generation"
+
+    def field_of_claim(self, claim: str) -> str:
+        """Which field of the spec names a claim."""
+        fields = []
+        if self.spec.graph.volume is not None and self.spec.graph.volume.claim_name == claim:
+            fields.append("spec.graph.volume.claimName")
+        if self.spec.repository.claim_name == claim:
+            fields.append("spec.repository.claimName")
+        if self.spec.repository.claim_name is None and claim == repository_claim_name(self.service):
+            return "the claim that the operator makes"
+        return f"named by {' and '.join(fields)}" if fields else "named by the operator's settings"
+
+
+def pod_problem(pod: ObservedPod, service: str, spec: GNNServiceSpec) -> Problem | None:
+    """None: nothing is wrong, or nothing is known to be."""
+    if pod.deleting or pod.ready or pod.phase in {"Succeeded", "Failed"}:
+        return None
+    case = _Case(pod, service, spec)
+    return next((problem for question in _QUESTIONS if (problem := question(case)) is not None), None)
+
+
+def _unschedulable(case: _Case) -> Problem | None:
+    message, pod = case.pod.unschedulable, case.pod.name
+    if message is None:
+        return None
+    if missing := _CLAIM_MISSING.search(message):
+        claim, what = missing.groups()
+        state = "does not exist" if what == "not found" else "is being deleted"
+        is_ours = case.spec.repository.claim_name is None and claim == repository_claim_name(case.service)
+        if not is_ours:
+            advice = "Create it in this namespace, or name another"
+        elif what == "not found":
+            advice = "It is made within seconds"
+        else:
+            advice = (
+                "It goes when no pod uses it and is made anew, empty: set spec.suspend to true until it is gone; the "
+                "variants are generated again"
+            )
+        return Problem(
+            Reason.VOLUME_CLAIM_MISSING,
+            f"Pod {pod} waits: PersistentVolumeClaim {claim} ({case.field_of_claim(claim)}) {state}. {advice}.",
+            needs_person=not is_ours or what != "not found",
+        )
+    if lost := _CLAIM_LOST.search(message):
+        claim, volume = lost.groups()
+        return Problem(
+            Reason.VOLUME_CLAIM_MISSING,
+            f"Pod {pod} waits: PersistentVolumeClaim {claim} ({case.field_of_claim(claim)}) is bound to "
+            f"PersistentVolume {volume}, which does not exist. Restore the volume, or name another claim.",
+            needs_person=True,
+        )
+    # Nodes may lack several things; a missing GPU is the one that no waiting brings.
+    if extended := _EXTENDED_RESOURCE.search(message):
+        return _no_gpu(case, extended[1])
+    if _CLAIM_PENDING.search(message):
+        return Problem(
+            Reason.VOLUME_CLAIM_PENDING,
+            f"Pod {pod} waits for a volume: {_scheduler_words(message)}. If it lasts, see `kubectl describe pvc`: "
+            "the cluster may have no default StorageClass (name one in spec.repository.claim.storageClassName) or no "
+            "volume of that size.",
+            needs_person=False,
+        )
+    return Problem(
+        Reason.UNSCHEDULABLE,
+        f"Pod {pod} finds no node: {_scheduler_words(message)}. If it lasts, lower {case.section}.resources, correct "
+        f"{case.section}.nodeSelector or tolerations, or add nodes.",
+        needs_person=False,
+    )
+
+
+def _no_gpu(case: _Case, resource: str) -> Problem:
+    gpu = case.spec.generation.gpu
+    if not case.pod.is_worker and gpu is not None and gpu.resource_name == resource:
+        count, field = str(gpu.count), "spec.generation.gpu"
+    else:
+        settings = case.spec.worker if case.pod.is_worker else case.spec.generation
+        count = str(settings.resources.limits.get(resource, settings.resources.requests.get(resource, 1)))
+        field = f"{case.section}.resources"
+    return Problem(
+        Reason.GPU_UNAVAILABLE,
+        f"Pod {case.pod.name} finds no node with {count} × {resource} free ({field}). Add such a node or its device "
+        f"plugin, free one, or correct {field}.",
+        needs_person=True,
+    )
+
+
+def _no_image(case: _Case) -> Problem | None:
+    waiting = case.pod.waiting
+    if waiting is None or waiting.reason not in _IMAGE_REASONS:
+        return None
+    # kubelet alternates between the error and a back-off that repeats it; ours stays the same.
+    words = sentence(_LOCAL_ADDRESS.sub("", _BACK_OFF.sub("", waiting.message)).removeprefix("ErrImagePull: "))
+    secrets = case.spec.image_pull_secrets
+    with_secrets = f"with imagePullSecrets {', '.join(secrets)}" if secrets else "without imagePullSecrets"
+    field = "spec.image" if case.spec.image else "the operator's image (the chart's values; spec.image is not set)"
+    return Problem(
+        Reason.IMAGE_UNAVAILABLE,
+        f"Pod {case.pod.name} has no image: {case.pod.image} cannot be had {with_secrets}"
+        + (f": {words}" if words else "")
+        + f". Correct {field}, or "
+        + (
+            "see that these secrets exist in this namespace and fit."
+            if secrets
+            else "name a secret in spec.imagePullSecrets."
+        ),
+        needs_person=True,
+    )
+
+
+def _no_config(case: _Case) -> Problem | None:
+    waiting = case.pod.waiting
+    if waiting is None or waiting.reason not in _CONFIG_REASONS:
+        return None
+    return Problem(
+        Reason.CONTAINER_CONFIG_INVALID,
+        f"Pod {case.pod.name} cannot create its container: {sentence(waiting.message)}. Create what is missing, or "
+        "correct the operator's extra environment and volumes (the chart's values).",
+        needs_person=True,
+    )
+
+
+def _ended(case: _Case) -> Problem | None:
+    """Of a worker, whether it ended just now or is starting again after it did."""
+    pod = case.pod
+    end = pod.terminated or pod.last_terminated
+    if end is None or not pod.is_worker:
+        return None
+    if is_out_of_memory(end):
+        return Problem(Reason.OUT_OF_MEMORY, f"Pod {pod.name} {memory_words(pod, case.section)}.", needs_person=False)
+    return Problem(
+        Reason.WORKER_CRASHING,
+        f"Pod {pod.name} ended {exit_words(end)}. Kubernetes starts it again; see `kubectl logs {pod.name} "
+        "--previous`.",
+        needs_person=False,
+    )
+
+
+_QUESTIONS: tuple[Callable[[_Case], Problem | None], ...] = (_unschedulable, _no_image, _no_config, _ended)
+"""In a fixed order, so that the same pod always gets the same explanation."""
+
+
+def is_out_of_memory(end: Termination) -> bool:
+    return end.reason == "OOMKilled"
+
+
+def memory_words(pod: ObservedPod, section: str) -> str:
+    limit = f"its limit of {pod.memory_limit}" if pod.memory_limit else "what its node has"
+    return f"was killed because it needed more memory than {limit}: raise {section}.resources.limits.memory"
+
+
+_EXIT_WORDS: Mapping[int, str] = {
+    2: "bad input",
+    3: "the repository",
+    4: "something is missing that may come back",
+    137: "killed",
+    143: "stopped",
+}
+
+
+def exit_words(end: Termination) -> str:
+    """`with exit code 3 (the repository): …`."""
+    what = _EXIT_WORDS.get(end.exit_code)
+    code = f"with exit code {end.exit_code}" + (f" ({what})" if what else "")
+    return f"{code}: {sentence(end.message)}" if end.message else f"{code} and left no message"
+
+
+def _scheduler_words(message: str) -> str:
+    return sentence(_PREFILTER.sub("", _PREEMPTION.sub("", message).strip())) or "the scheduler does not say why"

@@ -1,0 +1,82 @@
+"""Which revision is published? Asked of the children, whose word is the only memory there is.
+
+A Job's pod leaves the result in its termination message; the routing ConfigMap keeps it when Job and pod are gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import msgspec
+
+from gnnserve_api.generation import GenerationResult, decode_result
+from gnnserve_operator.decide.verdict import sentence
+from gnnserve_operator.observed import Observed, ObservedJob, ObservedPod
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    result: GenerationResult
+    job: str | None = None
+    """The Job whose result it is; None: the ConfigMap tells."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobResult:
+    """What a succeeded Job left. None of the three: its pod is gone."""
+
+    result: GenerationResult | None = None
+    unreadable: str | None = None
+    """Why its message is no result."""
+    is_pending: bool = False
+    """Its pod has not been seen to end yet."""
+
+
+def decide_published(recipe: str, observed: Observed) -> Published | None:
+    """The wanted recipe's if there is one; else that which workers answer from now."""
+    from_jobs = [
+        Published(result, job.name)
+        for job in sorted(observed.jobs, key=lambda job: (job.created_at, job.name), reverse=True)
+        if job.succeeded
+        and not is_of_lost_claim(job, observed)
+        and (result := read_result(job, observed.pods).result) is not None
+    ]
+    wanted = next((published for published in from_jobs if published.result.recipe == recipe), None)
+    if wanted is not None:
+        return wanted
+    routing, claim = observed.routing, observed.claim
+    if routing is not None and claim is not None and routing.claim_uid not in {"", claim.uid}:
+        routing = None
+    # An edited table is None: what somebody wrote there by hand was never published.
+    if routing is not None and routing.table is not None and routing.result is not None:
+        table, result = routing.table, routing.result
+        if (table.revision, table.recipe) == (result.revision, result.recipe):
+            job = next((published.job for published in from_jobs if published.result == result), None)
+            return Published(result, job)
+    return from_jobs[0] if from_jobs else None
+
+
+def is_of_lost_claim(job: ObservedJob, observed: Observed) -> bool:
+    """Whether what it generated went with the claim that it lay in: somebody deleted that, and it was made anew."""
+    return observed.claim is not None and job.created_at < observed.claim.created_at
+
+
+def read_result(job: ObservedJob, pods: Iterable[ObservedPod]) -> JobResult:
+    own = [pod for pod in pods if pod.job == job.name]
+    ended = [pod for pod in own if pod.terminated is not None and pod.terminated.exit_code == 0]
+    if not ended:
+        # Jobs and pods are seen by two watches: the Job's success may be seen first.
+        return JobResult(is_pending=any(pod.terminated is None and not pod.deleting for pod in own))
+    pod = max(ended, key=lambda pod: (pod.created_at, pod.name))
+    message = pod.terminated.message if pod.terminated is not None else ""
+    try:
+        result = decode_result(message)
+    except msgspec.DecodeError as error:
+        return JobResult(unreadable=f"pod {pod.name} left no result that this operator understands ({error})")
+    # A Job without its label was edited by hand; what it published is published all the same.
+    if job.recipe and result.recipe != job.recipe:
+        return JobResult(
+            unreadable=f"pod {pod.name} generated recipe {sentence(result.recipe)!r}, not {job.recipe!r} as asked"
+        )
+    return JobResult(result=result)

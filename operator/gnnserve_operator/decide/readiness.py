@@ -1,0 +1,146 @@
+"""What is the state of the whole? The five conditions, from the answers to the other questions.
+
+The first reason that applies is the one that is told, in a fixed order: what was asked for, what stands in the way,
+what is generated, the workers, what they answer. Ready is true only at the very end of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gnnserve_api.gnnservice import GNNServiceSpec
+from gnnserve_api.routing import RoutingTable
+from gnnserve_api.status import ConditionType
+from gnnserve_operator.decide.answers import decide_answers
+from gnnserve_operator.decide.generation import Generation, Stage
+from gnnserve_operator.decide.published import Published
+from gnnserve_operator.decide.verdict import Problem, Reason, Verdict
+from gnnserve_operator.decide.workers import Workers
+from gnnserve_operator.observed import Observed
+
+Conditions = dict[ConditionType, Verdict]
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """What was decided so far."""
+
+    service: str
+    """Its name."""
+    spec: GNNServiceSpec
+    observed: Observed
+    published: Published | None
+    declared: RoutingTable | None
+    """What workers are told; None: nothing yet."""
+    generation: Generation
+    workers: Workers
+    obstacle: Problem | None
+
+
+def decide_conditions(situation: Situation) -> Conditions:
+    ready = _decide_ready(situation)
+    stalled = _decide_stalled(situation)
+    is_reconciling = not ready.holds and stalled is None and not _is_at_rest(situation)
+    still = Verdict(False, Reason.SETTLED, "Nothing is under way.")
+    if stalled is not None:
+        still = Verdict(False, stalled.reason, "Nothing goes on until somebody acts; see Stalled.")
+    quiet = Reason.PROGRESSING if is_reconciling else Reason.SETTLED
+    return {
+        ConditionType.READY: ready,
+        ConditionType.RECONCILING: Verdict(True, ready.reason, ready.message) if is_reconciling else still,
+        ConditionType.STALLED: Verdict(True, stalled.reason, stalled.message)
+        if stalled is not None
+        else Verdict(False, quiet, "Nobody needs to act."),
+        ConditionType.VARIANTS_GENERATED: _decide_generated(situation),
+        ConditionType.WORKERS_AVAILABLE: situation.workers.verdict,
+    }
+
+
+def refuse(problem: str) -> Conditions:
+    """For a spec that cannot be read."""
+    message = f"The spec cannot be read: {problem}. Correct it; until then everything stays as it is."
+    no = Verdict(False, Reason.INVALID_SPEC, message)
+    return {
+        ConditionType.READY: no,
+        ConditionType.RECONCILING: Verdict(
+            False, Reason.INVALID_SPEC, "Nothing goes on until somebody acts; see Stalled."
+        ),
+        ConditionType.STALLED: Verdict(True, Reason.INVALID_SPEC, message),
+        ConditionType.VARIANTS_GENERATED: no,
+        ConditionType.WORKERS_AVAILABLE: no,
+    }
+
+
+def _decide_ready(situation: Situation) -> Verdict:  # noqa: PLR0911 - a ladder, one rung a reason
+    generation, workers = situation.generation, situation.workers
+    if situation.spec.suspend:
+        return Verdict(
+            False,
+            Reason.SUSPENDED,
+            "spec.suspend is true: the endpoint does not answer. The data is kept; set it to false to go on.",
+        )
+    if situation.obstacle is not None:
+        return situation.obstacle.to_verdict()
+    if generation.stage != Stage.PUBLISHED or situation.declared is None:
+        generated = _decide_generated(situation)
+        return Verdict(False, generated.reason, generated.message + _words_of_old(situation))
+    if workers.wanted == 0:
+        return Verdict(
+            False,
+            Reason.SCALED_TO_ZERO,
+            "spec.worker.replicas is 0: the endpoint does not answer. Raise it to serve.",
+        )
+    if not workers.verdict.holds:
+        return workers.verdict
+    if workers.problem is not None:
+        return workers.problem.to_verdict()
+    if not workers.is_rolled_out:
+        return Verdict(False, Reason.ROLLING_OUT, "Worker pods are being replaced one by one; the old ones answer.")
+    answers = decide_answers(situation.service, situation.declared, workers.ready, situation.observed)
+    if answers is not None:
+        return answers.to_verdict()
+    count = f"{len(workers.ready)} worker{'s' if len(workers.ready) != 1 else ''}"
+    return Verdict(
+        True, Reason.SERVING, f"{count} and the endpoint answer from revision {situation.declared.revision}."
+    )
+
+
+def _decide_generated(situation: Situation) -> Verdict:
+    generation, published = situation.generation, situation.published
+    match generation.stage:
+        case Stage.PUBLISHED:
+            variants = " ".join(variant.name for variant in published.result.variants) if published else ""
+            return Verdict(True, Reason.PUBLISHED, f"{generation.message.rstrip('.')}, with variants {variants}.")
+        case Stage.SUSPENDED:
+            return Verdict(False, Reason.SUSPENDED, f"spec.suspend is true. {generation.message}")
+        case _ if generation.problem is not None:
+            return generation.problem.to_verdict()
+        case _ if situation.obstacle is not None:
+            return situation.obstacle.to_verdict()
+        case _:
+            return Verdict(False, Reason.GENERATING, generation.message)
+
+
+def _decide_stalled(situation: Situation) -> Problem | None:
+    """The first that waiting does not mend."""
+    if situation.spec.suspend:
+        # Nothing is to go on.
+        return None
+    problems = (situation.obstacle, situation.generation.problem, situation.workers.problem)
+    return next((problem for problem in problems if problem is not None and problem.needs_person), None)
+
+
+def _is_at_rest(situation: Situation) -> bool:
+    """As much is done as was asked for, although nothing is served."""
+    if situation.spec.suspend:
+        jobs = (job for job in situation.observed.jobs if not (job.succeeded or job.failed or job.suspended))
+        return situation.workers.existing == 0 and not any(True for _ in jobs)
+    is_done = situation.workers.wanted == 0 and situation.workers.existing == 0
+    return is_done and situation.generation.stage == Stage.PUBLISHED
+
+
+def _words_of_old(situation: Situation) -> str:
+    """While another recipe is generated."""
+    if situation.declared is None or not situation.workers.ready:
+        return ""
+    return f" Until then revision {situation.declared.revision} keeps answering."

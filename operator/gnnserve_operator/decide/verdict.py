@@ -1,0 +1,103 @@
+"""How decisions answer: a reason for machines, a sentence for people, and whether somebody has to act."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Reason(StrEnum):
+    """Of conditions and events. Each is one state, so that a script may wait for it."""
+
+    # All is well.
+    SERVING = "Serving"
+    """Every worker answers as declared, and so does the endpoint."""
+    PUBLISHED = "Published"
+    """The revision of this spec is there."""
+    WORKERS_READY = "WorkersReady"
+    """As many as asked for."""
+    SETTLED = "Settled"
+    """Nothing is under way."""
+    PROGRESSING = "Progressing"
+    """Nobody needs to act."""
+
+    # As asked for.
+    SUSPENDED = "Suspended"
+    """Set spec.suspend to false to go on."""
+    SCALED_TO_ZERO = "ScaledToZero"
+    """Raise spec.worker.replicas to serve."""
+
+    # Under way.
+    GENERATING = "Generating"
+    """Wait for the Job."""
+    WAITING_FOR_REVISION = "WaitingForRevision"
+    """Workers start with the first revision."""
+    WORKERS_STARTING = "WorkersStarting"
+    """Wait for the pods."""
+    ROLLING_OUT = "RollingOut"
+    """Wait: pods are being replaced one by one."""
+    REVISION_SWITCHING = "RevisionSwitching"
+    """Wait: workers are loading what was declared."""
+    ENDPOINT_UNREACHABLE = "EndpointUnreachable"
+    """Wait; if it lasts, look at kube-proxy, DNS and network policies."""
+    VOLUME_CLAIM_PENDING = "VolumeClaimPending"
+    """Wait for the volume; if it lasts, look at the claim's events."""
+    UNSCHEDULABLE = "Unschedulable"
+    """Wait for a node; if it lasts, ask for less or add nodes."""
+    WORKER_CRASHING = "WorkerCrashing"
+    """Read the message; Kubernetes restarts the pod with growing delays."""
+    OUT_OF_MEMORY = "OutOfMemory"
+    """Raise the memory limit."""
+    REVISION_NOT_LOADED = "RevisionNotLoaded"
+    """Look at the repository; workers try again by themselves."""
+
+    # Somebody must act.
+    GENERATION_FAILED = "GenerationFailed"
+    """Change the spec, or delete the Job."""
+    RESULT_UNREADABLE = "ResultUnreadable"
+    """Give the operator and spec.image the same version."""
+    NAME_TAKEN = "NameTaken"
+    """Delete or rename the object, or the GNNService."""
+    CHILD_REFUSED = "ChildRefused"
+    """Change what the API server's message names."""
+    INVALID_SPEC = "InvalidSpec"
+    """Change the field that the message names."""
+    VOLUME_CLAIM_MISSING = "VolumeClaimMissing"
+    """Create the claim, or name another."""
+    GPU_UNAVAILABLE = "GpuUnavailable"
+    """Add a node with that resource, or name another."""
+    IMAGE_UNAVAILABLE = "ImageUnavailable"
+    """Correct the image or its pull secrets."""
+    CONTAINER_CONFIG_INVALID = "ContainerConfigInvalid"
+    """Create the Secret or ConfigMap that the message names."""
+    PODS_FORBIDDEN = "PodsForbidden"
+    """Raise the quota, or relax the namespace's policy."""
+    WORKERS_NOT_STARTING = "WorkersNotStarting"
+    """Read the pods' events and logs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether a condition holds, and why."""
+
+    holds: bool
+    reason: Reason
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Why something does not go on."""
+
+    reason: Reason
+    message: str
+    needs_person: bool
+    """Whether waiting is of no use."""
+
+    def to_verdict(self) -> Verdict:
+        return Verdict(False, self.reason, self.message)
+
+
+def sentence(text: str) -> str:
+    """Somebody else's words on one line, without the full stop, so that ours can go on after them."""
+    return " ".join(text.split()).rstrip(".;, ")

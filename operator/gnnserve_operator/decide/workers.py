@@ -1,0 +1,124 @@
+"""Are there as many ready workers as asked for, and if not, what keeps them?
+
+Whether they answer with the declared revision is another question (`answers.py`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from gnnserve_api.gnnservice import GNNServiceSpec
+from gnnserve_operator.decide.answers import repair_words
+from gnnserve_operator.decide.pod_problem import pod_problem
+from gnnserve_operator.decide.verdict import Problem, Reason, Verdict, sentence
+from gnnserve_operator.desired.deployment import wanted_replicas
+from gnnserve_operator.observed import Observed, ObservedPod
+
+_CANNOT_LOAD = "cannot be loaded"
+"""In a worker's words when a revision does not load; while it loads, they are others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Workers:
+    wanted: int
+    existing: int
+    ready: tuple[ObservedPod, ...]
+    """Sorted by name."""
+    is_rolled_out: bool
+    """Every pod is of the template that is wanted now."""
+    verdict: Verdict
+    problem: Problem | None = None
+    """What keeps a pod from being ready."""
+
+
+def decide_workers(
+    service: str, spec: GNNServiceSpec, template_digest: str, has_revision: bool, observed: Observed
+) -> Workers:
+    wanted = wanted_replicas(spec)
+    # Pods that have ended on their own stay until they are collected.
+    live = [p for p in observed.pods if p.is_worker and not p.deleting and p.phase not in {"Failed", "Succeeded"}]
+    live.sort(key=lambda pod: pod.name)
+    ready = tuple(pod for pod in live if pod.ready)
+    deployment = observed.deployment
+    is_rolled_out = (
+        deployment is not None
+        and not deployment.deleting
+        and deployment.template_digest == template_digest
+        and deployment.rolled_out
+    )
+    problem = None
+    if wanted > 0 and not (is_rolled_out and len(ready) >= wanted):
+        problem = _find_problem(service, spec, live, observed)
+    return Workers(
+        wanted=wanted,
+        existing=len(live),
+        ready=ready,
+        is_rolled_out=is_rolled_out,
+        verdict=_verdict(spec, wanted, len(ready), has_revision or deployment is not None, live, problem, observed),
+        problem=problem,
+    )
+
+
+def _find_problem(service: str, spec: GNNServiceSpec, live: list[ObservedPod], observed: Observed) -> Problem | None:
+    deployment = observed.deployment
+    found = [problem for pod in live if (problem := pod_problem(pod, service, spec)) is not None]
+    if deployment is not None and deployment.replica_failure is not None:
+        found.append(
+            Problem(
+                Reason.PODS_FORBIDDEN,
+                f"Worker pods cannot be created: {sentence(deployment.replica_failure)}. Raise the quota or relax the "
+                "namespace's policy, or ask for less in spec.worker.",
+                needs_person=True,
+            )
+        )
+    said = _words_of_starting(live, observed)
+    if said is not None and _CANNOT_LOAD in said:
+        found.append(Problem(Reason.REVISION_NOT_LOADED, f"Worker {said}. {repair_words(service)}", needs_person=False))
+    # What nobody mends by waiting is told first; then by pod, so that it stays the same.
+    problem = min(found, key=lambda problem: not problem.needs_person, default=None)
+    if deployment is None or not deployment.progress_stopped:
+        return problem
+    if problem is not None:
+        return replace(problem, needs_person=True)
+    words = f"They say: {said}." if said is not None else "Their events and logs say why."
+    return Problem(
+        Reason.WORKERS_NOT_STARTING,
+        f"Worker pods have not become ready for a long time. {words}",
+        needs_person=True,
+    )
+
+
+def _verdict(
+    spec: GNNServiceSpec,
+    wanted: int,
+    ready: int,
+    has_deployment: bool,
+    live: list[ObservedPod],
+    problem: Problem | None,
+    observed: Observed,
+) -> Verdict:
+    if spec.suspend:
+        left = f"{len(live)} are still ending" if live else "none runs"
+        return Verdict(False, Reason.SUSPENDED, f"spec.suspend is true: no worker is wanted, {left}.")
+    if wanted == 0:
+        left = f"{len(live)} are still ending" if live else "none runs"
+        return Verdict(False, Reason.SCALED_TO_ZERO, f"spec.worker.replicas is 0: no worker is wanted, {left}.")
+    if ready >= wanted:
+        return Verdict(True, Reason.WORKERS_READY, f"{ready} of {wanted} workers are ready.")
+    if not has_deployment:
+        return Verdict(False, Reason.WAITING_FOR_REVISION, "Workers start with the first published revision.")
+    if problem is not None:
+        return Verdict(False, problem.reason, f"{ready} of {wanted} workers are ready. {problem.message}")
+    said = _words_of_starting(live, observed)
+    words = f" Worker {said}." if said else ""
+    return Verdict(False, Reason.WORKERS_STARTING, f"{ready} of {wanted} workers are ready.{words}")
+
+
+def _words_of_starting(live: list[ObservedPod], observed: Observed) -> str | None:
+    """What the first worker that runs and is not ready says of itself."""
+    problems = {answer.pod: answer.problem for answer in observed.answers if answer.route is None}
+    for pod in live:
+        problem = problems.get(pod.name)
+        if pod.running and not pod.ready and problem:
+            return f"{pod.name}: {sentence(problem)}"
+    return None

@@ -1,0 +1,131 @@
+"""The workers.
+
+Their pod template depends on nothing that workers learn while they run: a new revision, objective, batching or
+number of replicas never restarts a pod.
+"""
+
+from __future__ import annotations
+
+from gnnserve_api import pods
+from gnnserve_api.gnnservice import GNNServiceSpec
+from gnnserve_operator.desired.labels import TEMPLATE_ANNOTATION, Component, labels_for, selector_for
+from gnnserve_operator.desired.metadata import Manifest, Parent, child_metadata, digest_of
+from gnnserve_operator.desired.names import routing_name, worker_name
+from gnnserve_operator.desired.pod import (
+    REPOSITORY_VOLUME,
+    ROUTING_VOLUME,
+    build_container,
+    build_pod_spec,
+    build_resources,
+    claim_volume,
+    repository_claim_of,
+)
+from gnnserve_operator.settings import Settings
+
+WORKER_CONTAINER = "worker"
+_STARTUP_ATTEMPTS = 150
+"""With the period of 2 s: five minutes until the HTTP server must be up, for images that load slowly from a network."""
+_PROGRESS_DEADLINE_S = 900
+"""Without progress for so long a rollout is called stalled; a large revision takes minutes to verify."""
+
+
+def wanted_replicas(spec: GNNServiceSpec) -> int:
+    return 0 if spec.suspend else spec.worker.replicas
+
+
+def build_deployment(parent: Parent, spec: GNNServiceSpec, settings: Settings) -> Manifest:
+    template = build_worker_template(parent, spec, settings)
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": child_metadata(
+            parent,
+            worker_name(parent.name),
+            Component.WORKER,
+            annotations={TEMPLATE_ANNOTATION: digest_of(template)},
+        ),
+        "spec": {
+            "replicas": wanted_replicas(spec),
+            "selector": {"matchLabels": selector_for(parent.name, Component.WORKER)},
+            # An old worker answers until its successor does.
+            "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
+            "revisionHistoryLimit": 3,
+            "progressDeadlineSeconds": _PROGRESS_DEADLINE_S,
+            "template": template,
+        },
+    }
+
+
+def build_worker_template(parent: Parent, spec: GNNServiceSpec, settings: Settings) -> Manifest:
+    container = build_container(
+        WORKER_CONTAINER,
+        pods.SERVE_COMMAND,
+        spec,
+        settings,
+        env={
+            pods.SERVICE_VARIABLE: parent.name,
+            pods.NAMESPACE_VARIABLE: parent.namespace,
+            pods.ROUTING_VARIABLE: routing_name(parent.name),
+            pods.REPOSITORY_VARIABLE: pods.REPOSITORY_PATH,
+            pods.LAME_DUCK_VARIABLE: str(pods.LAME_DUCK_S),
+        },
+        mounts=[
+            {"name": REPOSITORY_VOLUME, "mountPath": pods.REPOSITORY_PATH, "readOnly": True},
+            {"name": ROUTING_VOLUME, "mountPath": pods.ROUTING_PATH, "readOnly": True},
+        ],
+        resources=build_resources(spec.worker),
+    )
+    container |= {
+        "ports": [{"name": "http", "containerPort": pods.HTTP_PORT, "protocol": "TCP"}],
+        "startupProbe": _probe("/healthz", period_s=2, timeout_s=2, failures=_STARTUP_ATTEMPTS),
+        "readinessProbe": _probe("/readyz", period_s=1, timeout_s=2, failures=3),
+        # Slow on purpose: a busy worker is late, and to restart it would only make the others later.
+        "livenessProbe": _probe("/healthz", period_s=10, timeout_s=5, failures=6),
+        "lifecycle": {"preStop": {"sleep": {"seconds": pods.PRE_STOP_S}}},
+    }
+    pod = build_pod_spec(
+        spec,
+        spec.worker,
+        settings,
+        container=container,
+        volumes=[
+            claim_volume(REPOSITORY_VOLUME, repository_claim_of(parent.name, spec)),
+            # Optional, so that a pod starts and says what is missing instead of waiting for its volume.
+            {"name": ROUTING_VOLUME, "configMap": {"name": routing_name(parent.name), "optional": True}},
+        ],
+    )
+    pod |= {
+        "serviceAccountName": worker_name(parent.name),
+        "automountServiceAccountToken": True,
+        "terminationGracePeriodSeconds": pods.TERMINATION_GRACE_S,
+        "topologySpreadConstraints": [
+            {
+                "maxSkew": 1,
+                "topologyKey": "kubernetes.io/hostname",
+                "whenUnsatisfiable": "ScheduleAnyway",
+                "labelSelector": {"matchLabels": selector_for(parent.name, Component.WORKER)},
+                # Pods of the template that is on its way out do not count.
+                "matchLabelKeys": ["pod-template-hash"],
+            }
+        ],
+    }
+    return {
+        "metadata": {
+            "labels": labels_for(parent.name, Component.WORKER),
+            "annotations": {
+                "prometheus.io/scrape": "true",
+                "prometheus.io/port": str(pods.HTTP_PORT),
+                "prometheus.io/path": "/metrics",
+            },
+        },
+        "spec": pod,
+    }
+
+
+def _probe(path: str, *, period_s: int, timeout_s: int, failures: int) -> Manifest:
+    return {
+        "httpGet": {"path": path, "port": "http", "scheme": "HTTP"},
+        "periodSeconds": period_s,
+        "timeoutSeconds": timeout_s,
+        "failureThreshold": failures,
+    }

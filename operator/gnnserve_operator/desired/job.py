@@ -1,0 +1,105 @@
+"""The generation Job: one for each pod template, and so one for each recipe, image and set of resources.
+
+It has no time to live: a failed one is the record of the failure, which deleting it or changing the spec clears.
+"""
+
+from __future__ import annotations
+
+import json
+
+from gnnserve_api import pods
+from gnnserve_api.gnnservice import API_VERSION, KIND, GNNServiceSpec
+from gnnserve_operator.desired.labels import Component, labels_for
+from gnnserve_operator.desired.metadata import Manifest, Parent, child_metadata, digest_of
+from gnnserve_operator.desired.names import job_name
+from gnnserve_operator.desired.pod import (
+    GRAPH_VOLUME,
+    REPOSITORY_VOLUME,
+    build_container,
+    build_pod_spec,
+    build_resources,
+    claim_volume,
+    repository_claim_of,
+)
+from gnnserve_operator.settings import Settings
+
+GENERATE_CONTAINER = "generate"
+
+
+def build_job(parent: Parent, spec: GNNServiceSpec, settings: Settings) -> Manifest:
+    """Running or suspended, as the spec says."""
+    template = build_generation_template(parent, spec, settings)
+    name = job_name(parent.name, digest_of(template))
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": child_metadata(parent, name, Component.GENERATION, recipe=spec.recipe()),
+        "spec": {
+            "suspend": spec.suspend,
+            "backoffLimit": spec.generation.retries,
+            "activeDeadlineSeconds": spec.generation.deadline_seconds,
+            # Two attempts at once would contend for the repository.
+            "podReplacementPolicy": "Failed",
+            "podFailurePolicy": {
+                "rules": [
+                    {
+                        "action": "FailJob",
+                        "onExitCodes": {
+                            "containerName": GENERATE_CONTAINER,
+                            "operator": "In",
+                            "values": [int(pods.PodExit.BAD_INPUT)],
+                        },
+                    },
+                    # A drained node is nobody's fault and uses up no attempt.
+                    {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
+                ]
+            },
+            "template": template,
+        },
+    }
+
+
+def build_generation_template(parent: Parent, spec: GNNServiceSpec, settings: Settings) -> Manifest:
+    mounts: list[Manifest] = [{"name": REPOSITORY_VOLUME, "mountPath": pods.REPOSITORY_PATH}]
+    volumes: list[Manifest] = [claim_volume(REPOSITORY_VOLUME, repository_claim_of(parent.name, spec))]
+    if spec.graph.volume is not None:
+        mounts.append({"name": GRAPH_VOLUME, "mountPath": spec.graph.volume.mount_path, "readOnly": True})
+        volumes.append(claim_volume(GRAPH_VOLUME, spec.graph.volume.claim_name))
+    container = build_container(
+        GENERATE_CONTAINER,
+        pods.GENERATE_COMMAND,
+        spec,
+        settings,
+        env={
+            pods.MANIFEST_VARIABLE: generation_manifest(parent, spec),
+            pods.REPOSITORY_VARIABLE: pods.REPOSITORY_PATH,
+        },
+        mounts=mounts,
+        resources=build_resources(spec.generation, spec.generation.gpu),
+    )
+    pod = build_pod_spec(spec, spec.generation, settings, container=container, volumes=volumes)
+    pod |= {"restartPolicy": "Never", "automountServiceAccountToken": False}
+    return {
+        "metadata": {"labels": labels_for(parent.name, Component.GENERATION, spec.recipe())},
+        "spec": pod,
+    }
+
+
+def generation_manifest(parent: Parent, spec: GNNServiceSpec) -> str:
+    """The GNNService as generation needs it; nothing in it changes with what generation does not depend on.
+
+    Defaults are left out, so that an operator which knows a new field asks for the same Job as its predecessor.
+    """
+    parts = spec.model_dump(
+        mode="json",
+        by_alias=True,
+        exclude_defaults=True,
+        include={"graph": {"source", "normalization"}, "model": True, "variants": True},
+    )
+    document = {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "metadata": {"name": parent.name, "namespace": parent.namespace},
+        "spec": parts,
+    }
+    return json.dumps(document, sort_keys=True, separators=(",", ":"))

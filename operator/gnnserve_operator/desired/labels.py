@@ -1,0 +1,55 @@
+"""Every label and annotation that children carry, and the selectors over them."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+NAME = "app.kubernetes.io/name"
+INSTANCE = "app.kubernetes.io/instance"
+COMPONENT = "app.kubernetes.io/component"
+MANAGED_BY = "app.kubernetes.io/managed-by"
+SERVICE = "gnnserve.dev/service"
+RECIPE = "gnnserve.dev/recipe"
+"""On Jobs and their pods: the recipe that they generate."""
+
+MANAGER = "gnnserve-operator"
+FIELD_MANAGER = MANAGER
+STATUS_FIELD_MANAGER = "gnnserve-operator-status"
+CHILDREN_SELECTOR = f"{MANAGED_BY}={MANAGER}"
+"""For watches: the API server sends nobody else's objects."""
+
+DIGEST_ANNOTATION = "gnnserve.dev/digest"
+"""On the routing ConfigMap: SHA-256 of what the operator wrote, so that an edit by hand is noticed."""
+CLAIM_ANNOTATION = "gnnserve.dev/claim"
+"""On the routing ConfigMap: uid of the claim that the revision lies in, so that an empty successor is noticed."""
+TEMPLATE_ANNOTATION = "gnnserve.dev/template"
+"""On the Deployment: SHA-256 of the pod template that was applied, so that a rollout which has not begun is noticed."""
+
+# Set by Kubernetes.
+JOB_NAME = "batch.kubernetes.io/job-name"
+
+
+class Component(StrEnum):
+    WORKER = "worker"
+    GENERATION = "generation"
+
+
+def labels_for(service: str, component: Component, recipe: str | None = None) -> dict[str, str]:
+    labels = {
+        NAME: "gnnserve",
+        INSTANCE: service,
+        COMPONENT: component.value,
+        MANAGED_BY: MANAGER,
+        SERVICE: service,
+    }
+    return labels if recipe is None else labels | {RECIPE: recipe}
+
+
+def selector_for(service: str, component: Component) -> dict[str, str]:
+    """Selectors of a Deployment are immutable: never add to these."""
+    return {SERVICE: service, COMPONENT: component.value}
+
+
+def selector_text(selector: dict[str, str]) -> str:
+    """As in `kubectl get pods --selector`."""
+    return ",".join(f"{key}={value}" for key, value in sorted(selector.items()))

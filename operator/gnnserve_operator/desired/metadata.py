@@ -1,0 +1,55 @@
+"""Metadata that all children share: names, labels, and the reference to the owner that deletes them with it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from gnnserve_api.gnnservice import API_VERSION, KIND
+from gnnserve_operator.desired.labels import Component, labels_for
+
+Manifest = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Parent:
+    """The GNNService that a child belongs to."""
+
+    name: str
+    namespace: str
+    uid: str
+
+
+def child_metadata(
+    parent: Parent,
+    name: str,
+    component: Component,
+    *,
+    recipe: str | None = None,
+    annotations: dict[str, str] | None = None,
+) -> Manifest:
+    metadata: Manifest = {
+        "name": name,
+        "namespace": parent.namespace,
+        "labels": labels_for(parent.name, component, recipe),
+        "ownerReferences": [
+            {
+                "apiVersion": API_VERSION,
+                "kind": KIND,
+                "name": parent.name,
+                "uid": parent.uid,
+                "controller": True,
+                # Blocking would need the right to update the owner's finalizers, for nothing.
+                "blockOwnerDeletion": False,
+            }
+        ],
+    }
+    return metadata if not annotations else metadata | {"annotations": annotations}
+
+
+def digest_of(manifest: Manifest) -> str:
+    """Equal manifests have equal digests, whatever the order of their fields."""
+    text = json.dumps(manifest, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()

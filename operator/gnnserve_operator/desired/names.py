@@ -1,0 +1,47 @@
+"""Every name of a child, from the name of its GNNService; nobody else composes one.
+
+Names are deterministic, so that an operator which starts anew finds what its predecessor made, and fit the 63
+characters of a DNS label whatever the service's length. A service's own name is at most 63 characters.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+MAX_NAME_LENGTH = 63
+JOB_DIGEST_LENGTH = 8
+
+
+def service_name(service: str) -> str:
+    return service
+
+
+def worker_name(service: str) -> str:
+    """Of the Deployment and of everything else that belongs to the workers alone."""
+    return _suffixed(service, "-worker")
+
+
+def generation_name(service: str) -> str:
+    """Of the NetworkPolicy of generation pods."""
+    return _suffixed(service, "-generate")
+
+
+def job_name(service: str, template_digest: str) -> str:
+    """Another pod template is another Job: a Job's template cannot be changed."""
+    return _suffixed(service, f"-generate-{template_digest[:JOB_DIGEST_LENGTH]}")
+
+
+def routing_name(service: str) -> str:
+    return _suffixed(service, "-routing")
+
+
+def repository_claim_name(service: str) -> str:
+    return _suffixed(service, "-repository")
+
+
+def _suffixed(service: str, suffix: str) -> str:
+    if len(service) + len(suffix) <= MAX_NAME_LENGTH:
+        return service + suffix
+    # Two long names that begin alike must not end up with one child.
+    mark = "-" + hashlib.sha256(service.encode()).hexdigest()[:6]
+    return service[: MAX_NAME_LENGTH - len(suffix) - len(mark)].rstrip("-") + mark + suffix

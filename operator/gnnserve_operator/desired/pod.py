@@ -1,0 +1,127 @@
+"""What generation and worker pods have in common: restricted security, caches, the repository, the user's settings.
+
+Both fit the `restricted` Pod Security Standard; what `settings` adds is the administrator's own affair.
+"""
+
+from __future__ import annotations
+
+from gnnserve_api import pods
+from gnnserve_api.gnnservice import GNNServiceSpec
+from gnnserve_api.pod_settings import Gpu, PodSettings, Toleration
+from gnnserve_operator.desired.metadata import Manifest
+from gnnserve_operator.desired.names import repository_claim_name
+from gnnserve_operator.settings import Settings
+
+REPOSITORY_VOLUME = "repository"
+GRAPH_VOLUME = "graph"
+ROUTING_VOLUME = "routing"
+
+
+def image_of(spec: GNNServiceSpec, settings: Settings) -> str:
+    return spec.image or settings.worker_image
+
+
+def repository_claim_of(service: str, spec: GNNServiceSpec) -> str:
+    """The claim that the user names, or the one that is made."""
+    return spec.repository.claim_name or repository_claim_name(service)
+
+
+def build_pod_spec(
+    spec: GNNServiceSpec,
+    pod_settings: PodSettings,
+    settings: Settings,
+    *,
+    container: Manifest,
+    volumes: list[Manifest],
+) -> Manifest:
+    """The part that says how a pod runs; `container` says what."""
+    pod: Manifest = {
+        "enableServiceLinks": False,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": pods.USER_ID,
+            "runAsGroup": pods.USER_ID,
+            "fsGroup": pods.USER_ID,
+            # Changing the owner of every file at every start takes minutes on a large repository.
+            "fsGroupChangePolicy": "OnRootMismatch",
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "containers": [container],
+        "volumes": [
+            {"name": "tmp", "emptyDir": {}},
+            {"name": "cache", "emptyDir": {}},
+            *volumes,
+            *(dict(volume) for volume in settings.worker_extra_volumes),
+        ],
+    }
+    if spec.image_pull_secrets:
+        pod["imagePullSecrets"] = [{"name": name} for name in spec.image_pull_secrets]
+    if pod_settings.node_selector:
+        pod["nodeSelector"] = dict(sorted(pod_settings.node_selector.items()))
+    if pod_settings.tolerations:
+        pod["tolerations"] = [_toleration(toleration) for toleration in pod_settings.tolerations]
+    if pod_settings.runtime_class_name:
+        pod["runtimeClassName"] = pod_settings.runtime_class_name
+    return pod
+
+
+def build_container(
+    name: str,
+    command: tuple[str, ...],
+    spec: GNNServiceSpec,
+    settings: Settings,
+    *,
+    env: dict[str, str],
+    mounts: list[Manifest],
+    resources: Manifest,
+) -> Manifest:
+    container: Manifest = {
+        "name": name,
+        "image": image_of(spec, settings),
+        "imagePullPolicy": settings.image_pull_policy.value,
+        "command": list(command),
+        "env": [
+            # Kubernetes would expand $(NAME) in a value, of which a user's file name may be part.
+            *({"name": variable, "value": value.replace("$", "$$")} for variable, value in env.items()),
+            {"name": "HOME", "value": pods.TEMPORARY_PATH},
+            {"name": "NUMBA_CACHE_DIR", "value": f"{pods.CACHE_PATH}/numba"},
+            # Without a limit this is the node's count, as it should be.
+            {"name": "OMP_NUM_THREADS", "valueFrom": {"resourceFieldRef": {"resource": "limits.cpu"}}},
+            *(dict(variable) for variable in settings.worker_extra_env),
+        ],
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+        "terminationMessagePath": pods.TERMINATION_MESSAGE_PATH,
+        # A traceback is better than no word at all.
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": [
+            {"name": "tmp", "mountPath": pods.TEMPORARY_PATH},
+            {"name": "cache", "mountPath": pods.CACHE_PATH},
+            *mounts,
+            *(dict(mount) for mount in settings.worker_extra_volume_mounts),
+        ],
+    }
+    return container if not resources else container | {"resources": resources}
+
+
+def build_resources(pod_settings: PodSettings, gpu: Gpu | None = None) -> Manifest:
+    # The API server keeps a number as a string.
+    requests = {name: str(value) for name, value in sorted(pod_settings.resources.requests.items())}
+    limits = {name: str(value) for name, value in sorted(pod_settings.resources.limits.items())}
+    if gpu is not None:
+        limits[gpu.resource_name] = str(gpu.count)
+        if gpu.resource_name in requests:
+            # Extended resources cannot be overcommitted: a request must equal its limit.
+            requests[gpu.resource_name] = str(gpu.count)
+    return {key: value for key, value in (("requests", requests), ("limits", limits)) if value}
+
+
+def claim_volume(name: str, claim: str) -> Manifest:
+    return {"name": name, "persistentVolumeClaim": {"claimName": claim}}
+
+
+def _toleration(toleration: Toleration) -> Manifest:
+    return toleration.model_dump(mode="json", by_alias=True, exclude_none=True)

@@ -1,0 +1,23 @@
+"""For clusters with the Prometheus operator: where workers' metrics are."""
+
+from __future__ import annotations
+
+from gnnserve_operator.desired.labels import Component, selector_for
+from gnnserve_operator.desired.metadata import Manifest, Parent, child_metadata
+from gnnserve_operator.desired.names import worker_name
+
+POD_MONITOR_API_VERSION = "monitoring.coreos.com/v1"
+
+
+def build_pod_monitor(parent: Parent, available: bool) -> Manifest | None:
+    if not available:
+        return None
+    return {
+        "apiVersion": POD_MONITOR_API_VERSION,
+        "kind": "PodMonitor",
+        "metadata": child_metadata(parent, worker_name(parent.name), Component.WORKER),
+        "spec": {
+            "selector": {"matchLabels": selector_for(parent.name, Component.WORKER)},
+            "podMetricsEndpoints": [{"port": "http", "path": "/metrics"}],
+        },
+    }

@@ -1,0 +1,37 @@
+"""The ConfigMap that tells workers what to answer from, and the operator's memory of what was published."""
+
+from __future__ import annotations
+
+import msgspec
+
+from gnnserve_api.generation import GENERATION_KEY, GenerationResult, encode_result
+from gnnserve_api.gnnservice import GNNServiceSpec
+from gnnserve_api.routing import ROUTING_KEY, RoutingTable, encode_routing
+from gnnserve_operator.desired.labels import CLAIM_ANNOTATION, DIGEST_ANNOTATION, Component
+from gnnserve_operator.desired.metadata import Manifest, Parent, child_metadata
+from gnnserve_operator.desired.names import routing_name
+from gnnserve_operator.desired.routing_digest import routing_digest
+
+
+def declared_table(spec: GNNServiceSpec, result: GenerationResult) -> RoutingTable:
+    """The spec's objective and batching over a published revision, which may be an older spec's."""
+    return msgspec.structs.replace(spec.routing(result.revision), recipe=result.recipe)
+
+
+def build_routing(parent: Parent, table: RoutingTable, result: GenerationResult, claim_uid: str) -> Manifest:
+    """`claim_uid`: of the claim that the operator made; empty where the user names one."""
+    data = {GENERATION_KEY: encode_result(result), ROUTING_KEY: encode_routing(table)}
+    annotations = {DIGEST_ANNOTATION: routing_digest(data)}
+    if claim_uid:
+        annotations[CLAIM_ANNOTATION] = claim_uid
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": child_metadata(
+            parent,
+            routing_name(parent.name),
+            Component.WORKER,
+            annotations=annotations,
+        ),
+        "data": data,
+    }

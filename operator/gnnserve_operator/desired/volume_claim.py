@@ -1,0 +1,26 @@
+"""The claim that keeps revisions where the user names none; deleted with the GNNService."""
+
+from __future__ import annotations
+
+from gnnserve_api.gnnservice import GNNServiceSpec, RepositoryClaim
+from gnnserve_operator.desired.labels import Component
+from gnnserve_operator.desired.metadata import Manifest, Parent, child_metadata
+from gnnserve_operator.desired.names import repository_claim_name
+
+
+def build_volume_claim(parent: Parent, spec: GNNServiceSpec) -> Manifest | None:
+    if spec.repository.claim_name is not None:
+        return None
+    claim = spec.repository.claim or RepositoryClaim()
+    claim_spec: Manifest = {
+        "accessModes": [claim.access_mode.value],
+        "resources": {"requests": {"storage": claim.storage}},
+    }
+    if claim.storage_class_name is not None:
+        claim_spec["storageClassName"] = claim.storage_class_name
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": child_metadata(parent, repository_claim_name(parent.name), Component.GENERATION),
+        "spec": claim_spec,
+    }

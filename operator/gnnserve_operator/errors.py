@@ -1,0 +1,37 @@
+"""What goes wrong between the operator and the API server.
+
+    OperatorError
+    ├── RetryLaterError      nobody's mistake: the server is away or busy; `after_s` when it said so
+    │   ├── ConflictError    409: the object is there already, or is not the one that was meant any more
+    │   └── GoneError        404: what was to be changed is not there
+    └── RefusedError         the server said no (400, 403, 422): somebody must act; `message` is its sentence
+
+The loop backs off on both. Everything else that is raised is a mistake in the operator, and is logged with its stack.
+"""
+
+from __future__ import annotations
+
+
+class OperatorError(Exception):
+    pass
+
+
+class RetryLaterError(OperatorError):
+    def __init__(self, message: str, after_s: float | None = None) -> None:
+        super().__init__(message)
+        self.after_s = after_s
+
+
+class ConflictError(RetryLaterError):
+    pass
+
+
+class GoneError(RetryLaterError):
+    pass
+
+
+class RefusedError(OperatorError):
+    def __init__(self, what: str, message: str, code: int) -> None:
+        super().__init__(f"{what}: the API server refuses it ({code}): {message}")
+        self.message = message
+        self.code = code

@@ -1,0 +1,75 @@
+"""kopf, told what to watch: each kind is indexed, and each change only says whose GNNService to look at.
+
+Only `on.event`, `index` and `on.startup` are used: kopf puts a finalizer or an annotation on whatever has another kind
+of handler, and an object with a finalizer cannot be deleted while the operator is down. The registry is our own, not
+kopf's global one, so that importing this does nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import kopf
+
+from gnnserve_operator.desired.labels import CHILDREN_SELECTOR, SERVICE
+from gnnserve_operator.handlers.index import Index, trimmed
+from gnnserve_operator.kinds import GNNSERVICE, WATCHED_CHILDREN, Kind, Manifest, ServiceKey
+from gnnserve_operator.login import login
+
+OnChange = Callable[[ServiceKey], None]
+
+
+def service_of(body: Manifest) -> ServiceKey:
+    """Whose object it is; without a name where somebody took its label away."""
+    metadata = body["metadata"]
+    is_service = (body.get("apiVersion"), body.get("kind")) == (GNNSERVICE.api_version, GNNSERVICE.name)
+    name = metadata["name"] if is_service else (metadata.get("labels") or {}).get(SERVICE, "")
+    return ServiceKey(metadata["namespace"], name)
+
+
+def build_registry(index: Index, on_change: OnChange) -> kopf.OperatorRegistry:
+    registry = kopf.OperatorRegistry()
+
+    async def attach(**indices: Any) -> None:
+        index.attach(indices["services"], indices["children"])
+
+    async def keep(body: kopf.Body, **_: Any) -> dict[ServiceKey, Manifest]:
+        raw = dict(body)
+        return {service_of(raw): trimmed(raw)}
+
+    async def pass_on(body: kopf.Body, **_: Any) -> None:
+        on_change(service_of(dict(body)))
+
+    kopf.on.startup(registry=registry)(attach)
+    kopf.on.login(registry=registry)(login)
+    for index_id, kinds in (("services", (GNNSERVICE,)), ("children", WATCHED_CHILDREN)):
+        for kind in kinds:
+            kopf.index(*_resource(kind), id=index_id, registry=registry)(keep)
+            kopf.on.event(*_resource(kind), registry=registry)(pass_on)
+    return registry
+
+
+def build_kopf_settings() -> kopf.OperatorSettings:
+    built = kopf.OperatorSettings()
+    built.posting.enabled = False
+    # The kinds are known and main.py waits for the CRD, so nothing cluster-wide is watched, and no right to is needed.
+    built.scanning.disabled = True
+    built.peering.standalone = True
+    # A watch ends before a proxy or a load balancer can drop it unseen; kopf then goes on from where it was.
+    built.watching.server_timeout = 120
+    built.watching.client_timeout = 150
+    built.watching.connect_timeout = 5
+    built.watching.inactivity_timeout = 70  # the API server sends a bookmark every minute
+    built.networking.request_timeout = 30
+    built.networking.connect_timeout = 5
+    # No queueing.worker_limit: a worker waits until every object is indexed, so more objects than workers would hang.
+    built.queueing.exit_timeout = 1
+    built.process.ultimate_exiting_timeout = None  # Kubernetes kills what does not end
+    for kind in WATCHED_CHILDREN:
+        built.watching.label_selectors[_resource(kind)] = CHILDREN_SELECTOR
+    return built
+
+
+def _resource(kind: Kind) -> tuple[str, str, str]:
+    return kind.group, kind.version, kind.plural

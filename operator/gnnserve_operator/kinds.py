@@ -1,0 +1,79 @@
+"""The kinds that the operator touches, and their paths at the API server.
+
+A table rather than discovery: the kinds are fixed, so asking the server for them at every start would cost a dozen
+requests and tell nothing. Which of them are watched is here too; what is in them is `desired/`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from gnnserve_api.gnnservice import API_VERSION as GNNSERVICE_API_VERSION
+from gnnserve_api.gnnservice import KIND as GNNSERVICE_KIND
+
+Manifest = dict[str, Any]
+"""A Kubernetes object as JSON has it."""
+
+
+class ServiceKey(NamedTuple):
+    """Which GNNService; what is queued, logged and remembered by."""
+
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    api_version: str
+    name: str
+    plural: str
+
+    @property
+    def group(self) -> str:
+        return self.api_version.rpartition("/")[0]
+
+    @property
+    def version(self) -> str:
+        return self.api_version.rpartition("/")[2]
+
+    @property
+    def api_path(self) -> str:
+        """Of the group and version; its answer lists what is in it."""
+        return f"/apis/{self.api_version}" if self.group else f"/api/{self.api_version}"
+
+    def path(self, namespace: str | None, name: str | None = None, subresource: str | None = None) -> str:
+        """Without a namespace: of all of them."""
+        steps = [self.api_path, *(("namespaces", namespace) if namespace else ()), self.plural, name, subresource]
+        return "/".join(step for step in steps if step)
+
+
+GNNSERVICE = Kind(GNNSERVICE_API_VERSION, GNNSERVICE_KIND, "gnnservices")
+WATCHED_CHILDREN = (
+    Kind("v1", "ConfigMap", "configmaps"),
+    Kind("v1", "PersistentVolumeClaim", "persistentvolumeclaims"),
+    Kind("v1", "Pod", "pods"),
+    Kind("v1", "Service", "services"),
+    Kind("v1", "ServiceAccount", "serviceaccounts"),
+    Kind("apps/v1", "Deployment", "deployments"),
+    Kind("batch/v1", "Job", "jobs"),
+    Kind("networking.k8s.io/v1", "NetworkPolicy", "networkpolicies"),
+    Kind("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets"),
+    Kind("rbac.authorization.k8s.io/v1", "Role", "roles"),
+    Kind("rbac.authorization.k8s.io/v1", "RoleBinding", "rolebindings"),
+)
+POD_MONITOR = Kind("monitoring.coreos.com/v1", "PodMonitor", "podmonitors")
+"""Read one by one: its API is not everywhere, and a watch on a missing kind is none when it comes later."""
+EVENT = Kind("v1", "Event", "events")
+
+_KINDS = {(kind.api_version, kind.name): kind for kind in (GNNSERVICE, *WATCHED_CHILDREN, POD_MONITOR, EVENT)}
+
+
+def kind_of(api_version: str, name: str) -> Kind:
+    try:
+        return _KINDS[api_version, name]
+    except KeyError:
+        raise LookupError(f"{name} of {api_version} is not in kinds.py: add it, with its plural") from None

@@ -1,0 +1,202 @@
+"""The operator's process: puts the parts together, runs them until told to stop, and ends when one of them dies.
+
+kopf runs inside our own event loop and only watches. It ends every task that was created after it began, when it ends
+itself; so all of ours are created first. Exit codes: 0 stopped as asked, 1 something died, 2 it could not begin.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import kopf
+from aiohttp import web
+from prometheus_client import disable_created_metrics
+
+from gnnserve_api.errors import GnnserveError, ResourceError
+from gnnserve_operator.apply import Applier
+from gnnserve_operator.cluster import Cluster
+from gnnserve_operator.desired.labels import MANAGER
+from gnnserve_operator.errors import OperatorError
+from gnnserve_operator.handlers.index import Index
+from gnnserve_operator.handlers.watches import OnChange, build_kopf_settings, build_registry
+from gnnserve_operator.health import WatchCheck, build_app, find_problems
+from gnnserve_operator.kinds import GNNSERVICE, ServiceKey
+from gnnserve_operator.login import load_connection
+from gnnserve_operator.logs import configure_logging
+from gnnserve_operator.loop import Clock, Loop, SystemClock
+from gnnserve_operator.metrics import Metrics
+from gnnserve_operator.observe import Observer
+from gnnserve_operator.probe import Addresses, Prober
+from gnnserve_operator.reconcile import Reconciler
+from gnnserve_operator.report import Reporter
+from gnnserve_operator.settings import Settings, load_settings
+
+CRD_POLL_S = 2.0
+KOPF_STOP_S = 8.0
+
+logger = logging.getLogger(__name__)
+
+
+def main() -> int:
+    try:
+        settings = load_settings()
+        configure_logging(settings.log_format, settings.log_level)
+        # Else each counter has a second series, which nobody asks for.
+        disable_created_metrics()  # type: ignore[no-untyped-call]
+        asyncio.run(run(settings))
+    except GnnserveError as error:
+        if not logging.getLogger().handlers:
+            logging.basicConfig()
+        logger.critical("%s", error)
+        return 2
+    except Exception:
+        logger.critical("the operator ends", exc_info=True)
+        return 1
+    return 0
+
+
+async def run(
+    settings: Settings,
+    *,
+    addresses: Addresses | None = None,
+    stop: asyncio.Event | None = None,
+    on_listening: Callable[[int], None] = lambda port: None,
+) -> None:
+    """Until SIGTERM, SIGINT or `stop`. Raises what killed a part of it."""
+    stop = stop or asyncio.Event()
+    clock = SystemClock()
+    metrics = Metrics()
+    index = Index()
+    _stop_on_signals(stop)
+    async with contextlib.AsyncExitStack() as stack:
+        cluster = Cluster(await load_connection(), metrics)
+        stack.push_async_callback(cluster.close)
+        prober = await stack.enter_async_context(Prober(addresses or Addresses(settings.cluster_domain)))
+        reconciler = Reconciler(
+            settings,
+            index,
+            cluster,
+            Observer(index, cluster, prober, clock),
+            Applier(cluster),
+            Reporter(cluster),
+            clock,
+        )
+        loop = Loop(
+            reconciler.reconcile, index.service_keys, metrics,
+            concurrency=settings.concurrency, resync_s=settings.resync_seconds, clock=clock,
+        )  # fmt: skip
+        watches = WatchCheck(cluster, index, settings.namespaces, clock, loop.enqueue)
+        app = build_app(lambda: find_problems(loop, watches, clock), watches.caught_up.is_set, metrics)
+        http = web.AppRunner(app, access_log=None, shutdown_timeout=1)
+        stack.push_async_callback(http.cleanup)
+        port = await _listen(http, settings.http_port)
+        on_listening(port)
+        logger.info("listening on port %d", port)
+        if await _crd_is_there(cluster, clock, stop):
+            metrics.observe_services(index.count_by_ready)
+            registry = build_registry(index, _noting_events(loop.enqueue, metrics, clock))
+            await _run_until(stop, Parts(settings, registry, loop, watches, http))
+    logger.info("stopped")
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    settings: Settings
+    registry: kopf.OperatorRegistry
+    loop: Loop
+    watches: WatchCheck
+    http: web.AppRunner
+
+
+async def _run_until(stop: asyncio.Event, parts: Parts) -> None:
+    kopf_stop = asyncio.Event()
+
+    async def work() -> None:
+        await parts.watches.caught_up.wait()
+        _stop_on_signals(stop)  # kopf has put its own handlers in the place of ours
+        logger.info("the watches have begun")
+        await parts.loop.run()
+
+    working = asyncio.create_task(work(), name="loop")
+    checking = asyncio.create_task(parts.watches.run(), name="watch check")
+    watching = asyncio.create_task(_watch(parts.registry, parts.settings, kopf_stop), name="kopf")
+    stopping = asyncio.create_task(stop.wait(), name="stop")
+    ended, _ = await asyncio.wait({working, checking, watching, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    logger.info("stopping, because %s ended", " and ".join(sorted(task.get_name() for task in ended)))
+
+    # What is under way is finished first. kopf comes last: it waits for tasks that it does not know, and ends them.
+    parts.loop.stop()
+    if not parts.watches.caught_up.is_set():
+        working.cancel()
+    checking.cancel()
+    stopping.cancel()
+    await asyncio.wait({working, checking, stopping})
+    await parts.http.cleanup()
+    kopf_stop.set()
+    _, hanging = await asyncio.wait({watching}, timeout=KOPF_STOP_S)
+    for task in hanging:
+        task.cancel()
+    results = await asyncio.gather(working, checking, watching, return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException) and not isinstance(result, asyncio.CancelledError):
+            raise result
+
+
+async def _watch(registry: kopf.OperatorRegistry, settings: Settings, stop: asyncio.Event) -> None:
+    # kopf would make its identity from the name of the process's user, which a pod's user has not.
+    options: dict[str, Any] = {"identity": MANAGER, "standalone": True, "stop_flag": stop}
+    where = {"namespaces": list(settings.namespaces)} if settings.namespaces else {"clusterwide": True}
+    await kopf.operator(registry=registry, settings=build_kopf_settings(), **options, **where)
+
+
+async def _crd_is_there(cluster: Cluster, clock: Clock, stop: asyncio.Event) -> bool:
+    """Waits for it, since kopf is told to look only once; False: told to stop meanwhile."""
+    said = ""
+    while not stop.is_set():
+        try:
+            if await cluster.has_kind(GNNSERVICE):
+                return True
+            problem = f"the CustomResourceDefinition of {GNNSERVICE.plural}.{GNNSERVICE.group} is not installed yet"
+        except OperatorError as error:
+            problem = str(error)
+        if problem != said:
+            logger.warning("waiting: %s", problem)
+            said = problem
+        await clock.wait(stop, CRD_POLL_S)
+    return False
+
+
+async def _listen(http: web.AppRunner, port: int) -> int:
+    await http.setup()
+    try:
+        # All interfaces of both families, but for tests, which let the system choose the port.
+        await web.TCPSite(http, host=None if port else "127.0.0.1", port=port).start()
+    except OSError as error:
+        raise ResourceError(f"port {port} cannot be listened on: {error.strerror}; set another httpPort") from error
+    return int(http.addresses[0][1])
+
+
+def _noting_events(on_change: OnChange, metrics: Metrics, clock: Clock) -> OnChange:
+    last = clock.now()
+
+    def note(key: ServiceKey) -> None:
+        nonlocal last
+        last = clock.now()
+        on_change(key)
+
+    metrics.observe_last_event(lambda: clock.now() - last)
+    return note
+
+
+def _stop_on_signals(stop: asyncio.Event) -> None:
+    if threading.current_thread() is not threading.main_thread():
+        return  # only the main thread may
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)

@@ -1,0 +1,75 @@
+"""What the operator counts about itself, in the Prometheus format.
+
+A registry of its own, so that two operators in one process (tests) do not mix. Who counts what is at the call sites.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from enum import StrEnum
+from functools import partial
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, GCCollector, Histogram, ProcessCollector
+from prometheus_client.exposition import generate_latest
+
+_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+
+
+class Result(StrEnum):
+    SUCCESS = "success"
+    """Everything is as it should be, or waits for the cluster."""
+    RETRY = "retry"
+    """The cluster was away or busy; tried again."""
+    REFUSED = "refused"
+    """The API server refused an object; somebody must act."""
+    ERROR = "error"
+    """A mistake in the operator; its log has the stack."""
+
+
+class Metrics:
+    def __init__(self) -> None:
+        self.registry = registry = CollectorRegistry()
+        ProcessCollector(registry=registry)
+        GCCollector(registry=registry)
+        self.reconciles = Counter(
+            "gnnserve_operator_reconciles", "Reconciles of a GNNService.", ["result"], registry=registry
+        )
+        self.reconcile_seconds = Histogram(
+            "gnnserve_operator_reconcile_seconds", "Time of one reconcile.", buckets=_SECONDS, registry=registry
+        )
+        self.api_requests = Counter(
+            "gnnserve_operator_api_requests",
+            "Requests to the API server, watches excepted; code is `none` where no answer came.",
+            ["verb", "kind", "code"],
+            registry=registry,
+        )
+        self._queue_depth = Gauge(
+            "gnnserve_operator_queue_depth", "GNNServices that are due and wait their turn.", registry=registry
+        )
+        self._last_event_age = Gauge(
+            "gnnserve_operator_last_event_age_seconds",
+            "Since a watch last told of a change; grows on a quiet cluster.",
+            registry=registry,
+        )
+        self._services = Gauge(
+            "gnnserve_operator_services", "GNNServices by the status of Ready.", ["ready"], registry=registry
+        )
+        for result in Result:
+            self.reconciles.labels(result.value)  # a series that starts at 0, so that its first increase is seen
+
+    def observe_queue(self, depth: Callable[[], float]) -> None:
+        self._queue_depth.set_function(depth)
+
+    def observe_last_event(self, age_s: Callable[[], float]) -> None:
+        self._last_event_age.set_function(age_s)
+
+    def observe_services(self, count_by_ready: Callable[[], Mapping[str, int]]) -> None:
+        for ready in ("True", "False", "Unknown"):
+            self._services.labels(ready).set_function(partial(_count, count_by_ready, ready))
+
+    def text(self) -> bytes:
+        return generate_latest(self.registry)
+
+
+def _count(count_by_ready: Callable[[], Mapping[str, int]], ready: str) -> float:
+    return count_by_ready().get(ready, 0)

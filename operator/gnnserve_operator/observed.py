@@ -1,0 +1,329 @@
+"""What was seen of a GNNService's children: the part of live objects that decisions need, and nothing else.
+
+Pure: `observe` lists and asks, and turns what it got into these types by the functions below. They take whatever
+the API server may answer; a field that is missing is an object that is not that far yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from gnnserve_api.generation import GENERATION_KEY, GenerationResult, decode_result
+from gnnserve_api.routing import ROUTING_KEY, Route, RoutingTable, decode_routing
+from gnnserve_operator.desired.labels import (
+    CLAIM_ANNOTATION,
+    COMPONENT,
+    DIGEST_ANNOTATION,
+    JOB_NAME,
+    RECIPE,
+    TEMPLATE_ANNOTATION,
+    Component,
+)
+from gnnserve_operator.desired.routing_digest import routing_digest
+
+Raw = Mapping[str, Any]
+"""A live object, as the API server gave it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectRef:
+    api_version: str
+    kind: str
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """An object that has a child's name, and is not controlled by this GNNService."""
+
+    ref: ObjectRef
+    owner: str | None = None
+    """Who controls it, as `Kind name`; None: nobody."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """A child that the API server refused when it was last applied (400, 403, 422)."""
+
+    ref: ObjectRef
+    message: str
+    """What the API server said."""
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedRouting:
+    """The routing ConfigMap. `table` and `result` are None unless it is word for word what the operator wrote."""
+
+    table: RoutingTable | None = None
+    result: GenerationResult | None = None
+    claim_uid: str = ""
+    """Of the claim that the revision lies in; empty for a claim of the user's."""
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedClaim:
+    """The PersistentVolumeClaim that the operator makes for the repository."""
+
+    uid: str
+    created_at: str
+    """RFC 3339 in UTC, which sorts as text."""
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedJob:
+    name: str
+    recipe: str
+    """By its label; empty where somebody took it away."""
+    created_at: str = ""
+    """RFC 3339 in UTC, which sorts as text."""
+    deleting: bool = False
+    suspended: bool = False
+    """By its spec."""
+    succeeded: bool = False
+    failed: bool = False
+    failure_reason: str = ""
+    """Of the condition Failed: BackoffLimitExceeded, DeadlineExceeded, PodFailurePolicy."""
+    failure_message: str = ""
+    retries: int | None = None
+    deadline_seconds: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedDeployment:
+    replicas: int = 0
+    """Asked for by its spec."""
+    template_digest: str = ""
+    """Of the pod template that was applied last."""
+    rolled_out: bool = False
+    """Its controller has seen the spec, and every pod is of the newest template."""
+    progress_stopped: bool = False
+    """No progress within progressDeadlineSeconds."""
+    replica_failure: str | None = None
+    """Why pods cannot be created: a quota, an admission policy."""
+    deleting: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    reason: str
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Termination:
+    exit_code: int
+    reason: str = ""
+    message: str = ""
+    """What the program left at /dev/termination-log, or the tail of its log."""
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedPod:
+    """Pods have one container of ours; the states are that container's."""
+
+    name: str
+    component: str
+    """Of `Component`."""
+    job: str = ""
+    """Name of its Job; empty for workers."""
+    created_at: str = ""
+    phase: str = "Pending"
+    ip: str = ""
+    image: str = ""
+    ready: bool = False
+    """By its condition Ready, and not being deleted."""
+    deleting: bool = False
+    unschedulable: str | None = None
+    """The scheduler's message while it finds no node."""
+    pod_reason: str = ""
+    """Of the pod as a whole, such as Evicted."""
+    pod_message: str = ""
+    running: bool = False
+    waiting: Waiting | None = None
+    terminated: Termination | None = None
+    last_terminated: Termination | None = None
+    memory_limit: str | None = None
+
+    @property
+    def is_worker(self) -> bool:
+        return self.component == Component.WORKER
+
+    @property
+    def can_be_asked(self) -> bool:
+        """Whether its HTTP server may answer `GET /v1/route`."""
+        return self.is_worker and self.running and bool(self.ip) and not self.deleting
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerAnswer:
+    """What a worker said to `GET /v1/route`."""
+
+    pod: str
+    route: Route | None = None
+    problem: str | None = None
+    """Why there is no route: the text of a 503, or why nothing came back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    routing: ObservedRouting | None = None
+    """None: there is no such ConfigMap."""
+    claim: ObservedClaim | None = None
+    """None: there is none yet, or the user names one."""
+    jobs: tuple[ObservedJob, ...] = ()
+    """Controlled by this GNNService."""
+    deployment: ObservedDeployment | None = None
+    pods: tuple[ObservedPod, ...] = ()
+    """Of workers and of generation."""
+    answers: tuple[WorkerAnswer, ...] = ()
+    """Of worker pods that can be asked."""
+    conflicts: tuple[Conflict, ...] = ()
+    rejections: tuple[Rejection, ...] = ()
+    """Of the last attempt to apply; the loop remembers them until the next."""
+    owned: tuple[ObjectRef, ...] = ()
+    """All children that exist, for finding those that no longer should."""
+    pod_monitor_available: bool = False
+    """Whether the API server knows PodMonitor."""
+    endpoint_answers: Route | None = None
+    """What the Service's address answered to `GET /v1/route`."""
+
+
+def controller_of(raw: Raw) -> Raw | None:
+    """The owner reference of who controls an object."""
+    for owner in raw.get("metadata", {}).get("ownerReferences") or ():
+        if owner.get("controller"):
+            return dict(owner)
+    return None
+
+
+def observed_ref(raw: Raw) -> ObjectRef:
+    metadata = raw.get("metadata", {})
+    return ObjectRef(
+        str(raw.get("apiVersion", "")),
+        str(raw.get("kind", "")),
+        str(metadata.get("namespace", "")),
+        str(metadata.get("name", "")),
+    )
+
+
+def observed_conflict(ref: ObjectRef, raw: Raw, uid: str) -> Conflict | None:
+    """None where the GNNService with that uid controls the live object `raw`."""
+    owner = controller_of(raw)
+    if owner is not None and owner.get("uid") == uid:
+        return None
+    return Conflict(ref, None if owner is None else f"{owner.get('kind')} {owner.get('name')}")
+
+
+def observed_routing(raw: Raw) -> ObservedRouting:
+    data = raw.get("data") or {}
+    annotations = raw.get("metadata", {}).get("annotations") or {}
+    if annotations.get(DIGEST_ANNOTATION) != routing_digest(data):
+        return ObservedRouting()
+    try:
+        return ObservedRouting(
+            decode_routing(data[ROUTING_KEY]),
+            decode_result(data[GENERATION_KEY]),
+            str(annotations.get(CLAIM_ANNOTATION, "")),
+        )
+    except (KeyError, msgspec.DecodeError):
+        # Written by another version of the operator: the Job tells.
+        return ObservedRouting()
+
+
+def observed_claim(raw: Raw) -> ObservedClaim:
+    metadata = raw.get("metadata", {})
+    return ObservedClaim(str(metadata.get("uid", "")), str(metadata.get("creationTimestamp", "")))
+
+
+def observed_job(raw: Raw) -> ObservedJob:
+    metadata, spec = raw.get("metadata", {}), raw.get("spec", {})
+    failed = _condition(raw, "Failed")
+    return ObservedJob(
+        name=str(metadata.get("name", "")),
+        recipe=str((metadata.get("labels") or {}).get(RECIPE, "")),
+        created_at=str(metadata.get("creationTimestamp", "")),
+        deleting=bool(metadata.get("deletionTimestamp")),
+        suspended=bool(spec.get("suspend")),
+        succeeded=_is_true(_condition(raw, "Complete")),
+        failed=_is_true(failed),
+        failure_reason=str(failed.get("reason", "")),
+        failure_message=str(failed.get("message", "")),
+        retries=spec.get("backoffLimit"),
+        deadline_seconds=spec.get("activeDeadlineSeconds"),
+    )
+
+
+def observed_deployment(raw: Raw) -> ObservedDeployment:
+    metadata, spec, status = raw.get("metadata", {}), raw.get("spec", {}), raw.get("status") or {}
+    total, updated = int(status.get("replicas") or 0), int(status.get("updatedReplicas") or 0)
+    failure, progressing = _condition(raw, "ReplicaFailure"), _condition(raw, "Progressing")
+    return ObservedDeployment(
+        replicas=int(spec.get("replicas", 1)),
+        template_digest=str((metadata.get("annotations") or {}).get(TEMPLATE_ANNOTATION, "")),
+        rolled_out=int(status.get("observedGeneration") or 0) >= int(metadata.get("generation") or 0)
+        and total == updated,
+        progress_stopped=progressing.get("reason") == "ProgressDeadlineExceeded",
+        replica_failure=str(failure.get("message", "")) if _is_true(failure) else None,
+        deleting=bool(metadata.get("deletionTimestamp")),
+    )
+
+
+def observed_pod(raw: Raw) -> ObservedPod:
+    metadata, spec, status = raw.get("metadata", {}), raw.get("spec", {}), raw.get("status") or {}
+    labels = metadata.get("labels") or {}
+    container: Raw = next(iter(spec.get("containers") or ()), {})
+    states = status.get("containerStatuses") or ()
+    state: Raw = next((s for s in states if s.get("name") == container.get("name")), {})
+    now, last = state.get("state") or {}, state.get("lastState") or {}
+    scheduled = _condition(raw, "PodScheduled")
+    deleting = bool(metadata.get("deletionTimestamp"))
+    waiting = now.get("waiting")
+    return ObservedPod(
+        name=str(metadata.get("name", "")),
+        component=str(labels.get(COMPONENT, "")),
+        job=str(labels.get(JOB_NAME, "")),
+        created_at=str(metadata.get("creationTimestamp", "")),
+        phase=str(status.get("phase", "Pending")),
+        ip=str(status.get("podIP", "")),
+        image=str(container.get("image", "")),
+        ready=_is_true(_condition(raw, "Ready")) and not deleting,
+        deleting=deleting,
+        unschedulable=str(scheduled.get("message", ""))
+        if scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable"
+        else None,
+        pod_reason=str(status.get("reason", "")),
+        pod_message=str(status.get("message", "")),
+        running="running" in now,
+        waiting=None if waiting is None else Waiting(str(waiting.get("reason", "")), str(waiting.get("message", ""))),
+        terminated=_termination(now),
+        last_terminated=_termination(last),
+        memory_limit=((container.get("resources") or {}).get("limits") or {}).get("memory"),
+    )
+
+
+def _condition(raw: Raw, kind: str) -> Raw:
+    conditions = (raw.get("status") or {}).get("conditions") or ()
+    return next((dict(c) for c in conditions if c.get("type") == kind), {})
+
+
+def _is_true(condition: Raw) -> bool:
+    return condition.get("status") == "True"
+
+
+def _termination(state: Raw) -> Termination | None:
+    terminated = state.get("terminated")
+    if terminated is None:
+        return None
+    return Termination(
+        int(terminated.get("exitCode", 0)),
+        str(terminated.get("reason", "")),
+        str(terminated.get("message", "")).strip(),
+    )

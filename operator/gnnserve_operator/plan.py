@@ -1,0 +1,169 @@
+"""What to do for one GNNService: the whole of the operator's judgement, as one pure function.
+
+The order of thought is `plan`'s body. Seeing is left to `observe`, doing to `apply`; questions are answered in
+`decide/`, manifests written in `desired/`. State is read from the children alone: status reports and never triggers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from gnnserve_api.gnnservice import GNNService
+from gnnserve_api.status import ConditionType
+from gnnserve_operator.decide.answers import decide_base_variant
+from gnnserve_operator.decide.events import EventNote, decide_events
+from gnnserve_operator.decide.generation import Generation, Stage, WantedJob, decide_generation
+from gnnserve_operator.decide.obstacles import decide_appliable, decide_obstacle
+from gnnserve_operator.decide.published import decide_published
+from gnnserve_operator.decide.readiness import Conditions, Situation, decide_conditions, refuse
+from gnnserve_operator.decide.status import Status, build_status, condition_in, is_said_already, with_conditions
+from gnnserve_operator.decide.verdict import Reason
+from gnnserve_operator.decide.workers import decide_workers
+from gnnserve_operator.desired.children import build_children
+from gnnserve_operator.desired.deployment import build_worker_template
+from gnnserve_operator.desired.job import build_job
+from gnnserve_operator.desired.labels import RECIPE, Component, selector_for, selector_text
+from gnnserve_operator.desired.metadata import Manifest, Parent, digest_of
+from gnnserve_operator.desired.routing import declared_table
+from gnnserve_operator.desired.service import service_url
+from gnnserve_operator.observed import ObjectRef, Observed, observed_ref
+from gnnserve_operator.settings import Settings
+
+__all__ = ["EventNote", "Identity", "ObjectRef", "Plan", "plan", "plan_for_invalid"]
+
+_SOON_S = 1.0
+"""While workers switch, or something is about to be seen: what is waited for sends no event."""
+_LATER_S = 10.0
+"""While something is under way that mostly tells by itself."""
+_PATIENCE = timedelta(minutes=5)
+"""What has not come by then is not asked for every second any more."""
+_PRUNED_KINDS = frozenset({"NetworkPolicy", "PodMonitor"})
+"""Children that a setting may take away; nothing else is ever deleted for not being wanted, least of all data."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """The part of a live GNNService that is not the user's text."""
+
+    uid: str
+    generation: int
+    deleting: bool
+    status: Mapping[str, Any]
+    """As it is now; {} when there is none yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    apply: tuple[dict[str, Any], ...] = ()
+    """Complete manifests, in order."""
+    delete: tuple[ObjectRef, ...] = ()
+    """With background propagation; not found is success."""
+    status: dict[str, Any] | None = None
+    """The complete status; None: nothing in it would change."""
+    events: tuple[EventNote, ...] = ()
+    look_again_s: float | None = None
+    """None: the next resync is soon enough."""
+
+
+def plan(service: GNNService, identity: Identity, observed: Observed, settings: Settings, now: datetime) -> Plan:
+    if identity.deleting:
+        # Garbage collection takes the children; one that is made now would outlive their owner.
+        return Plan()
+    spec, parent = service.spec, Parent(service.metadata.name, service.metadata.namespace, identity.uid)
+    job = build_job(parent, spec, settings)
+    published = decide_published(spec.recipe(), observed)
+    generation = decide_generation(_wanted_job(job), published, parent.name, spec, observed)
+    declared = None if published is None else declared_table(spec, published.result)
+    routing = None if published is None or declared is None else (declared, published.result)
+    children = build_children(
+        parent,
+        spec,
+        settings,
+        routing=routing,
+        claim_uid=_claim_uid(observed),
+        with_workers=routing is not None or observed.deployment is not None,
+        job=job if generation.apply else None,
+        pod_monitor_available=observed.pod_monitor_available,
+    )
+    refs = [observed_ref(child) for child in children]
+    obstacle = decide_obstacle(refs, parent.name, observed)
+    appliable = decide_appliable(refs, observed.conflicts)
+    template_digest = digest_of(build_worker_template(parent, spec, settings))
+    workers = decide_workers(parent.name, spec, template_digest, published is not None, observed)
+    situation = Situation(parent.name, spec, observed, published, declared, generation, workers, obstacle)
+    conditions = decide_conditions(situation)
+    service_ref = next(ref for ref in refs if ref.kind == "Service")
+    is_job_made = any(ref.kind == "Job" for ref in appliable)
+    status = build_status(
+        conditions,
+        result=None if published is None else published.result,
+        base_variant=decide_base_variant(workers.ready, observed, identity.status.get("baseVariant")),
+        workers=workers,
+        selector=selector_text(selector_for(parent.name, Component.WORKER)),
+        endpoint=service_url(parent, settings.cluster_domain) if service_ref in appliable else None,
+        generation=identity.generation,
+        before=identity.status,
+        now=now,
+    )
+    return Plan(
+        apply=tuple(child for child, ref in zip(children, refs, strict=True) if _is_applied(ref, appliable, observed)),
+        delete=_deletions(parent, generation, refs, observed),
+        status=None if is_said_already(status, identity.status) else status,
+        events=decide_events(identity.status, status, generation if is_job_made else None),
+        look_again_s=_look_again_s(situation, conditions, condition_in(status, ConditionType.READY), now),
+    )
+
+
+def plan_for_invalid(identity: Identity, problem: str, now: datetime) -> Plan:
+    """For an object that the CRD let pass and that cannot be parsed: its children stay as they are."""
+    if identity.deleting:
+        return Plan()
+    status: Status = with_conditions(refuse(problem), identity.generation, identity.status, now)
+    return Plan(
+        status=None if is_said_already(status, identity.status) else status,
+        events=decide_events(identity.status, status, None),
+    )
+
+
+def _wanted_job(job: Manifest) -> WantedJob:
+    metadata, spec = job["metadata"], job["spec"]
+    return WantedJob(metadata["name"], metadata["labels"][RECIPE], spec["backoffLimit"], spec["activeDeadlineSeconds"])
+
+
+def _claim_uid(observed: Observed) -> str:
+    if observed.claim is not None:
+        return observed.claim.uid
+    # While a deleted claim is made anew, the ConfigMap must go on naming the one that is lost.
+    return "" if observed.routing is None else observed.routing.claim_uid
+
+
+def _is_applied(ref: ObjectRef, appliable: frozenset[ObjectRef], observed: Observed) -> bool:
+    # What is being deleted is made again once it is gone; applying it now would be lost.
+    is_going = ref.kind == "Deployment" and observed.deployment is not None and observed.deployment.deleting
+    return ref in appliable and not is_going
+
+
+def _deletions(
+    parent: Parent, generation: Generation, refs: list[ObjectRef], observed: Observed
+) -> tuple[ObjectRef, ...]:
+    jobs = [ObjectRef("batch/v1", "Job", parent.namespace, name) for name in generation.delete]
+    unwanted = [ref for ref in observed.owned if ref.kind in _PRUNED_KINDS and ref not in refs]
+    return (*jobs, *sorted(unwanted, key=lambda ref: (ref.kind, ref.name)))
+
+
+def _look_again_s(
+    situation: Situation, conditions: Conditions, ready: Mapping[str, Any], now: datetime
+) -> float | None:
+    if situation.generation.stage == Stage.WAITING:
+        return _SOON_S
+    if situation.observed.deployment is not None and situation.observed.deployment.deleting:
+        return _SOON_S
+    if not conditions[ConditionType.RECONCILING].holds:
+        return None
+    is_answer_awaited = situation.workers.ready or any(pod.can_be_asked for pod in situation.observed.pods)
+    is_recent = now - datetime.fromisoformat(ready["lastTransitionTime"]) < _PATIENCE
+    is_soon = is_answer_awaited and is_recent and ready["reason"] != Reason.GENERATING
+    return _SOON_S if is_soon else _LATER_S

@@ -1,0 +1,129 @@
+"""Asks workers which revision answers: each pod by its address, and the Service as a client would.
+
+Kubernetes' readiness says that a pod answers; only the pod knows with what. Read-only, short, and never an error:
+a worker that does not answer is an observation. What follows from it is the plan's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Self
+
+import aiohttp
+import msgspec
+
+from gnnserve_api.pods import HTTP_PORT
+from gnnserve_api.routing import Route
+from gnnserve_operator.desired.names import service_name
+from gnnserve_operator.kinds import ServiceKey
+from gnnserve_operator.observed import ObservedPod, WorkerAnswer
+
+_AT_ONCE = 64
+_LONGEST_PROBLEM = 300
+
+
+class Addresses:
+    """Where workers are found; tests give another."""
+
+    def __init__(self, cluster_domain: str) -> None:
+        self._cluster_domain = cluster_domain
+
+    def of_pod(self, pod: ObservedPod) -> str:
+        host = f"[{pod.ip}]" if ":" in pod.ip else pod.ip
+        return f"http://{host}:{HTTP_PORT}"
+
+    def of_service(self, key: ServiceKey) -> str:
+        return f"http://{service_name(key.name)}.{key.namespace}.svc.{self._cluster_domain}"
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    workers: tuple[WorkerAnswer, ...] = ()
+    endpoint: Route | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Reply:
+    route: Route | None = None
+    problem: str | None = None
+
+
+@dataclass(slots=True)
+class Prober:
+    """One session for all; used as `async with`."""
+
+    addresses: Addresses
+    timeout_s: float = 2
+    _session: aiohttp.ClientSession | None = None
+    _slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_AT_ONCE))
+
+    async def __aenter__(self) -> Self:
+        # A connection for each question: a kept one could lead to a pod that the Service has no more.
+        connector = aiohttp.TCPConnector(force_close=True)
+        self._session = aiohttp.ClientSession(
+            connector=connector, timeout=aiohttp.ClientTimeout(total=self.timeout_s), trust_env=False
+        )
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    async def ask(self, key: ServiceKey, pods: Iterable[ObservedPod]) -> Answers:
+        asked = [pod for pod in pods if pod.can_be_asked]
+        # A Service without ready pods has nobody behind it: asking it would only cost the timeout.
+        with_endpoint = [self.addresses.of_service(key)] if any(pod.ready for pod in asked) else []
+        urls = [*(self.addresses.of_pod(pod) for pod in asked), *with_endpoint]
+        replies = await asyncio.gather(*map(self._ask_one, urls))
+        workers = (
+            WorkerAnswer(pod.name, reply.route, reply.problem)
+            for pod, reply in zip(asked, replies, strict=False)
+        )  # fmt: skip
+        return Answers(tuple(workers), replies[-1].route if with_endpoint else None)
+
+    async def _ask_one(self, url: str) -> _Reply:
+        async with self._slots:
+            try:
+                code, text = await self._get(f"{url}/v1/route")
+                if code == 200:
+                    return _Reply(route=msgspec.json.decode(text, type=Route))
+                ready_code, ready_text = await self._get(f"{url}/readyz") if code == 503 else (code, text)
+                # Between the two requests it may have become ready.
+                return _Reply(problem=_problem(*((ready_code, ready_text) if ready_code != 200 else (code, text))))
+            except TimeoutError:
+                return _Reply(problem="it does not answer in time")
+            except aiohttp.ClientError as error:
+                return _Reply(problem=f"no connection: {type(error).__name__}")
+            except msgspec.DecodeError as error:
+                return _Reply(problem=f"its answer is not understood: {error}")
+
+    async def _get(self, url: str) -> tuple[int, bytes]:
+        if self._session is None:
+            raise RuntimeError("use `async with Prober(…)`")
+        async with self._session.get(url, allow_redirects=False) as response:
+            return response.status, await response.content.read(65_536)
+
+
+class _Status(msgspec.Struct):
+    """`{"status": "starting", "reason": …}`, and the message of an error body, whichever it is."""
+
+    reason: str | None = None
+    message: str | None = None
+    error: _Status | str | None = None
+
+
+def _problem(code: int, text: bytes) -> str:
+    """What a body says is wrong; without numbers that change by the second, since it ends up in the status."""
+    try:
+        body = msgspec.json.decode(text, type=_Status)
+    except msgspec.DecodeError:
+        said = text.decode(errors="replace").strip()
+    else:
+        error = body.error
+        said = body.reason or body.message or (error.message if isinstance(error, _Status) else error) or ""
+    return said[:_LONGEST_PROBLEM] or f"it answers {code}"

@@ -1,0 +1,132 @@
+"""One look at one GNNService: validate, observe, plan, apply, report.
+
+This order, and what each step needs of the one before, is all that is here.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import dataclass, field, replace
+
+from pydantic import ValidationError
+
+from gnnserve_api.errors import InputError
+from gnnserve_api.gnnservice import GNNService
+from gnnserve_api.manifest import parse_manifest
+from gnnserve_operator.apply import Applier, Survey
+from gnnserve_operator.cluster import Cluster
+from gnnserve_operator.errors import RefusedError
+from gnnserve_operator.handlers.index import Index
+from gnnserve_operator.kinds import Manifest, ServiceKey
+from gnnserve_operator.logs import about
+from gnnserve_operator.loop import Clock
+from gnnserve_operator.observe import Observer, Seen
+from gnnserve_operator.observed import Rejection, observed_ref
+from gnnserve_operator.plan import Identity, Plan, plan, plan_for_invalid
+from gnnserve_operator.report import Reporter
+from gnnserve_operator.settings import Settings
+
+LEAVING_S = 2.0
+"""How soon to look again for a place that somebody is about to leave."""
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Reconciler:
+    settings: Settings
+    index: Index
+    cluster: Cluster
+    observer: Observer
+    applier: Applier
+    reporter: Reporter
+    clock: Clock
+    _rejections: dict[ServiceKey, tuple[Rejection, ...]] = field(default_factory=dict)
+
+    async def reconcile(self, key: ServiceKey) -> float | None:
+        """Returns after how many seconds to look again. Raises OperatorError."""
+        raw = self.index.service(key)
+        if raw is None:
+            self._forget(key)
+            return None
+        identity = self._identity(key, raw)
+        service = parse_service(raw)
+        if isinstance(service, str):
+            planned = plan_for_invalid(identity, service, self.clock.utc())
+            await self.reporter.report(key, raw, planned.status, planned.events, self.clock.utc())
+            return planned.look_again_s
+
+        seen = await self.observer.observe(key, raw, self._rejections.get(key, ()))
+        seen, planned, survey = await self._plan(key, service, identity, seen)
+        if survey.free() and not await self._is_still_there(raw):
+            return None  # its children are going with it; the watch is about to tell
+        rejections = await self.applier.apply(key, planned.apply, survey)
+        await self._delete(key, planned, seen)
+        if rejections != seen.observed.rejections:
+            self._rejections[key] = rejections
+            observed = replace(seen.observed, rejections=rejections)
+            planned = plan(service, identity, observed, self.settings, self.clock.utc())
+        await self.reporter.report(key, raw, planned.status, planned.events, self.clock.utc())
+        if rejections:
+            raise RefusedError(f"apply {', '.join(str(r.ref) for r in rejections)}", rejections[0].message, 422)
+        return _soonest(planned.look_again_s, LEAVING_S if survey.has_leaving else None)
+
+    async def _plan(
+        self, key: ServiceKey, service: GNNService, identity: Identity, seen: Seen
+    ) -> tuple[Seen, Plan, Survey]:
+        """Plans again for each place that turns out to be somebody else's."""
+        while True:
+            planned = plan(service, identity, seen.observed, self.settings, self.clock.utc())
+            survey = await self.applier.survey(key, identity.uid, planned.apply, seen.known)
+            found = [conflict for conflict in survey.conflicts if conflict not in seen.observed.conflicts]
+            if not found:
+                return seen, planned, survey
+            seen = replace(
+                seen, observed=replace(seen.observed, conflicts=(*seen.observed.conflicts, *found))
+            )  # fmt: skip
+
+    async def _delete(self, key: ServiceKey, planned: Plan, seen: Seen) -> None:
+        for ref in planned.delete:
+            live = seen.known.get(ref)
+            if live is not None and not live["metadata"].get("deletionTimestamp"):
+                await self.cluster.delete(ref, uid=live["metadata"]["uid"])
+                logger.info("deleted %s", ref, extra=about(key, reason="Deleted"))
+
+    async def _is_still_there(self, raw: Manifest) -> bool:
+        """Asked of the API server: a watch may tell late that the service is gone, and its children would come back."""
+        live = await self.cluster.get(observed_ref(raw))
+        if live is None or live["metadata"]["uid"] != raw["metadata"]["uid"]:
+            return False
+        return not live["metadata"].get("deletionTimestamp")
+
+    def _identity(self, key: ServiceKey, raw: Manifest) -> Identity:
+        metadata = raw["metadata"]
+        return Identity(
+            uid=metadata["uid"],
+            generation=metadata["generation"],
+            deleting=bool(metadata.get("deletionTimestamp")),
+            status=self.reporter.status_of(key, raw),
+        )
+
+    def _forget(self, key: ServiceKey) -> None:
+        self._rejections.pop(key, None)
+        self.applier.forget(key)
+        self.reporter.forget(key)
+
+
+def parse_service(raw: Manifest) -> GNNService | str:
+    """The service, or everything that is wrong with it: the API server took what this version does not understand."""
+    document = json.dumps({name: raw[name] for name in ("apiVersion", "kind", "metadata", "spec") if name in raw})
+    try:
+        return GNNService.model_validate_json(document, strict=True, by_alias=True, by_name=False)
+    except ValidationError as invalid:
+        try:
+            parse_manifest(document, raw["metadata"]["name"])  # for its sentences
+        except InputError as error:
+            return error.problem
+        return str(invalid)
+
+
+def _soonest(*delays_s: float | None) -> float | None:
+    return min((delay_s for delay_s in delays_s if delay_s is not None), default=None)

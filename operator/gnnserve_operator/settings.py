@@ -1,0 +1,98 @@
+"""The operator's settings: one frozen object, read once from the file that the Helm chart renders.
+
+A YAML file rather than variables, because some values are lists of Kubernetes objects. Pydantic, since a person's
+values.yaml ends up here.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import yaml
+from pydantic import Field, ValidationError
+
+from gnnserve_api.errors import InputError
+from gnnserve_api.pod_settings import ApiModel
+
+SETTINGS_VARIABLE = "GNNSERVE_SETTINGS"
+DEFAULT_PATH = Path("/etc/gnnserve/settings.yaml")
+
+
+class ImagePullPolicy(StrEnum):
+    ALWAYS = "Always"
+    """Ask the registry at every start."""
+    IF_NOT_PRESENT = "IfNotPresent"
+    """Pull what the node lacks."""
+    NEVER = "Never"
+    """Use what the node has."""
+
+
+class LogFormat(StrEnum):
+    JSON = "JSON"
+    """One object a line, for collectors."""
+    TEXT = "Text"
+    """For people."""
+
+
+class LogLevel(StrEnum):
+    DEBUG = "DEBUG"
+    """Every reconcile."""
+    INFO = "INFO"
+    """What changed."""
+    WARNING = "WARNING"
+    """What needs attention."""
+
+
+KubernetesObjects = tuple[dict[str, Any], ...]
+"""Verbatim: what is in them is for the API server to judge."""
+
+
+class Settings(ApiModel):
+    worker_image: Annotated[str, Field(pattern=r"^\S+$")]
+    """Image of generation and worker pods where spec.image names none."""
+    image_pull_policy: ImagePullPolicy = ImagePullPolicy.IF_NOT_PRESENT
+    worker_extra_volumes: KubernetesObjects = ()
+    """Added to every generation and worker pod."""
+    worker_extra_volume_mounts: KubernetesObjects = ()
+    """Added to their container."""
+    worker_extra_env: KubernetesObjects = ()
+    """Added to their container."""
+    namespaces: tuple[str, ...] = ()
+    """Watched for GNNServices; empty: all."""
+    cluster_domain: Annotated[str, Field(min_length=1)] = "cluster.local"
+    """For the URL in status.endpoint."""
+    network_policy: bool = True
+    """Whether NetworkPolicies are made for the pods."""
+    api_server_ports: tuple[Annotated[int, Field(ge=1, le=65_535)], ...] = (443, 6443)
+    """Where worker pods may reach the API server, to follow their routing table."""
+    resync_seconds: Annotated[float, Field(ge=1, le=3600)] = 60
+    """Every GNNService is looked at again after so long, whatever happened."""
+    concurrency: Annotated[int, Field(ge=1, le=256)] = 8
+    """GNNServices reconciled side by side."""
+    http_port: Annotated[int, Field(ge=0, le=65_535)] = 8080
+    """For /healthz, /readyz and /metrics; 0 takes a free one."""
+    log_format: LogFormat = LogFormat.JSON
+    log_level: LogLevel = LogLevel.INFO
+
+
+def load_settings(environment: Mapping[str, str] = os.environ) -> Settings:
+    """Raises InputError naming the file, the field and the value."""
+    path = Path(environment.get(SETTINGS_VARIABLE) or DEFAULT_PATH)
+    try:
+        document = yaml.safe_load(path.read_text())
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise InputError(
+            str(path), f"cannot be read as YAML: {error}", f"set {SETTINGS_VARIABLE} to a settings file"
+        ) from error
+    try:
+        return Settings.model_validate(document, by_alias=True, by_name=False)
+    except ValidationError as error:
+        problems = [
+            f"{'.'.join(map(str, detail['loc']))}: {detail['msg']} (value {detail['input']!r})"
+            for detail in error.errors()
+        ]
+        raise InputError(str(path), "; ".join(problems), "correct the chart's values") from None

@@ -1,0 +1,237 @@
+"""Applying: only what differs, never what is somebody else's, and never for ever."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.fake_api import FakeApi, fake_api
+from tests.support.fake_cluster import FakeCluster, Fault, Refusal
+from tests.support.operator import KEY, UID, child, live, owner
+
+from gnnserve_operator.apply import (
+    APPLIED_ANNOTATION,
+    Applied,
+    Applier,
+    Place,
+    Survey,
+    classify_place,
+    digest_of,
+    digest_of_content,
+    is_needed,
+)
+from gnnserve_operator.cluster import Cluster
+from gnnserve_operator.errors import ConflictError, RetryLaterError
+from gnnserve_operator.login import load_connection
+from gnnserve_operator.metrics import Metrics
+from gnnserve_operator.observed import Conflict, ObjectRef, Rejection, observed_ref
+
+Manifest = dict[str, Any]
+CONFIG = child(data={"a": "1"})
+DEPLOYMENT = child("Deployment", "digits-worker", spec={"replicas": 2})
+FOREIGN = {"kind": "Service", "apiVersion": "v1", "metadata": {"name": "digits", "namespace": "default"}}
+
+
+@pytest.mark.parametrize(
+    ("found", "place"),
+    [
+        pytest.param(None, Place.FREE, id="nothing"),
+        pytest.param(live(CONFIG), Place.OURS, id="a child of this service"),
+        pytest.param(live(FOREIGN), Place.TAKEN, id="an object of nobody"),
+        pytest.param(live(CONFIG, ownerReferences=[owner("other", "u2")]), Place.TAKEN,
+                     id="a child of another service"),
+        pytest.param(live(CONFIG, ownerReferences=[owner("digits", "u2", "Deployment")]), Place.TAKEN,
+                     id="a child of something else of that name"),
+        pytest.param(live(CONFIG, ownerReferences=[owner(controller=False)]), Place.TAKEN,
+                     id="an object that we own without controlling it"),
+        pytest.param(live(CONFIG, ownerReferences=[owner(uid="u2")]), Place.LEAVING,
+                     id="a child of a deleted service of the same name"),
+        pytest.param(live(CONFIG, deletionTimestamp="2026-01-01T00:00:00Z"), Place.LEAVING,
+                     id="a child that is being deleted"),
+        pytest.param(live(FOREIGN, deletionTimestamp="2026-01-01T00:00:00Z"), Place.LEAVING,
+                     id="an object of nobody that is being deleted"),
+    ],
+)  # fmt: skip
+def test_whose_place_it_is(found: Manifest | None, place: Place) -> None:
+    assert classify_place(found, "digits", UID) is place
+
+
+def applied(manifest: Manifest, version: int = 1, **metadata: Any) -> Manifest:
+    return live(manifest, version, annotations={APPLIED_ANNOTATION: digest_of(manifest)}, **metadata)
+
+
+def remembered(desired: Manifest, before: str | None, after: Manifest) -> Applied:
+    return Applied(digest_of(desired), before, digest_of_content(after))
+
+
+NORMALISED = {**applied(CONFIG, 7), "data": {"a": "one"}}
+"""What a server might make of it that is neither equal nor a superset."""
+
+
+@pytest.mark.parametrize(
+    ("found", "memory", "expected"),
+    [
+        pytest.param(None, None, True, id="nothing is there"),
+        pytest.param(applied(CONFIG), None, False, id="it is as declared, and was applied by a predecessor"),
+        pytest.param(live(CONFIG), None, True, id="it looks as declared, but was never applied"),
+        pytest.param({**applied(CONFIG), "data": {"a": "2"}}, None, True, id="a value was edited"),
+        pytest.param({**applied(CONFIG), "data": {}}, None, True, id="a value was removed"),
+        pytest.param({**applied(CONFIG), "data": {"a": "1", "b": "2"}}, None, False, id="somebody added a value"),
+        pytest.param(live(CONFIG, annotations={APPLIED_ANNOTATION: "another"}), None, True,
+                     id="something that is declared no longer was applied before"),
+        pytest.param(NORMALISED, remembered(CONFIG, "6", NORMALISED), False, id="the server made that of it before"),
+        pytest.param({**NORMALISED, "status": {"replicas": 1}, "metadata": {**NORMALISED["metadata"],
+                      "resourceVersion": "9", "generation": 2}}, remembered(CONFIG, "6", NORMALISED), False,
+                     id="and its status moved on since"),
+        pytest.param({**NORMALISED, "data": {"a": "two"}}, remembered(CONFIG, "6", NORMALISED), True,
+                     id="but then somebody edited it"),
+        pytest.param({**applied(CONFIG, 5), "data": {"a": "0"}}, remembered(CONFIG, "5", applied(CONFIG, 6)), False,
+                     id="the watch has not told of our write yet"),
+        pytest.param({**applied(CONFIG, 5), "data": {"a": "0"}}, remembered(DEPLOYMENT, "5", applied(CONFIG, 6)), True,
+                     id="nor has it, but something else is declared by now"),
+    ],
+)  # fmt: skip
+def test_what_needs_to_be_applied(found: Manifest | None, memory: Applied | None, expected: bool) -> None:
+    assert is_needed(CONFIG, digest_of(CONFIG), found, memory) is expected
+
+
+# --- with an API server
+
+
+@dataclass(slots=True)
+class Applying:
+    """One applier, and connections as they come: each call is an event loop of its own."""
+
+    api: FakeApi
+    applier: Applier
+
+    @property
+    def cluster(self) -> FakeCluster:
+        return self.api.cluster
+
+    def apply(
+        self, *desired: Manifest, known: dict[ObjectRef, Manifest | None] | None = None
+    ) -> tuple[Survey, tuple[Rejection, ...]]:
+        async def run() -> tuple[Survey, tuple[Rejection, ...]]:
+            client = self.applier.cluster = Cluster(await load_connection(), Metrics())
+            try:
+                survey = await self.applier.survey(KEY, UID, desired, known or {})
+                return survey, await self.applier.apply(KEY, desired, survey)
+            finally:
+                await client.close()
+
+        return asyncio.run(run())
+
+    def seen(self, *kinds: str) -> dict[ObjectRef, Manifest | None]:
+        return {observed_ref(found): found for kind in kinds for found in self.cluster.all(kind)}
+
+
+@pytest.fixture
+def applying(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Applying]:
+    with fake_api(FakeCluster(collects_garbage=False)) as api:
+        monkeypatch.setenv("KUBECONFIG", str(api.write_kubeconfig(tmp_path)))
+        yield Applying(api, Applier(cluster=None))  # type: ignore[arg-type]
+
+
+def test_children_are_created_in_order_and_not_written_again(applying: Applying) -> None:
+    applying.apply(DEPLOYMENT, CONFIG)
+    applying.apply(DEPLOYMENT, CONFIG)
+    applying.apply(DEPLOYMENT, CONFIG, known=applying.seen("Deployment", "ConfigMap"))
+    assert list(map(str, applying.cluster.writes)) == [
+        "apply Deployment digits-worker",
+        "apply ConfigMap digits-routing",
+    ]
+    assert {write.manager for write in applying.cluster.writes} == {"gnnserve-operator"}
+
+
+def test_a_field_that_is_declared_no_longer_is_removed_also_by_the_next_operator(applying: Applying) -> None:
+    applying.apply(child(data={"a": "1", "b": "2"}))
+    applying.applier = Applier(cluster=None)  # type: ignore[arg-type]
+    applying.apply(CONFIG, known=applying.seen("ConfigMap"))
+    assert applying.cluster.get("ConfigMap", "digits-routing")["data"] == {"a": "1"}
+
+
+def test_what_was_edited_by_hand_is_restored_and_what_was_added_stays(applying: Applying) -> None:
+    applying.apply(CONFIG)
+    applying.cluster.replace("ConfigMap", "digits-routing", lambda found: found["data"].update(a="edited", b="added"))
+    applying.apply(CONFIG, known=applying.seen("ConfigMap"))
+    assert applying.cluster.get("ConfigMap", "digits-routing")["data"] == {"a": "1", "b": "added"}
+
+
+def test_a_label_that_was_added_to_a_selector_by_hand_is_taken_out(applying: Applying) -> None:
+    service = child("Service", "digits", spec={"selector": {"app": "ours"}})
+    applying.apply(service)
+    applying.cluster.replace("Service", "digits", lambda found: found["spec"]["selector"].update(app2="theirs"))
+    applying.apply(service, known=applying.seen("Service"))
+    assert applying.cluster.get("Service", "digits")["spec"]["selector"] == {"app": "ours"}
+
+
+def test_a_server_that_changes_what_is_applied_is_not_fought(applying: Applying) -> None:
+    applying.cluster.default = lambda found: found.get("data", {}).update(a="the server knows better")
+    for _ in range(3):
+        applying.apply(CONFIG, known=applying.seen("ConfigMap"))
+    assert len(applying.cluster.writes) == 1
+
+
+def test_a_foreign_object_of_that_name_is_reported_and_not_touched(applying: Applying) -> None:
+    applying.cluster.create({**FOREIGN, "spec": {"selector": {"app": "theirs"}}})
+    before = applying.cluster.get("Service", "digits")
+    ours = child("Service", "digits", spec={"selector": {"app": "ours"}})
+    survey, rejections = applying.apply(ours, CONFIG)
+    assert survey.conflicts == (Conflict(observed_ref(ours)),)
+    assert rejections == ()
+    assert applying.cluster.get("Service", "digits") == before
+    assert [write.name for write in applying.cluster.writes] == ["digits-routing"]
+
+
+def test_a_child_of_a_deleted_service_of_the_same_name_is_waited_for(applying: Applying) -> None:
+    applying.cluster.create({**CONFIG, "metadata": {**CONFIG["metadata"], "ownerReferences": [owner(uid="before")]}})
+    survey, _ = applying.apply(CONFIG)
+    assert (survey.has_leaving, survey.conflicts, applying.cluster.writes) == (True, (), [])
+    applying.cluster.collect_garbage(now=True)
+    survey, _ = applying.apply(CONFIG)
+    assert not survey.has_leaving
+    assert applying.cluster.get("ConfigMap", "digits-routing")["metadata"]["ownerReferences"][0]["uid"] == UID
+
+
+def test_a_refused_child_is_told_of_and_does_not_keep_the_others_back(applying: Applying) -> None:
+    sentence = 'Deployment.apps "digits-worker" is invalid: spec.template: image is empty'
+    applying.cluster.faults.append(Fault("apply", "Deployment", Refusal(422, "Invalid", sentence), times=1))
+    _, rejections = applying.apply(DEPLOYMENT, CONFIG)
+    assert rejections == (Rejection(observed_ref(DEPLOYMENT), sentence),)
+    assert applying.cluster.find("ConfigMap", "digits-routing") is not None
+    _, rejections = applying.apply(DEPLOYMENT, CONFIG, known=applying.seen("ConfigMap"))
+    assert rejections == ()
+    assert applying.cluster.find("Deployment", "digits-worker") is not None
+
+
+def test_a_busy_api_server_is_left_alone_for_as_long_as_it_asks(applying: Applying) -> None:
+    busy = Refusal(429, "TooManyRequests", "try again", {"Retry-After": "7"})
+    applying.cluster.faults.append(Fault("apply", "ConfigMap", busy))
+    with pytest.raises(RetryLaterError, match="try again") as raised:
+        applying.apply(CONFIG)
+    assert raised.value.after_s == 7
+
+
+def test_an_object_that_was_replaced_meanwhile_is_not_taken_over(applying: Applying) -> None:
+    applying.apply(CONFIG)
+    stale = applying.seen("ConfigMap")
+    applying.cluster.delete("ConfigMap", "digits-routing")
+    foreign = {**FOREIGN, "kind": "ConfigMap", "data": {"a": "theirs"},
+               "metadata": {"name": "digits-routing", "namespace": "default"}}  # fmt: skip
+    applying.cluster.create(foreign)
+    with pytest.raises(ConflictError):
+        applying.apply(child(data={"a": "2"}), known=stale)
+    assert applying.cluster.get("ConfigMap", "digits-routing")["data"] == {"a": "theirs"}
+
+
+def test_nothing_is_remembered_of_a_service_that_is_gone(applying: Applying) -> None:
+    applying.cluster.default = lambda found: found.get("data", {}).update(a="the server knows better")
+    applying.apply(CONFIG)
+    applying.applier.forget(KEY)
+    applying.apply(CONFIG, known=applying.seen("ConfigMap"))
+    assert len(applying.cluster.writes) == 2

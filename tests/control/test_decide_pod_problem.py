@@ -1,0 +1,201 @@
+"""From what scheduler and kubelet write to what a person can do: messages as of Kubernetes 1.36."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from tests.support.observed import make_service
+
+from gnnserve_operator.decide.pod_problem import pod_problem
+from gnnserve_operator.observed import ObservedPod, Termination, Waiting
+
+POD = ObservedPod("digits-x", "generation", image="gnnserve/worker:1")
+WORKER = replace(POD, component="worker")
+PREEMPTION = "preemption: 0/1 nodes are available: 1 Preemption is not helpful for scheduling."
+NO_GPU = f"0/1 nodes are available: 1 Insufficient nvidia.com/gpu. no new claims to deallocate, {PREEMPTION}"
+NO_SLICE = f"0/3 nodes are available: 1 Insufficient cpu, 3 Insufficient nvidia.com/mig-1g.10gb. {PREEMPTION}"
+NO_MEMORY = f"0/1 nodes are available: 1 Insufficient memory. no new claims to deallocate, {PREEMPTION}"
+UNBOUND = (
+    "0/1 nodes are available: pod has unbound immediate PersistentVolumeClaims. not found. "
+    f"no new claims to deallocate, {PREEMPTION}"
+)
+NO_VOLUME = f"0/1 nodes are available: 1 node(s) didn't find available persistent volumes to bind. {PREEMPTION}"
+UNTOLERATED = f"0/2 nodes are available: 2 node(s) had untolerated taint(s). {PREEMPTION}"
+
+
+def missing(claim: str) -> str:
+    return f'0/1 nodes are available: persistentvolumeclaim "{claim}" not found. not found. {PREEMPTION}'
+
+
+def unschedulable(message: str, pod: ObservedPod = POD) -> ObservedPod:
+    return replace(pod, unschedulable=message)
+
+
+def waiting(reason: str, message: str = "", pod: ObservedPod = POD) -> ObservedPod:
+    return replace(pod, waiting=Waiting(reason, message))
+
+
+GRAPHS = {"graph": {"source": {"builtin": "Digits"}, "volume": {"claimName": "graphs"}}}
+OWN = {"repository": {"claimName": "shared"}}
+GPU = {"generation": {"gpu": {"count": 2}}}
+SLICE = {"worker": {"resources": {"limits": {"nvidia.com/mig-1g.10gb": 3}}}}
+SECRETS = {"imagePullSecrets": ["registry", "mirror"], "image": "gnnserve/worker:1"}
+
+CASES: list[tuple[str, ObservedPod, dict[str, Any], tuple[str, bool, list[str]]]] = [
+    (
+        "the graph's claim does not exist", unschedulable(missing("graphs")), GRAPHS,
+        ("VolumeClaimMissing", True,
+         ["PersistentVolumeClaim graphs (named by spec.graph.volume.claimName) does not exist", "Create it"]),
+    ),
+    (
+        "the repository's claim does not exist", unschedulable(missing("shared")), OWN,
+        ("VolumeClaimMissing", True, ["shared (named by spec.repository.claimName) does not exist"]),
+    ),
+    (
+        "one claim for both", unschedulable(missing("graphs")), GRAPHS | {"repository": {"claimName": "graphs"}},
+        ("VolumeClaimMissing", True, ["named by spec.graph.volume.claimName and spec.repository.claimName"]),
+    ),
+    (
+        "the made claim is not there yet", unschedulable(missing("digits-repository")), {},
+        ("VolumeClaimMissing", False, ["digits-repository (the claim that the operator makes) does not exist"]),
+    ),
+    (
+        "the made claim was deleted and is still used",
+        unschedulable('0/1 nodes are available: persistentvolumeclaim "digits-repository" is being deleted.', WORKER),
+        {},
+        ("VolumeClaimMissing", True, ["is being deleted", "set spec.suspend to true"]),
+    ),
+    (
+        "a claim of the settings", unschedulable(missing("packages")), {},
+        ("VolumeClaimMissing", True, ["packages (named by the operator's settings)"]),
+    ),
+    (
+        "the volume of a claim is lost",
+        unschedulable(
+            '0/1 nodes are available: persistentvolumeclaim "shared" bound to non-existent persistentvolume "pv-7".'
+        ), OWN,
+        ("VolumeClaimMissing", True, ["bound to PersistentVolume pv-7, which does not exist"]),
+    ),
+    (
+        "no GPU", unschedulable(NO_GPU), GPU,
+        ("GpuUnavailable", True, ["2 × nvidia.com/gpu", "spec.generation.gpu"]),
+    ),
+    (
+        "no slice of a GPU, among other things", unschedulable(NO_SLICE, WORKER), SLICE,
+        ("GpuUnavailable", True, ["3 × nvidia.com/mig-1g.10gb", "spec.worker.resources"]),
+    ),
+    (
+        "no memory", unschedulable(NO_MEMORY), {},
+        ("Unschedulable", False, ["finds no node: 0/1 nodes are available: 1 Insufficient memory. If it lasts"]),
+    ),
+    (
+        "a taint", unschedulable(UNTOLERATED, WORKER), {},
+        ("Unschedulable", False, ["2 node(s) had untolerated taint(s)", "spec.worker.nodeSelector or tolerations"]),
+    ),
+    (
+        "an unbound claim", unschedulable(UNBOUND), {},
+        ("VolumeClaimPending", False, ["PersistentVolumeClaims. If it lasts", "default StorageClass"]),
+    ),
+    ("no volume for a claim", unschedulable(NO_VOLUME), {}, ("VolumeClaimPending", False, ["of that size"])),
+    (
+        "an image that is not there", waiting("ErrImagePull", "failed to resolve reference: not found"), {},
+        ("ImageUnavailable", True,
+         ["gnnserve/worker:1 cannot be had without imagePullSecrets: failed to resolve reference: not found.",
+          "the operator's image"]),
+    ),
+    (
+        "an image behind secrets", waiting("ErrImagePull", "401 Unauthorized"), SECRETS,
+        ("ImageUnavailable", True,
+         ["with imagePullSecrets registry, mirror: 401 Unauthorized. Correct spec.image", "exist in this namespace"]),
+    ),
+    (
+        "an image while kubelet waits", waiting("ImagePullBackOff", 'Back-off pulling image "gnnserve/worker:1"'), {},
+        ("ImageUnavailable", True, ["cannot be had without imagePullSecrets. Correct"]),
+    ),
+    (
+        "an image that must not be pulled",
+        waiting("ErrImageNeverPull", 'Container image "x" is not present with pull policy of Never'), {},
+        ("ImageUnavailable", True, ["not present with pull policy of Never"]),
+    ),
+    (
+        "an image with no name",
+        waiting("InvalidImageName", 'Failed to apply default image tag "A:b": invalid reference format'), {},
+        ("ImageUnavailable", True, ["invalid reference format"]),
+    ),
+    (
+        "a Secret of an environment variable", waiting("CreateContainerConfigError", 'secret "token" not found'), {},
+        ("ContainerConfigInvalid", True, ['secret "token" not found']),
+    ),
+    (
+        "a worker between two crashes",
+        replace(
+            waiting("CrashLoopBackOff", "back-off 5m0s restarting failed container", WORKER),
+            last_terminated=Termination(3, "Error", "revision rev-1: x.npy is altered"),
+        ), {},
+        ("WorkerCrashing", False, ["exit code 3 (the repository): revision rev-1: x.npy is altered", "--previous"]),
+    ),
+    (
+        "a worker that starts again after a crash",
+        replace(WORKER, phase="Running", running=True, last_terminated=Termination(1)), {},
+        ("WorkerCrashing", False, ["exit code 1 and left no message"]),
+    ),
+    (
+        "a worker that needed too much memory",
+        replace(WORKER, memory_limit="2Gi", last_terminated=Termination(137, "OOMKilled")), {},
+        ("OutOfMemory", False, ["its limit of 2Gi", "spec.worker.resources.limits.memory"]),
+    ),
+    (
+        "a worker that needed more memory than its node had",
+        replace(WORKER, terminated=Termination(137, "OOMKilled")), {},
+        ("OutOfMemory", False, ["what its node has"]),
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("pod", "spec", "expected"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
+def test_a_problem_is_named(pod: ObservedPod, spec: dict[str, Any], expected: tuple[str, bool, list[str]]) -> None:
+    reason, needs_person, words = expected
+    problem = pod_problem(pod, "digits", make_service(**spec).spec)
+    assert problem is not None
+    assert (problem.reason.value, problem.needs_person) == (reason, needs_person), problem.message
+    assert [word for word in words if word not in problem.message] == [], problem.message
+    assert "digits-x" in problem.message
+    assert "reemption" not in problem.message
+
+
+FINE: list[tuple[str, ObservedPod]] = [
+    ("a pod that has just been made", POD),
+    ("a pod that creates its container", waiting("ContainerCreating")),
+    ("a worker that starts", replace(WORKER, phase="Running", running=True)),
+    ("a ready worker that once crashed", replace(WORKER, ready=True, last_terminated=Termination(1))),
+    ("a pod on its way out", replace(waiting("ImagePullBackOff"), deleting=True)),
+    ("a pod that is done", replace(POD, phase="Succeeded", terminated=Termination(0))),
+    (
+        "a generation pod that failed, which is its Job's to tell",
+        replace(POD, phase="Failed", terminated=Termination(1)),
+    ),
+]
+
+
+@pytest.mark.parametrize("pod", [case[1] for case in FINE], ids=[case[0] for case in FINE])
+def test_there_is_no_problem(pod: ObservedPod) -> None:
+    assert pod_problem(pod, "digits", make_service().spec) is None
+
+
+def test_the_same_trouble_has_the_same_words_at_every_attempt() -> None:
+    first = waiting("ErrImagePull", "not found")
+    then = waiting("ImagePullBackOff", 'Back-off pulling image "gnnserve/worker:1": ErrImagePull: not found')
+    spec = make_service().spec
+    assert pod_problem(first, "digits", spec) == pod_problem(then, "digits", spec)
+    timeouts = [
+        waiting("ErrImagePull", f"read tcp 10.1.0.7:{port}->10.9.9.9:443: i/o timeout") for port in (40001, 40002)
+    ]
+    assert len({pod_problem(pod, "digits", spec) for pod in timeouts}) == 1
+    ended = Termination(1, "Error", "oh")
+    back_off = replace(waiting("CrashLoopBackOff", "back-off 10s", WORKER), last_terminated=ended)
+    later = replace(waiting("CrashLoopBackOff", "back-off 5m0s", WORKER), last_terminated=ended)
+    again = replace(WORKER, phase="Running", running=True, last_terminated=ended)
+    just_ended = replace(WORKER, phase="Running", terminated=ended)
+    assert len({pod_problem(pod, "digits", spec) for pod in (back_off, later, again, just_ended)}) == 1

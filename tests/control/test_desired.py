@@ -1,0 +1,365 @@
+"""The builders' manifests: complete, restricted, deterministic, and stored by the API server as they are."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+from tests.support.observed import UID, make_result, make_service, make_settings
+from tests.support.pod_security import violations
+
+from gnnserve_api.generation import decode_result
+from gnnserve_api.gnnservice import GNNService
+from gnnserve_api.manifest import parse_manifest
+from gnnserve_api.routing import decode_routing
+from gnnserve_operator.desired.children import build_children
+from gnnserve_operator.desired.job import build_job
+from gnnserve_operator.desired.metadata import Parent
+from gnnserve_operator.desired.routing import declared_table
+
+LONG = "a" * 63
+FULL: dict[str, Any] = {
+    "graph": {"source": {"npz": {"uri": "file:///data/$(HOME)/a.npz"}}, "volume": {"claimName": "graphs"}},
+    "objective": {"latencyMs": 5},
+    "generation": {
+        "gpu": {"resourceName": "nvidia.com/mig-1g.10gb", "count": 2},
+        "resources": {"limits": {"cpu": 4, "memory": "8Gi"}, "requests": {"cpu": "500m"}},
+        "nodeSelector": {"gpu": "yes"},
+        "tolerations": [{"key": "gpu", "operator": "Exists", "effect": "NoSchedule"}],
+        "runtimeClassName": "nvidia",
+    },
+    "worker": {
+        "replicas": 3,
+        "resources": {"limits": {"cpu": 2}},
+        "tolerations": [{"operator": "Exists"}],
+    },
+    "repository": {"claim": {"storage": "20Gi", "storageClassName": "fast", "accessMode": "ReadWriteMany"}},
+    "image": "gnnserve/worker:2",
+    "imagePullSecrets": ["registry"],
+}
+EXTRA = {
+    "workerExtraVolumes": [{"name": "packages", "persistentVolumeClaim": {"claimName": "packages"}}],
+    "workerExtraVolumeMounts": [{"name": "packages", "mountPath": "/packages", "readOnly": True}],
+    "workerExtraEnv": [{"name": "PYTHONPATH", "value": "/packages"}],
+}
+
+
+def build(service: GNNService, **settings: Any) -> dict[tuple[str, str], dict[str, Any]]:
+    parent = Parent(service.metadata.name, service.metadata.namespace, UID)
+    result = make_result(service.spec.recipe())
+    made = make_settings(**settings)
+    children = build_children(
+        parent,
+        service.spec,
+        made,
+        routing=(declared_table(service.spec, result), result),
+        claim_uid="uid-of-the-claim",
+        with_workers=True,
+        job=build_job(parent, service.spec, made),
+        pod_monitor_available=True,
+    )
+    return {(child["kind"], child["metadata"]["name"]): child for child in children}
+
+
+def of_kind(children: dict[tuple[str, str], dict[str, Any]], kind: str) -> dict[str, Any]:
+    (found,) = [child for (k, _), child in children.items() if k == kind]
+    return found
+
+
+def pod_of(children: dict[tuple[str, str], dict[str, Any]], kind: str) -> dict[str, Any]:
+    pod: dict[str, Any] = of_kind(children, kind)["spec"]["template"]["spec"]
+    return pod
+
+
+def environment(container: dict[str, Any]) -> dict[str, Any]:
+    return {variable["name"]: variable.get("value", variable.get("valueFrom")) for variable in container["env"]}
+
+
+SERVICES = [
+    pytest.param(make_service(), {}, id="the least spec"),
+    pytest.param(make_service(**FULL), EXTRA, id="every field"),
+    pytest.param(make_service(LONG, **FULL), {}, id="the longest name"),
+    pytest.param(make_service(suspend=True, worker={"replicas": 0}), {}, id="suspended"),
+]
+
+
+@pytest.mark.parametrize(("service", "settings"), SERVICES)
+def test_every_child_is_named_labelled_and_owned(service: GNNService, settings: dict[str, Any]) -> None:
+    children = build(service, **settings)
+    assert len(children) == 12
+    for child in children.values():
+        metadata = child["metadata"]
+        assert re.fullmatch(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?", metadata["name"])
+        assert metadata["namespace"] == "shop"
+        assert metadata["ownerReferences"] == [
+            {
+                "apiVersion": "gnnserve.dev/v1alpha1",
+                "kind": "GNNService",
+                "name": service.metadata.name,
+                "uid": UID,
+                "controller": True,
+                "blockOwnerDeletion": False,
+            }
+        ]
+        labels = metadata["labels"]
+        assert labels["app.kubernetes.io/managed-by"] == "gnnserve-operator"
+        assert labels["gnnserve.dev/service"] == service.metadata.name
+        assert all(re.fullmatch(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?", value) for value in labels.values())
+
+
+@pytest.mark.parametrize(("service", "settings"), SERVICES)
+def test_pods_are_restricted(service: GNNService, settings: dict[str, Any]) -> None:
+    children = build(service, **settings)
+    for kind in ("Job", "Deployment"):
+        pod = pod_of(children, kind)
+        assert violations(pod) == []
+        assert pod["enableServiceLinks"] is False
+        assert pod["securityContext"]["fsGroup"] == 65_532
+        (container,) = pod["containers"]
+        assert container["securityContext"]["readOnlyRootFilesystem"] is True
+        writable = {m["mountPath"] for m in container["volumeMounts"] if not m.get("readOnly")}
+        assert writable == {"/tmp", "/cache"} | ({"/repository"} if kind == "Job" else set())  # noqa: S108
+        assert {m["name"] for m in container["volumeMounts"]} == {volume["name"] for volume in pod["volumes"]}
+
+
+def test_the_checker_of_restricted_pods_finds_what_is_not() -> None:
+    pod = {"hostNetwork": True, "volumes": [{"name": "v", "hostPath": {}}], "containers": [{"name": "c"}]}
+    assert violations(pod) == [
+        "hostNetwork", "volume v: hostPath", "c: allowPrivilegeEscalation", "c: runAsNonRoot", "c: seccompProfile",
+        "c: capabilities.drop",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("service", "settings"), SERVICES)
+def test_manifests_hold_nothing_that_the_api_server_leaves_out(service: GNNService, settings: dict[str, Any]) -> None:
+    def empties(value: Any, path: str) -> list[str]:
+        if isinstance(value, dict):
+            # An emptyDir is an empty object, and an empty label selector or "core" group means something.
+            found = [path] if not value and not path.endswith("emptyDir") else []
+            return found + [name for key, item in value.items() for name in empties(item, f"{path}.{key}")]
+        if isinstance(value, list):
+            found = [] if value else [path]
+            return found + [name for index, item in enumerate(value) for name in empties(item, f"{path}[{index}]")]
+        return [path] if value is None or (value == "" and "apiGroups" not in path) else []
+
+    children = build(service, **settings)
+    assert empties(list(children.values()), "") == []
+    assert json.loads(json.dumps(list(children.values()))) == list(children.values())
+
+
+@pytest.mark.parametrize(("service", "settings"), SERVICES)
+def test_building_twice_builds_the_same(service: GNNService, settings: dict[str, Any]) -> None:
+    assert build(service, **settings) == build(service, **settings)
+
+
+def test_settings_reach_both_pods() -> None:
+    children = build(make_service(**FULL), **EXTRA, imagePullPolicy="Never")
+    for kind in ("Job", "Deployment"):
+        pod = pod_of(children, kind)
+        (container,) = pod["containers"]
+        assert pod["volumes"][-1]["name"] == "packages"
+        assert container["volumeMounts"][-1]["mountPath"] == "/packages"
+        assert container["env"][-1] == {"name": "PYTHONPATH", "value": "/packages"}
+        assert container["imagePullPolicy"] == "Never"
+        assert container["image"] == "gnnserve/worker:2"
+        assert pod["imagePullSecrets"] == [{"name": "registry"}]
+
+
+def test_a_job_carries_what_generation_needs() -> None:
+    service = make_service(**FULL)
+    children = build(service)
+    job, pod = of_kind(children, "Job"), pod_of(children, "Job")
+    spec = job["spec"]
+    assert (spec["backoffLimit"], spec["activeDeadlineSeconds"], spec["suspend"]) == (2, 86_400, False)
+    assert spec["podReplacementPolicy"] == "Failed"
+    assert spec["podFailurePolicy"]["rules"][0] == {
+        "action": "FailJob",
+        "onExitCodes": {"containerName": "generate", "operator": "In", "values": [2]},
+    }
+    assert "ttlSecondsAfterFinished" not in spec
+    assert job["metadata"]["labels"]["gnnserve.dev/recipe"] == service.spec.recipe()
+    assert spec["template"]["metadata"]["labels"]["gnnserve.dev/recipe"] == service.spec.recipe()
+    assert pod["restartPolicy"] == "Never"
+    assert pod["automountServiceAccountToken"] is False
+    assert "serviceAccountName" not in pod
+    assert pod["nodeSelector"] == {"gpu": "yes"}
+    assert pod["tolerations"] == [{"key": "gpu", "operator": "Exists", "effect": "NoSchedule"}]
+    assert pod["runtimeClassName"] == "nvidia"
+    (container,) = pod["containers"]
+    assert container["command"] == ["python", "-m", "gnnserve_worker.pods.generate"]
+    assert container["terminationMessagePolicy"] == "FallbackToLogsOnError"
+    assert container["resources"] == {
+        "requests": {"cpu": "500m"},
+        "limits": {"cpu": "4", "memory": "8Gi", "nvidia.com/mig-1g.10gb": "2"},
+    }
+    assert {"name": "graph", "mountPath": "/data", "readOnly": True} in container["volumeMounts"]
+    assert {"name": "graph", "persistentVolumeClaim": {"claimName": "graphs"}} in pod["volumes"]
+    assert environment(container)["OMP_NUM_THREADS"] == {"resourceFieldRef": {"resource": "limits.cpu"}}
+
+
+def test_the_manifest_in_a_job_has_the_recipe_of_the_service() -> None:
+    service = make_service(**FULL, variants={"pruning": {"factors": [1, 3]}}, model={"hidden": 64})
+    container = pod_of(build(service), "Job")["containers"][0]
+    text = environment(container)["GNNSERVE_MANIFEST"]
+    assert "$$(HOME)" in text, "Kubernetes would expand a variable in it"
+    manifest = parse_manifest(text.replace("$$", "$"), "GNNSERVE_MANIFEST")
+    assert manifest.spec.recipe() == service.spec.recipe()
+    assert (manifest.metadata.name, manifest.metadata.namespace) == ("digits", "shop")
+    assert set(json.loads(text)["spec"]) == {"graph", "model", "variants"}
+    assert "volume" not in json.loads(text)["spec"]["graph"]
+
+
+ANOTHER_JOB: list[tuple[str, dict[str, Any], bool]] = [
+    ("another model", {"model": {"hidden": 64}}, True),
+    ("another image", {"image": "gnnserve/worker:2"}, True),
+    ("other resources", {"generation": {"resources": {"limits": {"cpu": 1}}}}, True),
+    ("another volume", {"graph": {"source": {"builtin": "Digits"}, "volume": {"claimName": "graphs"}}}, True),
+    ("another repository", {"repository": {"claimName": "shared"}}, True),
+    ("more retries", {"generation": {"retries": 5}}, False),
+    ("more workers", {"worker": {"replicas": 5}}, False),
+    ("an objective", {"objective": {"latencyMs": 5}}, False),
+    ("a default written out", {"model": {"hidden": 128}}, False),
+    ("a suspension", {"suspend": True}, False),
+]
+
+
+@pytest.mark.parametrize(("spec", "differs"), [c[1:] for c in ANOTHER_JOB], ids=[c[0] for c in ANOTHER_JOB])
+def test_another_template_is_another_job(spec: dict[str, Any], differs: bool) -> None:
+    def name(service: GNNService) -> str:
+        return str(of_kind(build(service), "Job")["metadata"]["name"])
+
+    assert (name(make_service(**spec)) != name(make_service())) is differs
+
+
+def test_workers_answer_until_their_successors_do() -> None:
+    deployment = of_kind(build(make_service(**FULL)), "Deployment")
+    spec, template = deployment["spec"], deployment["spec"]["template"]
+    assert spec["replicas"] == 3
+    assert spec["strategy"] == {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}
+    assert spec["selector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
+    pod = template["spec"]
+    (container,) = pod["containers"]
+    assert container["command"] == ["python", "-m", "gnnserve_worker.pods.serve"]
+    assert container["lifecycle"] == {"preStop": {"sleep": {"seconds": 5}}}
+    assert pod["terminationGracePeriodSeconds"] == 60
+    assert container["startupProbe"]["httpGet"]["path"] == "/healthz"
+    assert container["readinessProbe"]["httpGet"]["path"] == "/readyz"
+    assert container["readinessProbe"]["periodSeconds"] == 1
+    assert container["livenessProbe"]["httpGet"]["path"] == "/healthz"
+    assert pod["topologySpreadConstraints"][0]["whenUnsatisfiable"] == "ScheduleAnyway"
+    assert template["metadata"]["annotations"]["prometheus.io/port"] == "8080"
+    assert container["resources"] == {"limits": {"cpu": "2"}}
+
+
+def test_workers_know_whom_they_serve_and_what_to_follow() -> None:
+    pod = pod_of(build(make_service()), "Deployment")
+    variables = environment(pod["containers"][0])
+    assert variables["GNNSERVE_SERVICE"] == "digits"
+    assert variables["GNNSERVE_NAMESPACE"] == "shop"
+    assert variables["GNNSERVE_ROUTING"] == "digits-routing"
+    assert variables["GNNSERVE_REPOSITORY"] == "/repository"
+    assert variables["GNNSERVE_LAME_DUCK_S"] == "5"
+    assert variables["NUMBA_CACHE_DIR"] == "/cache/numba"
+    assert pod["serviceAccountName"] == "digits-worker"
+    assert pod["automountServiceAccountToken"] is True
+    routing = next(volume for volume in pod["volumes"] if volume["name"] == "routing")
+    assert routing["configMap"] == {"name": "digits-routing", "optional": True}
+
+
+def test_workers_may_follow_their_config_map_and_nothing_else() -> None:
+    children = build(make_service())
+    (rule,) = of_kind(children, "Role")["rules"]
+    assert rule == {
+        "apiGroups": [""],
+        "resources": ["configmaps"],
+        "resourceNames": [of_kind(children, "ConfigMap")["metadata"]["name"]],
+        "verbs": ["get", "list", "watch"],
+    }
+    binding = of_kind(children, "RoleBinding")
+    assert binding["roleRef"]["name"] == of_kind(children, "Role")["metadata"]["name"]
+    account = of_kind(children, "ServiceAccount")
+    assert binding["subjects"] == [{"kind": "ServiceAccount", "name": account["metadata"]["name"], "namespace": "shop"}]
+    assert account["automountServiceAccountToken"] is False
+
+
+def test_selectors_find_the_pods_they_are_about() -> None:
+    children = build(make_service())
+    worker = of_kind(children, "Deployment")["spec"]["template"]["metadata"]["labels"].items()
+    generation = of_kind(children, "Job")["spec"]["template"]["metadata"]["labels"].items()
+    selectors = {
+        "Service": of_kind(children, "Service")["spec"]["selector"],
+        "budget": of_kind(children, "PodDisruptionBudget")["spec"]["selector"]["matchLabels"],
+        "monitor": of_kind(children, "PodMonitor")["spec"]["selector"]["matchLabels"],
+        "policy": children["NetworkPolicy", "digits-worker"]["spec"]["podSelector"]["matchLabels"],
+    }
+    for selector in selectors.values():
+        assert selector.items() <= worker
+        assert not selector.items() <= generation
+    policy = children["NetworkPolicy", "digits-generate"]["spec"]["podSelector"]["matchLabels"].items()
+    assert policy <= generation
+    assert not policy <= worker
+
+
+def test_network_policies_let_through_what_pods_need() -> None:
+    children = build(make_service(), apiServerPorts=[6443])
+    worker = children["NetworkPolicy", "digits-worker"]["spec"]
+    assert worker["ingress"] == [{"ports": [{"protocol": "TCP", "port": 8080}]}]
+    assert worker["egress"] == [
+        {"ports": [{"protocol": "UDP", "port": 53}, {"protocol": "TCP", "port": 53}]},
+        {"ports": [{"protocol": "TCP", "port": 6443}]},
+    ]
+    generation = children["NetworkPolicy", "digits-generate"]["spec"]
+    assert generation["policyTypes"] == ["Ingress", "Egress"]
+    assert not {"ingress", "egress"} & set(generation)
+    assert "NetworkPolicy" not in {kind for kind, _ in build(make_service(), networkPolicy=False)}
+
+
+def test_without_api_server_ports_no_port_is_opened() -> None:
+    worker = build(make_service(), apiServerPorts=[])["NetworkPolicy", "digits-worker"]["spec"]
+    assert len(worker["egress"]) == 1, "a rule without ports would open all of them"
+
+
+def test_the_claim_is_as_the_spec_says() -> None:
+    claim = of_kind(build(make_service(**FULL)), "PersistentVolumeClaim")
+    assert claim["spec"] == {
+        "accessModes": ["ReadWriteMany"],
+        "resources": {"requests": {"storage": "20Gi"}},
+        "storageClassName": "fast",
+    }
+    least = of_kind(build(make_service()), "PersistentVolumeClaim")
+    assert least["spec"] == {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "10Gi"}}}
+
+
+def test_a_claim_of_the_users_is_mounted_and_not_made() -> None:
+    children = build(make_service(repository={"claimName": "shared"}))
+    assert "PersistentVolumeClaim" not in {kind for kind, _ in children}
+    for kind in ("Job", "Deployment"):
+        volume = next(v for v in pod_of(children, kind)["volumes"] if v["name"] == "repository")
+        assert volume["persistentVolumeClaim"] == {"claimName": "shared"}
+
+
+def test_the_config_map_tells_workers_and_remembers() -> None:
+    service = make_service(**FULL)
+    config_map = of_kind(build(service), "ConfigMap")
+    table = decode_routing(config_map["data"]["routing.json"])
+    assert table == service.spec.routing("rev-1")
+    assert decode_result(config_map["data"]["generation.json"]) == make_result(service.spec.recipe())
+    assert config_map["metadata"]["annotations"]["gnnserve.dev/claim"] == "uid-of-the-claim"
+
+
+def test_a_gpu_stated_twice_is_asked_for_once() -> None:
+    resources = {"limits": {"nvidia.com/gpu": 4}, "requests": {"nvidia.com/gpu": 4}}
+    service = make_service(generation={"gpu": {"count": 2}, "resources": resources})
+    container = pod_of(build(service), "Job")["containers"][0]
+    assert container["resources"] == {"requests": {"nvidia.com/gpu": "2"}, "limits": {"nvidia.com/gpu": "2"}}
+
+
+def test_children_come_in_an_order_in_which_they_can_be_used() -> None:
+    kinds = [kind for kind, _ in build(make_service())]
+    for first, then in (
+        ("Role", "RoleBinding"), ("ServiceAccount", "RoleBinding"), ("RoleBinding", "Deployment"),
+        ("NetworkPolicy", "Job"), ("PersistentVolumeClaim", "Job"), ("ConfigMap", "Deployment"),
+    ):  # fmt: skip
+        assert kinds.index(first) < kinds.index(then)

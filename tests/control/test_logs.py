@@ -1,0 +1,63 @@
+"""Log lines name their object, in JSON or in text; nobody else's chatter is among them."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+
+import pytest
+from tests.support.operator import KEY
+
+from gnnserve_operator.logs import about, configure_logging
+from gnnserve_operator.settings import LogFormat, LogLevel
+
+
+@pytest.fixture
+def stream() -> Iterator[io.StringIO]:
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield io.StringIO()
+    root.handlers[:], root.level = handlers, level
+
+
+def test_a_json_line_has_time_level_and_object(stream: io.StringIO) -> None:
+    configure_logging(LogFormat.JSON, LogLevel.INFO, stream)
+    logging.getLogger("gnnserve_operator.apply").info(
+        "created %s", "Service digits", extra=about(KEY, uid="u1", reason="Applied", duration_s=0.0123)
+    )
+    line = json.loads(stream.getvalue())
+    assert line.pop("time").endswith("Z")
+    assert line == {
+        "level": "INFO", "logger": "gnnserve_operator.apply", "message": "created Service digits",
+        "object": {"namespace": "default", "name": "digits", "uid": "u1"}, "reason": "Applied", "durationMs": 12.3,
+    }  # fmt: skip
+
+
+def test_a_failure_carries_its_stack_on_one_line(stream: io.StringIO) -> None:
+    configure_logging(LogFormat.JSON, LogLevel.INFO, stream)
+    try:
+        json.loads("{}")["spec"]
+    except KeyError:
+        logging.getLogger("x").exception("a mistake")
+    (line,) = stream.getvalue().splitlines()
+    assert "KeyError: 'spec'" in json.loads(line)["stack"]
+
+
+def test_a_line_of_text_begins_with_the_object(stream: io.StringIO) -> None:
+    configure_logging(LogFormat.TEXT, LogLevel.INFO, stream)
+    logging.getLogger("x").warning("no quota left", extra=about(KEY))
+    logging.getLogger("x").info("listening")
+    first, second = stream.getvalue().splitlines()
+    assert first.endswith("WARNING default/digits: no quota left")
+    assert second.endswith("INFO    listening")
+
+
+def test_libraries_are_heard_from_warning_on(stream: io.StringIO) -> None:
+    configure_logging(LogFormat.TEXT, LogLevel.DEBUG, stream)
+    for name in ("kopf.objects", "aiohttp.access", "asyncio"):
+        logging.getLogger(name).info("chatter of %s", name)
+        logging.getLogger(name).warning("warning of %s", name)
+    assert stream.getvalue().count("chatter") == 0
+    assert stream.getvalue().count("warning of") == 3

@@ -1,0 +1,417 @@
+"""The whole operator, with the real kopf, against an API server in memory: what it writes, and what it leaves alone."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from tests.support.control_plane import fail_job, finish_job, run_workers
+from tests.support.fake_api import FakeApi, fake_api
+from tests.support.fake_cluster import FakeCluster, Fault, Refusal
+from tests.support.operator import gnnservice
+from tests.support.running_operator import RunningOperator, condition_of, running_operator
+
+from gnnserve_api.routing import ROUTING_KEY, decode_routing
+from gnnserve_operator import health, main
+from gnnserve_operator.apply import APPLIED_ANNOTATION
+from gnnserve_operator.kinds import GNNSERVICE
+
+FIRST_CHILDREN = [
+    "apply ServiceAccount digits-worker",
+    "apply Role digits-worker",
+    "apply RoleBinding digits-worker",
+    "apply NetworkPolicy digits-worker",
+    "apply NetworkPolicy digits-generate",
+    "apply PersistentVolumeClaim digits-repository",
+    "apply Service digits",
+]
+CHILDREN_OF_A_REVISION = [
+    "apply ConfigMap digits-routing",
+    "apply Deployment digits-worker",
+    "apply PodDisruptionBudget digits-worker",
+]
+STATUS = "apply status GNNService digits"
+
+
+@pytest.fixture
+def api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeApi]:
+    with fake_api(FakeCluster()) as api:
+        monkeypatch.setenv("KUBECONFIG", str(api.write_kubeconfig(tmp_path)))
+        yield api
+
+
+@pytest.fixture
+def cluster(api: FakeApi) -> FakeCluster:
+    return api.cluster
+
+
+def play(
+    cluster: FakeCluster, scene: Callable[[RunningOperator], Coroutine[None, None, None]], **settings: Any
+) -> None:
+    async def run() -> None:
+        async with running_operator(cluster, **settings) as operator:
+            await scene(operator)
+
+    asyncio.run(run())
+
+
+def only_job(cluster: FakeCluster) -> str:
+    (job,) = cluster.all("Job")
+    return str(job["metadata"]["name"])
+
+
+async def make_ready(operator: RunningOperator) -> None:
+    cluster = operator.cluster
+    cluster.create(gnnservice())
+    await operator.until(lambda: cluster.all("Job"))
+    finish_job(cluster, only_job(cluster))
+    await operator.until(lambda: cluster.all("Deployment"))
+    run_workers(cluster)
+    await operator.until_condition("Ready", "True")
+    await operator.resync()
+
+
+def writes_of(cluster: FakeCluster) -> list[str]:
+    """Events have names that nobody reads."""
+    return [f"create Event {write.body['reason']}" if write.verb == "create" and write.body else str(write)
+            for write in cluster.writes]  # fmt: skip
+
+
+def test_a_service_becomes_ready_with_these_writes_and_then_nothing_is_written(cluster: FakeCluster) -> None:
+    async def scene(operator: RunningOperator) -> None:
+        cluster.create(gnnservice())
+        await operator.until(lambda: condition_of(cluster, "Reconciling"))
+        job = only_job(cluster)
+        await operator.until(lambda: len(cluster.writes) == len(FIRST_CHILDREN) + 3)
+        written = writes_of(cluster)
+        assert written[: len(FIRST_CHILDREN) + 2] == [*FIRST_CHILDREN, f"apply Job {job}", STATUS]
+        cluster.writes.clear()
+
+        finish_job(cluster, job)
+        await operator.until(lambda: len(cluster.writes) >= len(CHILDREN_OF_A_REVISION) + 2)
+        assert writes_of(cluster)[: len(CHILDREN_OF_A_REVISION) + 1] == [*CHILDREN_OF_A_REVISION, STATUS]
+        cluster.writes.clear()
+
+        run_workers(cluster)
+        await operator.until_condition("Ready", "True")
+        await operator.resync()
+        assert set(writes_of(cluster)) <= {STATUS, "create Event Ready"}
+        status = cluster.get("GNNService", "digits")["status"]
+        assert (status["revision"], status["baseVariant"], status["workers"]["ready"]) == ("r1", "x1", "1/1")
+
+        cluster.writes.clear()
+        await operator.resync()
+        assert cluster.writes == []
+
+    play(cluster, scene)
+
+
+def test_nothing_but_ours_is_on_any_object(cluster: FakeCluster) -> None:
+    """kopf would add finalizers and annotations, had it handlers of another kind."""
+    play(cluster, make_ready)
+    service = cluster.get("GNNService", "digits")
+    assert "finalizers" not in service["metadata"]
+    assert "annotations" not in service["metadata"]
+    ours = [
+        found for found in cluster.objects.values() if found["kind"] not in {"GNNService", "Event", "Pod", "ReplicaSet"}
+    ]
+    assert len(ours) == len(FIRST_CHILDREN) + len(CHILDREN_OF_A_REVISION) + 1
+    for found in ours:
+        (owner,) = found["metadata"]["ownerReferences"]
+        assert (owner["uid"], owner["controller"]) == (service["metadata"]["uid"], True)
+        assert "finalizers" not in found["metadata"]
+        assert all(name.startswith("gnnserve.dev/") for name in found["metadata"]["annotations"])
+        assert APPLIED_ANNOTATION in found["metadata"]["annotations"]
+
+
+def test_a_restart_writes_nothing(cluster: FakeCluster) -> None:
+    play(cluster, make_ready)
+    cluster.writes.clear()
+
+    async def scene(operator: RunningOperator) -> None:
+        await operator.until(lambda: condition_of(cluster, "Ready")["status"] == "True")
+        await operator.resync()
+
+    play(cluster, scene)
+    assert cluster.writes == []
+
+
+def test_a_changed_objective_reaches_the_workers_by_one_write(cluster: FakeCluster) -> None:
+    async def scene(operator: RunningOperator) -> None:
+        await make_ready(operator)
+        cluster.writes.clear()
+        cluster.replace("GNNService", "digits", lambda found: found["spec"].update(objective={"latencyMs": 7.5}))
+        await operator.until(lambda: cluster.get("GNNService", "digits")["status"]["observedGeneration"] == 2)
+        await operator.until_condition("Ready", "True")
+        await operator.resync()
+        table = decode_routing(cluster.get("ConfigMap", "digits-routing")["data"][ROUTING_KEY])
+        assert table.objective.latency_ms == 7.5
+        assert set(writes_of(cluster)) - {STATUS, "create Event Ready"} == {"apply ConfigMap digits-routing"}
+
+    play(cluster, scene)
+
+
+def test_a_child_that_is_deleted_or_edited_by_hand_is_restored(cluster: FakeCluster) -> None:
+    async def scene(operator: RunningOperator) -> None:
+        await make_ready(operator)
+        deleted = cluster.get("Service", "digits")
+        cluster.delete("Service", "digits")
+        await operator.until(lambda: cluster.find("Service", "digits"))
+        restored = cluster.get("Service", "digits")
+        assert restored["metadata"]["uid"] != deleted["metadata"]["uid"]
+        assert restored["spec"] == deleted["spec"]
+
+        cluster.replace("Deployment", "digits-worker", lambda found: found["spec"].update(replicas=7))
+        await operator.until(lambda: cluster.get("Deployment", "digits-worker")["spec"]["replicas"] == 1)
+
+    play(cluster, scene)
+
+
+def test_a_deleted_service_takes_its_children_along_and_none_comes_back(cluster: FakeCluster) -> None:
+    async def scene(operator: RunningOperator) -> None:
+        await make_ready(operator)
+        cluster.writes.clear()
+        cluster.delete("GNNService", "digits")
+        cluster.create(gnnservice("other"))
+        await operator.until(lambda: cluster.find("Service", "other"))
+        await operator.resync()
+        assert [name for (kind, _, name) in cluster.objects if kind != "Event" and "digits" in name] == []
+        assert [write for write in cluster.writes if write.name.startswith("digits")] == []
+
+    play(cluster, scene)
+
+
+def test_a_service_that_is_made_again_waits_until_the_old_ones_children_are_gone(cluster: FakeCluster) -> None:
+    async def scene(operator: RunningOperator) -> None:
+        await make_ready(operator)
+        cluster.collects_garbage = False
+        cluster.delete("GNNService", "digits")
+        uid = cluster.create(gnnservice())["metadata"]["uid"]
+        await operator.until_condition("Ready", "False")
+        assert condition_of(cluster, "Stalled")["status"] == "False"
+        await operator.resync()
+        cluster.collects_garbage = True
+        cluster.collect_garbage()
+        await operator.until(lambda: cluster.all("Job") and cluster.find("Service", "digits"))
+        children = [found for found in cluster.objects.values() if found["kind"] in {"Service", "Job", "Role"}]
+        assert {found["metadata"]["ownerReferences"][0]["uid"] for found in children} == {uid}
+
+    play(cluster, scene)
+
+
+def test_a_foreign_service_of_that_name_is_left_alone_until_it_is_gone(cluster: FakeCluster) -> None:
+    metadata = {"name": "digits", "namespace": "default"}
+    foreign = cluster.create({"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": {"ports": []}})
+
+    async def scene(operator: RunningOperator) -> None:
+        cluster.create(gnnservice())
+        stalled = await operator.until_condition("Stalled", "True", "NameTaken")
+        assert "Service digits" in stalled["message"]
+        await operator.resync()
+        assert cluster.get("Service", "digits") == foreign
+        cluster.delete("Service", "digits")
+        await operator.until(lambda: cluster.find("Service", "digits"))
+        await operator.until_condition("Stalled", "False")
+
+    play(cluster, scene)
+
+
+def test_what_the_api_server_says_against_a_child_is_in_the_status(cluster: FakeCluster) -> None:
+    sentence = "exceeded quota: compute, requested: count/jobs.batch=1, used: 4, limited: 4"
+    cluster.faults.append(Fault("apply", "Job", Refusal(403, "Forbidden", sentence)))
+
+    async def scene(operator: RunningOperator) -> None:
+        cluster.create(gnnservice())
+        stalled = await operator.until_condition("Stalled", "True")
+        assert sentence in stalled["message"]
+        assert "Job digits-generate-" in stalled["message"]
+        assert cluster.find("Service", "digits") is not None
+        cluster.faults.clear()
+        await operator.until(lambda: cluster.all("Job"))
+        await operator.until_condition("Stalled", "False")
+
+    play(cluster, scene)
+
+
+def test_a_failed_job_is_told_in_the_words_of_its_pod(cluster: FakeCluster) -> None:
+    async def scene(operator: RunningOperator) -> None:
+        cluster.create(gnnservice())
+        await operator.until(lambda: cluster.all("Job"))
+        fail_job(cluster, only_job(cluster), "nodes[3] has 12 features, expected 64")
+        stalled = await operator.until_condition("Stalled", "True")
+        assert "nodes[3] has 12 features, expected 64" in stalled["message"]
+
+    play(cluster, scene)
+
+
+def test_one_broken_service_does_not_stop_another(cluster: FakeCluster) -> None:
+    broken = Fault("apply", "ServiceAccount", Refusal(500, "InternalError", "etcd is away"), name="broken-worker")
+    cluster.faults.append(broken)
+
+    async def scene(operator: RunningOperator) -> None:
+        cluster.create(gnnservice("broken"))
+        await operator.until(lambda: broken.times < 1_000_000)
+        await make_ready(operator)
+        assert cluster.find("ServiceAccount", "broken-worker") is None
+
+    play(cluster, scene)
+
+
+def test_a_service_that_this_operator_does_not_understand_keeps_what_it_has(cluster: FakeCluster) -> None:
+    async def scene(operator: RunningOperator) -> None:
+        await make_ready(operator)
+        cluster.writes.clear()
+        cluster.replace("GNNService", "digits", lambda found: found["spec"].update(quantum={"qubits": 3}))
+        stalled = await operator.until_condition("Stalled", "True", "InvalidSpec")
+        assert "quantum" in stalled["message"]
+        await operator.resync()
+        assert {write.kind for write in cluster.writes} <= {"GNNService", "Event"}
+        assert len(cluster.all("Pod")) == 2
+
+    play(cluster, scene)
+
+
+def test_a_lost_event_changes_nothing_else(cluster: FakeCluster) -> None:
+    cluster.faults.append(Fault("create", "Event", Refusal(403, "Forbidden", "no events here")))
+    play(cluster, make_ready)
+    assert cluster.all("Event") == []
+
+
+def test_in_chosen_namespaces_nothing_cluster_wide_is_asked_for(cluster: FakeCluster) -> None:
+    play(cluster, make_ready, namespaces=("default",))
+    discovery = {"/api", "/apis", "/api/v1", "/apis/apiextensions.k8s.io/v1", "/apis/monitoring.coreos.com/v1",
+                 *(kind.api_path for kind in cluster.kinds)}  # fmt: skip
+    asked = {path.partition(" ")[2] for path in cluster.paths}
+    assert {path for path in asked - discovery if "/namespaces/default/" not in path} == set()
+
+
+def test_in_all_namespaces_neither_namespaces_nor_crds_are_watched(cluster: FakeCluster) -> None:
+    play(cluster, make_ready)
+    assert {path for path in cluster.paths if path.endswith(("/namespaces", "/customresourcedefinitions"))} == set()
+
+
+def test_the_operator_waits_for_its_crd(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(main, "CRD_POLL_S", 0.01)
+    kinds = cluster.kinds
+    cluster.kinds = tuple(kind for kind in kinds if kind is not GNNSERVICE)
+
+    async def scene(operator: RunningOperator) -> None:
+        assert (await operator.get("/readyz"))[0] == 503
+        assert (await operator.get("/healthz"))[0] == 200
+        cluster.kinds = kinds
+        await make_ready(operator)
+        assert (await operator.get("/readyz"))[0] == 200
+
+    play(cluster, scene)
+
+
+def test_what_was_deleted_while_a_watch_was_away_comes_back(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(health, "CHECK_EVERY_S", 0.05)
+
+    async def scene(operator: RunningOperator) -> None:
+        await make_ready(operator)
+        with cluster.changed:
+            cluster.delete("Service", "digits")
+            cluster.forget_history()
+        await operator.until(lambda: cluster.find("Service", "digits"))
+
+    play(cluster, scene)
+
+
+def test_a_dead_watch_makes_the_operator_unhealthy(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(health, "CHECK_EVERY_S", 0.05)
+    monkeypatch.setattr(health, "WATCH_LIMIT_S", 0.2)
+
+    async def scene(operator: RunningOperator) -> None:
+        await make_ready(operator)
+        assert await operator.get("/healthz") == (200, "ok\n")
+        cluster.frozen_kinds.add("Pod")
+        cluster.replace("Pod", "digits-worker-0", lambda found: found["status"].update(phase="Failed"))
+        async with asyncio.timeout(20):
+            while (answer := await operator.get("/healthz"))[0] == 200:
+                await asyncio.sleep(0.05)
+        assert "the watch on pods has been silent" in answer[1]
+
+    play(cluster, scene)
+
+
+def test_the_operator_ends_with_what_killed_a_watch(cluster: FakeCluster) -> None:
+    async def scene() -> None:
+        async with running_operator(cluster) as operator:
+            await make_ready(operator)
+            with cluster.changed:
+                cluster.broken_kinds.add("Job")
+                cluster.changed.notify_all()
+            await asyncio.wait({operator.task}, timeout=20)
+            assert operator.task.done()
+
+    with pytest.raises(Exception, match="Error in the watch-stream"):
+        asyncio.run(scene())
+
+
+# --- as a process
+
+
+@contextlib.contextmanager
+def process(folder: Path, **settings: Any) -> Iterator[subprocess.Popen[str]]:
+    path = folder / "settings.yaml"
+    path.write_text(yaml.safe_dump({"workerImage": "worker:test", "httpPort": 0, **settings}))
+    environment = {**os.environ, "GNNSERVE_SETTINGS": str(path)}
+    command = [sys.executable, "-m", "gnnserve_operator"]
+    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as running:
+        try:
+            yield running
+        finally:
+            if running.poll() is None:
+                running.kill()
+
+
+def test_sigterm_ends_the_process_with_success(cluster: FakeCluster, tmp_path: Path) -> None:
+    cluster.create(gnnservice())
+    with process(tmp_path) as operator:
+        cluster.wait_until(lambda: condition_of(cluster, "Reconciling"))
+        operator.send_signal(signal.SIGTERM)
+        _, lines = operator.communicate(timeout=20)
+    assert operator.returncode == 0, lines
+    logged = [yaml.safe_load(line) for line in lines.splitlines()]
+    created = next(line for line in logged if line["message"] == "created Service digits")
+    assert created["object"] == {"namespace": "default", "name": "digits"}
+    assert {"time", "level", "logger"} <= created.keys()
+    assert "not-a-secret" not in lines
+
+
+def test_sigterm_ends_the_process_also_while_it_waits_for_its_crd(cluster: FakeCluster, tmp_path: Path) -> None:
+    cluster.kinds = ()
+    with process(tmp_path, logFormat="Text") as operator:
+        cluster.wait_until(lambda: cluster.paths)
+        operator.send_signal(signal.SIGTERM)
+        _, lines = operator.communicate(timeout=20)
+    assert operator.returncode == 0, lines
+
+
+def test_without_a_way_to_the_api_the_process_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "nowhere.yaml"))
+    with process(tmp_path, logFormat="Text") as operator:
+        _, lines = operator.communicate(timeout=20)
+    assert operator.returncode == 2
+    assert "no way to the Kubernetes API" in lines
+    assert "Traceback" not in lines
+
+
+def test_wrong_settings_are_told_by_field(tmp_path: Path) -> None:
+    with process(tmp_path, resyncSeconds=0) as operator:
+        _, lines = operator.communicate(timeout=20)
+    assert operator.returncode == 2
+    assert "resyncSeconds" in lines
+    assert "Traceback" not in lines

@@ -1,0 +1,319 @@
+"""The generation Job: when there is one, when it is kept, and what its failure leads to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.support.observed import Namespace, make_result, make_settings
+
+from gnnserve_api.generation import encode_result
+from gnnserve_operator.observed import Conflict, observed_ref
+
+
+def begun(**spec: Any) -> Namespace:
+    namespace = Namespace(**spec)
+    namespace.settle()
+    return namespace
+
+
+def serving(**spec: Any) -> Namespace:
+    namespace = Namespace(**spec)
+    namespace.serve()
+    return namespace
+
+
+def test_an_upgrade_of_the_image_does_not_throw_training_away() -> None:
+    namespace = begun()
+    namespace.start_job()
+    (name,) = namespace.jobs()
+    namespace.settings = make_settings(workerImage="gnnserve/worker:2")
+    planned = namespace.settle()
+    assert namespace.jobs() == [name]
+    assert not [manifest for manifest in planned.apply if manifest["kind"] == "Job"], "its template cannot be changed"
+    namespace.finish_job()
+    namespace.settle()
+    assert namespace.table().revision == "rev-1"
+    assert namespace.jobs() == [name], "a completed Job of the recipe stays"
+
+
+NOTHING_TO_LOSE: list[tuple[str, dict[str, Any]]] = [
+    ("finds no node", {"conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]}),
+    ("has no image", {"state": {"waiting": {"reason": "ImagePullBackOff", "message": ""}}}),
+]
+
+
+@pytest.mark.parametrize("status", [case[1] for case in NOTHING_TO_LOSE], ids=[case[0] for case in NOTHING_TO_LOSE])
+def test_a_job_whose_pod_never_ran_gives_way_to_the_corrected_one(status: dict[str, Any]) -> None:
+    namespace = begun(image="gnnserve/wroker:1")
+    namespace.add_pod(namespace.get("Job"), **status)
+    (stuck,) = namespace.jobs()
+    namespace.edit(image="gnnserve/worker:1")
+    namespace.settle()
+    assert stuck not in namespace.jobs()
+    assert len(namespace.jobs()) == 1
+
+
+def test_a_failed_job_is_the_record_and_is_not_tried_again() -> None:
+    namespace = begun()
+    namespace.fail_job(2, "spec.graph.source.npz.uri: /data/a.npz does not exist", "PodFailurePolicy")
+    (name,) = namespace.jobs()
+    planned = namespace.settle()
+    assert planned.look_again_s is None
+    assert namespace.jobs() == [name]
+    assert namespace.reason() == "False GenerationFailed"
+    assert namespace.reason("Stalled") == "True GenerationFailed"
+    assert namespace.reason("Reconciling") == "False GenerationFailed"
+    message = namespace.condition("VariantsGenerated")["message"]
+    assert "/data/a.npz does not exist" in message
+    assert "exit code 2 (bad input)" in message
+    assert f"kubectl delete job {name}" in message
+    assert namespace.events == [("Normal", "GenerationStarted"), ("Warning", "GenerationFailed")]
+
+
+def test_a_failure_leaves_the_old_revision_answering() -> None:
+    namespace = serving()
+    table = namespace.table()
+    namespace.edit(model={"hidden": 64})
+    namespace.settle()
+    namespace.fail_job(1, "unexpected")
+    namespace.settle()
+    assert namespace.reason() == "False GenerationFailed"
+    assert "revision rev-1 keeps answering" in namespace.condition("Ready")["message"]
+    assert namespace.table() == table
+    assert namespace.get("Deployment")["spec"]["replicas"] == 1
+
+
+FIXES: list[tuple[str, dict[str, Any]]] = [
+    ("another model", {"model": {"hidden": 64}}),
+    ("another image", {"image": "gnnserve/worker:2"}),
+    ("more memory", {"generation": {"resources": {"limits": {"memory": "8Gi"}}}}),
+    ("more time", {"generation": {"deadlineSeconds": 3600}}),
+    ("more attempts", {"generation": {"retries": 3}}),
+    ("another volume", {"graph": {"source": {"builtin": "Digits"}, "volume": {"claimName": "graphs"}}}),
+]
+
+
+@pytest.mark.parametrize("fix", [case[1] for case in FIXES], ids=[case[0] for case in FIXES])
+def test_a_spec_that_changes_what_the_job_does_tries_again(fix: dict[str, Any]) -> None:
+    namespace = begun()
+    namespace.fail_job()
+    namespace.settle()
+    namespace.edit(**fix)
+    namespace.settle()
+    assert namespace.reason() == "False Generating"
+    assert namespace.reason("Stalled") == "False Progressing"
+    job = namespace.get("Job")
+    assert job["status"] == {}, "it is a new one"
+    namespace.serve()
+
+
+def test_an_objective_does_not_try_a_failed_job_again() -> None:
+    namespace = begun()
+    namespace.fail_job()
+    namespace.settle()
+    namespace.edit(objective={"latencyMs": 5})
+    namespace.settle()
+    assert namespace.reason() == "False GenerationFailed"
+
+
+def test_deleting_a_failed_job_tries_again() -> None:
+    namespace = begun()
+    namespace.fail_job()
+    namespace.settle()
+    (name,) = namespace.jobs()
+    del namespace.objects["Job", name]
+    namespace.settle()
+    assert namespace.jobs() == [name]
+    assert namespace.reason() == "False Generating"
+
+
+EXPLANATIONS: list[tuple[str, dict[str, Any], list[str]]] = [
+    (
+        "memory",
+        {"exit_code": 137, "why": "OOMKilled"},
+        ["more memory than its limit of 2Gi", "spec.generation.resources.limits.memory"],
+    ),
+    (
+        "time",
+        {"exit_code": 143, "reason": "DeadlineExceeded"},
+        ["was not done within 86400 s (spec.generation.deadlineSeconds)", "exit code 143 (stopped)"],
+    ),
+    ("the repository", {"exit_code": 3, "message": "altered\n"}, ["exit code 3 (the repository): altered."]),
+    ("nothing said", {"exit_code": 1}, ["exit code 1 and left no message"]),
+]
+
+
+@pytest.mark.parametrize(("failure", "words"), [c[1:] for c in EXPLANATIONS], ids=[c[0] for c in EXPLANATIONS])
+def test_a_failure_is_explained(failure: dict[str, Any], words: list[str]) -> None:
+    namespace = begun(generation={"resources": {"limits": {"memory": "2Gi"}}})
+    namespace.fail_job(**failure)
+    namespace.settle()
+    message = namespace.condition("Ready")["message"]
+    assert [word for word in words if word not in message] == [], message
+
+
+def test_a_failure_whose_pods_are_gone_is_told_by_the_job() -> None:
+    namespace = begun()
+    namespace.fail_job(reason="BackoffLimitExceeded")
+    namespace.pods.clear()
+    namespace.settle()
+    assert "BackoffLimitExceeded: Job has failed" in namespace.condition("Ready")["message"]
+
+
+def test_an_attempt_that_failed_is_told_while_the_next_runs() -> None:
+    namespace = begun()
+    namespace.fail_attempt(4, "no space left")
+    namespace.start_job()
+    namespace.settle()
+    assert namespace.reason() == "False Generating"
+    assert "exit code 4" in namespace.condition("Ready")["message"]
+    assert "no space left" in namespace.condition("Ready")["message"]
+    assert namespace.reason("Stalled") == "False Progressing"
+
+
+def test_a_result_is_waited_for_when_success_is_seen_before_the_pod_ends() -> None:
+    namespace = begun()
+    namespace.start_job()
+    namespace.get("Job")["status"] = {"conditions": [{"type": "Complete", "status": "True"}]}
+    planned = namespace.settle()
+    assert (planned.delete, planned.look_again_s) == ((), 1.0)
+    assert namespace.reason() == "False Generating"
+
+
+def test_a_result_that_nothing_tells_of_any_more_is_asked_for_by_another_job() -> None:
+    namespace = begun()
+    namespace.finish_job()
+    namespace.pods.clear()
+    planned = namespace.reconcile()
+    assert len(planned.delete) == 1
+    assert not [manifest for manifest in planned.apply if manifest["kind"] == "Job"], "not before the old one is gone"
+    assert planned.look_again_s == 1.0
+    namespace.settle()
+    assert namespace.get("Job")["status"] == {}
+
+
+def test_a_result_of_another_version_stalls_and_does_not_loop() -> None:
+    namespace = begun()
+    namespace.finish_job(message='{"revision": "r", "novel": 1}')
+    planned = namespace.settle()
+    assert (planned.delete, planned.look_again_s) == ((), None)
+    assert namespace.reason() == "False ResultUnreadable"
+    assert namespace.reason("Stalled") == "True ResultUnreadable"
+
+
+def test_a_result_of_another_recipe_is_not_served() -> None:
+    namespace = begun()
+    namespace.finish_job(message=encode_result(make_result("0123456789abcdef")))
+    namespace.settle()
+    assert namespace.reason() == "False ResultUnreadable"
+    assert "0123456789abcdef" in namespace.condition("Ready")["message"]
+
+
+def test_the_config_map_remembers_when_job_and_pods_are_gone() -> None:
+    namespace = serving()
+    namespace.objects.pop(("Job", namespace.jobs()[0]))
+    for name in [name for name in namespace.pods if "generate" in name]:
+        del namespace.pods[name]
+    namespace.settle()
+    assert namespace.jobs() == []
+    assert namespace.reason() == "True Serving"
+
+
+def test_the_job_remembers_when_the_config_map_is_edited() -> None:
+    namespace = serving()
+    table = namespace.table()
+    config_map = namespace.get("ConfigMap")
+    config_map["data"]["routing.json"] = config_map["data"]["routing.json"].replace("rev-1", "rev-0")
+    namespace.reconcile()
+    assert namespace.table() == table
+
+
+def test_an_edited_config_map_without_a_job_is_not_believed() -> None:
+    namespace = serving()
+    config_map = namespace.get("ConfigMap")
+    config_map["data"]["routing.json"] = config_map["data"]["routing.json"].replace("rev-1", "rev-0")
+    namespace.objects.pop(("Job", namespace.jobs()[0]))
+    planned = namespace.settle()
+    assert namespace.reason() == "False Generating"
+    assert "ConfigMap" not in {manifest["kind"] for manifest in planned.apply}, "nobody knows what to declare"
+    assert namespace.get("Deployment")["spec"]["replicas"] == 1, "workers go on with what they have"
+    namespace.finish_job("rev-1")
+    namespace.settle()
+    assert namespace.table().revision == "rev-1"
+
+
+def test_keys_that_others_add_to_the_config_map_are_theirs() -> None:
+    namespace = serving()
+    namespace.get("ConfigMap")["data"]["note"] = "hello"
+    namespace.objects.pop(("Job", namespace.jobs()[0]))
+    namespace.settle()
+    assert namespace.jobs() == []
+
+
+def test_an_edited_config_map_falls_back_to_the_old_job_while_a_new_recipe_is_generated() -> None:
+    namespace = serving()
+    old = namespace.table()
+    namespace.edit(model={"hidden": 64})
+    namespace.settle()
+    namespace.get("ConfigMap")["data"]["routing.json"] = "{}"
+    namespace.settle()
+    assert namespace.table() == old
+
+
+def test_a_claim_that_was_deleted_takes_its_revisions_with_it() -> None:
+    namespace = serving()
+    (first,) = namespace.jobs()
+    namespace.objects.pop(("PersistentVolumeClaim", "digits-repository"))
+    namespace.reconcile()
+    namespace.settle()
+    assert namespace.jobs() == [first], "the same template, and so the same name"
+    assert namespace.get("Job")["status"] == {}
+    assert namespace.reason() == "False Generating"
+    namespace.serve("rev-2")
+    assert namespace.table().revision == "rev-2"
+    namespace.objects.pop(("Job", first))
+    namespace.settle()
+    assert namespace.reason() == "True Serving", "the ConfigMap knows the new claim"
+
+
+def test_a_job_on_its_way_out_is_waited_for() -> None:
+    namespace = begun()
+    namespace.get("Job")["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:09Z"
+    planned = namespace.plan()
+    assert "Job" not in {manifest["kind"] for manifest in planned.apply}
+    assert planned.look_again_s == 1.0
+
+
+def test_a_deployment_on_its_way_out_is_waited_for() -> None:
+    namespace = serving()
+    namespace.get("Deployment")["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:09Z"
+    planned = namespace.plan()
+    assert "Deployment" not in {manifest["kind"] for manifest in planned.apply}
+    assert planned.look_again_s == 1.0
+
+
+def test_a_job_that_lost_its_label_is_still_the_wanted_one() -> None:
+    namespace = begun()
+    namespace.start_job()
+    (name,) = namespace.jobs()
+    del namespace.get("Job")["metadata"]["labels"]["gnnserve.dev/recipe"]
+    planned = namespace.settle()
+    assert planned.delete == ()
+    assert namespace.jobs() == [name]
+    assert namespace.get("Job")["metadata"]["labels"]["gnnserve.dev/recipe"] == namespace.recipe
+
+
+def test_a_claim_that_is_somebody_elses_starts_no_job() -> None:
+    namespace = Namespace()
+    ref = next(observed_ref(m) for m in namespace.plan().apply if m["kind"] == "PersistentVolumeClaim")
+    namespace.conflicts = (Conflict(ref, "StatefulSet db"),)
+    namespace.settle()
+    assert not {"Job", "PersistentVolumeClaim"} & namespace.kinds()
+    assert {"Service", "ServiceAccount"} <= namespace.kinds()
+    assert namespace.reason() == "False NameTaken"
+    assert namespace.reason("Stalled") == "True NameTaken"
+    assert namespace.reason("VariantsGenerated") == "False NameTaken"
+    message = namespace.condition("Ready")["message"]
+    assert "PersistentVolumeClaim digits-repository exists already and belongs to StatefulSet db" in message
+    assert namespace.events == [("Warning", "Stalled")]

@@ -1,0 +1,136 @@
+"""Asking workers: what they answer, and every way in which they do not."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+from tests.support.fake_server import Asked, Told, fake_server
+from tests.support.operator import KEY
+from tests.support.running_operator import OneAddress
+
+from gnnserve_api.routing import Route
+from gnnserve_operator.observed import ObservedPod
+from gnnserve_operator.probe import Addresses, Answers, Prober
+
+ROUTE = Route("r1", "x4", "the most accurate", ("x1", "x4"))
+
+
+def pod(name: str = "w-0", *, ready: bool = True, **fields: Any) -> ObservedPod:
+    return ObservedPod(
+        name, "worker", **{"phase": "Running", "ip": "10.0.0.1", "ready": ready, "running": True, **fields}
+    )
+
+
+def ask(answer: Callable[[Asked], Told], *pods: ObservedPod) -> tuple[Answers, list[str]]:
+    async def run(url: str) -> Answers:
+        async with Prober(OneAddress(url)) as prober:
+            return await prober.ask(KEY, pods)
+
+    with fake_server(answer) as server:
+        return asyncio.run(run(server.url)), [asked.path for asked in server.asked]
+
+
+def tell(told: Told) -> Callable[[Asked], Told]:
+    return lambda _: told
+
+
+SERVED = Told(body=msgspec.json.encode(ROUTE))
+
+
+def test_every_running_worker_and_the_endpoint_are_asked() -> None:
+    answers, paths = ask(tell(SERVED), pod("w-0"), pod("w-1", ready=False))
+    assert [(answer.pod, answer.route) for answer in answers.workers] == [("w-0", ROUTE), ("w-1", ROUTE)]
+    assert answers.endpoint == ROUTE
+    assert paths == ["/v1/route"] * 3
+
+
+def test_a_service_without_a_ready_worker_is_not_asked() -> None:
+    answers, paths = ask(tell(SERVED), pod(ready=False))
+    assert answers.endpoint is None
+    assert len(paths) == 1
+
+
+@pytest.mark.parametrize(
+    "silent",
+    [
+        pytest.param(pod(running=False), id="one that does not run"),
+        pytest.param(pod(ip=""), id="one without an address"),
+        pytest.param(pod(deleting=True), id="one that is ending"),
+        pytest.param(ObservedPod("g-0", "generation", ip="10.0.0.1", running=True), id="one that generates"),
+    ],
+)
+def test_pods_that_cannot_answer_are_not_asked(silent: ObservedPod) -> None:
+    answers, paths = ask(tell(SERVED), silent)
+    assert answers == Answers()
+    assert paths == []
+
+
+def readiness(route: Told, readyz: Told) -> Callable[[Asked], Told]:
+    return lambda asked: readyz if asked.path == "/readyz" else route
+
+
+LOADING = Told(503, {"error": {"code": "Loading", "message": "no revision yet"}})
+
+
+@pytest.mark.parametrize(
+    ("answer", "problem"),
+    [
+        pytest.param(readiness(LOADING, Told(503, b"loading revision r2 from /repository\n")),
+                     "loading revision r2 from /repository", id="its readiness says why"),
+        pytest.param(readiness(LOADING, Told(200, b"ok\n")), "no revision yet", id="it became ready in between"),
+        pytest.param(readiness(LOADING, Told(503, b"")), "it answers 503", id="it says nothing"),
+        pytest.param(tell(Told(503, {"reason": "draining"})), "draining", id="it says so in JSON"),
+        pytest.param(tell(Told(500, b"oh")), "oh", id="it fails"),
+        pytest.param(tell(Told(404, b"x" * 1000)), "x" * 300, id="it tells a story"),
+        pytest.param(tell(Told(302, b"", {"Location": "http://elsewhere"})), "it answers 302", id="it sends us away"),
+        pytest.param(tell(Told(hang_up=True)), "no connection: ServerDisconnectedError", id="it hangs up"),
+    ],
+)  # fmt: skip
+def test_a_worker_without_a_route_says_why(answer: Callable[[Asked], Told], problem: str) -> None:
+    answers, _ = ask(answer, pod())
+    assert [(told.route, told.problem) for told in answers.workers] == [(None, problem)]
+    assert answers.endpoint is None
+
+
+@pytest.mark.parametrize("body", [b"hello", json.dumps({"revision": 3}).encode(), b"{}"])
+def test_an_answer_that_is_no_route_is_a_problem(body: bytes) -> None:
+    (told,) = ask(tell(Told(body=body)), pod())[0].workers
+    assert told.route is None
+    assert "not understood" in str(told.problem)
+
+
+def test_a_worker_that_is_slow_costs_the_others_nothing() -> None:
+    async def run() -> Answers:
+        with fake_server(tell(SERVED)) as server:
+
+            async def never(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+                await reader.read()
+                writer.close()
+
+            silent = await asyncio.start_server(never, "127.0.0.1", 0)
+            port = silent.sockets[0].getsockname()[1]
+
+            class Places(OneAddress):
+                def of_pod(self, pod: ObservedPod) -> str:
+                    return server.url if pod.name == "w-0" else f"http://127.0.0.1:{port}"
+
+            async with Prober(Places(server.url), timeout_s=0.2) as prober:
+                answers = await prober.ask(KEY, [pod("w-0"), pod("w-1")])
+            silent.close()
+            return answers
+
+    answers = asyncio.run(run())
+    assert [told.problem for told in answers.workers] == [None, "it does not answer in time"]
+    assert answers.endpoint == ROUTE
+
+
+def test_addresses_are_those_of_the_cluster() -> None:
+    addresses = Addresses("cluster.local")
+    assert addresses.of_pod(pod()) == "http://10.0.0.1:8080"
+    assert addresses.of_pod(pod(ip="fd00::1")) == "http://[fd00::1]:8080"
+    assert addresses.of_service(KEY) == "http://digits.default.svc.cluster.local"

@@ -1,0 +1,110 @@
+"""The status is written when it changes, and events are told once."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from tests.support.operator import KEY, gnnservice, live
+
+from gnnserve_operator.errors import ConflictError, GoneError, RefusedError
+from gnnserve_operator.plan import EventNote
+from gnnserve_operator.report import Reporter, build_event
+
+Manifest = dict[str, Any]
+NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+READY = EventNote("Normal", "Ready", "1 worker answers.")
+
+
+class RecordingCluster:
+    def __init__(self) -> None:
+        self.statuses: list[Manifest] = []
+        self.events: list[Manifest] = []
+        self.refuses_events = False
+        self.status_error: Exception | None = None
+
+    async def apply_status(self, manifest: Manifest) -> Manifest:
+        if self.status_error is not None:
+            raise self.status_error
+        self.statuses.append(manifest)
+        return live(manifest, 10 + len(self.statuses))
+
+    async def create_event(self, event: Manifest) -> None:
+        if self.refuses_events:
+            raise RefusedError("create Event", "no events here", 403)
+        self.events.append(event)
+
+
+def report(reporter: Reporter, service: Manifest, status: Manifest | None, *events: EventNote) -> None:
+    asyncio.run(reporter.report(KEY, service, status, events, NOW))
+
+
+def reporting() -> tuple[Reporter, RecordingCluster]:
+    cluster = RecordingCluster()
+    return Reporter(cluster), cluster  # type: ignore[arg-type]
+
+
+def test_a_status_is_written_with_the_uid_it_is_about() -> None:
+    reporter, cluster = reporting()
+    report(reporter, live(gnnservice()), {"revision": "r1"})
+    (written,) = cluster.statuses
+    assert written["metadata"] == {"name": "digits", "namespace": "default", "uid": "uid-of-digits"}
+    assert written["status"] == {"revision": "r1"}
+
+
+def test_a_status_that_says_the_same_is_not_written() -> None:
+    reporter, cluster = reporting()
+    report(reporter, {**live(gnnservice()), "status": {"revision": "r1"}}, {"revision": "r1", "variants": []})
+    report(reporter, live(gnnservice()), None)
+    assert cluster.statuses == []
+
+
+def test_a_watch_that_lags_behind_does_not_bring_the_old_status_back() -> None:
+    reporter, cluster = reporting()
+    service = live(gnnservice(), 1)
+    report(reporter, service, {"revision": "r1"})
+    assert reporter.status_of(KEY, service) == {"revision": "r1"}
+    report(reporter, service, {"revision": "r1"})
+    assert len(cluster.statuses) == 1
+    newer = {**live(gnnservice(), 11), "status": {"revision": "by somebody else"}}
+    assert reporter.status_of(KEY, newer) == {"revision": "by somebody else"}
+    reporter.forget(KEY)
+    assert reporter.status_of(KEY, service) == {}
+
+
+@pytest.mark.parametrize("error", [GoneError("not found"), ConflictError("uid mismatch")])
+def test_a_service_that_is_gone_by_now_needs_no_status_and_no_event(error: Exception) -> None:
+    reporter, cluster = reporting()
+    cluster.status_error = error
+    report(reporter, live(gnnservice()), {"revision": "r1"}, READY)
+    assert cluster.events == []
+
+
+def test_an_event_names_its_object_and_who_says_it() -> None:
+    event = build_event(live(gnnservice()), READY, "11", NOW)
+    assert event["involvedObject"]["uid"] == "uid-of-digits"
+    assert (event["type"], event["reason"], event["message"]) == ("Normal", "Ready", "1 worker answers.")
+    assert event["reportingComponent"] == "gnnserve-operator"
+    assert event["firstTimestamp"] == "2026-01-02T03:04:05Z"
+    assert len(event["metadata"]["name"]) < 64
+
+
+def test_the_same_event_has_the_same_name_and_a_later_one_another() -> None:
+    service = live(gnnservice())
+    name = build_event(service, READY, "11", NOW)["metadata"]["name"]
+    assert build_event(service, READY, "11", NOW)["metadata"]["name"] == name
+    assert build_event(service, READY, "12", NOW)["metadata"]["name"] != name
+
+
+def test_a_long_message_is_cut_to_what_an_event_may_hold() -> None:
+    event = build_event(live(gnnservice()), EventNote("Warning", "Failed", "x" * 5000), "11", NOW)
+    assert len(event["message"]) == 1024
+
+
+def test_an_event_that_cannot_be_posted_costs_only_itself() -> None:
+    reporter, cluster = reporting()
+    cluster.refuses_events = True
+    report(reporter, live(gnnservice()), {"revision": "r1"}, READY)
+    assert len(cluster.statuses) == 1

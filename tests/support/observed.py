@@ -1,0 +1,314 @@
+"""A namespace for the plan: live objects, and the part of Kubernetes' controllers that plans depend on, played by hand.
+
+Objects are what the API server would answer, and are seen through the operator's own parsers. Nothing happens by
+itself: a test says when a Job ends, a pod becomes ready or a worker answers.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+
+from gnnserve_api.generation import GenerationResult, VariantSummary, encode_result
+from gnnserve_api.gnnservice import GNNService
+from gnnserve_api.routing import Route, RoutingTable, decode_routing
+from gnnserve_api.status import ConditionType
+from gnnserve_operator.decide.status import condition_in
+from gnnserve_operator.desired.names import repository_claim_name, routing_name, worker_name
+from gnnserve_operator.observed import (
+    Conflict,
+    ObjectRef,
+    Observed,
+    Rejection,
+    WorkerAnswer,
+    observed_claim,
+    observed_deployment,
+    observed_job,
+    observed_pod,
+    observed_ref,
+    observed_routing,
+)
+from gnnserve_operator.plan import Identity, Plan, plan
+from gnnserve_operator.settings import Settings
+
+Raw = dict[str, Any]
+START = datetime(2026, 1, 1, tzinfo=UTC)
+UID = "uid-of-the-service"
+
+
+def make_service(name: str = "digits", **spec: Any) -> GNNService:
+    return GNNService.model_validate(
+        {
+            "apiVersion": "gnnserve.dev/v1alpha1",
+            "kind": "GNNService",
+            "metadata": {"name": name, "namespace": "shop"},
+            "spec": {"graph": {"source": {"builtin": "Digits"}}, **spec},
+        }
+    )
+
+
+def make_settings(**settings: Any) -> Settings:
+    return Settings.model_validate({"workerImage": "gnnserve/worker:1", **settings})
+
+
+def make_result(recipe: str, revision: str = "rev-1", names: tuple[str, ...] = ("x1", "x2", "x4")) -> GenerationResult:
+    variants = tuple(VariantSummary(name, 64, 970.5, 1.25) for name in names)
+    return GenerationResult(revision=revision, recipe=recipe, graph="graph-1", variants=variants)
+
+
+def make_route(table: RoutingTable, base_variant: str = "x1", **changes: Any) -> Route:
+    route = Route(
+        revision=table.revision,
+        base_variant=base_variant,
+        reason="the most accurate",
+        allowed_variants=("x1", "x2", "x4"),
+        objective=table.objective,
+        batching=table.batching,
+    )
+    return msgspec.structs.replace(route, **changes)
+
+
+class Namespace:
+    """With one GNNService."""
+
+    def __init__(self, name: str = "digits", settings: Settings | None = None, **spec: Any) -> None:
+        self.name = name
+        self.spec = spec
+        self.settings = settings or make_settings()
+        self.now = START
+        self.generation = 1
+        self.deleting = False
+        self.status: Raw = {}
+        self.objects: dict[tuple[str, str], Raw] = {}
+        self.pods: dict[str, Raw] = {}
+        self.routes: dict[str, Route | str] = {}
+        """What each worker answers: a route, or why there is none."""
+        self.endpoint: Route | None = None
+        self.conflicts: tuple[Conflict, ...] = ()
+        self.rejections: tuple[Rejection, ...] = ()
+        self.pod_monitor_available = False
+        self.events: list[tuple[str, str]] = []
+        self._made = 0
+
+    @property
+    def service(self) -> GNNService:
+        return make_service(self.name, **self.spec)
+
+    @property
+    def recipe(self) -> str:
+        return self.service.spec.recipe()
+
+    def edit(self, **spec: Any) -> None:
+        """None takes a field away."""
+        self.spec = {key: value for key, value in (self.spec | spec).items() if value is not None}
+        self.generation += 1
+
+    # --- seeing and planning
+
+    def observed(self) -> Observed:
+        routing = self.objects.get(("ConfigMap", routing_name(self.name)))
+        claim = self.objects.get(("PersistentVolumeClaim", repository_claim_name(self.name)))
+        deployment = self.objects.get(("Deployment", worker_name(self.name)))
+        answers = tuple(
+            WorkerAnswer(pod, route=answer) if isinstance(answer, Route) else WorkerAnswer(pod, problem=answer)
+            for pod, answer in self.routes.items()
+            if pod in self.pods
+        )
+        return Observed(
+            routing=None if routing is None else observed_routing(routing),
+            claim=None if claim is None else observed_claim(claim),
+            jobs=tuple(observed_job(raw) for (kind, _), raw in self.objects.items() if kind == "Job"),
+            deployment=None if deployment is None else observed_deployment(deployment),
+            pods=tuple(observed_pod(raw) for raw in self.pods.values()),
+            answers=answers,
+            conflicts=self.conflicts,
+            rejections=self.rejections,
+            owned=tuple(observed_ref(raw) for raw in self.objects.values()),
+            pod_monitor_available=self.pod_monitor_available,
+            endpoint_answers=self.endpoint,
+        )
+
+    def plan(self) -> Plan:
+        identity = Identity(UID, self.generation, self.deleting, self.status)
+        return plan(self.service, identity, self.observed(), self.settings, self.now)
+
+    def reconcile(self) -> Plan:
+        """Plans, and does it."""
+        planned = self.plan()
+        self.now += timedelta(seconds=1)
+        for manifest in planned.apply:
+            self._apply(manifest)
+        for ref in planned.delete:
+            self._delete(ref)
+        if planned.status is not None:
+            self.status = planned.status
+        self.events += [(event.type, event.reason) for event in planned.events]
+        return planned
+
+    def settle(self) -> Plan:
+        """Until nothing is left to do; the plan that says so."""
+        for _ in range(10):
+            before = copy.deepcopy(self.objects)
+            planned = self.reconcile()
+            if planned.status is None and before == self.objects:
+                return planned
+        raise AssertionError(f"it does not settle: {self.status}")
+
+    def condition(self, kind: str) -> Mapping[str, Any]:
+        return condition_in(self.status, ConditionType(kind))
+
+    def reason(self, kind: str = "Ready") -> str:
+        condition = self.condition(kind)
+        return f"{condition['status']} {condition['reason']}"
+
+    # --- what is there
+
+    def get(self, kind: str, name: str | None = None) -> Raw:
+        """The one of that kind."""
+        found = [raw for (k, n), raw in self.objects.items() if k == kind and name in {None, n}]
+        assert len(found) == 1, f"{len(found)} of {kind}: {[raw['metadata']['name'] for raw in found]}"
+        return found[0]
+
+    def job(self) -> Raw:
+        """The newest."""
+        return [raw for (kind, _), raw in self.objects.items() if kind == "Job"][-1]
+
+    def kinds(self) -> set[str]:
+        return {kind for kind, _ in self.objects}
+
+    def jobs(self) -> list[str]:
+        return [name for kind, name in self.objects if kind == "Job"]
+
+    def table(self) -> RoutingTable:
+        return decode_routing(self.get("ConfigMap")["data"]["routing.json"])
+
+    # --- what others do
+
+    def start_job(self) -> Raw:
+        """Its pod computes."""
+        job = self.job()
+        return self.add_pod(job, state={"running": {}}, phase="Running")
+
+    def finish_job(self, revision: str = "rev-1", message: str | None = None) -> None:
+        job = self.job()
+        recipe = job["metadata"]["labels"]["gnnserve.dev/recipe"]
+        text = encode_result(make_result(recipe, revision)) if message is None else message
+        self._end_pods_of(job)
+        self.add_pod(job, state={"terminated": {"exitCode": 0, "message": text}}, phase="Succeeded")
+        job["status"] = {"conditions": [{"type": "Complete", "status": "True"}]}
+
+    def fail_attempt(self, exit_code: int, message: str = "", reason: str = "Error") -> None:
+        job = self.job()
+        self._end_pods_of(job)
+        terminated = {"exitCode": exit_code, "message": message, "reason": reason}
+        self.add_pod(job, state={"terminated": terminated}, phase="Failed")
+
+    def fail_job(
+        self, exit_code: int = 1, message: str = "", reason: str = "BackoffLimitExceeded", why: str = "Error"
+    ) -> None:
+        self.fail_attempt(exit_code, message, why)
+        condition = {"type": "Failed", "status": "True", "reason": reason, "message": "Job has failed"}
+        self.job()["status"] = {"conditions": [condition]}
+
+    def add_pod(self, parent: Raw, *, state: Raw | None = None, phase: str = "Pending", **status: Any) -> Raw:
+        template = parent["spec"]["template"]
+        self._made += 1
+        name = f"{parent['metadata']['name']}-{self._made}"
+        labels = dict(template["metadata"]["labels"])
+        if parent["kind"] == "Job":
+            labels["batch.kubernetes.io/job-name"] = parent["metadata"]["name"]
+        container = template["spec"]["containers"][0]["name"]
+        states = [] if state is None else [{"name": container, "state": state}]
+        self.pods[name] = {
+            "metadata": {"name": name, "labels": labels, "creationTimestamp": self._stamp()},
+            "spec": copy.deepcopy(template["spec"]),
+            "status": {"phase": phase, "podIP": f"10.0.0.{self._made}", "containerStatuses": states, **status},
+        }
+        return self.pods[name]
+
+    def roll_out(self, *, ready: bool = True) -> None:
+        """Deployment and ReplicaSet controllers, to the end: pods of the newest template only."""
+        deployment = self.get("Deployment")
+        replicas, template = deployment["spec"]["replicas"], deployment["spec"]["template"]
+        workers = {name: pod for name, pod in self.pods.items() if "batch.kubernetes.io/job-name" not in _labels(pod)}
+        current = [name for name, pod in workers.items() if pod["spec"] == template["spec"]]
+        for name in set(workers) - set(current[:replicas]):
+            del self.pods[name]
+            self.routes.pop(name, None)
+        for _ in range(replicas - len(current)):
+            self.add_pod(deployment, state={"running": {}}, phase="Running")
+        if ready:
+            self.make_ready()
+        deployment["status"] = {
+            "observedGeneration": deployment["metadata"]["generation"],
+            "replicas": replicas,
+            "updatedReplicas": replicas,
+        }
+
+    def make_ready(self) -> None:
+        for pod in self.workers().values():
+            pod["status"]["conditions"] = [{"type": "Ready", "status": "True"}]
+
+    def workers(self) -> dict[str, Raw]:
+        return {name: pod for name, pod in self.pods.items() if _labels(pod)["app.kubernetes.io/component"] == "worker"}
+
+    def answer(self, **changes: Any) -> None:
+        """Every worker and the endpoint answer with what the ConfigMap declares, but for the changes."""
+        route = make_route(self.table(), **changes)
+        self.routes = dict.fromkeys(self.workers(), route)
+        self.endpoint = route if self.workers() else None
+
+    def serve(self, revision: str = "rev-1") -> None:
+        """From wherever it is to where everything is served."""
+        self.settle()
+        if self.jobs() and not self.job()["status"]:
+            self.finish_job(revision)
+            self.settle()
+        self.roll_out()
+        self.answer()
+        self.settle()
+        assert self.reason() == "True Serving", self.condition("Ready")
+
+    def _end_pods_of(self, job: Raw) -> None:
+        name = job["metadata"]["name"]
+        for pod in [p for p, raw in self.pods.items() if _labels(raw).get("batch.kubernetes.io/job-name") == name]:
+            if "running" in self.pods[pod]["status"]["containerStatuses"][0]["state"]:
+                del self.pods[pod]
+
+    def _apply(self, manifest: Raw) -> None:
+        key = (manifest["kind"], manifest["metadata"]["name"])
+        live = self.objects.get(key)
+        made = copy.deepcopy(manifest)
+        if live is None:
+            self._made += 1
+            given = {"uid": f"uid-{self._made}", "creationTimestamp": self._stamp(), "generation": 1}
+        else:
+            given = {name: live["metadata"][name] for name in ("uid", "creationTimestamp", "generation")}
+            given["generation"] += int(live.get("spec") != made.get("spec"))
+            made["status"] = live.get("status", {})
+            if key[0] == "Job":
+                assert live["spec"]["template"] == made["spec"]["template"], "a Job's template cannot be changed"
+        made["metadata"] |= given
+        made.setdefault("status", {})
+        self.objects[key] = made
+
+    def _delete(self, ref: ObjectRef) -> None:
+        self.objects.pop((ref.kind, ref.name), None)
+        if ref.kind == "Job":
+            self.pods = {
+                name: pod
+                for name, pod in self.pods.items()
+                if _labels(pod).get("batch.kubernetes.io/job-name") != ref.name
+            }
+
+    def _stamp(self) -> str:
+        return self.now.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _labels(pod: Raw) -> dict[str, str]:
+    labels: dict[str, str] = pod["metadata"]["labels"]
+    return labels
