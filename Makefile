@@ -7,7 +7,7 @@ BIN := .venv/bin
 QUICK ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check format generate bench-generation bench-serving clean
+.PHONY: help run test check format generate bench-generation bench-serving bench-cluster test-image cluster-binaries clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -33,8 +33,16 @@ check: .venv/installed ## ruff, mypy strict, import-linter, generated files up t
 	$(BIN)/python -m gnnserve_api.schema --check
 	$(BIN)/python -m gnnserve_api.reference --check
 
-test: check ## everything that CI runs
-	$(BIN)/pytest
+test: cluster-binaries check ## everything that CI runs
+	$(BIN)/pytest --ignore=tests/cluster
+	$(BIN)/pytest tests/cluster
+
+# Kubernetes is compiled once, beside everything else that has to be installed and tested first.
+cluster-binaries:
+	@if [ "$$(id -u)" = 0 ] && [ -z "$${KUBECONFIG:-}" ]; then \
+	  mkdir -p $(CACHE)/cluster && \
+	  (setsid $(PYTHON) -m tests.cluster.harness build >$(CACHE)/cluster/build.log 2>&1 </dev/null &); \
+	fi
 
 format: .venv/installed ## format and fix what can be fixed
 	$(BIN)/ruff format .
@@ -49,6 +57,12 @@ bench-generation: .venv/installed ## accuracies by graph, ranking and factor; ge
 
 bench-serving: .venv/installed ## latency and throughput of /v1/predict
 	$(BIN)/python -m benchmarks.serving $(if $(QUICK),--quick)
+
+bench-cluster: .venv/installed ## on a real cluster: apply to first answer, objective to worker, live switches under load
+	$(BIN)/python -m benchmarks.cluster $(if $(QUICK),--quick)
+
+test-image: .venv/installed ## build the full worker image (5 GB), load it, run the digits example from it
+	$(BIN)/pytest tests/cluster/full_image.py
 
 clean: ## forget the environment and every trained revision under .gnnserve
 	rm -rf .venv build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache .gnnserve

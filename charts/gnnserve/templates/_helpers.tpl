@@ -1,0 +1,87 @@
+{{/*
+Names, labels and images. A release's name has at most 53 characters, so this one has at most 62 and nothing is cut.
+*/}}
+{{- define "gnnserve.name" -}}
+{{- if contains .Chart.Name .Release.Name -}}{{ .Release.Name }}{{- else -}}{{ .Release.Name }}-{{ .Chart.Name }}{{- end -}}
+{{- end }}
+
+{{/*
+For objects outside of the release's namespace. Two releases may have one name in two namespaces, and ":" is in neither.
+*/}}
+{{- define "gnnserve.qualifiedName" -}}
+{{ .Release.Namespace }}:{{ include "gnnserve.name" . }}
+{{- end }}
+
+{{- define "gnnserve.serviceAccountName" -}}
+{{- if .Values.serviceAccount.create -}}
+{{ .Values.serviceAccount.name | default (include "gnnserve.name" .) }}
+{{- else -}}
+{{ required "serviceAccount.create is false, so serviceAccount.name must name an existing ServiceAccount" .Values.serviceAccount.name }}
+{{- end -}}
+{{- end }}
+
+{{- define "gnnserve.selectorLabels" -}}
+app.kubernetes.io/name: gnnserve
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/component: operator
+{{- end }}
+
+{{- define "gnnserve.labels" -}}
+{{ include "gnnserve.selectorLabels" . }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- end }}
+
+{{/*
+Of a dict with "image" and "root".
+*/}}
+{{- define "gnnserve.image" -}}
+{{- if .image.digest -}}
+{{ .image.repository }}@{{ .image.digest }}
+{{- else -}}
+{{ .image.repository }}:{{ .image.tag | default .root.Chart.AppVersion }}
+{{- end -}}
+{{- end }}
+
+{{- define "gnnserve.workerImage" -}}
+{{ include "gnnserve.image" (dict "image" .Values.worker.image "root" .) }}
+{{- end }}
+
+{{/*
+The file that gnnserve_operator/settings.py reads.
+*/}}
+{{- define "gnnserve.settings" -}}
+workerImage: {{ include "gnnserve.workerImage" . | quote }}
+imagePullPolicy: {{ .Values.worker.image.pullPolicy }}
+workerExtraVolumes: {{ .Values.worker.extraVolumes | toJson }}
+workerExtraVolumeMounts: {{ .Values.worker.extraVolumeMounts | toJson }}
+workerExtraEnv: {{ .Values.worker.extraEnv | toJson }}
+namespaces: {{ .Values.watchNamespaces | toJson }}
+clusterDomain: {{ .Values.clusterDomain | quote }}
+networkPolicy: {{ .Values.networkPolicy.enabled }}
+apiServerPorts: {{ .Values.networkPolicy.apiServerPorts | toJson }}
+resyncSeconds: {{ .Values.resyncSeconds }}
+concurrency: {{ .Values.concurrency }}
+httpPort: 8080
+logFormat: {{ .Values.logs.format }}
+logLevel: {{ .Values.logs.level }}
+{{- end }}
+
+{{/*
+Both pods of this chart are restricted in the sense of the Pod Security Standards.
+*/}}
+{{- define "gnnserve.podSecurityContext" -}}
+runAsNonRoot: true
+runAsUser: 65532
+runAsGroup: 65532
+seccompProfile:
+  type: RuntimeDefault
+{{- end }}
+
+{{- define "gnnserve.containerSecurityContext" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities:
+  drop: [ALL]
+{{- end }}

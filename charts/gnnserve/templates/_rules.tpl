@@ -1,0 +1,41 @@
+{{/*
+What the operator may do where it watches: exactly what it calls, nothing by wildcard, no secrets.
+Server-side apply needs "patch", and "create" where the object is not there yet. Deleted are
+Jobs of old recipes, and NetworkPolicies and PodMonitors that are no longer wanted; the rest goes with its GNNService.
+*/}}
+{{- define "gnnserve.rules" -}}
+- apiGroups: [gnnserve.dev]
+  resources: [gnnservices]
+  verbs: [get, list, watch]
+- apiGroups: [gnnserve.dev]
+  resources: [gnnservices/status]
+  verbs: [patch]
+- apiGroups: [""]
+  resources: [pods]
+  verbs: [get, list, watch]
+- apiGroups: [""]
+  resources: [events]
+  verbs: [create]
+# Reading ConfigMaps is also what the operator grants to workers, and nobody can grant more than they have.
+- apiGroups: [""]
+  resources: [configmaps, persistentvolumeclaims, serviceaccounts, services]
+  verbs: [get, list, watch, create, patch]
+- apiGroups: [apps]
+  resources: [deployments]
+  verbs: [get, list, watch, create, patch]
+- apiGroups: [batch]
+  resources: [jobs]
+  verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [networking.k8s.io]
+  resources: [networkpolicies]
+  verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [policy]
+  resources: [poddisruptionbudgets]
+  verbs: [get, list, watch, create, patch]
+- apiGroups: [rbac.authorization.k8s.io]
+  resources: [roles, rolebindings]
+  verbs: [get, list, watch, create, patch]
+- apiGroups: [monitoring.coreos.com]
+  resources: [podmonitors]
+  verbs: [get, create, patch, delete]
+{{- end }}

@@ -1,0 +1,64 @@
+"""Fixtures for tests on a real Kubernetes, and what a failed one prints."""
+
+from __future__ import annotations
+
+import re
+import sysconfig
+import uuid
+from collections.abc import Generator, Iterator
+from pathlib import Path
+
+import pytest
+from tests.cluster.harness.client import PACKAGES_CLAIM, Cluster, Namespace
+from tests.cluster.harness.diagnosis import diagnose
+from tests.cluster.harness.installation import Installation, installed_operator
+from tests.cluster.harness.session import running_cluster, why_not
+
+HERE = Path(__file__).parent
+# The first test may wait until Kubernetes is compiled.
+TIMEOUT_S = 2400
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if HERE in item.path.parents and "cluster" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.cluster)
+            if item.get_closest_marker("timeout") is None:
+                item.add_marker(pytest.mark.timeout(TIMEOUT_S))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    namespace = getattr(item, "funcargs", {}).get("namespace")
+    if report.failed and report.when != "teardown" and isinstance(namespace, Namespace):
+        report.sections.append((f"the cluster, namespace {namespace}", diagnose(namespace)))
+    return report
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Cluster]:
+    reason = why_not()
+    if reason:
+        pytest.skip(reason)
+    with running_cluster() as running:
+        yield running
+
+
+@pytest.fixture
+def namespace(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[Namespace]:
+    """A fresh one under restricted Pod Security; on our own node with the claim of Python packages."""
+    words = re.sub(r"[^a-z0-9]+", "-", request.node.name.removeprefix("test_").lower()).strip("-")
+    made = cluster.create_namespace(f"{words[:40].strip('-')}-{uuid.uuid4().hex[:4]}")
+    if cluster.node is not None:
+        # Those of the environment that runs the tests: the same Python 3.11 as the image's, as far as they can tell.
+        made.bind_folder(PACKAGES_CLAIM, Path(sysconfig.get_path("purelib")))
+    yield made
+    made.delete()
+
+
+@pytest.fixture(scope="session")
+def operator(cluster: Cluster) -> Iterator[Installation]:
+    """Installed by helm, once for all tests; a test that changes the installation changes it back."""
+    with installed_operator(cluster) as installation:
+        yield installation

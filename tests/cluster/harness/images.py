@@ -1,0 +1,194 @@
+"""Container images without a daemon or a registry: made by buildah in a store of our own, handed to containerd.
+
+The base image is made of Debian packages under the name of the official one, so that an ordinary Dockerfile works. The
+machine's own settings for pip and its certificates are mounted while a RUN step runs and never become part of an image.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+import tarfile
+import time
+from io import BytesIO
+from pathlib import Path
+
+from tests.cluster.harness import packages
+from tests.cluster.harness.commands import HarnessError, only_one, output_of, run_logged, say
+from tests.cluster.harness.components import CONTAINERD, REPOSITORY, ctr
+from tests.cluster.harness.layout import PAUSE_IMAGE, Layout
+
+BASE_IMAGE = "docker.io/library/python:3.11-slim-bookworm"
+OPERATOR_IMAGE = "localhost/gnnserve/operator:test"
+WORKER_IMAGE = "localhost/gnnserve/worker:test"
+# The Dockerfile's targets that tests run.
+TAGS = {"operator": OPERATOR_IMAGE, "worker-thin": WORKER_IMAGE}
+DEBIAN_PACKAGES = ("python3", "python3-pip", "python3-venv", "ca-certificates")
+CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
+NICE = ("nice", "-n", "19")
+
+
+def build_base(layout: Layout) -> None:
+    """What `FROM python:3.11-slim-bookworm` resolves to: Debian's own Python, with the official image's habits."""
+    packages.install(layout, packages.IMAGE_PACKAGES)
+    with only_one(layout.root / "images.lock", "make images"):
+        if _image_id(layout, BASE_IMAGE):
+            return
+        began = time.monotonic()
+        root = layout.images / "root"
+        shutil.rmtree(root, ignore_errors=True)
+        root.parent.mkdir(parents=True, exist_ok=True)
+        run_logged(
+            "debootstrap",
+            layout.logs / "debootstrap.log",
+            *(*NICE, "debootstrap", "--variant=minbase", f"--include={','.join(DEBIAN_PACKAGES)}"),
+            *("bookworm", str(root)),
+            env={"PATH": packages.SEARCH_PATH},
+        )
+        _make_like_the_official_image(root)
+        container = _buildah(layout, "from", "scratch").strip()
+        _buildah(layout, "add", "--quiet", container, str(root), "/")
+        _buildah(
+            layout,
+            *("config", "--env", "PATH=/usr/local/bin:/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/bin"),
+            *("--env", "LANG=C.UTF-8", "--cmd", "python3", container),
+        )
+        _buildah(layout, "commit", "--quiet", "--rm", container, BASE_IMAGE)
+        shutil.rmtree(root)
+        say(f"made {BASE_IMAGE} in {time.monotonic() - began:.0f} s")
+
+
+def build_all(layout: Layout) -> None:
+    for target, tag in TAGS.items():
+        build(layout, tag, target)
+
+
+def build(layout: Layout, tag: str, target: str, *options: str) -> str:
+    """Build one target of the repository's Dockerfile; unchanged steps come from the store. Returns the image's id."""
+    build_base(layout)
+    began = time.monotonic()
+    with only_one(layout.root / "images.lock", "make images"):
+        settings = layout.images / "pip.conf"
+        settings.write_text(_pip_settings())
+        run_logged(
+            f"building {tag}",
+            layout.logs / f"image-{target}.log",
+            *(*NICE, *_store(layout), "build", "--layers", "--isolation", "chroot", "--network", "host"),
+            *("--pull-never", "--volume", f"{settings}:/etc/pip.conf:ro"),
+            *("--volume", f"{CERTIFICATES}:{CERTIFICATES}:ro"),
+            *(*options, "--target", target, "--tag", tag, str(REPOSITORY)),
+        )
+        image_id = _image_id(layout, tag)
+    say(f"built {tag} in {time.monotonic() - began:.1f} s")
+    return image_id
+
+
+def load(layout: Layout, tag: str) -> None:
+    """Hand an image to the node, unless the node has this very one."""
+    image_id = _image_id(layout, tag)
+    if not image_id:
+        raise HarnessError(f"there is no image {tag}; build it first")
+    known = layout.state / "imported" / hashlib.sha256(tag.encode()).hexdigest()[:16]
+    if known.exists() and known.read_text() == image_id and tag in _in_node(layout):
+        return
+    began = time.monotonic()
+    pushed = subprocess.Popen(
+        [*NICE, *_store(layout), "push", "--quiet", tag, f"docker-archive:/dev/stdout:{tag}"],
+        stdout=subprocess.PIPE,
+    )
+    with pushed:
+        imported = subprocess.run(
+            ctr(layout, "images", "import", "-"), stdin=pushed.stdout, capture_output=True, text=True, check=False
+        )
+    if pushed.returncode or imported.returncode:
+        raise HarnessError(f"importing {tag} into the node failed:\n{imported.stderr}{imported.stdout}")
+    known.parent.mkdir(parents=True, exist_ok=True)
+    known.write_text(image_id)
+    say(f"imported {tag} in {time.monotonic() - began:.1f} s")
+
+
+def size(layout: Layout, tag: str) -> str:
+    """Unpacked, as the store counts it: `151 MB`."""
+    return str(json.loads(_buildah(layout, "images", "--json", tag))[0]["size"])
+
+
+def import_pause(layout: Layout) -> None:
+    """The program that holds a pod's namespaces, as an archive made by hand: one layer, one config, one manifest."""
+    if PAUSE_IMAGE in _in_node(layout):
+        return
+    layer = BytesIO()
+    with tarfile.open(fileobj=layer, mode="w") as archive:
+        member = archive.gettarinfo(layout.bin / "pause", "pause")
+        member.uid = member.gid = 0
+        with (layout.bin / "pause").open("rb") as program:
+            archive.addfile(member, program)
+    config = json.dumps(
+        {
+            "architecture": _architecture(),
+            "os": "linux",
+            "config": {"Entrypoint": ["/pause"]},
+            "rootfs": {"type": "layers", "diff_ids": [f"sha256:{hashlib.sha256(layer.getvalue()).hexdigest()}"]},
+        }
+    ).encode()
+    config_name = f"{hashlib.sha256(config).hexdigest()}.json"
+    manifest = json.dumps([{"Config": config_name, "RepoTags": [PAUSE_IMAGE], "Layers": ["layer.tar"]}]).encode()
+    file = layout.state / "pause.tar"
+    with tarfile.open(file, mode="w") as archive:
+        for name, content in ((config_name, config), ("manifest.json", manifest), ("layer.tar", layer.getvalue())):
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            archive.addfile(member, BytesIO(content))
+    output_of(*ctr(layout, "images", "import", str(file)))
+
+
+def _architecture() -> str:
+    return output_of("dpkg", "--print-architecture").strip()
+
+
+def _make_like_the_official_image(root: Path) -> None:
+    for name, program in (("python", "python3"), ("pip", "pip3")):
+        (root / "usr/local/bin" / name).symlink_to(f"../../bin/{program}")
+    # Debian's pip refuses to install as root beside apt's packages; the official image's does not.
+    (root / "usr/lib/python3.11/EXTERNALLY-MANAGED").unlink(missing_ok=True)
+    (root / "etc/resolv.conf").write_text("")
+    for folder in ("var/lib/apt/lists", "var/cache/apt", "usr/share/doc", "usr/share/man", "usr/share/locale"):
+        shutil.rmtree(root / folder, ignore_errors=True)
+
+
+def _pip_settings() -> str:
+    """This machine's index and certificates, as far as pip knows them, environment included."""
+    lines = {"cert": str(CERTIFICATES)}
+    try:
+        listed = output_of(sys.executable, "-m", "pip", "config", "list")
+    except HarnessError:  # an environment without pip
+        listed = output_of("pip", "config", "list") if shutil.which("pip") else ""
+    for line in listed.splitlines():
+        name, _, value = line.partition("=")
+        option = name.rpartition(".")[2]
+        if option in {"index-url", "extra-index-url", "trusted-host", "proxy", "default-timeout"}:
+            lines[option] = value.strip("'\"")
+    return "[global]\n" + "".join(f"{option} = {value}\n" for option, value in lines.items())
+
+
+def _store(layout: Layout) -> tuple[str, ...]:
+    # Apart from the store of the machine's user, who may have another image under the base's name.
+    return ("buildah", "--root", f"{layout.images}/store", "--runroot", f"{layout.images}/run")
+
+
+def _buildah(layout: Layout, *words: str) -> str:
+    return output_of(*NICE, *_store(layout), *words, timeout_s=1800)
+
+
+def _image_id(layout: Layout, tag: str) -> str:
+    try:
+        return _buildah(layout, "images", "--quiet", "--no-trunc", tag).split("\n")[0].strip()
+    except HarnessError:
+        return ""
+
+
+def _in_node(layout: Layout) -> list[str]:
+    CONTAINERD.wait(layout, 30)
+    return output_of(*ctr(layout, "images", "list", "--quiet")).split()

@@ -1,0 +1,105 @@
+"""The operator as a user installs it: the chart, by helm, with this repository's images."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.cluster.harness.client import PACKAGES_CLAIM, PACKAGES_PATH, Cluster, Namespace
+from tests.cluster.harness.components import REPOSITORY
+
+RELEASE = "gnnserve"
+SYSTEM_NAMESPACE = "gnnserve-system"
+CHART = REPOSITORY / "charts/gnnserve"
+RESYNC_S = 5
+"""Short, so that a test of "nothing is written" sees several."""
+
+
+@dataclass(frozen=True, slots=True)
+class Installation:
+    cluster: Cluster
+    namespace: Namespace
+
+    def upgrade(self, values: Mapping[str, Any] | None = None) -> str:
+        """Installs where nothing is installed yet; returns once the operator is ready."""
+        wanted = {**default_values(self.cluster), **(values or {})}
+        with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+            json.dump(wanted, file)
+            file.flush()
+            return self.cluster.helm(
+                *("upgrade", RELEASE, str(CHART), "--install", "--namespace", self.namespace.name),
+                *("--values", file.name, "--wait", "--timeout=3m"),
+            )
+
+    def remove(self) -> None:
+        self.cluster.helm("uninstall", RELEASE, "--namespace", self.namespace.name, "--ignore-not-found", "--wait")
+
+    def pod(self) -> dict[str, Any]:
+        (pod,) = self.namespace.items("pods", "--selector=app.kubernetes.io/component=operator")
+        return pod
+
+    def metrics(self) -> str:
+        """The operator's /metrics, by way of the API server."""
+        pod = self.pod()["metadata"]["name"]
+        return self.cluster.kubectl(
+            "get", "--raw", f"/api/v1/namespaces/{self.namespace}/pods/{pod}:8080/proxy/metrics"
+        )
+
+    def logs(self) -> list[dict[str, Any]]:
+        printed = self.namespace.kubectl("logs", "deployment/gnnserve", "--tail=-1")
+        return [json.loads(line) for line in printed.splitlines()]
+
+    def scale(self, replicas: int) -> None:
+        """To nothing and back: the operator away, as during an outage."""
+        self.namespace.kubectl("scale", "deployment/gnnserve", f"--replicas={replicas}")
+        gone_or_back = ("delete", "pod") if replicas == 0 else ("condition=Ready", "pod")
+        self.namespace.kubectl(
+            *("wait", f"--for={gone_or_back[0]}", gone_or_back[1], "--timeout=120s"),
+            "--selector=app.kubernetes.io/component=operator",
+        )
+
+
+def default_values(cluster: Cluster) -> dict[str, Any]:
+    values: dict[str, Any] = {
+        "image": _image(cluster.operator_image, cluster),
+        "worker": {"image": _image(cluster.worker_image, cluster)},
+        "resyncSeconds": RESYNC_S,
+    }
+    if cluster.node is not None:
+        # The thin image finds its packages on a claim, as in any namespace of the harness.
+        values["worker"]["extraVolumes"] = [
+            {"name": "packages", "persistentVolumeClaim": {"claimName": PACKAGES_CLAIM, "readOnly": True}}
+        ]
+        values["worker"]["extraVolumeMounts"] = [{"name": "packages", "mountPath": PACKAGES_PATH, "readOnly": True}]
+    return values
+
+
+def _image(reference: str, cluster: Cluster) -> dict[str, Any]:
+    repository, _, tag = reference.rpartition(":")
+    # No registry has what the harness built.
+    return {"repository": repository, "tag": tag, "pullPolicy": "Never" if cluster.node is not None else "IfNotPresent"}
+
+
+@contextmanager
+def installed_operator(cluster: Cluster) -> Iterator[Installation]:
+    exists = bool(
+        cluster.kubectl("get", f"namespace/{SYSTEM_NAMESPACE}", "--ignore-not-found", "--output=name").strip()
+    )
+    namespace = Namespace(SYSTEM_NAMESPACE, cluster) if exists else cluster.create_namespace(SYSTEM_NAMESPACE)
+    installation = Installation(cluster, namespace)
+    # What a killed session left may run an older image of the same name.
+    installation.remove()
+    installation.upgrade()
+    try:
+        yield installation
+    finally:
+        installation.remove()
+
+
+def example(name: str) -> Path:
+    return REPOSITORY / "examples" / f"{name}.yaml"

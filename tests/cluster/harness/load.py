@@ -1,0 +1,80 @@
+"""Requests without a pause while something else happens: what no user may notice."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import threading
+from collections import Counter
+from types import TracebackType
+
+from tests.cluster.harness.client import wait_for
+from tests.cluster.harness.services import Service
+
+THREADS = 4
+KEPT_ALIVE = 20
+"""Requests on a connection before a new one: both old connections and new ones must survive."""
+
+
+class Load:
+    """From this machine to the Service's address, by several clients; a refusal is a failure too."""
+
+    def __init__(self, service: Service) -> None:
+        self.revisions: Counter[str] = Counter()
+        self.failures: list[str] = []
+        self._host = service.address()
+        self._stopping = threading.Event()
+        self._lock = threading.Lock()
+        self._threads = [threading.Thread(target=self._ask, args=(number,), daemon=True) for number in range(THREADS)]
+
+    def __enter__(self) -> Load:
+        for thread in self._threads:
+            thread.start()
+        self.until_more_answers(THREADS)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stopping.set()
+        for thread in self._threads:
+            thread.join()
+
+    def until_answered_by(self, revision: str) -> None:
+        wait_for(f"answers from revision {revision}", lambda: self.revisions[revision] > 0)
+
+    def until_more_answers(self, count: int) -> None:
+        wanted = self.revisions.total() + count
+        wait_for(f"{count} more answers", lambda: self.revisions.total() >= wanted)
+
+    def _ask(self, number: int) -> None:
+        body = json.dumps({"nodes": [number]})
+        connection: http.client.HTTPConnection | None = None
+        while not self._stopping.is_set():
+            if connection is None:
+                connection = http.client.HTTPConnection(self._host, 80, timeout=10)
+                left = KEPT_ALIVE
+            try:
+                connection.request("POST", "/v1/predict", body, {"content-type": "application/json"})
+                response = connection.getresponse()
+                text = response.read()
+            except (OSError, http.client.HTTPException) as error:
+                self._note_failure(f"{type(error).__name__}: {error}")
+                connection.close()
+                connection = None
+                continue
+            if response.status != 200:
+                self._note_failure(f"{response.status}: {text[:200]!r}")
+            else:
+                with self._lock:
+                    self.revisions[json.loads(text)["revision"]] += 1
+            left -= 1
+            if response.will_close or left == 0:
+                connection.close()
+                connection = None
+        if connection is not None:
+            connection.close()
+
+    def _note_failure(self, what: str) -> None:
+        with self._lock:
+            self.failures.append(what)

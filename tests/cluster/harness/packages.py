@@ -1,0 +1,58 @@
+"""Debian packages that the node and its images need, installed when missing."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from tests.cluster.harness.commands import HarnessError, only_one, run_logged, say
+from tests.cluster.harness.layout import Layout
+
+CNI_PLUGINS = Path("/usr/lib/cni")
+
+# What is looked for -> the package that brings it.
+NODE_PACKAGES = {
+    "etcd": "etcd-server",
+    "containerd": "containerd",
+    "runc": "runc",
+    "nft": "nftables",
+    "iptables": "iptables",
+    "conntrack": "conntrack",
+    "ip": "iproute2",
+    "openssl": "openssl",
+    str(CNI_PLUGINS / "bridge"): "containernetworking-plugins",
+}
+IMAGE_PACKAGES = {"buildah": "buildah", "debootstrap": "debootstrap"}
+
+# Also found by a user whose PATH lacks the administrator's folders.
+SEARCH_PATH = f"{os.environ.get('PATH', '')}:/usr/local/sbin:/usr/sbin:/sbin"
+
+
+def install(layout: Layout, wanted: Mapping[str, str]) -> None:
+    if not _missing(wanted):
+        return
+    with only_one(layout.root / "packages.lock", "install Debian packages"):
+        missing = _missing(wanted)
+        if missing:
+            _install(layout, missing)
+
+
+def _missing(wanted: Mapping[str, str]) -> list[str]:
+    return sorted(package for what, package in wanted.items() if shutil.which(what, path=SEARCH_PATH) is None)
+
+
+def _install(layout: Layout, missing: list[str]) -> None:
+    if shutil.which("apt-get") is None:
+        raise HarnessError(f"missing here: {', '.join(missing)} (names of Debian packages); install them and try again")
+    say(f"installing the Debian packages {', '.join(missing)}")
+    apt = ("apt-get", "-o", "DPkg::Lock::Timeout=300")
+    quiet = {"DEBIAN_FRONTEND": "noninteractive"}
+    run_logged("apt-get update", layout.logs / "apt-update.log", *apt, "update", env=quiet)
+    run_logged(
+        f"installing {', '.join(missing)}",
+        layout.logs / "apt-install.log",
+        *(*apt, "install", "--yes", "--no-install-recommends", *missing),
+        env=quiet,
+    )

@@ -1,0 +1,93 @@
+"""From whatever the machine is like to a running cluster with today's images, and back.
+
+For tests and benchmarks alike. A cluster that somebody started by hand is used and left running; one that this session
+starts begins from nothing and is wiped at the end, unless GNNSERVE_KEEP_CLUSTER=1.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.cluster.harness import binaries, images
+from tests.cluster.harness.client import Cluster
+from tests.cluster.harness.commands import HarnessError, say
+from tests.cluster.harness.images import OPERATOR_IMAGE, WORKER_IMAGE
+from tests.cluster.harness.layout import Layout
+from tests.cluster.harness.node import Node
+from tests.cluster.harness.processes import identity
+
+
+def users_kubeconfig() -> str | None:
+    """KUBECONFIG, unless it is that of the harness's own node."""
+    given = os.environ.get("KUBECONFIG")
+    return given if given and Path(given) != Layout.of_this_machine().kubeconfig else None
+
+
+def why_not() -> str | None:
+    """What keeps this machine from having a cluster, where that is no failure."""
+    if os.geteuid() != 0 and not users_kubeconfig():
+        return "a Kubernetes node needs root; run as root, or set KUBECONFIG to a cluster that you have"
+    return None
+
+
+@contextmanager
+def running_cluster() -> Iterator[Cluster]:
+    given = users_kubeconfig()
+    if given is not None:
+        yield _users_cluster(given)
+        return
+    _require_what_a_node_needs()
+    node = Node.of_this_machine()
+    if node.abandoned() or not node.runs():
+        node.wipe()
+    starts = not node.runs()
+    if starts:
+        node.claim(identity(os.getpid()))
+    try:
+        node.up()
+        images.build_all(node.layout)
+        for tag in images.TAGS.values():
+            images.load(node.layout, tag)
+        yield Cluster(
+            str(node.layout.kubeconfig),
+            node.layout.bin / "kubectl",
+            node.layout.bin / "helm",
+            OPERATOR_IMAGE,
+            WORKER_IMAGE,
+            node,
+        )
+    finally:
+        if starts and os.environ.get("GNNSERVE_KEEP_CLUSTER") == "1":
+            node.disown()
+            say("the cluster is kept; `python -m tests.cluster.harness wipe` ends it")
+        elif starts:
+            node.wipe()
+
+
+def _require_what_a_node_needs() -> None:
+    reason = why_not()
+    if reason:
+        raise HarnessError(reason)
+    if sys.version_info[:2] != (3, 11):
+        found = ".".join(map(str, sys.version_info[:2]))
+        raise HarnessError(f"pods run Python 3.11 and mount the packages of this environment, which is Python {found}")
+
+
+def _users_cluster(kubeconfig: str) -> Cluster:
+    layout = Layout.of_this_machine()
+    programs = {name: shutil.which(name) for name in ("kubectl", "helm")}
+    binaries.build(layout, [name for name, found in programs.items() if not found])
+    kubectl, helm = (Path(found) if found else layout.bin / name for name, found in programs.items())
+    return Cluster(
+        kubeconfig,
+        kubectl,
+        helm,
+        os.environ.get("GNNSERVE_OPERATOR_IMAGE", OPERATOR_IMAGE),
+        os.environ.get("GNNSERVE_WORKER_IMAGE", WORKER_IMAGE),
+        None,
+    )

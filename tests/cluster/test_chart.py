@@ -1,0 +1,681 @@
+"""The chart as helm renders it; no cluster is needed. What a cluster makes of it is in the other files here."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import tomllib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from tests.support.fake_server import Asked, Told, fake_server
+from tests.support.helm import (
+    CHART,
+    ROOT,
+    HelmError,
+    Manifest,
+    documented_values,
+    render,
+    render_notes,
+    run_helm,
+    values_table,
+)
+from tests.support.pages import anchors, links
+
+from gnnserve_operator.kinds import EVENT, GNNSERVICE, POD_MONITOR, WATCHED_CHILDREN
+from gnnserve_operator.settings import SETTINGS_VARIABLE, Settings, load_settings
+
+# The first test may have to wait until helm is compiled.
+pytestmark = pytest.mark.timeout(2400)
+
+LONGEST_RELEASE = "r" * 53
+"""Helm takes no longer one."""
+CLUSTER_WIDE = {"ClusterRole", "ClusterRoleBinding", "CustomResourceDefinition"}
+VALUE_SETS: dict[str, dict[str, Any]] = {
+    "as it comes": {},
+    "two namespaces": {"watchNamespaces": ["a", "b"], "crds": {"enabled": False}},
+    "an existing account, no roles": {"serviceAccount": {"create": False, "name": "own"}, "rbac": {"create": False}},
+    "no network policies": {"networkPolicy": {"enabled": False}},
+    "a subchart": {"global": {"anything": 1}, "enabled": True},
+    "everything set": {
+        "image": {"repository": "registry.example:5000/a/operator", "tag": "1.2", "pullPolicy": "Always"},
+        "imagePullSecrets": [{"name": "pull"}],
+        "worker": {
+            "image": {"repository": "b/worker", "digest": "sha256:" + "0" * 64, "pullPolicy": "Never"},
+            "extraVolumes": [{"name": "p", "emptyDir": {"sizeLimit": 1_073_741_824}}],
+            "extraVolumeMounts": [{"name": "p", "mountPath": "/p", "readOnly": True}],
+            "extraEnv": [{"name": "QUOTED", "value": "a: \"b\" 'c' {{ d }} #"}],
+        },
+        "clusterDomain": "cluster.example",
+        "resyncSeconds": 3600,
+        "concurrency": 256,
+        "networkPolicy": {"apiServerPorts": [6443, 16443]},
+        "logs": {"format": "Text", "level": "DEBUG"},
+        "serviceAccount": {"name": "named", "annotations": {"a/b": "c"}},
+        "resources": {"limits": {"memory": 536_870_912, "cpu": 1}},
+        "nodeSelector": {"disk": "ssd"},
+        "tolerations": [{"key": "k", "operator": "Exists"}],
+        "affinity": {"nodeAffinity": {}},
+        "priorityClassName": "high",
+        "podAnnotations": {"e/f": "g", "checksum/settings": "not this one"},
+        "podLabels": {"team": "a", "app.kubernetes.io/component": "other"},
+        "metrics": {"podMonitor": {"enabled": True, "interval": "15s", "labels": {"release": "prometheus"}}},
+    },
+}
+
+every_value_set = pytest.mark.parametrize("values", VALUE_SETS.values(), ids=VALUE_SETS.keys())
+
+
+def of_kind(objects: list[Manifest], kind: str) -> list[Manifest]:
+    return [found for found in objects if found["kind"] == kind]
+
+
+def one(objects: list[Manifest], kind: str) -> Manifest:
+    (found,) = of_kind(objects, kind)
+    return found
+
+
+def operator_pod(objects: list[Manifest]) -> Manifest:
+    return one(objects, "Deployment")["spec"]["template"]["spec"]
+
+
+def rules_of(role: Manifest) -> list[tuple[str, str, str]]:
+    """Group, resource and verb, one by one."""
+    return [
+        (group, resource, verb)
+        for rule in role["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    ]
+
+
+# --- the chart as a whole
+
+
+@every_value_set
+def test_helm_finds_nothing_to_complain_of(values: dict[str, Any], tmp_path: Path) -> None:
+    file = tmp_path / "values.json"
+    file.write_text(json.dumps(values))
+    said = run_helm("lint", "--strict", str(CHART), "--values", str(file))
+    assert "1 chart(s) linted, 0 chart(s) failed" in said
+    assert "[WARNING]" not in said
+
+
+def test_it_has_the_version_of_the_project() -> None:
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert chart["version"] == chart["appVersion"] == project["version"]
+
+
+@pytest.mark.parametrize(
+    ("cluster", "accepted"),
+    [("v1.29.9", False), ("v1.30.0", True), ("v1.30.4-gke.100", True), ("v1.36.3", True)],
+    ids=["too old", "the oldest", "a vendor's suffix", "the one of the tests"],
+)
+def test_it_refuses_clusters_that_lack_what_the_pods_need(cluster: str, accepted: bool) -> None:
+    if accepted:
+        assert render(arguments=("--kube-version", cluster))
+    else:
+        with pytest.raises(HelmError, match=r"requires kubeVersion: >=1\.30"):
+            render(arguments=("--kube-version", cluster))
+
+
+def test_a_package_holds_what_is_needed_and_nothing_else(tmp_path: Path) -> None:
+    run_helm("package", str(CHART), "--destination", str(tmp_path))
+    (package,) = tmp_path.iterdir()
+    assert render() == list(
+        filter(
+            None, yaml.safe_load_all(run_helm("template", "gnnserve", str(package), "--namespace", "gnnserve-system"))
+        )
+    )
+
+
+@every_value_set
+def test_everything_is_labelled_as_part_of_the_release(values: dict[str, Any]) -> None:
+    for found in render(values, release="mine"):
+        labels = found["metadata"]["labels"]
+        assert labels["app.kubernetes.io/name"] == "gnnserve", found["kind"]
+        assert labels["app.kubernetes.io/instance"] == "mine", found["kind"]
+        assert labels["app.kubernetes.io/managed-by"] == "Helm", found["kind"]
+
+
+@every_value_set
+def test_everything_with_a_namespace_says_which(values: dict[str, Any]) -> None:
+    allowed = {"gnnserve-system", *values.get("watchNamespaces", [])}
+    for found in render(values):
+        namespace = found["metadata"].get("namespace")
+        assert (namespace is None) if found["kind"] in CLUSTER_WIDE else (namespace in allowed), found["kind"]
+
+
+def test_names_fit_with_the_longest_release() -> None:
+    for found in render(VALUE_SETS["as it comes"], release=LONGEST_RELEASE):
+        # Roles may be longer, and Kubernetes has names of its own for pods behind a Deployment.
+        if found["kind"] not in CLUSTER_WIDE:
+            assert len(found["metadata"]["name"]) <= 63, found["metadata"]["name"]
+        for value in found["metadata"]["labels"].values():
+            assert len(value) <= 63
+
+
+def test_names_do_not_say_gnnserve_twice() -> None:
+    assert one(render(release="gnnserve"), "Deployment")["metadata"]["name"] == "gnnserve"
+    assert one(render(release="my-gnnserve"), "Deployment")["metadata"]["name"] == "my-gnnserve"
+    assert one(render(release="mine"), "Deployment")["metadata"]["name"] == "mine-gnnserve"
+
+
+@pytest.mark.parametrize(
+    "values", [{"crds": {"enabled": False}}, VALUE_SETS["two namespaces"]], ids=["cluster-wide", "in namespaces"]
+)
+def test_releases_of_one_name_in_two_namespaces_do_not_collide(values: dict[str, Any]) -> None:
+    def places(namespace: str) -> set[tuple[str, str | None, str]]:
+        return {
+            (found["kind"], found["metadata"].get("namespace"), found["metadata"]["name"])
+            for found in render(values, namespace=namespace)
+        }
+
+    # "x-gnnserve" in "a" and "gnnserve" in "a-x" would be one name, were they joined by "-".
+    assert not places("a") & places("a-x")
+    assert not places("a") & {
+        (found["kind"], found["metadata"].get("namespace"), found["metadata"]["name"])
+        for found in render(values, release="x-gnnserve", namespace="a")
+    }
+
+
+def test_selectors_meet_the_operator_only() -> None:
+    objects = render(VALUE_SETS["everything set"])
+    deployment = one(objects, "Deployment")
+    selectors = [
+        deployment["spec"]["selector"]["matchLabels"],
+        one(objects, "Service")["spec"]["selector"],
+        one(objects, "NetworkPolicy")["spec"]["podSelector"]["matchLabels"],
+        one(objects, "PodMonitor")["spec"]["selector"]["matchLabels"],
+    ]
+    pod = deployment["spec"]["template"]["metadata"]["labels"]
+    test_pod = one(objects, "Pod")["metadata"]["labels"]
+    for selector in selectors:
+        assert selector == selectors[0]
+        assert selector.items() <= pod.items()
+        assert not selector.items() <= test_pod.items()
+    # The operator watches what has that label.
+    assert pod["app.kubernetes.io/managed-by"] != "gnnserve-operator"
+
+
+# --- rights
+
+
+def needed_rights() -> set[tuple[str, str, str]]:
+    """From the table of kinds that the operator calls by."""
+    read, write = ("get", "list", "watch"), ("create", "patch")
+    needed = {(GNNSERVICE.group, GNNSERVICE.plural, verb) for verb in read}
+    needed |= {(GNNSERVICE.group, "gnnservices/status", "patch")}
+    needed |= {(EVENT.group, EVENT.plural, "create")}
+    needed |= {(POD_MONITOR.group, POD_MONITOR.plural, verb) for verb in ("get", *write, "delete")}
+    for kind in WATCHED_CHILDREN:
+        further = {"Pod": (), "Job": (*write, "delete"), "NetworkPolicy": (*write, "delete")}.get(kind.name, write)
+        needed |= {(kind.group, kind.plural, verb) for verb in (*read, *further)}
+    return needed
+
+
+def test_cluster_wide_the_operator_may_do_what_it_calls_and_nothing_else() -> None:
+    objects = render()
+    binding = one(objects, "ClusterRoleBinding")
+    (role,) = (r for r in of_kind(objects, "ClusterRole") if r["metadata"]["name"] == binding["roleRef"]["name"])
+    rights = rules_of(role)
+    assert len(rights) == len(set(rights))
+    assert set(rights) == needed_rights()
+    assert binding["subjects"] == [{"kind": "ServiceAccount", "name": "gnnserve", "namespace": "gnnserve-system"}]
+    assert not of_kind(objects, "Role") + of_kind(objects, "RoleBinding")
+
+
+def test_in_namespaces_it_may_do_the_same_there_and_nothing_elsewhere() -> None:
+    objects = render({"watchNamespaces": ["a", "b"]})
+    assert not of_kind(objects, "ClusterRole") + of_kind(objects, "ClusterRoleBinding")
+    roles, bindings = of_kind(objects, "Role"), of_kind(objects, "RoleBinding")
+    assert [role["metadata"]["namespace"] for role in roles] == ["a", "b"]
+    assert [binding["metadata"]["namespace"] for binding in bindings] == ["a", "b"]
+    for role, binding in zip(roles, bindings, strict=True):
+        assert set(rules_of(role)) == needed_rights()
+        assert binding["roleRef"]["name"] == role["metadata"]["name"]
+        assert binding["subjects"] == [{"kind": "ServiceAccount", "name": "gnnserve", "namespace": "gnnserve-system"}]
+
+
+@every_value_set
+def test_no_right_is_by_wildcard_or_on_secrets(values: dict[str, Any]) -> None:
+    objects = render(values)
+    for role in of_kind(objects, "ClusterRole") + of_kind(objects, "Role"):
+        for right in rules_of(role):
+            assert "*" not in "".join(right), right
+            assert "secrets" not in right[1], right
+
+
+def test_the_operator_holds_what_it_grants_to_workers() -> None:
+    assert {("", "configmaps", verb) for verb in ("get", "list", "watch")} <= needed_rights()
+
+
+def test_people_who_edit_a_namespace_may_edit_its_services() -> None:
+    def aggregated(objects: list[Manifest]) -> dict[str, set[str]]:
+        return {
+            label.rpartition("-")[2]: {resource for _, resource, _ in rules_of(role)}
+            for role in of_kind(objects, "ClusterRole")
+            for label in role["metadata"]["labels"]
+            if label.startswith("rbac.authorization.k8s.io/aggregate-to-")
+        }
+
+    assert aggregated(render()).keys() == {"view", "edit", "admin"}
+    assert all(
+        resource.startswith("gnnservices") for resources in aggregated(render()).values() for resource in resources
+    )
+    assert not aggregated(render({"rbac": {"aggregateClusterRoles": False}}))
+    assert not aggregated(render({"watchNamespaces": ["a"]}))
+
+
+def test_no_roles_where_they_are_made_by_somebody_else() -> None:
+    kinds = {found["kind"] for found in render({"rbac": {"create": False}})}
+    assert not kinds & {"ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"}
+
+
+def test_an_existing_account_is_used_everywhere() -> None:
+    objects = render({"serviceAccount": {"create": False, "name": "own"}})
+    assert not of_kind(objects, "ServiceAccount")
+    assert operator_pod(objects)["serviceAccountName"] == "own"
+    assert one(objects, "ClusterRoleBinding")["subjects"][0]["name"] == "own"
+
+
+def test_an_existing_account_needs_a_name() -> None:
+    with pytest.raises(HelmError, match=r"serviceAccount\.create is false, so serviceAccount\.name must name"):
+        render({"serviceAccount": {"create": False}})
+
+
+# --- the CustomResourceDefinition
+
+
+def source_crd() -> Manifest:
+    return yaml.safe_load((ROOT / "crds/gnnserve.dev_gnnservices.yaml").read_text())
+
+
+@pytest.mark.parametrize("keep", [True, False], ids=["kept", "not kept"])
+def test_the_crd_is_the_generated_one(keep: bool) -> None:
+    rendered = one(render({"crds": {"keep": keep}}), "CustomResourceDefinition")
+    metadata = rendered.pop("metadata")
+    source = source_crd()
+    assert metadata["name"] == source.pop("metadata")["name"]
+    assert metadata.get("annotations") == ({"helm.sh/resource-policy": "keep"} if keep else None)
+    assert rendered == source
+
+
+def test_large_numbers_of_the_crd_stay_whole_numbers() -> None:
+    text = run_helm("template", "gnnserve", str(CHART), "--show-only", "templates/crd.yaml")
+    assert not re.search(r": [0-9.]+e\+[0-9]+$", text, re.MULTILINE)
+
+
+def test_without_crds_there_is_none() -> None:
+    assert not of_kind(render({"crds": {"enabled": False}}), "CustomResourceDefinition")
+
+
+def test_the_crd_is_a_template_so_that_helm_upgrades_it() -> None:
+    assert not (CHART / "crds").exists()
+
+
+# --- settings
+
+
+def settings_of(values: dict[str, Any], folder: Path) -> Settings:
+    file = folder / "settings.yaml"
+    file.write_text(one(render(values), "ConfigMap")["data"]["settings.yaml"])
+    return load_settings({SETTINGS_VARIABLE: str(file)})
+
+
+def test_the_operator_reads_the_defaults(tmp_path: Path) -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert settings_of({}, tmp_path) == Settings(worker_image=f"gnnserve/worker:{version}")
+
+
+def test_the_operator_reads_every_value_that_is_meant_for_it(tmp_path: Path) -> None:
+    values = VALUE_SETS["everything set"]
+    worker = values["worker"]
+    assert settings_of({**values, "watchNamespaces": ["a", "b"]}, tmp_path) == Settings.model_validate(
+        {
+            "workerImage": f"b/worker@sha256:{'0' * 64}",
+            "imagePullPolicy": "Never",
+            "workerExtraVolumes": worker["extraVolumes"],
+            "workerExtraVolumeMounts": worker["extraVolumeMounts"],
+            "workerExtraEnv": worker["extraEnv"],
+            "namespaces": ["a", "b"],
+            "clusterDomain": "cluster.example",
+            "networkPolicy": True,
+            "apiServerPorts": [6443, 16443],
+            "resyncSeconds": 3600,
+            "concurrency": 256,
+            "logFormat": "Text",
+            "logLevel": "DEBUG",
+        }
+    )
+    assert settings_of(VALUE_SETS["no network policies"], tmp_path).network_policy is False
+
+
+def test_the_chart_writes_every_setting() -> None:
+    written = yaml.safe_load(one(render(), "ConfigMap")["data"]["settings.yaml"])
+    assert written.keys() == {field.alias for field in Settings.model_fields.values()}
+
+
+def test_only_changed_settings_restart_the_operator() -> None:
+    def template(values: dict[str, Any]) -> Manifest:
+        return one(render(values), "Deployment")["spec"]["template"]
+
+    assert template({"concurrency": 9}) != template({})
+    assert template({"serviceAccount": {"annotations": {"a": "b"}}}) == template({})
+    own = template({"podAnnotations": {"checksum/settings": "pinned", "a": "b"}})["metadata"]["annotations"]
+    assert own == {**template({})["metadata"]["annotations"], "a": "b"}
+
+
+def test_the_settings_are_where_the_operator_looks() -> None:
+    objects = render()
+    pod = operator_pod(objects)
+    (volume,) = (v for v in pod["volumes"] if v["name"] == "settings")
+    (mount,) = (m for m in pod["containers"][0]["volumeMounts"] if m["name"] == "settings")
+    assert volume["configMap"]["name"] == one(objects, "ConfigMap")["metadata"]["name"]
+    assert (mount["mountPath"], mount["readOnly"]) == ("/etc/gnnserve", True)
+
+
+# --- pods
+
+
+@every_value_set
+def test_both_pods_are_restricted(values: dict[str, Any]) -> None:
+    objects = render(values)
+    for pod in (operator_pod(objects), one(objects, "Pod")["spec"]):
+        context = pod["securityContext"]
+        assert context["runAsNonRoot"] is True
+        assert context["runAsUser"] == context["runAsGroup"] == 65532
+        assert context["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert all(set(volume) - {"name"} <= {"configMap", "emptyDir"} for volume in pod.get("volumes", []))
+        assert not {"hostNetwork", "hostPID", "hostIPC", "initContainers"} & pod.keys()
+        (container,) = pod["containers"]
+        assert container["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
+
+
+def test_there_is_one_operator_at_a_time() -> None:
+    spec = one(render(), "Deployment")["spec"]
+    assert (spec["replicas"], spec["strategy"]) == (1, {"type": "Recreate"})
+
+
+def test_the_pod_is_as_the_values_say() -> None:
+    values = VALUE_SETS["everything set"]
+    template = one(render(values), "Deployment")["spec"]["template"]
+    pod, metadata = template["spec"], template["metadata"]
+    for name in ("imagePullSecrets", "nodeSelector", "tolerations", "affinity", "priorityClassName"):
+        assert pod[name] == values[name]
+    assert pod["serviceAccountName"] == "named"
+    assert metadata["labels"]["team"] == "a"
+    assert metadata["labels"]["app.kubernetes.io/component"] == "operator"
+    assert metadata["annotations"]["e/f"] == "g"
+    (container,) = pod["containers"]
+    assert container["image"] == "registry.example:5000/a/operator:1.2"
+    assert container["imagePullPolicy"] == "Always"
+    assert float(container["resources"]["limits"]["memory"]) == 536_870_912
+    assert one(render(values), "ServiceAccount")["metadata"]["annotations"] == {"a/b": "c"}
+
+
+def test_a_digest_wins_over_a_tag() -> None:
+    digest = "sha256:" + "a1" * 32
+    pod = operator_pod(render({"image": {"tag": "1", "digest": digest}}))
+    assert pod["containers"][0]["image"] == f"gnnserve/operator@{digest}"
+
+
+def test_probes_are_patient_with_a_busy_node() -> None:
+    (container,) = operator_pod(render())["containers"]
+    for probe, path in (("livenessProbe", "/healthz"), ("readinessProbe", "/readyz")):
+        assert container[probe]["httpGet"] == {"path": path, "port": "http"}
+        assert container[probe]["timeoutSeconds"] == 5
+    assert {"name": "http", "containerPort": 8080} in container["ports"]
+
+
+def test_the_operator_has_a_name_that_kopf_can_find() -> None:
+    # kopf would ask for the name of the user, who has none in the image, and end.
+    (container,) = operator_pod(render())["containers"]
+    assert {"name": "POD_ID", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}} in container["env"]
+
+
+def test_the_network_policy_lets_the_operator_reach_what_it_needs() -> None:
+    values = {"networkPolicy": {"apiServerPorts": [6443]}}
+    egress = one(render(values), "NetworkPolicy")["spec"]["egress"]
+    anywhere = {port["port"] for rule in egress if "to" not in rule for port in rule["ports"]}
+    assert anywhere == {53, 5353, 6443}
+    (workers,) = (rule for rule in egress if "to" in rule)
+    assert [port["port"] for port in workers["ports"]] == [8080]
+    assert not of_kind(render({"networkPolicy": {"enabled": False}}), "NetworkPolicy")
+
+
+def test_a_pod_monitor_is_made_on_request() -> None:
+    assert not of_kind(render(), "PodMonitor")
+    monitor = one(render(VALUE_SETS["everything set"]), "PodMonitor")
+    assert monitor["spec"]["podMetricsEndpoints"] == [{"port": "http", "path": "/metrics", "interval": "15s"}]
+    assert monitor["metadata"]["labels"]["release"] == "prometheus"
+
+
+# --- helm test
+
+
+def ask_as_helm_test_does(answer: Callable[[Asked], Told]) -> int:
+    specification = importlib.util.spec_from_file_location("helm_test", CHART / "files/helm_test.py")
+    assert specification is not None
+    assert specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    with fake_server(answer) as server:
+        code: int = module.main("127.0.0.1", str(server.port), patience_s="0")
+    return code
+
+
+METRICS = Told(body=b"# HELP gnnserve_operator_services x\ngnnserve_operator_services 1.0\n")
+
+
+@pytest.mark.parametrize(
+    ("pages", "code", "sentence"),
+    [
+        pytest.param({"/readyz": Told(body="ok"), "/metrics": METRICS}, 0, "is ready", id="a working operator passes"),
+        pytest.param(
+            {"/readyz": Told(503, b"no CRD"), "/metrics": METRICS}, 1, "/readyz answered 503, 200 was expected: no CRD",
+            id="one that is not ready fails with its reason",
+        ),
+        pytest.param(
+            {"/readyz": Told(), "/metrics": Told(500)}, 1, "/metrics answered 500", id="one without metrics fails"
+        ),
+        pytest.param(
+            {"/readyz": Told(), "/metrics": Told(body=b"python_info 1.0\n")}, 1, "no metric that begins with",
+            id="somebody else's metrics do not pass",
+        ),
+        pytest.param({"/readyz": Told(hang_up=True)}, 1, "it cannot be reached", id="a broken connection fails"),
+    ],
+)  # fmt: skip
+def test_helm_test_says_in_a_sentence_how_it_went(
+    pages: Mapping[str, Told], code: int, sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ask_as_helm_test_does(lambda asked: pages[asked.path]) == code
+    (said,) = capsys.readouterr().out.splitlines()
+    assert sentence in said
+
+
+def test_helm_test_asks_the_service_of_the_release() -> None:
+    objects = render(release="mine", namespace="there")
+    pod = one(objects, "Pod")
+    assert pod["metadata"]["annotations"]["helm.sh/hook"] == "test"
+    program, flag, script, host, port = pod["spec"]["containers"][0]["command"]
+    service = one(objects, "Service")
+    assert (program, flag) == ("python", "-c")
+    assert script.strip() == (CHART / "files/helm_test.py").read_text().strip()
+    assert host == f"{service['metadata']['name']}.there.svc"
+    assert int(port) == service["spec"]["ports"][0]["port"]
+
+
+# --- what people read and write
+
+
+@pytest.mark.parametrize(
+    ("values", "complaint"),
+    [
+        ({"imagee": {}}, "additional properties 'imagee' not allowed"),
+        ({"image": {"tagg": "1"}}, r"at '/image': additional properties 'tagg' not allowed"),
+        ({"image": {"tag": 12}}, r"at '/image/tag': got number, want string"),
+        ({"image": {"repository": "a/b:1"}}, r"at '/image/repository': 'a/b:1' does not match pattern"),
+        ({"image": {"digest": "abc"}}, r"at '/image/digest': 'abc' does not match pattern"),
+        ({"worker": {"image": {"pullPolicy": "always"}}}, r"'/worker/image/pullPolicy': value must be one of 'Always'"),
+        ({"worker": {"extraEnv": [{"value": "b"}]}}, r"at '/worker/extraEnv/0': missing property 'name'"),
+        ({"imagePullSecrets": ["pull"]}, r"at '/imagePullSecrets/0': got string, want object"),
+        ({"watchNamespaces": "a"}, r"at '/watchNamespaces': got string, want array"),
+        ({"watchNamespaces": ["A"]}, r"at '/watchNamespaces/0': 'A' does not match pattern"),
+        ({"watchNamespaces": ["a", "a"]}, r"at '/watchNamespaces': items at 0 and 1 are equal"),
+        ({"resyncSeconds": 0}, r"at '/resyncSeconds': minimum: got 0, want 1"),
+        ({"concurrency": 0.5}, r"at '/concurrency'"),
+        ({"networkPolicy": {"apiServerPorts": []}}, r"at '/networkPolicy/apiServerPorts': minItems"),
+        ({"logs": {"level": "TRACE"}}, r"at '/logs/level': value must be one of 'DEBUG', 'INFO', 'WARNING'"),
+        ({"crds": {"keep": "no"}}, r"at '/crds/keep': got string, want boolean"),
+        ({"metrics": {"podMonitor": {"interval": "30"}}}, r"at '/metrics/podMonitor/interval': '30' does not match"),
+        ({"podAnnotations": {"a": 1}}, r"at '/podAnnotations/a': got number, want string"),
+    ],
+    ids=lambda given: json.dumps(given) if isinstance(given, dict) else "",
+)
+def test_wrong_values_are_refused_by_name(values: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(HelmError, match=complaint):
+        render(values)
+
+
+def test_the_readme_lists_every_value_with_its_default() -> None:
+    readme = (CHART / "README.md").read_text(encoding="utf-8")
+    assert values_table() in readme, f"the table in {CHART.name}/README.md should be:\n\n{values_table()}\n"
+
+
+def test_every_value_is_documented() -> None:
+    def leaves(values: Any, key: str, documented: set[str]) -> set[str]:
+        if key in documented or not isinstance(values, dict):
+            return {key}
+        return {leaf for name, value in values.items() for leaf in leaves(value, f"{key}.{name}", documented)}
+
+    documented = {value.key for value in documented_values()}
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    found = {leaf for name, value in values.items() for leaf in leaves(value, name, documented)}
+    assert found == documented
+
+
+OTHER_VALUES: dict[str, Any] = {
+    "image.repository": "other/operator",
+    "image.tag": "other",
+    "image.digest": "sha256:" + "1" * 64,
+    "image.pullPolicy": "Always",
+    "imagePullSecrets": [{"name": "other"}],
+    "worker.image.repository": "other/worker",
+    "worker.image.tag": "other",
+    "worker.image.digest": "sha256:" + "1" * 64,
+    "worker.image.pullPolicy": "Always",
+    "worker.extraVolumes": [{"name": "other", "emptyDir": {}}],
+    "worker.extraVolumeMounts": [{"name": "other", "mountPath": "/other"}],
+    "worker.extraEnv": [{"name": "OTHER", "value": "1"}],
+    "watchNamespaces": ["other"],
+    "clusterDomain": "other",
+    "resyncSeconds": 61,
+    "concurrency": 9,
+    "networkPolicy.enabled": False,
+    "networkPolicy.apiServerPorts": [16443],
+    "logs.format": "Text",
+    "logs.level": "WARNING",
+    "crds.enabled": False,
+    "crds.keep": False,
+    "rbac.create": False,
+    "rbac.aggregateClusterRoles": False,
+    "serviceAccount.create": False,
+    "serviceAccount.name": "other",
+    "serviceAccount.annotations": {"other": "1"},
+    "resources": {"limits": {"memory": "1Gi"}},
+    "nodeSelector": {"other": "1"},
+    "tolerations": [{"key": "other"}],
+    "affinity": {"podAffinity": {}},
+    "priorityClassName": "other",
+    "podAnnotations": {"other": "1"},
+    "podLabels": {"other": "1"},
+    "metrics.podMonitor.enabled": False,
+    "metrics.podMonitor.interval": "31s",
+    "metrics.podMonitor.labels": {"other": "1"},
+}
+
+
+def test_every_value_does_something() -> None:
+    assert OTHER_VALUES.keys() == {value.key for value in documented_values()}
+    # So that all of them have something to act on.
+    base = {"serviceAccount": {"name": "named"}, "metrics": {"podMonitor": {"enabled": True}}}
+    usual = render(base)
+    for key, other in OTHER_VALUES.items():
+        *groups, name = key.split(".")
+        values = json.loads(json.dumps(base))
+        group = values
+        for part in groups:
+            group = group.setdefault(part, {})
+        group[name] = other
+        assert render(values) != usual, key
+
+
+def test_links_in_the_readme_lead_somewhere() -> None:
+    readme = (CHART / "README.md").read_text(encoding="utf-8")
+    for file, anchor in links(readme):
+        page = (CHART / file).read_text(encoding="utf-8") if file else readme
+        assert not anchor or anchor in anchors(page), f"{file}#{anchor}"
+
+
+def test_the_schema_describes_every_value_in_the_same_words() -> None:
+    schema = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
+
+    def described(node: Mapping[str, Any], key: str = "") -> dict[str, str]:
+        if "description" in node:
+            return {key: node["description"]}
+        assert node["additionalProperties"] is False, key
+        return {
+            name: text
+            for property_, inner in node["properties"].items()
+            for name, text in described(inner, f"{key}.{property_}".strip(".")).items()
+        }
+
+    found = described(schema)
+    # What a parent chart may hand down.
+    assert {found.pop("global"), found.pop("enabled")}
+    assert found == {value.key: value.meaning for value in documented_values()}
+
+
+@every_value_set
+def test_the_notes_name_what_is_there(values: dict[str, Any]) -> None:
+    notes = render_notes(values, release="mine", namespace="there")
+    namespace = next(iter(values.get("watchNamespaces", [])), "default")
+    assert "rollout status deployment/mine-gnnserve" in notes
+    assert "helm test mine --namespace there" in notes
+    assert f"kubectl --namespace {namespace} get gnns digits" in notes
+    domain = values.get("clusterDomain", "cluster.local")
+    assert f"http://digits.{namespace}.svc.{domain}/v1/predict" in notes
+    assert "\n\n\n" not in notes
+
+
+def test_the_example_in_the_notes_is_a_gnnservice() -> None:
+    notes = render_notes()
+    example = notes.partition("<<EOF\n")[2].partition("EOF\n")[0]
+    manifest = yaml.safe_load(example)
+    assert manifest["kind"] == "GNNService"
+    assert manifest["spec"] == {"graph": {"source": {"builtin": "Digits"}}}
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ({}, "removes the operator only"),
+        ({"crds": {"keep": False}}, "CAUTION: crds.keep is false"),
+        ({"crds": {"enabled": False}}, "neither installs nor upgrades the CustomResourceDefinition"),
+        ({"rbac": {"create": False}}, "the operator can do nothing before ServiceAccount mine-gnnserve"),
+    ],
+    ids=["what stays", "what does not stay", "no CRD", "no roles"],
+)
+def test_the_notes_say_what_to_beware_of(values: dict[str, Any], sentence: str) -> None:
+    assert sentence in render_notes(values, release="mine")

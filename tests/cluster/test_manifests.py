@@ -1,0 +1,194 @@
+"""What the API server says to a person whose manifest is wrong: a sentence that names the field."""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+import pytest
+import yaml
+from tests.cluster.harness.client import Cluster, Namespace
+from tests.cluster.harness.commands import HarnessError
+from tests.cluster.harness.installation import Installation, example
+
+pytestmark = pytest.mark.usefixtures("operator")
+
+MANIFEST = {
+    "apiVersion": "gnnserve.dev/v1alpha1",
+    "kind": "GNNService",
+    "metadata": {"name": "wrong"},
+    # Suspended: these tests are about the API server's word, not about what follows.
+    "spec": {"graph": {"source": {"builtin": "Digits"}}, "suspend": True},
+}
+
+REFUSED = {
+    "a name that no Service can have": (
+        {"metadata": {"name": "1st"}},
+        "metadata.name must be at most 63 lower-case letters, digits and '-', a letter first",
+    ),
+    "a name of 64 characters": ({"metadata": {"name": "a" * 64}}, "metadata.name must be at most 63"),
+    "a name with a dot": ({"metadata": {"name": "a.b"}}, "metadata.name must be at most 63"),
+    "no spec": ({"spec": None}, "spec: Required value"),
+    "no graph": ({"spec": {"graph": None}}, "spec.graph: Required value"),
+    "no source": ({"spec": {"graph": {"source": {"builtin": None}}}}, "exactly one of builtin and npz must be set"),
+    "two sources": (
+        {"spec": {"graph": {"source": {"npz": {"uri": "file:///a.npz"}}}}},
+        "spec.graph.source: Invalid value: exactly one of builtin and npz must be set",
+    ),
+    "an unknown graph": (
+        {"spec": {"graph": {"source": {"builtin": "MNIST"}}}},
+        'spec.graph.source.builtin: Unsupported value: "MNIST": supported values: "Digits"',
+    ),
+    "a path instead of a URI": (
+        {"spec": {"graph": {"source": {"builtin": None, "npz": {"uri": "/data/a.npz"}}}}},
+        'uri: Invalid value: "/data/a.npz": must be file:/// and an absolute path, as in file:///data/graph.npz',
+    ),
+    "a checksum that is none": (
+        {"spec": {"graph": {"source": {"builtin": None, "npz": {"uri": "file:///a.npz", "sha256": "x" * 64}}}}},
+        "must be 64 hexadecimal digits in lower case",
+    ),
+    "a mount path that is relative": (
+        {"spec": {"graph": {"volume": {"claimName": "a", "mountPath": "data"}}}},
+        "spec.graph.volume.mountPath: Invalid value: \"data\": must be an absolute path without ':', as in /data",
+    ),
+    "a claim with a name that no object has": (
+        {"spec": {"graph": {"volume": {"claimName": "My Graphs"}}}},
+        "must be the name of a Kubernetes object",
+    ),
+    "a misspelt field": ({"spec": {"modle": {}}}, 'unknown field "spec.modle"'),
+    "an unknown architecture": (
+        {"spec": {"model": {"architecture": "GCN"}}},
+        'spec.model.architecture: Unsupported value: "GCN": supported values: "GraphSAGE", "GIN"',
+    ),
+    "a number in quotes": ({"spec": {"model": {"hidden": "128"}}}, "spec.model.hidden in body must be of type integer"),
+    "mixed fan-outs": ({"spec": {"model": {"fanouts": [-1, 5]}}}, "fanouts must be all positive, or all -1"),
+    "fan-outs without end": ({"spec": {"model": {"fanouts": [1000, 1000]}}}, "over 1,000,000 nodes for one seed"),
+    "no factors": (
+        {"spec": {"variants": {"pruning": {"factors": []}}}},
+        "factors in body should have at least 1 items",
+    ),
+    "a factor twice": ({"spec": {"variants": {"pruning": {"factors": [2, 2]}}}}, "factors[1]: Duplicate value: 2"),
+    "a latency of nothing": (
+        {"spec": {"objective": {"latencyMs": 0}}},
+        "spec.objective.latencyMs in body should be greater than 0",
+    ),
+    "a tolerance above everything": (
+        {"spec": {"objective": {"accuracyTolerancePermille": 1001}}},
+        "accuracyTolerancePermille in body should be less than or equal to 1000",
+    ),
+    "a queue smaller than a batch": (
+        {"spec": {"worker": {"batching": {"maxSeeds": 10, "maxQueuedSeeds": 5}}}},
+        "maxQueuedSeeds must be at least maxSeeds",
+    ),
+    "fewer than no replicas": ({"spec": {"worker": {"replicas": -1}}}, "greater than or equal to 0"),
+    "a quantity in words": (
+        {"spec": {"worker": {"resources": {"limits": {"cpu": "two"}}}}},
+        'must be a quantity: a whole number, or a string as in "500m" or "4Gi"',
+    ),
+    "half a GPU": (
+        {"spec": {"generation": {"gpu": {"count": 0}}}},
+        "gpu.count in body should be greater than or equal to 1",
+    ),
+    "a GPU without a domain": (
+        {"spec": {"generation": {"gpu": {"resourceName": "gpu"}}}},
+        "must be a name with a domain, as in nvidia.com/gpu",
+    ),
+    "a claim of one's own and one to be made": (
+        {"spec": {"repository": {"claimName": "mine", "claim": {}}}},
+        "at most one of claimName and claim may be set",
+    ),
+    "a size without a unit": (
+        {"spec": {"repository": {"claim": {"storage": "10"}}}},
+        "must be a size, as in 500Mi, 10Gi or 1Ti",
+    ),
+    "an image with a space": ({"spec": {"image": "gnnserve worker"}}, "must be a reference without spaces"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED, ids=REFUSED)
+def test_a_wrong_manifest_is_refused_with_a_sentence(cluster: Cluster, case: str) -> None:
+    changes, said = REFUSED[case]
+    with pytest.raises(HarnessError) as refused:
+        cluster.kubectl("create", "--dry-run=server", "--filename=-", stdin=json.dumps(_merged(MANIFEST, changes)))
+    assert said in str(refused.value)
+
+
+CHANGES_REFUSED = {
+    "another claim": ({"claimName": "mine"}, {"claimName": "other"}, "claimName is fixed"),
+    "from a claim that was made to one's own": ({}, {"claimName": "mine"}, "claimName is fixed"),
+    "a smaller claim": ({"claim": {"storage": "5Gi"}}, {"claim": {"storage": "4Gi"}}, "storage can only grow"),
+    "a smaller claim than the default": ({}, {"claim": {"storage": "4Gi"}}, "only a larger storage can still be set"),
+    "another storage class": (
+        {"claim": {"storageClassName": "fast"}},
+        {"claim": {"storageClassName": "slow"}},
+        "storageClassName and accessMode are fixed once the claim is made",
+    ),
+    "a storage class after the claim is made": (
+        {},
+        {"claim": {"storageClassName": "slow"}},
+        "only a larger storage can still be set",
+    ),
+    "a claim that is taken back": ({"claim": {"storage": "20Gi"}}, {}, "claim cannot be removed"),
+}
+
+
+@pytest.mark.parametrize("case", CHANGES_REFUSED, ids=CHANGES_REFUSED)
+def test_what_holds_the_data_cannot_be_changed(namespace: Namespace, case: str) -> None:
+    before, after, said = CHANGES_REFUSED[case]
+    namespace.apply(_merged(MANIFEST, {"spec": {"repository": before}}))
+    with pytest.raises(HarnessError) as refused:
+        namespace.apply(_merged(MANIFEST, {"spec": {"repository": after}}))
+    assert said in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        pytest.param(
+            {"claim": {"storage": "5Gi"}}, {"claim": {"storage": "6000Mi"}}, id="a larger claim, in other units"
+        ),
+        pytest.param({}, {"claim": {"storage": "10Gi"}}, id="the default written out"),
+        pytest.param({}, {"claim": {"storage": "20Gi"}}, id="more than the default"),
+    ],
+)
+def test_a_claim_may_grow(namespace: Namespace, before: dict[str, Any], after: dict[str, Any]) -> None:
+    namespace.apply(_merged(MANIFEST, {"spec": {"repository": before}}))
+    namespace.apply(_merged(MANIFEST, {"spec": {"repository": after}}))
+
+
+def test_the_example_is_taken_as_it_is(cluster: Cluster) -> None:
+    cluster.kubectl("create", "--dry-run=server", f"--filename={example('digits')}")
+    assert yaml.safe_load(example("digits").read_text())["spec"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        pytest.param("gnns.spec.worker.replicas", "Number of workers.", id="a field"),
+        pytest.param("gnns.spec.variants.pruning.method", "- Lasso: By coefficients", id="what each value does"),
+        pytest.param("gnns.status.conditions", "Ready, Reconciling, Stalled", id="the status"),
+    ],
+)
+def test_kubectl_explains_it(cluster: Cluster, asked: str, told: str) -> None:
+    assert told in " ".join(cluster.kubectl("explain", asked).split())
+
+
+def test_it_is_found_by_its_short_name_and_its_category(cluster: Cluster, operator: Installation) -> None:
+    resources = cluster.kubectl("api-resources", "--categories=gnn", "--output=wide")
+    assert "gnnservices" in resources
+    assert "gnns" in resources
+    assert operator.namespace.kubectl("get", "gnn", "--ignore-not-found") == ""
+
+
+def _merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """None removes a field."""
+    merged = copy.deepcopy(base)
+    for key, value in changes.items():
+        if value is None:
+            merged.pop(key, None)
+        elif isinstance(value, dict) and isinstance(merged.get(key), dict):
+            merged[key] = _merged(merged[key], value)
+        else:
+            merged[key] = value
+    return merged

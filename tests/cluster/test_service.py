@@ -1,0 +1,262 @@
+"""A GNNService from apply to delete, on a real cluster: every change of its spec does the least that it needs.
+
+One service for most of it, as a user would have one; the tests run in the order of its life.
+"""
+
+from __future__ import annotations
+
+import json
+import sysconfig
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.cluster.harness.client import PACKAGES_CLAIM, Cluster, Namespace, wait_for
+from tests.cluster.harness.images import WORKER_IMAGE
+from tests.cluster.harness.installation import Installation
+from tests.cluster.harness.load import Load
+from tests.cluster.harness.pods import python_pod
+from tests.cluster.harness.services import SMALL_SPEC, Service
+
+ASK = """
+import json, sys, urllib.request
+question = json.dumps({"nodes": [0, 1, 2]}).encode()
+request = urllib.request.Request(sys.argv[1], question, {"content-type": "application/json"})
+print(urllib.request.urlopen(request, timeout=10).read().decode())
+"""
+
+
+@pytest.fixture(scope="module")
+def service(cluster: Cluster, operator: Installation) -> Iterator[Service]:
+    namespace = cluster.create_namespace(f"life-{uuid.uuid4().hex[:4]}")
+    if cluster.node is not None:
+        namespace.bind_folder(PACKAGES_CLAIM, Path(sysconfig.get_path("purelib")))
+    yield Service(namespace, "digits")
+    namespace.delete()
+
+
+@pytest.fixture
+def namespace(service: Service) -> Namespace:
+    """For the diagnosis of a failed test."""
+    return service.namespace
+
+
+def test_apply_becomes_a_running_endpoint(service: Service, cluster: Cluster) -> None:
+    service.apply(SMALL_SPEC)
+    status = service.wait_until_ready()
+
+    assert status["endpoint"] == f"http://digits.{service.namespace}.svc.cluster.local"
+    assert status["variantNames"] == "x1 x4"
+    assert [variant["name"] for variant in status["variants"]] == ["x1", "x4"]
+    assert status["workers"]["ready"] == "1/1"
+    assert status["revision"] == service.route()["revision"]
+    assert status["baseVariant"] == service.route()["baseVariant"]
+    assert {c["type"]: c["status"] for c in status["conditions"]} == {
+        "Ready": "True",
+        "Reconciling": "False",
+        "Stalled": "False",
+        "VariantsGenerated": "True",
+        "WorkersAvailable": "True",
+    }
+    pod = python_pod(cluster, "client", ASK, arguments=[f"http://digits.{service.namespace}.svc/v1/predict"])
+    answer = json.loads(service.namespace.run(pod))
+    assert answer["revision"] == status["revision"]
+    assert len(answer["labels"]) == 3
+
+
+def test_kubectl_tells_the_story(service: Service) -> None:
+    header, line = service.namespace.kubectl("get", "gnns").splitlines()
+    assert header.split() == ["NAME", "READY", "REASON", "VARIANTS", "BASE", "WORKERS", "AGE"]
+    assert line.split()[:2] == ["digits", "True"]
+    assert "x1 x4" in line
+    assert "1/1" in line
+    service.namespace.kubectl("wait", "gnns/digits", "--for=condition=Ready", "--timeout=5s")
+    assert {event["reason"] for event in service.events()} == {"GenerationStarted", "RevisionPublished", "Ready"}
+
+
+def test_applying_it_again_changes_nothing(service: Service) -> None:
+    before = _versions(service)
+    service.apply(SMALL_SPEC)
+    assert service.condition("Ready")["status"] == "True"
+    assert _versions(service) == before
+
+
+def test_a_converged_service_is_left_alone(service: Service, operator: Installation) -> None:
+    """Several resyncs pass, each of which looks at everything and writes nothing."""
+    before, resyncs = _versions(service), _resyncs(operator)
+    wait_for("three more resyncs", lambda: _resyncs(operator) >= resyncs + 3)
+    assert _versions(service) == before
+
+
+def test_a_new_objective_reaches_the_workers_without_a_restart(service: Service) -> None:
+    pods = service.worker_pod_names()
+    service.patch({"objective": {"latencyMs": 5000, "accuracyTolerancePermille": 1000}})
+    wait_for("the worker to follow", lambda: service.route()["objective"].get("latencyMs") == 5000)
+    service.wait_until_ready()
+    assert service.worker_pod_names() == pods
+    assert service.restarts() == 0
+    assert len(service.children("jobs")) == 1
+
+
+def test_new_limits_of_the_queue_reach_the_workers_without_a_restart(service: Service) -> None:
+    pods = service.worker_pod_names()
+    service.patch({"worker": {"batching": {"maxSeeds": 2, "maxQueuedSeeds": 2}}})
+    wait_for("the worker to follow", lambda: service.route()["batching"]["maxQueuedSeeds"] == 2)
+    assert service.ask("POST", "/v1/predict", {"nodes": [1, 2, 3]})[0] in {400, 413, 422, 429}
+    service.patch({"worker": {"batching": {"maxSeeds": 1024, "maxQueuedSeeds": 65536}}})
+    wait_for("the worker to follow", lambda: service.route()["batching"]["maxQueuedSeeds"] == 65536)
+    assert service.worker_pod_names() == pods
+
+
+def test_replicas_come_and_the_first_worker_stays(service: Service) -> None:
+    (first,) = service.worker_pod_names()
+    service.namespace.kubectl("scale", "gnns/digits", "--replicas=2")
+    service.wait_until_ready()
+    assert first in service.worker_pod_names()
+    assert len(service.worker_pod_names()) == 2
+    assert service.status()["workers"]["ready"] == "2/2"
+
+
+def test_a_new_model_is_switched_to_live(service: Service) -> None:
+    old, pods = service.status()["revision"], service.worker_pod_names()
+    with Load(service) as load:
+        service.patch({"model": {"hidden": 24}})
+        said = service.wait_for("Ready", "Generating", "False")
+        assert old in said, "that the old revision keeps answering"
+        status = service.wait_until_ready()
+        load.until_answered_by(status["revision"])
+    assert status["revision"] != old
+    assert load.failures == []
+    assert set(load.revisions) == {old, status["revision"]}
+    assert service.worker_pod_names() == pods
+    assert service.restarts() == 0
+
+
+def test_going_back_finds_the_revision_that_is_there(service: Service) -> None:
+    old = service.status()["revision"]
+    service.patch({"model": {"hidden": 16}})
+    status = service.wait_until_ready()
+    assert status["revision"] != old
+    assert service.predict(1)["revision"] == status["revision"]
+    assert len(service.children("jobs")) == 1, "superseded Jobs are removed"
+
+
+def test_an_image_rolls_out_without_a_failed_request(service: Service, cluster: Cluster) -> None:
+    if cluster.node is None:
+        pytest.skip("about an image that the harness makes; KUBECONFIG names another cluster")
+    other = WORKER_IMAGE.replace(":test", ":again")
+    cluster.node.tag(WORKER_IMAGE, other)
+    pods = service.worker_pod_names()
+    with Load(service) as load:
+        service.patch({"image": other})
+        wait_for("every worker to be replaced", lambda: not pods & service.worker_pod_names(), 180)
+        service.wait_until_ready()
+        load.until_more_answers(100)
+    assert load.failures == []
+    assert len(service.children("jobs")) == 1, "an image retrains nothing"
+
+
+def test_children_that_are_edited_or_deleted_come_back(service: Service) -> None:
+    namespace = service.namespace
+    namespace.kubectl("scale", "deployment/digits-worker", "--replicas=1")
+    namespace.kubectl("patch", "service/digits", "--type=merge", '--patch={"spec":{"selector":{"app":"mine"}}}')
+    namespace.kubectl("delete", "configmap/digits-routing", "poddisruptionbudget/digits-worker", "role/digits-worker")
+
+    def restored() -> bool:
+        return (
+            namespace.get("deployment/digits-worker")["spec"]["replicas"] == 2
+            and "app" not in namespace.get("service/digits")["spec"]["selector"]
+            and all(
+                namespace.exists(name)
+                for name in ("configmap/digits-routing", "pdb/digits-worker", "role/digits-worker")
+            )
+        )
+
+    wait_for("everything to be as before", restored, 120)
+    service.wait_until_ready()
+    assert service.predict(1)["labels"]
+
+
+def test_suspending_stops_the_workers_and_keeps_the_data(service: Service) -> None:
+    revision = service.status()["revision"]
+    claim = service.namespace.get("pvc/digits-repository")["metadata"]["uid"]
+    service.patch({"suspend": True})
+    service.wait_for("Ready", "Suspended", "False")
+    wait_for("no worker to be left", lambda: not service.worker_pods(), 120)
+    assert service.condition("Stalled")["status"] == "False"
+    service.patch({"suspend": False, "worker": {"replicas": 1}})
+    assert service.wait_until_ready()["revision"] == revision
+    assert service.namespace.get("pvc/digits-repository")["metadata"]["uid"] == claim
+    assert len(service.children("jobs")) == 1
+
+
+def test_a_failed_generation_says_why_and_leaves_the_old_traffic_alone(service: Service) -> None:
+    old, pods = service.status()["revision"], service.worker_pod_names()
+    service.patch({"graph": {"source": {"builtin": None, "npz": {"uri": "file:///data/none.npz"}}}})
+    said = service.wait_for("Stalled", "GenerationFailed")
+    assert "spec.graph.source.npz.uri" in said
+    assert "/data/none.npz" in said
+    assert service.condition("Ready")["status"] == "False"
+    assert service.predict(1)["revision"] == old
+    failed = [job["status"]["failed"] for job in service.children("jobs") if job["status"].get("failed")]
+    assert failed == [1], "bad input is not tried again"
+    service.patch({"graph": {"source": {"builtin": "Digits", "npz": None}}})
+    assert service.wait_until_ready()["revision"] == old
+    assert service.worker_pod_names() == pods
+
+
+def test_a_restarted_operator_and_an_upgraded_chart_restart_no_worker(service: Service, operator: Installation) -> None:
+    pods = service.worker_pod_names()
+    operator.upgrade({"logs": {"level": "DEBUG"}})
+    operator.upgrade()
+    operator.scale(0)
+    operator.scale(1)
+    assert "succeeded" in operator.cluster.helm("test", "gnnserve", "--namespace", operator.namespace.name).lower()
+    service.patch({"objective": {"latencyMs": 7700}})
+    wait_for("the new operator to act", lambda: service.route()["objective"].get("latencyMs") == 7700)
+    service.wait_until_ready()
+    assert service.worker_pod_names() == pods
+    assert service.restarts() == 0
+
+
+def test_deleting_it_while_the_operator_is_away_leaves_nothing(service: Service, operator: Installation) -> None:
+    assert "finalizers" not in service.read()["metadata"]
+    operator.scale(0)
+    try:
+        service.delete()
+        wait_for("every child to be gone", lambda: not _children(service), 120)
+    finally:
+        operator.scale(1)
+    assert _children(service) == []
+
+
+def _children(service: Service) -> list[str]:
+    kinds = (
+        "deployments,replicasets,jobs,pods,services,configmaps,persistentvolumeclaims,poddisruptionbudgets,"
+        "networkpolicies,roles,rolebindings,serviceaccounts"
+    )
+    found = service.namespace.kubectl("get", kinds, "--selector=gnnserve.dev/service", "--output=name")
+    return found.split()
+
+
+def _versions(service: Service) -> dict[str, str]:
+    """Of the service and everything it owns, but for what other controllers write into."""
+    kinds = (
+        "services,configmaps,persistentvolumeclaims,networkpolicies,roles,rolebindings,serviceaccounts,jobs,"
+        "deployments,gnns"
+    )
+    return {
+        f"{item['kind']}/{item['metadata']['name']}": item["metadata"]["resourceVersion"]
+        for item in service.namespace.items(kinds)
+    }
+
+
+def _resyncs(operator: Installation) -> float:
+    """Reconciles that the operator has counted."""
+    counted = [
+        line.split()[1]
+        for line in operator.metrics().splitlines()
+        if line.startswith("gnnserve_operator_reconciles_total")
+    ]
+    return sum(float(value) for value in counted)
