@@ -2,7 +2,8 @@
 
     GnnserveError
     ├── InputError         the user must fix it: a manifest, a graph file, a request
-    ├── RepositoryError    files of a repository are missing, altered, or of a newer schema
+    ├── RepositoryError    files of a repository cannot be read, or are of a newer schema
+    │   └── DamagedError   they are missing or altered: generating again brings them back
     └── ResourceError      the machine lacks something: disk space, a free port, a network
 
 Each names the object, what was found, what was expected and the next step. Command line and HTTP turn them
@@ -30,6 +31,10 @@ class RepositoryError(GnnserveError):
     def __init__(self, path: object, problem: str, remedy: str) -> None:
         self.path = str(path)
         super().__init__(f"{path}: {problem}; {remedy}")
+
+
+class DamagedError(RepositoryError):
+    pass
 
 
 class ResourceError(GnnserveError):

@@ -330,7 +330,7 @@ class RepositorySpec(ApiModel):
                 "!has(self.claim) || has(oldSelf.claim) || "
                 "(!has(self.claim.storageClassName) && self.claim.accessMode == 'ReadWriteOnce' && "
                 "quantity(self.claim.storage).compareTo(quantity('10Gi')) >= 0)",
-                "the claim of 10Gi is made already: only a larger storage can still be set",
+                "a claim of 10Gi was declared: only a larger storage can still be set, or create another service",
             ),
         )
     )

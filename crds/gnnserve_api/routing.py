@@ -14,8 +14,12 @@ from gnnserve_api.objective import NO_OBJECTIVE, Objective
 ROUTING_KEY = "routing.json"
 
 
-class RoutingTable(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
-    """Which revision a worker is to answer from, and how. A new one takes effect without a restart."""
+class RoutingTable(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True, omit_defaults=True):
+    """Which revision a worker is to answer from, and how. A new one takes effect without a restart.
+
+    A worker refuses what it does not know, rather than leave out what was asked for; defaults are not written, so that
+    it meets only what was asked for.
+    """
 
     revision: str
     recipe: str
@@ -25,8 +29,11 @@ class RoutingTable(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_f
     batching: Batching = DEFAULT_BATCHING
 
 
-class Route(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
-    """What `GET /v1/route` answers: the routing in effect, which follows a new table within seconds."""
+class Route(msgspec.Struct, frozen=True, rename="camel"):
+    """What `GET /v1/route` answers: the routing in effect, which follows a new table within seconds.
+
+    An operator reads those of newer workers too.
+    """
 
     revision: str
     """The one that answers now."""

@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 import logging
 import sys
+import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, TextIO
 
@@ -55,6 +57,29 @@ class TextFormatter(logging.Formatter):
         return f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text
 
 
+class OnceInAWhile(logging.Filter):
+    """Lets one line of each logger and kind of error through, then none for a while.
+
+    While the API server is away, kopf says so for each of its watches at each attempt.
+    """
+
+    def __init__(self, pause_s: float = 30, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._pause_s = pause_s
+        self._clock = clock
+        self._said: dict[tuple[str, str, str], float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.name.partition(".")[0] not in _NOISY:
+            return True
+        error = record.exc_info[0].__name__ if record.exc_info and record.exc_info[0] else ""
+        kind, now = (record.name, record.levelname, error), self._clock()
+        if now - self._said.get(kind, -self._pause_s) < self._pause_s:
+            return False
+        self._said[kind] = now
+        return True
+
+
 def _time(record: logging.LogRecord) -> str:
     return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
@@ -63,6 +88,7 @@ def configure_logging(log_format: LogFormat, level: LogLevel, stream: TextIO | N
     """For the whole process, on standard error."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonFormatter() if log_format is LogFormat.JSON else TextFormatter())
+    handler.addFilter(OnceInAWhile())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.value)

@@ -30,7 +30,8 @@ BURST = 20
 SUSTAINED_PER_S = 1.0
 """Then it is so many: somebody who undoes what we do, as a second operator would, must not keep the cluster busy."""
 FIRST_BACKOFF_S = 1.0
-LONGEST_BACKOFF_S = 300.0
+LONGEST_BACKOFF_S = 60.0
+"""Somebody who has just mended what was wrong should not wait for longer."""
 LONGEST_TICK_S = 10.0
 """The loop turns at least so often, which is how /healthz knows that it turns."""
 RECONCILE_LIMIT_S = 120.0
@@ -125,6 +126,15 @@ class RateLimit:
         return min(left + (now - at) * SUSTAINED_PER_S, BURST)
 
 
+@dataclass(frozen=True, slots=True)
+class _Failures:
+    """In a row."""
+
+    count: int = 0
+    message: str = ""
+    """Of the last one; the same is not said again."""
+
+
 def backoff_s(failures: int, jitter: float) -> float:
     """After so many failures in a row; `jitter` is between 0 and 1, and keeps keys that failed together apart."""
     longest = min(FIRST_BACKOFF_S * 2.0 ** min(failures - 1, 30), LONGEST_BACKOFF_S)
@@ -154,7 +164,7 @@ class Loop:
         self._jitter = jitter
         self._queue = WorkQueue()
         self._rate = RateLimit()
-        self._failures: dict[ServiceKey, int] = {}
+        self._failures: dict[ServiceKey, _Failures] = {}
         self._tasks: dict[ServiceKey, asyncio.Task[None]] = {}
         self._started: dict[ServiceKey, float] = {}
         self._wake = asyncio.Event()
@@ -191,7 +201,8 @@ class Loop:
             self._next_resync = now + self._resync_s
             self._rate.tidy(now)
             for known in self._list_keys():
-                self._queue.add(known, now)
+                if known not in self._failures:  # which has its own time, that a resync must not bring forward
+                    self._queue.add(known, now)
         while len(self._tasks) < self._concurrency and (key := self._queue.take(now)) is not None:
             self._started[key] = now
             self._rate.spend(key, now)
@@ -228,12 +239,16 @@ class Loop:
         logger.debug("reconciled", extra=about(key, duration_s=self._clock.now() - started))
 
     def _failed(self, key: ServiceKey, result: Result, error: Exception, at_least_s: float = 0.0) -> None:
-        failures = self._failures[key] = self._failures.get(key, 0) + 1
+        message = str(error) or type(error).__name__
+        before = self._failures.get(key, _Failures())
+        failures = before.count + 1
+        self._failures[key] = _Failures(failures, message)
         delay_s = max(backoff_s(failures, self._jitter()), at_least_s)
         self._metrics.reconciles.labels(result.value).inc()
-        logger.warning(
-            "%s; attempt %d failed, the next one is in %.1f s",
-            str(error) or type(error).__name__, failures, delay_s,
+        logger.log(
+            logging.DEBUG if message == before.message else logging.WARNING,
+            "%s; attempt %d failed, the next one is in %.1f s at the latest",
+            message, failures, delay_s,
             exc_info=error if result is Result.ERROR else None,
             extra=about(key, reason=type(error).__name__),
         )  # fmt: skip

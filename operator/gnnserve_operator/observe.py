@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gnnserve_operator.cluster import Cluster
-from gnnserve_operator.desired.names import routing_name, worker_name
+from gnnserve_operator.desired.names import repository_claim_name, routing_name, worker_name
 from gnnserve_operator.handlers.index import Index
 from gnnserve_operator.kinds import POD_MONITOR, Manifest, ServiceKey
 from gnnserve_operator.loop import Clock
@@ -20,6 +20,7 @@ from gnnserve_operator.observed import (
     ObservedPod,
     Rejection,
     controller_of,
+    observed_claim,
     observed_deployment,
     observed_job,
     observed_pod,
@@ -64,6 +65,7 @@ class Observer:
     ) -> Observed:  # fmt: skip
         routing = _named(owned, "ConfigMap", routing_name(key.name))
         deployment = _named(owned, "Deployment", worker_name(key.name))
+        claim = _named(owned, "PersistentVolumeClaim", repository_claim_name(key.name))
         return Observed(
             routing=None if routing is None else observed_routing(routing),
             jobs=tuple(observed_job(raw) for ref, raw in owned.items() if ref.kind == "Job"),
@@ -72,6 +74,7 @@ class Observer:
             answers=answers.workers,
             rejections=rejections,
             owned=tuple(owned),
+            claim=None if claim is None else observed_claim(claim),
             pod_monitor_available=self._has_pod_monitors,
             endpoint_answers=answers.endpoint,
         )

@@ -75,6 +75,7 @@ class ObservedClaim:
     uid: str
     created_at: str
     """RFC 3339 in UTC, which sorts as text."""
+    deleting: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +95,8 @@ class ObservedJob:
     failure_message: str = ""
     retries: int | None = None
     deadline_seconds: int | None = None
+    started_at: str = ""
+    """RFC 3339; when it was started, or resumed. Empty before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +243,11 @@ def observed_routing(raw: Raw) -> ObservedRouting:
 
 def observed_claim(raw: Raw) -> ObservedClaim:
     metadata = raw.get("metadata", {})
-    return ObservedClaim(str(metadata.get("uid", "")), str(metadata.get("creationTimestamp", "")))
+    return ObservedClaim(
+        str(metadata.get("uid", "")),
+        str(metadata.get("creationTimestamp", "")),
+        bool(metadata.get("deletionTimestamp")),
+    )
 
 
 def observed_job(raw: Raw) -> ObservedJob:
@@ -258,6 +265,7 @@ def observed_job(raw: Raw) -> ObservedJob:
         failure_message=str(failed.get("message", "")),
         retries=spec.get("backoffLimit"),
         deadline_seconds=spec.get("activeDeadlineSeconds"),
+        started_at=str((raw.get("status") or {}).get("startTime") or ""),
     )
 
 

@@ -75,7 +75,7 @@ def plan(service: GNNService, identity: Identity, observed: Observed, settings: 
     spec, parent = service.spec, Parent(service.metadata.name, service.metadata.namespace, identity.uid)
     job = build_job(parent, spec, settings)
     published = decide_published(spec.recipe(), observed)
-    generation = decide_generation(_wanted_job(job), published, parent.name, spec, observed)
+    generation = decide_generation(_wanted_job(job), published, parent.name, spec, observed, now)
     declared = None if published is None else declared_table(spec, published.result)
     routing = None if published is None or declared is None else (declared, published.result)
     children = build_children(

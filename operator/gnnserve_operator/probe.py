@@ -97,8 +97,10 @@ class Prober:
                 return _Reply(problem=_problem(*((ready_code, ready_text) if ready_code != 200 else (code, text))))
             except TimeoutError:
                 return _Reply(problem="it does not answer in time")
-            except aiohttp.ClientError as error:
-                return _Reply(problem=f"no connection: {type(error).__name__}")
+            except aiohttp.ClientConnectorError:
+                return _Reply(problem="it takes no connection")
+            except aiohttp.ClientError:
+                return _Reply(problem="it hung up without an answer")
             except msgspec.DecodeError as error:
                 return _Reply(problem=f"its answer is not understood: {error}")
 

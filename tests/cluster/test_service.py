@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from tests.cluster.harness.client import PACKAGES_CLAIM, Cluster, Namespace, wait_for
 from tests.cluster.harness.images import WORKER_IMAGE
-from tests.cluster.harness.installation import Installation
+from tests.cluster.harness.installation import RELEASE, Installation
 from tests.cluster.harness.load import Load
 from tests.cluster.harness.pods import python_pod
 from tests.cluster.harness.services import SMALL_SPEC, Service
@@ -191,6 +191,24 @@ def test_suspending_stops_the_workers_and_keeps_the_data(service: Service) -> No
     assert len(service.children("jobs")) == 1
 
 
+def test_a_claim_that_was_deleted_is_made_anew_and_filled_again(service: Service) -> None:
+    claim = service.namespace.get("pvc/digits-repository")["metadata"]["uid"]
+    service.namespace.kubectl("delete", "pvc/digits-repository", "--wait=false")
+    # Kubernetes keeps it as long as a pod names it; nothing is lost for workers that have mapped its files.
+    assert service.predict(1)["labels"]
+    service.patch({"suspend": True})
+
+    def is_new() -> bool:
+        found = service.namespace.items("pvc", "--selector=gnnserve.dev/service=digits")
+        return [pvc["metadata"]["uid"] for pvc in found] not in ([], [claim])
+
+    wait_for("another claim", is_new, 120)
+    service.patch({"suspend": False})
+    service.wait_for("Ready", "Generating", "False")
+    service.wait_until_ready()
+    assert service.predict(1)["labels"]
+
+
 def test_a_failed_generation_says_why_and_leaves_the_old_traffic_alone(service: Service) -> None:
     old, pods = service.status()["revision"], service.worker_pod_names()
     service.patch({"graph": {"source": {"builtin": None, "npz": {"uri": "file:///data/none.npz"}}}})
@@ -212,7 +230,7 @@ def test_a_restarted_operator_and_an_upgraded_chart_restart_no_worker(service: S
     operator.upgrade()
     operator.scale(0)
     operator.scale(1)
-    assert "succeeded" in operator.cluster.helm("test", "gnnserve", "--namespace", operator.namespace.name).lower()
+    assert "succeeded" in operator.cluster.helm("test", RELEASE, "--namespace", operator.namespace.name).lower()
     service.patch({"objective": {"latencyMs": 7700}})
     wait_for("the new operator to act", lambda: service.route()["objective"].get("latencyMs") == 7700)
     service.wait_until_ready()

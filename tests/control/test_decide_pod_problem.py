@@ -144,12 +144,12 @@ CASES: list[tuple[str, ObservedPod, dict[str, Any], tuple[str, bool, list[str]]]
     (
         "a worker that needed too much memory",
         replace(WORKER, memory_limit="2Gi", last_terminated=Termination(137, "OOMKilled")), {},
-        ("OutOfMemory", False, ["its limit of 2Gi", "spec.worker.resources.limits.memory"]),
+        ("OutOfMemory", True, ["its limit of 2Gi", "spec.worker.resources.limits.memory"]),
     ),
     (
         "a worker that needed more memory than its node had",
         replace(WORKER, terminated=Termination(137, "OOMKilled")), {},
-        ("OutOfMemory", False, ["what its node has"]),
+        ("OutOfMemory", True, ["what its node has"]),
     ),
 ]  # fmt: skip
 

@@ -307,7 +307,7 @@ def test_network_policies_let_through_what_pods_need() -> None:
     worker = children["NetworkPolicy", "digits-worker"]["spec"]
     assert worker["ingress"] == [{"ports": [{"protocol": "TCP", "port": 8080}]}]
     assert worker["egress"] == [
-        {"ports": [{"protocol": "UDP", "port": 53}, {"protocol": "TCP", "port": 53}]},
+        {"ports": [{"protocol": p, "port": port} for port in (53, 5353) for p in ("UDP", "TCP")]},
         {"ports": [{"protocol": "TCP", "port": 6443}]},
     ]
     generation = children["NetworkPolicy", "digits-generate"]["spec"]

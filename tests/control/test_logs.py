@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 from tests.support.operator import KEY
 
-from gnnserve_operator.logs import about, configure_logging
+from gnnserve_operator.logs import OnceInAWhile, about, configure_logging
 from gnnserve_operator.settings import LogFormat, LogLevel
 
 
@@ -52,6 +52,20 @@ def test_a_line_of_text_begins_with_the_object(stream: io.StringIO) -> None:
     first, second = stream.getvalue().splitlines()
     assert first.endswith("WARNING default/digits: no quota left")
     assert second.endswith("INFO    listening")
+
+
+def test_libraries_say_the_same_once_in_a_while() -> None:
+    now = [0.0]
+    once = OnceInAWhile(30, lambda: now[0])
+
+    def passes(name: str, level: int = logging.ERROR) -> bool:
+        return once.filter(logging.LogRecord(name, level, "", 0, "watch of %s failed", ("jobs",), None))
+
+    assert [passes("kopf._cogs.clients.watching") for _ in range(12)] == [True] + [False] * 11
+    assert passes("kopf._cogs.clients.watching", logging.WARNING), "another level is another matter"
+    assert all(passes("gnnserve_operator.loop") for _ in range(3)), "our own lines are never left out"
+    now[0] = 31
+    assert passes("kopf._cogs.clients.watching")
 
 
 def test_libraries_are_heard_from_warning_on(stream: io.StringIO) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from tests.support.observed import Namespace, make_result, make_settings
 
 from gnnserve_api.generation import encode_result
-from gnnserve_operator.observed import Conflict, observed_ref
+from gnnserve_operator.observed import Conflict, Rejection, observed_ref
 
 
 def begun(**spec: Any) -> Namespace:
@@ -275,6 +276,48 @@ def test_a_claim_that_was_deleted_takes_its_revisions_with_it() -> None:
     namespace.objects.pop(("Job", first))
     namespace.settle()
     assert namespace.reason() == "True Serving", "the ConfigMap knows the new claim"
+
+
+def test_a_claim_that_is_being_deleted_is_not_held_by_an_ended_job() -> None:
+    namespace = serving()
+    namespace.get("PersistentVolumeClaim")["metadata"]["deletionTimestamp"] = "2026-01-01T00:01:00Z"
+    namespace.settle()
+    assert namespace.jobs() == []
+    assert namespace.reason() == "True Serving", "workers answer from what they have mapped"
+
+
+def test_a_job_that_gets_no_pod_stalls_after_a_while() -> None:
+    namespace = begun()
+    namespace.settle()
+    assert namespace.reason("Stalled") == "False Progressing", "a pod takes a moment"
+    namespace.now += timedelta(minutes=2)
+    namespace.settle()
+    assert namespace.reason("Stalled") == "True PodsForbidden"
+    (name,) = namespace.jobs()
+    assert f"`kubectl describe job {name}` tells which" in namespace.condition("Ready")["message"]
+    namespace.start_job()
+    namespace.settle()
+    assert namespace.reason("Stalled") == "False Progressing"
+
+
+def test_bad_input_is_not_called_an_attempt_that_is_repeated() -> None:
+    namespace = begun()
+    namespace.fail_attempt(2, "spec.graph.source.npz.uri: no such file")
+    namespace.settle()
+    message = namespace.condition("Ready")["message"]
+    assert "no such file" in message
+    assert "attempt" not in message
+
+
+def test_a_refused_claim_is_told_before_the_pod_that_waits_for_it() -> None:
+    namespace = begun()
+    claim = observed_ref(namespace.get("PersistentVolumeClaim"))
+    namespace.rejections = (Rejection(claim, "maximum storage usage per PersistentVolumeClaim is 5Gi"),)
+    unbound = 'persistentvolumeclaim "digits-repository" not found'
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": unbound}
+    namespace.add_pod(namespace.get("Job"), conditions=[condition])
+    namespace.settle()
+    assert namespace.reason("VariantsGenerated") == "False ChildRefused"
 
 
 def test_a_job_on_its_way_out_is_waited_for() -> None:

@@ -53,6 +53,33 @@ def keep_signals() -> Iterator[None]:
     signal.signal(signal.SIGTERM, before)
 
 
+@pytest.mark.parametrize(
+    "victim",
+    [
+        pytest.param("revisions/*/revision.json", id="its manifest"),
+        pytest.param("revisions/*/tables/features.npy", id="its table"),
+        pytest.param("graphs/*/indices.npy", id="its graph"),
+    ],
+)
+@pytest.mark.usefixtures("keep_signals")
+def test_a_damaged_revision_is_set_aside_and_generated_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], victim: str
+) -> None:
+    environ = environ_of(tmp_path, manifest_of(tmp_path))
+    folder = tmp_path / "repository/default/tiny"
+    assert generate.main(environ) == PodExit.OK
+    (damaged,) = folder.glob(victim)
+    damaged.chmod(0o644)
+    damaged.write_bytes(damaged.read_bytes()[:-2])
+    capsys.readouterr()
+    assert generate.main(environ) == PodExit.OK
+    assert f"damaged, and kept in {folder}/damaged/" in capsys.readouterr().err
+    summary = decode_result((tmp_path / "termination-log").read_bytes())
+    assert Repository(tmp_path / "repository", "default", "tiny").load(summary.revision).manifest is not None
+    kept = {path.parent.name for path in (folder / "damaged").glob("*/*")}
+    assert len(kept) == 1, "nothing is deleted"
+
+
 def test_revision_is_published_and_summarized(tmp_path: Path) -> None:
     environ = environ_of(tmp_path, manifest_of(tmp_path))
     messages = []
@@ -149,6 +176,7 @@ def test_result_that_cannot_be_told_is_a_failure_to_try_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(pipeline, "generate", lambda *_, **_named: revision_manifest())
+    monkeypatch.setattr(Repository, "load", lambda *_: None)
     environ = environ_of(tmp_path, manifest_of(tmp_path))
     environ["GNNSERVE_TERMINATION_MESSAGE"] = str(tmp_path / "missing/termination-log")
     assert generate.main(environ) == PodExit.RESOURCE

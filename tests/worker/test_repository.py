@@ -267,7 +267,7 @@ def test_an_altered_file_is_refused_by_name(repository: Repository, name: str, a
     text = str(refused.value)
     assert text.startswith(f"{path}: ")
     assert problem in text
-    assert f"the folder {repository.folder / PUBLISHED}, and run `gnnserve generate` again" in text
+    assert f"the folder {repository.folder / PUBLISHED}, and generate again" in text
     assert (str(repository.folder / GRAPH) in text.partition("delete")[2]) == name.startswith("graphs")
 
 

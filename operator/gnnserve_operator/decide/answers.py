@@ -49,7 +49,7 @@ def decide_answers(
 def repair_words(service: str) -> str:
     """What to do about a revision that a worker cannot load."""
     return (
-        "It tries again by itself. If it lasts, look at the repository's volume; if the revision is lost, "
+        "It tries again by itself. If it lasts, look at the repository's volume; if the revision is lost or damaged, "
         f"`kubectl delete configmap,job --selector {SERVICE}={service}` has it generated again."
     )
 

@@ -7,14 +7,19 @@ as the record of its failure, until what it was told to do changes or somebody d
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from enum import StrEnum
 
 from gnnserve_api.gnnservice import GNNServiceSpec
+from gnnserve_api.pods import PodExit
 from gnnserve_operator.decide.job_failure import describe_attempt, explain_failure, last_failure
 from gnnserve_operator.decide.pod_problem import pod_problem
 from gnnserve_operator.decide.published import Published, is_of_lost_claim, read_result
 from gnnserve_operator.decide.verdict import Problem, Reason
 from gnnserve_operator.observed import Observed, ObservedJob
+
+_POD_PATIENCE = timedelta(seconds=60)
+"""A Job without a pod for so long is not allowed one."""
 
 
 class Stage(StrEnum):
@@ -52,11 +57,18 @@ class WantedJob:
 
 
 def decide_generation(
-    wanted: WantedJob, published: Published | None, service: str, spec: GNNServiceSpec, observed: Observed
+    wanted: WantedJob,
+    published: Published | None,
+    service: str,
+    spec: GNNServiceSpec,
+    observed: Observed,
+    now: datetime,
 ) -> Generation:
     present = sorted((job for job in observed.jobs if not job.deleting), key=lambda job: (job.created_at, job.name))
     if published is not None and published.result.recipe == wanted.recipe:
-        kept = [job for job in present if job.succeeded and job.recipe == wanted.recipe]
+        # A claim that is being deleted stays as long as a pod names it, an ended one too.
+        is_claim_going = observed.claim is not None and observed.claim.deleting
+        kept = [job for job in present if job.succeeded and job.recipe == wanted.recipe and not is_claim_going]
         message = f"Revision {published.result.revision} is published."
         return Generation(Stage.PUBLISHED, message, delete=_names(present, kept))
     # The ConfigMap's second witness: as long as workers answer from its revision.
@@ -75,7 +87,7 @@ def decide_generation(
     exact = jobs.named(wanted.name)
     if exact is not None and _is_over(exact):
         return _after_the_end(wanted, exact, jobs, spec, observed)
-    return _under_way(wanted, jobs, service, spec, observed)
+    return _under_way(wanted, jobs, service, spec, observed, now)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +108,9 @@ class _Jobs:
         return _names(self.present, [*self.kept, *(job for job in kept if job is not None)])
 
 
-def _under_way(wanted: WantedJob, jobs: _Jobs, service: str, spec: GNNServiceSpec, observed: Observed) -> Generation:
+def _under_way(
+    wanted: WantedJob, jobs: _Jobs, service: str, spec: GNNServiceSpec, observed: Observed, now: datetime
+) -> Generation:
     exact = jobs.named(wanted.name)
     ended = [job for job in jobs.candidates if job.succeeded and read_result(job, observed.pods).is_pending]
     if ended:
@@ -110,13 +124,13 @@ def _under_way(wanted: WantedJob, jobs: _Jobs, service: str, spec: GNNServiceSpe
             # Another's template cannot be changed, and its fields are better left alone than half known.
             apply=running is exact,
             delete=jobs.all_but(running),
-            problem=_problem_of(running, service, spec, observed),
+            problem=_no_pod(running, observed, now) or _problem_of(running, service, spec, observed),
         )
     if any(job.name == wanted.name for job in observed.jobs):
         # On its way out, or of a claim that is lost.
         message = f"Job {wanted.name} is made again once the old one is gone."
         return Generation(Stage.WAITING, message, delete=jobs.all_but())
-    return Generation(Stage.STARTING, f"Job {wanted.name} trains and profiles.", apply=True, delete=jobs.all_but())
+    return Generation(Stage.STARTING, f"Job {wanted.name} generates the revision.", apply=True, delete=jobs.all_but())
 
 
 def _while_suspended(wanted: WantedJob, jobs: _Jobs) -> Generation:
@@ -163,8 +177,30 @@ def _running_words(job: ObservedJob, observed: Observed) -> str:
     failed = last_failure(job, observed.pods)
     if not any(pod.job == job.name for pod in observed.pods):
         return f"Job {job.name} starts its pod; if none comes, see `kubectl describe job {job.name}`."
-    words = f"Job {job.name} trains and profiles; follow it by `kubectl logs -f job/{job.name}`."
-    return words if failed is None else f"{words} An attempt failed and is repeated: {describe_attempt(failed)}."
+    words = f"Job {job.name} generates the revision; follow it by `kubectl logs -f job/{job.name}`."
+    if failed is None:
+        return words
+    end = failed.terminated
+    if end is not None and end.exit_code == PodExit.BAD_INPUT:
+        # Never repeated: the Job is about to say that it failed.
+        return f"Job {job.name} failed: {describe_attempt(failed)}."
+    return f"{words} An attempt failed: {describe_attempt(failed)}."
+
+
+def _no_pod(job: ObservedJob, observed: Observed, now: datetime) -> Problem | None:
+    """Why is in the Job's events only, which nobody but a person reads."""
+    started_at = job.started_at or job.created_at
+    if job.suspended or not started_at or any(pod.job == job.name for pod in observed.pods):
+        return None
+    if now - datetime.fromisoformat(started_at) < _POD_PATIENCE:
+        return None
+    return Problem(
+        Reason.PODS_FORBIDDEN,
+        f"Job {job.name} has had no pod for over a minute: a ResourceQuota, a LimitRange or an admission policy of the "
+        f"namespace may forbid it. `kubectl describe job {job.name}` tells which; raise it, or ask for less in "
+        "spec.generation.",
+        needs_person=True,
+    )
 
 
 def _problem_of(job: ObservedJob, service: str, spec: GNNServiceSpec, observed: Observed) -> Problem | None:

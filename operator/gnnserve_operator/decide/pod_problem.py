@@ -6,6 +6,7 @@ message becomes part of the status, and the status must not change while nothing
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -180,7 +181,7 @@ def _ended(case: _Case) -> Problem | None:
     if end is None or not pod.is_worker:
         return None
     if is_out_of_memory(end):
-        return Problem(Reason.OUT_OF_MEMORY, f"Pod {pod.name} {memory_words(pod, case.section)}.", needs_person=False)
+        return Problem(Reason.OUT_OF_MEMORY, f"Pod {pod.name} {memory_words(pod, case.section)}.", needs_person=True)
     return Problem(
         Reason.WORKER_CRASHING,
         f"Pod {pod.name} ended {exit_words(end)}. Kubernetes starts it again; see `kubectl logs {pod.name} "
@@ -215,7 +216,16 @@ def exit_words(end: Termination) -> str:
     """`with exit code 3 (the repository): …`."""
     what = _EXIT_WORDS.get(end.exit_code)
     code = f"with exit code {end.exit_code}" + (f" ({what})" if what else "")
-    return f"{code}: {sentence(end.message)}" if end.message else f"{code} and left no message"
+    return f"{code}: {sentence(_last_words(end.message))}" if end.message else f"{code} and left no message"
+
+
+def _last_words(message: str) -> str:
+    """A program that leaves none is quoted by the tail of its log; of our own, which is JSON, by its last line."""
+    try:
+        line = json.loads(message.rstrip().rpartition("\n")[2])
+    except ValueError:
+        return message
+    return str(line["message"]) if isinstance(line, dict) and "message" in line else message
 
 
 def _scheduler_words(message: str) -> str:

@@ -50,7 +50,11 @@ def decide_conditions(situation: Situation) -> Conditions:
         ConditionType.RECONCILING: Verdict(True, ready.reason, ready.message) if is_reconciling else still,
         ConditionType.STALLED: Verdict(True, stalled.reason, stalled.message)
         if stalled is not None
-        else Verdict(False, quiet, "Nobody needs to act."),
+        else Verdict(
+            False,
+            quiet,
+            "It may go on by itself; Ready tells what is waited for." if is_reconciling else "All is done.",
+        ),
         ConditionType.VARIANTS_GENERATED: _decide_generated(situation),
         ConditionType.WORKERS_AVAILABLE: situation.workers.verdict,
     }
@@ -93,7 +97,8 @@ def _decide_ready(situation: Situation) -> Verdict:  # noqa: PLR0911 - a ladder,
     if not workers.verdict.holds:
         return workers.verdict
     if workers.problem is not None:
-        return workers.problem.to_verdict()
+        old = "" if not workers.ready else f" Meanwhile {len(workers.ready)} of the present workers answer."
+        return Verdict(False, workers.problem.reason, workers.problem.message + old)
     if not workers.is_rolled_out:
         return Verdict(False, Reason.ROLLING_OUT, "Worker pods are being replaced one by one; the old ones answer.")
     answers = decide_answers(situation.service, situation.declared, workers.ready, situation.observed)
@@ -113,7 +118,9 @@ def _decide_generated(situation: Situation) -> Verdict:
             return Verdict(True, Reason.PUBLISHED, f"{generation.message.rstrip('.')}, with variants {variants}.")
         case Stage.SUSPENDED:
             return Verdict(False, Reason.SUSPENDED, f"spec.suspend is true. {generation.message}")
-        case _ if generation.problem is not None:
+        case _ if generation.problem is not None and generation.problem.needs_person:
+            return generation.problem.to_verdict()
+        case _ if generation.problem is not None and situation.obstacle is None:
             return generation.problem.to_verdict()
         case _ if situation.obstacle is not None:
             return situation.obstacle.to_verdict()

@@ -19,7 +19,7 @@ class Reason(StrEnum):
     SETTLED = "Settled"
     """Nothing is under way."""
     PROGRESSING = "Progressing"
-    """Nobody needs to act."""
+    """Wait; Ready tells for what."""
 
     # As asked for.
     SUSPENDED = "Suspended"
@@ -46,8 +46,6 @@ class Reason(StrEnum):
     """Wait for a node; if it lasts, ask for less or add nodes."""
     WORKER_CRASHING = "WorkerCrashing"
     """Read the message; Kubernetes restarts the pod with growing delays."""
-    OUT_OF_MEMORY = "OutOfMemory"
-    """Raise the memory limit."""
     REVISION_NOT_LOADED = "RevisionNotLoaded"
     """Look at the repository; workers try again by themselves."""
 
@@ -72,6 +70,8 @@ class Reason(StrEnum):
     """Create the Secret or ConfigMap that the message names."""
     PODS_FORBIDDEN = "PodsForbidden"
     """Raise the quota, or relax the namespace's policy."""
+    OUT_OF_MEMORY = "OutOfMemory"
+    """Raise the memory limit."""
     WORKERS_NOT_STARTING = "WorkersNotStarting"
     """Read the pods' events and logs."""
 

@@ -110,7 +110,8 @@ def _verdict(
     if problem is not None:
         return Verdict(False, problem.reason, f"{ready} of {wanted} workers are ready. {problem.message}")
     said = _words_of_starting(live, observed)
-    words = f" Worker {said}." if said else ""
+    waiting = next((pod.name for pod in live if not pod.ready), None)
+    words = f" Worker {said}." if said else f" See `kubectl describe pod {waiting}`." if waiting else ""
     return Verdict(False, Reason.WORKERS_STARTING, f"{ready} of {wanted} workers are ready.{words}")
 
 

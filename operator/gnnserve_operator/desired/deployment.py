@@ -7,7 +7,7 @@ number of replicas never restarts a pod.
 from __future__ import annotations
 
 from gnnserve_api import pods
-from gnnserve_api.gnnservice import GNNServiceSpec
+from gnnserve_api.gnnservice import AccessMode, GNNServiceSpec, RepositoryClaim
 from gnnserve_operator.desired.labels import TEMPLATE_ANNOTATION, Component, labels_for, selector_for
 from gnnserve_operator.desired.metadata import Manifest, Parent, child_metadata, digest_of
 from gnnserve_operator.desired.names import routing_name, worker_name
@@ -98,7 +98,9 @@ def build_worker_template(parent: Parent, spec: GNNServiceSpec, settings: Settin
         "serviceAccountName": worker_name(parent.name),
         "automountServiceAccountToken": True,
         "terminationGracePeriodSeconds": pods.TERMINATION_GRACE_S,
-        "topologySpreadConstraints": [
+    }
+    if _may_spread(spec):
+        pod["topologySpreadConstraints"] = [
             {
                 "maxSkew": 1,
                 "topologyKey": "kubernetes.io/hostname",
@@ -107,8 +109,7 @@ def build_worker_template(parent: Parent, spec: GNNServiceSpec, settings: Settin
                 # Pods of the template that is on its way out do not count.
                 "matchLabelKeys": ["pod-template-hash"],
             }
-        ],
-    }
+        ]
     return {
         "metadata": {
             "labels": labels_for(parent.name, Component.WORKER),
@@ -120,6 +121,12 @@ def build_worker_template(parent: Parent, spec: GNNServiceSpec, settings: Settin
         },
         "spec": pod,
     }
+
+
+def _may_spread(spec: GNNServiceSpec) -> bool:
+    """A ReadWriteOnce volume is attached to one node: a worker on another would wait for it for ever."""
+    claim = spec.repository.claim or RepositoryClaim()
+    return spec.repository.claim_name is not None or claim.access_mode == AccessMode.READ_WRITE_MANY
 
 
 def _probe(path: str, *, period_s: int, timeout_s: int, failures: int) -> Manifest:

@@ -8,7 +8,8 @@ from gnnserve_operator.desired.metadata import Manifest, Parent, child_metadata
 from gnnserve_operator.desired.names import generation_name, worker_name
 from gnnserve_operator.settings import Settings
 
-_DNS = [{"protocol": "UDP", "port": 53}, {"protocol": "TCP", "port": 53}]
+_DNS = [{"protocol": protocol, "port": port} for port in (53, 5353) for protocol in ("UDP", "TCP")]
+"""Policies see the port of the DNS pods, which is 5353 on OpenShift."""
 
 
 def build_worker_network_policy(parent: Parent, settings: Settings) -> Manifest | None:

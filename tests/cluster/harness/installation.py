@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from tests.cluster.harness.client import PACKAGES_CLAIM, PACKAGES_PATH, Cluster, Namespace
+from tests.cluster.harness.commands import HarnessError
 from tests.cluster.harness.components import REPOSITORY
 
-RELEASE = "gnnserve"
-SYSTEM_NAMESPACE = "gnnserve-system"
+RELEASE = "gnnserve-tests"
+SYSTEM_NAMESPACE = "gnnserve-tests"
+"""Not what the documentation tells a user: tests must not take away what is installed on a cluster of theirs."""
 CHART = REPOSITORY / "charts/gnnserve"
 RESYNC_S = 5
 """Short, so that a test of "nothing is written" sees several."""
@@ -51,12 +53,12 @@ class Installation:
         )
 
     def logs(self) -> list[dict[str, Any]]:
-        printed = self.namespace.kubectl("logs", "deployment/gnnserve", "--tail=-1")
+        printed = self.namespace.kubectl("logs", f"deployment/{RELEASE}", "--tail=-1")
         return [json.loads(line) for line in printed.splitlines()]
 
     def scale(self, replicas: int) -> None:
         """To nothing and back: the operator away, as during an outage."""
-        self.namespace.kubectl("scale", "deployment/gnnserve", f"--replicas={replicas}")
+        self.namespace.kubectl("scale", f"deployment/{RELEASE}", f"--replicas={replicas}")
         gone_or_back = ("delete", "pod") if replicas == 0 else ("condition=Ready", "pod")
         self.namespace.kubectl(
             *("wait", f"--for={gone_or_back[0]}", gone_or_back[1], "--timeout=120s"),
@@ -87,6 +89,7 @@ def _image(reference: str, cluster: Cluster) -> dict[str, Any]:
 
 @contextmanager
 def installed_operator(cluster: Cluster) -> Iterator[Installation]:
+    _refuse_another_operator(cluster)
     exists = bool(
         cluster.kubectl("get", f"namespace/{SYSTEM_NAMESPACE}", "--ignore-not-found", "--output=name").strip()
     )
@@ -99,6 +102,21 @@ def installed_operator(cluster: Cluster) -> Iterator[Installation]:
         yield installation
     finally:
         installation.remove()
+
+
+def _refuse_another_operator(cluster: Cluster) -> None:
+    found = cluster.get("deployments", "--all-namespaces", "--selector=app.kubernetes.io/component=operator")["items"]
+    others = [
+        f"{item['metadata']['namespace']}/{item['metadata']['name']}"
+        for item in found
+        if item["metadata"]["labels"].get("app.kubernetes.io/name") == "gnnserve"
+        and item["metadata"]["namespace"] != SYSTEM_NAMESPACE
+    ]
+    if others:
+        raise HarnessError(
+            f"the cluster has a gnnserve operator already ({', '.join(others)}), and two would undo each other's work; "
+            "uninstall it, or unset KUBECONFIG to test on a node of this machine"
+        )
 
 
 def example(name: str) -> Path:

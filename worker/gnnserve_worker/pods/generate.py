@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import FrameType
 
-from gnnserve_api.errors import GnnserveError
+from gnnserve_api.errors import DamagedError, GnnserveError
 from gnnserve_api.generation import MAX_TERMINATION_MESSAGE_BYTES, GenerationResult, VariantSummary, encode_result
 from gnnserve_api.pods import (
     MANIFEST_VARIABLE,
@@ -84,13 +84,27 @@ def _generate(environ: Mapping[str, str]) -> RevisionManifest:
     from gnnserve_api.manifest import parse_manifest  # noqa: PLC0415
     from gnnserve_worker.generation import pipeline  # noqa: PLC0415
     from gnnserve_worker.generation.progress import LineListener  # noqa: PLC0415
+    from gnnserve_worker.graph.sources.load import source_digest  # noqa: PLC0415
     from gnnserve_worker.repository.repository import Repository  # noqa: PLC0415
 
     service = parse_manifest(required(environ, MANIFEST_VARIABLE), f"environment variable {MANIFEST_VARIABLE}")
     root = Path(required(environ, REPOSITORY_VARIABLE))
     repository = Repository(root, service.metadata.namespace, service.metadata.name)
-    # A container sees a GPU only if its pod asked for one.
-    manifest = pipeline.generate(service, repository, LineListener(sys.stderr, time.monotonic), use_gpu=True)
+    listener = LineListener(sys.stderr, time.monotonic)
+
+    def generate() -> RevisionManifest:
+        # A container sees a GPU only if its pod asked for one.
+        found = pipeline.generate(service, repository, listener, use_gpu=True)
+        repository.load(found.revision)  # every checksum: workers are about to be told of it
+        return found
+
+    try:
+        manifest = generate()
+    except DamagedError as error:
+        # In a cluster nobody else reaches the volume, so the advice to delete a folder would help nobody.
+        kept = repository.set_aside(service.spec.recipe(), source_digest(service.spec.graph.source))
+        print(f"damaged, and kept in {kept}: {error}", file=sys.stderr, flush=True)
+        manifest = generate()
     print(f"published: revision {manifest.revision} of recipe {manifest.recipe}", file=sys.stderr, flush=True)
     return manifest
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from gnnserve_api.errors import RepositoryError
+from gnnserve_api.errors import DamagedError, RepositoryError
 from gnnserve_api.repository import (
     SCHEMA_VERSION,
     AnyManifest,
@@ -37,7 +37,7 @@ class _Header(msgspec.Struct, frozen=True, rename="camel"):
 
 def remedy(*folders: Path) -> str:
     named = " and ".join(f"the folder {folder}" for folder in folders)
-    return f"delete {named}, and run `gnnserve generate` again"
+    return f"delete {named}, and generate again"
 
 
 def read_graph_manifest(folder: Path) -> GraphManifest:
@@ -55,12 +55,12 @@ def read_revision_manifest(folder: Path) -> RevisionManifest:
     manifest = _read(path, RevisionManifest, remedy(folder))
     _require_named(path, "revision", manifest.revision, folder)
     if not paths.is_name(manifest.graph):
-        raise RepositoryError(path, f"graph {manifest.graph!r} is not the name of a folder", remedy(folder))
+        raise DamagedError(path, f"graph {manifest.graph!r} is not the name of a folder", remedy(folder))
     _require_safe(path, manifest.files, remedy(folder))
     weights = [paths.weights_of(variant.name) for variant in manifest.profile.variants]
     _require_listed(path, manifest.files, [manifest.table, *weights], remedy(folder))
     if not weights:
-        raise RepositoryError(path, "lists no variant, expected at least one", remedy(folder))
+        raise DamagedError(path, "lists no variant, expected at least one", remedy(folder))
     _require_sealed(path, manifest, remedy(folder))
     return manifest
 
@@ -82,10 +82,10 @@ def open_array(path: Path, dtype: type[np.generic], shape: tuple[int, ...], how_
     try:
         mapped = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
-        raise RepositoryError(path, f"cannot be opened as a numpy array: {error}", how_to_repair) from error
+        raise DamagedError(path, f"cannot be opened as a numpy array: {error}", how_to_repair) from error
     if mapped.dtype != np.dtype(dtype) or mapped.shape != shape:
         found, expected = f"{mapped.dtype} {list(mapped.shape)}", f"{np.dtype(dtype)} {list(shape)}"
-        raise RepositoryError(path, f"holds {found}, expected {expected}", how_to_repair)
+        raise DamagedError(path, f"holds {found}, expected {expected}", how_to_repair)
     # A plain array over the mapping: np.memmap's own class costs microseconds at every slice.
     return np.asarray(mapped)
 
@@ -94,7 +94,7 @@ def _read(path: Path, kind: type[AnyManifest], how_to_repair: str) -> AnyManifes
     try:
         data = path.read_bytes()
     except FileNotFoundError as error:
-        raise RepositoryError(path, "is missing", how_to_repair) from error
+        raise DamagedError(path, "is missing", how_to_repair) from error
     except OSError as error:
         raise _unreadable(path, error) from error
     try:
@@ -108,15 +108,15 @@ def _read(path: Path, kind: type[AnyManifest], how_to_repair: str) -> AnyManifes
             )
         return msgspec.json.decode(data, type=kind)
     except msgspec.ValidationError as error:
-        raise RepositoryError(path, f"does not fit schemaVersion {SCHEMA_VERSION}: {error}", how_to_repair) from error
+        raise DamagedError(path, f"does not fit schemaVersion {SCHEMA_VERSION}: {error}", how_to_repair) from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         found = f"not valid JSON, {len(data):,} bytes: {error}"
-        raise RepositoryError(path, f"is {found}", how_to_repair) from error
+        raise DamagedError(path, f"is {found}", how_to_repair) from error
 
 
 def _require_named(path: Path, what: str, name: str, folder: Path) -> None:
     if name != folder.name:
-        raise RepositoryError(
+        raise DamagedError(
             path,
             f"describes {what} {name!r}, expected {folder.name!r} as its folder is named",
             f"give the folder its old name back, or {remedy(folder)}",
@@ -126,7 +126,7 @@ def _require_named(path: Path, what: str, name: str, folder: Path) -> None:
 def _require_sealed(path: Path, manifest: GraphManifest | RevisionManifest, how_to_repair: str) -> None:
     expected = checksum_of(manifest)
     if manifest.checksum != expected:
-        raise RepositoryError(
+        raise DamagedError(
             path, f"was altered: its checksum is {manifest.checksum!r}, expected {expected}", how_to_repair
         )
 
@@ -134,7 +134,7 @@ def _require_sealed(path: Path, manifest: GraphManifest | RevisionManifest, how_
 def _require_safe(path: Path, entries: Mapping[str, FileEntry], how_to_repair: str) -> None:
     for name in entries:
         if not paths.is_relative(name):
-            raise RepositoryError(path, f"lists {name!r}, expected files inside its own folder", how_to_repair)
+            raise DamagedError(path, f"lists {name!r}, expected files inside its own folder", how_to_repair)
 
 
 def _require_listed(
@@ -142,18 +142,18 @@ def _require_listed(
 ) -> None:
     for name in names:
         if name not in entries:
-            raise RepositoryError(path, f"does not list {name}, expected it with its size and digest", how_to_repair)
+            raise DamagedError(path, f"does not list {name}, expected it with its size and digest", how_to_repair)
 
 
 def _verify_size(path: Path, entry: FileEntry, how_to_repair: str) -> None:
     try:
         found_bytes = path.stat().st_size
     except FileNotFoundError as error:
-        raise RepositoryError(path, f"is missing, expected {entry.bytes:,} bytes", how_to_repair) from error
+        raise DamagedError(path, f"is missing, expected {entry.bytes:,} bytes", how_to_repair) from error
     except OSError as error:
         raise _unreadable(path, error) from error
     if found_bytes != entry.bytes:
-        raise RepositoryError(path, f"has {found_bytes:,} bytes, expected {entry.bytes:,}", how_to_repair)
+        raise DamagedError(path, f"has {found_bytes:,} bytes, expected {entry.bytes:,}", how_to_repair)
 
 
 def _verify_digest(path: Path, entry: FileEntry, how_to_repair: str) -> None:
@@ -163,7 +163,7 @@ def _verify_digest(path: Path, entry: FileEntry, how_to_repair: str) -> None:
     except OSError as error:
         raise _unreadable(path, error) from error
     if found != entry.sha256:
-        raise RepositoryError(path, f"was altered: its SHA-256 is {found}, expected {entry.sha256}", how_to_repair)
+        raise DamagedError(path, f"was altered: its SHA-256 is {found}, expected {entry.sha256}", how_to_repair)
 
 
 def _unreadable(path: Path, error: OSError) -> RepositoryError:

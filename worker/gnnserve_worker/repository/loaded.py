@@ -14,7 +14,7 @@ import numpy as np
 import safetensors.numpy
 from safetensors import SafetensorError
 
-from gnnserve_api.errors import RepositoryError
+from gnnserve_api.errors import DamagedError
 from gnnserve_api.repository import GraphManifest, NetworkManifest, RevisionManifest
 from gnnserve_worker.graph.store import Graph, Splits
 from gnnserve_worker.graph.table import FeatureTable
@@ -107,11 +107,11 @@ def _open_table(revision: RevisionFiles) -> FeatureTable:
     try:
         table = FeatureTable.open(path)
     except (OSError, ValueError, EOFError) as error:
-        raise RepositoryError(path, f"cannot be opened as a feature table: {error}", revision.remedy) from error
+        raise DamagedError(path, f"cannot be opened as a feature table: {error}", revision.remedy) from error
     rows, width = table.values.shape
     needed = max(revision.columns_by_variant.values())
     if rows != revision.graph.nodes or width < needed:
-        raise RepositoryError(
+        raise DamagedError(
             path,
             f"holds {rows} rows of {width} columns, expected {revision.graph.nodes} of at least {needed}",
             revision.remedy,
@@ -124,4 +124,4 @@ def _open_network(revision: RevisionFiles, name: str, columns: int, build: Netwo
     try:
         return build(revision.network, safetensors.numpy.load_file(path), columns)
     except (OSError, SafetensorError, ValueError) as error:
-        raise RepositoryError(path, f"does not hold the weights of {name}: {error}", revision.remedy) from error
+        raise DamagedError(path, f"does not hold the weights of {name}: {error}", revision.remedy) from error

@@ -3,6 +3,7 @@
     <root>/<namespace>/<service>/
       .lock                      held while a revision is generated
       graphs/<digest>/           graph.json, indptr.npy, indices.npy, labels.npy, train.npy, validation.npy, test.npy
+      damaged/<time>/            what was set aside to be generated again; nobody reads it
       revisions/<revision>/      revision.json, tables/features.npy, variants/<name>/weights.safetensors
 
 Names only; reading and writing are `files.py`. `graph.json` and `revision.json` are the commits of their folders.
@@ -13,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import re
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
 GRAPH_COMMIT = "graph.json"
@@ -66,6 +68,9 @@ class Layout:
     @property
     def revisions(self) -> Path:
         return self.folder / "revisions"
+
+    def damaged(self, when: datetime) -> Path:
+        return self.folder / "damaged" / when.strftime("%Y%m%dT%H%M%S.%fZ")
 
     def graph(self, digest: str) -> Path:
         return self.graphs / digest

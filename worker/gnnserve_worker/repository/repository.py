@@ -15,11 +15,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
 
-from gnnserve_api.errors import GnnserveError, RepositoryError
+from gnnserve_api.errors import DamagedError, GnnserveError, RepositoryError
 from gnnserve_api.repository import SCHEMA_VERSION, GraphManifest, RevisionManifest, sealed
 from gnnserve_worker.graph.store import GraphData
 from gnnserve_worker.models.build import build_network
@@ -78,12 +79,12 @@ class Repository:
         if not paths.is_name(revision) or not _is_committed(folder, paths.REVISION_COMMIT):
             known = ", ".join(published.name for published in self._published()) or "none"
             raise RepositoryError(
-                folder, f"no such revision, published are: {known}", "choose one of these, or run `gnnserve generate`"
+                folder, f"no such revision, published are: {known}", "choose one of these, or generate it"
             )
         manifest = checks.read_revision_manifest(folder)
         graph_folder = self._layout.graph(manifest.graph)
         if not _is_committed(graph_folder, paths.GRAPH_COMMIT):
-            raise RepositoryError(graph_folder, "the graph of this revision is missing", checks.remedy(folder))
+            raise DamagedError(graph_folder, "the graph of this revision is missing", checks.remedy(folder))
         graph = checks.read_graph_manifest(graph_folder)
         revision_files = RevisionFiles(
             graph_folder=graph_folder,
@@ -141,6 +142,21 @@ class Repository:
                 )
                 files.commit(folder / paths.GRAPH_COMMIT, to_json(manifest))
             return manifest
+
+    def set_aside(self, recipe: str, graph_digest: str) -> Path:
+        """Takes a revision and its graph out of the way, so that they can be generated anew. Returns where they are.
+
+        Nothing is deleted: a process that has them mapped goes on, and a person can look at what happened.
+        """
+        revision = self._layout.revision(paths.revision_id(recipe, graph_digest))
+        with self.locked():
+            kept = self._layout.damaged(datetime.now(UTC))
+            for folder in (revision, self._layout.graph(graph_digest)):
+                if folder.exists():
+                    files.make_folder(kept)
+                    with files.storing(folder):
+                        files.rename(folder, kept / folder.name)
+        return kept
 
     @contextmanager
     def stage(self, recipe: str, graph_digest: str) -> Iterator[StagedRevision]:
