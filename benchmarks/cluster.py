@@ -35,6 +35,7 @@ from gnnserve_cli.loadgen.requests import build_predictions
 from gnnserve_cli.loadgen.statistics import Plan, Record
 
 WANTED_REQUESTS = 10_000
+WANTED_CHANGES = 3
 CONNECTIONS = 8
 ANSWER_TIMEOUT_S = 10.0
 """A request that takes longer counts as hung."""
@@ -117,8 +118,8 @@ def measure_under_load(service: Service, what: str, change: Callable[[int], None
     service.patch({"worker": {"replicas": 2}, "objective": {"latencyMs": None}})
     service.wait_until_ready()
     rounds, requests, errors = 0, 0, Counter[str]()
-    wanted = 500 if quick else WANTED_REQUESTS
-    while rounds == 0 or requests < wanted:
+    least_changes, least_requests = (1, 500) if quick else (WANTED_CHANGES, WANTED_REQUESTS)
+    while rounds < least_changes or requests < least_requests:
         rounds += 1
         with Pressure(service) as pressure:
             change(rounds)
