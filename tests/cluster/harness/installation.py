@@ -89,7 +89,7 @@ def _image(reference: str, cluster: Cluster) -> dict[str, Any]:
 
 @contextmanager
 def installed_operator(cluster: Cluster) -> Iterator[Installation]:
-    _refuse_another_operator(cluster)
+    refuse_another_operator(cluster)
     exists = bool(
         cluster.kubectl("get", f"namespace/{SYSTEM_NAMESPACE}", "--ignore-not-found", "--output=name").strip()
     )
@@ -104,7 +104,7 @@ def installed_operator(cluster: Cluster) -> Iterator[Installation]:
         installation.remove()
 
 
-def _refuse_another_operator(cluster: Cluster) -> None:
+def refuse_another_operator(cluster: Cluster) -> None:
     found = cluster.get("deployments", "--all-namespaces", "--selector=app.kubernetes.io/component=operator")["items"]
     others = [
         f"{item['metadata']['namespace']}/{item['metadata']['name']}"
