@@ -9,20 +9,18 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import sysconfig
 import threading
 import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import Any
 
 import yaml
 from rich.console import Console
 from rich.table import Table
-from tests.cluster.harness.client import PACKAGES_CLAIM, Cluster, wait_for
+from tests.cluster.harness.client import Cluster, wait_for
 from tests.cluster.harness.images import WORKER_IMAGE
 from tests.cluster.harness.installation import Installation, example, installed_operator
 from tests.cluster.harness.services import SMALL_SPEC, Service
@@ -79,9 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 @contextmanager
 def scratch(cluster: Cluster) -> Iterator[Service]:
-    namespace = cluster.create_namespace(f"bench-{uuid.uuid4().hex[:4]}")
-    if cluster.node is not None:
-        namespace.bind_folder(PACKAGES_CLAIM, Path(sysconfig.get_path("purelib")))
+    namespace = cluster.create_workspace(f"bench-{uuid.uuid4().hex[:4]}")
     try:
         yield Service(namespace, "digits")
     finally:

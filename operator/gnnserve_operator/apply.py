@@ -8,22 +8,20 @@ just being deleted. Which objects should exist, and what a refusal means to the 
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import json
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from gnnserve_operator.cluster import Cluster
+from gnnserve_operator.desired.labels import APPLIED_ANNOTATION
+from gnnserve_operator.desired.metadata import digest_of
 from gnnserve_operator.diff import is_declared
 from gnnserve_operator.errors import RefusedError
 from gnnserve_operator.kinds import GNNSERVICE, Manifest, ServiceKey
 from gnnserve_operator.logs import about
 from gnnserve_operator.observed import Conflict, ObjectRef, Rejection, controller_of, observed_conflict, observed_ref
 
-APPLIED_ANNOTATION = "gnnserve.dev/applied"
-"""Digest of what was applied last: how a field that is no longer declared is noticed, whoever applied it."""
 _NOT_CONTENT = {"resourceVersion", "generation", "managedFields", "creationTimestamp"}
 
 logger = logging.getLogger(__name__)
@@ -146,10 +144,6 @@ def _sent(desired: Manifest, digest: str, live: Manifest | None) -> Manifest:
     if live is not None:
         metadata["uid"] = live["metadata"]["uid"]  # refused where somebody has put another object there since
     return {**desired, "metadata": metadata}
-
-
-def digest_of(manifest: Manifest) -> str:
-    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def digest_of_content(live: Manifest) -> str:

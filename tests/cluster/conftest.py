@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-import sysconfig
 import uuid
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
-from tests.cluster.harness.client import PACKAGES_CLAIM, Cluster, Namespace
+from tests.cluster.harness.client import Cluster, Namespace
 from tests.cluster.harness.diagnosis import diagnose
 from tests.cluster.harness.installation import Installation, installed_operator
 from tests.cluster.harness.session import running_cluster, why_not
@@ -49,10 +48,7 @@ def cluster() -> Iterator[Cluster]:
 def namespace(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[Namespace]:
     """A fresh one under restricted Pod Security; on our own node with the claim of Python packages."""
     words = re.sub(r"[^a-z0-9]+", "-", request.node.name.removeprefix("test_").lower()).strip("-")
-    made = cluster.create_namespace(f"{words[:40].strip('-')}-{uuid.uuid4().hex[:4]}")
-    if cluster.node is not None:
-        # Those of the environment that runs the tests: the same Python 3.11 as the image's, as far as they can tell.
-        made.bind_folder(PACKAGES_CLAIM, Path(sysconfig.get_path("purelib")))
+    made = cluster.create_workspace(f"{words[:40].strip('-')}-{uuid.uuid4().hex[:4]}")
     yield made
     made.delete()
 

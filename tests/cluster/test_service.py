@@ -6,13 +6,11 @@ One service for most of it, as a user would have one; the tests run in the order
 from __future__ import annotations
 
 import json
-import sysconfig
 import uuid
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-from tests.cluster.harness.client import PACKAGES_CLAIM, Cluster, Namespace, wait_for
+from tests.cluster.harness.client import Cluster, Namespace, wait_for
 from tests.cluster.harness.images import WORKER_IMAGE
 from tests.cluster.harness.installation import RELEASE, Installation
 from tests.cluster.harness.load import Load
@@ -29,9 +27,7 @@ print(urllib.request.urlopen(request, timeout=10).read().decode())
 
 @pytest.fixture(scope="module")
 def service(cluster: Cluster, operator: Installation) -> Iterator[Service]:
-    namespace = cluster.create_namespace(f"life-{uuid.uuid4().hex[:4]}")
-    if cluster.node is not None:
-        namespace.bind_folder(PACKAGES_CLAIM, Path(sysconfig.get_path("purelib")))
+    namespace = cluster.create_workspace(f"life-{uuid.uuid4().hex[:4]}")
     yield Service(namespace, "digits")
     namespace.delete()
 

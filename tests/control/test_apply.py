@@ -14,17 +14,17 @@ from tests.support.fake_cluster import FakeCluster, Fault, Refusal
 from tests.support.operator import KEY, UID, child, live, owner
 
 from gnnserve_operator.apply import (
-    APPLIED_ANNOTATION,
     Applied,
     Applier,
     Place,
     Survey,
     classify_place,
-    digest_of,
     digest_of_content,
     is_needed,
 )
 from gnnserve_operator.cluster import Cluster
+from gnnserve_operator.desired.labels import APPLIED_ANNOTATION
+from gnnserve_operator.desired.metadata import digest_of
 from gnnserve_operator.errors import ConflictError, RetryLaterError
 from gnnserve_operator.login import load_connection
 from gnnserve_operator.metrics import Metrics

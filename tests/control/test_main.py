@@ -22,7 +22,7 @@ from tests.support.running_operator import RunningOperator, condition_of, runnin
 
 from gnnserve_api.routing import ROUTING_KEY, decode_routing
 from gnnserve_operator import health, main
-from gnnserve_operator.apply import APPLIED_ANNOTATION
+from gnnserve_operator.desired.labels import APPLIED_ANNOTATION
 from gnnserve_operator.kinds import GNNSERVICE
 
 FIRST_CHILDREN = [

@@ -24,6 +24,9 @@ CLAIM_ANNOTATION = "gnnserve.dev/claim"
 """On the routing ConfigMap: uid of the claim that the revision lies in, so that an empty successor is noticed."""
 TEMPLATE_ANNOTATION = "gnnserve.dev/template"
 """On the Deployment: SHA-256 of the pod template that was applied, so that a rollout which has not begun is noticed."""
+APPLIED_ANNOTATION = "gnnserve.dev/applied"
+"""On every child: digest of what was applied last, so that a field which is no longer declared is noticed, whoever
+applied it."""
 
 # Set by Kubernetes.
 JOB_NAME = "batch.kubernetes.io/job-name"
