@@ -5,9 +5,11 @@ UV := $(CACHE)/uv/bin/uv
 PYTHON ?= python3
 BIN := .venv/bin
 QUICK ?=
+FULL ?=
+MINUTES ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check format generate bench-generation bench-serving bench-cluster test-image cluster-binaries clean
+.PHONY: help run test check format generate bench-generation bench-serving bench-startup bench-cluster bench-peers bench-roofline bench-scaling bench-soak wrk test-image cluster-binaries clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -58,8 +60,29 @@ bench-generation: .venv/installed ## accuracies by graph, ranking and factor; ge
 bench-serving: .venv/installed ## latency and throughput of /v1/predict
 	$(BIN)/python -m benchmarks.serving $(if $(QUICK),--quick)
 
+bench-startup: .venv/installed ## a worker's start to its first answer over a graph of 1 GB, and its memory
+	$(BIN)/python -m benchmarks.startup $(if $(QUICK),--quick)
+
 bench-cluster: .venv/installed ## on a real cluster: apply to first answer, objective to worker, live switches under load
 	$(BIN)/python -m benchmarks.cluster $(if $(QUICK),--quick)
+
+bench-peers: .venv/installed wrk ## against PyG, Triton and GraphBolt on the same work; FULL=1: four more servers
+	$(BIN)/python -m benchmarks.peers $(if $(QUICK),--quick) $(if $(FULL),--full)
+
+bench-roofline: .venv/installed ## the engine against bytes/bandwidth + operations/peak, both measured
+	$(BIN)/python -m benchmarks.roofline $(if $(QUICK),--quick)
+
+bench-scaling: .venv/installed ## cost against graph size, degree skew, batch size, number of variants
+	$(BIN)/python -m benchmarks.scaling $(if $(QUICK),--quick)
+
+bench-soak: .venv/installed ## twenty minutes (MINUTES=) at 70 % of capacity: memory, errors, drift of the p99
+	$(BIN)/python -m benchmarks.soak $(if $(QUICK),--quick) $(if $(MINUTES),--minutes $(MINUTES))
+
+wrk:
+	@command -v wrk >/dev/null || { \
+	  [ "$$(id -u)" = 0 ] || { echo "wrk is not installed: apt-get install wrk"; exit 1; }; \
+	  apt-get install --yes --quiet wrk || { apt-get update --quiet && apt-get install --yes --quiet wrk; }; \
+	}
 
 test-image: .venv/installed ## build the full worker image (5 GB), load it, run the digits example from it
 	$(BIN)/pytest tests/cluster/full_image.py

@@ -38,10 +38,12 @@ from gnnserve_api.gnnservice import (
 )
 from gnnserve_api.variants import columns_of
 from gnnserve_worker.generation.features import keep_columns, normalize
-from gnnserve_worker.generation.networks import build_module
+from gnnserve_worker.generation.networks import build_module, to_tensors
 from gnnserve_worker.generation.ranking.rank import rank
 from gnnserve_worker.generation.scores import evaluate
-from gnnserve_worker.generation.train import Trained, TrainingSet, predict, train, training_set, visible_nodes
+from gnnserve_worker.generation.tensors import first_layer as first_layer_of
+from gnnserve_worker.generation.train import Trained, predict, train
+from gnnserve_worker.generation.training_set import TrainingSet, training_set, visible_nodes
 from gnnserve_worker.graph.sources.load import load_source
 from gnnserve_worker.graph.store import Features, Graph, GraphData
 from gnnserve_worker.sampling.subgraph import SubgraphSampler
@@ -174,7 +176,8 @@ def measure_rankings(prepared: Prepared, masters: dict[int, Trained], factors: S
     for method in RankingMethod:
         found: dict[int, list[float]] = {factor: [] for factor in factors}
         for seed, master in masters.items():
-            ranking = rank(Pruning(method=method), master.module, prepared.features, prepared.data, seed)
+            first_layer = first_layer_of(to_tensors(master.module))
+            ranking = rank(Pruning(method=method), first_layer, prepared.features, prepared.data, seed)
             for factor in factors:
                 kept = ranking.columns[: columns_of(prepared.features.shape[1], factor)]
                 features = keep_columns(prepared.features, kept)

@@ -3,7 +3,8 @@
     GnnserveError
     ├── InputError         the user must fix it: a manifest, a graph file, a request
     ├── RepositoryError    files of a repository cannot be read, or are of a newer schema
-    │   └── DamagedError   they are missing or altered: generating again brings them back
+    │   ├── DamagedError   they are missing or altered: generating again brings them back
+    │   └── OutdatedError  they are of an older schema: generating again makes new ones beside them
     └── ResourceError      the machine lacks something: disk space, a free port, a network
 
 Each names the object, what was found, what was expected and the next step. Command line and HTTP turn them
@@ -34,6 +35,10 @@ class RepositoryError(GnnserveError):
 
 
 class DamagedError(RepositoryError):
+    pass
+
+
+class OutdatedError(RepositoryError):
     pass
 
 

@@ -15,7 +15,7 @@ MAX_TERMINATION_MESSAGE_BYTES = 4096
 class VariantSummary(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
     name: str
     columns: int
-    """Feature columns that it reads."""
+    """Columns of its table that it reads."""
     accuracy_permille: float
     """Validation accuracy, rounded to a tenth."""
     latency_ms: float

@@ -17,7 +17,9 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from gnnserve_api import batching as _batching
 from gnnserve_api import objective as _objective
 from gnnserve_api.pod_settings import ApiModel, Gpu, PodSettings, cel, text
+from gnnserve_api.repository import SCHEMA_VERSION
 from gnnserve_api.routing import RoutingTable
+from gnnserve_api.variants import Storage
 
 GROUP = "gnnserve.dev"
 VERSION = "v1alpha1"
@@ -76,7 +78,8 @@ class GraphSource(ApiModel):
 
 class Normalization(StrEnum):
     AUTO = "Auto"
-    """Standardize dense features, RowNormalize sparse ones."""
+    """Standardize dense features, RowNormalize sparse ones; Disabled with a model.checkpoint, whose weights expect the
+    features that they were trained on."""
     STANDARDIZE = "Standardize"
     """Zero mean and unit deviation per column, from the nodes that training may see. Dense features only."""
     ROW_NORMALIZE = "RowNormalize"
@@ -134,6 +137,23 @@ class Training(ApiModel):
     """Seed of initial weights, batches, sampling and Random ranking."""
 
 
+class Checkpoint(ApiModel):
+    """Weights that are served as they are; nothing is trained."""
+
+    uri: Annotated[
+        str,
+        text(
+            r"^file:///[^?#]+[.]safetensors$",
+            "file:/// and the absolute path of a .safetensors file, as in file:///data/model.safetensors",
+            2048,
+        ),
+    ]
+    """State dict of a torch_geometric.nn.GraphSAGE or GIN, percent-encoded. Its content is part of the revision's
+    identity: another file at the same place generates anew."""
+    sha256: Annotated[str, text(r"^[0-9a-f]{64}$", "64 hexadecimal digits in lower case", 64)] | None = None
+    """Expected SHA-256 of the file. When set, another file is refused."""
+
+
 Fanout = Annotated[int, Field(ge=FULL_NEIGHBOURHOOD, le=1024)]
 
 
@@ -161,7 +181,9 @@ class Model(ApiModel):
     fanouts: Annotated[tuple[Fanout, ...], Field(min_length=1, max_length=4)] = (25, 10)
     """Neighbours sampled per layer, the seed's draw first; one entry per layer. All -1: every neighbour."""
     training: Training = Training()
-    """How the model is trained."""
+    """How the model is trained. With a checkpoint only scope and seed count."""
+    checkpoint: Checkpoint | None = None
+    """Weights to serve instead of training."""
 
     @model_validator(mode="after")
     def _fanouts_agree(self) -> Model:
@@ -221,9 +243,49 @@ class Pruning(ApiModel):
         return self
 
 
+class Projection(StrEnum):
+    AUTO = "Auto"
+    """Variants whose first linear layer is applied ahead of time, for every node. Exact but for rounding; kept only
+    where no other variant is as accurate and as fast."""
+    DISABLED = "Disabled"
+    """Only the factors that are listed."""
+
+
+MAX_LISTED_VARIANTS = 32
+"""So that all of them fit into a Job's termination message, and a profile takes minutes."""
+
+
 class Variants(ApiModel):
+    model_config = ConfigDict(
+        json_schema_extra=cel(
+            (
+                f"size(self.pruning.factors) * size(self.storage) <= {MAX_LISTED_VARIANTS}",
+                f"factors times storages must be at most {MAX_LISTED_VARIANTS} variants",
+            )
+        )
+    )
+
     pruning: Pruning = Pruning()
     """Variants that read fewer feature columns."""
+    storage: Annotated[
+        tuple[Storage, ...],
+        Field(min_length=1, max_length=4, json_schema_extra={"x-kubernetes-list-type": "set"}),
+    ] = (Storage.FLOAT32,)
+    """How tables of features are stored. Every factor is served from each: x4 from float32, x4-int8 from int8."""
+    projection: Projection = Projection.AUTO
+    """Whether projected variants are added."""
+
+    @model_validator(mode="after")
+    def _storages_differ(self) -> Variants:
+        if len(set(self.storage)) != len(self.storage):
+            raise ValueError(f"storage {[str(storage) for storage in self.storage]} must not repeat")
+        listed = len(self.pruning.factors) * len(self.storage)
+        if listed > MAX_LISTED_VARIANTS:
+            raise ValueError(
+                f"{len(self.pruning.factors)} factors times {len(self.storage)} storages are {listed} variants; they "
+                f"must be at most {MAX_LISTED_VARIANTS}"
+            )
+        return self
 
 
 class ObjectiveSpec(ApiModel):
@@ -355,7 +417,7 @@ class GNNServiceSpec(ApiModel):
     graph: Graph
     """The graph that is served."""
     model: Model = Model()
-    """The model that is trained on it."""
+    """The model that is trained on it, or given."""
     variants: Variants = Variants()
     """The variants that are generated from the model."""
     objective: ObjectiveSpec = ObjectiveSpec()
@@ -378,9 +440,11 @@ class GNNServiceSpec(ApiModel):
     def recipe(self) -> str:
         """Digest of what generation depends on: equal recipes need no new training.
 
-        Values equal to their default are left out, so that a release which adds a field retrains nobody's model.
+        Values equal to their default are left out, so that a release which adds a field retrains nobody's model. A
+        release that stores revisions differently generates them anew, in a cluster too: it does not read older ones.
         """
         parts = self._canonical().model_dump(mode="json", exclude_defaults=True, include=_RECIPE_PARTS)
+        parts["schemaVersion"] = SCHEMA_VERSION
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
     def routing(self, revision: str) -> RoutingTable:
@@ -393,13 +457,22 @@ class GNNServiceSpec(ApiModel):
         )
 
     def _canonical(self) -> GNNServiceSpec:
-        """What generates the same gets the same spec: the order of factors and another method's settings do nothing."""
-        pruning = self.variants.pruning
+        """What generates the same gets the same spec: order of factors and storages, another method's settings, and
+        how to train what is given do nothing."""
+        pruning, training = self.variants.pruning, self.model.training
         changes: dict[str, Any] = {"factors": tuple(sorted(pruning.factors))}
         if pruning.method != RankingMethod.LASSO:
             changes["lasso"] = LassoSettings()
-        variants = self.variants.model_copy(update={"pruning": pruning.model_copy(update=changes)})
-        return self.model_copy(update={"variants": variants})
+        variants = self.variants.model_copy(
+            update={
+                "pruning": pruning.model_copy(update=changes),
+                "storage": tuple(storage for storage in Storage if storage in self.variants.storage),
+            }
+        )
+        model = self.model
+        if model.checkpoint is not None:
+            model = model.model_copy(update={"training": Training(scope=training.scope, seed=training.seed)})
+        return self.model_copy(update={"variants": variants, "model": model})
 
 
 class Metadata(BaseModel):

@@ -292,8 +292,11 @@ def _remedy(detail: ErrorDetails, found: object) -> str:
         kind = "number_in_quotes"
     if kind == "string_type" and isinstance(found, list | dict):
         kind = "string_from_collection"
+    if kind == "tuple_type" and location[-1] == "storage":
+        kind = "storages"
     if kind == "string_pattern_mismatch":
         kind = "name" if location[0] == "metadata" else str(location[-1])
+        kind = "checkpoint" if kind == "uri" and "checkpoint" in location else kind
     return _REMEDIES.get(kind, "correct it")
 
 
@@ -302,8 +305,11 @@ _REMEDIES = {
     "string_type": "put it in quotes",
     "string_from_collection": "write a single value",
     "tuple_type": "write it as [1, 2, 4]",
+    "storages": "write it as [float32, int8]",
     "model_type": "write its fields, indented, on the lines below",
     "uri": "write file:// and an absolute path, as in file:///data/graph.npz",
+    "checkpoint": "write file:// and an absolute path, as in file:///data/model.safetensors; "
+    "safetensors.torch.save_file(model.state_dict(), PATH) makes the file",
     "claimName": "give the name of an object in the service's namespace",
     "storageClassName": "give the name of a StorageClass",
     "mountPath": "write an absolute path without ':', as in /data",

@@ -20,7 +20,6 @@ SERVE_COMMAND = ("python", "-m", "gnnserve_worker.pods.serve")
 REPOSITORY_PATH = "/repository"
 ROUTING_PATH = "/etc/gnnserve/routing"
 """Folder of the mounted ConfigMap, for a start while the API server is away."""
-CACHE_PATH = "/cache"
 TEMPORARY_PATH = "/tmp"  # noqa: S108 - an emptyDir of the pod
 TERMINATION_MESSAGE_PATH = "/dev/termination-log"
 

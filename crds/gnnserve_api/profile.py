@@ -11,7 +11,10 @@ from typing import Literal
 
 import msgspec
 
+from gnnserve_api.variants import Storage
+
 Metric = Literal["accuracy", "f1Micro"]
+Compute = Literal["float32", "bfloat16"]
 
 
 class LatencyProfile(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
@@ -28,7 +31,7 @@ class LatencyProfile(msgspec.Struct, frozen=True, rename="camel", forbid_unknown
     gather_ms: float
     compute_ms: float
     gathered_bytes: int
-    """Feature bytes read per batch, mean over the runs: rows times kept columns times width."""
+    """Of the table, read per batch, mean over the runs: rows times columns times bytes per number."""
 
 
 class VariantProfile(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
@@ -36,7 +39,15 @@ class VariantProfile(msgspec.Struct, frozen=True, rename="camel", forbid_unknown
 
     name: str
     factor: int
+    """1 for projected variants: they lose nothing but rounding."""
+    table: str
+    """Key of the revision's `tables`."""
     columns: int
+    """Leading columns of the table that are read per row."""
+    storage: Storage
+    projected: bool
+    compute: Compute
+    """What the matrix products run in where the processor has it; float32 elsewhere."""
     validation_accuracy: float
     test_accuracy: float | None
     """None where the graph has no test split."""
@@ -45,7 +56,7 @@ class VariantProfile(msgspec.Struct, frozen=True, rename="camel", forbid_unknown
     size_bytes: int
     """The serialised weights."""
     memory_bytes: int
-    """Weights and the columns of the feature table that this variant reads."""
+    """Weights and the columns of its table that this variant reads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +79,7 @@ class LatencyCurve:
 
 
 class Profile(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
-    """All variants of a revision, ascending in factor."""
+    """All variants of a revision: the listed ones ascending in factor, then those that are projected."""
 
     metric: Metric
     machine: str

@@ -32,9 +32,9 @@ class PredictRequest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown
         Objective | None, Meta(description="Replaces the service's objective as a whole; absent or empty: that holds.")
     ] = None
     strict: Annotated[
-        bool,
+        bool | UnsetType,
         Meta(description="Refuse with 422, instead of answering by the nearest variant, what no variant can meet."),
-    ] = False
+    ] = UNSET
     outputs: Annotated[tuple[Output, ...], Meta(description="What to return.", extra_json_schema={"minItems": 1})] = (
         msgspec.field(name="return", default=("labels",))
     )

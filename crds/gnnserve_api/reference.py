@@ -101,6 +101,7 @@ def _section(path: str, node: Mapping[str, Any]) -> str:
     for name, child in properties.items():
         field = f"{path}.{name}"
         meaning, *members = child.get("description", "").split("\n")
+        members = members or child.get("items", {}).get("description", "").split("\n")[1:]
         lines.append(_row(field, _type(field, child), _default(child, name in required), _allowed(child), meaning))
         if members:
             values += ["", f"Values of `{field}`:", "", *(line for member in members for line in _member(member))]

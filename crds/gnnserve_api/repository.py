@@ -1,19 +1,21 @@
 """The files of a repository: `graph.json` and `revision.json`.
 
 Both name every file beside them with its size and SHA-256, and both are written last: a folder without one is
-unfinished work. Each carries a checksum of itself. A reader refuses a newer `schemaVersion` than it knows.
+unfinished work. Each carries a checksum of itself. A reader refuses a newer `schemaVersion` than it knows. Version 2
+gave revisions several tables; graphs are as in version 1.
 """
 
 from __future__ import annotations
 
 import hashlib
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import msgspec
 
 from gnnserve_api.profile import Profile
+from gnnserve_api.variants import Storage
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 
 class FileEntry(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
@@ -40,6 +42,30 @@ class GraphManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_
     files: dict[str, FileEntry]
     checksum: str = ""
     """`checksum_of` the rest."""
+
+
+class RowsManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    """One matrix with a row per node, as `graph/table.py` stores it."""
+
+    values: str
+    """Path inside the revision: .npy [nodes, columns and padding], float32, the bits of float16 as int16, those of
+    bfloat16 as uint16, or int8."""
+    scales: str | None
+    """Path of float32 [nodes], for int8: a row's numbers are its integers times its scale."""
+
+
+class TableManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    """What variants gather from."""
+
+    kind: Literal["features", "projected"]
+    """The rank-ordered features, of which a variant reads a prefix; or X·W of the first layer."""
+    storage: Storage
+    columns: int
+    """Without the padding."""
+    rows: RowsManifest
+    """What is read of neighbours, and of the node itself where `own` is absent."""
+    own: RowsManifest | None = None
+    """What is read of the node itself: X·W_own of a projected GraphSAGE."""
 
 
 class NetworkManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
@@ -69,15 +95,17 @@ class RevisionManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unkno
     """Digest of the part of the spec that generation depends on."""
     graph: str
     """Digest of the graph: `graphs/<digest>`."""
+    checkpoint: str | None
+    """SHA-256 of the file that the weights came from; None: they were trained."""
     created_at: str
     """UTC, RFC 3339."""
     generator: str
-    """`gnnserve <version>` and the versions of torch and torch_geometric."""
+    """`gnnserve <version>`, and the versions of torch and torch_geometric where they trained."""
     scope: str
     network: NetworkManifest
     ranking: RankingManifest
-    table: str
-    """Path of the rank-ordered feature table inside the revision."""
+    tables: dict[str, TableManifest]
+    """By name: `features-float32`, `projected-int8`."""
     profile: Profile
     files: dict[str, FileEntry]
     checksum: str = ""

@@ -55,7 +55,7 @@ class VariantStatus(ApiModel):
     name: Annotated[str, Field(max_length=63)]
     """Name of the variant."""
     columns: Annotated[int, Field(ge=0)]
-    """Feature columns that it reads."""
+    """Columns of its table that it reads."""
     accuracy: Annotated[str, Field(max_length=16)]
     """Validation accuracy, as a fraction of 1."""
     latency_ms: Annotated[str, Field(max_length=16)]

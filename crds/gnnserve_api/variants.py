@@ -1,4 +1,4 @@
-"""Names and widths of pruned variants: the arithmetic that a manifest's factors stand for.
+"""Names and widths of variants: what a manifest's factors and storages stand for.
 
 Generation, profile and error messages must agree on it. Whether a factor fits a graph can only be said by who
 knows the graph, so that check is here and not among the manifest's own.
@@ -7,12 +7,34 @@ knows the graph, so that check is here and not among the manifest's own.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import StrEnum
 
 from gnnserve_api.errors import InputError
 
 
-def variant_name(factor: int) -> str:
-    return f"x{factor}"
+class Storage(StrEnum):
+    """How a table keeps its numbers. Sums are always made in float32."""
+
+    FLOAT32 = "float32"
+    """4 bytes: as the model was trained."""
+    FLOAT16 = "float16"
+    """2 bytes, 11 bits of precision; numbers beyond 65,504 do not fit."""
+    BFLOAT16 = "bfloat16"
+    """2 bytes, 8 bits of precision, the range of float32."""
+    INT8 = "int8"
+    """1 byte, 255 steps between the largest numbers of a row and their negatives, and a float32 per row."""
+
+
+def variant_name(factor: int, storage: Storage = Storage.FLOAT32) -> str:
+    return _with_storage(f"x{factor}", storage)
+
+
+def projected_name(storage: Storage) -> str:
+    return _with_storage("projected", storage)
+
+
+def _with_storage(name: str, storage: Storage) -> str:
+    return name if storage is Storage.FLOAT32 else f"{name}-{storage}"
 
 
 def columns_of(features: int, factor: int) -> int:

@@ -18,8 +18,8 @@ from rich.table import Table
 from gnnserve_api.profile import LatencyProfile, Profile, VariantProfile
 
 _METRICS = {"accuracy": "accuracy", "f1Micro": "micro-averaged F1"}
-_OWN_HEADERS = ("Variant", "Columns", "Validation", "Test", "Size", "Memory")
-_TIMING_HEADERS = ("Seeds", "p50 ms", "p99 ms", "Sample", "Gather", "Compute", "Bytes/request")
+_OWN_HEADERS = ("Variant", "Storage", "Columns", "Validation", "Test", "Size", "Memory")
+_TIMING_HEADERS = ("Seeds", "p50 ms", "p99 ms", "Sample", "Gather", "Compute", "Bytes")
 
 
 _UNLIMITED = 10_000
@@ -97,6 +97,7 @@ def profile_tables(profile: Profile, console: Console) -> list[RenderableType]:
     """One table where it fits, else two: what variants give, and what they cost."""
     caption = (
         f"\nValidation and test: {_METRICS[profile.metric]}. Sample, gather and compute: medians in ms."
+        "\nBytes: of the table, read per batch."
         f"\nMeasured on {profile.machine}."
     )
     whole = _table(*_OWN_HEADERS, *_TIMING_HEADERS)
@@ -126,7 +127,7 @@ def _table(first: str, *numbers: str) -> Table:
 def _own_figures(variant: VariantProfile) -> list[str]:
     test = "-" if variant.test_accuracy is None else f"{variant.test_accuracy:.4f}"
     return [
-        variant.name, f"{variant.columns}", f"{variant.validation_accuracy:.4f}", test,
+        variant.name, variant.storage, f"{variant.columns:,}", f"{variant.validation_accuracy:.4f}", test,
         format_bytes(variant.size_bytes), format_bytes(variant.memory_bytes),
     ]  # fmt: skip
 

@@ -136,6 +136,34 @@ def case(name: str, text: str, *expected: str):
             "spec.variants.pruning.factors: found 3, expected a list; write it as [1, 2, 4]",
         ),
         case(
+            "a word in place of a list",
+            spec("variants: {storage: int8}"),
+            'spec.variants.storage: found "int8", expected a list; write it as [float32, int8]',
+        ),
+        case(
+            "a storage that is not known",
+            spec("variants: {storage: [float32, Float16]}"),
+            "spec.variants.storage[1]: found \"Float16\", expected 'float32', 'float16', 'bfloat16' or 'int8'; "
+            "did you mean float16?",
+        ),
+        case(
+            "a storage that is given twice",
+            spec("variants: {storage: [int8, int8]}"),
+            'spec.variants: storage [\'int8\', \'int8\'] must not repeat (value {"storage": ["int8", "int8"]})',
+        ),
+        case(
+            "projection as YAML would have it",
+            spec("variants: {projection: on}"),
+            "spec.variants.projection: found true, expected 'Auto' or 'Disabled'; choose one of these",
+        ),
+        case(
+            "weights in a pickle",
+            spec("model: {checkpoint: {uri: file:///data/model.pt}}"),
+            'spec.model.checkpoint.uri: found "file:///data/model.pt", expected a string that matches '
+            "^file:///[^?#]+[.]safetensors$; write file:// and an absolute path, as in file:///data/model.safetensors; "
+            "safetensors.torch.save_file(model.state_dict(), PATH) makes the file",
+        ),
+        case(
             "a list without entries",
             spec("variants: {pruning: {factors: []}}"),
             "spec.variants.pruning.factors: found [], expected a list of at least 1 entries; correct it",

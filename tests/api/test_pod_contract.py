@@ -11,15 +11,18 @@ from gnnserve_api.generation import (
     decode_result,
     encode_result,
 )
-from gnnserve_api.gnnservice import GNNServiceSpec
+from gnnserve_api.gnnservice import MAX_LISTED_VARIANTS, GNNServiceSpec
 from gnnserve_api.objective import Objective
 from gnnserve_api.routing import RoutingTable, decode_routing, encode_routing
+from gnnserve_api.variants import Storage, projected_name
 
 MINIMAL = {"graph": {"source": {"builtin": "Digits"}}}
 
 
 def test_the_most_variants_fit_a_termination_message() -> None:
-    variants = tuple(VariantSummary(f"x{65_536 - i}", 10_000_000, 999.9, 3_599_999.999) for i in range(16))
+    listed = [f"x{65_536 - i}-bfloat16" for i in range(MAX_LISTED_VARIANTS)]
+    names = [*listed, *(projected_name(storage) for storage in Storage)]
+    variants = tuple(VariantSummary(name, 10_000_000, 999.9, 3_599_999.999) for name in names)
     result = GenerationResult("a" * 12, "b" * 16, "c" * 64, variants)
     assert len(encode_result(result).encode()) <= MAX_TERMINATION_MESSAGE_BYTES
     assert decode_result(encode_result(result)) == result

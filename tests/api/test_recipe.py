@@ -31,6 +31,7 @@ def recipe(rest: str = "") -> str:
         pytest.param("model: {training: {weightDecay: 5e-4}}", id="a default written otherwise"),
         pytest.param("variants: {pruning: {lasso: {epochs: 3}}}", id="settings of a method that is not used"),
         pytest.param("variants: {pruning: {factors: [8, 1, 4, 2]}}", id="another order of the factors"),
+        pytest.param("variants: {storage: [float32], projection: Auto}", id="the default tables written out"),
     ],
 )
 def test_what_generation_does_not_depend_on_keeps_the_recipe(rest: str) -> None:
@@ -47,6 +48,10 @@ def test_what_generation_does_not_depend_on_keeps_the_recipe(rest: str) -> None:
         pytest.param("variants: {pruning: {factors: [1, 2]}}", id="other factors"),
         pytest.param("variants: {pruning: {method: Random}}", id="another ranking"),
         pytest.param("variants: {pruning: {method: Lasso}}", id="an informed ranking of another kind"),
+        pytest.param("variants: {storage: [int8]}", id="another storage"),
+        pytest.param("variants: {storage: [float32, int8]}", id="one storage more"),
+        pytest.param("variants: {projection: Disabled}", id="no projection"),
+        pytest.param("model: {checkpoint: {uri: 'file:///a.safetensors'}}", id="given weights"),
     ],
 )
 def test_what_generation_depends_on_changes_the_recipe(rest: str) -> None:
@@ -66,10 +71,35 @@ def test_the_graph_and_its_scaling_change_the_recipe() -> None:
 
 def test_the_recipe_is_the_same_in_every_process() -> None:
     """Pinned: another value would retrain every published model."""
-    assert recipe() == "2c0cee403102cad0"
+    assert recipe() == "aef58aef879de200"
 
 
 def test_settings_of_the_method_that_is_used_change_the_recipe() -> None:
     assert recipe("variants: {pruning: {method: Lasso, lasso: {epochs: 3}}}") != recipe(
         "variants: {pruning: {method: Lasso}}"
     )
+
+
+CHECKPOINT = "model: {checkpoint: {uri: 'file:///a.safetensors'}%s}"
+
+
+@pytest.mark.parametrize(
+    ("rest", "same"),
+    [
+        pytest.param(", training: {epochs: 3, batchSize: 7, dropout: 0.1}", True, id="how it would be trained"),
+        pytest.param(", training: {scope: Transductive}", False, id="the scope, over which layers are refitted"),
+        pytest.param(", training: {seed: 1}", False, id="the seed of Random ranking"),
+        pytest.param(", hidden: 64", False, id="the width"),
+    ],
+)
+def test_of_given_weights_the_recipe_has_only_what_matters(rest: str, same: bool) -> None:
+    assert (recipe(CHECKPOINT % rest) == recipe(CHECKPOINT % "")) == same
+
+
+def test_pinning_the_given_weights_changes_the_recipe() -> None:
+    pinned = CHECKPOINT.replace("a.safetensors'", f"a.safetensors', sha256: {'0' * 64}")
+    assert recipe(pinned % "") != recipe(CHECKPOINT % "")
+
+
+def test_the_order_of_storages_does_nothing() -> None:
+    assert recipe("variants: {storage: [int8, float32]}") == recipe("variants: {storage: [float32, int8]}")

@@ -10,6 +10,7 @@ from tests.support.structural import rules, validator, violations, with_defaults
 
 from gnnserve_api import schema
 from gnnserve_api.gnnservice import GNNServiceSpec
+from gnnserve_api.variants import Storage
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 ROOT = schema.crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
@@ -22,6 +23,10 @@ BREAKS_RULE = {
     "fanouts would sample over 1,000,000 nodes for one seed: use smaller ones, or -1 for all neighbours": {
         **MINIMAL,
         "model": {"fanouts": [1000, 1000]},
+    },
+    "factors times storages must be at most 32 variants": {
+        **MINIMAL,
+        "variants": {"pruning": {"factors": [1, 2, 3, 4, 5, 6, 7, 8, 9]}, "storage": [*Storage]},
     },
     "maxQueuedSeeds must be at least maxSeeds": {
         **MINIMAL,
@@ -91,6 +96,9 @@ def test_examples_fit_the_schema(path: Path) -> None:
         pytest.param({**MINIMAL, "model": {"training": {"learningRate": 0}}}, id="an exclusive bound"),
         pytest.param({**MINIMAL, "variants": {"pruning": {"factors": []}}}, id="an empty list"),
         pytest.param({**MINIMAL, "variants": {"pruning": {"method": "lasso"}}}, id="no member of an enum"),
+        pytest.param({**MINIMAL, "variants": {"storage": []}}, id="no storage"),
+        pytest.param({**MINIMAL, "variants": {"storage": ["float64"]}}, id="an unknown storage"),
+        pytest.param({**MINIMAL, "variants": {"projection": True}}, id="projection as a boolean"),
         pytest.param({"graph": {"source": {"npz": {"uri": f"file:///{'a' * 2048}"}}}}, id="a text that is too long"),
     ],
 )

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from gnnserve_api.errors import InputError
-from gnnserve_api.variants import check_factors, columns_of, variant_name
+from gnnserve_api.variants import Storage, check_factors, columns_of, projected_name, variant_name
 
 
 @pytest.mark.parametrize(
@@ -21,6 +21,12 @@ def test_a_variant_keeps_the_floor_of_features_by_factor(features: int, factor: 
 
 def test_variants_are_named_by_their_factor() -> None:
     assert [variant_name(factor) for factor in (1, 16)] == ["x1", "x16"]
+
+
+def test_another_storage_than_float32_is_part_of_the_name() -> None:
+    assert [variant_name(4, storage) for storage in Storage] == ["x4", "x4-float16", "x4-bfloat16", "x4-int8"]
+    assert projected_name(Storage.FLOAT32) == "projected"
+    assert projected_name(Storage.INT8) == "projected-int8"
 
 
 def test_factors_up_to_the_number_of_features_pass() -> None:

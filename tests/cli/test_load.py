@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 import threading
 from collections.abc import Iterator
 
@@ -10,6 +11,7 @@ import pytest
 from tests.support.fake_server import NODES, Asked, FakeServer, Told, answer_like_gnnserve, fake_server, refusal
 from typer.testing import CliRunner
 
+from gnnserve_api.objective import Objective
 from gnnserve_cli.client import parse_url
 from gnnserve_cli.loadgen.generator import generate_load
 from gnnserve_cli.loadgen.requests import build_predictions
@@ -234,3 +236,33 @@ def test_an_open_loop_of_no_use_is_refused(rate: str, duration: str, problem: st
     assert result.exit_code == 2
     assert result.stderr.startswith("error: --rate: ")
     assert problem in result.stderr
+
+
+def test_binary_requests_carry_ids_as_bytes_and_the_objective_in_the_head() -> None:
+    objective = Objective(latency_ms=5, accuracy_tolerance_permille=1.5)
+    requests = build_predictions(parse_url("http://localhost:1"), NODES, 3, objective, seed=0, binary=True)
+    head, _, body = requests[0].partition(b"\r\n\r\n")
+    assert head.decode().split("\r\n") == [
+        "POST /v1/predict HTTP/1.1",
+        "Host: localhost:1",
+        "Content-Type: application/octet-stream",
+        "gnnserve-latency-ms: 5",
+        "gnnserve-accuracy-tolerance-permille: 1.5",
+        "Content-Length: 24",
+    ]
+    ids = struct.unpack("<3q", body)
+    asked_in_json = build_predictions(parse_url("http://localhost:1"), NODES, 3, None, seed=0)[0]
+    assert list(ids) == json.loads(asked_in_json.partition(b"\r\n\r\n")[2])["nodes"]
+
+
+def test_binary_answers_are_counted_by_what_their_heads_say() -> None:
+    def tell(asked: Asked) -> Told:
+        if asked.method == "GET":
+            return answer_like_gnnserve(asked)
+        return Told(body=b"\0" * 40, headers={"Gnnserve-Variant": "x4", "Gnnserve-Objective-Met": "false"})
+
+    with fake_server(tell) as server:
+        result = CliRunner().invoke(app, ["load", server.url, "--binary", "--duration", "0.1", "--json"])
+    assert result.exit_code == 0, result.stderr
+    report = json.loads(result.output)
+    assert (report["variants"], report["objectiveMetShare"], report["errors"]) == ({"x4": 1.0}, 0.0, {})

@@ -19,6 +19,7 @@ def test_what_was_understood_is_printed() -> None:
     assert understood["service"].strip() == "default/digits"
     assert understood["source"].strip() == "builtin Digits"
     assert understood["variants"].strip() == "x1, x2, x4, x8, x16, ranked by Lasso"
+    assert understood["tables"].strip() == "float32; projection Auto"
     assert understood["objective"].strip() == "none: the most accurate variant answers"
 
 
@@ -27,6 +28,16 @@ def test_objectives_are_spelled_out(tmp_path: Path) -> None:
     manifest.write_text(DIGITS.read_text() + "  objective: {latencyMs: 5, accuracyTolerancePermille: 10}\n")
     result = CliRunner().invoke(app, ["validate", str(manifest)], env={"COLUMNS": "200"})
     assert "latency within 5 ms, accuracy at most 10 permille below the best" in result.output
+
+
+def test_given_weights_and_storages_are_named(tmp_path: Path) -> None:
+    manifest = tmp_path / "m.yaml"
+    text = DIGITS.read_text().replace("  variants:\n", "  variants:\n    storage: [float32, int8]\n")
+    manifest.write_text(text.replace("  model:\n", "  model:\n    checkpoint: {uri: file:///a.safetensors}\n"))
+    understood = CliRunner().invoke(app, ["validate", str(manifest)], env={"COLUMNS": "200"}).output
+    assert "weights        file:///a.safetensors, not trained" in understood
+    assert "tables         float32, int8; projection Auto" in understood
+    assert "training" not in understood
 
 
 def test_json_says_whether_and_why() -> None:

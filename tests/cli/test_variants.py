@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 from gnnserve_api.profile import Profile
 from gnnserve_api.repository import RevisionManifest
+from gnnserve_api.variants import Storage
 from gnnserve_cli.main import app
 from gnnserve_cli.render import count, format_bytes, format_ms, profile_tables, round_floats
 
@@ -69,8 +70,8 @@ def test_a_repository_lists_every_service_and_newest_revisions_first(tmp_path: P
 @pytest.mark.parametrize(
     "content",
     [
-        pytest.param(b'{"schemaVersion": 1', id="half a file"),
-        pytest.param(b'{"schemaVersion": 1, "recipe": "\xff"}', id="no UTF-8"),
+        pytest.param(b'{"schemaVersion": 2', id="half a file"),
+        pytest.param(b'{"schemaVersion": 2, "recipe": "\xff"}', id="no UTF-8"),
     ],
 )
 def test_a_damaged_revision_is_named_and_hides_no_other(tmp_path: Path, content: bytes) -> None:
@@ -79,7 +80,7 @@ def test_a_damaged_revision_is_named_and_hides_no_other(tmp_path: Path, content:
     file.write_bytes(content)
     result = CliRunner().invoke(app, ["variants", str(tmp_path)])
     assert result.exit_code == 3
-    assert f"{file}: is damaged" in result.stderr
+    assert f"error: {file}: is not valid JSON" in result.stderr
     assert "default/digits  revision good" in result.stdout
     as_json = CliRunner().invoke(app, ["variants", str(tmp_path), "--json"])
     assert as_json.exit_code == 3
@@ -104,10 +105,30 @@ def test_a_folder_without_permission_says_so(tmp_path: Path, monkeypatch: pytest
 
 def test_a_newer_schema_is_named_before_its_unknown_fields(tmp_path: Path) -> None:
     file = write_revision(tmp_path, revision_manifest())
-    file.write_text(json.dumps({"schemaVersion": 2, "shards": []}))
+    file.write_text(json.dumps({"schemaVersion": 3, "shards": []}))
     result = CliRunner().invoke(app, ["variants", str(tmp_path)])
     assert result.exit_code == 3
-    assert "schema version 2; this gnnserve knows up to 1" in result.stderr
+    assert "has schemaVersion 3, and this gnnserve reads up to 2: it was written by a newer gnnserve" in result.stderr
+
+
+def test_an_edited_revision_is_not_shown_as_if_it_were_whole(tmp_path: Path) -> None:
+    file = write_revision(tmp_path, revision_manifest())
+    file.write_text(file.read_text().replace('"Inductive"', '"Transductive"'))
+    result = CliRunner().invoke(app, ["variants", str(tmp_path)])
+    assert result.exit_code == 3
+    assert f"error: {file}: was altered: its checksum is" in result.stderr
+    assert "x4" not in result.stdout
+
+
+def test_a_revision_of_an_older_gnnserve_is_a_note_and_no_failure(tmp_path: Path) -> None:
+    write_revision(tmp_path, revision_manifest("good"))
+    file = write_revision(tmp_path, revision_manifest("old"))
+    file.write_text(json.dumps({"schemaVersion": 1, "table": "tables/features.npy"}))
+    result = CliRunner().invoke(app, ["variants", str(tmp_path)])
+    assert result.exit_code == 0, result.stderr
+    assert f"note: {file}: has schemaVersion 1, and this gnnserve reads 2" in result.stderr
+    assert "generate again from its manifest" in result.stderr
+    assert "default/digits  revision good" in result.stdout
 
 
 @pytest.mark.parametrize(
@@ -130,14 +151,17 @@ def test_places_without_variants_say_what_to_do(
 def test_the_profile_fits_its_terminal_and_nothing_is_cut(width: int) -> None:
     # Wide values: a slow variant on a wide graph.
     slow = variant(1, features=65_536, p50_ms=1_234.5)
-    for lines in (render(profile(), width), render(profile(slow), width)):
+    # Long names: every storage of a large factor, and projected.
+    stored = [variant(16, features=65_536, storage=storage) for storage in Storage]
+    projected = [variant(1, 4096, storage=storage, projected=True) for storage in Storage]
+    for lines in (render(profile(), width), render(profile(slow), width), render(profile(*stored, *projected), width)):
         assert max(map(len, lines)) <= width
         assert not any("…" in line for line in lines)
 
 
 def test_a_wide_terminal_has_everything_of_a_variant_in_one_row() -> None:
     first = next(line for line in render(profile(), 140) if line.startswith("x4"))
-    own, timings = "x4 16 0.9740 0.9684 26.0 KiB 112 KiB", "1 0.218 0.306 0.022 0.065 0.131 17.2 KiB"
+    own, timings = "x4 float32 16 0.9740 0.9684 26.0 KiB 112 KiB", "1 0.218 0.306 0.022 0.065 0.131 17.2 KiB"
     assert " ".join(first.split()) == f"{own} {timings}"
 
 
@@ -150,7 +174,7 @@ def test_a_pipe_gets_whole_lines_and_no_padding() -> None:
     with fake_server() as server:
         lines = CliRunner().invoke(app, ["variants", server.url], env={"COLUMNS": None}).output.splitlines()
     row = next(line for line in lines if line.startswith("x4"))
-    assert "x4 16" in " ".join(row.split())
+    assert "x4 float32 16" in " ".join(row.split())
     assert len(row.split()) > 10
     assert all(line == line.rstrip() for line in lines)
     assert any(line.startswith("Measured on ") and line.endswith("threads.") for line in lines)

@@ -34,6 +34,8 @@ def test_the_full_image_serves_the_example(cluster: Cluster, operator: Installat
         (pod,) = service.worker_pods()
         assert pod["spec"]["containers"][0]["image"] == FULL_IMAGE
         assert "packages" not in {volume["name"] for volume in pod["spec"]["volumes"]}
+        said = [line["message"] for line in service.worker_logs()]
+        assert not any("compiling kernels" in message for message in said), said
         assert service.predict(0, 1, 2) | {"labels": None} == {
             "labels": None,
             "variant": status["baseVariant"],

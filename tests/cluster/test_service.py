@@ -61,6 +61,13 @@ def test_apply_becomes_a_running_endpoint(service: Service, cluster: Cluster) ->
     assert len(answer["labels"]) == 3
 
 
+def test_workers_have_their_kernels_from_the_image(service: Service) -> None:
+    """Their root is read-only and they are nobody: nothing they compile could be kept, so they must not need to."""
+    said = [line["message"] for line in service.worker_logs()]
+    assert any("warmed up" in message for message in said), said
+    assert not any("compiling kernels" in message for message in said), said
+
+
 def test_kubectl_tells_the_story(service: Service) -> None:
     header, line = service.namespace.kubectl("get", "gnns").splitlines()
     assert header.split() == ["NAME", "READY", "REASON", "VARIANTS", "BASE", "WORKERS", "AGE"]

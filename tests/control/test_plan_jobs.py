@@ -309,6 +309,26 @@ def test_bad_input_is_not_called_an_attempt_that_is_repeated() -> None:
     assert "attempt" not in message
 
 
+GIVEN = {"checkpoint": {"uri": "file:///data/model.safetensors"}}
+NPZ = {"source": {"npz": {"uri": "file:///data/graph.npz"}}}
+
+
+@pytest.mark.parametrize(
+    ("spec", "files"),
+    [
+        pytest.param({"graph": NPZ}, "the graph's file", id="of the graph"),
+        pytest.param({"model": GIVEN}, "the checkpoint's file", id="of given weights"),
+        pytest.param({"graph": NPZ, "model": GIVEN}, "the graph's and the checkpoint's file", id="of both"),
+    ],
+)
+def test_files_that_no_volume_brings_are_named(spec: dict[str, Any], files: str) -> None:
+    namespace = begun(**spec)
+    namespace.fail_job(2, "cannot read the file")
+    namespace.settle()
+    message = namespace.condition("Ready")["message"]
+    assert f"no volume is mounted: name the claim with {files} in spec.graph.volume.claimName" in message
+
+
 def test_a_refused_claim_is_told_before_the_pod_that_waits_for_it() -> None:
     namespace = begun()
     claim = observed_ref(namespace.get("PersistentVolumeClaim"))

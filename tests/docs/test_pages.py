@@ -26,12 +26,16 @@ from gnnserve_api.repository import SCHEMA_VERSION
 from gnnserve_api.routing import Route
 from gnnserve_cli.exits import MEANINGS
 from gnnserve_cli.main import app
+from gnnserve_worker.generation import networks as _networks  # noqa: F401  (torch_geometric, its warnings silenced)
+from gnnserve_worker.generation import profile as profile_module
+from gnnserve_worker.generation.pipeline import generate
 from gnnserve_worker.graph.sources.load import load_source
 from gnnserve_worker.repository import paths
-from gnnserve_worker.serving.app import _ERROR_STATUS, _REFUSAL_STATUS, MAX_BODY_BYTES
+from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.serving.batcher import RefusalReason
 from gnnserve_worker.serving.metrics import LATENCY_BUCKETS_S, ServingMetrics
-from gnnserve_worker.serving.protocol_json import MAX_LATENCY_MS, ErrorCode
+from gnnserve_worker.serving.predict import ERROR_STATUS, MAX_BODY_BYTES, REFUSAL_STATUS
+from gnnserve_worker.serving.question import MAX_LATENCY_MS, ErrorCode
 
 HTTP, CLI, METRICS = read_page("http.md"), read_page("cli.md"), read_page("metrics.md")
 REPOSITORY, DATA = read_page("repository.md"), read_page("data.md")
@@ -56,7 +60,7 @@ def test_every_error_code_is_explained_and_no_other() -> None:
 
 
 def test_status_codes_of_refusals_are_those_of_the_server() -> None:
-    for code, status in {**_REFUSAL_STATUS, **_ERROR_STATUS}.items():
+    for code, status in {**REFUSAL_STATUS, **ERROR_STATUS}.items():
         assert f"| `{code}` | {status} |" in HTTP
 
 
@@ -153,7 +157,8 @@ def test_buckets_are_listed() -> None:
 
 def test_every_file_of_the_repository_is_in_its_layout() -> None:
     layout = code_blocks(REPOSITORY, "")[0]
-    files = [paths.GRAPH_COMMIT, paths.REVISION_COMMIT, *paths.GRAPH_FILES, paths.TABLE, paths.weights_of("<name>")]
+    tables = [paths.rows_of("<name>"), paths.own_rows_of("<name>"), paths.scales_of(paths.rows_of("<name>"))]
+    files = [paths.GRAPH_COMMIT, paths.REVISION_COMMIT, *paths.GRAPH_FILES, *tables, paths.weights_of("<name>")]
     assert [file for file in files if file not in layout] == []
 
 
@@ -168,10 +173,22 @@ def test_every_normalization_is_explained() -> None:
 
 
 def test_the_example_writes_a_graph_that_is_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (program,) = code_blocks(DATA, "python")
+    program, _ = code_blocks(DATA, "python")
     monkeypatch.chdir(tmp_path)
     exec(compile(program, "docs/data.md", "exec"), {})  # noqa: S102  (our own page)
     service = load_manifest(tmp_path / "communities.yaml")
     graph = load_source(service.spec.graph.source)
     assert f"{graph.graph.nodes:,} nodes, {graph.graph.edges:,} edges" in DATA
     assert graph.labels[:3].tolist() == [2, 1, 1]
+
+
+def test_the_example_of_given_weights_is_generated_and_pruned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_graph, train = code_blocks(DATA, "python")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(profile_module, "_ROUNDS", (2, 2))
+    for program in (make_graph, train):
+        exec(compile(program, "docs/data.md", "exec"), {})  # noqa: S102  (our own page)
+    service = load_manifest(tmp_path / "given.yaml")
+    shown = generate(service, Repository(tmp_path / "repository", "default", "given")).profile
+    assert {"x1", "x2-int8", "x8"} <= {variant.name for variant in shown.variants}
+    assert shown.variant("x1").validation_accuracy > 0.95

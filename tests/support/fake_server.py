@@ -100,7 +100,9 @@ def fake_server(answer: Callable[[Asked], Told] = answer_like_gnnserve) -> Itera
             self._answer(None)
 
         def do_POST(self) -> None:
-            self._answer(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            binary = self.headers["Content-Type"] == "application/octet-stream"
+            self._answer(body if binary else json.loads(body))
 
         def _answer(self, body: Any) -> None:
             question = Asked(self.command, self.path, body)

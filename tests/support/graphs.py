@@ -11,10 +11,13 @@ import scipy.sparse as sp
 
 from gnnserve_api.gnnservice import GNNService
 from gnnserve_api.repository import NetworkManifest
+from gnnserve_api.variants import Storage
+from gnnserve_worker.graph.storage import encode, padded_columns
 from gnnserve_worker.graph.store import Graph, GraphData, Splits
-from gnnserve_worker.graph.table import FeatureTable
+from gnnserve_worker.graph.table import NO_SCALES, Rows, Table
 from gnnserve_worker.models.build import build_network
 from gnnserve_worker.repository.loaded import LoadedRevision, LoadedVariant
+from gnnserve_worker.sampling.neighbours import effective_nodes
 
 Tensors = dict[str, np.ndarray]
 
@@ -66,10 +69,27 @@ def sparse_features(nodes: int, columns: int, seed: int, density: float = 0.2) -
     return sp.csr_array(values.astype(np.float32))
 
 
-def table_of(values: np.ndarray) -> FeatureTable:
-    table = np.ascontiguousarray(values, dtype=np.float32)
-    table.setflags(write=False)
-    return FeatureTable(table)
+def table_of(values: np.ndarray, storage: Storage = Storage.FLOAT32) -> Table:
+    """Features as a repository maps them: encoded, padded, read-only."""
+    rows = rows_of(values, storage)
+    return Table("features", storage, values.shape[1], rows, rows)
+
+
+def projected_table_of(rows: np.ndarray, own: np.ndarray | None = None, storage: Storage = Storage.FLOAT32) -> Table:
+    of_neighbours = rows_of(rows, storage)
+    of_itself = of_neighbours if own is None else rows_of(own, storage)
+    return Table("projected", storage, rows.shape[1], of_neighbours, of_itself)
+
+
+def rows_of(values: np.ndarray, storage: Storage) -> Rows:
+    encoded, scales = encode(np.ascontiguousarray(values, dtype=np.float32), storage)
+    padding = padded_columns(values.shape[1], storage) - values.shape[1]
+    stored = np.pad(encoded, ((0, 0), (0, padding)))
+    stored.setflags(write=False)
+    if scales is None:
+        return Rows(stored, NO_SCALES)
+    scales.setflags(write=False)
+    return Rows(stored, scales)
 
 
 def network_manifest(
@@ -112,13 +132,23 @@ def revision_in_memory(
     graph: Graph, features: np.ndarray, manifest: NetworkManifest, columns_by_variant: Mapping[str, int], seed: int = 0
 ) -> LoadedRevision:
     """Random weights; everything read-only, as a repository maps it."""
+    table = table_of(features)
     labels = np.random.default_rng(seed).integers(0, manifest.classes, graph.nodes)
     return LoadedRevision(
         graph=read_only(graph),
-        table=table_of(features),
+        effective_nodes=effective_nodes(graph.indptr),
         variants={
             name: LoadedVariant(
-                name, columns, build_network(manifest, random_tensors(manifest, columns, seed + columns), columns)
+                name,
+                table,
+                columns,
+                build_network(
+                    manifest,
+                    random_tensors(manifest, columns, seed + columns),
+                    columns,
+                    projected=False,
+                    compute="float32",
+                ),
             )
             for name, columns in columns_by_variant.items()
         },

@@ -21,7 +21,7 @@ Moment = Literal["before", "within", "after"]
 On the disk, after one step is before the next: who kills needs only one of the two, and so does a full disk, which
 refuses before it does anything.
 """
-STEPS = ("create", "write", "sync", "make_directory", "rename", "remove_tree")
+STEPS = ("create", "write", "sync", "make_directory", "rename", "remove_file", "remove_tree")
 
 
 class Interruption:
@@ -36,7 +36,7 @@ class Interruption:
     def install(self, patch: pytest.MonkeyPatch) -> None:
         for name in STEPS:
             patch.setattr(files, name, self._around(name, getattr(files, name)))
-        patch.setattr(staged, "write_table", self._around("write_table", staged.write_table))
+        patch.setattr(staged, "write_rows", self._around("write_rows", staged.write_rows))
 
     @property
     def happened(self) -> bool:
@@ -55,7 +55,7 @@ class Interruption:
             if name == "write":
                 return self._write_half(step, *arguments)
             result = step(*arguments)
-            if name == "write_table":
+            if name == "write_rows":
                 self._show_half(arguments[0])
             self._pass("after")
             return result

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import queue
 import re
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,15 @@ from typing import Any
 
 import numpy as np
 from tests.support.configmap_server import NAMESPACE, ConfigMapServer
-from tests.support.repository import NETWORK, RANKED, RANKING, tiny_graph, tiny_profile
+from tests.support.repository import (
+    NETWORK,
+    RANKED,
+    RANKING,
+    files_of,
+    tiny_graph,
+    tiny_profile,
+    write_features,
+)
 
 from gnnserve_api.repository import RevisionManifest
 from gnnserve_api.routing import RoutingTable
@@ -34,10 +43,10 @@ def publish_answering(root: Path, recipe: str, label: int) -> RevisionManifest:
     graph = tiny_graph()
     repository.put_graph(graph)
     with repository.stage(recipe, graph.digest) as staged:
-        staged.write_table(graph.features, RANKED)
+        write_features(staged, graph.features, RANKED)
         for name, columns in VARIANTS.items():
             staged.write_variant(name, _weights(columns, graph.classes.index(label)))
-        staged.open(NETWORK, VARIANTS)
+        staged.open(NETWORK, files_of(VARIANTS))
         return staged.commit(
             scope="Inductive", network=NETWORK, ranking=RANKING, profile=tiny_profile(VARIANTS),
             generator="a test", created_at=f"2026-01-01T00:00:{label:02}Z",
@@ -99,12 +108,17 @@ class WorkerPod:
 
 
 @contextmanager
-def worker_pod(folder: Path, api: ConfigMapServer | str, lame_duck_s: float = 0) -> Iterator[WorkerPod]:
+def worker_pod(
+    folder: Path, api: ConfigMapServer | str, lame_duck_s: float = 0, environ: Mapping[str, str] = os.environ
+) -> Iterator[WorkerPod]:
     """In `folder`: `repository/`, perhaps `routing.json`."""
     (folder / "token").write_text("token")
     url = api if isinstance(api, str) else api.url
     command = [sys.executable, "-m", "tests.support.worker_pod", url, str(folder), str(lame_duck_s)]
-    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process, ExitStack() as connections:
+    with (
+        subprocess.Popen(command, cwd=ROOT, env=environ, stderr=subprocess.PIPE, text=True) as process,
+        ExitStack() as connections,
+    ):
         ports: queue.Queue[int] = queue.Queue()
         log: list[dict[str, Any]] = []
 

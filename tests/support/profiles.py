@@ -3,7 +3,17 @@
 from __future__ import annotations
 
 from gnnserve_api.profile import LatencyProfile, Profile, VariantProfile
-from gnnserve_api.repository import SCHEMA_VERSION, NetworkManifest, RankingManifest, RevisionManifest
+from gnnserve_api.repository import (
+    SCHEMA_VERSION,
+    FileEntry,
+    NetworkManifest,
+    RankingManifest,
+    RevisionManifest,
+    RowsManifest,
+    TableManifest,
+    sealed,
+)
+from gnnserve_api.variants import Storage, projected_name, variant_name
 
 
 def latency(seeds: int, p50_ms: float, gathered_bytes: int = 17_664) -> LatencyProfile:
@@ -13,11 +23,21 @@ def latency(seeds: int, p50_ms: float, gathered_bytes: int = 17_664) -> LatencyP
     )  # fmt: skip
 
 
-def variant(factor: int, features: int = 64, validation: float = 0.9889, p50_ms: float = 0.213) -> VariantProfile:
+def variant(
+    factor: int,
+    features: int = 64,
+    validation: float = 0.9889,
+    p50_ms: float = 0.213,
+    storage: Storage = Storage.FLOAT32,
+    *,
+    projected: bool = False,
+) -> VariantProfile:
     columns = features // factor
     return VariantProfile(
-        name=f"x{factor}", factor=factor, columns=columns, validation_accuracy=validation,
-        test_accuracy=validation - 0.0056,
+        name=projected_name(storage) if projected else variant_name(factor, storage), factor=factor,
+        table=f"{'projected' if projected else 'features'}-{storage}", columns=columns, storage=storage,
+        projected=projected, compute="float32" if storage is Storage.FLOAT32 else "bfloat16",
+        validation_accuracy=validation, test_accuracy=validation - 0.0056,
         latency=tuple(latency(s, p50_ms * (1 + s / 40), 276 * 4 * columns * s) for s in (1, 32, 1024)),
         size_bytes=4 * (columns * 256 + 2570), memory_bytes=4 * columns * 1797,
     )  # fmt: skip
@@ -33,10 +53,18 @@ def profile(*variants: VariantProfile) -> Profile:
 def revision_manifest(
     revision: str = "f0eae20c16c00ac0-1", created_at: str = "2026-01-01T00:00:00Z"
 ) -> RevisionManifest:
-    return RevisionManifest(
+    """Sealed, as it was published; of files that nobody reads here."""
+    shown = profile()
+    names = ["tables/features-float32.npy", *(f"variants/{v.name}/weights.safetensors" for v in shown.variants)]
+    return sealed(RevisionManifest(
         schema_version=SCHEMA_VERSION, revision=revision, recipe="f0eae20c16c00ac0", graph="9f86d081884c7d65",
-        created_at=created_at, generator="gnnserve 0.1.0", scope="Inductive",
+        checkpoint=None, created_at=created_at, generator="gnnserve 0.1.0", scope="Inductive",
         network=NetworkManifest(architecture="GraphSAGE", hidden=128, fanouts=(25, 10), classes=10),
         ranking=RankingManifest(method="Lasso", settings={"epochs": 200.0}, columns=tuple(range(64))),
-        table="tables/features.npy", profile=profile(), files={},
-    )  # fmt: skip
+        tables={
+            "features-float32": TableManifest(
+                kind="features", storage=Storage.FLOAT32, columns=64, rows=RowsManifest(values=names[0], scales=None)
+            )
+        },
+        profile=shown, files={name: FileEntry(bytes=64, sha256="0" * 64) for name in names},
+    ))  # fmt: skip

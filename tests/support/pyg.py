@@ -10,7 +10,7 @@ import torch
 from gnnserve_api.gnnservice import Model
 from gnnserve_worker.generation.networks import build_module
 from gnnserve_worker.graph.store import Graph
-from gnnserve_worker.sampling.tree import SampledTree
+from gnnserve_worker.sampling.neighbours import NeighbourSample
 
 
 def module_of(architecture: str, fanouts: tuple[int, ...], columns: int, *, hidden: int = 8, classes: int = 3) -> Any:
@@ -30,27 +30,18 @@ def edges_of_graph(graph: Graph) -> torch.Tensor:
     return torch.from_numpy(np.stack([graph.indices.astype(np.int64), targets]))
 
 
-def explicit_tree(tree: SampledTree) -> tuple[np.ndarray, torch.Tensor]:
-    """A sampled tree as a graph of its own: the node id behind every used slot, and child-to-parent edges.
+def explicit_sample(sample: NeighbourSample) -> tuple[np.ndarray, torch.Tensor]:
+    """A sample as a graph of its own: the node id behind every row and every leaf, and child-to-parent edges.
 
-    Slot i of level 0 is node i.
+    Rows keep their numbers.
     """
-    numbers: list[np.ndarray] = []
-    ids: list[int] = []
-    for level in tree.ids:
-        number = np.full(len(level), -1, dtype=np.int64)
-        used = level >= 0
-        number[used] = len(ids) + np.arange(used.sum())
-        ids += level[used].tolist()
-        numbers.append(number)
-    edges = [
-        (child, parent)
-        for depth, fanout in enumerate(tree.fanouts)
-        for slot, child in enumerate(numbers[depth + 1].tolist())
-        if child >= 0
-        for parent in [int(numbers[depth][slot // fanout])]
-    ]
-    return np.array(ids), torch.tensor(edges, dtype=torch.int64).reshape(-1, 2).T
+    expanded = sample.ends[-2] if len(sample.ends) > 1 else 0
+    inner = int(sample.starts[expanded])
+    leaves = len(sample.neighbours) - inner
+    children = np.concatenate([sample.children[:inner], len(sample.nodes) + np.arange(leaves)]).astype(np.int64)
+    parents = np.repeat(np.arange(len(sample.nodes)), np.diff(sample.starts))
+    ids = np.concatenate([sample.nodes, sample.neighbours[inner:]])
+    return ids, torch.from_numpy(np.stack([children, parents]))
 
 
 @torch.no_grad()

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from gnnserve_api.profile import LatencyProfile, Profile, VariantProfile
+from gnnserve_api.profile import Compute, LatencyProfile, Profile, VariantProfile
 from gnnserve_api.repository import NetworkManifest, RankingManifest, RevisionManifest
-from gnnserve_worker.graph.gather import GatheredBatch
-from gnnserve_worker.graph.store import Graph, GraphData, Splits
-from gnnserve_worker.models.network import Aggregation
+from gnnserve_api.variants import Storage
+from gnnserve_worker.graph.store import Features, Graph, GraphData, Splits
+from gnnserve_worker.graph.table import feature_blocks
+from gnnserve_worker.repository.loaded import VariantFiles
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.repository.staged import StagedRevision
 
 NODES, FEATURES, CLASSES = 6, 4, (3, 5)
 COLUMNS = {"x1": 4, "x2": 2}
+TABLE = "features-float32"
 RANKED = (2, 0, 3, 1)
 NETWORK = NetworkManifest(architecture="GraphSAGE", hidden=8, fanouts=(2, 2), classes=len(CLASSES))
 RANKING = RankingManifest(method="Random", settings={"seed": 0.0}, columns=RANKED)
@@ -25,23 +28,35 @@ RANKING = RankingManifest(method="Random", settings={"seed": 0.0}, columns=RANKE
 
 @dataclass(frozen=True, slots=True)
 class FakeNetwork:
+    """These tests load networks and do not run them."""
+
     tensors: Mapping[str, np.ndarray]
     columns: int
-    aggregation: Aggregation = "mean"
-    classes: int = len(CLASSES)
-
-    def infer(self, batch: GatheredBatch) -> tuple[np.ndarray, np.ndarray | None]:
-        raise NotImplementedError("these tests load networks and do not run them")
+    projected: bool
+    compute: Compute
 
 
-def build_fake(manifest: NetworkManifest, tensors: Mapping[str, np.ndarray], columns: int) -> FakeNetwork:
+def build_fake(
+    manifest: NetworkManifest, tensors: Mapping[str, np.ndarray], columns: int, projected: bool, compute: Compute
+) -> Any:
     if tensors["weight"].shape != (columns, manifest.classes):
         raise ValueError(f"tensor weight has shape {tensors['weight'].shape}")
-    return FakeNetwork(dict(tensors), columns)
+    return FakeNetwork(dict(tensors), columns, projected, compute)
 
 
 def repository_in(root: Path) -> Repository:
     return Repository(root, "default", "digits", build_fake)
+
+
+def write_features(
+    staged: StagedRevision, features: Features, columns: Sequence[int], storage: Storage = Storage.FLOAT32
+) -> None:
+    staged.write_table(f"features-{storage}", "features", storage, len(columns), feature_blocks(features, columns))
+
+
+def files_of(columns: Mapping[str, int]) -> dict[str, VariantFiles]:
+    """Variants that read so many columns of the features."""
+    return {name: VariantFiles(TABLE, width, "float32") for name, width in columns.items()}
 
 
 def tiny_graph(digest: str = "aaaa", *, multi_label: bool = False) -> GraphData:
@@ -64,8 +79,9 @@ def tiny_profile(names: Mapping[str, int] = COLUMNS) -> Profile:
     )  # fmt: skip
     variants = [
         VariantProfile(
-            name=name, factor=int(name[1:]), columns=columns, validation_accuracy=0.9, test_accuracy=None,
-            latency=(latency,), size_bytes=64, memory_bytes=128,
+            name=name, factor=int(name[1:]), table=TABLE, columns=columns, storage=Storage.FLOAT32, projected=False,
+            compute="float32", validation_accuracy=0.9, test_accuracy=None, latency=(latency,), size_bytes=64,
+            memory_bytes=128,
         )
         for name, columns in names.items()
     ]  # fmt: skip
@@ -76,12 +92,12 @@ def weights(columns: int) -> dict[str, np.ndarray]:
     return {"weight": np.arange(columns * len(CLASSES), dtype=np.float32).reshape(columns, len(CLASSES))}
 
 
-def commit(staged: StagedRevision, created_at: str) -> RevisionManifest:
+def commit(staged: StagedRevision, created_at: str, profile: Profile | None = None) -> RevisionManifest:
     return staged.commit(
         scope="Inductive",
         network=NETWORK,
         ranking=RANKING,
-        profile=tiny_profile(),
+        profile=profile or tiny_profile(),
         generator="gnnserve test",
         created_at=created_at,
     )
@@ -102,8 +118,8 @@ def publish(
             return published, False
         repository.put_graph(data)
         with repository.stage(recipe, data.digest) as staged:
-            staged.write_table(data.features, RANKED)
+            write_features(staged, data.features, RANKED)
             for name, columns in COLUMNS.items():
                 staged.write_variant(name, weights(columns))
-            staged.open(NETWORK, COLUMNS)
+            staged.open(NETWORK, files_of(COLUMNS))
             return commit(staged, created_at), True

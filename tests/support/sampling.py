@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from tests.support.graphs import neighbours_of
 
@@ -24,8 +24,15 @@ def stream(key: int, depth: int, slot: int) -> int:
 
 
 def choose(degree: int, count: int, state: int) -> list[int]:
-    """Floyd's algorithm with a set."""
+    """A few out of many: the first distinct draws. Otherwise Floyd's algorithm with a set."""
     chosen: list[int] = []
+    if count <= 64 and degree >= 2 * count:
+        while len(chosen) < count:
+            state = (state + _GOLDEN) & _64
+            pick = ((mix(state) >> 32) * degree) >> 32
+            if pick not in chosen:
+                chosen.append(pick)
+        return chosen
     for top in range(degree - count, degree):
         state = (state + _GOLDEN) & _64
         pick = ((mix(state) >> 32) * (top + 1)) >> 32
@@ -34,6 +41,7 @@ def choose(degree: int, count: int, state: int) -> list[int]:
 
 
 def children_of(graph: Graph, node: int, fanout: int, key: int, depth: int, slot: int) -> list[int]:
+    """`slot` picks the stream of draws: the node itself for serving, its place in the frontier for training."""
     neighbours = neighbours_of(graph, node)
     if fanout < 0 or len(neighbours) <= fanout:
         return neighbours
@@ -41,23 +49,37 @@ def children_of(graph: Graph, node: int, fanout: int, key: int, depth: int, slot
 
 
 @dataclass
-class TreeReference:
-    ids: list[list[int]]
-    counts: list[list[int]] = field(default_factory=list)
+class NeighbourReference:
+    ends: list[int]
+    nodes: list[int]
+    neighbours: list[list[int]]
+    """Global ids, of each row."""
+    children: list[list[int]]
+    """Rows of the neighbours, of each row but those of the last hop."""
+    seed_rows: list[int]
 
 
-def sample_tree(graph: Graph, seeds: list[int], fanouts: tuple[int, ...], key: int) -> TreeReference:
-    tree = TreeReference([seeds])
+def sample_neighbours(
+    graph: Graph, seeds: list[int], fanouts: tuple[int, ...], key: int, *, share: bool
+) -> NeighbourReference:
+    frontier = list(dict.fromkeys(seeds)) if share else list(seeds)
+    found = NeighbourReference(
+        [], [], [], [], [frontier.index(seed) for seed in seeds] if share else list(range(len(seeds)))
+    )
     for depth, fanout in enumerate(fanouts):
-        level: list[int] = []
-        counts = []
-        for slot, node in enumerate(tree.ids[-1]):
-            children = [] if node < 0 else children_of(graph, node, fanout, key, depth, slot)
-            level += children + [-1] * (fanout - len(children))
-            counts.append(len(children))
-        tree.ids.append(level)
-        tree.counts.append(counts)
-    return tree
+        found.nodes += frontier
+        found.ends.append(len(found.nodes))
+        drawn = [children_of(graph, node, fanout, key, depth, node) for node in frontier]
+        found.neighbours += drawn
+        if depth == len(fanouts) - 1:
+            break
+        met = [child for children in drawn for child in children]
+        frontier = list(dict.fromkeys(met)) if share else met
+        first = found.ends[-1]
+        rows = iter(range(first, first + len(met)))
+        place = {node: first + i for i, node in enumerate(frontier)}
+        found.children += [[place[child] if share else next(rows) for child in children] for children in drawn]
+    return found
 
 
 @dataclass

@@ -19,9 +19,12 @@ import numpy as np
 from tests.support.profiles import revision_manifest
 
 from gnnserve_api.gnnservice import GNNService
+from gnnserve_api.objective import NO_OBJECTIVE, Objective
 from gnnserve_api.profile import LatencyProfile, Profile, VariantProfile
+from gnnserve_api.variants import Storage
 from gnnserve_worker.serving.app import ServingApp
-from gnnserve_worker.serving.engine import Engine, EngineState, monotonic_ms
+from gnnserve_worker.serving.batcher import Refusal
+from gnnserve_worker.serving.engine import Engine, EngineState, Outcome, Pending, monotonic_ms
 from gnnserve_worker.serving.inference import Inference, StageTimes
 from gnnserve_worker.serving.metrics import ServingMetrics
 from gnnserve_worker.serving.served import ServedRevision
@@ -45,8 +48,9 @@ def variant(name: str, accuracy: float, base_ms: float, seed_ms: float = 0.0) ->
         for cost_ms in [base_ms + seeds * seed_ms]
     )  # fmt: skip
     return VariantProfile(
-        name=name, factor=int(name[1:]), columns=1, validation_accuracy=accuracy, test_accuracy=accuracy,
-        latency=points, size_bytes=1, memory_bytes=1,
+        name=name, factor=int(name[1:]), table="features-float32", columns=1, storage=Storage.FLOAT32, projected=False,
+        compute="float32", validation_accuracy=accuracy, test_accuracy=accuracy, latency=points, size_bytes=1,
+        memory_bytes=1,
     )  # fmt: skip
 
 
@@ -146,6 +150,45 @@ class Client:
         if self.engine.lane is None or self.engine.lane.revision is not revision:
             self.metrics.show_revision(revision.manifest, load_s=0.5)
         self.engine.switch(revision, spec.objective.to_objective(), spec.worker.batching.to_batching())
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """A request that an engine accepted."""
+
+    pending: Pending
+    outcome: asyncio.Future[Outcome]
+
+
+def submit(
+    engine: Engine,
+    nodes: list[int],
+    objective: Objective = NO_OBJECTIVE,
+    *,
+    strict: bool = False,
+    embeddings: bool = False,
+    at: float = 0.0,
+) -> Submitted | Refusal:
+    assert engine.lane is not None
+    outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+    pending = engine.submit(
+        engine.lane, np.array(nodes), objective, strict, embeddings, at, outcome.set_result
+    )  # fmt: skip
+    return pending if isinstance(pending, Refusal) else Submitted(pending, outcome)
+
+
+def accepted(engine: Engine, nodes: list[int], objective: Objective = NO_OBJECTIVE, **options: Any) -> Submitted:
+    submitted = submit(engine, nodes, objective, **options)
+    assert isinstance(submitted, Submitted), submitted
+    return submitted
+
+
+async def held(worker: FakeWorker, client: Client, node: int = 0) -> Submitted:
+    """A request that is being computed until the gate opens, so that others gather behind it."""
+    worker.gate.clear()
+    submitted = accepted(client.engine, [node])
+    await worker.batch_started()
+    return submitted
 
 
 @asynccontextmanager

@@ -1,180 +1,278 @@
-"""Gathering fused with aggregation, against the same thing written out in numpy."""
+"""Gathering fused with aggregation, against the same thing written out in numpy on the decoded table."""
 
 from __future__ import annotations
 
+import ctypes
+import mmap
+from dataclasses import dataclass
+from itertools import pairwise
+
 import numpy as np
 import pytest
-from tests.support.graphs import dense_features, graph_of, random_graph, table_of
+import scipy.sparse as sp
+from tests.support.graphs import dense_features, graph_of, projected_table_of, random_graph, table_of
 
-from gnnserve_worker.graph.gather import GatheredBatch, aggregate_rows, gather_subgraph, gather_tree
+from gnnserve_api.variants import Storage
+from gnnserve_worker.graph.gather import Combination, aggregate, gather, gathered_bytes
+from gnnserve_worker.graph.storage import decode, encode
 from gnnserve_worker.graph.store import Graph
-from gnnserve_worker.sampling.subgraph import SampledSubgraph, SubgraphSampler
-from gnnserve_worker.sampling.tree import SampledTree, sample_tree
+from gnnserve_worker.graph.table import NO_SCALES, Rows, Table
+from gnnserve_worker.sampling.neighbours import NeighbourSample, Scratch, sample_neighbours
 
-NODES, WIDTH = 80, 7
-MEAN_AND_SUM = pytest.mark.parametrize("mean", [pytest.param(True, id="mean"), pytest.param(False, id="sum")])
-COLUMNS = pytest.mark.parametrize("columns", [1, 3, WIDTH])
-FANOUTS = pytest.mark.parametrize("fanouts", [(4,), (5, 3), (3, 2, 4), (2, 2, 2, 2)], ids=str)
+NODES, WIDEST = 60, 130
+NO_BIAS = np.zeros(0, dtype=np.float32)
+CANARY = 7
+STORAGES = pytest.mark.parametrize("storage", list(Storage), ids=str)
+OUTPUTS = pytest.mark.parametrize(
+    "out_dtype", [pytest.param(np.float32, id="to float32"), pytest.param(np.uint16, id="to bfloat16")]
+)
+SHARE = pytest.mark.parametrize("share", [pytest.param(False, id="rows of their own"), pytest.param(True, id="shared")])
+PLAIN = {
+    "mean": Combination(mean=True, stacked=True, own_factor=1.0, bias=NO_BIAS, relu=False),
+    "sum": Combination(mean=False, stacked=False, own_factor=1.25, bias=NO_BIAS, relu=False),
+}
+MEAN_AND_SUM = pytest.mark.parametrize("combination", list(PLAIN.values()), ids=list(PLAIN))
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def graph() -> Graph:
     return random_graph(NODES, seed=1, isolated=0.2)
 
 
-@pytest.fixture
-def features() -> np.ndarray:
-    return dense_features(NODES, WIDTH, seed=2)
+def _sample(
+    graph: Graph, fanouts: tuple[int, ...], seeds: list[int] | None = None, *, share: bool = False
+) -> NeighbourSample:
+    wanted = np.arange(0, graph.nodes, 2) if seeds is None else np.array(seeds)
+    return sample_neighbours(graph.indptr, graph.indices, wanted, fanouts, 3, Scratch(), share=share)
 
 
-def _tree(graph: Graph, fanouts: tuple[int, ...], seeds: np.ndarray | None = None) -> SampledTree:
-    return sample_tree(graph.indptr, graph.indices, np.arange(0, NODES, 2) if seeds is None else seeds, fanouts, 3)
+@dataclass(frozen=True)
+class Parts:
+    """Of every row in float64: what its neighbours come to, itself, and the sum of all absolute values."""
+
+    neighbours: np.ndarray
+    own: np.ndarray
+    size: np.ndarray
 
 
-def _subgraph(graph: Graph, fanouts: tuple[int, ...]) -> SampledSubgraph:
-    return SubgraphSampler(graph.indptr, graph.indices).sample(np.arange(0, NODES, 5), fanouts, 3)
+def _parts(rows: np.ndarray, own: np.ndarray, starts: np.ndarray, ids: np.ndarray, *, mean: bool) -> Parts:
+    degrees = np.diff(starts)
+    weights = np.repeat(1 / np.maximum(degrees, 1), degrees) if mean else np.ones(len(ids))
+    adding = sp.csr_array((weights, ids, starts), shape=(len(degrees), len(rows)))
+    exact, own = rows.astype(np.float64), own.astype(np.float64)
+    return Parts(adding @ exact, own, adding @ np.abs(exact) + np.abs(own))
 
 
-def _combine(rows: np.ndarray, *, mean: bool) -> np.ndarray:
-    if len(rows) == 0:
-        return np.zeros(rows.shape[1])
-    return rows.astype(np.float64).mean(axis=0) if mean else rows.astype(np.float64).sum(axis=0)
+def _assert_combined(out: np.ndarray, parts: Parts, columns: int, combination: Combination) -> None:
+    neighbours, own = parts.neighbours[:, :columns], parts.own[:, :columns]
+    expected = (
+        np.concatenate([neighbours, own], axis=1) if combination.stacked else neighbours + combination.own_factor * own
+    )
+    size = np.tile(parts.size[:, :columns], (1, 2)) if combination.stacked else 2 * parts.size[:, :columns]
+    if len(combination.bias):
+        bias = np.tile(combination.bias, 2) if combination.stacked else combination.bias
+        expected, size = expected + bias, size + np.abs(bias)
+    if combination.relu:
+        expected = np.maximum(expected, 0)
+    tolerance = size * 1e-6
+    if out.dtype == np.uint16:
+        out = decode(out, None, Storage.BFLOAT16)
+        tolerance = tolerance + np.abs(expected) * 2.0**-8
+    found = out.reshape(expected.shape)
+    assert (np.abs(found - expected) <= tolerance).all(), np.abs(found - expected).max()
 
 
-def _rows_of_tree(tree: SampledTree) -> list[tuple[int, list[int]]]:
-    """Node and sampled neighbours of every used slot above the leaves, level by level."""
-    rows = []
-    for depth, fanout in enumerate(tree.fanouts):
-        for slot, node in enumerate(tree.ids[depth].tolist()):
-            if node >= 0:
-                used = int(tree.counts[depth][slot])
-                rows.append((node, tree.ids[depth + 1][slot * fanout : slot * fanout + used].tolist()))
-    return rows
+def _width(columns: int, combination: Combination) -> int:
+    return 2 * columns if combination.stacked else columns
 
 
-def _rows_of_subgraph(subgraph: SampledSubgraph) -> list[tuple[int, list[int]]]:
+def _gathered(
+    table: Table, columns: int, sample: NeighbourSample, combination: Combination, dtype: type[np.generic] = np.float32
+) -> np.ndarray:
+    """With something before and behind it that must stay."""
+    size = len(sample.nodes) * _width(columns, combination)
+    room = np.full(size + 128, CANARY, dtype=dtype)
+    out = room[64:-64]
+    gather(table, columns, sample, combination, out)
+    assert (room[:64] == CANARY).all()
+    assert (room[-64:] == CANARY).all()
+    return out
+
+
+def _decoded(rows: Rows, storage: Storage) -> np.ndarray:
+    return decode(rows.values, rows.scales, storage)
+
+
+def _combinations(columns: int) -> list[Combination]:
+    biases = [NO_BIAS, dense_features(1, columns, seed=columns)[0]]
     return [
-        (
-            int(subgraph.nodes[row]),
-            subgraph.nodes[subgraph.neighbours[subgraph.indptr[row] : subgraph.indptr[row + 1]]].tolist(),
-        )
-        for row in range(subgraph.ends[-2])
+        Combination(mean, stacked, own_factor, bias, relu)
+        for mean in (True, False)
+        for stacked, own_factor in ((True, 1.0), (False, 0.0), (False, 1.0), (False, 1.3))
+        for bias in biases
+        for relu in (False, True)
     ]
 
 
-def _assert_gathered(
-    batch: GatheredBatch, rows: list[tuple[int, list[int]]], features: np.ndarray, columns: int, *, mean: bool
+@STORAGES
+@OUTPUTS
+def test_every_width_and_combination_is_what_numpy_would_make_of_it(
+    graph: Graph, storage: Storage, out_dtype: type[np.generic]
 ) -> None:
-    prefix = features[:, :columns]
-    np.testing.assert_array_equal(batch.own, prefix[[node for node, _ in rows]])
-    expected = np.array([_combine(prefix[children], mean=mean) for _, children in rows])
-    np.testing.assert_allclose(batch.neighbours, expected, rtol=1e-5, atol=1e-6)
-    assert batch.own.dtype == batch.neighbours.dtype == np.float32
+    """A prefix of the columns of one table, so that a longer row never leaks into a shorter one."""
+    values = dense_features(NODES, WIDEST, seed=2) * np.logspace(-3, 1, NODES, dtype=np.float32)[:, None]
+    values[5] = 0
+    own = dense_features(NODES, WIDEST, seed=3)
+    table = projected_table_of(values, own, storage)
+    sample = _sample(graph, (9,))
+    nodes, starts, ids = sample.nodes, sample.starts, sample.neighbours
+    rows, own = _decoded(table.rows, storage), _decoded(table.own, storage)
+    parts = {mean: _parts(rows, own[nodes], starts, ids, mean=mean) for mean in (True, False)}
+    assert (np.diff(starts) == 0).any()
+    for columns in range(1, WIDEST + 1):
+        for combination in _combinations(columns):
+            out = _gathered(table, columns, sample, combination, out_dtype)
+            _assert_combined(out, parts[combination.mean], columns, combination)
 
 
-@FANOUTS
-@COLUMNS
+@STORAGES
 @MEAN_AND_SUM
-def test_trees_gather_what_numpy_would(
-    graph: Graph, features: np.ndarray, fanouts: tuple[int, ...], columns: int, mean: bool
+@SHARE
+@pytest.mark.parametrize("fanouts", [(4,), (5, 3), (-1, -1), (3, 2, 4), (2, 2, 2, 2)], ids=str)
+def test_every_row_of_a_sample_is_gathered(
+    graph: Graph, storage: Storage, combination: Combination, share: bool, fanouts: tuple[int, ...]
 ) -> None:
-    tree = _tree(graph, fanouts)
+    table = table_of(dense_features(NODES, 7, seed=2), storage)
+    sample = _sample(graph, fanouts, share=share)
+    decoded = _decoded(table.rows, storage)
 
-    batch = gather_tree(table_of(features), columns, tree, mean=mean)
+    out = _gathered(table, 7, sample, combination)
 
-    _assert_gathered(batch, _rows_of_tree(tree), features, columns, mean=mean)
-
-
-@pytest.mark.parametrize("fanouts", [(4,), (5, 3), (-1, -1), (2, 2, 2, 2)], ids=str)
-@COLUMNS
-@MEAN_AND_SUM
-def test_subgraphs_gather_what_numpy_would(
-    graph: Graph, features: np.ndarray, fanouts: tuple[int, ...], columns: int, mean: bool
-) -> None:
-    subgraph = _subgraph(graph, fanouts)
-
-    batch = gather_subgraph(table_of(features), columns, subgraph, mean=mean)
-
-    _assert_gathered(batch, _rows_of_subgraph(subgraph), features, columns, mean=mean)
-
-
-@FANOUTS
-def test_bytes_of_a_tree_are_rows_times_columns_times_four(
-    graph: Graph, features: np.ndarray, fanouts: tuple[int, ...]
-) -> None:
-    tree = _tree(graph, fanouts)
-    own_and_children = sum(1 + len(children) for _, children in _rows_of_tree(tree))
-
-    assert gather_tree(table_of(features), 3, tree, mean=True).gathered_bytes == own_and_children * 3 * 4
-
-
-def test_bytes_of_a_subgraph_are_rows_times_columns_times_four(graph: Graph, features: np.ndarray) -> None:
-    subgraph = _subgraph(graph, (5, 3))
-    own_and_children = sum(1 + len(children) for _, children in _rows_of_subgraph(subgraph))
-
-    assert gather_subgraph(table_of(features), 3, subgraph, mean=True).gathered_bytes == own_and_children * 3 * 4
-
-
-@FANOUTS
-def test_ends_count_the_rows_within_each_hop(graph: Graph, features: np.ndarray, fanouts: tuple[int, ...]) -> None:
-    tree = _tree(graph, fanouts)
-
-    batch = gather_tree(table_of(features), 2, tree, mean=True)
-
-    levels = [int((level >= 0).sum()) for level in tree.ids[:-1]]
-    assert batch.ends == tuple(np.cumsum(levels).tolist())
-    assert len(batch.own) == batch.ends[-1]
-
-
-@FANOUTS
-@MEAN_AND_SUM
-def test_upper_layers_of_a_tree_aggregate_over_the_sampled_children(
-    graph: Graph, features: np.ndarray, fanouts: tuple[int, ...], mean: bool
-) -> None:
-    tree = _tree(graph, fanouts)
-    batch = gather_tree(table_of(features), 2, tree, mean=mean)
-    for rows in batch.ends[:-1]:
-        # A hidden state that is a function of the node: then the children's rows can be named by their ids.
-        hidden = features[[node for node, _ in _rows_of_tree(tree)]]
-        expected = [_combine(features[children], mean=mean) for _, children in _rows_of_tree(tree)[:rows]]
-
-        aggregated = aggregate_rows(hidden, batch, rows, mean=mean)
-
-        np.testing.assert_allclose(aggregated, np.array(expected), rtol=1e-5, atol=1e-6)
+    parts = _parts(decoded, decoded[sample.nodes], sample.starts, sample.neighbours, mean=combination.mean)
+    _assert_combined(out, parts, 7, combination)
 
 
 @MEAN_AND_SUM
-def test_upper_layers_of_a_subgraph_aggregate_over_the_sampled_children(
-    graph: Graph, features: np.ndarray, mean: bool
+@SHARE
+@pytest.mark.parametrize("width", [1, 3, 8, 16, 21, 64, 130])
+def test_upper_layers_aggregate_over_the_sampled_children(
+    graph: Graph, combination: Combination, share: bool, width: int
 ) -> None:
-    subgraph = _subgraph(graph, (4, 3, 2))
-    batch = gather_subgraph(table_of(features), 2, subgraph, mean=mean)
-    hidden = features[subgraph.nodes[: subgraph.ends[-2]]]
-    for rows in batch.ends[:-1]:
-        expected = [_combine(features[children], mean=mean) for _, children in _rows_of_subgraph(subgraph)[:rows]]
+    sample = _sample(graph, (4, 3, 2), share=share)
+    hidden = dense_features(len(sample.nodes), width, seed=4)
+    for rows in sample.ends[:-1]:
+        inner = sample.starts[rows]
+        parts = _parts(hidden, hidden[:rows], sample.starts[: rows + 1], sample.children[:inner], mean=combination.mean)
+        for dtype in (np.float32, np.uint16):
+            room = np.full(rows * _width(width, combination) + 64, CANARY, dtype=dtype)
 
-        aggregated = aggregate_rows(hidden, batch, rows, mean=mean)
+            aggregate(hidden, sample, rows, combination, room[:-64])
 
-        np.testing.assert_allclose(aggregated, np.array(expected), rtol=1e-5, atol=1e-6)
+            _assert_combined(room[:-64], parts, width, combination)
+            assert (room[-64:] == CANARY).all()
 
 
+@STORAGES
+@pytest.mark.parametrize("columns", [1, 3, 15, 17, 31, 63, 65, 79, 127, 130])
+@pytest.mark.parametrize("nodes", [1, 5])
+def test_nothing_is_read_beyond_the_last_row(storage: Storage, columns: int, nodes: int) -> None:
+    """Tables without padding that end where memory does: one number further, and the process would end."""
+    values, scales = encode(dense_features(nodes, columns, seed=columns), storage)
+    stored = Rows(_at_the_end_of_memory(values), NO_SCALES if scales is None else _at_the_end_of_memory(scales))
+    table = Table("features", storage, columns, stored, stored)
+    last = nodes - 1
+    sample = _sample(graph_of([[]] * last + [[last, last, last]]), (3,), [last])
+
+    out = _gathered(table, columns, sample, PLAIN["mean"]).reshape(2, columns)
+
+    np.testing.assert_allclose(out, np.tile(_decoded(stored, storage)[last], (2, 1)), rtol=1e-6)
+
+
+def _at_the_end_of_memory(array: np.ndarray) -> np.ndarray:
+    """A read-only copy before a page that may not be touched."""
+    pages = -(-array.nbytes // mmap.PAGESIZE)
+    mapping = mmap.mmap(-1, (pages + 1) * mmap.PAGESIZE)
+    end = pages * mmap.PAGESIZE
+    copy = np.frombuffer(mapping, dtype=array.dtype, count=array.size, offset=end - array.nbytes).reshape(array.shape)
+    copy[:] = array
+    forbidden = ctypes.addressof(ctypes.c_char.from_buffer(mapping)) + end
+    libc = ctypes.CDLL(None, use_errno=True)
+    assert libc.mprotect(ctypes.c_void_p(forbidden), ctypes.c_size_t(mmap.PAGESIZE), 0) == 0
+    copy.setflags(write=False)
+    return copy
+
+
+def test_int8_rows_are_scaled_each_by_its_own() -> None:
+    table = table_of(np.array([[127, -1], [1270, 10], [0, 0]], dtype=np.float32), Storage.INT8)
+    sample = _sample(graph_of([[0, 1, 2], [], []]), (3,), [0, 1])
+
+    out = _gathered(table, 2, sample, PLAIN["sum"]).reshape(2, 2)
+
+    np.testing.assert_allclose(out, [[127 + 1270 + 1.25 * 127, -1 + 10 - 1.25], [1.25 * 1270, 12.5]], rtol=1e-6)
+
+
+def test_a_node_of_its_own_is_read_from_its_own_rows() -> None:
+    table = projected_table_of(np.array([[1.0], [2.0]]), np.array([[10.0], [20.0]]))
+    sample = _sample(graph_of([[1], [0, 0]]), (3,), [0, 1])
+    combination = Combination(mean=True, stacked=False, own_factor=1.0, bias=NO_BIAS, relu=False)
+
+    assert _gathered(table, 1, sample, combination).tolist() == [12, 21]
+
+
+@STORAGES
+def test_relu_comes_after_the_bias(storage: Storage) -> None:
+    table = table_of(np.array([[1.0, -1.0]]), storage)
+    sample = _sample(graph_of([[]]), (2,), [0])
+    combination = Combination(False, False, 1.0, np.array([-3.0, 3.0], dtype=np.float32), relu=True)
+
+    assert _gathered(table, 2, sample, combination).tolist() == [0, 2]
+
+
+def test_bfloat16_is_rounded_to_the_nearest_and_ties_to_even() -> None:
+    awkward = np.array([0x3F808000, 0x3F818000, 0x3F807FFF, 1, 0x80000000], dtype=np.uint32).view(np.float32)
+    numbers = np.concatenate([dense_features(1, 500, seed=1)[0], awkward])
+    table = table_of(numbers[None, :])
+    combination = Combination(False, False, 1.0, NO_BIAS, relu=False)
+    expected, _ = encode(numbers[None, :] + np.float32(0), Storage.BFLOAT16)
+
+    out = _gathered(table, len(numbers), _sample(graph_of([[]]), (2,), [0]), combination, np.uint16)
+
+    np.testing.assert_array_equal(out, expected[0])
+
+
+@STORAGES
 @pytest.mark.parametrize("fanouts", [(3,), (3, 2, 2)], ids=str)
-def test_a_batch_of_isolated_nodes_has_no_neighbours(fanouts: tuple[int, ...]) -> None:
-    graph, features = graph_of([[], [], []]), dense_features(3, 2, 0)
-    tree = sample_tree(graph.indptr, graph.indices, np.array([2, 0]), fanouts, 1)
+def test_a_batch_of_isolated_nodes_has_no_neighbours(storage: Storage, fanouts: tuple[int, ...]) -> None:
+    table = table_of(dense_features(3, 2, 0), storage)
+    sample = _sample(graph_of([[], [], []]), fanouts, [2, 0])
 
-    batch = gather_tree(table_of(features), 2, tree, mean=True)
+    out = _gathered(table, 2, sample, PLAIN["mean"]).reshape(2, 4)
 
-    np.testing.assert_array_equal(batch.own, features[[2, 0]])
-    assert batch.neighbours.tolist() == [[0, 0], [0, 0]]
-    assert batch.gathered_bytes == 2 * 2 * 4
+    np.testing.assert_array_equal(out[:, :2], np.zeros((2, 2)))
+    np.testing.assert_array_equal(out[:, 2:], _decoded(table.rows, storage)[[2, 0], :2])
 
 
+@STORAGES
 @MEAN_AND_SUM
-def test_one_neighbour_is_copied_to_the_bit(mean: bool) -> None:
-    graph, features = graph_of([[1], []]), dense_features(2, 3, 0)
-    tree = sample_tree(graph.indptr, graph.indices, np.array([0]), (4,), 1)
+def test_one_neighbour_is_copied_to_the_bit(storage: Storage, combination: Combination) -> None:
+    table = table_of(dense_features(2, 33, 0), storage)
+    without_own = Combination(combination.mean, False, 0.0, NO_BIAS, relu=False)
 
-    batch = gather_tree(table_of(features), 3, tree, mean=mean)
+    out = _gathered(table, 33, _sample(graph_of([[1], []]), (4,), [0]), without_own)
 
-    np.testing.assert_array_equal(batch.neighbours[0], features[1])
+    np.testing.assert_array_equal(out, _decoded(table.rows, storage)[1, :33])
+
+
+@pytest.mark.parametrize(
+    ("storage", "row_bytes"),
+    [(Storage.FLOAT32, 12), (Storage.FLOAT16, 6), (Storage.BFLOAT16, 6), (Storage.INT8, 3 + 4)],
+    ids=str,
+)
+@pytest.mark.parametrize("fanouts", [(4,), (5, 3), (2, 2, 2, 2)], ids=str)
+def test_bytes_are_rows_times_columns_with_scales_and_without_padding(
+    graph: Graph, storage: Storage, row_bytes: int, fanouts: tuple[int, ...]
+) -> None:
+    sample = _sample(graph, fanouts)
+    read = sum(1 + stop - start for start, stop in pairwise(sample.starts.tolist()))
+
+    assert gathered_bytes(table_of(dense_features(NODES, 7, 0), storage), 3, sample) == read * row_bytes

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from importlib.metadata import version
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -14,22 +15,27 @@ import msgspec
 import numpy as np
 import pytest
 import safetensors.numpy
+import safetensors.torch
 import torch
 from tests.support.graphs import Tensors, npz_arrays, planted_graph, service_of, write_npz
-from tests.support.pyg import assert_close, edges_of_graph, scores_of
+from tests.support.pyg import assert_close, edges_of_graph, module_of, scores_of
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.gnnservice import GNNService, Normalization, Scope
+from gnnserve_api.profile import VariantProfile
 from gnnserve_api.repository import RevisionManifest
+from gnnserve_api.variants import Storage, projected_name, variant_name
 from gnnserve_worker.generation import profile as profile_module
 from gnnserve_worker.generation import variants as variants_module
 from gnnserve_worker.generation.features import keep_columns, normalize
-from gnnserve_worker.generation.networks import build_module, reorder_columns, to_tensors
+from gnnserve_worker.generation.networks import build_module, to_tensors
 from gnnserve_worker.generation.pipeline import generate
 from gnnserve_worker.generation.profile import GeneratedVariant, measure_profile
 from gnnserve_worker.generation.progress import Progress
 from gnnserve_worker.generation.scores import evaluate
-from gnnserve_worker.generation.train import train, training_set
+from gnnserve_worker.generation.tensors import first_layer, keep_columns_of
+from gnnserve_worker.generation.train import train
+from gnnserve_worker.generation.training_set import training_set
 from gnnserve_worker.graph.sources.load import load_source, source_digest
 from gnnserve_worker.graph.store import GraphData
 from gnnserve_worker.repository.loaded import LoadedRevision
@@ -67,7 +73,8 @@ def _service(path: Path, **parts: Any) -> GNNService:
     model = {"hidden": 8, "fanouts": [4, 3], **parts.pop("model", {})}
     model["training"] = {"epochs": 3, "batchSize": 64, **model.get("training", {})}
     pruning = {"method": "Lasso", "factors": [1, 2, 4], **parts.pop("pruning", {})}
-    return service_of(path.as_uri(), model=model, variants={"pruning": pruning}, **parts)
+    variants = {"projection": "Disabled", **parts.pop("variants", {}), "pruning": pruning}
+    return service_of(path.as_uri(), model=model, variants=variants, **parts)
 
 
 def _data(**changes: Any) -> GraphData:
@@ -87,6 +94,13 @@ def _generate(folder: Path, data: GraphData, **parts: Any) -> Generated:
 @pytest.fixture(scope="module")
 def generated(tmp_path_factory: pytest.TempPathFactory) -> Generated:
     return _generate(tmp_path_factory.mktemp("generated"), _data())
+
+
+def _features(loaded: LoadedRevision) -> np.ndarray:
+    """What the float32 table holds, without its padding."""
+    table = next(iter(loaded.variants.values())).table
+    values: np.ndarray = table.rows.values[:, : table.columns]
+    return values
 
 
 def _full(loaded: LoadedRevision, variant: str, nodes: np.ndarray) -> np.ndarray:
@@ -127,7 +141,7 @@ def test_the_table_holds_the_scaled_features_in_rank_order(generated: Generated)
     scaled = normalize(generated.graph.features, Normalization.AUTO, generated.graph.splits.train)
 
     np.testing.assert_array_equal(
-        generated.loaded.table.values, np.asarray(scaled)[:, list(generated.manifest.ranking.columns)]
+        _features(generated.loaded), np.asarray(scaled)[:, list(generated.manifest.ranking.columns)]
     )
 
 
@@ -157,7 +171,7 @@ def _retrain(generated: Generated, columns: np.ndarray | None = None) -> Any:
 def test_x1_is_the_trained_master_with_its_columns_in_rank_order(generated: Generated) -> None:
     ranked = np.array(generated.manifest.ranking.columns)
 
-    expected = reorder_columns(to_tensors(_retrain(generated)), ranked)
+    expected = keep_columns_of(to_tensors(_retrain(generated)), ranked)
 
     weights = generated.weights("x1")
     assert weights.keys() == expected.keys()
@@ -194,7 +208,7 @@ def test_published_weights_load_into_a_users_pyg_model(generated: Generated, var
 
     served = _full(generated.loaded, variant, np.arange(NODES))
 
-    features = np.ascontiguousarray(generated.loaded.table.values[:, :columns])
+    features = np.ascontiguousarray(_features(generated.loaded)[:, :columns])
     assert_close(served, scores_of(module, features, edges_of_graph(generated.graph.graph)))
 
 
@@ -224,7 +238,10 @@ def test_latency_is_measured_on_validation_nodes_and_variants_take_turns(
         return infer_batch(revision, variant, seeds, key)
 
     loaded = replace(generated.loaded, splits=replace(generated.loaded.splits, test=np.zeros(0, dtype=np.int64)))
-    sizes = {name: GeneratedVariant(int(name[1:]), 1) for name in loaded.variants}
+    sizes = {
+        name: GeneratedVariant(int(name[1:]), "features-float32", variant.columns, "float32", 1)
+        for name, variant in loaded.variants.items()
+    }
     monkeypatch.setattr(profile_module, "infer_batch", recording)
 
     measure_profile(loaded, sizes, lambda _done, _total: None)
@@ -275,7 +292,7 @@ def test_a_graph_without_test_split_has_no_test_accuracy(tmp_path: Path) -> None
 
 def test_progress_tells_every_step_in_order(generated: Generated) -> None:
     assert generated.stages == [
-        "import graph", "load torch", "train x1", "rank by Lasso", "train x2", "train x4", "profile",
+        "import graph", "load torch", "train x1", "rank by Lasso", "train x2", "train x4", "write tables", "profile",
     ]  # fmt: skip
 
 
@@ -397,7 +414,7 @@ def test_the_scope_is_recorded_and_decides_what_features_are_scaled_by(tmp_path:
     made = _generate(tmp_path, _data(), model={"training": {"scope": "Transductive"}}, pruning={"factors": [1]})
 
     assert made.manifest.scope == "Transductive"
-    assert np.abs(made.loaded.table.values.mean(axis=0)).max() < 1e-5
+    assert np.abs(_features(made.loaded).mean(axis=0)).max() < 1e-5
 
 
 def test_multi_label_scores_are_served_one_per_class(tmp_path: Path) -> None:
@@ -412,7 +429,7 @@ def test_factors_without_one_rank_by_a_master_that_is_not_served(tmp_path: Path)
     made = _generate(tmp_path, _data(), pruning={"factors": [4, 2], "method": "Greedy"})
 
     assert list(made.loaded.variants) == ["x2", "x4"]
-    assert made.loaded.table.values.shape == (NODES, 4)
+    assert _features(made.loaded).shape == (NODES, 4)
     assert "train master" in made.stages
     assert "train x1" not in made.stages
 
@@ -420,7 +437,15 @@ def test_factors_without_one_rank_by_a_master_that_is_not_served(tmp_path: Path)
 def test_random_without_factor_one_trains_no_master(tmp_path: Path) -> None:
     made = _generate(tmp_path, _data(), pruning={"factors": [2], "method": "Random"})
 
-    assert made.stages == ["import graph", "load torch", "train x2", "profile"]
+    assert made.stages == ["import graph", "load torch", "rank by Random", "train x2", "write tables", "profile"]
+
+
+def test_projection_trains_a_master_even_for_random(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(variants_module, "worth_keeping", tuple)
+    made = _generate(tmp_path, _data(), pruning={"factors": [2], "method": "Random"}, variants={"projection": "Auto"})
+
+    assert "train master" in made.stages
+    assert list(made.loaded.variants) == ["x2", "projected"]
 
 
 def test_pruned_sets_of_columns_are_nested_whatever_the_factors(tmp_path: Path) -> None:
@@ -429,6 +454,319 @@ def test_pruned_sets_of_columns_are_nested_whatever_the_factors(tmp_path: Path) 
     ranked = made.manifest.ranking.columns
     kept = [set(ranked[: variant.columns]) for variant in made.loaded.variants.values()]
     assert all(narrower < wider for wider, narrower in pairwise(kept))
+
+
+# --- storages and projection
+
+ARCHITECTURES = pytest.mark.parametrize("architecture", ["GraphSAGE", "GIN"])
+ROUNDING = {Storage.FLOAT32: 1e-5, Storage.FLOAT16: 5e-3, Storage.BFLOAT16: 4e-2, Storage.INT8: 4e-2}
+"""Of the largest score: what table and products lose, several layers deep."""
+
+
+@pytest.fixture(scope="module", params=["GraphSAGE", "GIN"])
+def stored(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Generated:
+    """Every storage, with every projected variant kept, however it was measured."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(variants_module, "worth_keeping", tuple)
+        return _generate(
+            tmp_path_factory.mktemp("stored"),
+            _data(),
+            model={"architecture": request.param},
+            pruning={"factors": [1, 2]},
+            variants={"storage": list(Storage), "projection": "Auto"},
+        )
+
+
+def test_every_factor_is_served_from_every_storage_and_projected(stored: Generated) -> None:
+    names = [*(variant_name(factor, s) for factor in (1, 2) for s in Storage), *(projected_name(s) for s in Storage)]
+    assert list(stored.loaded.variants) == names
+    for found in stored.manifest.profile.variants:
+        table = stored.loaded.variants[found.name].table
+        assert found.table == f"{'projected' if found.projected else 'features'}-{found.storage}"
+        assert (table.storage, table.projected, found.columns) == (
+            found.storage,
+            found.projected,
+            8 if found.projected else WIDTH // found.factor,
+        )
+        assert found.compute == "float32" or found.storage is not Storage.FLOAT32
+
+
+@pytest.mark.parametrize("storage", list(Storage))
+def test_a_projected_variant_answers_as_the_unprojected_one(stored: Generated, storage: Storage) -> None:
+    nodes = np.arange(NODES)
+    expected = _full(stored.loaded, "x1", nodes)
+
+    assert_close(_full(stored.loaded, projected_name(storage), nodes), expected, ROUNDING[storage])
+    # As requests do it: equal keys draw equal neighbours.
+    drawn = infer_batch(stored.loaded, projected_name(storage), nodes, key=5).scores
+    assert_close(drawn, infer_batch(stored.loaded, "x1", nodes, key=5).scores, ROUNDING[storage])
+
+
+@pytest.mark.parametrize("storage", list(Storage))
+@pytest.mark.parametrize("factor", [1, 2])
+def test_every_storage_answers_as_float32_does(stored: Generated, factor: int, storage: Storage) -> None:
+    nodes = np.arange(NODES)
+
+    found = _full(stored.loaded, variant_name(factor, storage), nodes)
+
+    assert_close(found, _full(stored.loaded, variant_name(factor), nodes), ROUNDING[storage])
+
+
+def test_memory_is_that_of_weights_and_what_is_read(stored: Generated) -> None:
+    two = 1 if stored.manifest.network.architecture == "GIN" else 2
+    read_bytes = {
+        "x1": 4 * 9, "x1-float16": 2 * 9, "x1-int8": 9 + 4, "x2": 4 * 4,
+        "projected": two * 4 * 8, "projected-bfloat16": two * 2 * 8, "projected-int8": two * (8 + 4),
+    }  # fmt: skip
+    for name, per_node in read_bytes.items():
+        found = stored.manifest.profile.variant(name)
+        assert found.memory_bytes == found.size_bytes + NODES * per_node, name
+
+
+def test_weights_of_a_projected_variant_lack_what_is_in_its_table(stored: Generated) -> None:
+    whole, projected = stored.weights("x1"), stored.weights("projected")
+
+    gone = whole.keys() - projected.keys()
+    assert gone in ({"convs.0.lin_l.weight", "convs.0.lin_r.weight"}, {"convs.0.nn.lins.0.weight"})
+    assert projected.keys() < whole.keys()
+
+
+@pytest.mark.parametrize(
+    ("changes", "parts"),
+    [
+        pytest.param({"sparse": True}, {}, id="sparse features"),
+        pytest.param({"sparse": True}, {"architecture": "GIN"}, id="sparse features with GIN"),
+        pytest.param({}, {"fanouts": [3]}, id="one layer, whose outputs are the classes"),
+        pytest.param({}, {"fanouts": [3], "architecture": "GIN"}, id="one layer of GIN"),
+        pytest.param({}, {"fanouts": [3, 2, 2]}, id="three layers"),
+        pytest.param({}, {"fanouts": [-1, -1]}, id="the full neighbourhood"),
+    ],
+)
+def test_every_kind_of_model_is_projected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], parts: dict[str, Any]
+) -> None:
+    monkeypatch.setattr(variants_module, "worth_keeping", tuple)
+    made = _generate(tmp_path, _data(**changes), model=parts, pruning={"factors": [1]}, variants={"projection": "Auto"})
+
+    nodes = np.arange(NODES)
+    expected = infer_batch(made.loaded, "x1", nodes, key=3).scores
+    assert_close(infer_batch(made.loaded, "projected", nodes, key=3).scores, expected)
+
+
+def test_of_a_projected_variant_that_is_not_worth_its_place_nothing_is_published(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured: list[str] = []
+
+    def only_listed(variants: tuple[VariantProfile, ...]) -> tuple[VariantProfile, ...]:
+        measured.extend(variant.name for variant in variants)
+        return tuple(variant for variant in variants if variant.name != "projected-int8")
+
+    monkeypatch.setattr(variants_module, "worth_keeping", only_listed)
+    made = _generate(
+        tmp_path, _data(), pruning={"factors": [1]}, variants={"storage": ["float32", "int8"], "projection": "Auto"}
+    )
+
+    assert measured == ["x1", "x1-int8", "projected", "projected-int8"]
+    assert list(made.loaded.variants) == ["x1", "x1-int8", "projected"]
+    assert list(made.manifest.tables) == ["features-float32", "features-int8", "projected-float32"]
+    folder = made.repository.folder / "revisions" / made.manifest.revision
+    on_disk = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+    assert on_disk == {*made.manifest.files, "revision.json"}
+
+
+def test_without_storages_of_its_own_a_manifest_gets_float32_and_projection() -> None:
+    spec = service_of("file:///a.npz").spec
+    assert spec.variants.storage == (Storage.FLOAT32,)
+    assert spec.variants.projection == "Auto"
+
+
+def test_features_beyond_float16_are_refused_with_the_remedy(tmp_path: Path) -> None:
+    data = _data()
+    data = replace(data, features=data.features * np.float32(50_000))
+
+    with pytest.raises(
+        InputError,
+        match=r"spec\.variants\.storage: float16 ends at 65,504, and the graph's features reach [\d,]+; use bf",
+    ):
+        _generate(tmp_path, data, normalization="Disabled", variants={"storage": ["float32", "float16"]})
+
+    _assert_nothing_published(Repository(tmp_path / "repository", "default", "tiny"))
+
+
+def test_features_that_just_fit_float16_are_served(tmp_path: Path) -> None:
+    data = _data()
+    data = replace(data, features=data.features * np.float32(65_519) / np.abs(data.features).max())
+
+    made = _generate(
+        tmp_path, data, normalization="Disabled", pruning={"factors": [1]}, variants={"storage": ["float16"]}
+    )
+
+    assert list(made.loaded.variants) == ["x1-float16"]
+
+
+def test_products_beyond_float16_leave_only_that_projected_variant_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its features fit; what the first layer makes of them does not."""
+    monkeypatch.setattr(variants_module, "worth_keeping", tuple)
+    data = _data()
+    state = _pyg_state("GraphSAGE")
+    state["convs.0.lin_r.weight"] *= 1e5
+    made = _give(
+        tmp_path, state, data, pruning={"factors": [1]}, variants={"storage": ["float16", "int8"], "projection": "Auto"}
+    )
+
+    assert list(made.loaded.variants) == ["x1-float16", "x1-int8", "projected-int8"]
+    assert [name for name in made.manifest.files if "projected" in name and "float16" in name] == []
+
+
+def test_space_for_every_table_is_asked_for_before_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(Repository, "require_free", lambda _, wanted_bytes: asked.append(wanted_bytes))
+
+    _generate(tmp_path, _data(), pruning={"factors": [1]}, variants={"storage": ["float32", "int8"]})
+    _generate(tmp_path, _data(), pruning={"factors": [1]}, variants={"storage": ["float32"], "projection": "Auto"})
+
+    features, projected = NODES * 4 * 9, NODES * 4 * 8  # 36 and 32 bytes a row, padded to powers of two
+    assert asked == [NODES * (64 + 16 + 4), NODES * 64 + 2 * projected]
+    assert features < asked[0]
+
+
+# --- given weights
+
+
+def _pyg_state(architecture: str, layers: int = 2) -> dict[str, torch.Tensor]:
+    module = module_of(architecture, (-1,) * layers, WIDTH, hidden=8, classes=3)
+    return {key: tensor.clone() for key, tensor in module.state_dict().items()}
+
+
+def _give(folder: Path, state: dict[str, torch.Tensor], data: GraphData | None = None, **parts: Any) -> Generated:
+    checkpoint = folder / "model.safetensors"
+    safetensors.torch.save_file(state, checkpoint)
+    model = {"checkpoint": {"uri": checkpoint.as_uri()}, **parts.pop("model", {})}
+    return _generate(folder, data or _data(), model=model, **parts)
+
+
+@ARCHITECTURES
+@pytest.mark.parametrize("layers", [1, 2, 3])
+def test_given_weights_answer_as_in_torch_geometric(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, architecture: str, layers: int
+) -> None:
+    monkeypatch.setattr(variants_module, "worth_keeping", tuple)
+    data, state = _data(), _pyg_state(architecture, layers)
+    made = _give(
+        tmp_path, state, data,
+        model={"architecture": architecture, "fanouts": [3] * layers},
+        variants={"projection": "Auto"}, pruning={"factors": [1]},
+    )  # fmt: skip
+
+    module = module_of(architecture, (-1,) * layers, WIDTH, hidden=8, classes=3)
+    module.load_state_dict(state)
+    expected = scores_of(module, np.asarray(data.features), edges_of_graph(data.graph))
+    for name in ("x1", "projected"):
+        assert_close(_full(made.loaded, name, np.arange(NODES)), expected)
+    validation = made.loaded.splits.validation
+    accuracy = evaluate(infer_batch(made.loaded, "x1", validation, key=0).scores, made.loaded.labels[validation])
+    assert made.manifest.profile.variant("x1").validation_accuracy == accuracy
+
+
+@ARCHITECTURES
+@pytest.mark.parametrize("method", ["Random", "Greedy", "Lasso"])
+def test_given_weights_are_ranked_and_pruned_without_training(tmp_path: Path, architecture: str, method: str) -> None:
+    made = _give(tmp_path, _pyg_state(architecture), model={"architecture": architecture}, pruning={"method": method})
+
+    assert made.stages == [
+        "import graph", "load checkpoint", f"rank by {method}", "refit x2", "refit x4", "write tables", "profile",
+    ]  # fmt: skip
+    assert list(made.loaded.variants) == ["x1", "x2", "x4"]
+    given, kept = first_layer(made.weights("x1")), first_layer(made.weights("x2"))
+    assert kept.columns == 4
+    assert not np.allclose(kept.neighbours, given.neighbours[:4])
+    for key, tensor in made.weights("x2").items():
+        if not key.startswith("convs.0.") or key == "convs.0.eps":
+            np.testing.assert_array_equal(tensor, made.weights("x1")[key])
+
+
+def test_refitted_weights_keep_the_accuracy_that_the_columns_allow(tmp_path: Path) -> None:
+    """A trained master's x2 keeps the planted columns, and classifies by them without having been trained."""
+    (tmp_path / "trained").mkdir()
+    data = _data()
+    trained = _generate(
+        tmp_path / "trained",
+        data,
+        model={"training": {"epochs": 30, "scope": "Transductive"}},
+        normalization="Disabled",
+    )
+    columns = np.argsort(trained.manifest.ranking.columns)
+    state = {key: torch.from_numpy(value) for key, value in keep_columns_of(trained.weights("x1"), columns).items()}
+    (tmp_path / "given").mkdir()
+
+    given = _give(tmp_path / "given", state, data, model={"training": {"scope": "Transductive"}})
+
+    best = given.manifest.profile.variant("x1").validation_accuracy
+    assert best == trained.manifest.profile.variant("x1").validation_accuracy
+    assert best > 0.9
+    assert given.manifest.profile.variant("x2").validation_accuracy > best - 0.06
+
+
+def test_given_weights_read_features_as_they_are_unless_told_otherwise(tmp_path: Path) -> None:
+    data, state = _data(), _pyg_state("GraphSAGE")
+    data = replace(data, features=data.features + np.float32(3))
+
+    as_they_are = _give(tmp_path, state, data, pruning={"factors": [1], "method": "Random"})
+    scaled = _give(tmp_path, state, data, pruning={"factors": [1], "method": "Random"}, normalization="Standardize")
+
+    order = list(as_they_are.manifest.ranking.columns)
+    np.testing.assert_array_equal(_features(as_they_are.loaded), np.asarray(data.features)[:, order])
+    assert np.abs(_features(scaled.loaded).mean()) < 0.5
+
+
+def test_another_file_at_the_same_place_is_another_revision(tmp_path: Path) -> None:
+    state = _pyg_state("GraphSAGE")
+    first = _give(tmp_path, state, pruning={"factors": [1]})
+    again = _give(tmp_path, state, pruning={"factors": [1]})
+    state["convs.0.lin_l.bias"] += 1
+    second = _give(tmp_path, state, pruning={"factors": [1]})
+
+    assert again.manifest == first.manifest
+    assert (second.manifest.recipe, second.manifest.graph) == (first.manifest.recipe, first.manifest.graph)
+    assert second.manifest.checkpoint != first.manifest.checkpoint
+    assert second.manifest.revision != first.manifest.revision
+    assert first.repository.load(first.manifest.revision)
+
+
+def test_given_weights_are_published_without_torch(tmp_path: Path) -> None:
+    checkpoint = tmp_path / "model.safetensors"
+    safetensors.torch.save_file(_pyg_state("GraphSAGE"), checkpoint)
+    path = write_npz(tmp_path / "graph.npz", npz_arrays(_data()))
+    service = _service(path, model={"checkpoint": {"uri": checkpoint.as_uri()}}, variants={"projection": "Auto"})
+    script = """
+import sys
+from pathlib import Path
+from gnnserve_api.gnnservice import GNNService
+from gnnserve_worker.generation import profile
+from gnnserve_worker.generation.pipeline import generate
+from gnnserve_worker.repository.repository import Repository
+profile._ROUNDS = (2, 2)
+service = GNNService.model_validate_json(sys.stdin.read())
+print(generate(service, Repository(Path(sys.argv[1]), "default", "tiny")).generator)
+print(sorted({name.split(".")[0] for name in sys.modules} & {"torch", "torch_geometric", "sklearn"}))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path / "repository")],
+        input=service.model_dump_json(by_alias=True),
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+    assert done.stdout.splitlines() == [f"gnnserve {version('gnnserve')}", "[]"], done.stderr
+
+
+def test_weights_that_do_not_fit_the_graph_are_refused_before_anything_is_written(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"convs\.0\.lin_l\.weight is \[8, 9\], expected \[16, 9\]; set spec"):
+        _give(tmp_path, _pyg_state("GraphSAGE"), model={"hidden": 16})
+
+    assert not (tmp_path / "repository").exists()
 
 
 # --- what is refused

@@ -1,4 +1,4 @@
-"""The fused path that serves equals torch_geometric's models on the same sampled neighbourhood."""
+"""The path that serves equals torch_geometric's models on the same sampled neighbourhood."""
 
 from __future__ import annotations
 
@@ -11,141 +11,309 @@ from tests.support.graphs import (
     dense_features,
     graph_of,
     network_manifest,
+    projected_table_of,
     random_graph,
     random_tensors,
     table_of,
 )
-from tests.support.pyg import assert_close, edges_of_graph, explicit_tree, last_hidden_of, module_of, scores_of
+from tests.support.pyg import assert_close, edges_of_graph, explicit_sample, last_hidden_of, module_of, scores_of
 
+from gnnserve_api.profile import Compute
+from gnnserve_api.repository import NetworkManifest
+from gnnserve_api.variants import Storage
 from gnnserve_worker.generation.networks import to_tensors
-from gnnserve_worker.graph.gather import gather_subgraph, gather_tree
+from gnnserve_worker.graph.storage import decode
+from gnnserve_worker.graph.store import Graph
+from gnnserve_worker.graph.table import Table
+from gnnserve_worker.models import dense
 from gnnserve_worker.models.build import build_network
-from gnnserve_worker.sampling.subgraph import SubgraphSampler
-from gnnserve_worker.sampling.tree import sample_tree
+from gnnserve_worker.models.network import Activations, Network, take
+from gnnserve_worker.sampling.neighbours import NeighbourSample, Scratch, sample_neighbours
 
 NODES, WIDTH = 70, 9
 ARCHITECTURES = pytest.mark.parametrize("architecture", ["GraphSAGE", "GIN"])
 FANOUTS = pytest.mark.parametrize(
-    "fanouts", [(6,), (100,), (25, 10), (4, 1), (5, 3, 2), (3, 40, 2), (2, 2, 2, 2)], ids=str
+    "fanouts",
+    [(6,), (100,), (25, 10), (4, 1), (5, 3, 2), (3, 40, 2), (2, 2, 2, 2), (-1,), (-1, -1), (-1, -1, -1)],
+    ids=str,
 )
+SHARE = pytest.mark.parametrize("share", [pytest.param(False, id="rows of their own"), pytest.param(True, id="shared")])
+COMPUTE = pytest.mark.parametrize("compute", ["float32", "bfloat16"])
+FIRST_WEIGHTS = {
+    "GraphSAGE": ("convs.0.lin_l.weight", "convs.0.lin_r.weight"),
+    "GIN": ("convs.0.nn.lins.0.weight",),
+}
+
+
+def _build(
+    manifest: NetworkManifest,
+    tensors: Tensors,
+    columns: int,
+    *,
+    projected: bool = False,
+    compute: Compute = "float32",
+) -> Network:
+    return build_network(manifest, tensors, columns, projected, compute)
+
+
+def _sample(graph: Graph, seeds: list[int], fanouts: tuple[int, ...], *, share: bool = False) -> NeighbourSample:
+    return sample_neighbours(graph.indptr, graph.indices, np.array(seeds), fanouts, 5, Scratch(), share=share)
+
+
+def _infer(network: Network, table: Table, sample: NeighbourSample) -> tuple[np.ndarray, np.ndarray | None]:
+    scratch = Activations()
+    return network.infer(network.gather(table, sample, scratch), sample, scratch)
+
+
+def _projected(tensors: Tensors, features: np.ndarray, storage: Storage) -> tuple[Table, Tensors]:
+    """As generation does it: the first layer's products go to the table, and their weights with them."""
+    first = FIRST_WEIGHTS["GraphSAGE" if "convs.0.lin_l.weight" in tensors else "GIN"]
+    rows = [features @ tensors[key].T for key in first]
+    rest = {key: tensor for key, tensor in tensors.items() if key not in first}
+    return projected_table_of(rows[0], rows[1] if len(rows) > 1 else None, storage), rest
+
+
+def _needs_amx(compute: Compute) -> None:
+    if compute == "bfloat16" and not dense._has_fast_bfloat16():
+        pytest.skip("this processor has no AMX, so products in bfloat16 are never made")
 
 
 @ARCHITECTURES
 @FANOUTS
+@SHARE
 @pytest.mark.parametrize("columns", [WIDTH, 4, 1], ids=lambda c: f"{c} columns")
 def test_scores_equal_pyg_on_the_same_sampled_neighbourhood(
-    architecture: str, fanouts: tuple[int, ...], columns: int
+    architecture: str, fanouts: tuple[int, ...], share: bool, columns: int
 ) -> None:
-    graph, features = random_graph(NODES, seed=1, isolated=0.2), dense_features(NODES, WIDTH, seed=2)
+    # Without sharing, three full hops are every walk there is: a graph of fewer edges will do.
+    graph = random_graph(NODES, seed=1, isolated=0.2, mean_degree=6 if fanouts[0] > 0 else 3)
+    features = dense_features(NODES, WIDTH, seed=2)
     module = module_of(architecture, fanouts, columns)
-    seeds = np.array([*range(0, NODES, 2), 8, 8])
-    tree = sample_tree(graph.indptr, graph.indices, seeds, fanouts, 5)
+    seeds = [*range(0, NODES, 2), 8, 8]
+    sample = _sample(graph, seeds, fanouts, share=share)
 
-    network = build_network(network_manifest(architecture, fanouts), to_tensors(module), columns)
-    batch = gather_tree(table_of(features), columns, tree, mean=network.aggregation == "mean")
-    scores, _ = network.infer(batch)
+    network = _build(network_manifest(architecture, fanouts), to_tensors(module), columns)
+    scores, embeddings = _infer(network, table_of(features), sample)
 
-    ids, edges = explicit_tree(tree)
-    expected = scores_of(module, np.ascontiguousarray(features[ids, :columns]), edges)
+    ids, edges = explicit_sample(sample)
+    seed_rows = np.arange(len(seeds)) if sample.seed_rows is None else sample.seed_rows
+    rows = np.ascontiguousarray(features[ids, :columns])
     assert scores.dtype == np.float32
-    assert_close(scores, expected[: len(seeds)])
+    assert_close(scores, scores_of(module, rows, edges)[seed_rows])
+    if len(fanouts) == 1:
+        assert embeddings is None
+    else:
+        assert embeddings is not None
+        assert embeddings.dtype == np.float32
+        assert_close(embeddings, last_hidden_of(module, rows, edges)[seed_rows])
 
 
 @ARCHITECTURES
+@SHARE
 @pytest.mark.parametrize("layers", [1, 2, 3, 4])
-def test_full_neighbourhood_scores_equal_pyg_on_the_whole_graph(architecture: str, layers: int) -> None:
+def test_full_neighbourhood_scores_equal_pyg_on_the_whole_graph(architecture: str, share: bool, layers: int) -> None:
     graph, features = random_graph(NODES, seed=3, isolated=0.2), dense_features(NODES, WIDTH, seed=4)
     fanouts = (-1,) * layers
     module = module_of(architecture, fanouts, WIDTH)
-    seeds = np.array([3, 69, 3, 0, 41])
-    subgraph = SubgraphSampler(graph.indptr, graph.indices).sample(seeds, fanouts, 0)
+    seeds = [3, 69, 3, 0, 41]
 
-    network = build_network(network_manifest(architecture, fanouts), to_tensors(module), WIDTH)
-    batch = gather_subgraph(table_of(features), WIDTH, subgraph, mean=network.aggregation == "mean")
-    scores, _ = network.infer(batch)
+    network = _build(network_manifest(architecture, fanouts), to_tensors(module), WIDTH)
+    scores, embeddings = _infer(network, table_of(features), _sample(graph, seeds, fanouts, share=share))
 
-    assert_close(scores, scores_of(module, features, edges_of_graph(graph))[seeds])
-
-
-@ARCHITECTURES
-@pytest.mark.parametrize("fanouts", [(25, 10), (5, 3, 2), (2, 2, 2, 2)], ids=str)
-def test_embeddings_are_pygs_last_hidden_layer(architecture: str, fanouts: tuple[int, ...]) -> None:
-    graph, features = random_graph(NODES, seed=5), dense_features(NODES, WIDTH, seed=6)
-    module = module_of(architecture, fanouts, WIDTH)
-    seeds = np.arange(20)
-    tree = sample_tree(graph.indptr, graph.indices, seeds, fanouts, 5)
-
-    network = build_network(network_manifest(architecture, fanouts), to_tensors(module), WIDTH)
-    _, embeddings = network.infer(gather_tree(table_of(features), WIDTH, tree, mean=network.aggregation == "mean"))
-
-    ids, edges = explicit_tree(tree)
-    assert embeddings is not None
-    assert_close(embeddings, last_hidden_of(module, features[ids], edges)[: len(seeds)])
+    edges = edges_of_graph(graph)
+    assert_close(scores, scores_of(module, features, edges)[seeds])
+    if layers > 1:
+        assert embeddings is not None
+        assert_close(embeddings, last_hidden_of(module, features, edges)[seeds])
 
 
 @ARCHITECTURES
-def test_embeddings_of_the_full_neighbourhood_come_one_per_requested_seed(architecture: str) -> None:
-    graph, features = random_graph(NODES, seed=5), dense_features(NODES, WIDTH, seed=6)
-    fanouts = (-1, -1)
-    module = module_of(architecture, fanouts, WIDTH)
-    seeds = np.array([9, 2, 9])
-    subgraph = SubgraphSampler(graph.indptr, graph.indices).sample(seeds, fanouts, 0)
-
-    network = build_network(network_manifest(architecture, fanouts), to_tensors(module), WIDTH)
-    _, embeddings = network.infer(
-        gather_subgraph(table_of(features), WIDTH, subgraph, mean=network.aggregation == "mean")
-    )
-
-    assert embeddings is not None
-    assert_close(embeddings, last_hidden_of(module, features, edges_of_graph(graph))[seeds])
-
-
-@ARCHITECTURES
-@pytest.mark.parametrize("fanouts", [(4,), (-1,)], ids=str)
-def test_a_one_layer_network_has_no_embeddings(architecture: str, fanouts: tuple[int, ...]) -> None:
-    graph, manifest = random_graph(NODES, seed=7), network_manifest(architecture, fanouts)
-    network = build_network(manifest, random_tensors(manifest, WIDTH, 0), WIDTH)
-    table, seeds = table_of(dense_features(NODES, WIDTH, seed=8)), np.array([1, 2])
-    mean = network.aggregation == "mean"
-
-    if fanouts == (-1,):
-        batch = gather_subgraph(
-            table, WIDTH, SubgraphSampler(graph.indptr, graph.indices).sample(seeds, fanouts, 0), mean=mean
-        )
-    else:
-        batch = gather_tree(table, WIDTH, sample_tree(graph.indptr, graph.indices, seeds, fanouts, 0), mean=mean)
-
-    scores, embeddings = network.infer(batch)
-
-    assert scores.shape == (2, 3)
-    assert embeddings is None
-
-
-@ARCHITECTURES
-@pytest.mark.parametrize("fanouts", [(3,), (3, 2), (3, 2, 2)], ids=str)
+@pytest.mark.parametrize("fanouts", [(3,), (3, 2), (3, 2, 2), (-1, -1)], ids=str)
 def test_isolated_nodes_are_scored_by_their_own_features(architecture: str, fanouts: tuple[int, ...]) -> None:
     graph, features = graph_of([[], [], []]), dense_features(3, WIDTH, seed=9)
     module = module_of(architecture, fanouts, WIDTH)
-    tree = sample_tree(graph.indptr, graph.indices, np.array([2, 0]), fanouts, 0)
 
-    network = build_network(network_manifest(architecture, fanouts), to_tensors(module), WIDTH)
-    scores, _ = network.infer(gather_tree(table_of(features), WIDTH, tree, mean=network.aggregation == "mean"))
+    network = _build(network_manifest(architecture, fanouts), to_tensors(module), WIDTH)
+    scores, _ = _infer(network, table_of(features), _sample(graph, [2, 0], fanouts))
 
     assert_close(scores, scores_of(module, features, edges_of_graph(graph))[[2, 0]])
 
 
 @ARCHITECTURES
-def test_inference_changes_neither_weights_nor_batch(architecture: str) -> None:
+@pytest.mark.parametrize("storage", list(Storage), ids=str)
+@COMPUTE
+def test_a_stored_table_is_worth_its_decoded_numbers(architecture: str, storage: Storage, compute: Compute) -> None:
+    """What serving loses to storage is what encoding lost; bfloat16 products lose another 8 bits' worth."""
+    _needs_amx(compute)
+    graph, fanouts = random_graph(NODES, seed=1), (5, 3)
+    table = table_of(dense_features(NODES, WIDTH, seed=2), storage)
+    module = module_of(architecture, fanouts, WIDTH)
+    sample = _sample(graph, list(range(NODES)), fanouts)
+
+    network = _build(network_manifest(architecture, fanouts), to_tensors(module), WIDTH, compute=compute)
+    scores, _ = _infer(network, table, sample)
+
+    ids, edges = explicit_sample(sample)
+    decoded = decode(table.rows.values, table.rows.scales, storage)[:, :WIDTH]
+    expected = scores_of(module, np.ascontiguousarray(decoded[ids]), edges)[:NODES]
+    assert_close(scores, expected, 1e-5 if compute == "float32" else 2e-2)
+
+
+@ARCHITECTURES
+@pytest.mark.parametrize("fanouts", [(6,), (5, 3), (5, 3, 2), (2, 2, 2, 2), (-1, -1)], ids=str)
+@SHARE
+def test_a_projected_network_equals_the_one_it_was_made_of(
+    architecture: str, fanouts: tuple[int, ...], share: bool
+) -> None:
+    graph, features = random_graph(NODES, seed=1, isolated=0.2), dense_features(NODES, WIDTH, seed=2)
+    manifest = network_manifest(architecture, fanouts)
+    tensors = random_tensors(manifest, WIDTH, 0)
+    sample = _sample(graph, [*range(NODES), 8, 8], fanouts, share=share)
+    expected, expected_embeddings = _infer(_build(manifest, tensors, WIDTH), table_of(features), sample)
+
+    table, rest = _projected(tensors, features, Storage.FLOAT32)
+    network = _build(manifest, rest, table.columns, projected=True)
+    scores, embeddings = _infer(network, table, sample)
+
+    assert_close(scores, expected)
+    if expected_embeddings is None:
+        assert embeddings is None
+    else:
+        assert embeddings is not None
+        assert_close(embeddings, expected_embeddings)
+
+
+@ARCHITECTURES
+@pytest.mark.parametrize(
+    ("storage", "tolerance"), [(Storage.FLOAT16, 2e-3), (Storage.BFLOAT16, 2e-2), (Storage.INT8, 4e-2)], ids=str
+)
+@COMPUTE
+def test_a_projected_network_loses_little_to_storage(
+    architecture: str, storage: Storage, tolerance: float, compute: Compute
+) -> None:
+    _needs_amx(compute)
+    graph, features = random_graph(NODES, seed=1), dense_features(NODES, WIDTH, seed=2)
+    manifest = network_manifest(architecture, (5, 3), hidden=32)
+    tensors = random_tensors(manifest, WIDTH, 0)
+    sample = _sample(graph, list(range(NODES)), (5, 3))
+    expected, _ = _infer(_build(manifest, tensors, WIDTH), table_of(features), sample)
+
+    table, rest = _projected(tensors, features, storage)
+    scores, _ = _infer(_build(manifest, rest, table.columns, projected=True, compute=compute), table, sample)
+
+    assert_close(scores, expected, tolerance + (2e-2 if compute == "bfloat16" else 0))
+
+
+@ARCHITECTURES
+def test_a_projected_table_of_another_width_is_refused(architecture: str) -> None:
+    manifest = network_manifest(architecture, (5, 3))
+
+    with pytest.raises(ValueError, match="a projected table has 9 columns, expected 8: the first layer's outputs"):
+        _build(manifest, random_tensors(manifest, WIDTH, 0), 9, projected=True)
+
+
+def test_a_projected_network_without_hidden_layers_reads_its_scores() -> None:
+    """Its table is as wide as there are classes."""
+    manifest = network_manifest("GraphSAGE", (4,))
+    tensors = random_tensors(manifest, WIDTH, 0)
+    table, rest = _projected(tensors, dense_features(NODES, WIDTH, seed=2), Storage.FLOAT32)
+
+    network = _build(manifest, rest, table.columns, projected=True)
+
+    assert table.columns == 3
+    assert network.layers[0].products == ()
+    scores, embeddings = _infer(network, table, _sample(random_graph(NODES, seed=1), [1, 2], (4,)))
+    assert scores.min() < 0
+    assert embeddings is None
+
+
+@ARCHITECTURES
+@pytest.mark.parametrize("projected", [False, True])
+def test_scipys_blas_gives_the_same_scores(monkeypatch: pytest.MonkeyPatch, architecture: str, projected: bool) -> None:
+    graph, features = random_graph(NODES, seed=1), dense_features(NODES, WIDTH, seed=2)
+    manifest = network_manifest(architecture, (5, 3))
+    tensors = random_tensors(manifest, WIDTH, 0)
+    sample = _sample(graph, list(range(NODES)), (5, 3))
+    table = table_of(features)
+    if projected:
+        table, tensors = _projected(tensors, features, Storage.FLOAT32)
+    expected, _ = _infer(_build(manifest, tensors, table.columns, projected=projected), table, sample)
+
+    monkeypatch.setattr(dense, "_mkl", lambda: None)
+    scores, _ = _infer(_build(manifest, tensors, table.columns, projected=projected), table, sample)
+
+    assert_close(scores, expected)
+
+
+@ARCHITECTURES
+@pytest.mark.parametrize("fanouts", [(3,), (3, 2), (2, 2, 2)], ids=str)
+def test_scratch_may_have_been_used_by_any_other_network(architecture: str, fanouts: tuple[int, ...]) -> None:
+    """Large batches before small ones, other widths, other depths; and what was answered stays as it was."""
+    graph, features = random_graph(NODES, seed=1), dense_features(NODES, WIDTH, seed=2)
+    scratch = Activations()
+    answers = []
+    for _ in range(2):
+        for hidden, count in ((32, NODES), (4, 1), (8, 20)):
+            manifest = network_manifest(architecture, fanouts, hidden=hidden)
+            network = _build(manifest, random_tensors(manifest, WIDTH, hidden), WIDTH)
+            sample = _sample(graph, list(range(count)), fanouts)
+            table = table_of(features)
+            answer = network.infer(network.gather(table, sample, scratch), sample, scratch)
+            answers.append((answer, _infer(network, table, sample)))
+
+    for (scores, embeddings), (expected, expected_embeddings) in answers:
+        assert_close(scores, expected)
+        assert (embeddings is None) == (expected_embeddings is None)
+        if embeddings is not None:
+            assert expected_embeddings is not None
+            assert_close(embeddings, expected_embeddings)
+
+
+@ARCHITECTURES
+def test_inference_changes_neither_weights_nor_sample(architecture: str) -> None:
     graph, manifest = random_graph(NODES, seed=1), network_manifest(architecture, (3, 2))
-    network = build_network(manifest, random_tensors(manifest, WIDTH, 0), WIDTH)
-    tree = sample_tree(graph.indptr, graph.indices, np.arange(10), (3, 2), 0)
-    batch = gather_tree(table_of(dense_features(NODES, WIDTH, 0)), WIDTH, tree, mean=network.aggregation == "mean")
+    network = _build(manifest, random_tensors(manifest, WIDTH, 0), WIDTH)
+    sample, table, scratch = (
+        _sample(graph, list(range(10)), (3, 2)),
+        table_of(dense_features(NODES, WIDTH, 0)),
+        Activations(),
+    )
+    nodes, neighbours = sample.nodes.copy(), sample.neighbours.copy()
 
-    first, first_embeddings = network.infer(batch)
-    second, second_embeddings = network.infer(batch)
+    (first, first_embeddings), (second, second_embeddings) = (
+        network.infer(network.gather(table, sample, scratch), sample, scratch) for _ in range(2)
+    )
 
-    np.testing.assert_array_equal(first, second)
-    np.testing.assert_array_equal(first_embeddings, second_embeddings)
+    assert first_embeddings is not None
+    assert second_embeddings is not None
+    assert_close(first, second)
+    assert_close(first_embeddings, second_embeddings)
+    np.testing.assert_array_equal(sample.nodes, nodes)
+    np.testing.assert_array_equal(sample.neighbours, neighbours)
+
+
+def test_gin_computes_in_float32_what_it_sums_and_graphsage_as_it_is_told() -> None:
+    _needs_amx("bfloat16")
+    compute_of = {
+        architecture: {
+            product.compute
+            for layer in _build(manifest, random_tensors(manifest, WIDTH, 0), WIDTH, compute="bfloat16").layers
+            for product in layer.products
+        }
+        for architecture in ("GraphSAGE", "GIN")
+        for manifest in [network_manifest(architecture, (5, 3))]
+    }
+
+    assert compute_of == {"GraphSAGE": {"bfloat16"}, "GIN": {"float32"}}
+
+
+@ARCHITECTURES
+def test_bytes_per_row_are_what_the_first_layer_reads_and_writes(architecture: str) -> None:
+    manifest = network_manifest(architecture, (5, 3))
+
+    network = _build(manifest, random_tensors(manifest, WIDTH, 0), WIDTH)
+
+    assert network.bytes_per_row == {"GraphSAGE": 4 * (2 * WIDTH + 8), "GIN": 4 * (WIDTH + 8 + 8)}[architecture]
 
 
 def _without(key: str) -> Callable[[Tensors], Tensors]:
@@ -188,26 +356,57 @@ def test_weights_that_do_not_fit_are_refused_by_name(
     manifest = network_manifest(architecture, (5, 3))
 
     with pytest.raises(ValueError, match=message):
-        build_network(manifest, spoil(random_tensors(manifest, WIDTH, 0)), WIDTH)
+        _build(manifest, spoil(random_tensors(manifest, WIDTH, 0)), WIDTH)
 
 
 def test_weights_of_another_architecture_are_refused() -> None:
     tensors = random_tensors(network_manifest("GIN", (5, 3)), WIDTH, 0)
 
     with pytest.raises(ValueError, match=r"weights lack 'convs\.0\.lin_l\.weight'"):
-        build_network(network_manifest("GraphSAGE", (5, 3)), tensors, WIDTH)
+        _build(network_manifest("GraphSAGE", (5, 3)), tensors, WIDTH)
 
 
-def test_weights_of_another_precision_are_read_as_float32() -> None:
-    manifest = network_manifest("GraphSAGE", (5,))
-    tensors = {name: tensor.astype(np.float64) for name, tensor in random_tensors(manifest, WIDTH, 0).items()}
+@ARCHITECTURES
+@pytest.mark.parametrize("dtype", [np.float64, np.float16])
+def test_weights_of_another_precision_are_read_as_float32(architecture: str, dtype: type[np.floating]) -> None:
+    manifest = network_manifest(architecture, (5,))
+    exact = {key: tensor.astype(dtype) for key, tensor in random_tensors(manifest, WIDTH, 0).items()}
+    rounded = {key: tensor.astype(np.float32) for key, tensor in exact.items()}
+    table = table_of(dense_features(NODES, WIDTH, seed=2))
+    sample = _sample(random_graph(NODES, seed=1), [1, 2], (5,))
 
-    network = build_network(manifest, tensors, WIDTH)
+    scores, _ = _infer(_build(manifest, exact, WIDTH), table, sample)
 
-    scores = network.layers[0].apply(np.ones((1, WIDTH), np.float32), np.ones((1, WIDTH), np.float32))
     assert scores.dtype == np.float32
+    assert_close(scores, _infer(_build(manifest, rounded, WIDTH), table, sample)[0])
+
+
+@ARCHITECTURES
+def test_weights_may_be_read_only(architecture: str) -> None:
+    manifest = network_manifest(architecture, (5, 3))
+    tensors = random_tensors(manifest, WIDTH, 0)
+    table, sample = table_of(dense_features(NODES, WIDTH, 2)), _sample(random_graph(NODES, seed=1), [1, 2], (5, 3))
+    expected, _ = _infer(_build(manifest, tensors, WIDTH), table, sample)
+    for tensor in tensors.values():
+        tensor.setflags(write=False)
+
+    assert_close(_infer(_build(manifest, tensors, WIDTH), table, sample)[0], expected)
+
+
+def test_a_tensor_is_taken_as_it_is_where_it_fits() -> None:
+    tensors = {"a": np.arange(6, dtype=np.float64).reshape(2, 3).T, "b": np.zeros(1, dtype=np.float32)}
+
+    taken = take(tensors, "a", (3, 2))
+
+    assert taken.dtype == np.float32
+    assert taken.flags.c_contiguous
+    np.testing.assert_array_equal(taken, tensors["a"])
+    with pytest.raises(ValueError, match=r"^weights lack 'c'; they have a, b$"):
+        take(tensors, "c", (1,))
+    with pytest.raises(ValueError, match=r"^weights 'b' have shape \[1\], expected \[3\]$"):
+        take(tensors, "b", (3,))
 
 
 def test_an_unknown_architecture_is_refused() -> None:
     with pytest.raises(ValueError, match="'GAT' is not a valid Architecture"):
-        build_network(network_manifest("GAT", (5,)), {}, WIDTH)
+        _build(network_manifest("GAT", (5,)), {}, WIDTH)

@@ -57,7 +57,7 @@ def keep_signals() -> Iterator[None]:
     "victim",
     [
         pytest.param("revisions/*/revision.json", id="its manifest"),
-        pytest.param("revisions/*/tables/features.npy", id="its table"),
+        pytest.param("revisions/*/tables/features-float32.npy", id="its table"),
         pytest.param("graphs/*/indices.npy", id="its graph"),
     ],
 )

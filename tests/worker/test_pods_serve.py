@@ -139,15 +139,15 @@ def test_revision_that_is_missing_is_said_and_served_once_it_is_there(
 def test_altered_first_revision_keeps_the_worker_unready_with_the_reason(
     tmp_path: Path, api: ConfigMapServer, three: RevisionManifest
 ) -> None:
-    table = tmp_path / "repository/default/digits/revisions" / three.revision / "tables/features.npy"
+    table = tmp_path / "repository/default/digits/revisions" / three.revision / "tables/features-float32.npy"
     table.chmod(0o644)
     table.write_bytes(table.read_bytes()[:-1] + b"\1")
     api.put(table_of(three))
     with worker_pod(tmp_path, api) as pod:
-        pod.wait_until("/readyz", "features.npy: was altered", status=503)
+        pod.wait_until("/readyz", "features-float32.npy: was altered", status=503)
         response, body = predict(pod.connect())
         assert response.status == 503
-        assert "features.npy: was altered" in json.dumps(body)
+        assert "features-float32.npy: was altered" in json.dumps(body)
         assert pod.get("/healthz")[0] == 200
 
 

@@ -14,11 +14,14 @@ from tests.support.pyg import module_of
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.gnnservice import LassoSettings, Model, Pruning, Scope
-from gnnserve_worker.generation.networks import first_layer_weights, to_tensors
+from gnnserve_worker.generation import moments
+from gnnserve_worker.generation.networks import to_tensors
 from gnnserve_worker.generation.ranking import greedy, lasso
 from gnnserve_worker.generation.ranking import random as random_ranking
 from gnnserve_worker.generation.ranking.rank import rank
-from gnnserve_worker.generation.train import TrainingSet, train, training_set
+from gnnserve_worker.generation.tensors import FirstLayer, first_layer
+from gnnserve_worker.generation.train import train
+from gnnserve_worker.generation.training_set import TrainingSet, training_set
 from gnnserve_worker.graph.store import GraphData
 
 INFORMATIVE = (2, 5, 7)
@@ -30,6 +33,10 @@ WIDTH = 12
 
 def _set_of(data: GraphData, scope: Scope = Scope.INDUCTIVE) -> TrainingSet:
     return training_set(data.graph, data.labels, len(data.classes), data.splits, scope)
+
+
+def _first(module: Any) -> FirstLayer:
+    return first_layer(to_tensors(module))
 
 
 @cache
@@ -50,7 +57,7 @@ def _trained(architecture: str, sparse: bool) -> tuple[Any, GraphData]:
 def _rank(method: str, architecture: str, sparse: bool = False, **lasso_settings: int) -> np.ndarray:
     module, data = _trained(architecture, sparse)
     pruning = Pruning.model_validate({"method": method, "lasso": lasso_settings})
-    return rank(pruning, module, data.features, _set_of(data), seed=0).columns
+    return rank(pruning, _first(module), data.features, _set_of(data), seed=0).columns
 
 
 @ARCHITECTURES
@@ -101,7 +108,7 @@ def test_random_needs_no_master() -> None:
 def test_informed_methods_say_that_they_need_a_master(method: str) -> None:
     data = planted_graph(INFORMATIVE)
 
-    with pytest.raises(ValueError, match=f"{method} ranks by the trained master's weights"):
+    with pytest.raises(ValueError, match=f"{method} ranks by the master's weights"):
         rank(Pruning(method=method), None, data.features, _set_of(data), seed=0)
 
 
@@ -115,7 +122,7 @@ def test_greedy_orders_by_the_sum_of_absolute_first_layer_weights(architecture: 
     keys = [k for k in ("convs.0.lin_l.weight", "convs.0.lin_r.weight", "convs.0.nn.lins.0.weight") if k in tensors]
     scores = sum(np.abs(tensors[key]).sum(axis=0) for key in keys)
 
-    columns = greedy.rank(module)
+    columns = greedy.rank(_first(module))
 
     assert columns.tolist() == np.argsort(-np.asarray(scores), kind="stable").tolist()
 
@@ -126,16 +133,18 @@ def test_greedy_keeps_the_order_of_columns_that_tie() -> None:
         module.convs[0].lin_l.weight.fill_(1.0)
         module.convs[0].lin_r.weight.fill_(-1.0)
 
-    assert greedy.rank(module).tolist() == [0, 1, 2, 3]
+    assert greedy.rank(_first(module)).tolist() == [0, 1, 2, 3]
 
 
 # --- Lasso
 
 
 def _first_layer_of_training_nodes(
-    features: np.ndarray, data: TrainingSet, neighbours: np.ndarray, own: np.ndarray, *, mean: bool
+    features: np.ndarray, data: TrainingSet, first: FirstLayer, *, mean: bool
 ) -> np.ndarray:
-    """The paper's A¹X⁰W¹ written out node by node: SAGE's two terms, or GIN's sum with the node itself."""
+    """The paper's A¹X⁰W¹ written out node by node: SAGE's two terms, or GIN's sum with (1 + ε) of the node itself."""
+    neighbours = first.neighbours.astype(np.float64)
+    own = neighbours * first.own_share if first.own is None else first.own.astype(np.float64)
     rows = []
     for node in data.splits.train.tolist():
         listed = features[neighbours_of(data.visible, node)]
@@ -154,15 +163,14 @@ def test_the_gram_matrix_gives_the_papers_loss_for_any_beta(architecture: str, s
     module = module_of(architecture, (5, 3), WIDTH)
     training = _set_of(data, scope)
     dense = np.asarray(data.features if not sparse else data.features.toarray(), dtype=np.float64)
-    neighbours, own = (weights.numpy().astype(np.float64) for weights in first_layer_weights(module))
-    mean = architecture == "GraphSAGE"
-    output = _first_layer_of_training_nodes(dense, training, neighbours, own, mean=mean)
+    first, mean = _first(module), architecture == "GraphSAGE"
+    output = _first_layer_of_training_nodes(dense, training, first, mean=mean)
 
-    gram = lasso.gram(module, data.features, training).numpy().astype(np.float64)
+    gram = lasso.gram(first, data.features, training).astype(np.float64)
 
     draw = np.random.default_rng(0)
     for beta in (draw.normal(size=WIDTH), draw.random(WIDTH), np.zeros(WIDTH), np.eye(WIDTH)[3]):
-        pruned = _first_layer_of_training_nodes(dense * beta, training, neighbours, own, mean=mean)
+        pruned = _first_layer_of_training_nodes(dense * beta, training, first, mean=mean)
         gamma = 1 - beta
         residual = output - pruned
         # A constant shift of the outputs costs nothing: a retrained bias absorbs it.
@@ -172,17 +180,17 @@ def test_the_gram_matrix_gives_the_papers_loss_for_any_beta(architecture: str, s
 
 def test_the_gram_matrix_is_the_same_in_many_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     data = planted_graph(INFORMATIVE, nodes=120)
-    module, training = module_of("GraphSAGE", (5, 3), WIDTH), _set_of(data)
-    whole = lasso.gram(module, data.features, training)
+    first, training = _first(module_of("GraphSAGE", (5, 3), WIDTH)), _set_of(data)
+    whole = lasso.gram(first, data.features, training)
 
-    monkeypatch.setattr(lasso, "_CHUNK_ROWS", 7)
+    monkeypatch.setattr(moments, "_CHUNK_ROWS", 7)
 
-    torch.testing.assert_close(lasso.gram(module, data.features, training), whole, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(lasso.gram(first, data.features, training), whole, rtol=1e-4, atol=1e-4)
 
 
-def _random_gram(seed: int, columns: int = 8) -> torch.Tensor:
-    torch.manual_seed(seed)
-    factors = torch.randn(columns + 3, columns) * torch.linspace(0.2, 3, columns)
+def _random_gram(seed: int, columns: int = 8) -> np.ndarray:
+    draw = np.random.default_rng(seed)
+    factors = (draw.normal(size=(columns + 3, columns)) * np.linspace(0.2, 3, columns)).astype(np.float32)
     return factors.T @ factors
 
 
@@ -195,9 +203,9 @@ def test_beta_starts_at_one() -> None:
 
 def test_columns_of_independent_outputs_leave_in_the_order_of_their_share() -> None:
     """A diagonal G: column j is driven to zero when λ reaches 2·g_j/scale."""
-    shares = torch.tensor([3.0, 1.0, 8.0, 0.5, 2.0])
+    shares = np.array([3.0, 1.0, 8.0, 0.5, 2.0], dtype=np.float32)
 
-    assert lasso.rank(torch.diag(shares), LassoSettings()).tolist() == [2, 0, 4, 1, 3]
+    assert lasso.rank(np.diag(shares), LassoSettings()).tolist() == [2, 0, 4, 1, 3]
 
 
 def test_a_column_that_contributes_nothing_comes_last() -> None:
@@ -215,11 +223,11 @@ def test_the_ranking_does_not_depend_on_the_scale_of_the_output(factor: float) -
 
 
 def test_renaming_columns_renames_the_ranking() -> None:
-    gram, order = _random_gram(3), torch.tensor([5, 2, 7, 0, 1, 3, 6, 4])
+    gram, order = _random_gram(3), np.array([5, 2, 7, 0, 1, 3, 6, 4])
 
     renamed = lasso.rank(gram[order][:, order], LassoSettings())
 
-    assert order[torch.from_numpy(renamed)].tolist() == lasso.rank(gram, LassoSettings()).tolist()
+    assert order[renamed].tolist() == lasso.rank(gram, LassoSettings()).tolist()
 
 
 @pytest.mark.parametrize(
@@ -232,7 +240,7 @@ def test_renaming_columns_renames_the_ranking() -> None:
 def test_the_penalty_is_counted_from_the_smallest_that_removes_every_column(permille: int, ranking: list[int]) -> None:
     settings = LassoSettings(epochs=1, steps_per_epoch=1000, initial_penalty_permille=permille)
 
-    assert lasso.rank(torch.diag(torch.tensor([1.0, 3.0])), settings).tolist() == ranking
+    assert lasso.rank(np.diag(np.array([1.0, 3.0], dtype=np.float32)), settings).tolist() == ranking
 
 
 def test_a_penalty_beyond_the_limit_still_gives_a_permutation() -> None:
@@ -244,8 +252,8 @@ def test_a_penalty_beyond_the_limit_still_gives_a_permutation() -> None:
 def test_of_two_copies_of_a_column_the_rest_is_ranked_alike() -> None:
     """Perfectly correlated columns make G singular."""
     gram = _random_gram(5)
-    doubled = torch.cat([gram, gram[:1]], dim=0)
-    doubled = torch.cat([doubled, doubled[:, :1]], dim=1)
+    doubled = np.concatenate([gram, gram[:1]], axis=0)
+    doubled = np.concatenate([doubled, doubled[:, :1]], axis=1)
 
     assert sorted(lasso.rank(doubled, LassoSettings()).tolist()) == list(range(9))
 
@@ -258,26 +266,26 @@ def test_a_first_layer_whose_output_is_zero_ranks_columns_as_they_are(architectu
         for parameter in module.parameters():
             parameter.zero_()
 
-    columns = rank(Pruning(method="Lasso"), module, data.features, _set_of(data), seed=0).columns
+    columns = rank(Pruning(method="Lasso"), _first(module), data.features, _set_of(data), seed=0).columns
 
     assert columns.tolist() == list(range(WIDTH))
 
 
 def test_more_columns_than_lasso_handles_are_refused_with_the_remedy() -> None:
     data = planted_graph(INFORMATIVE, nodes=20)
-    wide = sp.csr_array((20, lasso.MAX_COLUMNS + 1), dtype=np.float32)
+    wide = sp.csr_array((20, moments.MAX_COLUMNS + 1), dtype=np.float32)
 
     with pytest.raises(
         InputError,
         match=r"spec\.variants\.pruning\.method: is Lasso, but the graph has 16,385 .* up to 16,384; use Greedy",
     ):
-        lasso.gram(module_of("GraphSAGE", (5, 3), wide.shape[1]), wide, _set_of(data))
+        lasso.gram(_first(module_of("GraphSAGE", (5, 3), wide.shape[1])), wide, _set_of(data))
 
 
 def test_every_number_that_shaped_a_lasso_ranking_is_recorded() -> None:
     module, data = _trained("GraphSAGE", False)
     pruning = Pruning.model_validate({"method": "Lasso", "lasso": {"epochs": 3, "penaltyStepPermille": 7}})
 
-    settings = rank(pruning, module, data.features, _set_of(data), seed=0).settings
+    settings = rank(pruning, _first(module), data.features, _set_of(data), seed=0).settings
 
     assert settings == {"epochs": 3, "stepsPerEpoch": 5, "initialPenaltyPermille": 0, "penaltyStepPermille": 7}

@@ -77,7 +77,8 @@ def test_a_real_graph_is_served_at_several_accuracies(
             },
         }
     )
-    full, pruned = generate(service, Repository(tmp_path, "default", "real")).profile.variants
+    profile = generate(service, Repository(tmp_path, "default", "real")).profile
+    full, pruned = profile.variant("x1"), profile.variant("x4")
     features = SHAPES[name][2]
     assert (full.columns, pruned.columns) == (features, features // 4)
     for variant in (full, pruned):

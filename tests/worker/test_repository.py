@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import json
+import mmap
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -16,20 +18,30 @@ from tests.support.repository import (
     NETWORK,
     NODES,
     RANKED,
+    TABLE,
     commit,
+    files_of,
     publish,
     repository_in,
     tiny_graph,
+    tiny_profile,
     weights,
+    write_features,
 )
 
-from gnnserve_api.errors import RepositoryError, ResourceError
+from gnnserve_api.errors import DamagedError, OutdatedError, RepositoryError, ResourceError
+from gnnserve_api.profile import Profile
 from gnnserve_api.repository import GraphManifest, RevisionManifest, sealed
+from gnnserve_api.variants import Storage
+from gnnserve_worker.graph.storage import decode, encode, padded_columns
 from gnnserve_worker.repository import files, paths
+from gnnserve_worker.repository.loaded import VariantFiles
 from gnnserve_worker.repository.repository import Repository
+from gnnserve_worker.repository.staged import StagedRevision
 
 RECIPE = "0123456789abcdef"
 REVISION = paths.revision_id(RECIPE, "aaaa")
+ROWS = paths.rows_of(TABLE)
 GRAPH = "graphs/aaaa"
 PUBLISHED = f"revisions/{REVISION}"
 
@@ -54,17 +66,29 @@ def test_a_loaded_revision_holds_what_was_published(repository: Repository) -> N
     np.testing.assert_array_equal(loaded.labels, data.labels)
     np.testing.assert_array_equal(loaded.splits.train, data.splits.train)
     assert len(loaded.splits.test) == 0
-    np.testing.assert_array_equal(loaded.table.values, np.asarray(data.features)[:, RANKED])
+    table = loaded.variants["x1"].table
+    assert (table.kind, table.storage, table.columns, table.own is table.rows) == ("features", "float32", 4, True)
+    np.testing.assert_array_equal(table.rows.values, np.asarray(data.features)[:, RANKED])
+    assert loaded.variants["x2"].table is table
     assert {name: variant.columns for name, variant in loaded.variants.items()} == COLUMNS
     np.testing.assert_array_equal(loaded.variants["x2"].network.tensors["weight"], weights(2)["weight"])
 
 
 def test_loaded_arrays_are_mapped_and_read_only(repository: Repository) -> None:
     loaded = repository.load(REVISION)
-    for array in (loaded.graph.indptr, loaded.graph.indices, loaded.labels, loaded.splits.train, loaded.table.values):
+    rows = loaded.variants["x1"].table.rows.values
+    for array in (loaded.graph.indptr, loaded.graph.indices, loaded.labels, loaded.splits.train, rows):
         assert type(array) is np.ndarray
-        assert isinstance(array.base, np.memmap)
+        assert isinstance(_root_of(array), mmap.mmap)
         assert not array.flags.writeable
+
+
+def _root_of(array: np.ndarray) -> object:
+    """What holds its bytes in the end."""
+    found: Any = array
+    while isinstance(found, np.ndarray | memoryview):
+        found = found.base if isinstance(found, np.ndarray) else found.obj
+    return found
 
 
 def test_labels_of_several_classes_per_node_are_kept(tmp_path: Path) -> None:
@@ -80,10 +104,11 @@ def test_sparse_features_become_a_table(tmp_path: Path) -> None:
     repository = repository_in(tmp_path)
     repository.put_graph(data)
     with repository.stage(RECIPE, data.digest) as staged:
-        staged.write_table(sp.csr_array(data.features), RANKED)
+        write_features(staged, sp.csr_array(data.features), RANKED)
         staged.write_variant("x1", weights(4))
-        loaded = staged.open(NETWORK, {"x1": 4})
-    np.testing.assert_array_equal(loaded.table.values, np.asarray(data.features)[:, RANKED])
+        loaded = staged.open(NETWORK, files_of({"x1": 4}))
+    rows = loaded.variants["x1"].table.rows
+    np.testing.assert_array_equal(rows.values, np.asarray(data.features)[:, RANKED])
 
 
 def test_a_staged_revision_opens_before_it_is_published(tmp_path: Path) -> None:
@@ -91,10 +116,10 @@ def test_a_staged_revision_opens_before_it_is_published(tmp_path: Path) -> None:
     repository.put_graph(data)
     with repository.stage(RECIPE, data.digest) as staged:
         assert staged.revision == REVISION
-        staged.write_table(data.features, RANKED)
+        write_features(staged, data.features, RANKED)
         for name, columns in COLUMNS.items():
             staged.write_variant(name, weights(columns))
-        assert staged.open(NETWORK, COLUMNS).manifest is None
+        assert staged.open(NETWORK, files_of(COLUMNS)).manifest is None
         assert repository.revisions() == []
         commit(staged, "2026-01-01T00:00:00Z")
     assert [found.revision for found in repository.revisions()] == [REVISION]
@@ -125,6 +150,28 @@ def test_arrays_are_plain_npy_files(tmp_path: Path) -> None:
         entry = files.write_array(path, array)
         np.testing.assert_array_equal(np.load(path, allow_pickle=False), array)
         assert entry == files.entry_of(path)
+
+
+def test_large_arrays_are_written_in_pieces_that_end_at_multiples_of_their_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that every huge page of the file is written at once, and the page cache makes it one."""
+    written: list[int] = []
+
+    def recorded(descriptor: int, data: memoryview) -> int:
+        written.append(len(data))
+        return write(descriptor, data)
+
+    write = files.write
+    monkeypatch.setattr(files, "write", recorded)
+    monkeypatch.setattr(files, "_CHUNK_BYTES", 256)
+    array = np.arange(150, dtype=np.int32)
+
+    entry = files.write_array(tmp_path / "a.npy", array)
+
+    np.testing.assert_array_equal(np.load(tmp_path / "a.npy"), array)
+    assert entry == files.entry_of(tmp_path / "a.npy")
+    assert written == [256, 256, 128 + 600 - 512]
 
 
 # --- finding
@@ -197,7 +244,7 @@ def test_a_profile_of_other_variants_is_not_published(tmp_path: Path) -> None:
     repository, data = repository_in(tmp_path), tiny_graph()
     repository.put_graph(data)
     with pytest.raises(RuntimeError, match=r"x2/weights\.safetensors"), repository.stage(RECIPE, "aaaa") as staged:
-        staged.write_table(data.features, RANKED)
+        write_features(staged, data.features, RANKED)
         staged.write_variant("x1", weights(4))
         commit(staged, "2026-01-01T00:00:00Z")
     assert repository.revisions() == []
@@ -226,7 +273,7 @@ def test_unfinished_work_is_removed_when_its_block_ends(repository: Repository, 
 
 LISTED = [
     *(f"{GRAPH}/{name}" for name in paths.GRAPH_FILES),
-    f"{PUBLISHED}/{paths.TABLE}",
+    f"{PUBLISHED}/{ROWS}",
     f"{PUBLISHED}/variants/x1/weights.safetensors",
     f"{PUBLISHED}/variants/x2/weights.safetensors",
 ]
@@ -317,22 +364,22 @@ BROKEN_COMMITS = [
     pytest.param(
         PUBLISHED,
         edited(lambda c: c["network"].update(hidden="8")),
-        "does not fit schemaVersion 1: Expected `int`, got `str` - at `$.network.hidden`",
+        "does not fit schemaVersion 2: Expected `int`, got `str` - at `$.network.hidden`",
         id="a field of another type",
     ),
     pytest.param(
-        PUBLISHED, edited(lambda c: c.pop("table")), "missing required field `table`", id="a field that is missing"
+        PUBLISHED, edited(lambda c: c.pop("tables")), "missing required field `tables`", id="a field that is missing"
     ),
     pytest.param(PUBLISHED, edited(lambda c: c.update(extra=1)), "unknown field `extra`", id="a field nobody knows"),
     pytest.param(
         PUBLISHED,
-        edited(lambda c: c.update(schemaVersion=2, layout="new")),
-        "has schemaVersion 2, and this gnnserve reads up to 1: it was written by a newer gnnserve; upgrade gnnserve",
+        edited(lambda c: c.update(schemaVersion=3, layout="new")),
+        "has schemaVersion 3, and this gnnserve reads up to 2: it was written by a newer gnnserve; upgrade gnnserve",
         id="a revision of a newer gnnserve",
     ),
     pytest.param(
         GRAPH,
-        edited(lambda c: c.update(schemaVersion=2, layout="new")),
+        edited(lambda c: c.update(schemaVersion=3, layout="new")),
         "written by a newer gnnserve; upgrade gnnserve",
         id="a graph of a newer gnnserve",
     ),
@@ -350,7 +397,7 @@ BROKEN_COMMITS = [
     ),
     pytest.param(
         PUBLISHED,
-        edited(lambda c: c.update(table="tables/other.npy")),
+        edited(lambda c: c["tables"][TABLE]["rows"].update(values="tables/other.npy")),
         "does not list tables/other.npy",
         id="a table that is not listed",
     ),
@@ -419,7 +466,7 @@ def test_arrays_that_contradict_their_manifest_are_refused(
 @pytest.mark.parametrize(
     ("columns", "problem"),
     [
-        pytest.param(5, "features.npy: holds 6 rows of 4 columns, expected 6 of at least 5", id="a table too narrow"),
+        pytest.param(5, "features-float32.npy: holds 4 columns, and x1 is to read 5 of them", id="a table too narrow"),
         pytest.param(
             3, "x1/weights.safetensors: does not hold the weights of x1: tensor", id="weights of another width"
         ),
@@ -461,9 +508,9 @@ def test_a_table_that_does_not_fit_is_refused_before_it_is_written(
     wanted_bytes = NODES * FEATURES * 4
     monkeypatch.setattr(files, "free_bytes", lambda _: wanted_bytes - 1)
     with pytest.raises(ResourceError) as refused, repository.stage("another", "aaaa") as staged:
-        staged.write_table(tiny_graph().features, RANKED)
+        write_features(staged, tiny_graph().features, RANKED)
     assert str(refused.value).startswith(
-        f"{repository.folder / 'revisions' / paths.revision_id('another', 'aaaa') / paths.TABLE}: the disk or its "
+        f"{repository.folder / 'revisions' / paths.revision_id('another', 'aaaa') / ROWS}: the disk or its "
         f"quota is full: {wanted_bytes} bytes wanted, {wanted_bytes - 1} bytes free; the published revisions are "
         "untouched"
     )
@@ -488,3 +535,192 @@ def test_published_files_are_read_only(repository: Repository) -> None:
     published = [path for path in repository.folder.rglob("*") if path.is_file() and path.name != ".lock"]
     assert len(published) > len(LISTED)
     assert {path.stat().st_mode & 0o222 for path in published} == {0}
+
+
+# --- tables
+
+
+def _stage_tables(staged: StagedRevision, storage: Storage) -> tuple[np.ndarray, np.ndarray]:
+    """One table of features and one that is projected, and what is in the latter."""
+    rows, own = np.linspace(-3, 3, NODES * 5).reshape(NODES, 5), np.linspace(7, -7, NODES * 5).reshape(NODES, 5)
+    write_features(staged, tiny_graph().features, RANKED, storage)
+    staged.write_table("projected", "projected", storage, 5, [rows[:2], rows[2:]], [own[:5], own[5:]])
+    return rows, own
+
+
+def _variants(storage: Storage) -> dict[str, VariantFiles]:
+    return {
+        "x1": VariantFiles(f"features-{storage}", 4, "float32"),
+        "projected": VariantFiles("projected", 5, "bfloat16"),
+    }
+
+
+def _profile_of(variants: dict[str, VariantFiles], storage: Storage) -> Profile:
+    (like,) = tiny_profile({"x1": 4}).variants
+    return msgspec.structs.replace(
+        tiny_profile(),
+        variants=tuple(
+            msgspec.structs.replace(
+                like, name=name, table=files.table, columns=files.columns, storage=storage, compute=files.compute,
+                projected=name == "projected",
+            )
+            for name, files in variants.items()
+        ),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("storage", list(Storage))
+def test_tables_of_every_storage_come_back_as_they_were_encoded(tmp_path: Path, storage: Storage) -> None:
+    repository, data = repository_in(tmp_path), tiny_graph()
+    repository.put_graph(data)
+    with repository.stage(RECIPE, data.digest) as staged:
+        rows, own = _stage_tables(staged, storage)
+        variants = _variants(storage)
+        for name, made in variants.items():
+            staged.write_variant(name, weights(made.columns))
+        commit(staged, "2026-01-01T00:00:00Z", _profile_of(variants, storage))
+    loaded = repository.load(REVISION).variants
+    assert [(v.table.kind, v.table.storage, v.table.columns) for v in loaded.values()] == [
+        ("features", storage, 4),
+        ("projected", storage, 5),
+    ]
+    assert [(v.network.projected, v.network.compute) for v in loaded.values()] == [
+        (False, "float32"),
+        (True, "bfloat16"),
+    ]
+    stored = [
+        (loaded["x1"].table.rows, np.asarray(data.features)[:, RANKED]),
+        (loaded["projected"].table.rows, rows),
+        (loaded["projected"].table.own, own),
+    ]
+    for found, wanted in stored:
+        values, scales = encode(wanted.astype(np.float32), storage)
+        np.testing.assert_array_equal(found.values[:, : wanted.shape[1]], values)
+        assert found.values.shape == (NODES, padded_columns(wanted.shape[1], storage))
+        np.testing.assert_array_equal(found.scales, [] if scales is None else scales)
+
+
+def test_of_a_table_that_is_not_worth_its_place_nothing_stays(tmp_path: Path) -> None:
+    repository, data = repository_in(tmp_path), tiny_graph()
+    repository.put_graph(data)
+    with repository.stage(RECIPE, data.digest) as staged:
+        rows, _ = _stage_tables(staged, Storage.INT8)
+        variants = _variants(Storage.INT8)
+        for name, made in variants.items():
+            staged.write_variant(name, weights(made.columns))
+        opened = staged.open(NETWORK, variants)
+        staged.discard_variant("projected")
+        staged.discard_table("projected")
+        kept = {"x1": variants["x1"]}
+        manifest = commit(staged, "2026-01-01T00:00:00Z", _profile_of(kept, Storage.INT8))
+    assert list(manifest.tables) == ["features-int8"]
+    folder = repository.folder / PUBLISHED
+    on_disk = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+    assert on_disk == {*manifest.files, paths.REVISION_COMMIT}
+    assert not (folder / "variants" / "projected").exists()
+    # What has it mapped goes on reading it.
+    table = opened.variants["projected"].table
+    np.testing.assert_allclose(decode(table.rows.values, table.rows.scales, Storage.INT8)[:, :5], rows, atol=0.03)
+
+
+def test_a_table_that_nobody_reads_is_not_published(tmp_path: Path) -> None:
+    repository, data = repository_in(tmp_path), tiny_graph()
+    repository.put_graph(data)
+    with pytest.raises(RuntimeError, match=r"tables/projected\.npy"), repository.stage(RECIPE, "aaaa") as staged:
+        _stage_tables(staged, Storage.FLOAT32)
+        staged.write_variant("x1", weights(4))
+        commit(staged, "2026-01-01T00:00:00Z", _profile_of({"x1": _variants(Storage.FLOAT32)["x1"]}, Storage.FLOAT32))
+
+
+def test_a_number_that_the_storage_cannot_hold_leaves_no_file(tmp_path: Path) -> None:
+    repository, data = repository_in(tmp_path), tiny_graph()
+    repository.put_graph(data)
+    large = np.full((NODES, 4), 70_000.0, dtype=np.float32)
+    with repository.stage(RECIPE, data.digest) as staged:
+        with pytest.raises(ValueError, match="70,000 does not fit float16"):
+            staged.write_table("t", "projected", Storage.FLOAT16, 4, [data.features], [large])
+        folder = repository.folder / PUBLISHED
+        assert [path for path in folder.rglob("*") if path.is_file()] == []
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        pytest.param({"columns": 6}, "holds float32 [6, 4], expected float32 [6, 8]", id="other columns"),
+        pytest.param({"storage": "int8"}, "holds float32 [6, 4], expected int8 [6, 4]", id="another storage"),
+        pytest.param({"kind": "projected"}, "holds 4 columns, and x2 is to read 2 of them", id="another kind"),
+        pytest.param(
+            {"own": {"values": "variants/x1/weights.safetensors", "scales": None}}, "cannot be opened", id="no array"
+        ),
+    ],
+)
+def test_tables_that_contradict_their_manifest_are_refused(repository: Repository, change: dict, problem: str) -> None:
+    resealed(lambda content: content["tables"][TABLE].update(change))(
+        repository.folder / PUBLISHED / paths.REVISION_COMMIT
+    )
+    with pytest.raises(DamagedError) as refused:
+        repository.load(REVISION)
+    assert problem in str(refused.value)
+    assert "generate again" in str(refused.value)
+
+
+def test_a_variant_of_a_table_that_is_not_there_is_refused(repository: Repository) -> None:
+    path = repository.folder / PUBLISHED / paths.REVISION_COMMIT
+    resealed(lambda content: content["profile"]["variants"][0].update(table="features-int8"))(path)
+    with pytest.raises(DamagedError, match="has no table 'features-int8', expected it for variant x1"):
+        repository.load(REVISION)
+
+
+# --- older schemas, given weights
+
+
+@pytest.fixture
+def old_revision(repository: Repository) -> str:
+    """As version 1 left it, with a graph of version 1 beside it."""
+    folder = repository.folder / "revisions" / "1db9abf53c03"
+    folder.mkdir()
+    (folder / paths.REVISION_COMMIT).write_text(
+        json.dumps({"schemaVersion": 1, "revision": folder.name, "recipe": RECIPE, "table": "tables/features.npy"})
+    )
+    graph_file = repository.folder / GRAPH / paths.GRAPH_COMMIT
+    resealed(lambda content: content.update(schemaVersion=1))(graph_file)
+    return folder.name
+
+
+def test_a_revision_of_an_older_gnnserve_is_left_alone_and_not_found(repository: Repository, old_revision: str) -> None:
+    assert [found.revision for found in repository.revisions()] == [REVISION]
+    found = repository.find(RECIPE, "aaaa")
+    assert found is not None
+    assert found.revision == REVISION
+    shutil.rmtree(repository.folder / PUBLISHED)
+    assert repository.find(RECIPE) is None
+    assert repository.find(RECIPE, "aaaa") is None
+    manifest, published_here = publish(repository, RECIPE)
+    assert (manifest.revision, published_here) == (REVISION, True)
+    assert (repository.folder / "revisions" / old_revision / paths.REVISION_COMMIT).is_file()
+    assert repository.load(REVISION).manifest == manifest
+
+
+def test_who_names_an_older_revision_is_told_what_to_do(repository: Repository, old_revision: str) -> None:
+    with pytest.raises(
+        OutdatedError,
+        match="has schemaVersion 1, and this gnnserve reads 2: it was written by an older gnnserve; generate again",
+    ):
+        repository.load(old_revision)
+
+
+def test_other_weights_for_the_same_recipe_and_graph_are_another_revision(tmp_path: Path) -> None:
+    repository, data = repository_in(tmp_path), tiny_graph()
+    repository.put_graph(data)
+    made = {}
+    for checkpoint in ("1" * 64, "2" * 64, None):
+        with repository.stage(RECIPE, data.digest, checkpoint) as staged:
+            write_features(staged, data.features, RANKED)
+            for name, columns in COLUMNS.items():
+                staged.write_variant(name, weights(columns))
+            made[checkpoint] = commit(staged, "2026-01-01T00:00:00Z")
+    assert len({manifest.revision for manifest in made.values()}) == 3
+    for checkpoint, manifest in made.items():
+        assert manifest.checkpoint == checkpoint
+        assert repository.find(RECIPE, data.digest, checkpoint) == manifest
+    assert repository.find(RECIPE, data.digest, "3" * 64) is None

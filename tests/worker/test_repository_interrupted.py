@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.interruption import Interruption, in_child
-from tests.support.repository import commit, publish, repository_in, tiny_graph, weights
+from tests.support.repository import commit, publish, repository_in, tiny_graph, weights, write_features
 
 from gnnserve_api.errors import ResourceError
 from gnnserve_worker.repository import files, paths
@@ -193,7 +193,7 @@ def test_of_two_publishers_the_second_waits_and_finds_the_firsts_revision(before
         with repository.locked(), repository.stage(NEW, "bbbb") as staged:
             os.write(started_write, b"1")
             assert os.read(waiting_read, 1) == b"2"
-            staged.write_table(NEW_GRAPH.features, range(4))
+            write_features(staged, NEW_GRAPH.features, range(4))
             staged.write_variant("x1", weights(4))
             staged.write_variant("x2", weights(2))
             commit(staged, "2026-02-01T00:00:00Z")

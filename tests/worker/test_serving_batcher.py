@@ -219,26 +219,52 @@ def test_request_that_is_late_anyway_neither_holds_up_nor_leaves_the_batch() -> 
     assert queue.take_shape(at=2) == ("x8", [(0, 0, 1), (1, 0, 1), (2, 0, 20)])
 
 
-def test_large_request_is_split_and_lets_small_ones_in_between() -> None:
+def test_large_request_is_split_and_shares_smaller_pieces_while_small_ones_wait() -> None:
     queue = Queue()
     queue.ask(seeds=250)
     queue.ask(seeds=1)
-    assert [queue.take_shape() for _ in range(3)] == [
-        ("x1", [(0, 0, 100)]),
-        ("x1", [(1, 0, 1)]),
-        ("x1", [(0, 100, 200)]),
-    ]
-    assert queue.take_shape() == ("x1", [(0, 200, 250)])
+    assert queue.take_shape() == ("x1", [(0, 0, 25), (1, 0, 1)])
+    assert queue.take_shape() == ("x1", [(0, 25, 125)])
+    queue.ask(seeds=25)
+    queue.ask(seeds=26)
+    assert queue.take_shape() == ("x1", [(0, 125, 150), (2, 0, 25), (3, 0, 26)])
+    assert queue.take_shape() == ("x1", [(0, 150, 250)])
     assert not queue.batcher.waiting
 
 
-def test_small_requests_never_wait_for_more_than_one_piece_of_a_huge_one() -> None:
+def test_requests_of_ordinary_size_do_not_make_the_pieces_of_a_large_one_smaller() -> None:
+    queue = Queue()
+    queue.ask(seeds=250)
+    queue.ask(seeds=26)
+    assert [queue.take_shape() for _ in range(3)] == [
+        ("x1", [(0, 0, 100)]),
+        ("x1", [(1, 0, 26)]),
+        ("x1", [(0, 100, 200)]),
+    ]
+
+
+def test_only_one_large_request_has_a_piece_in_a_batch_with_small_ones() -> None:
+    queue = Queue(max_queued_seeds=1000)
+    for seeds in (100, 250, 1, 200):
+        queue.ask(seeds=seeds)
+    assert queue.take_shape() == ("x1", [(0, 0, 25), (2, 0, 1)])
+    assert queue.take_shape() == ("x1", [(1, 0, 100)])
+
+
+def test_small_requests_wait_for_no_more_than_one_piece_of_a_huge_one() -> None:
     queue = Queue(max_queued_seeds=100_000)
     queue.ask(seeds=50_000)
     for small in range(1, 20):
+        queue.take_shape()  # a piece of the huge one
         queue.ask(seeds=1)
-        assert queue.take_shape()[1][0][0] == 0
-        assert queue.take_shape()[1] == [(small, 0, 1)]
+        assert (small, 0, 1) in queue.take_shape()[1]
+
+
+def test_large_request_whose_deadline_is_near_is_not_held_up_for_small_ones() -> None:
+    queue = Queue()
+    queue.ask(seeds=100, objective=Objective(latency_ms=39))  # 20 ms by x1
+    queue.ask(seeds=1)
+    assert queue.take_shape() == ("x1", [(0, 0, 100)])
 
 
 def test_all_pieces_of_a_request_are_answered_by_one_variant() -> None:
@@ -250,10 +276,10 @@ def test_all_pieces_of_a_request_are_answered_by_one_variant() -> None:
 
 def test_last_piece_shares_its_batch() -> None:
     queue = Queue()
-    queue.ask(seeds=150)
+    queue.ask(seeds=110)
     queue.take_shape()
     queue.ask(seeds=10)
-    assert queue.take_shape() == ("x1", [(0, 100, 150), (1, 0, 10)])
+    assert queue.take_shape() == ("x1", [(0, 100, 110), (1, 0, 10)])
 
 
 def test_split_request_is_given_up_when_its_deadline_passes_between_pieces() -> None:

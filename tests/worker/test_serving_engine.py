@@ -4,43 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from typing import Any
 
 import numpy as np
 import pytest
-from tests.support.serving import Client, FakeWorker, running, service
+from tests.support.serving import FakeWorker, Submitted, accepted, held, profile, running, service, submit, variant
 
 from gnnserve_api.objective import NO_OBJECTIVE, Objective
 from gnnserve_worker.serving.batcher import Refusal, RefusalReason
-from gnnserve_worker.serving.engine import Answer, Engine, EngineState, Failure, Outcome, Pending, monotonic_ms
+from gnnserve_worker.serving.engine import SHORT_BATCH_MS, Answer, EngineState, Failure, Pending, monotonic_ms
 
 
-def submit(engine: Engine, nodes: list[int], objective: Objective = NO_OBJECTIVE, **options: Any) -> Pending | Refusal:
-    embeddings = options.get("embeddings", False)
-    assert engine.lane is not None
-    return engine.submit(
-        engine.lane, np.array(nodes), objective, options.get("strict", False), embeddings, options.get("at", 0.0)
-    )
-
-
-def accepted(engine: Engine, nodes: list[int], objective: Objective = NO_OBJECTIVE, **options: Any) -> Pending:
-    pending = submit(engine, nodes, objective, **options)
-    assert isinstance(pending, Pending), pending
-    return pending
-
-
-async def answer(pending: Pending) -> Answer:
-    outcome: Outcome = await pending.outcome
+async def answer(submitted: Submitted) -> Answer:
+    outcome = await submitted.outcome
     assert isinstance(outcome, Answer), outcome
     return outcome
-
-
-async def held(worker: FakeWorker, client: Client, node: int = 0) -> Pending:
-    """A request that is being computed until the gate opens, so that others gather behind it."""
-    worker.gate.clear()
-    pending = accepted(client.engine, [node])
-    await worker.batch_started()
-    return pending
 
 
 def test_requests_that_gather_behind_a_batch_are_computed_together_and_answered_apart() -> None:
@@ -140,7 +119,7 @@ def test_cancelled_request_is_not_computed() -> None:
         async with running(worker) as client:
             first = await held(worker, client)
             gone, stays = accepted(client.engine, [1]), accepted(client.engine, [2])
-            client.engine.cancel(gone)
+            client.engine.cancel(gone.pending)
             worker.gate.set()
             await answer(first)
             await answer(stays)
@@ -155,7 +134,7 @@ def test_request_cancelled_while_it_is_computed_harms_nobody() -> None:
         worker = FakeWorker()
         async with running(worker) as client:
             first = await held(worker, client)
-            client.engine.cancel(first)
+            client.engine.cancel(first.pending)
             second = accepted(client.engine, [2])
             worker.gate.set()
             await answer(second)
@@ -262,5 +241,158 @@ def test_engine_that_dies_leaves_nobody_waiting_and_says_why() -> None:
             assert (await client.http.get("/healthz")).status_code == 503
             assert (await client.http.get("/readyz")).status_code == 503
             assert isinstance(submit(client.engine, [1]), Refusal)
+
+    asyncio.run(scenario())
+
+
+# Where a batch is computed
+
+
+def quick_worker() -> FakeWorker:
+    """As many seeds as fit SHORT_BATCH_MS are predicted to take just that: 49."""
+    return FakeWorker(profile=profile(variant("x1", 0.9, SHORT_BATCH_MS / 50, SHORT_BATCH_MS / 50.001)))
+
+
+def test_short_batches_are_computed_on_the_event_loop_and_longer_ones_beside_it() -> None:
+    async def scenario() -> None:
+        worker = quick_worker()
+        threads: list[tuple[int, bool]] = []
+        here = threading.get_ident()
+        worker.fail = lambda _variant, seeds: threads.append((len(seeds), threading.get_ident() == here))
+        async with running(worker) as client:
+            for seeds in (1, 49, 50, 100, 49):
+                await answer(accepted(client.engine, [0] * seeds))
+        assert threads == [(1, True), (49, True), (50, False), (100, False), (49, True)]
+
+    asyncio.run(scenario())
+
+
+def test_requests_of_one_round_of_the_loop_share_a_batch() -> None:
+    async def scenario() -> None:
+        worker = quick_worker()
+        async with running(worker) as client:
+            requests = [accepted(client.engine, [node]) for node in range(10)]
+            assert worker.batches == []
+            for request in requests:
+                await answer(request)
+            later = accepted(client.engine, [10])
+            await answer(later)
+        assert [seeds for _, seeds in worker.batches] == [list(range(10)), [10]]
+
+    asyncio.run(scenario())
+
+
+def test_short_batches_wait_while_a_long_one_is_computed_and_gather() -> None:
+    async def scenario() -> None:
+        worker = quick_worker()
+        async with running(worker) as client:
+            worker.gate.clear()
+            long = accepted(client.engine, [0] * 100)
+            await worker.batch_started()
+            short = []
+            for node in range(3):
+                short.append(accepted(client.engine, [node]))
+                await asyncio.sleep(0)
+            assert len(worker.batches) == 1
+            worker.gate.set()
+            for request in (long, *short):
+                await answer(request)
+        assert [seeds for _, seeds in worker.batches][1:] == [[0, 1, 2]]
+
+    asyncio.run(scenario())
+
+
+def test_long_batches_follow_each_other_without_waiting_for_the_answers_to_be_encoded() -> None:
+    async def scenario() -> None:
+        worker = FakeWorker()
+        order: list[str] = []
+        async with running(worker) as client:
+            first = await held(worker, client)
+            first.outcome.add_done_callback(lambda _: order.append("delivered"))
+            second = accepted(client.engine, [1] * 100)
+            taken = client.engine.lane.batcher.take  # type: ignore[union-attr]
+
+            def take(now_ms: float) -> Any:
+                order.append("taken")
+                return taken(now_ms)
+
+            client.engine.lane.batcher.take = take  # type: ignore[union-attr, method-assign]
+            worker.gate.set()
+            await answer(first)
+            await answer(second)
+        assert order[:2] == ["taken", "delivered"]
+
+    asyncio.run(scenario())
+
+
+def test_short_batches_fail_alone_too(caplog: pytest.LogCaptureFixture) -> None:
+    def fail(_variant: str, seeds: np.ndarray) -> None:
+        if 13 in seeds:
+            raise ValueError("thirteen")
+
+    async def scenario() -> None:
+        worker = quick_worker()
+        worker.fail = fail
+        async with running(worker) as client:
+            outcome = await accepted(client.engine, [13]).outcome
+            assert isinstance(outcome, Failure)
+            assert outcome.error_id in caplog.text
+            await answer(accepted(client.engine, [12]))
+
+    with caplog.at_level(logging.ERROR):
+        asyncio.run(scenario())
+
+
+def test_engine_that_dies_on_the_event_loop_leaves_nobody_waiting_and_the_loop_running() -> None:
+    def die(_variant: str, _seeds: np.ndarray) -> None:
+        raise SystemExit("gone")
+
+    async def scenario() -> None:
+        worker = quick_worker()
+        worker.fail = die
+        async with running(worker) as client:
+            assert isinstance(await accepted(client.engine, [1]).outcome, Refusal)
+            await asyncio.to_thread(client.engine.join)
+            assert isinstance(client.engine.failure, SystemExit)
+            assert (await client.http.get("/healthz")).status_code == 503
+
+    asyncio.run(scenario())
+
+
+def test_outcome_that_cannot_be_delivered_keeps_nobody_from_theirs(caplog: pytest.LogCaptureFixture) -> None:
+    def refuse(_outcome: object) -> None:
+        raise ValueError("no")
+
+    async def scenario() -> None:
+        async with running(quick_worker()) as client:
+            lane = client.engine.lane
+            assert lane is not None
+            client.engine.submit(lane, np.array([1]), NO_OBJECTIVE, False, False, 0.0, refuse)
+            await answer(accepted(client.engine, [2]))
+
+    with caplog.at_level(logging.ERROR):
+        asyncio.run(scenario())
+    assert "could not be delivered" in caplog.text
+
+
+def test_request_cancelled_between_its_batch_and_its_turn_hears_nothing() -> None:
+    async def scenario() -> None:
+        async with running(FakeWorker()) as client:
+            requests = [accepted(client.engine, [node]) for node in (1, 2)]
+            delivered: list[object] = []
+            lane = client.engine.lane
+            assert lane is not None
+            gone = client.engine.submit(lane, np.array([3]), NO_OBJECTIVE, False, False, 0.0, delivered.append)
+            assert isinstance(gone, Pending)
+            settle = client.engine._deliver
+
+            def cancel_first(settled: Any) -> None:
+                client.engine.cancel(gone)
+                settle(settled)
+
+            client.engine._deliver = cancel_first  # type: ignore[method-assign]
+            for request in requests:
+                await answer(request)
+            assert delivered == []
 
     asyncio.run(scenario())

@@ -16,7 +16,8 @@ from fastapi.openapi.models import OpenAPI
 from prometheus_client.parser import text_string_to_metric_families
 from tests.support.serving import CLASSES, Client, FakeWorker, running, service
 
-from gnnserve_worker.serving.app import MAX_BODY_BYTES
+from gnnserve_worker.serving.predict import MAX_BODY_BYTES
+from gnnserve_worker.serving.question import WISH_HEADERS
 
 
 def on_worker(scenario: Callable[[Client], Awaitable[None]], worker: FakeWorker | None = None, **of: Any) -> None:
@@ -485,6 +486,14 @@ def test_openapi_describes_the_predict_path_and_every_refusal() -> None:
         assert set(document["paths"]) == {"/v1/predict", "/v1/variants", "/v1/route", "/healthz", "/readyz", "/metrics"}
         predict = document["paths"]["/v1/predict"]["post"]
         assert set(predict["responses"]) == {"200", "400", "405", "413", "422", "429", "500", "503"}
+        parameters = {parameter["name"] for parameter in predict["parameters"]}
+        assert parameters == {"return", *(header.decode() for header in WISH_HEADERS)}
+        assert set(predict["requestBody"]["content"]) == {"application/json", "application/octet-stream"}
+        binary = await client.http.post(
+            "/v1/predict", content=b"\1" + b"\0" * 7, headers={"content-type": "application/octet-stream"}
+        )
+        described = {name.lower() for name in predict["responses"]["200"]["headers"]}
+        assert described == {name for name in binary.headers if name.startswith(("gnnserve-", "server-"))}
         schemas = document["components"]["schemas"]
         references = set(re.findall(r'"#/components/schemas/(\w+)"', json.dumps(document)))
         assert references <= set(schemas)

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from tests.support.connections import predict, read_responses
 from tests.support.serving import HELD_NODE, FakeWorker, service
 
 from gnnserve_api.errors import RepositoryError, ResourceError
@@ -104,6 +105,40 @@ def test_huge_body_is_refused_and_the_connection_still_works(worker: Worker) -> 
     assert (status, body["error"]["code"]) == (413, "BodyTooLarge")  # type: ignore[index]
     ask(connection, 1)
     assert answer(connection)[0] == 200
+
+
+_ONE, _TWO = predict(b'{"nodes":[1]}'), predict(b'{"nodes":[2,2]}')
+_CHUNKED = b'POST /v1/predict HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\nd\r\n{"nodes":[1]}\r\n0\r\n\r\n'
+_LARGE = json.dumps({"nodes": [3] * 500, "return": ["labels", "scores", "embeddings"]}).encode()
+
+
+@pytest.mark.parametrize(
+    ("parts", "statuses"),
+    [
+        ([_ONE, _ONE, _TWO], [200] * 3),
+        ([bytes([byte]) for byte in _ONE], [200]),
+        ([_ONE + _TWO + _CHUNKED + _ONE, _ONE], [200] * 5),
+        ([_ONE[:50], _ONE[50:] + _TWO[:70], _TWO[70:]], [200] * 2),
+        ([predict(b'{"nodes":[1]}', b"expect: 100-continue"), _ONE], [200] * 2),
+        ([predict(b"{"), _ONE, predict(_LARGE), _ONE], [400, 200, 200, 200]),
+        ([predict(b"\1" + b"\0" * 7, b"content-type: application/octet-stream"), _ONE], [200] * 2),
+        ([predict(b" " * 2_000_000 + b'{"nodes":[1]}'), _ONE], [200] * 2),
+    ],
+    ids=["in turn", "byte by byte", "pipelined", "cut anywhere", "expect", "refused and large", "binary", "long"],
+)
+def test_bytes_on_the_wire_are_answered_in_order(worker: Worker, parts: list[bytes], statuses: list[int]) -> None:
+    received = bytearray()
+    with socket.create_connection(("127.0.0.1", worker.port), timeout=60) as client:
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for part in parts:
+            client.sendall(part)
+        while len(found := [r for r in read_responses(received) if r.status != 100]) < len(statuses):
+            data = client.recv(65536)
+            assert data, "closed"
+            received += data
+    assert [response.status for response in found] == statuses
+    ours = [json.loads(r.body)["labels"] for r in found if r.status == 200 and r.body[:1] == b"{"]
+    assert all(set(labels) <= {20, 30, 40} for labels in ours)
 
 
 def test_request_of_a_client_that_left_is_dropped(worker: Worker) -> None:

@@ -7,14 +7,24 @@ import gc
 import weakref
 
 import httpx
-import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from tests.support.serving import CLASSES, Client, FakeWorker, profile, running, service, variant
+from tests.support.serving import (
+    CLASSES,
+    Client,
+    FakeWorker,
+    accepted,
+    held,
+    profile,
+    running,
+    service,
+    submit,
+    variant,
+)
 
-from gnnserve_api.objective import NO_OBJECTIVE, Objective
+from gnnserve_api.objective import Objective
 from gnnserve_worker.serving.batcher import Refusal, RefusalReason
-from gnnserve_worker.serving.engine import Answer, EngineState, Pending
+from gnnserve_worker.serving.engine import Answer, EngineState
 
 OLD, NEW = "old", "new"
 
@@ -26,21 +36,6 @@ def old_worker() -> FakeWorker:
 def new_worker() -> FakeWorker:
     """A smaller graph, whose labels are others."""
     return FakeWorker(name=NEW, shift=1, nodes=10)
-
-
-async def submitted(client: Client, nodes: list[int], objective: Objective = NO_OBJECTIVE) -> Pending:
-    lane = client.engine.lane
-    assert lane is not None
-    pending = client.engine.submit(lane, np.array(nodes), objective, False, False, 0.0)
-    assert isinstance(pending, Pending), pending
-    return pending
-
-
-async def held(worker: FakeWorker, client: Client, node: int = 0) -> Pending:
-    worker.gate.clear()
-    pending = await submitted(client, [node])
-    await worker.batch_started()
-    return pending
 
 
 def labels_of(nodes: list[int], revision: str) -> list[int]:
@@ -87,13 +82,17 @@ def test_waiting_requests_are_answered_by_the_revision_that_admitted_them_and_fi
         async with running(old) as client:
             first = await held(old, client)
             # Three batches, with a node that the new graph lacks.
-            waiting = await submitted(client, [500] * 250)
+            waiting = accepted(client.engine, [500] * 250)
             client.switch(new.revision())
-            late = await submitted(client, [1])
+            late = accepted(client.engine, [1])
             old.gate.set()
             answers = [await pending.outcome for pending in (first, waiting, late)]
         assert all(isinstance(answer, Answer) for answer in answers)
-        assert [pending.lane.revision.manifest.revision for pending in (first, waiting, late)] == [OLD, OLD, NEW]
+        assert [request.pending.lane.revision.manifest.revision for request in (first, waiting, late)] == [
+            OLD,
+            OLD,
+            NEW,
+        ]
         assert order == [OLD] * 4 + [NEW]
 
     asyncio.run(scenario())
@@ -120,7 +119,7 @@ def test_replaced_revision_is_let_go(waiting: bool) -> None:
         gone = weakref.ref(old)
         async with running(FakeWorker(loaded=False)) as client:
             client.switch(old.revision())
-            pending = [await held(old, client), await submitted(client, [1])] if waiting else []
+            pending = [await held(old, client), accepted(client.engine, [1])] if waiting else []
             del old
             client.switch(new_worker().revision())
             gate.set()
@@ -175,19 +174,17 @@ def test_deadlines_after_a_switch_count_what_was_accepted_before_it() -> None:
         old, new = old_worker(), new_worker()
         async with running(old, clock_ms=lambda: now_ms) as client:
             first = await held(old, client)
-            second = await submitted(client, [1] * 400)  # 80 ms by x1
+            second = accepted(client.engine, [1] * 400)  # 80 ms by x1
             client.switch(new.revision())
-            lane = client.engine.lane
-            assert lane is not None
-            refusal = client.engine.submit(lane, np.array([1]), Objective(latency_ms=50), False, False, 0.0)
+            refusal = submit(client.engine, [1], Objective(latency_ms=50))
             assert isinstance(refusal, Refusal)
             assert refusal.reason is RefusalReason.DEADLINE_OUT_OF_REACH
             old.gate.set()
             for pending in (first, second):
                 assert isinstance(await pending.outcome, Answer)
             # Done, in no time by this clock, although it was thought to take long: a new answer shows it.
-            assert isinstance(await (await submitted(client, [1])).outcome, Answer)
-            outcome = await (await submitted(client, [1], Objective(latency_ms=50))).outcome
+            assert isinstance(await accepted(client.engine, [1]).outcome, Answer)
+            outcome = await accepted(client.engine, [1], Objective(latency_ms=50)).outcome
             assert isinstance(outcome, Answer)
 
     asyncio.run(scenario())
@@ -198,9 +195,9 @@ def test_client_that_leaves_is_forgotten_in_the_lane_that_admitted_it() -> None:
         old = old_worker()
         async with running(old) as client:
             first = await held(old, client)
-            gone = await submitted(client, [5])
+            gone = accepted(client.engine, [5])
             client.switch(new_worker().revision())
-            client.engine.cancel(gone)
+            client.engine.cancel(gone.pending)
             assert client.engine.queued_seeds == 0
             old.gate.set()
             assert isinstance(await first.outcome, Answer)
@@ -215,9 +212,9 @@ def test_stopping_engine_leaves_nobody_waiting_in_any_lane(abandoned: bool) -> N
         old, new = old_worker(), new_worker()
         async with running(old) as client:
             first = await held(old, client)
-            second = await submitted(client, [1])
+            second = accepted(client.engine, [1])
             client.switch(new.revision())
-            third = await submitted(client, [2])
+            third = accepted(client.engine, [2])
             if abandoned:
                 client.engine.abandon()
             else:

@@ -13,7 +13,8 @@ from tests.support.graphs import graph_of, neighbours_of, planted_graph
 from gnnserve_api.gnnservice import Architecture, Model, Scope
 from gnnserve_worker.generation import train as train_module
 from gnnserve_worker.generation.networks import to_tensors
-from gnnserve_worker.generation.train import Trained, TrainingSet, predict, train, training_set
+from gnnserve_worker.generation.train import Trained, predict, train
+from gnnserve_worker.generation.training_set import TrainingSet, training_set
 from gnnserve_worker.graph.store import Graph, GraphData
 from gnnserve_worker.sampling.subgraph import SampledSubgraph, SubgraphSampler
 

@@ -13,7 +13,8 @@ from tests.support.graphs import planted_graph
 from gnnserve_api.gnnservice import Architecture, Model, Scope
 from gnnserve_worker.generation.device import training_device
 from gnnserve_worker.generation.networks import CPU, build_module, forward, rows_of, to_tensors
-from gnnserve_worker.generation.train import train, training_set
+from gnnserve_worker.generation.train import train
+from gnnserve_worker.generation.training_set import training_set
 from gnnserve_worker.graph.store import Features
 from gnnserve_worker.sampling.subgraph import SubgraphSampler
 

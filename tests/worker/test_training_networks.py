@@ -21,12 +21,11 @@ from tests.support.pyg import assert_close, edges_of_graph, module_of, scores_of
 from gnnserve_worker.generation.networks import (
     Rows,
     SparseRows,
-    first_layer_weights,
     forward,
-    reorder_columns,
     rows_of,
     to_tensors,
 )
+from gnnserve_worker.generation.tensors import first_layer, keep_columns_of, with_first_layer, without_first_product
 from gnnserve_worker.graph.store import Features, Graph
 from gnnserve_worker.sampling.subgraph import SubgraphSampler
 
@@ -188,7 +187,7 @@ def test_reordered_columns_give_the_same_scores(architecture: str) -> None:
     order = np.random.default_rng(0).permutation(WIDTH)
     before = _scores(module, features, graph, seeds, 2).detach().numpy()
 
-    reordered = reorder_columns(to_tensors(module), order)
+    reordered = keep_columns_of(to_tensors(module), order)
     module.load_state_dict({key: torch.from_numpy(value) for key, value in reordered.items()}, strict=False)
     after = _scores(module, np.ascontiguousarray(features[:, order]), graph, seeds, 2).detach().numpy()
 
@@ -199,12 +198,43 @@ def test_reordered_columns_give_the_same_scores(architecture: str) -> None:
 def test_first_layer_weights_map_columns_to_hidden_units(architecture: str) -> None:
     module = module_of(architecture, (5, 3), WIDTH, hidden=8)
 
-    neighbours, own = first_layer_weights(module)
-
     tensors = to_tensors(module)
+
+    first = first_layer(tensors)
+
+    assert (first.columns, first.outputs) == (WIDTH, 8)
     if architecture == "GIN":
-        assert own is neighbours
-        np.testing.assert_array_equal(neighbours.numpy(), tensors["convs.0.nn.lins.0.weight"].T)
+        assert first.own is None
+        assert first.own_share == 1.25
+        np.testing.assert_array_equal(first.neighbours, tensors["convs.0.nn.lins.0.weight"].T)
+        np.testing.assert_array_equal(first.bias, tensors["convs.0.nn.lins.0.bias"])
     else:
-        np.testing.assert_array_equal(neighbours.numpy(), tensors["convs.0.lin_l.weight"].T)
-        np.testing.assert_array_equal(own.numpy(), tensors["convs.0.lin_r.weight"].T)
+        assert first.own is not None
+        np.testing.assert_array_equal(first.neighbours, tensors["convs.0.lin_l.weight"].T)
+        np.testing.assert_array_equal(first.own, tensors["convs.0.lin_r.weight"].T)
+        np.testing.assert_array_equal(first.bias, tensors["convs.0.lin_l.bias"])
+
+
+@ARCHITECTURES
+def test_a_first_layer_goes_back_where_it_came_from(architecture: str) -> None:
+    tensors = to_tensors(module_of(architecture, (5, 3), WIDTH))
+
+    again = with_first_layer(tensors, first_layer(tensors))
+
+    assert again.keys() == tensors.keys()
+    for key, tensor in again.items():
+        np.testing.assert_array_equal(tensor, tensors[key])
+        assert tensor.flags.c_contiguous
+
+
+@pytest.mark.parametrize(
+    ("architecture", "gone"),
+    [
+        ("GraphSAGE", {"convs.0.lin_l.weight", "convs.0.lin_r.weight"}),
+        ("GIN", {"convs.0.nn.lins.0.weight"}),
+    ],
+)
+def test_a_projected_network_lacks_only_what_met_the_features(architecture: str, gone: set[str]) -> None:
+    tensors = to_tensors(module_of(architecture, (5, 3), WIDTH))
+
+    assert without_first_product(tensors).keys() == tensors.keys() - gone

@@ -45,6 +45,9 @@ def load(
     ] = Arrivals.POISSON,
     latency_ms: LatencyMs = None,
     tolerance_permille: TolerancePermille = None,
+    binary: Annotated[
+        bool, typer.Option("--binary", help="Send and receive arrays instead of JSON: ids in, scores out.")
+    ] = False,
     seed: Annotated[int, typer.Option(help="Seed of node ids and arrivals.")] = 0,
     timeout: Annotated[
         float, typer.Option(callback=between(0.01, 3600), help="Seconds to wait for one answer.")
@@ -72,7 +75,8 @@ def load(
                          "raise --rate or --duration, or give --arrivals fixed")  # fmt: skip
     endpoint = parse_url(url)
     objective = stated_objective(latency_ms, tolerance_permille)
-    requests = build_predictions(endpoint, fetch_variants(endpoint).nodes, seeds_per_request, objective, seed)
+    nodes = fetch_variants(endpoint).nodes
+    requests = build_predictions(endpoint, nodes, seeds_per_request, objective, seed, binary=binary)
     connections = concurrency or (CLOSED_CONNECTIONS if rate is None else OPEN_CONNECTIONS)
     schedule = None if rate is None else build_schedule(arrivals, rate, duration, seed)
     plan = Plan(connections, duration, seeds_per_request, rate)

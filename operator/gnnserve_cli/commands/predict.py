@@ -7,6 +7,7 @@ from typing import Annotated
 
 import msgspec
 import typer
+from msgspec import UNSET
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.protocol import Output, PredictAnswer, PredictRequest
@@ -41,7 +42,7 @@ def predict(
 ) -> None:
     """Ask a running server for nodes of its graph."""
     request = PredictRequest(
-        parse_nodes(nodes), stated_objective(latency_ms, tolerance_permille), strict, parse_outputs(outputs)
+        parse_nodes(nodes), stated_objective(latency_ms, tolerance_permille), strict or UNSET, parse_outputs(outputs)
     )
     answer, reply = fetch_prediction(parse_url(url), request)
     timing = parse_server_timing(reply.headers.get("server-timing", ""))

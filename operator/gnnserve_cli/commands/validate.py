@@ -62,11 +62,16 @@ def _facts(service: GNNService) -> list[tuple[str, str]]:
         ("source", graph),
         ("normalization", spec.graph.normalization),
         ("model", f"{model.architecture}, {count(len(model.fanouts), 'layer')}, hidden {model.hidden}, {fanouts}"),
-        ("training", f"{count(model.training.epochs, 'epoch')}, {model.training.scope}"),
+        (
+            ("weights", f"{model.checkpoint.uri}, not trained")
+            if model.checkpoint is not None
+            else ("training", f"{count(model.training.epochs, 'epoch')}, {model.training.scope}")
+        ),
         (
             "variants",
             f"{', '.join(variant_name(factor) for factor in sorted(pruning.factors))}, ranked by {pruning.method}",
         ),
+        ("tables", f"{', '.join(spec.variants.storage)}; projection {spec.variants.projection}"),
         ("objective", ", ".join(wanted) or "none: the most accurate variant answers"),
         ("in a cluster", ", ".join(_cluster_facts(spec))),
         ("recipe", spec.recipe()),

@@ -1,7 +1,7 @@
 """`gnnserve variants`: what a server or a repository has, with its profile.
 
-A repository is read through its `revision.json` files alone: no array is opened, so this works on a folder that
-another process is serving from.
+A repository is read through its `revision.json` files alone, each checked as when it is served: no array is opened, so
+this works on a folder that another process is serving from.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import msgspec
 import typer
 from rich.console import Console
 
-from gnnserve_api.errors import InputError, RepositoryError
-from gnnserve_api.repository import SCHEMA_VERSION, RevisionManifest
+from gnnserve_api.errors import InputError, OutdatedError, RepositoryError
+from gnnserve_api.repository import RevisionManifest
 from gnnserve_cli.client import fetch_variants, parse_url
 from gnnserve_cli.commands.options import Json
 from gnnserve_cli.exits import ExitCode
@@ -26,10 +26,6 @@ class ServiceRevisions(msgspec.Struct, frozen=True, rename="camel"):
     service: str
     revisions: list[RevisionManifest]
     """Newest first."""
-
-
-class _Version(msgspec.Struct, frozen=True, rename="camel"):
-    schema_version: int
 
 
 def variants(
@@ -56,8 +52,8 @@ def variants(
     else:
         _print_services(services, console)
     for problem in problems:
-        typer.echo(f"error: {problem}", err=True)
-    if problems:
+        typer.echo(f"{'note' if isinstance(problem, OutdatedError) else 'error'}: {problem}", err=True)
+    if any(not isinstance(problem, OutdatedError) for problem in problems):
         raise typer.Exit(ExitCode.REPOSITORY)
 
 
@@ -71,17 +67,22 @@ def _print_services(services: list[ServiceRevisions], console: Console) -> None:
 
 def load_services(root: Path) -> tuple[list[ServiceRevisions], list[RepositoryError]]:
     """What can be read, and what cannot: one bad file must not hide the good ones."""
+    # Imported here: it brings numpy, which a server's variants are shown without.
+    from gnnserve_worker.repository.checks import read_revision_manifest  # noqa: PLC0415
+
     problems: list[RepositoryError] = []
     found: dict[tuple[str, str], list[RevisionManifest]] = {}
     for service in (service for namespace in _list_root(root) for service in _list(namespace, problems)):
         for folder in _list(service / "revisions", problems):
+            # Without its last file a revision is unfinished, or no revision at all.
+            if not (folder / "revision.json").is_file():
+                continue
             try:
-                revision = _load_revision(folder / "revision.json")
+                revision = read_revision_manifest(folder)
             except RepositoryError as problem:
                 problems.append(problem)
                 continue
-            if revision is not None:
-                found.setdefault((service.parent.name, service.name), []).append(revision)
+            found.setdefault((service.parent.name, service.name), []).append(revision)
     if not found and not problems:
         raise RepositoryError(
             root, "holds no published revision", f"make one with `gnnserve generate MANIFEST --repository {root}`"
@@ -116,25 +117,3 @@ def _list(folder: Path, problems: list[RepositoryError]) -> list[Path]:
 
 def _unreadable(path: Path, error: OSError) -> RepositoryError:
     return RepositoryError(path, f"cannot be read: {(error.strerror or str(error)).lower()}", "check its permissions")
-
-
-def _load_revision(file: Path) -> RevisionManifest | None:
-    """None: without its last file a revision is unfinished, or no revision at all."""
-    try:
-        content = file.read_bytes()
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except OSError as error:
-        raise _unreadable(file, error) from error
-    try:
-        # The version first: a newer file may differ in everything else.
-        version = msgspec.json.decode(content, type=_Version).schema_version
-        if version > SCHEMA_VERSION:
-            raise RepositoryError(
-                file,
-                f"has schema version {version}; this gnnserve knows up to {SCHEMA_VERSION}",
-                "read it with the gnnserve that wrote it",
-            )
-        return msgspec.json.decode(content, type=RevisionManifest)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise RepositoryError(file, f"is damaged: {error}", "remove its folder and generate again") from error

@@ -192,6 +192,10 @@ class Generator:
 
 
 def _count_prediction(record: Record, answer: Answer) -> None:
+    if variant := answer.told.get(b"gnnserve-variant"):  # the binary form says it in the head
+        record.variants[variant.decode("latin-1")] += 1
+        record.objectives_met += answer.told.get(b"gnnserve-objective-met") == b"true"
+        return
     try:
         prediction = _decode_prediction(answer.body)
     except (msgspec.DecodeError, UnicodeDecodeError):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import cast
 
@@ -26,6 +27,8 @@ class Answer:
     sent_at_s: float
     answered_at_s: float
     """Both on `time.perf_counter`, taken at the socket: the event loop's own queue is not in between."""
+    told: Mapping[bytes, bytes]
+    """Headers of gnnserve's own, names in lower case."""
 
 
 class Connection(asyncio.Protocol):
@@ -34,6 +37,7 @@ class Connection(asyncio.Protocol):
         self._parser = httptools.HttpResponseParser(self)
         self._waiting: asyncio.Future[Answer] | None = None
         self._body = bytearray()
+        self._told: dict[bytes, bytes] = {}
         self._sent_at_s = 0.0
 
     @property
@@ -46,6 +50,7 @@ class Connection(asyncio.Protocol):
         loop = asyncio.get_running_loop()
         self._waiting = loop.create_future()
         self._body.clear()
+        self._told = {}
         timer = loop.call_later(timeout_s, self._fail, f"no answer within {timeout_s:g} s")
         self._sent_at_s = time.perf_counter()
         self._transport.write(payload)
@@ -80,6 +85,10 @@ class Connection(asyncio.Protocol):
 
     # httptools.HttpResponseParser
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if (name := name.lower()).startswith(b"gnnserve-"):
+            self._told[name] = value
+
     def on_body(self, part: bytes) -> None:
         self._body += part
 
@@ -89,7 +98,7 @@ class Connection(asyncio.Protocol):
             self.close()
         if self._waiting is not None and not self._waiting.done():
             status = self._parser.get_status_code()
-            self._waiting.set_result(Answer(status, bytes(self._body), self._sent_at_s, answered_at_s))
+            self._waiting.set_result(Answer(status, bytes(self._body), self._sent_at_s, answered_at_s, self._told))
 
 
 async def connect(host: str, port: int) -> Connection:

@@ -24,10 +24,14 @@ def explain_failure(job: ObservedJob, pods: Iterable[ObservedPod], spec: GNNServ
     else:
         words = [f"{job.failure_reason or 'no reason given'}: {sentence(job.failure_message) or 'its pods are gone'}"]
     bad_input = last is not None and last.terminated is not None and last.terminated.exit_code == PodExit.BAD_INPUT
-    if bad_input and spec.graph.source.npz is not None and spec.graph.volume is None:
+    files = [
+        *(["graph's"] if spec.graph.source.npz is not None else []),
+        *(["checkpoint's"] if spec.model.checkpoint is not None else []),
+    ]
+    if bad_input and files and spec.graph.volume is None:
         words.append(
-            "no volume is mounted: name the claim with the graph's file in spec.graph.volume.claimName, and write the "
-            "file's path below its mountPath"
+            f"no volume is mounted: name the claim with the {' and the '.join(files)} file in "
+            "spec.graph.volume.claimName, and write the file's path below its mountPath"
         )
     again = (
         f"Correct the spec; or, if what it names was at fault and is mended, delete the Job (`kubectl delete job "

@@ -1,4 +1,4 @@
-"""What generation and worker pods have in common: restricted security, caches, the repository, the user's settings.
+"""What generation and worker pods have in common: restricted security, the repository, the user's settings.
 
 Both fit the `restricted` Pod Security Standard; what `settings` adds is the administrator's own affair.
 """
@@ -49,7 +49,6 @@ def build_pod_spec(
         "containers": [container],
         "volumes": [
             {"name": "tmp", "emptyDir": {}},
-            {"name": "cache", "emptyDir": {}},
             *volumes,
             *(dict(volume) for volume in settings.worker_extra_volumes),
         ],
@@ -84,7 +83,6 @@ def build_container(
             # Kubernetes would expand $(NAME) in a value, of which a user's file name may be part.
             *({"name": variable, "value": value.replace("$", "$$")} for variable, value in env.items()),
             {"name": "HOME", "value": pods.TEMPORARY_PATH},
-            {"name": "NUMBA_CACHE_DIR", "value": f"{pods.CACHE_PATH}/numba"},
             # Without a limit this is the node's count, as it should be.
             {"name": "OMP_NUM_THREADS", "valueFrom": {"resourceFieldRef": {"resource": "limits.cpu"}}},
             *(dict(variable) for variable in settings.worker_extra_env),
@@ -99,7 +97,6 @@ def build_container(
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [
             {"name": "tmp", "mountPath": pods.TEMPORARY_PATH},
-            {"name": "cache", "mountPath": pods.CACHE_PATH},
             *mounts,
             *(dict(mount) for mount in settings.worker_extra_volume_mounts),
         ],

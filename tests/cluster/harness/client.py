@@ -18,8 +18,7 @@ from tests.cluster.harness.volumes import read_only_claim
 T = TypeVar("T")
 
 PACKAGES_CLAIM = "python-packages"
-PACKAGES_PATH = "/packages"
-"""Where the thin worker image expects that claim."""
+"""Mounted at `images.PACKAGES_PATH`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,12 @@ machine's own settings for pip and its certificates are mounted while a RUN step
 from __future__ import annotations
 
 import hashlib
+import importlib.metadata
 import json
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tarfile
 import time
 from io import BytesIO
@@ -25,7 +27,10 @@ BASE_IMAGE = "docker.io/library/python:3.11-slim-bookworm"
 OPERATOR_IMAGE = "localhost/gnnserve/operator:test"
 WORKER_IMAGE = "localhost/gnnserve/worker:test"
 # The Dockerfile's targets that tests run.
-TAGS = {"operator": OPERATOR_IMAGE, "worker-thin": WORKER_IMAGE}
+THIN = "worker-thin"
+TAGS = {"operator": OPERATOR_IMAGE, THIN: WORKER_IMAGE}
+PACKAGES_PATH = "/packages"
+"""Where the thin image finds its packages, while it is built as in pods."""
 DEBIAN_PACKAGES = ("python3", "python3-pip", "python3-venv", "ca-certificates")
 CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 NICE = ("nice", "-n", "19")
@@ -66,10 +71,11 @@ def build_all(layout: Layout) -> None:
         build(layout, tag, target)
 
 
-def build(layout: Layout, tag: str, target: str, *options: str) -> str:
+def build(layout: Layout, tag: str, target: str) -> str:
     """Build one target of the repository's Dockerfile; unchanged steps come from the store. Returns the image's id."""
     build_base(layout)
     began = time.monotonic()
+    options = _packages_of_this_environment() if target == THIN else ()
     with only_one(layout.root / "images.lock", "make images"):
         settings = layout.images / "pip.conf"
         settings.write_text(_pip_settings())
@@ -84,6 +90,16 @@ def build(layout: Layout, tag: str, target: str, *options: str) -> str:
         image_id = _image_id(layout, tag)
     say(f"built {tag} in {time.monotonic() - began:.1f} s")
     return image_id
+
+
+def _packages_of_this_environment() -> tuple[str, ...]:
+    """For compiling kernels ahead. Nothing, where they are not installed yet: pods then compile."""
+    try:
+        versions = [f"{name}-{importlib.metadata.version(name)}" for name in ("gnnserve", "numba", "llvmlite")]
+    except importlib.metadata.PackageNotFoundError:
+        return ()
+    folder = sysconfig.get_path("purelib")
+    return ("--volume", f"{folder}:{PACKAGES_PATH}:ro", "--build-arg", f"PACKAGES={','.join(versions)}")
 
 
 def load(layout: Layout, tag: str) -> None:

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.cluster.harness.client import PACKAGES_CLAIM, PACKAGES_PATH, Cluster, Namespace
+from tests.cluster.harness.client import PACKAGES_CLAIM, Cluster, Namespace
 from tests.cluster.harness.commands import HarnessError
 from tests.cluster.harness.components import REPOSITORY
+from tests.cluster.harness.images import PACKAGES_PATH
 
 RELEASE = "gnnserve-tests"
 SYSTEM_NAMESPACE = "gnnserve-tests"

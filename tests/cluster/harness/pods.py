@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tests.cluster.harness.client import PACKAGES_CLAIM, PACKAGES_PATH, Cluster
+from tests.cluster.harness.client import PACKAGES_CLAIM, Cluster
+from tests.cluster.harness.images import PACKAGES_PATH
 from tests.cluster.harness.layout import POD_UID
 
 
@@ -45,10 +46,7 @@ def python_pod(
                     "image": cluster.worker_image,
                     "imagePullPolicy": "IfNotPresent",
                     "command": ["python", "-c", program, *arguments],
-                    "env": [
-                        {"name": "HOME", "value": "/tmp"},  # noqa: S108
-                        {"name": "NUMBA_CACHE_DIR", "value": "/tmp/numba"},  # noqa: S108
-                    ],
+                    "env": [{"name": "HOME", "value": "/tmp"}],  # noqa: S108
                     "resources": dict(resources or {}),
                     "securityContext": {
                         "allowPrivilegeEscalation": False,

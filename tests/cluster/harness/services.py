@@ -16,7 +16,7 @@ GENERATION_TIMEOUT_S = 300
 SMALL_SPEC: Mapping[str, Any] = {
     "graph": {"source": {"builtin": "Digits"}},
     "model": {"hidden": 16, "fanouts": [5, 5], "training": {"epochs": 2, "batchSize": 256}},
-    "variants": {"pruning": {"factors": [1, 4]}},
+    "variants": {"pruning": {"factors": [1, 4]}, "projection": "Disabled"},
 }
 """Trained in a second or two: what the tests wait for is Python's imports."""
 
@@ -96,6 +96,14 @@ class Service:
 
     def worker_pod_names(self) -> set[str]:
         return {pod["metadata"]["name"] for pod in self.worker_pods() if "deletionTimestamp" not in pod["metadata"]}
+
+    def worker_logs(self) -> list[dict[str, Any]]:
+        """What every worker has said, a line each."""
+        return [
+            json.loads(line)
+            for name in sorted(self.worker_pod_names())
+            for line in self.namespace.kubectl("logs", name, "--tail=-1").splitlines()
+        ]
 
     def restarts(self) -> int:
         return sum(s["restartCount"] for pod in self.worker_pods() for s in pod["status"].get("containerStatuses", []))

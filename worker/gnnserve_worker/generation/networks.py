@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from gnnserve_api.gnnservice import Architecture, Model
+from gnnserve_worker.generation.tensors import Tensors
 from gnnserve_worker.graph.store import Features
 from gnnserve_worker.sampling.subgraph import SampledSubgraph
 
@@ -89,15 +90,6 @@ def forward(module: Any, rows: Rows, subgraph: SampledSubgraph) -> torch.Tensor:
     return hidden[torch.from_numpy(subgraph.seed_rows.astype(np.int64)).to(device)]
 
 
-def first_layer_weights(module: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    """W¹ of the neighbours and of the node itself, each float32 [columns, outputs]; the same tensor for GIN."""
-    conv = module.convs[0]
-    if isinstance(module, pyg.GIN):
-        weight = conv.nn.lins[0].weight.detach().T
-        return weight, weight
-    return conv.lin_l.weight.detach().T, conv.lin_r.weight.detach().T
-
-
 def _adjacency(subgraph: SampledSubgraph, targets: int, sources: int, device: torch.device) -> torch.Tensor:
     indptr = subgraph.indptr[: targets + 1]
     neighbours = subgraph.neighbours[: indptr[-1]]
@@ -157,17 +149,6 @@ def _first_gin(conv: Any, rows: Rows, adjacency: torch.Tensor, targets: int) -> 
 _FIRST_LAYER = {pyg.GraphSAGE: _first_sage, pyg.GIN: _first_gin}
 
 
-def to_tensors(module: nn.Module) -> dict[str, np.ndarray]:
+def to_tensors(module: nn.Module) -> Tensors:
     """The state dict as numpy arrays, under torch_geometric's keys."""
     return {key: value.detach().numpy().astype(np.float32) for key, value in module.state_dict().items()}
-
-
-def reorder_columns(tensors: dict[str, np.ndarray], columns: np.ndarray) -> dict[str, np.ndarray]:
-    """The same network for inputs whose columns come in the order `columns`."""
-    return {
-        key: np.ascontiguousarray(value[:, columns]) if key in _FIRST_LAYER_KEYS else value
-        for key, value in tensors.items()
-    }
-
-
-_FIRST_LAYER_KEYS = {"convs.0.lin_l.weight", "convs.0.lin_r.weight", "convs.0.nn.lins.0.weight"}

@@ -1,57 +1,123 @@
-"""From a manifest to a published revision: import, train, rank, prune, profile, publish.
+"""From a manifest to a published revision: import, train, rank, prune, project, profile, publish.
 
-A published revision is found without importing torch, so that a second start takes no time; what trains is
-`variants.py`.
+A published revision is found without importing torch, so that a second start takes no time, and given weights are
+served without it too; what trains is `trained.py`, the rest is `variants.py`.
 """
 
 from __future__ import annotations
 
-from gnnserve_api.gnnservice import GNNService, GNNServiceSpec
+from collections.abc import Callable
+from importlib.metadata import version
+from typing import TYPE_CHECKING
+
+from gnnserve_api.gnnservice import Architecture, GNNService, GNNServiceSpec, Projection
 from gnnserve_api.repository import RevisionManifest
 from gnnserve_api.variants import check_factors, columns_of
+from gnnserve_worker.generation.checkpoint import load_checkpoint
+from gnnserve_worker.generation.identity import Identity, identity_of
 from gnnserve_worker.generation.progress import Progress, ProgressListener, silent
-from gnnserve_worker.graph.sources.load import load_source, source_digest
-from gnnserve_worker.graph.store import GraphData
-from gnnserve_worker.graph.table import table_bytes
+from gnnserve_worker.graph.sources.load import load_source
+from gnnserve_worker.graph.store import Features, GraphData
 from gnnserve_worker.repository.repository import Repository
+from gnnserve_worker.repository.staged import stored_bytes
+
+if TYPE_CHECKING:
+    from gnnserve_worker.generation.tensors import Tensors
+    from gnnserve_worker.generation.training_set import TrainingSet
+    from gnnserve_worker.generation.variants import Models
 
 
 def generate(
     service: GNNService, repository: Repository, progress: ProgressListener = silent, *, use_gpu: bool = False
 ) -> RevisionManifest:
-    """The revision of this manifest and this graph: the published one, or a new one.
+    """The revision of this manifest, this graph and these given weights: the published one, or a new one.
 
     `use_gpu`: train on a GPU where torch sees one. Weights then differ in their last digits from one time to another.
     Raises InputError for what the user must fix, ResourceError when the disk is full; revisions that are already
     published stay as they are.
     """
-    recipe = service.spec.recipe()
-    digest = source_digest(service.spec.graph.source)
-    if (published := repository.find(recipe, digest)) is not None:
+    spec = service.spec
+    identity = identity_of(spec)
+    if (published := _find(repository, identity)) is not None:
         return published
     # What the user must fix shows here, before torch is loaded and before anything is written.
-    graph = _import_graph(service.spec, repository, progress)
+    graph = _import_graph(spec, repository, progress)
+    master = _load_checkpoint(spec, identity, graph, progress)
     waiting = Progress("wait for another process that is generating", 0, 1)
     with repository.locked(on_wait=lambda: progress(waiting)):
-        if (published := repository.find(recipe, digest)) is not None:
+        if (published := _find(repository, identity)) is not None:
             return published
-        # Imported here: torch and torch_geometric take many seconds.
-        progress(Progress("load torch", 0, 1))
-        from gnnserve_worker.generation.device import training_device  # noqa: PLC0415
-        from gnnserve_worker.generation.networks import CPU  # noqa: PLC0415
+        # Imported here: what measures loads every kernel, which a second start does for itself.
         from gnnserve_worker.generation.variants import generate_revision  # noqa: PLC0415
 
-        device, which = training_device() if use_gpu else (CPU, "")
-        progress(Progress("load torch", 1, 1, which))
-        return generate_revision(service.spec, recipe, graph, repository, progress, device)
+        if master is None:
+            models_of, generator = _training(spec, progress, use_gpu=use_gpu)
+        else:
+            models_of, generator = _giving(spec, master, progress)
+        return generate_revision(spec, identity, graph, repository, progress, models_of, generator)
+
+
+def _find(repository: Repository, identity: Identity) -> RevisionManifest | None:
+    return repository.find(identity.recipe, identity.graph, identity.checkpoint)
 
 
 def _import_graph(spec: GNNServiceSpec, repository: Repository, progress: ProgressListener) -> GraphData:
     progress(Progress("import graph", 0, 1))
     graph = load_source(spec.graph.source)
     nodes, columns = graph.features.shape
-    factors = spec.variants.pruning.factors
-    check_factors(factors, columns)
-    repository.require_free(table_bytes(nodes, columns_of(columns, min(factors))))
+    check_factors(spec.variants.pruning.factors, columns)
+    repository.require_free(_tables_bytes(spec, nodes, columns, len(graph.classes)))
     progress(Progress("import graph", 1, 1, f"{nodes:,} nodes, {graph.graph.edges:,} edges"))
     return graph
+
+
+def _tables_bytes(spec: GNNServiceSpec, nodes: int, features: int, classes: int) -> int:
+    """What all tables take on the disk, those of projected variants that will not be kept included."""
+    width = columns_of(features, min(spec.variants.pruning.factors))
+    outputs = spec.model.hidden if len(spec.model.fanouts) > 1 else classes
+    projected = 0
+    if spec.variants.projection is Projection.AUTO:
+        projected = 2 if spec.model.architecture is Architecture.GRAPHSAGE else 1
+    return sum(
+        stored_bytes(nodes, width, storage) + projected * stored_bytes(nodes, outputs, storage)
+        for storage in spec.variants.storage
+    )
+
+
+def _load_checkpoint(
+    spec: GNNServiceSpec, identity: Identity, graph: GraphData, progress: ProgressListener
+) -> Tensors | None:
+    given = spec.model.checkpoint
+    if given is None or identity.checkpoint is None:
+        return None
+    progress(Progress("load checkpoint", 0, 1))
+    tensors = load_checkpoint(given, identity.checkpoint, spec.model, graph.features.shape[1], len(graph.classes))
+    progress(Progress("load checkpoint", 1, 1))
+    return tensors
+
+
+ModelsOf = Callable[["TrainingSet", Features], "Models"]
+
+
+def _training(spec: GNNServiceSpec, progress: ProgressListener, *, use_gpu: bool) -> tuple[ModelsOf, str]:
+    # Imported here: torch and torch_geometric take many seconds.
+    progress(Progress("load torch", 0, 1))
+    from gnnserve_worker.generation.device import training_device  # noqa: PLC0415
+    from gnnserve_worker.generation.networks import CPU  # noqa: PLC0415
+    from gnnserve_worker.generation.trained import TrainedModels  # noqa: PLC0415
+
+    device, which = training_device() if use_gpu else (CPU, "")
+    progress(Progress("load torch", 1, 1, which))
+    generator = _versions("gnnserve", "torch", "torch_geometric")
+    return lambda data, features: TrainedModels(spec.model, data, features, progress, device), generator
+
+
+def _giving(spec: GNNServiceSpec, master: Tensors, progress: ProgressListener) -> tuple[ModelsOf, str]:
+    from gnnserve_worker.generation.given import GivenModels  # noqa: PLC0415
+
+    training = spec.model.training
+    return lambda data, features: GivenModels(master, data, features, training, progress), _versions("gnnserve")
+
+
+def _versions(*packages: str) -> str:
+    return ", ".join(f"{package} {version(package)}" for package in packages)

@@ -14,11 +14,11 @@ from pathlib import Path
 import numpy as np
 
 from gnnserve_api.errors import InputError
-from gnnserve_api.profile import LatencyProfile, Profile, VariantProfile
+from gnnserve_api.profile import Compute, LatencyProfile, Profile, VariantProfile
 from gnnserve_worker.generation.scores import evaluate, metric_of
-from gnnserve_worker.graph.table import table_bytes
+from gnnserve_worker.graph.storage import rows_bytes
 from gnnserve_worker.parallel import thread_count
-from gnnserve_worker.repository.loaded import LoadedRevision
+from gnnserve_worker.repository.loaded import LoadedRevision, LoadedVariant
 from gnnserve_worker.serving.inference import Inference, infer_batch, warm_up
 
 BATCH_SEEDS = (1, 32, 1024)
@@ -31,10 +31,15 @@ _EVALUATION_SEEDS = 1024
 
 @dataclass(frozen=True, slots=True)
 class GeneratedVariant:
-    """What the measurement cannot see in a loaded revision."""
+    """What was written, and the measurement cannot see in a loaded revision."""
 
     factor: int
+    table: str
+    """Key of the revision's tables."""
+    columns: int
+    compute: Compute
     size_bytes: int
+    """The serialised weights."""
 
 
 def measure_profile(
@@ -57,18 +62,29 @@ def measure_profile(
             VariantProfile(
                 name=name,
                 factor=known.factor,
+                table=known.table,
                 columns=variant.columns,
+                storage=variant.table.storage,
+                projected=variant.table.projected,
+                compute=known.compute,
                 validation_accuracy=_measure_accuracy(revision, name, revision.splits.validation),
                 test_accuracy=_measure_accuracy(revision, name, test) if len(test) else None,
                 latency=tuple(latencies[name]),
                 size_bytes=known.size_bytes,
-                memory_bytes=known.size_bytes + table_bytes(revision.graph.nodes, variant.columns),
+                memory_bytes=known.size_bytes + _read_bytes(variant),
             )
         )
     report(total, total)
     return Profile(
         metric=metric_of(revision.multi_label), machine=_machine(), threads=thread_count(), variants=tuple(variants)
     )
+
+
+def _read_bytes(variant: LoadedVariant) -> int:
+    """Of its table, the columns that it reads."""
+    table = variant.table
+    matrices = 1 if table.own is table.rows else 2
+    return matrices * rows_bytes(table.nodes, variant.columns, table.storage)
 
 
 def _measure_latencies(revision: LoadedRevision, seeds: int) -> dict[str, LatencyProfile]:

@@ -10,43 +10,17 @@ import numpy as np
 import torch
 from torch import nn
 
-from gnnserve_api.gnnservice import Architecture, Model, Scope
+from gnnserve_api.gnnservice import Architecture, Model
 from gnnserve_worker.generation.networks import CPU, build_module, device_of, forward, rows_of
 from gnnserve_worker.generation.scores import evaluate
-from gnnserve_worker.graph.store import Features, Graph, Splits
+from gnnserve_worker.generation.training_set import TrainingSet
+from gnnserve_worker.graph.store import Features
 from gnnserve_worker.sampling.subgraph import SubgraphSampler
 
 _VALIDATION_KEY = 1 << 40
 """Sampling key of validation: the same neighbours every epoch, so that epochs compare."""
 
 _LEARNING_RATES = {Architecture.GRAPHSAGE: 0.01, Architecture.GIN: 0.001}
-
-
-@dataclass(frozen=True, slots=True)
-class TrainingSet:
-    """What every variant of a revision is trained on; only the features differ between them."""
-
-    graph: Graph
-    """All edges: validation sees what serving will see."""
-    visible: Graph
-    """The edges that training may use: among training nodes only when inductive (paper A, A10)."""
-    labels: np.ndarray
-    """As in GraphData."""
-    classes: int
-    splits: Splits
-
-
-def visible_nodes(nodes: int, splits: Splits, scope: Scope) -> np.ndarray:
-    """Ids of the nodes that training may see, labels apart (paper A, A10)."""
-    return np.arange(nodes) if scope == Scope.TRANSDUCTIVE else splits.train
-
-
-def training_set(graph: Graph, labels: np.ndarray, classes: int, splits: Splits, scope: Scope) -> TrainingSet:
-    if scope == Scope.TRANSDUCTIVE:
-        return TrainingSet(graph, graph, labels, classes, splits)
-    kept = np.zeros(graph.nodes, dtype=bool)
-    kept[splits.train] = True
-    return TrainingSet(graph, graph.induced(kept), labels, classes, splits)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,110 +1,230 @@
-"""Generation proper: every variant of one revision, from the imported graph to the commit (paper A, section 3)."""
+"""Generation proper: every variant of one revision, from the imported graph to the commit (paper A, section 3).
+
+Weights come from `trained.py` or `given.py`; nothing here needs torch.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from importlib.metadata import version
+from typing import Protocol
 
 import numpy as np
-import torch
 
-from gnnserve_api.gnnservice import GNNServiceSpec, RankingMethod
+from gnnserve_api.errors import InputError
+from gnnserve_api.gnnservice import GNNServiceSpec, Normalization, Projection, RankingMethod
+from gnnserve_api.profile import Profile, VariantProfile
 from gnnserve_api.repository import NetworkManifest, RankingManifest, RevisionManifest
-from gnnserve_api.variants import columns_of, variant_name
-from gnnserve_worker.generation.features import keep_columns, normalize
-from gnnserve_worker.generation.networks import CPU, reorder_columns, to_tensors
+from gnnserve_api.variants import Storage, columns_of, projected_name, variant_name
+from gnnserve_worker.generation.features import normalize
+from gnnserve_worker.generation.frontier import worth_keeping
+from gnnserve_worker.generation.identity import Identity
 from gnnserve_worker.generation.profile import GeneratedVariant, measure_profile
 from gnnserve_worker.generation.progress import Progress, ProgressListener
 from gnnserve_worker.generation.ranking.rank import Ranking, rank
-from gnnserve_worker.generation.train import Trained, train, training_set, visible_nodes
+from gnnserve_worker.generation.tensors import FirstLayer, Tensors, first_layer, keep_columns_of, without_first_product
+from gnnserve_worker.generation.training_set import TrainingSet, training_set, visible_nodes
 from gnnserve_worker.graph.store import Features, GraphData
+from gnnserve_worker.graph.table import feature_blocks, projected_blocks
+from gnnserve_worker.models.dense import preferred_compute
+from gnnserve_worker.repository.loaded import VariantFiles
 from gnnserve_worker.repository.repository import Repository
+from gnnserve_worker.repository.staged import StagedRevision
 
-Tensors = dict[str, np.ndarray]
+_FLOAT16_END = 65_520.0
+"""From here on, float16 rounds to infinity."""
+
+
+class Models(Protocol):
+    """Where weights come from. `name` is what progress calls them."""
+
+    def master(self, name: str) -> Tensors:
+        """For all columns, in the order of the source."""
+        ...
+
+    def pruned(self, columns: np.ndarray, name: str) -> Tensors:
+        """For the given columns (ids), in their order."""
+        ...
 
 
 def generate_revision(
     spec: GNNServiceSpec,
-    recipe: str,
+    identity: Identity,
     graph: GraphData,
     repository: Repository,
     progress: ProgressListener,
-    device: torch.device = CPU,
+    models_of: Callable[[TrainingSet, Features], Models],
+    generator: str,
 ) -> RevisionManifest:
-    """Train on `device`, rank, prune, profile, publish; nothing is visible before the last file is written."""
-    factors = sorted(spec.variants.pruning.factors)
-    features_count = graph.features.shape[1]
-    width = columns_of(features_count, factors[0])
-    visible = visible_nodes(graph.graph.nodes, graph.splits, spec.model.training.scope)
-    features = normalize(graph.features, spec.graph.normalization, visible)
+    """Rank, prune, project, profile, publish; nothing is visible before the last file is written."""
+    training = spec.model.training
+    visible = visible_nodes(graph.graph.nodes, graph.splits, training.scope)
+    features = normalize(graph.features, _normalization(spec), visible)
+    _check_range(features, spec.variants.storage)
     # Before training, since a damaged copy of it in the repository should not cost the time.
     repository.put_graph(graph)
-    ranking, weights = _train_variants(spec, graph, features, factors, progress, device)
-
+    data = training_set(graph.graph, graph.labels, len(graph.classes), graph.splits, training.scope)
+    weights = _make_weights(spec, data, features, models_of(data, features), progress)
     network = NetworkManifest(
         architecture=spec.model.architecture,
         hidden=spec.model.hidden,
         fanouts=spec.model.fanouts,
         classes=len(graph.classes),
     )
-    with repository.stage(recipe, graph.digest) as staged:
-        staged.write_table(features, ranking.columns[:width].tolist())
-        generated = {
-            variant_name(factor): GeneratedVariant(
-                factor, staged.write_variant(variant_name(factor), weights[factor]).bytes
-            )
-            for factor in factors
-        }
-        loaded = staged.open(network, {variant_name(f): columns_of(features_count, f) for f in factors})
-        profile = measure_profile(loaded, generated, lambda done, total: progress(Progress("profile", done, total)))
+    with repository.stage(identity.recipe, identity.graph, identity.checkpoint) as staged:
+        generated = _write(spec, features, weights, staged, progress)
+        loaded = staged.open(
+            network,
+            {name: VariantFiles(made.table, made.columns, made.compute) for name, made in generated.items()},
+        )
+        measured = measure_profile(loaded, generated, lambda done, total: progress(Progress("profile", done, total)))
         return staged.commit(
-            scope=spec.model.training.scope,
+            scope=training.scope,
             network=network,
             ranking=RankingManifest(
                 method=spec.variants.pruning.method,
-                settings=ranking.settings,
-                columns=tuple(ranking.columns.tolist()),
+                settings=weights.ranking.settings,
+                columns=tuple(weights.ranking.columns.tolist()),
             ),
-            profile=profile,
-            generator=f"gnnserve {version('gnnserve')}, torch {version('torch')}, "
-            f"torch_geometric {version('torch_geometric')}",
+            profile=_keep_the_frontier(measured, generated, staged),
+            generator=generator,
             created_at=datetime.now(UTC).isoformat(timespec="microseconds"),
         )
 
 
-def _train_variants(
-    spec: GNNServiceSpec,
-    graph: GraphData,
-    features: Features,
-    factors: list[int],
-    progress: ProgressListener,
-    device: torch.device,
-) -> tuple[Ranking, dict[int, Tensors]]:
-    """The ranking, and the weights of every factor for inputs in rank order."""
-    model, pruning = spec.model, spec.variants.pruning
-    data = training_set(graph.graph, graph.labels, len(graph.classes), graph.splits, model.training.scope)
-
-    def train_on(columns: Features, name: str) -> Trained:
-        return train(data, columns, model, _reporter(progress, f"train {name}", model.training.epochs), device)
-
-    ranked = [factor for factor in factors if factor != 1]
-    master_name = variant_name(1) if 1 in factors else "master"
-    if pruning.method == RankingMethod.RANDOM and 1 not in factors:
-        ranking = rank(pruning, None, features, data, model.training.seed)
-        weights: dict[int, Tensors] = {}
-    else:
-        master = train_on(features, master_name)
-        stage = f"rank by {pruning.method}"
-        progress(Progress(stage, 0, 1))
-        ranking = rank(pruning, master.module, features, data, model.training.seed)
-        progress(Progress(stage, 1, 1))
-        weights = {1: reorder_columns(to_tensors(master.module), ranking.columns)}
-    for factor in ranked:
-        kept = ranking.columns[: columns_of(features.shape[1], factor)]
-        weights[factor] = to_tensors(train_on(keep_columns(features, kept), variant_name(factor)).module)
-    return ranking, weights
+def _check_range(features: Features, storages: Sequence[Storage]) -> None:
+    """Before training, since this shows only when tables are written."""
+    if Storage.FLOAT16 not in storages or min(features.shape) == 0:
+        return
+    largest = max(float(features.max()), -float(features.min()))
+    if largest >= _FLOAT16_END:
+        raise InputError(
+            "spec.variants.storage",
+            f"float16 ends at 65,504, and the graph's features reach {largest:,.6g}",
+            "use bfloat16 or float32, or scale them (spec.graph.normalization)",
+        )
 
 
-def _reporter(progress: ProgressListener, stage: str, epochs: int) -> Callable[[int, float], None]:
-    return lambda epoch, score: progress(Progress(stage, epoch, epochs, f"validation {score:.3f}"))
+def _normalization(spec: GNNServiceSpec) -> Normalization:
+    """Given weights expect the features that they were trained on."""
+    if spec.model.checkpoint is not None and spec.graph.normalization is Normalization.AUTO:
+        return Normalization.DISABLED
+    return spec.graph.normalization
+
+
+# --- weights
+
+
+@dataclass(frozen=True, slots=True)
+class _Weights:
+    ranking: Ranking
+    by_factor: Mapping[int, Tensors]
+    """For inputs in rank order."""
+    master: Tensors | None
+    """For inputs in the order of the source. None: nobody needs it."""
+
+
+def _make_weights(
+    spec: GNNServiceSpec, data: TrainingSet, features: Features, models: Models, progress: ProgressListener
+) -> _Weights:
+    pruning = spec.variants.pruning
+    factors = sorted(pruning.factors)
+    master: Tensors | None = None
+    first: FirstLayer | None = None
+    if 1 in factors or pruning.method != RankingMethod.RANDOM or spec.variants.projection is Projection.AUTO:
+        master = models.master(variant_name(1) if 1 in factors else "master")
+        first = first_layer(master)
+    stage = f"rank by {pruning.method}"
+    progress(Progress(stage, 0, 1))
+    ranking = rank(pruning, first, features, data, spec.model.training.seed)
+    progress(Progress(stage, 1, 1))
+    by_factor: dict[int, Tensors] = {}
+    for factor in factors:
+        if factor == 1 and master is not None:
+            by_factor[factor] = keep_columns_of(master, ranking.columns)
+        else:
+            kept = ranking.columns[: columns_of(features.shape[1], factor)]
+            by_factor[factor] = models.pruned(kept, variant_name(factor))
+    return _Weights(ranking, by_factor, master)
+
+
+# --- tables and variants
+
+
+def _write(
+    spec: GNNServiceSpec, features: Features, weights: _Weights, staged: StagedRevision, progress: ProgressListener
+) -> dict[str, GeneratedVariant]:
+    """Tables and weights of every variant, in the order of the profile."""
+    storages = [storage for storage in Storage if storage in spec.variants.storage]
+    projected = spec.variants.projection is Projection.AUTO and weights.master is not None
+    total = len(storages) * (2 if projected else 1)
+    for done, storage in enumerate(storages):
+        progress(Progress("write tables", done, total, _features_table(storage)))
+        _write_features(features, weights, storage, staged)
+    generated: dict[str, GeneratedVariant] = {}
+    for factor, tensors in weights.by_factor.items():
+        for storage in storages:
+            name = variant_name(factor, storage)
+            generated[name] = GeneratedVariant(
+                factor=factor,
+                table=_features_table(storage),
+                columns=columns_of(features.shape[1], factor),
+                compute=preferred_compute(storage),
+                size_bytes=staged.write_variant(name, tensors).bytes,
+            )
+    if projected and weights.master is not None:
+        first = first_layer(weights.master)
+        for done, storage in enumerate(storages, start=len(storages)):
+            table = _projected_table(storage)
+            progress(Progress("write tables", done, total, table))
+            try:
+                _write_projected(features, first, storage, staged)
+            except ValueError as error:
+                # Nobody asked for this one by name.
+                progress(Progress("write tables", done, total, f"{table} is left out: {error}"))
+                continue
+            name = projected_name(storage)
+            generated[name] = GeneratedVariant(
+                factor=1,
+                table=table,
+                columns=first.outputs,
+                compute=preferred_compute(storage),
+                size_bytes=staged.write_variant(name, without_first_product(weights.master)).bytes,
+            )
+    progress(Progress("write tables", total, total))
+    return generated
+
+
+def _features_table(storage: Storage) -> str:
+    return f"features-{storage}"
+
+
+def _projected_table(storage: Storage) -> str:
+    return f"projected-{storage}"
+
+
+def _write_features(features: Features, weights: _Weights, storage: Storage, staged: StagedRevision) -> None:
+    columns = weights.ranking.columns[: columns_of(features.shape[1], min(weights.by_factor))]
+    blocks = feature_blocks(features, columns.tolist())
+    staged.write_table(_features_table(storage), "features", storage, len(columns), blocks)
+
+
+def _write_projected(features: Features, first: FirstLayer, storage: Storage, staged: StagedRevision) -> None:
+    own = None if first.own is None else projected_blocks(features, np.ascontiguousarray(first.own))
+    rows = projected_blocks(features, np.ascontiguousarray(first.neighbours))
+    staged.write_table(_projected_table(storage), "projected", storage, first.outputs, rows, own)
+
+
+def _keep_the_frontier(measured: Profile, generated: Mapping[str, GeneratedVariant], staged: StagedRevision) -> Profile:
+    kept = worth_keeping(measured.variants)
+    dropped = [variant for variant in measured.variants if variant not in kept]
+    for variant in dropped:
+        staged.discard_variant(variant.name)
+    for table in sorted(_tables(dropped) - _tables(kept)):
+        staged.discard_table(table)
+    return Profile(measured.metric, measured.machine, measured.threads, kept)
+
+
+def _tables(variants: Sequence[VariantProfile]) -> set[str]:
+    return {variant.table for variant in variants}

@@ -7,23 +7,35 @@ from collections.abc import Mapping
 import numpy as np
 
 from gnnserve_api.gnnservice import Architecture
+from gnnserve_api.profile import Compute
 from gnnserve_api.repository import NetworkManifest
-from gnnserve_worker.models.gin import GINLayer
-from gnnserve_worker.models.graphsage import SAGELayer
-from gnnserve_worker.models.network import Aggregation, Layer, Network
+from gnnserve_worker.models import gin, graphsage
+from gnnserve_worker.models.network import Layer, Network
+
+_ARCHITECTURES = {Architecture.GRAPHSAGE: graphsage, Architecture.GIN: gin}
 
 
-def build_network(manifest: NetworkManifest, tensors: Mapping[str, np.ndarray], columns: int) -> Network:
-    """The network of a variant that reads `columns` columns. ValueError names a tensor that does not fit."""
+def build_network(
+    manifest: NetworkManifest,
+    tensors: Mapping[str, np.ndarray],
+    columns: int,
+    projected: bool,
+    compute: Compute,
+) -> Network:
+    """The network of a variant that reads `columns` columns of its table. ValueError names a tensor that does not fit.
+
+    Where the processor lacks `compute`, products are made in float32.
+    """
+    architecture = _ARCHITECTURES[Architecture(manifest.architecture)]
     depth = len(manifest.fanouts)
     widths = [columns, *[manifest.hidden] * (depth - 1), manifest.classes]
-    layers: tuple[Layer, ...]
-    aggregation: Aggregation
-    match Architecture(manifest.architecture):
-        case Architecture.GRAPHSAGE:
-            layers = tuple(SAGELayer.build(tensors, i, widths[i], widths[i + 1]) for i in range(depth))
-            aggregation = "mean"
-        case Architecture.GIN:
-            layers = tuple(GINLayer.build(tensors, i, widths[i], widths[i + 1]) for i in range(depth))
-            aggregation = "sum"
-    return Network(layers, aggregation, manifest.classes)
+    if projected and widths[1] != columns:
+        raise ValueError(f"a projected table has {columns} columns, expected {widths[1]}: the first layer's outputs")
+    layers: list[Layer] = []
+    for i in range(depth):
+        relu = i < depth - 1
+        if projected and i == 0:
+            layers.append(architecture.build_projected_layer(tensors, widths[1], relu=relu))
+        else:
+            layers.append(architecture.build_layer(tensors, i, widths[i], widths[i + 1], relu=relu, compute=compute))
+    return Network(tuple(layers), manifest.classes)

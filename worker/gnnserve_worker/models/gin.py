@@ -8,39 +8,40 @@ with PyG's checkpoint keys `convs.<layer>.nn.lins.<0|1>.weight`, `.bias` and `co
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
-from gnnserve_worker.models.network import take
+from gnnserve_api.profile import Compute
+from gnnserve_worker.graph.gather import Combination
+from gnnserve_worker.models.dense import Linear
+from gnnserve_worker.models.network import Layer, no_bias, take
 
 
-@dataclass(frozen=True, slots=True)
-class GINLayer:
-    first: np.ndarray
-    """float32 [inputs, outputs], transposed so that rows multiply from the left."""
-    first_bias: np.ndarray
-    second: np.ndarray
-    second_bias: np.ndarray
-    epsilon: np.float32
+def build_layer(
+    tensors: Mapping[str, np.ndarray], layer: int, inputs: int, outputs: int, *, relu: bool, compute: Compute
+) -> Layer:
+    key = f"convs.{layer}.nn.lins"
+    weight = take(tensors, f"{key}.0.weight", (outputs, inputs)).T
+    bias = take(tensors, f"{key}.0.bias", (outputs,))
+    # Sums of many rows lose what little bfloat16 keeps of them, so the first product reads float32.
+    first = Linear.build(weight, bias, relu=True, compute="float32")
+    combination = Combination(False, False, _own_factor(tensors, layer), no_bias(), relu=False)
+    return Layer(inputs, outputs, combination, (first, _second(tensors, layer, outputs, relu=relu)))
 
-    @staticmethod
-    def build(tensors: Mapping[str, np.ndarray], layer: int, inputs: int, outputs: int) -> GINLayer:
-        key = f"convs.{layer}.nn.lins"
-        return GINLayer(
-            take(tensors, f"{key}.0.weight", (outputs, inputs)).T.copy(),
-            take(tensors, f"{key}.0.bias", (outputs,)),
-            take(tensors, f"{key}.1.weight", (outputs, outputs)).T.copy(),
-            take(tensors, f"{key}.1.bias", (outputs,)),
-            take(tensors, f"convs.{layer}.eps", (1,))[0],
-        )
 
-    def apply(self, own: np.ndarray, aggregated: np.ndarray) -> np.ndarray:
-        total = own * (np.float32(1.0) + self.epsilon)
-        total += aggregated
-        inner: np.ndarray = total @ self.first
-        inner += self.first_bias
-        np.maximum(inner, 0.0, out=inner)
-        hidden: np.ndarray = inner @ self.second
-        hidden += self.second_bias
-        return hidden
+def build_projected_layer(tensors: Mapping[str, np.ndarray], outputs: int, *, relu: bool) -> Layer:
+    """The first layer over a table that holds W_0 · x."""
+    bias = take(tensors, "convs.0.nn.lins.0.bias", (outputs,))
+    combination = Combination(False, False, _own_factor(tensors, 0), bias, relu=True)
+    return Layer(outputs, outputs, combination, (_second(tensors, 0, outputs, relu=relu),))
+
+
+def _second(tensors: Mapping[str, np.ndarray], layer: int, outputs: int, *, relu: bool) -> Linear:
+    """It reads what the first product wrote, which is float32."""
+    key = f"convs.{layer}.nn.lins.1"
+    weight = take(tensors, f"{key}.weight", (outputs, outputs)).T
+    return Linear.build(weight, take(tensors, f"{key}.bias", (outputs,)), relu=relu, compute="float32")
+
+
+def _own_factor(tensors: Mapping[str, np.ndarray], layer: int) -> float:
+    return 1.0 + float(take(tensors, f"convs.{layer}.eps", (1,))[0])

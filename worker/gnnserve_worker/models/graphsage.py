@@ -2,37 +2,35 @@
 
     h'(i) = W_l · mean over neighbours j of h(j) + b + W_r · h(i),   ReLU between layers
 
-with PyG's checkpoint keys `convs.<layer>.lin_l.weight`, `.lin_l.bias` and `.lin_r.weight`.
+with PyG's checkpoint keys `convs.<layer>.lin_l.weight`, `.lin_l.bias` and `convs.<layer>.lin_r.weight`. Both products
+are one, of [mean, own] and the two weights below each other.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
-from gnnserve_worker.models.network import take
+from gnnserve_api.profile import Compute
+from gnnserve_worker.graph.gather import Combination
+from gnnserve_worker.models.dense import Linear
+from gnnserve_worker.models.network import Layer, no_bias, take
 
 
-@dataclass(frozen=True, slots=True)
-class SAGELayer:
-    neighbours: np.ndarray
-    """float32 [inputs, outputs], transposed so that rows multiply from the left."""
-    own: np.ndarray
-    bias: np.ndarray
+def build_layer(
+    tensors: Mapping[str, np.ndarray], layer: int, inputs: int, outputs: int, *, relu: bool, compute: Compute
+) -> Layer:
+    neighbours = take(tensors, f"convs.{layer}.lin_l.weight", (outputs, inputs)).T
+    own = take(tensors, f"convs.{layer}.lin_r.weight", (outputs, inputs)).T
+    bias = take(tensors, f"convs.{layer}.lin_l.bias", (outputs,))
+    product = Linear.build(np.concatenate([neighbours, own]), bias, relu=relu, compute=compute)
+    combination = Combination(mean=True, stacked=True, own_factor=1.0, bias=no_bias(), relu=False)
+    return Layer(inputs, outputs, combination, (product,))
 
-    @staticmethod
-    def build(tensors: Mapping[str, np.ndarray], layer: int, inputs: int, outputs: int) -> SAGELayer:
-        key = f"convs.{layer}"
-        return SAGELayer(
-            take(tensors, f"{key}.lin_l.weight", (outputs, inputs)).T.copy(),
-            take(tensors, f"{key}.lin_r.weight", (outputs, inputs)).T.copy(),
-            take(tensors, f"{key}.lin_l.bias", (outputs,)),
-        )
 
-    def apply(self, own: np.ndarray, aggregated: np.ndarray) -> np.ndarray:
-        hidden: np.ndarray = aggregated @ self.neighbours
-        hidden += own @ self.own
-        hidden += self.bias
-        return hidden
+def build_projected_layer(tensors: Mapping[str, np.ndarray], outputs: int, *, relu: bool) -> Layer:
+    """The first layer over a table that holds W_l · x(j) and, of its own, W_r · x(i)."""
+    bias = take(tensors, "convs.0.lin_l.bias", (outputs,))
+    combination = Combination(mean=True, stacked=False, own_factor=1.0, bias=bias, relu=relu)
+    return Layer(outputs, outputs, combination, ())

@@ -1,27 +1,62 @@
-"""What serving asks of a model: scores of a gathered batch, in numpy.
+"""What serving asks of a model: scores of a sampled batch, without torch.
 
-Serving must start in a second, and importing torch takes four; a network here is a list of layers that are plain
-matrix products over what `graph/gather.py` has already averaged or summed. Training is `generation/networks.py`;
-one file per architecture beside this one says what its layers compute, `build.py` picks.
+A network is a list of layers; a layer combines each row's neighbours with the row itself (`graph/gather.py`) and
+multiplies what comes out (`dense.py`). The first one reads a table, the others hidden states. One file per architecture
+beside this one says what its layers compute, `build.py` picks. Training is `generation/networks.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal, Protocol
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from gnnserve_worker.graph.gather import GatheredBatch, aggregate_rows
+from gnnserve_worker.graph.gather import Combination, aggregate, gather
+from gnnserve_worker.graph.table import Table
+from gnnserve_worker.models.dense import Linear
+from gnnserve_worker.sampling.neighbours import NeighbourSample
 
-Aggregation = Literal["mean", "sum"]
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    inputs: int
+    """Columns that are combined: of the table, or of the hidden states below."""
+    outputs: int
+    combination: Combination
+    products: tuple[Linear, ...]
+    """Empty where the table holds what would be multiplied."""
+
+    @property
+    def combined(self) -> int:
+        """Columns of a row once it is combined."""
+        return 2 * self.inputs if self.combination.stacked else self.inputs
+
+    @property
+    def combined_dtype(self) -> type[np.generic]:
+        return self.products[0].input_dtype if self.products else np.float32
 
 
-class Layer(Protocol):
-    def apply(self, own: np.ndarray, aggregated: np.ndarray) -> np.ndarray:
-        """float32 [rows, inputs] of the nodes and of their neighbours to a new float32 [rows, outputs]."""
-        ...
+class Activations:
+    """What one thread computes in. Grows to the largest batch it has seen."""
+
+    def __init__(self) -> None:
+        self._combined: dict[type[np.generic], np.ndarray] = {}
+        self._hidden = [np.empty(0, dtype=np.float32) for _ in range(3)]
+        self._turn = 0
+
+    def combined(self, size: int, dtype: type[np.generic]) -> np.ndarray:
+        array = self._combined.get(dtype)
+        if array is None or len(array) < size:
+            array = self._combined[dtype] = np.empty(_grown(size), dtype=dtype)
+        return array
+
+    def hidden(self, size: int) -> np.ndarray:
+        """float32. What was given out the two times before stays as it is."""
+        self._turn = (self._turn + 1) % len(self._hidden)
+        if len(self._hidden[self._turn]) < size:
+            self._hidden[self._turn] = np.empty(_grown(size), dtype=np.float32)
+        return self._hidden[self._turn]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,24 +64,53 @@ class Network:
     """One variant's weights, ready to run."""
 
     layers: tuple[Layer, ...]
-    aggregation: Aggregation
-    """How every layer combines neighbour rows; for layer 1 the gather does it."""
     classes: int
+    bytes_per_row: int = field(init=False)
+    """What the first layer reads and writes for a row, once it is gathered."""
 
-    def infer(self, batch: GatheredBatch) -> tuple[np.ndarray, np.ndarray | None]:
-        """Scores before softmax or sigmoid, float32 [seeds, classes], and embeddings: the seeds' last hidden
-        layer, float32 [seeds, hidden]; None for a one-layer network."""
-        first, *upper = self.layers
-        hidden = first.apply(batch.own, batch.neighbours)
+    def __post_init__(self) -> None:
+        first = self.layers[0]
+        written = 4 * first.outputs * len(first.products)
+        object.__setattr__(self, "bytes_per_row", first.combined * np.dtype(first.combined_dtype).itemsize + written)
+
+    def gather(self, table: Table, sample: NeighbourSample, scratch: Activations) -> np.ndarray:
+        """What the first layer combines, for every row of the sample: flat, in scratch."""
+        first = self.layers[0]
+        size = sample.ends[-1] * first.combined
+        out = scratch.combined(size, first.combined_dtype) if first.products else scratch.hidden(size)
+        gather(table, first.inputs, sample, first.combination, out)
+        return out
+
+    def infer(
+        self, combined: np.ndarray, sample: NeighbourSample, scratch: Activations
+    ) -> tuple[np.ndarray, np.ndarray | None]:
+        """Scores before softmax or sigmoid, float32 [seeds, classes], and embeddings: the seeds' last hidden layer,
+        float32 [seeds, hidden]; None for a one-layer network. Both are new arrays."""
+        rows = sample.ends[-1]
+        hidden = _multiply(self.layers[0], combined, rows, scratch)
         embeddings = None
-        for depth, layer in enumerate(upper, start=1):
-            np.maximum(hidden, 0.0, out=hidden)
-            rows = batch.ends[len(upper) - depth]
-            aggregated = aggregate_rows(hidden, batch, rows, mean=self.aggregation == "mean")
-            if depth == len(upper):
-                embeddings = _of_seeds(batch, hidden[:rows])
-            hidden = layer.apply(hidden[:rows], aggregated)
-        return _of_seeds(batch, hidden), embeddings
+        for depth, layer in enumerate(self.layers[1:], start=1):
+            below = hidden[: rows * layer.inputs].reshape(rows, layer.inputs)
+            rows = sample.ends[len(self.layers) - 1 - depth]
+            if depth == len(self.layers) - 1:
+                embeddings = _of_seeds(sample, below[:rows])
+            combined = scratch.combined(rows * layer.combined, layer.combined_dtype)
+            aggregate(below, sample, rows, layer.combination, combined)
+            hidden = _multiply(layer, combined, rows, scratch)
+        return _of_seeds(sample, hidden[: rows * self.classes].reshape(rows, self.classes)), embeddings
+
+
+def _multiply(layer: Layer, rows: np.ndarray, count: int, scratch: Activations) -> np.ndarray:
+    """The layer's products, one after the other: flat float32. A later one reads what an earlier one wrote."""
+    for product in layer.products:
+        out = scratch.hidden(count * product.outputs)
+        product.apply(rows, count, out)
+        rows = out
+    return rows
+
+
+def no_bias() -> np.ndarray:
+    return np.zeros(0, dtype=np.float32)
 
 
 def take(tensors: Mapping[str, np.ndarray], key: str, shape: tuple[int, ...]) -> np.ndarray:
@@ -59,6 +123,10 @@ def take(tensors: Mapping[str, np.ndarray], key: str, shape: tuple[int, ...]) ->
     return tensor
 
 
-def _of_seeds(batch: GatheredBatch, hidden: np.ndarray) -> np.ndarray:
-    """One row per requested seed; repeated seeds of a subgraph share theirs."""
-    return hidden[: batch.ends[0]] if batch.seed_rows is None else hidden[batch.seed_rows]
+def _of_seeds(sample: NeighbourSample, rows: np.ndarray) -> np.ndarray:
+    """A copy with one row per requested seed; repeated ones may share theirs."""
+    return rows.copy() if sample.seed_rows is None else rows[sample.seed_rows]
+
+
+def _grown(count: int) -> int:
+    return 1 << max(6, (count - 1).bit_length())

@@ -83,8 +83,8 @@ def _generate(environ: Mapping[str, str]) -> RevisionManifest:
     # Imported here: they take seconds, and a signal must find its handler before.
     from gnnserve_api.manifest import parse_manifest  # noqa: PLC0415
     from gnnserve_worker.generation import pipeline  # noqa: PLC0415
+    from gnnserve_worker.generation.identity import identity_of  # noqa: PLC0415
     from gnnserve_worker.generation.progress import LineListener  # noqa: PLC0415
-    from gnnserve_worker.graph.sources.load import source_digest  # noqa: PLC0415
     from gnnserve_worker.repository.repository import Repository  # noqa: PLC0415
 
     service = parse_manifest(required(environ, MANIFEST_VARIABLE), f"environment variable {MANIFEST_VARIABLE}")
@@ -102,7 +102,8 @@ def _generate(environ: Mapping[str, str]) -> RevisionManifest:
         manifest = generate()
     except DamagedError as error:
         # In a cluster nobody else reaches the volume, so the advice to delete a folder would help nobody.
-        kept = repository.set_aside(service.spec.recipe(), source_digest(service.spec.graph.source))
+        identity = identity_of(service.spec)
+        kept = repository.set_aside(identity.recipe, identity.graph, identity.checkpoint)
         print(f"damaged, and kept in {kept}: {error}", file=sys.stderr, flush=True)
         manifest = generate()
     print(f"published: revision {manifest.revision} of recipe {manifest.recipe}", file=sys.stderr, flush=True)

@@ -111,8 +111,14 @@ class Loader:
             _log.info("loading revision %s", table.revision, extra={"revision": table.revision})
             started_s = time.perf_counter()
             served = self._load_beside(table.revision)
+            opened_s = time.perf_counter()
             served.warm_up()
             load_s = time.perf_counter() - started_s
+            _log.info(
+                "revision %s verified and opened in %.2f s, warmed up in %.2f s",
+                *(table.revision, opened_s - started_s, load_s - (opened_s - started_s)),
+                extra={"revision": table.revision},
+            )
             if self._overtaken(table):
                 return
         self._switch(served, table, load_s)
@@ -128,8 +134,7 @@ class Loader:
         self._server.switch(revision, table.objective, table.batching, load_s)
         self._served, self._in_effect = revision, table
         settings = msgspec.json.encode({"objective": table.objective, "batching": table.batching}).decode()
-        took = f", loaded in {load_s:.2f} s" if load_s else ""
-        _log.info("revision %s answers%s: %s", table.revision, took, settings, extra={"revision": table.revision})
+        _log.info("revision %s answers: %s", table.revision, settings, extra={"revision": table.revision})
 
     def _load_beside(self, revision: str) -> ServedRevision:
         if self._served is None:

@@ -1,36 +1,41 @@
 """Nothing of a repository is used before it has been checked: manifests by their types, files by their digests.
 
-Every refusal names the file, what was found, what was expected and how to get a good one. Opening what was
-checked is `loaded.py`.
+Every refusal names the file, what was found, what was expected and how to get a good one. Making a revision of what
+was checked is `loaded.py`.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 import numpy as np
 
-from gnnserve_api.errors import DamagedError, RepositoryError
+from gnnserve_api.errors import DamagedError, OutdatedError, RepositoryError
 from gnnserve_api.repository import (
     SCHEMA_VERSION,
     AnyManifest,
     FileEntry,
     GraphManifest,
     RevisionManifest,
+    TableManifest,
     checksum_of,
 )
+from gnnserve_worker.graph.table import map_array
 from gnnserve_worker.parallel import thread_count
 from gnnserve_worker.repository import paths
 
 _MOST_HASHING_THREADS = 8
+_OLDEST_VERSIONS = {GraphManifest: 1, RevisionManifest: SCHEMA_VERSION}
+"""That can be read."""
 
 
 class _Header(msgspec.Struct, frozen=True, rename="camel"):
-    """What every schema version has, so that a newer one is recognised before its other fields surprise."""
+    """What every schema version has, so that another one is recognised before its other fields surprise."""
 
     schema_version: int
 
@@ -57,37 +62,66 @@ def read_revision_manifest(folder: Path) -> RevisionManifest:
     if not paths.is_name(manifest.graph):
         raise DamagedError(path, f"graph {manifest.graph!r} is not the name of a folder", remedy(folder))
     _require_safe(path, manifest.files, remedy(folder))
-    weights = [paths.weights_of(variant.name) for variant in manifest.profile.variants]
-    _require_listed(path, manifest.files, [manifest.table, *weights], remedy(folder))
-    if not weights:
+    if not manifest.profile.variants:
         raise DamagedError(path, "lists no variant, expected at least one", remedy(folder))
+    for variant in manifest.profile.variants:
+        if variant.table not in manifest.tables:
+            raise DamagedError(
+                path, f"has no table {variant.table!r}, expected it for variant {variant.name}", remedy(folder)
+            )
+    tables = [name for table in manifest.tables.values() for name in files_of(table)]
+    weights = [paths.weights_of(variant.name) for variant in manifest.profile.variants]
+    _require_listed(path, manifest.files, [*tables, *weights], remedy(folder))
     _require_sealed(path, manifest, remedy(folder))
     return manifest
 
 
-def verify_files(folders: Mapping[Path, Mapping[str, FileEntry]], how_to_repair: str) -> None:
-    """Size and SHA-256 of every listed file, several at a time; hashing runs outside of the GIL."""
-    listed = [(folder / name, entry) for folder, entries in folders.items() for name, entry in entries.items()]
-    for path, entry in listed:
+def files_of(table: TableManifest) -> list[str]:
+    stored = [table.rows] if table.own is None else [table.rows, table.own]
+    return [name for rows in stored for name in (rows.values, rows.scales) if name is not None]
+
+
+@dataclass(frozen=True, slots=True)
+class ListedFiles:
+    folder: Path
+    entries: Mapping[str, FileEntry]
+    """By path inside the folder."""
+    remedy: str
+
+
+def verify_files(lists: Sequence[ListedFiles]) -> dict[Path, np.ndarray]:
+    """Size and SHA-256 of every listed file, several at a time; returns the arrays among them, mapped.
+
+    Arrays are hashed through the mapping that will serve, which then has its pages, and a cold page cache fills in huge
+    pages where the kernel has them. Hashing runs outside of the GIL.
+    """
+    listed = [(files.folder / name, entry, files.remedy) for files in lists for name, entry in files.entries.items()]
+    for path, entry, how_to_repair in listed:
         _verify_size(path, entry, how_to_repair)
     # Largest first, so that the longest does not start last.
     listed.sort(key=lambda item: item[1].bytes, reverse=True)
+    # Not in the threads: numpy parses headers by `ast`, which in Python 3.11 fails when two threads use it at once
+    # (https://github.com/python/cpython/issues/106905).
+    arrays = {path: array for path, _, _ in listed if (array := _map_if_array(path)) is not None}
     with ThreadPoolExecutor(min(_MOST_HASHING_THREADS, thread_count()), thread_name_prefix="verify") as pool:
-        for checked in [pool.submit(_verify_digest, path, entry, how_to_repair) for path, entry in listed]:
+        checks = [pool.submit(_verify_digest, path, arrays.get(path), entry, remedy) for path, entry, remedy in listed]
+        for checked in checks:
             checked.result()
+    return arrays
 
 
-def open_array(path: Path, dtype: type[np.generic], shape: tuple[int, ...], how_to_repair: str) -> np.ndarray:
-    """Memory-mapped and read-only."""
+def open_array(
+    path: Path, dtype: np.dtype, shape: tuple[int, ...], how_to_repair: str, mapped: np.ndarray | None = None
+) -> np.ndarray:
+    """Memory-mapped and read-only. `mapped`: what `verify_files` has of it."""
     try:
-        mapped = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
+        array = map_array(path) if mapped is None else mapped
+    except (OSError, ValueError) as error:
         raise DamagedError(path, f"cannot be opened as a numpy array: {error}", how_to_repair) from error
-    if mapped.dtype != np.dtype(dtype) or mapped.shape != shape:
-        found, expected = f"{mapped.dtype} {list(mapped.shape)}", f"{np.dtype(dtype)} {list(shape)}"
+    if array.dtype != dtype or array.shape != shape:
+        found, expected = f"{array.dtype} {list(array.shape)}", f"{dtype} {list(shape)}"
         raise DamagedError(path, f"holds {found}, expected {expected}", how_to_repair)
-    # A plain array over the mapping: np.memmap's own class costs microseconds at every slice.
-    return np.asarray(mapped)
+    return array
 
 
 def _read(path: Path, kind: type[AnyManifest], how_to_repair: str) -> AnyManifest:
@@ -105,6 +139,13 @@ def _read(path: Path, kind: type[AnyManifest], how_to_repair: str) -> AnyManifes
                 f"has schemaVersion {version}, and this gnnserve reads up to {SCHEMA_VERSION}: "
                 "it was written by a newer gnnserve",
                 "upgrade gnnserve, or choose another folder with --repository",
+            )
+        if version < _OLDEST_VERSIONS[kind]:
+            raise OutdatedError(
+                path,
+                f"has schemaVersion {version}, and this gnnserve reads {SCHEMA_VERSION}: it was written by an older "
+                "gnnserve",
+                "generate again from its manifest; the old revision stays until you delete it",
             )
         return msgspec.json.decode(data, type=kind)
     except msgspec.ValidationError as error:
@@ -156,14 +197,37 @@ def _verify_size(path: Path, entry: FileEntry, how_to_repair: str) -> None:
         raise DamagedError(path, f"has {found_bytes:,} bytes, expected {entry.bytes:,}", how_to_repair)
 
 
-def _verify_digest(path: Path, entry: FileEntry, how_to_repair: str) -> None:
+def _map_if_array(path: Path) -> np.ndarray | None:
+    if path.suffix != ".npy":
+        return None
     try:
-        with path.open("rb") as file:
-            found = hashlib.file_digest(file, "sha256").hexdigest()
+        return map_array(path)
+    except ValueError:
+        return None  # a damaged header: the digest says so
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
+def _verify_digest(path: Path, array: np.ndarray | None, entry: FileEntry, how_to_repair: str) -> None:
+    try:
+        found = _file_digest(path) if array is None else _array_digest(path, array)
     except OSError as error:
         raise _unreadable(path, error) from error
     if found != entry.sha256:
         raise DamagedError(path, f"was altered: its SHA-256 is {found}, expected {entry.sha256}", how_to_repair)
+
+
+def _file_digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _array_digest(path: Path, array: np.ndarray) -> str:
+    """Of the whole file: what stands before the array is its header."""
+    with path.open("rb") as file:
+        digest = hashlib.sha256(file.read(path.stat().st_size - array.nbytes))
+    digest.update(array.reshape(-1).view(np.uint8).data)
+    return digest.hexdigest()
 
 
 def _unreadable(path: Path, error: OSError) -> RepositoryError:

@@ -50,6 +50,11 @@ def rename(source: Path, target: Path) -> None:
     source.rename(target)
 
 
+def remove_file(path: Path) -> None:
+    """What has it mapped goes on reading it. It may be gone already."""
+    path.unlink(missing_ok=True)
+
+
 def remove_tree(path: Path) -> None:
     shutil.rmtree(path)
 
@@ -78,17 +83,24 @@ def write_file(path: Path, data: bytes | memoryview, header: bytes = b"") -> Fil
     with storing(path, len(header) + len(data)):
         descriptor = create(path)
         try:
-            for part in (memoryview(header), memoryview(data)):
-                for start in range(0, len(part), _CHUNK_BYTES):
-                    chunk = part[start : start + _CHUNK_BYTES]
-                    digest.update(chunk)
-                    while len(chunk) > 0:
-                        chunk = chunk[write(descriptor, chunk) :]
+            for chunk in _chunks(header, memoryview(data)):
+                digest.update(chunk)
+                left = memoryview(chunk)
+                while len(left) > 0:
+                    left = left[write(descriptor, left) :]
         finally:
             os.close(descriptor)
         sync(path)
         sync(path.parent)
     return FileEntry(bytes=len(header) + len(data), sha256=digest.hexdigest())
+
+
+def _chunks(header: bytes, data: memoryview) -> Iterator[bytes | memoryview]:
+    """Ends at multiples of their size in the file: its huge pages are then whole, and the page cache makes them so."""
+    first = _CHUNK_BYTES - len(header)
+    yield header + bytes(data[:first])
+    for start in range(first, len(data), _CHUNK_BYTES):
+        yield data[start : start + _CHUNK_BYTES]
 
 
 def write_array(path: Path, array: np.ndarray) -> FileEntry:

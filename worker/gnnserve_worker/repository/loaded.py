@@ -7,7 +7,7 @@ Whether the files are what was published is `checks.py`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -15,19 +15,23 @@ import safetensors.numpy
 from safetensors import SafetensorError
 
 from gnnserve_api.errors import DamagedError
-from gnnserve_api.repository import GraphManifest, NetworkManifest, RevisionManifest
+from gnnserve_api.profile import Compute
+from gnnserve_api.repository import GraphManifest, NetworkManifest, RevisionManifest, RowsManifest, TableManifest
+from gnnserve_worker.graph.storage import dtype_of, padded_columns
 from gnnserve_worker.graph.store import Graph, Splits
-from gnnserve_worker.graph.table import FeatureTable
+from gnnserve_worker.graph.table import NO_SCALES, Rows, Table
 from gnnserve_worker.models.network import Network
 from gnnserve_worker.repository import checks, paths
+from gnnserve_worker.sampling.neighbours import effective_nodes
 
-NetworkBuilder = Callable[[NetworkManifest, Mapping[str, np.ndarray], int], Network]
-"""`models/build.py`, or a test's stand-in."""
+NetworkBuilder = Callable[[NetworkManifest, Mapping[str, np.ndarray], int, bool, Compute], Network]
+"""`models/build.py`, or a test's stand-in: takes manifest, tensors, columns, whether projected, what to compute in."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedVariant:
     name: str
+    table: Table
     columns: int
     """Leading columns of the table that this variant reads."""
     network: Network
@@ -36,7 +40,8 @@ class LoadedVariant:
 @dataclass(frozen=True, slots=True)
 class LoadedRevision:
     graph: Graph
-    table: FeatureTable
+    effective_nodes: float
+    """`sampling.neighbours.effective_nodes` of the graph: how soon draws meet the same node again."""
     variants: Mapping[str, LoadedVariant]
     """By name, in the order of the profile."""
     network: NetworkManifest
@@ -51,16 +56,28 @@ class LoadedRevision:
 
 
 @dataclass(frozen=True, slots=True)
+class VariantFiles:
+    """What a variant is made of, beside its weights."""
+
+    table: str
+    """Key of the revision's tables."""
+    columns: int
+    compute: Compute
+
+
+@dataclass(frozen=True, slots=True)
 class RevisionFiles:
     """What to open, whether published or staged."""
 
     graph_folder: Path
     graph: GraphManifest
     folder: Path
-    table: str
+    tables: Mapping[str, TableManifest]
     network: NetworkManifest
-    columns_by_variant: Mapping[str, int]
+    variants: Mapping[str, VariantFiles]
     manifest: RevisionManifest | None
+    mapped: Mapping[Path, np.ndarray] = field(default_factory=dict)
+    """Arrays that were mapped to be verified."""
 
     @property
     def remedy(self) -> str:
@@ -76,15 +93,16 @@ def open_revision(revision: RevisionFiles, build: NetworkBuilder) -> LoadedRevis
     graph = revision.graph
 
     def mapped(name: str, dtype: type[np.generic], *shape: int) -> np.ndarray:
-        return checks.open_array(revision.graph_folder / name, dtype, shape, revision.graph_remedy)
+        path = revision.graph_folder / name
+        return checks.open_array(path, np.dtype(dtype), shape, revision.graph_remedy, revision.mapped.get(path))
 
+    indptr = mapped(paths.INDPTR, np.int64, graph.nodes + 1)
+    indices = mapped(paths.INDICES, np.int32, graph.edges)
+    tables = {name: _open_table(revision, table) for name, table in revision.tables.items()}
     return LoadedRevision(
-        graph=Graph(mapped(paths.INDPTR, np.int64, graph.nodes + 1), mapped(paths.INDICES, np.int32, graph.edges)),
-        table=_open_table(revision),
-        variants={
-            name: LoadedVariant(name, columns, _open_network(revision, name, columns, build))
-            for name, columns in revision.columns_by_variant.items()
-        },
+        graph=Graph(indptr, indices),
+        effective_nodes=effective_nodes(indptr),
+        variants={name: _open_variant(revision, name, tables, build) for name in revision.variants},
         network=revision.network,
         classes=graph.classes,
         multi_label=graph.multi_label,
@@ -102,26 +120,37 @@ def open_revision(revision: RevisionFiles, build: NetworkBuilder) -> LoadedRevis
     )
 
 
-def _open_table(revision: RevisionFiles) -> FeatureTable:
-    path = revision.folder / revision.table
-    try:
-        table = FeatureTable.open(path)
-    except (OSError, ValueError, EOFError) as error:
-        raise DamagedError(path, f"cannot be opened as a feature table: {error}", revision.remedy) from error
-    rows, width = table.values.shape
-    needed = max(revision.columns_by_variant.values())
-    if rows != revision.graph.nodes or width < needed:
+def _open_table(revision: RevisionFiles, table: TableManifest) -> Table:
+    rows = _open_rows(revision, table, table.rows)
+    own = rows if table.own is None else _open_rows(revision, table, table.own)
+    return Table(table.kind, table.storage, table.columns, rows, own)
+
+
+def _open_rows(revision: RevisionFiles, table: TableManifest, rows: RowsManifest) -> Rows:
+    def mapped(name: str, dtype: np.dtype, *shape: int) -> np.ndarray:
+        path = revision.folder / name
+        return checks.open_array(path, dtype, shape, revision.remedy, revision.mapped.get(path))
+
+    nodes = revision.graph.nodes
+    values = mapped(rows.values, dtype_of(table.storage), nodes, padded_columns(table.columns, table.storage))
+    return Rows(values, NO_SCALES if rows.scales is None else mapped(rows.scales, np.dtype(np.float32), nodes))
+
+
+def _open_variant(
+    revision: RevisionFiles, name: str, tables: Mapping[str, Table], build: NetworkBuilder
+) -> LoadedVariant:
+    files = revision.variants[name]
+    table, columns = tables[files.table], files.columns
+    if not 1 <= columns <= table.columns or (table.projected and columns != table.columns):
         raise DamagedError(
-            path,
-            f"holds {rows} rows of {width} columns, expected {revision.graph.nodes} of at least {needed}",
+            revision.folder / paths.rows_of(files.table),
+            f"holds {table.columns} columns, and {name} is to read {columns} of them",
             revision.remedy,
         )
-    return table
-
-
-def _open_network(revision: RevisionFiles, name: str, columns: int, build: NetworkBuilder) -> Network:
     path = revision.folder / paths.weights_of(name)
     try:
-        return build(revision.network, safetensors.numpy.load_file(path), columns)
+        tensors = safetensors.numpy.load_file(path)
+        network = build(revision.network, tensors, columns, table.projected, files.compute)
     except (OSError, SafetensorError, ValueError) as error:
         raise DamagedError(path, f"does not hold the weights of {name}: {error}", revision.remedy) from error
+    return LoadedVariant(name, table, columns, network)

@@ -4,7 +4,7 @@
       .lock                      held while a revision is generated
       graphs/<digest>/           graph.json, indptr.npy, indices.npy, labels.npy, train.npy, validation.npy, test.npy
       damaged/<time>/            what was set aside to be generated again; nobody reads it
-      revisions/<revision>/      revision.json, tables/features.npy, variants/<name>/weights.safetensors
+      revisions/<revision>/      revision.json, tables/<name>.npy, variants/<name>/weights.safetensors
 
 Names only; reading and writing are `files.py`. `graph.json` and `revision.json` are the commits of their folders.
 """
@@ -28,8 +28,6 @@ VALIDATION = "validation.npy"
 TEST = "test.npy"
 GRAPH_FILES = (INDPTR, INDICES, LABELS, TRAIN, VALIDATION, TEST)
 
-TABLE = "tables/features.npy"
-
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -37,9 +35,25 @@ def weights_of(variant: str) -> str:
     return f"variants/{variant}/weights.safetensors"
 
 
-def revision_id(recipe: str, graph_digest: str) -> str:
-    """Equal input, equal revision: the same spec over a changed graph is another one."""
-    return hashlib.sha256(f"{recipe}{graph_digest}".encode()).hexdigest()[:12]
+def rows_of(table: str) -> str:
+    return f"tables/{table}.npy"
+
+
+def own_rows_of(table: str) -> str:
+    return f"tables/{table}.own.npy"
+
+
+def scales_of(rows: str) -> str:
+    return f"{rows.removesuffix('.npy')}.scales.npy"
+
+
+def revision_id(recipe: str, graph_digest: str, checkpoint: str | None = None) -> str:
+    """Equal input, equal revision: the same spec over a changed graph, or changed weights, is another one.
+
+    So is one of another schema, which is part of the recipe: what an older gnnserve left stays beside it.
+    """
+    parts = f"{recipe} {graph_digest} {checkpoint or ''}"
+    return hashlib.sha256(parts.encode()).hexdigest()[:12]
 
 
 def is_name(text: str) -> bool:

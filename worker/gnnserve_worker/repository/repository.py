@@ -1,10 +1,10 @@
 """The published revisions of one service.
 
     with repository.locked(on_wait):
-        if (published := repository.find(recipe, graph.digest)) is not None:
+        if (published := repository.find(recipe, graph.digest, checkpoint)) is not None:
             return published                      # another process was faster
         repository.put_graph(graph)
-        with repository.stage(recipe, graph.digest) as staged:
+        with repository.stage(recipe, graph.digest, checkpoint) as staged:
             staged.write_table(...); staged.write_variant(...); staged.commit(...)
 
 Revisions are immutable and named by what they are made from, so publishing one never disturbs another: a reader
@@ -15,17 +15,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
 
-from gnnserve_api.errors import DamagedError, GnnserveError, RepositoryError
+from gnnserve_api.errors import DamagedError, GnnserveError, OutdatedError, RepositoryError
 from gnnserve_api.repository import SCHEMA_VERSION, GraphManifest, RevisionManifest, sealed
 from gnnserve_worker.graph.store import GraphData
 from gnnserve_worker.models.build import build_network
 from gnnserve_worker.repository import checks, files, paths
-from gnnserve_worker.repository.loaded import LoadedRevision, NetworkBuilder, RevisionFiles, open_revision
+from gnnserve_worker.repository.loaded import (
+    LoadedRevision,
+    NetworkBuilder,
+    RevisionFiles,
+    VariantFiles,
+    open_revision,
+)
 from gnnserve_worker.repository.lock import ServiceLock
 from gnnserve_worker.repository.staged import StagedRevision, to_json
 
@@ -47,25 +54,35 @@ class Repository:
     # --- reading
 
     def revisions(self) -> list[RevisionManifest]:
-        """Newest first. An unreadable one raises RepositoryError naming the file."""
-        manifests = [checks.read_revision_manifest(folder) for folder in self._published()]
+        """Newest first, but for those of an older schema. An unreadable one raises RepositoryError naming the file."""
+        manifests = []
+        for folder in self._published():
+            with suppress(OutdatedError):
+                manifests.append(checks.read_revision_manifest(folder))
         return sorted(manifests, key=_age, reverse=True)
 
-    def find(self, recipe: str, graph_digest: str | None = None) -> RevisionManifest | None:
-        """The newest published revision of that recipe, of that graph when one is given.
+    def find(
+        self, recipe: str, graph_digest: str | None = None, checkpoint: str | None = None
+    ) -> RevisionManifest | None:
+        """The newest published revision of that recipe; of that graph and those given weights, when a graph is given.
 
-        Unreadable revisions are an error only when no readable one will do: what is broken might be the answer.
+        Unreadable revisions are an error only when no readable one will do: what is broken might be the answer. Those
+        of an older schema never are.
         """
         matching: list[RevisionManifest] = []
         broken: list[RepositoryError] = []
         for folder in self._published():
             try:
                 manifest = checks.read_revision_manifest(folder)
+            except OutdatedError:
+                continue
             except RepositoryError as error:
-                if graph_digest is None or folder.name == paths.revision_id(recipe, graph_digest):
+                if graph_digest is None or folder.name == paths.revision_id(recipe, graph_digest, checkpoint):
                     broken.append(error)
                 continue
-            if manifest.recipe == recipe and graph_digest in {None, manifest.graph}:
+            if manifest.recipe == recipe and (
+                graph_digest is None or (manifest.graph, manifest.checkpoint) == (graph_digest, checkpoint)
+            ):
                 matching.append(manifest)
         if matching:
             return max(matching, key=_age)
@@ -90,14 +107,21 @@ class Repository:
             graph_folder=graph_folder,
             graph=graph,
             folder=folder,
-            table=manifest.table,
+            tables=manifest.tables,
             network=manifest.network,
-            columns_by_variant={variant.name: variant.columns for variant in manifest.profile.variants},
+            variants={
+                variant.name: VariantFiles(variant.table, variant.columns, variant.compute)
+                for variant in manifest.profile.variants
+            },
             manifest=manifest,
         )
-        checks.verify_files({folder: manifest.files}, revision_files.remedy)
-        checks.verify_files({graph_folder: graph.files}, revision_files.graph_remedy)
-        return open_revision(revision_files, self._build)
+        mapped = checks.verify_files(
+            [
+                checks.ListedFiles(folder, manifest.files, revision_files.remedy),
+                checks.ListedFiles(graph_folder, graph.files, revision_files.graph_remedy),
+            ]
+        )
+        return open_revision(replace(revision_files, mapped=mapped), self._build)
 
     # --- writing
 
@@ -143,12 +167,12 @@ class Repository:
                 files.commit(folder / paths.GRAPH_COMMIT, to_json(manifest))
             return manifest
 
-    def set_aside(self, recipe: str, graph_digest: str) -> Path:
+    def set_aside(self, recipe: str, graph_digest: str, checkpoint: str | None = None) -> Path:
         """Takes a revision and its graph out of the way, so that they can be generated anew. Returns where they are.
 
         Nothing is deleted: a process that has them mapped goes on, and a person can look at what happened.
         """
-        revision = self._layout.revision(paths.revision_id(recipe, graph_digest))
+        revision = self._layout.revision(paths.revision_id(recipe, graph_digest, checkpoint))
         with self.locked():
             kept = self._layout.damaged(datetime.now(UTC))
             for folder in (revision, self._layout.graph(graph_digest)):
@@ -159,9 +183,9 @@ class Repository:
         return kept
 
     @contextmanager
-    def stage(self, recipe: str, graph_digest: str) -> Iterator[StagedRevision]:
+    def stage(self, recipe: str, graph_digest: str, checkpoint: str | None = None) -> Iterator[StagedRevision]:
         """Takes the lock. What is not committed when the block ends is removed."""
-        folder = self._layout.revision(paths.revision_id(recipe, graph_digest))
+        folder = self._layout.revision(paths.revision_id(recipe, graph_digest, checkpoint))
         graph_folder = self._layout.graph(graph_digest)
         with self.locked():
             if _is_committed(folder, paths.REVISION_COMMIT):
@@ -171,7 +195,7 @@ class Repository:
             graph = checks.read_graph_manifest(graph_folder)
             files.remove_uncommitted(self._layout.revisions, paths.REVISION_COMMIT)
             with _discarding_unfinished(folder, paths.REVISION_COMMIT):
-                yield StagedRevision(folder, recipe, graph_folder, graph, self._build)
+                yield StagedRevision(folder, recipe, graph_folder, graph, checkpoint, self._build)
 
     def _published(self) -> list[Path]:
         parent = self._layout.revisions

@@ -6,8 +6,9 @@ on the disk before it is written. Who may write, and what becomes of unfinished 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 import numpy as np
@@ -21,12 +22,21 @@ from gnnserve_api.repository import (
     NetworkManifest,
     RankingManifest,
     RevisionManifest,
+    RowsManifest,
+    TableManifest,
     sealed,
 )
-from gnnserve_worker.graph.store import Features
-from gnnserve_worker.graph.table import table_bytes, write_table
-from gnnserve_worker.repository import files, paths
-from gnnserve_worker.repository.loaded import LoadedRevision, NetworkBuilder, RevisionFiles, open_revision
+from gnnserve_api.variants import Storage
+from gnnserve_worker.graph.storage import padded_columns, rows_bytes
+from gnnserve_worker.graph.table import write_rows
+from gnnserve_worker.repository import checks, files, paths
+from gnnserve_worker.repository.loaded import (
+    LoadedRevision,
+    NetworkBuilder,
+    RevisionFiles,
+    VariantFiles,
+    open_revision,
+)
 
 
 class StagedRevision:
@@ -38,30 +48,70 @@ class StagedRevision:
         recipe: str,
         graph_folder: Path,
         graph: GraphManifest,
+        checkpoint: str | None,
         build: NetworkBuilder,
     ) -> None:
         self._folder = folder
         self._recipe = recipe
         self._graph_folder = graph_folder
         self._graph = graph
+        self._checkpoint = checkpoint
         self._build = build
+        self._tables: dict[str, TableManifest] = {}
         self._files: dict[str, FileEntry] = {}
 
     @property
     def revision(self) -> str:
         return self._folder.name
 
-    def write_table(self, features: Features, columns: Sequence[int]) -> None:
-        """The rank-ordered feature table; `columns` as in `RankingManifest`, most important first."""
-        path = self._folder / paths.TABLE
-        wanted_bytes = table_bytes(features.shape[0], len(columns))
+    def write_table(
+        self,
+        name: str,
+        kind: Literal["features", "projected"],
+        storage: Storage,
+        columns: int,
+        rows: Iterable[np.ndarray],
+        own: Iterable[np.ndarray] | None = None,
+    ) -> TableManifest:
+        """`rows` and `own` are float32 blocks that add up to [nodes, columns], as `graph/table.py` makes them.
+
+        ValueError: a number that the storage cannot hold; nothing of the table stays.
+        """
+        written: list[str] = []
+        try:
+            table = TableManifest(
+                kind=kind,
+                storage=storage,
+                columns=columns,
+                rows=self._write_rows(paths.rows_of(name), rows, columns, storage, written),
+                own=None if own is None else self._write_rows(paths.own_rows_of(name), own, columns, storage, written),
+            )
+        except ValueError:
+            self._remove(written)
+            raise
+        self._tables[name] = table
+        return table
+
+    def _write_rows(
+        self, name: str, blocks: Iterable[np.ndarray], columns: int, storage: Storage, written: list[str]
+    ) -> RowsManifest:
+        path = self._folder / name
+        nodes = self._graph.nodes
+        wanted_bytes = stored_bytes(nodes, columns, storage)
         files.require_free(path, wanted_bytes)
         files.make_folder(path.parent)
+        written.append(name)
         with files.storing(path, wanted_bytes):
-            write_table(path, features, columns)
+            scales = write_rows(path, blocks, nodes, columns, storage)
             files.sync(path)
             files.sync(path.parent)
-            self._files[paths.TABLE] = files.entry_of(path)
+            self._files[name] = files.entry_of(path)
+        if scales is None:
+            return RowsManifest(values=name, scales=None)
+        scales_name = paths.scales_of(name)
+        written.append(scales_name)
+        self._files[scales_name] = files.write_array(self._folder / scales_name, scales)
+        return RowsManifest(values=name, scales=scales_name)
 
     def write_variant(self, name: str, tensors: Mapping[str, np.ndarray]) -> FileEntry:
         if not paths.is_name(name):
@@ -73,16 +123,32 @@ class StagedRevision:
         self._files[weights] = files.write_file(path, data)
         return self._files[weights]
 
-    def open(self, network: NetworkManifest, columns_by_variant: Mapping[str, int]) -> LoadedRevision:
+    def discard_table(self, name: str) -> None:
+        """It turned out not to be worth its place."""
+        self._remove(checks.files_of(self._tables.pop(name)))
+
+    def discard_variant(self, name: str) -> None:
+        self._remove([paths.weights_of(name)])
+        folder = (self._folder / paths.weights_of(name)).parent
+        with files.storing(folder):
+            files.remove_tree(folder)
+
+    def _remove(self, names: Iterable[str]) -> None:
+        for name in names:
+            self._files.pop(name, None)
+            with files.storing(self._folder / name):
+                files.remove_file(self._folder / name)
+
+    def open(self, network: NetworkManifest, variants: Mapping[str, VariantFiles]) -> LoadedRevision:
         """As it will be served, for measuring the profile."""
         return open_revision(
             RevisionFiles(
                 graph_folder=self._graph_folder,
                 graph=self._graph,
                 folder=self._folder,
-                table=paths.TABLE,
+                tables=dict(self._tables),
                 network=network,
-                columns_by_variant=columns_by_variant,
+                variants=variants,
                 manifest=None,
             ),
             self._build,
@@ -99,7 +165,9 @@ class StagedRevision:
         created_at: str,
     ) -> RevisionManifest:
         """Publish. `created_at` is UTC in RFC 3339; revisions are ordered by it."""
-        expected = {paths.TABLE, *(paths.weights_of(variant.name) for variant in profile.variants)}
+        expected = {paths.weights_of(variant.name) for variant in profile.variants}
+        for table in {variant.table for variant in profile.variants}:
+            expected.update(checks.files_of(self._tables[table]))
         if not profile.variants or expected != set(self._files):
             raise RuntimeError(f"the profile is of {sorted(expected)}, but {sorted(self._files)} were written")
         manifest = sealed(
@@ -108,18 +176,24 @@ class StagedRevision:
                 revision=self.revision,
                 recipe=self._recipe,
                 graph=self._graph.digest,
+                checkpoint=self._checkpoint,
                 created_at=created_at,
                 generator=generator,
                 scope=scope,
                 network=network,
                 ranking=ranking,
-                table=paths.TABLE,
+                tables=self._tables,
                 profile=profile,
                 files=dict(sorted(self._files.items())),
             )
         )
         files.commit(self._folder / paths.REVISION_COMMIT, to_json(manifest))
         return manifest
+
+
+def stored_bytes(nodes: int, columns: int, storage: Storage) -> int:
+    """On the disk, padding included."""
+    return rows_bytes(nodes, padded_columns(columns, storage), storage)
 
 
 def to_json(manifest: GraphManifest | RevisionManifest) -> bytes:

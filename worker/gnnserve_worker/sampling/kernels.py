@@ -1,39 +1,49 @@
-"""What all compiled kernels share: the decorator, and random numbers that cost a nanosecond.
+"""What kernels share: prefetching, random numbers that cost a nanosecond, and distinct positions in a list.
 
-Kernels release the GIL and are cached on disk, so that only the first start on a machine compiles. Random numbers
-are counter-based (SplitMix64): a draw depends on the key and its position, never on which thread drew it.
-
-The cache goes by the file a kernel stands in: after a change here, delete the `__pycache__` folders, or kernels
-elsewhere keep the old inlined code.
+Random numbers are counter-based (SplitMix64): a draw depends on the key, the depth and the node, never on which thread
+drew it. How kernels are compiled and kept is `kernel_cache.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import Any
 
 import numpy as np
-from numba import njit
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
 
-F = TypeVar("F", bound=Callable[..., Any])
+from gnnserve_worker.kernel_cache import inlined
 
 
-def kernel(function: F) -> F:
-    """Compile without the GIL, cached on disk where a folder can be written: set NUMBA_CACHE_DIR to name one."""
-    try:
-        return cast("F", njit(nogil=True, cache=True)(function))
-    except RuntimeError:
-        # numba finds no place for a cache, as in a container with a read-only root: compile at every start.
-        return cast("F", njit(nogil=True)(function))
+def _prefetch(_typing: Any, array: Any, index: Any) -> Any:
+    """Ask for the cache line of `array.ravel()[index]` (C order), and do not wait for it. Any index is safe."""
 
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        data = context.make_array(signature.args[0])(context, builder, args[0]).data
+        pointer = builder.bitcast(builder.gep(data, [args[1]]), cgutils.voidptr_t)
+        numbers = [ir.IntType(32)] * 3
+        function = cgutils.get_or_insert_function(
+            builder.module, ir.FunctionType(ir.VoidType(), [cgutils.voidptr_t, *numbers]), "llvm.prefetch.p0i8"
+        )
+        # Read, into all levels of the cache, data.
+        builder.call(function, [pointer, *(ir.Constant(ir.IntType(32), value) for value in (0, 3, 1))])
+        return context.get_dummy_value()
+
+    return types.void(array, types.int64), generate
+
+
+prefetch: Any = intrinsic(_prefetch)
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _M1 = np.uint64(0xBF58476D1CE4E5B9)
 _M2 = np.uint64(0x94D049BB133111EB)
+_ONE = np.uint64(1)
 _30, _27, _31, _32 = np.uint64(30), np.uint64(27), np.uint64(31), np.uint64(32)
 
 
-@kernel
+@inlined
 def mix(z: np.uint64) -> np.uint64:
     """SplitMix64's finaliser: every input bit reaches every output bit."""
     z = (z ^ (z >> _30)) * _M1
@@ -41,36 +51,63 @@ def mix(z: np.uint64) -> np.uint64:
     return z ^ (z >> _31)
 
 
-@kernel
-def stream(key: int, depth: int, slot: int) -> np.uint64:
-    """Start of an independent stream of draws for one slot of one level."""
-    return mix(mix(np.uint64(key) + np.uint64(depth + 1) * GOLDEN) ^ np.uint64(slot))
+@inlined
+def stream(key: int, depth: int, node: int) -> np.uint64:
+    """Start of an independent stream of draws for one node at one depth."""
+    return mix(mix(np.uint64(key) + np.uint64(depth + 1) * GOLDEN) ^ np.uint64(node))
 
 
-@kernel
+@inlined
 def below(bound: int, state: np.uint64) -> Any:
     """A number in [0, bound) by multiply and shift; the bias is under bound / 2^32."""
     return np.int64(((mix(state) >> _32) * np.uint64(bound)) >> _32)
 
 
-@kernel
-def choose_positions(degree: int, count: int, state: np.uint64, out: np.ndarray, table: np.ndarray) -> None:
-    """`count` distinct positions out of [0, degree) into out[:count], every subset equally likely.
+_BITMAP_WORDS = 16
 
-    Floyd's algorithm (Bentley and Floyd, CACM 30(9), 1987): `count` draws whatever the degree. Duplicates are found
-    by looking back for a few positions, by an open-addressed table for many, so that the cost stays O(count).
-    `table` is int64 scratch whose length is a power of two of at least 2·count; it is -1 all over between calls.
+
+@inlined
+def choose_positions(
+    degree: int, count: int, state: np.uint64, out: np.ndarray, first: int, bitmap: np.ndarray, table: np.ndarray
+) -> None:
+    """`count` distinct positions out of [0, degree) into out[first : first + count], every subset equally likely.
+
+    The cost is O(count) whatever the degree. A few out of many: the first distinct ones of a stream of draws, where a
+    bitmap of residues tells at once, nearly always, that a draw is new. Otherwise Floyd's algorithm (Bentley and
+    Floyd, CACM 30(9), 1987), which never draws more than `count` times; it finds duplicates by looking back for a few
+    positions, by an open-addressed table for many. `bitmap` is uint64 [16], `table` int64 of a power of two of at least
+    2·count entries that are -1 between calls.
     """
+    if count <= 64 and degree >= 2 * count:
+        for word in range(_BITMAP_WORDS):
+            bitmap[word] = 0
+        kept = first
+        end = first + count
+        while kept < end:
+            state += GOLDEN
+            pick = below(degree, state)
+            word = (pick >> 6) & (_BITMAP_WORDS - 1)
+            bit = _ONE << np.uint64(pick & 63)
+            met = bitmap[word]
+            if met & bit:
+                seen = False
+                for i in range(first, kept):
+                    seen |= out[i] == pick
+                if seen:
+                    continue
+            bitmap[word] = met | bit
+            out[kept] = pick
+            kept += 1
+        return
     if count <= 32:
         for i in range(count):
             top = degree - count + i
             state += GOLDEN
             pick = below(top + 1, state)
-            for j in range(i):
-                if out[j] == pick:
-                    pick = top
-                    break
-            out[i] = pick
+            seen = False
+            for j in range(first, first + i):
+                seen |= out[j] == pick
+            out[first + i] = top if seen else pick
         return
     mask = len(table) - 1
     for i in range(count):
@@ -80,16 +117,16 @@ def choose_positions(degree: int, count: int, state: np.uint64, out: np.ndarray,
         if not _insert(table, mask, pick):
             pick = top
             _insert(table, mask, pick)
-        out[i] = pick
+        out[first + i] = pick
     for i in range(count):
-        slot = np.int64(mix(np.uint64(out[i]))) & mask
+        slot = np.int64(mix(np.uint64(out[first + i]))) & mask
         # Entries of one run are removed together below, so walking until a hole would stop too early: clear the run.
         while table[slot] != -1:
             table[slot] = -1
             slot = (slot + 1) & mask
 
 
-@kernel
+@inlined
 def _insert(table: np.ndarray, mask: int, value: int) -> bool:
     """False when the value was there already."""
     slot = np.int64(mix(np.uint64(value))) & mask
@@ -105,3 +142,8 @@ def scratch_table(fanout: int) -> np.ndarray:
     """Scratch for `choose_positions`: int64, -1 all over."""
     size = 1 << max(1, 2 * max(1, fanout) - 1).bit_length()
     return np.full(size, -1, dtype=np.int64)
+
+
+def scratch_bitmap() -> np.ndarray:
+    """Scratch for `choose_positions`: uint64."""
+    return np.zeros(_BITMAP_WORDS, dtype=np.uint64)

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gnnserve_worker.sampling.kernels import choose_positions, kernel, scratch_table, stream
+from gnnserve_worker.kernel_cache import kernel
+from gnnserve_worker.sampling.kernels import choose_positions, scratch_bitmap, scratch_table, stream
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,7 @@ class SubgraphSampler:
                 self._indptr, self._indices, frontier, starts,
                 key, depth,
                 self._local, grown, len(nodes), neighbours,
-                np.empty(max(1, fanout), dtype=np.int64), scratch_table(fanout),
+                np.empty(max(1, fanout), dtype=np.int64), scratch_bitmap(), scratch_table(fanout),
             )  # fmt: skip
             frontier_start = len(nodes)
             nodes = grown[:count]
@@ -87,7 +88,7 @@ def _number_seeds(seeds: np.ndarray, local: np.ndarray, nodes: np.ndarray, seed_
 def _sample_hop(
     indptr: np.ndarray, indices: np.ndarray, frontier: np.ndarray, starts: np.ndarray, key: int, depth: int,
     local: np.ndarray, nodes: np.ndarray, count: int, neighbours: np.ndarray,
-    positions: np.ndarray, table: np.ndarray,
+    positions: np.ndarray, bitmap: np.ndarray, table: np.ndarray,
 ) -> int:  # fmt: skip
     for i in range(len(frontier)):
         first = indptr[frontier[i]]
@@ -95,7 +96,7 @@ def _sample_hop(
         begin = starts[i]
         taken = starts[i + 1] - begin
         if taken < degree:
-            choose_positions(degree, taken, stream(key, depth, i), positions, table)
+            choose_positions(degree, taken, stream(key, depth, i), positions, 0, bitmap, table)
         for j in range(taken):
             node = indices[first + (positions[j] if taken < degree else j)]
             if local[node] < 0:

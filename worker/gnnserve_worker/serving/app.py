@@ -1,7 +1,7 @@
 """The HTTP interface of a worker, as an ASGI application.
 
-`POST /v1/predict` is a plain ASGI callable: at a few hundred microseconds per answer, a framework would double the
-cost. Everything else is FastAPI. Status codes are given here and nowhere else.
+`POST /v1/predict` is a plain ASGI callable, and most predictions do not even come here: `connection.py` answers them
+itself. Everything else is FastAPI.
 """
 
 from __future__ import annotations
@@ -24,24 +24,21 @@ from swagger_ui_bundle import swagger_ui_path
 from gnnserve_api.protocol import ErrorDetail, VariantsAnswer
 from gnnserve_api.routing import Route
 from gnnserve_worker.serving import openapi
-from gnnserve_worker.serving.batcher import Refusal, RefusalReason
 from gnnserve_worker.serving.choice import decide_route
-from gnnserve_worker.serving.engine import Answer, Engine, EngineState, Failure, Lane, Outcome, Pending, monotonic_ms
+from gnnserve_worker.serving.engine import Engine, EngineState, Lane, Pending
 from gnnserve_worker.serving.metrics import ServingMetrics
-from gnnserve_worker.serving.protocol_json import (
-    ErrorCode,
-    Question,
-    RequestError,
-    count_numbers,
-    encode_answer,
-    encode_error,
-    parse_question,
+from gnnserve_worker.serving.predict import (
+    MAX_BODY_BYTES,
+    PREDICT_PATH,
+    READ_HEADERS,
+    Predict,
+    Reply,
+    read_head,
+    refusal_reply,
 )
+from gnnserve_worker.serving.protocol_json import encode_error
+from gnnserve_worker.serving.question import ErrorCode, RequestError
 
-MAX_BODY_BYTES = 16 * 1024 * 1024
-PREDICT_PATH = "/v1/predict"
-_STREAM_FROM_NUMBERS = 65_536
-"""Answers with more numbers are sent in pieces, with other clients in between."""
 _WATCH_AFTER_S = 0.05
 """A client is watched for leaving only when its answer takes longer: a watcher costs as much as a short answer."""
 
@@ -50,17 +47,6 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
-
-_REFUSAL_STATUS = {
-    RefusalReason.OBJECTIVE_INFEASIBLE: 422,
-    RefusalReason.QUEUE_FULL: 429,
-    RefusalReason.DEADLINE_OUT_OF_REACH: 429,
-    RefusalReason.DEADLINE_PASSED: 429,
-    RefusalReason.LOADING: 503,
-    RefusalReason.DRAINING: 503,
-}
-_ERROR_STATUS = {ErrorCode.BODY_TOO_LARGE: 413, ErrorCode.METHOD_NOT_ALLOWED: 405}
-_JSON = (b"content-type", b"application/json")
 
 
 class _ClientGoneError(Exception):
@@ -73,15 +59,15 @@ class ServingApp:
     def __init__(self, service: str, engine: Engine, metrics: ServingMetrics) -> None:
         self.leaving = False
         """Answer on, but ask clients to go elsewhere: `/readyz` says no, and no connection is kept."""
-        self._predict = Predict(engine, metrics)
+        self.predict = Predict(engine, metrics)
         self._rest = _build_rest(service, self, engine, metrics)
-        metrics.watch(queue_seeds=lambda: engine.queued_seeds, in_flight=lambda: self._predict.in_flight)
+        metrics.watch(queue_seeds=lambda: engine.queued_seeds, in_flight=lambda: self.predict.in_flight)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self.leaving:
             send = _closing(send)
         if scope["type"] == "http" and scope["path"] == PREDICT_PATH:
-            await self._predict(scope, receive, send)
+            await _serve_prediction(self.predict, scope, receive, send)
         else:
             await self._rest(scope, receive, send)
 
@@ -95,105 +81,79 @@ def _closing(send: Send) -> Send:
     return send_and_close
 
 
-class Predict:
-    """`POST /v1/predict`: parse, ask the engine, encode."""
-
-    def __init__(self, engine: Engine, metrics: ServingMetrics) -> None:
-        self.in_flight = 0
-        self._engine = engine
-        self._metrics = metrics
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self.in_flight += 1
-        try:
-            await self._respond(scope, receive, send)
-        except RequestError as error:
-            status = _ERROR_STATUS.get(error.code, 400)
-            headers = [(b"allow", b"POST")] if error.code is ErrorCode.METHOD_NOT_ALLOWED else []
-            field = error.where if status == 400 else None
-            await self._send_error(send, status, ErrorDetail(error.code, str(error), field), headers)
-        except _ClientGoneError:
-            self._metrics.count_error(ErrorCode.CLIENT_GONE)
-        finally:
-            self.in_flight -= 1
-
-    async def _respond(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["method"] != "POST":
-            raise RequestError(
-                ErrorCode.METHOD_NOT_ALLOWED, PREDICT_PATH, f"{scope['method']} is not possible", "use POST"
-            )
-        body = await _read_body(scope, receive)
-        arrived_ms = monotonic_ms()
-        # From here to its last byte the request belongs to this lane, whatever is switched to meanwhile.
-        lane = self._engine.lane
-        if lane is None:
-            await self._send_refusal(send, self._engine.refuse())
-            return
-        question = parse_question(body, lane.revision, lane.batching.max_queued_seeds)
-        pending = self._engine.submit(
-            lane, question.nodes, question.objective, question.strict, "embeddings" in question.outputs, arrived_ms
-        )
-        outcome = pending if isinstance(pending, Refusal) else await self._outcome(pending, receive)
-        match outcome:
-            case Answer():
-                await self._send_answer(send, lane, question, outcome)
-            case Refusal():
-                await self._send_refusal(send, outcome)
-            case Failure(error_id):
-                message = f"an error of the worker; its log has the details under {error_id}"
-                await self._send_error(send, 500, ErrorDetail(ErrorCode.INTERNAL_ERROR, message), [])
-
-    async def _outcome(self, pending: Pending, receive: Receive) -> Outcome:
-        watcher: asyncio.Task[None] | None = None
-
-        def watch() -> None:
-            nonlocal watcher
-            watcher = asyncio.create_task(_cancel_when_gone(receive, pending))
-
-        timer = asyncio.get_running_loop().call_later(_WATCH_AFTER_S, watch)
-        try:
-            return await pending.outcome
-        except asyncio.CancelledError:
-            self._engine.cancel(pending)
-            if pending.outcome.cancelled() and watcher is not None and watcher.done():
-                raise _ClientGoneError from None
-            raise
-        finally:
-            timer.cancel()
-            if watcher is not None:
-                watcher.cancel()
-
-    async def _send_answer(self, send: Send, lane: Lane, question: Question, answer: Answer) -> None:
-        times = answer.times
-        timing = (
-            f"queue;dur={answer.queue_ms:.3f}, sample;dur={times.sample_ms:.3f}, "
-            f"gather;dur={times.gather_ms:.3f}, compute;dur={times.compute_ms:.3f}"
-        )
-        headers = [_JSON, (b"server-timing", timing.encode())]
-        pieces = encode_answer(answer, question.outputs, lane.revision, lambda: answer.objective_met(monotonic_ms()))
-        if count_numbers(answer, question.outputs) <= _STREAM_FROM_NUMBERS:
-            await _send(send, 200, headers, b"".join(pieces))
-        else:
-            await send({"type": "http.response.start", "status": 200, "headers": headers})
-            for piece in pieces:
-                await send({"type": "http.response.body", "body": piece, "more_body": True})
-                await asyncio.sleep(0)  # another client's turn
-            await send({"type": "http.response.body", "body": b""})
-        self._metrics.observe_answer(answer.variant, answer.queue_ms, monotonic_ms() - answer.arrived_ms)
-
-    async def _send_refusal(self, send: Send, refusal: Refusal) -> None:
-        self._metrics.count_error(refusal.reason)
-        status, headers, body = _refusal_response(refusal)
-        await _send(send, status, [_JSON, *headers], body)
-
-    async def _send_error(
-        self, send: Send, status: int, detail: ErrorDetail, headers: list[tuple[bytes, bytes]]
-    ) -> None:
-        self._metrics.count_error(detail.code)
-        await _send(send, status, [_JSON, *headers], encode_error(detail))
+async def _serve_prediction(predict: Predict, scope: Scope, receive: Receive, send: Send) -> None:
+    predict.in_flight += 1
+    try:
+        await _send_response(send, await _respond(predict, scope, receive))
+    except RequestError as error:
+        await _send_response(send, predict.refuse_request(error))
+    except _ClientGoneError:
+        predict.count_gone()
+    finally:
+        predict.in_flight -= 1
 
 
-async def _read_body(scope: Scope, receive: Receive) -> bytes | bytearray:
+async def _respond(predict: Predict, scope: Scope, receive: Receive) -> Reply:
+    if scope["method"] != "POST":
+        raise RequestError(ErrorCode.METHOD_NOT_ALLOWED, PREDICT_PATH, f"{scope['method']} is not possible", "use POST")
+    headers = {name: value for name, value in scope["headers"] if name in READ_HEADERS}
+    asked = predict.read(read_head(headers, scope["query_string"]), await _read_body(scope, receive))
+    if isinstance(asked, Reply):
+        return asked
+    outcome: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+    pending = predict.ask(asked, lambda reply: None if outcome.done() else outcome.set_result(reply))
+    if isinstance(pending, Reply):
+        return pending
+    return await _wait(predict, pending, outcome, receive)
+
+
+async def _wait(predict: Predict, pending: Pending, outcome: asyncio.Future[Reply], receive: Receive) -> Reply:
+    gone: asyncio.Task[None] | None = None
+
+    def watch() -> None:
+        nonlocal gone
+        gone = asyncio.create_task(_cancel_when_gone(receive, outcome))
+
+    timer = asyncio.get_running_loop().call_later(_WATCH_AFTER_S, watch)
+    try:
+        return await outcome
+    except asyncio.CancelledError:
+        predict.cancel(pending)
+        if gone is not None and gone.done():
+            raise _ClientGoneError from None
+        raise
+    finally:
+        timer.cancel()
+        if gone is not None:
+            gone.cancel()
+
+
+async def _cancel_when_gone(receive: Receive, outcome: asyncio.Future[Any]) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    outcome.cancel()
+
+
+async def _send_response(send: Send, response: Reply) -> None:
+    headers = [_split_header(line) for line in response.head.splitlines()]
+    if response.pieces is None:
+        headers.append((b"content-length", str(len(response.body)).encode()))
+        await send({"type": "http.response.start", "status": response.status, "headers": headers})
+        await send({"type": "http.response.body", "body": response.body})
+        return
+    await send({"type": "http.response.start", "status": response.status, "headers": headers})
+    for piece in response.pieces:
+        await send({"type": "http.response.body", "body": piece, "more_body": True})
+        await asyncio.sleep(0)  # another client's turn
+    await send({"type": "http.response.body", "body": b""})
+
+
+def _split_header(line: bytes) -> tuple[bytes, bytes]:
+    name, _, value = line.partition(b": ")
+    return name, value
+
+
+async def _read_body(scope: Scope, receive: Receive) -> bytes:
     for name, value in scope["headers"]:
         # By its digits first: Python refuses to read a number of thousands of them.
         if name == b"content-length" and (len(value) > 18 or int(value) > MAX_BODY_BYTES):
@@ -207,7 +167,7 @@ async def _read_body(scope: Scope, receive: Receive) -> bytes | bytearray:
         body += message.get("body", b"")
         if len(body) > MAX_BODY_BYTES:
             raise _too_large()
-    return body
+    return bytes(body)
 
 
 async def _receive_part(receive: Receive) -> Message:
@@ -226,24 +186,6 @@ def _too_large() -> RequestError:
     )
 
 
-async def _cancel_when_gone(receive: Receive, pending: Pending) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
-    pending.outcome.cancel()
-
-
-async def _send(send: Send, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
-    headers.append((b"content-length", str(len(body)).encode()))
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
-
-
-def _refusal_response(refusal: Refusal) -> tuple[int, list[tuple[bytes, bytes]], bytes]:
-    seconds = refusal.retry_after_s
-    headers = [] if seconds is None else [(b"retry-after", str(seconds).encode())]
-    return _REFUSAL_STATUS[refusal.reason], headers, encode_error(ErrorDetail(refusal.reason, refusal.message))
-
-
 def _build_rest(service: str, serving: ServingApp, engine: Engine, metrics: ServingMetrics) -> FastAPI:
     version = importlib.metadata.version("gnnserve")
     # Its own pages come from a CDN, and its description lacks the predict path: both are made below.
@@ -258,9 +200,9 @@ def _build_rest(service: str, serving: ServingApp, engine: Engine, metrics: Serv
 
     def about_lane(describe: Callable[[Lane], msgspec.Struct]) -> Response:
         if engine.lane is None:
-            status, headers, body = _refusal_response(engine.refuse())
-            named = {name.decode(): value.decode() for name, value in headers}
-            return Response(body, status, named, media_type="application/json")
+            refused = refusal_reply(engine.refuse())
+            headers = {name.decode(): value.decode() for name, value in map(_split_header, refused.head.splitlines())}
+            return Response(bytes(refused.body), refused.status, headers)
         return Response(_json(describe(engine.lane)), media_type="application/json")
 
     @app.get("/v1/variants", tags=["variants"], response_class=Response, responses=_described(VariantsAnswer))

@@ -1,9 +1,11 @@
-"""The engine: one thread that turns waiting requests into answers.
+"""The engine: what turns waiting requests into answers, one batch at a time.
 
-Everything that computes runs here, one batch at a time; `_answer` is the data path and reads as it runs. HTTP
-lives on the event loop: it hands seeds over under one lock and gets a batch of results back by one
-`call_soon_threadsafe`, so that a request costs two thread hops. Which request is next and by which variant is the
-batcher's decision, bytes and status codes are the protocol's.
+`_answer` is the data path and reads as it runs. Everything but the computation belongs to the event loop, and so needs
+no lock: a request is submitted with a callback, and once per round of the loop, when all that the sockets brought has
+been submitted, the next batch is closed. A short one is computed there and then: handing it to another thread and
+back would cost more than the batch. A longer one goes to the engine's thread, so that the loop goes on reading and
+writing; what arrives meanwhile gathers. Which request is next and by which variant is the batcher's decision,
+bytes and status codes are the protocol's.
 
 What is served can change at any time: a `Lane` is one revision with its routing and its own queue, a request belongs
 to the lane that admitted it, and lanes are answered in the order in which they came. Loading and warming up a
@@ -21,19 +23,25 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
+from queue import SimpleQueue
 
+import msgspec
 import numpy as np
 
 from gnnserve_api.batching import Batching
-from gnnserve_api.objective import Objective
+from gnnserve_api.objective import NO_OBJECTIVE, Objective
 from gnnserve_worker.serving.batcher import Batch, Batcher, Piece, Refusal, RefusalReason, Request
 from gnnserve_worker.serving.choice import VariantChooser
 from gnnserve_worker.serving.inference import Inference, StageTimes
 from gnnserve_worker.serving.metrics import ServingMetrics
 from gnnserve_worker.serving.served import ServedRevision
 
+SHORT_BATCH_MS = 1.0
+"""Predicted time up to which a batch is computed on the event loop. The predictions are p99s, about twice the median;
+two thread hops cost 0.1 ms, and under load more, since both threads then want the interpreter. Of 0.25, 0.5, 1 and 3,
+1 gave most answers per second from 16 to 256 connections (digits); it also bounds how long the loop does not listen."""
 _log = logging.getLogger(__name__)
 _RETRY_WHEN_UNAVAILABLE_S = 1
 _MAX_BATCH_SEEDS = 65_536
@@ -54,8 +62,10 @@ class EngineState(StrEnum):
     """The thread is gone; restart the process unless it is about to exit."""
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+# What is made per request is a msgspec struct: it costs a sixth of a frozen dataclass.
+
+
+class Answer(msgspec.Struct, frozen=True):
     variant: str
     scores: np.ndarray
     """float32 [seeds, classes], in the order of the request's nodes."""
@@ -76,24 +86,13 @@ class Answer:
         return limit is None or now_ms - self.arrived_ms <= limit
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
+class Failure(msgspec.Struct, frozen=True):
     """An error of ours; what it was is in the log, under the same id."""
 
     error_id: str
 
 
 Outcome = Answer | Refusal | Failure
-
-
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """What one batch gave to one request."""
-
-    variant: str
-    scores: np.ndarray
-    embeddings: np.ndarray | None
-    times: StageTimes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -106,23 +105,31 @@ class Lane:
     batching: Batching
     chooser: VariantChooser
     batcher: Batcher
-    """Only under the engine's lock."""
+    seeds: np.ndarray
+    """int64 [max_seeds]: the running batch's, gathered from its requests."""
 
 
-@dataclass(frozen=True, slots=True)
-class Pending:
-    """An accepted request, from the event loop's side."""
+class Pending(msgspec.Struct):
+    """An accepted request. Its outcome is delivered once, unless it is cancelled before."""
 
     lane: Lane
     request: Request
     nodes: np.ndarray
     wants_embeddings: bool
-    outcome: asyncio.Future[Outcome]
-    parts: list[_Part] = field(default_factory=list)
+    deliver: Callable[[Outcome], None]
+    parts: list[Answer] = []
+    """Of a request that takes several batches, what each of them gave."""
+    cancelled: bool = False
+
+
+class _Computed(msgspec.Struct, frozen=True):
+    inference: Inference
+    started_ms: float
+    finished_ms: float
 
 
 class Engine:
-    """`submit`, `cancel` and `switch` belong to the event loop's thread, the underscored data path to the engine's."""
+    """Belongs to the event loop's thread; `_compute` alone may run in the engine's."""
 
     def __init__(self, metrics: ServingMetrics, clock_ms: Callable[[], float] = monotonic_ms) -> None:
         self.lane: Lane | None = None
@@ -130,7 +137,7 @@ class Engine:
         self.problem: str | None = None
         """Why what is declared is not what answers, for people."""
         self.failure: BaseException | None = None
-        """Why the thread stopped, if not because it was asked to."""
+        """Why the engine stopped, if not because it was asked to."""
         self._metrics = metrics
         self._clock_ms = clock_ms
         self._lanes: deque[Lane] = deque()
@@ -139,13 +146,16 @@ class Engine:
         self._request_keys = itertools.count()
         self._draw_keys = itertools.count(step=_MAX_BATCH_SEEDS)
         """Apart by more than a batch, whose seeds may count on from its key."""
-        self._lock = threading.Condition()
-        """Guards the lanes, their batchers, `_pending` and `_state`."""
         self._state = EngineState.LOADING
+        self._turn_is_due = False
+        """`_serve_next` will run in this round of the loop or the next."""
+        self._computing = False
+        """The thread has a batch."""
+        self._handed: SimpleQueue[tuple[Lane, Batch, np.ndarray] | None] = SimpleQueue()
+        """To the thread: a batch, or None to end it."""
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._on_stopped: Callable[[], None] | None = None
-
-    # From any thread
 
     @property
     def state(self) -> EngineState:
@@ -153,37 +163,33 @@ class Engine:
 
     @property
     def queued_seeds(self) -> int:
-        with self._lock:
-            return sum(lane.batcher.queued_seeds for lane in self._lanes)
+        return sum(lane.batcher.queued_seeds for lane in self._lanes)
 
     @property
     def alive(self) -> bool:
         return self._thread.is_alive()
 
     def start(self, on_stopped: Callable[[], None] | None = None) -> None:
-        """`on_stopped` runs in the engine's thread."""
+        """On the event loop that it will belong to. `on_stopped` runs in the engine's thread."""
+        self._loop = asyncio.get_running_loop()
         self._on_stopped = on_stopped
         self._thread.start()
 
     def drain(self) -> None:
         """Accept nothing more, finish what is queued, then stop."""
-        with self._lock:
-            if self._state is not EngineState.STOPPED:
-                self._state = EngineState.DRAINING
-            self._lock.notify()
+        if self._state is not EngineState.STOPPED:
+            self._state = EngineState.DRAINING
+        self._go_on()
 
     def abandon(self) -> None:
         """Stop after the running batch; whoever still waits is refused now."""
         self.drain()
-        with self._lock:
-            left = self._clear()
-            self._lock.notify()
-        self._deliver([(key, _unavailable(EngineState.DRAINING)) for key in left])
+        left = [key for lane in self._lanes for key in lane.batcher.clear()]
+        self._deliver(self._settle([(key, _unavailable(EngineState.DRAINING)) for key in left]))
 
     def join(self) -> None:
+        """From any thread but the event loop's."""
         self._thread.join()
-
-    # From the event loop
 
     def switch(self, revision: ServedRevision, objective: Objective, batching: Batching) -> None:
         """From now on requests are admitted to, and answered by, this revision, which has been warmed up.
@@ -191,16 +197,16 @@ class Engine:
         Those that wait are still answered by the one that admitted them, first; then nothing refers to it any more.
         """
         chooser = VariantChooser(revision.manifest.profile, batching.max_seeds)
-        with self._lock:
-            busy_until_ms = -math.inf
-            if self.lane is not None:
-                busy_until_ms = self.lane.batcher.busy_until_ms(self._clock_ms())
-            batcher = Batcher(chooser, batching.max_seeds, batching.max_queued_seeds, busy_until_ms)
-            self.lane = Lane(revision, objective, batching, chooser, batcher)
-            self._lanes.append(self.lane)
-            if self._state is EngineState.LOADING:
-                self._state = EngineState.READY
-            self._lock.notify()
+        busy_until_ms = -math.inf
+        if self.lane is not None:
+            busy_until_ms = self.lane.batcher.busy_until_ms(self._clock_ms())
+        batcher = Batcher(chooser, batching.max_seeds, batching.max_queued_seeds, busy_until_ms)
+        seeds = np.empty(batching.max_seeds, np.int64)
+        self.lane = Lane(revision, objective, batching, chooser, batcher, seeds)
+        self._lanes.append(self.lane)
+        if self._state is EngineState.LOADING:
+            self._state = EngineState.READY
+        self._go_on()
 
     def submit(
         self,
@@ -210,36 +216,32 @@ class Engine:
         strict: bool,
         wants_embeddings: bool,
         arrived_ms: float,
+        deliver: Callable[[Outcome], None],
     ) -> Pending | Refusal:
         """To the present lane, which the nodes were checked against. An empty objective states nothing: the
-        service's own holds."""
-        self._metrics.count_offered(len(nodes))
-        holding = lane.objective if objective.is_empty() else objective
-        request = Request(next(self._request_keys), len(nodes), holding, arrived_ms)
-        with self._lock:
-            if self._state is not EngineState.READY:
-                return _unavailable(self._state)
-            admission = lane.batcher.admit(request, strict, self._clock_ms())
-            if isinstance(admission, Refusal):
-                return admission
-            pending = self._accept(lane, request, nodes, wants_embeddings)
-            self._lock.notify()
-            return pending
+        service's own holds. `deliver` is called later, never from within."""
+        seeds = len(nodes)
+        self._metrics.count_offered(seeds)
+        if self._state is not EngineState.READY:
+            return _unavailable(self._state)
+        holding = lane.objective if objective == NO_OBJECTIVE else objective
+        request = Request(next(self._request_keys), seeds, holding, arrived_ms)
+        admission = lane.batcher.admit(request, strict, self._clock_ms())
+        if isinstance(admission, Refusal):
+            return admission
+        pending = Pending(lane, request, nodes, wants_embeddings, deliver)
+        self._pending[request.key] = pending
+        self._go_on()
+        return pending
 
     def refuse(self) -> Refusal:
         """What a request gets while there is no lane."""
         return _unavailable(self._state, self.problem)
 
     def cancel(self, pending: Pending) -> None:
-        """The client is gone: compute nothing more for it."""
-        with self._lock:
-            self._forget(pending.request.key)
-
-    def _accept(self, lane: Lane, request: Request, nodes: np.ndarray, wants_embeddings: bool) -> Pending:
-        outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-        pending = Pending(lane, request, nodes, wants_embeddings, outcome)
-        self._pending[request.key] = pending
-        return pending
+        """The client is gone: compute nothing more for it, and tell it nothing."""
+        pending.cancelled = True
+        self._forget(pending.request.key)
 
     def _forget(self, key: int) -> Pending | None:
         pending = self._pending.pop(key, None)
@@ -247,36 +249,29 @@ class Engine:
             pending.lane.batcher.cancel(key)
         return pending
 
-    def _clear(self) -> list[int]:
-        return [key for lane in self._lanes for key in lane.batcher.clear()]
+    def _go_on(self) -> None:
+        """Look for the next batch, once this round of the loop has read what the sockets brought."""
+        if not self._turn_is_due and not self._computing and self._loop is not None:
+            self._turn_is_due = True
+            self._loop.call_soon(self._serve_next)
 
-    # The engine's thread
-
-    def _run(self) -> None:
-        try:
-            while self._serve_next():
-                pass
-        except BaseException as error:  # noqa: BLE001  (a dead thread must be noticed, whatever killed it)
-            _log.critical("the engine stopped", exc_info=error)
-            self.failure = error
-        finally:
-            self._stop()
-
-    def _serve_next(self) -> bool:
-        """Waits for work; False once a draining engine has none left.
-
-        A function of its own, so that no variable of a waiting engine keeps a revision that was replaced.
-        """
-        with self._lock:
-            while (lane := self._first_waiting_lane()) is None:
-                if self._state is EngineState.DRAINING:
-                    return False
-                self._lock.wait()
-            taken = lane.batcher.take(self._clock_ms())
-        self._deliver([(request.key, refusal) for request, refusal in taken.refused])
+    def _serve_next(self) -> None:
+        self._turn_is_due = False
+        if self._computing or self._state is EngineState.STOPPED:
+            return
+        lane = self._first_waiting_lane()
+        if lane is None:
+            if self._state is EngineState.DRAINING:
+                self._stop()
+            return
+        taken = lane.batcher.take(self._clock_ms())
+        if taken.refused:
+            self._deliver(self._settle([(request.key, refusal) for request, refusal in taken.refused]))
         if taken.batch is not None:
             self._answer(lane, taken.batch)
-        return True
+        if lane.batcher.waiting or len(self._lanes) > 1 or self._state is EngineState.DRAINING:
+            # In another round, so that short batches leave the sockets their turn.
+            self._go_on()
 
     def _first_waiting_lane(self) -> Lane | None:
         while len(self._lanes) > 1 and not self._lanes[0].batcher.waiting:
@@ -286,110 +281,163 @@ class Engine:
         return self._lanes[0] if self._lanes and self._lanes[0].batcher.waiting else None
 
     def _answer(self, lane: Lane, batch: Batch) -> None:
-        """Take a batch → sample, gather, infer → split → answer."""
+        """Fetch the seeds → sample, gather, infer → split → deliver; in the engine's thread where that takes long."""
+        seeds = self._fetch_seeds(lane, batch)
+        if batch.predicted_ms > SHORT_BATCH_MS:
+            self._computing = True
+            self._handed.put((lane, batch, seeds))
+        else:
+            self._deliver(self._split(lane, batch, self._infer(lane, batch, seeds)))
+
+    def _take_back(self, lane: Lane, batch: Batch, computed: _Computed | BaseException) -> None:
+        self._computing = False
+        outcomes = self._split(lane, batch, computed)
+        # The thread gets its next batch before these are encoded.
+        self._go_on()
+        asyncio.get_running_loop().call_soon(self._deliver, outcomes)
+
+    def _fetch_seeds(self, lane: Lane, batch: Batch) -> np.ndarray:
+        parts = [
+            self._pending[piece.request.key].nodes
+            if piece.whole
+            else self._pending[piece.request.key].nodes[piece.start : piece.stop]
+            for piece in batch.pieces
+        ]
+        return parts[0] if len(parts) == 1 else np.concatenate(parts, out=lane.seeds[: batch.seeds])
+
+    def _infer(self, lane: Lane, batch: Batch, seeds: np.ndarray) -> _Computed | BaseException:
+        """In either thread."""
         try:
-            seeds = self._seeds(batch)
             started_ms = self._clock_ms()
             inference = lane.revision.infer(batch.variant, seeds, next(self._draw_keys))
-            finished_ms = self._clock_ms()
-            self._metrics.observe_batch(batch.variant, batch.seeds, finished_ms - started_ms, inference.times)
-            outcomes = self._split(batch, inference, finished_ms)
-        except Exception as error:  # noqa: BLE001  (one bad batch must not take the others with it)
-            outcomes = [(piece.request.key, self._fail(batch, piece, error)) for piece in batch.pieces]
-        with self._lock:
-            lane.batcher.finish()
-        self._deliver(outcomes)
+            return _Computed(inference, started_ms, self._clock_ms())
+        except BaseException as error:  # noqa: BLE001  (one bad batch must not take the others with it)
+            return error
 
-    def _seeds(self, batch: Batch) -> np.ndarray:
-        parts = []
-        for piece in batch.pieces:
-            pending = self._pending.get(piece.request.key)
-            # A client that left a moment ago: any node keeps the pieces aligned.
-            nodes = np.zeros(piece.request.seeds, np.int64) if pending is None else pending.nodes
-            parts.append(nodes[piece.start : piece.stop])
-        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+    def _split(self, lane: Lane, batch: Batch, computed: _Computed | BaseException) -> list[tuple[Pending, Outcome]]:
+        lane.batcher.finish()
+        if isinstance(computed, _Computed):
+            try:
+                return self._share_out(batch, computed)
+            except Exception as error:  # noqa: BLE001  (as in `_infer`)
+                computed = error
+        if isinstance(computed, Exception):
+            return self._settle([(piece.request.key, _fail(batch, piece, computed)) for piece in batch.pieces])
+        self._die(computed)
+        return []
 
-    def _split(self, batch: Batch, inference: Inference, finished_ms: float) -> list[tuple[int, Outcome]]:
-        outcomes: list[tuple[int, Outcome]] = []
+    def _share_out(self, batch: Batch, computed: _Computed) -> list[tuple[Pending, Outcome]]:
+        """To each request its rows."""
+        inference = computed.inference
+        self._metrics.observe_batch(
+            batch.variant, batch.seeds, computed.finished_ms - computed.started_ms, inference.times
+        )
+        finite = _is_finite(inference.scores)
+        settled: list[tuple[Pending, Outcome]] = []
         start = 0
         for piece in batch.pieces:
-            rows = slice(start, start + piece.stop - piece.start)
-            start = rows.stop
+            first, start = start, start + piece.stop - piece.start
             pending = self._pending.get(piece.request.key)
             if pending is None:
-                continue
-            scores = inference.scores[rows]
+                continue  # its client left while the thread computed
+            scores = inference.scores[first:start]
             embeddings = None
             if pending.wants_embeddings and inference.embeddings is not None:
-                embeddings = inference.embeddings[rows]
-            if not np.isfinite(scores).all() or (embeddings is not None and not np.isfinite(embeddings).all()):
+                embeddings = inference.embeddings[first:start]
+            if not (finite or _is_finite(scores)) or not (embeddings is None or _is_finite(embeddings)):
                 error = ArithmeticError(f"variant {batch.variant} gave scores or embeddings that are not finite")
-                outcomes.append((piece.request.key, self._fail(batch, piece, error)))
+                settled += self._settle([(piece.request.key, _fail(batch, piece, error))])
                 continue
-            pending.parts.append(_Part(batch.variant, scores, embeddings, inference.times))
+            part = Answer(
+                batch.variant, scores, embeddings, piece.request.objective, piece.request.arrived_ms,
+                computed.finished_ms, inference.times,
+            )  # fmt: skip
+            if not piece.whole:
+                pending.parts.append(part)
             if piece.last:
-                outcomes.append((piece.request.key, _join(pending, finished_ms)))
-        return outcomes
+                del self._pending[piece.request.key]
+                settled.append((pending, part if piece.whole else _join(pending.parts)))
+        return settled
 
-    def _fail(self, batch: Batch, piece: Piece, error: Exception) -> Failure:
-        failure = Failure(secrets.token_hex(8))
-        _log.error(
-            "error %s: variant %s, batch of %d seeds, request of %d",
-            failure.error_id, batch.variant, batch.seeds, piece.request.seeds, exc_info=error,
-        )  # fmt: skip
-        return failure
+    def _settle(self, outcomes: list[tuple[int, Outcome]]) -> list[tuple[Pending, Outcome]]:
+        """What is left of these requests is not computed."""
+        return [(pending, outcome) for key, outcome in outcomes if (pending := self._forget(key)) is not None]
 
-    def _deliver(self, outcomes: list[tuple[int, Outcome]]) -> None:
-        if not outcomes:
-            return
-        with self._lock:
-            settled = [
-                (pending.outcome, outcome) for key, outcome in outcomes if (pending := self._forget(key)) is not None
-            ]
-        if settled:
-            loop = settled[0][0].get_loop()
-            try:
-                loop.call_soon_threadsafe(_settle, settled)
-            except RuntimeError:
-                # A forced exit closes the loop under requests that nobody waits for any more.
-                if not loop.is_closed():
-                    raise
+    def _deliver(self, settled: list[tuple[Pending, Outcome]]) -> None:
+        for pending, outcome in settled:
+            if not pending.cancelled:
+                try:
+                    pending.deliver(outcome)
+                except Exception:  # noqa: BLE001  (the others are to get theirs)
+                    _log.exception("request %d: its outcome could not be delivered", pending.request.key)
+
+    def _die(self, error: BaseException) -> None:
+        _log.critical("the engine stopped", exc_info=error)
+        self.failure = error
+        self._stop()
 
     def _stop(self) -> None:
-        with self._lock:
-            self._state = EngineState.STOPPED
-            self._clear()
-            left = list(self._pending)
-        self._deliver([(key, _unavailable(EngineState.STOPPED)) for key in left])
-        if self._on_stopped is not None:
-            self._on_stopped()
+        self._state = EngineState.STOPPED
+        for lane in self._lanes:
+            lane.batcher.clear()
+        self._deliver(self._settle([(key, _unavailable(EngineState.STOPPED)) for key in list(self._pending)]))
+        self._handed.put(None)
+
+    # The engine's thread
+
+    def _run(self) -> None:
+        try:
+            while self._compute_next():
+                pass
+        finally:
+            if self._on_stopped is not None:
+                self._on_stopped()
+
+    def _compute_next(self) -> bool:
+        """Waits for a batch; False when there will be none.
+
+        A function of its own, so that no variable of a waiting engine keeps a revision that was replaced.
+        """
+        handed = self._handed.get()
+        if handed is None or self._loop is None:
+            return False
+        lane, batch, seeds = handed
+        computed = self._infer(lane, batch, seeds)
+        try:
+            self._loop.call_soon_threadsafe(self._take_back, lane, batch, computed)
+        except RuntimeError:
+            # A forced exit closes the loop under requests that nobody waits for any more.
+            if not self._loop.is_closed():
+                raise
+            return False
+        return True
 
 
-def _join(pending: Pending, finished_ms: float) -> Answer:
-    parts = pending.parts
-    first = parts[0]
-    scores, embeddings, times = first.scores, first.embeddings, first.times
-    if len(parts) > 1:
-        scores = np.concatenate([part.scores for part in parts])
-        if embeddings is not None:
-            embeddings = np.concatenate([part.embeddings for part in parts if part.embeddings is not None])
-        for part in parts[1:]:
-            times = times + part.times
-    return Answer(
-        variant=first.variant,
-        scores=scores,
-        embeddings=embeddings,
-        objective=pending.request.objective,
-        arrived_ms=pending.request.arrived_ms,
-        finished_ms=finished_ms,
+def _is_finite(values: np.ndarray) -> bool:
+    """One pass without a temporary; only where the squares overflow, a second look."""
+    return math.isfinite(np.vdot(values, values)) or bool(np.isfinite(values).all())
+
+
+def _fail(batch: Batch, piece: Piece, error: Exception) -> Failure:
+    failure = Failure(secrets.token_hex(8))
+    _log.error(
+        "error %s: variant %s, batch of %d seeds, request of %d",
+        failure.error_id, batch.variant, batch.seeds, piece.request.seeds, exc_info=error,
+    )  # fmt: skip
+    return failure
+
+
+def _join(parts: list[Answer]) -> Answer:
+    embeddings = [part.embeddings for part in parts if part.embeddings is not None]
+    times = parts[0].times
+    for part in parts[1:]:
+        times = times + part.times
+    return msgspec.structs.replace(
+        parts[-1],
+        scores=np.concatenate([part.scores for part in parts]),
+        embeddings=np.concatenate(embeddings) if embeddings else None,
         times=times,
     )
-
-
-def _settle(outcomes: list[tuple[asyncio.Future[Outcome], Outcome]]) -> None:
-    for future, outcome in outcomes:
-        if not future.done():
-            future.set_result(outcome)
 
 
 def _unavailable(state: EngineState, problem: str | None = None) -> Refusal:

@@ -6,29 +6,33 @@ promised is what is served.
 
 from __future__ import annotations
 
+import math
+import threading
 import time
-from dataclasses import dataclass
+from functools import lru_cache
 
+import msgspec
 import numpy as np
 
 from gnnserve_api.gnnservice import FULL_NEIGHBOURHOOD
-from gnnserve_worker.graph.gather import GatheredBatch, gather_subgraph, gather_tree
-from gnnserve_worker.graph.store import Graph
-from gnnserve_worker.graph.table import FeatureTable
-from gnnserve_worker.models.network import Network
+from gnnserve_worker.graph.gather import gathered_bytes
+from gnnserve_worker.models.network import Activations
 from gnnserve_worker.parallel import limit_blas_to_one_thread, map_parallel, thread_count
-from gnnserve_worker.repository.loaded import LoadedRevision
-from gnnserve_worker.sampling.subgraph import SampledSubgraph, SubgraphSampler
-from gnnserve_worker.sampling.tree import SampledTree, sample_tree
+from gnnserve_worker.repository.loaded import LoadedRevision, LoadedVariant
+from gnnserve_worker.sampling.neighbours import Scratch, distinct_share, sample_neighbours
 
-_CHUNK_BYTES = 8 * 1024 * 1024
-"""Gathered rows of one chunk: enough to keep the matrix products busy, little enough to stay in the cache."""
+_CHUNK_BYTES = 1024 * 1024
+"""What one chunk gathers and computes: as much as stays in a core's own cache."""
 _FEWEST_SEEDS = 32
 """Below it per chunk, handing work to another thread costs more than it saves."""
+_SHARE_BELOW = 0.8
+"""Expected share of distinct nodes among a chunk's draws, below which looking each of them up pays."""
 
 
-@dataclass(frozen=True, slots=True)
-class StageTimes:
+# What is made per batch is a msgspec struct: it costs a sixth of a frozen dataclass.
+
+
+class StageTimes(msgspec.Struct, frozen=True):
     sample_ms: float
     gather_ms: float
     compute_ms: float
@@ -43,8 +47,7 @@ class StageTimes:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Inference:
+class Inference(msgspec.Struct, frozen=True):
     scores: np.ndarray
     """float32 [seeds, classes], before softmax or sigmoid."""
     embeddings: np.ndarray | None
@@ -53,25 +56,35 @@ class Inference:
     gathered_bytes: int
 
 
-def infer_batch(revision: LoadedRevision, variant: str, seeds: np.ndarray, key: int) -> Inference:
-    """Scores of `seeds` (node ids in range) by one variant. Equal keys draw equal neighbours, for every variant.
+class _Workspace(threading.local):
+    """All that a thread computes in: it is used again from batch to batch, and nothing is allocated but the answer."""
 
-    Large batches go through in chunks, side by side on all processors. One thread at a time, but for one that warms up
-    another revision.
+    def __init__(self) -> None:
+        self.scratch = Scratch()
+        self.activations = Activations()
+
+
+_workspace = _Workspace()
+
+
+def infer_batch(revision: LoadedRevision, variant: str, seeds: np.ndarray, key: int) -> Inference:
+    """Scores of `seeds` (int64 node ids in range) by one variant. Equal keys draw equal neighbours, for every variant.
+
+    Large batches go through in chunks, side by side on all processors. From one thread at a time, but for one that
+    warms up another revision.
     """
-    served = revision.variants[variant]
-    fanouts = revision.network.fanouts
-    bounds = chunk_bounds(len(seeds), _most_seeds(fanouts, served.columns), thread_count())
+    loaded = revision.variants[variant]
+    chunks = plan_chunks(
+        len(seeds), revision.network.fanouts, loaded.network.bytes_per_row, revision.effective_nodes, thread_count()
+    )
+    if chunks.count == 1:
+        return _infer_chunk(revision, loaded, seeds, key, share=chunks.share)
     started = time.perf_counter()
+    bounds = [len(seeds) * i // chunks.count for i in range(chunks.count + 1)]
     parts = map_parallel(
-        lambda i: _infer_chunk(
-            revision.graph, revision.table, served.network, served.columns, fanouts,
-            seeds[bounds[i] : bounds[i + 1]], key, bounds[i],
-        ),
-        len(bounds) - 1,
-    )  # fmt: skip
-    if len(parts) == 1:
-        return parts[0]
+        lambda i: _infer_chunk(revision, loaded, seeds[bounds[i] : bounds[i + 1]], key, share=chunks.share),
+        chunks.count,
+    )
     return _join(parts, (time.perf_counter() - started) * 1e3)
 
 
@@ -84,10 +97,40 @@ def warm_up(revision: LoadedRevision) -> None:
         infer_batch(revision, name, seeds, key=0)
 
 
-def chunk_bounds(seeds: int, most: int, threads: int) -> list[int]:
-    """Chunks of about equal size: few enough seeds to stay in the cache, and one for each thread where it pays."""
-    chunks = max(-(-seeds // most), min(threads, seeds // _FEWEST_SEEDS), 1)
-    return [seeds * i // chunks for i in range(chunks + 1)]
+class Chunks(msgspec.Struct, frozen=True):
+    count: int
+    share: bool
+    """A node that a chunk meets twice is computed once."""
+
+
+@lru_cache(4096)
+def plan_chunks(seeds: int, fanouts: tuple[int, ...], row_bytes: int, effective_nodes: float, threads: int) -> Chunks:
+    """Chunks that stay in a core's cache; or, where nodes are met again and again, as few as there are threads."""
+    fewest = max(1, min(threads, seeds // _FEWEST_SEEDS))
+    if fanouts[0] == FULL_NEIGHBOURHOOD:
+        return Chunks(fewest, share=True)
+    rows_per_seed = sum(math.prod(fanouts[:depth]) for depth in range(len(fanouts)))
+    if distinct_share(seeds * rows_per_seed // fewest, effective_nodes) < _SHARE_BELOW:
+        return Chunks(fewest, share=True)
+    most_seeds = max(1, _CHUNK_BYTES // (row_bytes * rows_per_seed))
+    return Chunks(max(fewest, -(-seeds // most_seeds)), share=False)
+
+
+def _infer_chunk(
+    revision: LoadedRevision, variant: LoadedVariant, seeds: np.ndarray, key: int, *, share: bool
+) -> Inference:
+    graph, network, activations = revision.graph, variant.network, _workspace.activations
+    start = time.perf_counter()
+    sample = sample_neighbours(
+        graph.indptr, graph.indices, seeds, revision.network.fanouts, key, _workspace.scratch, share=share
+    )
+    sampled = time.perf_counter()
+    combined = network.gather(variant.table, sample, activations)
+    gathered = time.perf_counter()
+    scores, embeddings = network.infer(combined, sample, activations)
+    end = time.perf_counter()
+    times = StageTimes((sampled - start) * 1e3, (gathered - sampled) * 1e3, (end - gathered) * 1e3)
+    return Inference(scores, embeddings, times, gathered_bytes(variant.table, variant.columns, sample))
 
 
 def _join(parts: list[Inference], wall_ms: float) -> Inference:
@@ -101,44 +144,3 @@ def _join(parts: list[Inference], wall_ms: float) -> Inference:
         StageTimes(*(total * (wall_ms / total.sum())).tolist()),
         sum(part.gathered_bytes for part in parts),
     )
-
-
-def _infer_chunk(
-    graph: Graph, table: FeatureTable, network: Network, columns: int, fanouts: tuple[int, ...],
-    seeds: np.ndarray, key: int, first: int,
-) -> Inference:  # fmt: skip
-    mean = network.aggregation == "mean"
-    start = time.perf_counter()
-    sampled = _sample(graph, seeds, fanouts, key, first)
-    sampled_at = time.perf_counter()
-    batch = _gather(table, columns, sampled, mean=mean)
-    gathered_at = time.perf_counter()
-    scores, embeddings = network.infer(batch)
-    end = time.perf_counter()
-    times = StageTimes((sampled_at - start) * 1e3, (gathered_at - sampled_at) * 1e3, (end - gathered_at) * 1e3)
-    return Inference(scores, embeddings, times, batch.gathered_bytes)
-
-
-def _sample(
-    graph: Graph, seeds: np.ndarray, fanouts: tuple[int, ...], key: int, first: int
-) -> SampledTree | SampledSubgraph:
-    if fanouts[0] == FULL_NEIGHBOURHOOD:
-        return SubgraphSampler(graph.indptr, graph.indices).sample(seeds, fanouts, key)
-    return sample_tree(graph.indptr, graph.indices, seeds, fanouts, key, first)
-
-
-def _gather(table: FeatureTable, columns: int, sampled: SampledTree | SampledSubgraph, *, mean: bool) -> GatheredBatch:
-    if isinstance(sampled, SampledTree):
-        return gather_tree(table, columns, sampled, mean=mean)
-    return gather_subgraph(table, columns, sampled, mean=mean)
-
-
-def _most_seeds(fanouts: tuple[int, ...], columns: int) -> int:
-    if fanouts[0] == FULL_NEIGHBOURHOOD:
-        return 1024  # neighbourhoods overlap, so larger chunks read less
-    rows, width = 1, 1
-    for fanout in fanouts[:-1]:
-        width *= fanout
-        rows += width
-    leaves = width * fanouts[-1]
-    return max(1, _CHUNK_BYTES // (4 * (2 * columns * rows + leaves)))

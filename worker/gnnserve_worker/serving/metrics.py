@@ -1,16 +1,22 @@
 """What a worker tells Prometheus. The names are an interface: dashboards, alerts and the operator query them.
 
-An own registry, so that two workers in one process (tests) do not meet. Children of labels are bound once: a look-up
-by label costs more than the observation. Counters of a replaced revision's variants stay, as counters must; what
-describes the revision itself goes with it.
+An own registry, so that two workers in one process (tests) do not meet. What is observed per request or batch is
+counted in plain numbers, by the event loop alone, and put into Prometheus' form when it is scraped: the client's own
+objects take a lock and walk through the buckets each time. Counters of a replaced revision's variants stay, as
+counters must; what describes the revision itself goes with it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import time
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import accumulate
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Info, generate_latest
+from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from gnnserve_api.repository import RevisionManifest
 from gnnserve_worker.serving.inference import StageTimes
@@ -20,58 +26,59 @@ LATENCY_BUCKETS_S = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class _VariantChildren:
-    request: Histogram
-    queue: Histogram
-    sample: Histogram
-    gather: Histogram
-    compute: Histogram
-    batches: Counter
-    seeds: Counter
-    seconds: Counter
-    seeds_squared: Counter
-    seed_seconds: Counter
+@dataclass(slots=True)
+class _Durations:
+    """A histogram of seconds."""
+
+    counts: list[int] = field(default_factory=lambda: [0] * (len(LATENCY_BUCKETS_S) + 1))
+    """Per bucket, the last one without an end; not cumulative."""
+    total_s: float = 0.0
+
+    def observe(self, seconds: float) -> None:
+        self.counts[bisect_left(LATENCY_BUCKETS_S, seconds)] += 1
+        self.total_s += seconds
+
+
+@dataclass(slots=True)
+class _OfVariant:
+    created_s: float = field(default_factory=time.time)
+    request: _Durations = field(default_factory=_Durations)
+    queue: _Durations = field(default_factory=_Durations)
+    sample: _Durations = field(default_factory=_Durations)
+    gather: _Durations = field(default_factory=_Durations)
+    compute: _Durations = field(default_factory=_Durations)
+    batches: int = 0
+    seeds: int = 0
+    seconds: float = 0.0
+    seeds_squared: int = 0
+    seed_seconds: float = 0.0
 
 
 class ServingMetrics:
+    """Belongs to the event loop's thread."""
+
     def __init__(self, service: str) -> None:
         self._registry = CollectorRegistry()
         self._service = service
-        labels = ("service", "variant")
+        self._variants: dict[str, _OfVariant] = {}
+        self._offered_seeds = 0
+        self._created_s = time.time()
 
         def counter(name: str, text: str, *label_names: str) -> Counter:
             return Counter(name, text, label_names, registry=self._registry)
 
-        def histogram(name: str, text: str, *label_names: str) -> Histogram:
-            return Histogram(name, text, label_names, buckets=LATENCY_BUCKETS_S, registry=self._registry)
-
         def gauge(name: str, text: str, *label_names: str) -> Gauge:
             return Gauge(name, text, label_names, registry=self._registry)
 
-        self._request = histogram("gnnserve_request_seconds", "Arrival of a request to its answer.", *labels)
-        self._stage = histogram(
-            "gnnserve_stage_seconds",
-            "Time in each stage: queue per request, sample, gather and compute per batch.",
-            *labels,
-            "stage",
-        )
-        self._batches = counter("gnnserve_batches", "Batches computed.", *labels)
-        self._seeds = counter("gnnserve_batch_seeds", "Seeds of the batches computed.", *labels)
-        self._seconds = counter("gnnserve_batch_seconds", "Time of the batches computed.", *labels)
-        self._squared = counter("gnnserve_batch_seeds_squared", "Sum of seeds² over batches, to fit a cost.", *labels)
-        self._product = counter(
-            "gnnserve_batch_seed_seconds", "Sum of seeds · seconds over batches, to fit a cost.", *labels
-        )
+        self._registry.register(_Counted(self._collect))
         self._errors = counter("gnnserve_errors", "Requests that got no answer, by reason.", "service", "reason")
-        self._offered = counter(
-            "gnnserve_offered_seeds", "Seeds of well-formed requests, refused ones included.", "service"
-        ).labels(service)
         self._queue_seeds = gauge("gnnserve_queue_seeds", "Seeds that wait for a batch.", "service").labels(service)
         self._in_flight = gauge(
             "gnnserve_in_flight_requests", "Predict requests between arrival and answer.", "service"
         ).labels(service)
-        self._accuracy = gauge("gnnserve_variant_accuracy", "Profiled accuracy, as a fraction of 1.", *labels, "split")
+        self._accuracy = gauge(
+            "gnnserve_variant_accuracy", "Profiled accuracy, as a fraction of 1.", "service", "variant", "split"
+        )
         self._revision = Info("gnnserve_revision", "The revision that answers.", ("service",), registry=self._registry)
         self._switches = counter(
             "gnnserve_revision_switches", "Revisions that took over, the first included.", "service"
@@ -79,7 +86,6 @@ class ServingMetrics:
         self._load_seconds = gauge(
             "gnnserve_revision_load_seconds", "Loading and warming up the revision that answers.", "service"
         ).labels(service)
-        self._variants: dict[str, _VariantChildren] = {}
 
     def show_revision(self, manifest: RevisionManifest, load_s: float) -> None:
         """Another revision answers from now on."""
@@ -90,27 +96,12 @@ class ServingMetrics:
             if variant.test_accuracy is not None:
                 self._accuracy.labels(service, variant.name, "test").set(variant.test_accuracy)
             if variant.name not in self._variants:
-                self._variants[variant.name] = self._children(variant.name)
+                self._variants[variant.name] = _OfVariant()
         self._revision.labels(service).info(
             {"revision": manifest.revision, "recipe": manifest.recipe, "graph": manifest.graph}
         )
         self._switches.inc()
         self._load_seconds.set(load_s)
-
-    def _children(self, variant: str) -> _VariantChildren:
-        service = self._service
-        return _VariantChildren(
-            request=self._request.labels(service, variant),
-            queue=self._stage.labels(service, variant, "queue"),
-            sample=self._stage.labels(service, variant, "sample"),
-            gather=self._stage.labels(service, variant, "gather"),
-            compute=self._stage.labels(service, variant, "compute"),
-            batches=self._batches.labels(service, variant),
-            seeds=self._seeds.labels(service, variant),
-            seconds=self._seconds.labels(service, variant),
-            seeds_squared=self._squared.labels(service, variant),
-            seed_seconds=self._product.labels(service, variant),
-        )
 
     def watch(self, queue_seeds: Callable[[], float], in_flight: Callable[[], float]) -> None:
         """Gauges are read when scraped, so that they cost a request nothing."""
@@ -118,28 +109,83 @@ class ServingMetrics:
         self._in_flight.set_function(in_flight)
 
     def count_offered(self, seeds: int) -> None:
-        self._offered.inc(seeds)
+        self._offered_seeds += seeds
 
     def count_error(self, reason: str) -> None:
         self._errors.labels(self._service, reason).inc()
 
     def observe_batch(self, variant: str, seeds: int, duration_ms: float, times: StageTimes) -> None:
-        children = self._variants[variant]
+        of = self._variants[variant]
         seconds = duration_ms / 1000
-        children.batches.inc()
-        children.seeds.inc(seeds)
-        children.seconds.inc(seconds)
-        children.seeds_squared.inc(seeds * seeds)
-        children.seed_seconds.inc(seeds * seconds)
-        children.sample.observe(times.sample_ms / 1000)
-        children.gather.observe(times.gather_ms / 1000)
-        children.compute.observe(times.compute_ms / 1000)
+        of.batches += 1
+        of.seeds += seeds
+        of.seconds += seconds
+        of.seeds_squared += seeds * seeds
+        of.seed_seconds += seeds * seconds
+        of.sample.observe(times.sample_ms / 1000)
+        of.gather.observe(times.gather_ms / 1000)
+        of.compute.observe(times.compute_ms / 1000)
 
     def observe_answer(self, variant: str, queue_ms: float, total_ms: float) -> None:
-        children = self._variants[variant]
-        children.queue.observe(queue_ms / 1000)
-        children.request.observe(total_ms / 1000)
+        of = self._variants[variant]
+        of.queue.observe(queue_ms / 1000)
+        of.request.observe(total_ms / 1000)
 
     def render(self) -> bytes:
         """The text format that Prometheus scrapes."""
         return generate_latest(self._registry)
+
+    def _collect(self) -> Iterator[Metric]:
+        labels = ("service", "variant")
+        request = HistogramMetricFamily(
+            "gnnserve_request_seconds", "Arrival of a request to its answer.", labels=labels
+        )
+        stage = HistogramMetricFamily(
+            "gnnserve_stage_seconds",
+            "Time in each stage: queue per request, sample, gather and compute per batch.",
+            labels=(*labels, "stage"),
+        )
+        batches = CounterMetricFamily("gnnserve_batches", "Batches computed.", labels=labels)
+        seeds = CounterMetricFamily("gnnserve_batch_seeds", "Seeds of the batches computed.", labels=labels)
+        seconds = CounterMetricFamily("gnnserve_batch_seconds", "Time of the batches computed.", labels=labels)
+        squared = CounterMetricFamily(
+            "gnnserve_batch_seeds_squared", "Sum of seeds² over batches, to fit a cost.", labels=labels
+        )
+        product = CounterMetricFamily(
+            "gnnserve_batch_seed_seconds", "Sum of seeds · seconds over batches, to fit a cost.", labels=labels
+        )
+        for name, of in self._variants.items():
+            values = {"service": self._service, "variant": name}
+            _add_histogram(request, values, of.request, of.created_s)
+            for stage_name, durations in (
+                ("queue", of.queue), ("sample", of.sample), ("gather", of.gather), ("compute", of.compute)
+            ):  # fmt: skip
+                _add_histogram(stage, {**values, "stage": stage_name}, durations, of.created_s)
+            for family, value in (
+                (batches, of.batches), (seeds, of.seeds), (seconds, of.seconds), (squared, of.seeds_squared),
+                (product, of.seed_seconds),
+            ):  # fmt: skip
+                family.add_metric(tuple(values.values()), value, created=of.created_s)
+        yield from (request, stage, batches, seeds, seconds, squared, product)
+        offered = CounterMetricFamily(
+            "gnnserve_offered_seeds", "Seeds of well-formed requests, refused ones included.", labels=("service",)
+        )
+        offered.add_metric((self._service,), self._offered_seeds, created=self._created_s)
+        yield offered
+
+
+class _Counted(Collector):
+    def __init__(self, families: Callable[[], Iterator[Metric]]) -> None:
+        self._families = families
+
+    def collect(self) -> Iterator[Metric]:
+        return self._families()
+
+
+def _add_histogram(
+    family: HistogramMetricFamily, labels: dict[str, str], durations: _Durations, created_s: float
+) -> None:
+    ends = (*map(str, LATENCY_BUCKETS_S), "+Inf")
+    buckets = list(zip(ends, accumulate(durations.counts), strict=True))
+    family.add_metric(tuple(labels.values()), buckets, durations.total_s)
+    family.add_sample(f"{family.name}_created", labels, created_s)

@@ -12,6 +12,8 @@ import msgspec
 
 from gnnserve_api.protocol import ErrorAnswer, PredictAnswer, PredictRequest, VariantsAnswer
 from gnnserve_api.routing import Route
+from gnnserve_worker.serving.protocol_binary import CONTENT_TYPE, OUTPUTS
+from gnnserve_worker.serving.question import LATENCY_HEADER, STRICT_HEADER, TOLERANCE_HEADER
 
 OPENAPI_VERSION = "3.0.3"
 
@@ -29,6 +31,7 @@ _EXAMPLE_ANSWER = {
     "revision": "1db9abf53c03",
     "objectiveMet": True,
 }
+_BINARY = {CONTENT_TYPE.decode(): {"schema": {"type": "string", "format": "binary"}}}
 RETRY_AFTER = {"Retry-After": {"description": "Seconds to wait before another attempt.", "schema": {"type": "integer"}}}
 
 
@@ -54,10 +57,30 @@ def predict_path() -> dict[str, Any]:
                 "a tolerance alone, the fastest within it; both, the most accurate within the latency and never below "
                 "the tolerance; nothing, the service's own objective or else the most accurate variant. "
                 "Labels are the graph's own integers, for multi-label graphs a list per node of the classes whose "
-                "score is above 0. Scores are raw network outputs, before softmax or sigmoid."
+                "score is above 0. Scores are raw network outputs, before softmax or sigmoid. "
+                "With `Content-Type: application/octet-stream` the body is int64 node ids, little-endian, and so is "
+                "the answer: float32 [nodes, width], or int64 [nodes] for labels. Errors are JSON in either form."
             ),
             "operationId": "predict",
-            "requestBody": {"required": True, "content": json_content(PredictRequest, _EXAMPLE_REQUEST)},
+            "parameters": [
+                {
+                    "name": "return",
+                    "in": "query",
+                    "description": "Binary form only: the one output to return. JSON names its outputs in the body.",
+                    "schema": {"type": "string", "enum": list(OUTPUTS), "default": OUTPUTS[0]},
+                },
+                _header(LATENCY_HEADER, "As objective.latencyMs; an objective in the body goes first.", "number"),
+                _header(
+                    TOLERANCE_HEADER,
+                    "As objective.accuracyTolerancePermille; an objective in the body goes first.",
+                    "number",
+                ),
+                _header(STRICT_HEADER, "As strict; the body's goes first.", "boolean"),
+            ],
+            "requestBody": {
+                "required": True,
+                "content": {**json_content(PredictRequest, _EXAMPLE_REQUEST), **_BINARY},
+            },
             "responses": {
                 "200": {
                     "description": "One entry per node, in the order asked.",
@@ -66,9 +89,13 @@ def predict_path() -> dict[str, Any]:
                             "description": "Milliseconds in queue, sample, gather and compute.",
                             "schema": {"type": "string"},
                             "example": "queue;dur=0.052, sample;dur=0.081, gather;dur=0.120, compute;dur=0.210",
-                        }
+                        },
+                        "gnnserve-variant": _told("Binary form: the variant that answered.", "x4"),
+                        "gnnserve-revision": _told("Binary form: the revision that it belongs to.", "1db9abf53c03"),
+                        "gnnserve-objective-met": _told("Binary form: as objectiveMet, true or false.", "true"),
+                        "gnnserve-shape": _told("Binary form: lengths of the array's axes.", "1024,40"),
                     },
-                    "content": json_content(PredictAnswer, _EXAMPLE_ANSWER),
+                    "content": {**json_content(PredictAnswer, _EXAMPLE_ANSWER), **_BINARY},
                 },
                 "400": error_response("The request is malformed, or names a node that the graph lacks."),
                 "405": error_response("Another method than POST."),
@@ -80,6 +107,14 @@ def predict_path() -> dict[str, Any]:
             },
         }
     }
+
+
+def _header(name: bytes, description: str, type_: str) -> dict[str, Any]:
+    return {"name": name.decode(), "in": "header", "description": description, "schema": {"type": type_}}
+
+
+def _told(description: str, example: str) -> dict[str, Any]:
+    return {"description": description, "schema": {"type": "string"}, "example": example}
 
 
 def error_response(description: str, headers: dict[str, Any] | None = None) -> dict[str, Any]:

@@ -6,7 +6,7 @@ Narrow, so that they can be tried without kernels or files: a manifest, a few fa
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
@@ -28,8 +28,14 @@ class ServedRevision:
     """The graph's own label of each score column."""
     multi_label: bool
     infer: Infer
+    """In one thread at a time."""
     warm_up: Callable[[], None]
-    """Run once, in the engine's thread, before the first batch."""
+    """Run once, before the first batch."""
+    class_ids: np.ndarray = field(init=False)
+    """`classes` as int64."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "class_ids", np.asarray(self.classes, np.int64))
 
     @property
     def has_embeddings(self) -> bool:

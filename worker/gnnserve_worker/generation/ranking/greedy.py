@@ -9,14 +9,12 @@ looks at the features, so a column with large values and small weights is underr
 from __future__ import annotations
 
 import numpy as np
-from torch import nn
 
-from gnnserve_worker.generation.networks import first_layer_weights
+from gnnserve_worker.generation.tensors import FirstLayer
 
 
-def rank(master: nn.Module) -> np.ndarray:
-    neighbours, own = first_layer_weights(master)
-    scores = neighbours.abs().sum(dim=1)
-    if own is not neighbours:
-        scores = scores + own.abs().sum(dim=1)
-    return np.argsort(-scores.numpy(), kind="stable")
+def rank(first: FirstLayer) -> np.ndarray:
+    scores = np.abs(first.neighbours).sum(axis=1)
+    if first.own is not None:
+        scores = scores + np.abs(first.own).sum(axis=1)
+    return np.argsort(-scores, kind="stable")

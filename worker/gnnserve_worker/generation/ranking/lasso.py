@@ -18,24 +18,17 @@ of a long path every |β| is noise (SPEC A.5, 13).
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import scipy.sparse as sp
-import torch
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.gnnservice import LassoSettings
-from gnnserve_worker.generation.networks import first_layer_weights
-from gnnserve_worker.generation.train import TrainingSet
+from gnnserve_worker.generation.moments import MAX_COLUMNS, first_layer_moments
+from gnnserve_worker.generation.tensors import FirstLayer
+from gnnserve_worker.generation.training_set import TrainingSet
 from gnnserve_worker.graph.store import Features
 
-MAX_COLUMNS = 16_384
-"""G takes 4 bytes per pair of columns: 1 GiB here."""
-_CHUNK_ROWS = 2048
 
-
-def gram(master: Any, features: Features, data: TrainingSet) -> torch.Tensor:
+def gram(first: FirstLayer, features: Features, data: TrainingSet) -> np.ndarray:
     """G, float32 [columns, columns], centred, over all training nodes and their visible neighbours."""
     columns = features.shape[1]
     if columns > MAX_COLUMNS:
@@ -44,82 +37,47 @@ def gram(master: Any, features: Features, data: TrainingSet) -> torch.Tensor:
             f"is Lasso, but the graph has {columns:,} feature columns and Lasso handles up to {MAX_COLUMNS:,}",
             "use Greedy",
         )
-    neighbours, own = first_layer_weights(master)
-    shared = own is neighbours  # GIN: one matrix for the sum of both inputs
-    adjacency = _training_rows(data, mean=not shared)
-    of_neighbours, of_own, of_both = (torch.zeros(columns, columns) for _ in range(3))
-    neighbour_sum, own_sum = torch.zeros(columns), torch.zeros(columns)
-    for start in range(0, len(data.splits.train), _CHUNK_ROWS):
-        rows = slice(start, start + _CHUNK_ROWS)
-        aggregated = _dense(adjacency[rows] @ features)
-        itself = _dense(features[data.splits.train[rows]])
-        if shared:
-            aggregated += itself
-        else:
-            of_own.addmm_(itself.T, itself)
-            of_both.addmm_(itself.T, aggregated)
-        of_neighbours.addmm_(aggregated.T, aggregated)
-        neighbour_sum += aggregated.sum(dim=0)
-        own_sum += itself.sum(dim=0)
-    nodes = len(data.splits.train)
-    of_neighbours -= torch.outer(neighbour_sum, neighbour_sum) / nodes
-    matrix = of_neighbours * (neighbours @ neighbours.T)
-    if not shared:
-        of_own -= torch.outer(own_sum, own_sum) / nodes
-        of_both -= torch.outer(own_sum, neighbour_sum) / nodes
-        cross = of_both * (own @ neighbours.T)
-        matrix += of_own * (own @ own.T) + cross + cross.T
+    moments = first_layer_moments(first, features, data.visible, data.splits.train)
+    neighbours, own = first.neighbours, first.own
+    matrix: np.ndarray = moments.of_neighbours * (neighbours @ neighbours.T)
+    if own is not None and moments.of_own is not None and moments.of_both is not None:
+        cross = moments.of_both * (own @ neighbours.T)
+        matrix += moments.of_own * (own @ own.T) + cross + cross.T
     return matrix
 
 
-def _training_rows(data: TrainingSet, *, mean: bool) -> sp.csr_array:
-    """A¹ of the training nodes: float32 [training nodes, nodes]."""
-    graph = data.visible
-    ones = np.ones(graph.edges, dtype=np.float32)
-    adjacency = sp.csr_array((ones, graph.indices, graph.indptr), shape=(graph.nodes, graph.nodes))[data.splits.train]
-    if mean:
-        degrees = np.maximum(np.diff(adjacency.indptr), 1).astype(np.float32)
-        adjacency = sp.csr_array(sp.diags_array(1.0 / degrees) @ adjacency)
-    return adjacency
-
-
-def rank(gram_matrix: torch.Tensor, settings: LassoSettings) -> np.ndarray:
+def rank(gram_matrix: np.ndarray, settings: LassoSettings) -> np.ndarray:
     """int64 permutation, most important first. `gram_matrix` is G, symmetric and positive semidefinite."""
     columns = len(gram_matrix)
-    ones = torch.ones(columns)
+    ones = np.ones(columns, dtype=np.float32)
     scale = float(ones @ gram_matrix @ ones)
     if scale <= 0:
         return np.arange(columns)  # the first layer's output is 0: no column matters
-    matrix = gram_matrix * (2.0 / scale)
-    step = 1.0 / _largest_eigenvalue(matrix)
-    penalty_limit = float((matrix @ ones).abs().max())
-    beta = ones.clone()
-    last_alive = torch.zeros(columns)
-    last_size = torch.zeros(columns)
+    matrix = (gram_matrix * (2.0 / scale)).astype(np.float32)
+    step = np.float32(1.0 / _largest_eigenvalue(matrix))
+    penalty_limit = float(np.abs(matrix @ ones).max())
+    beta = ones.copy()
+    last_alive = np.zeros(columns, dtype=np.int64)
+    last_size = np.zeros(columns, dtype=np.float32)
     for epoch in range(settings.epochs):
         penalty = penalty_limit * (settings.initial_penalty_permille + epoch * settings.penalty_step_permille) / 1000
+        threshold = np.float32(step * penalty)
         for _ in range(settings.steps_per_epoch):
-            moved = beta + step * (matrix @ (1.0 - beta))
-            beta = torch.sign(moved) * torch.clamp(moved.abs() - step * penalty, min=0.0)
+            moved = beta + step * (matrix @ (ones - beta))
+            beta = np.sign(moved) * np.maximum(np.abs(moved) - threshold, 0.0)
         alive = beta != 0
         last_alive[alive] = epoch + 1
-        last_size[alive] = beta[alive].abs()
-    return np.lexsort((-last_size.numpy(), -last_alive.numpy()))
+        last_size[alive] = np.abs(beta[alive])
+    return np.lexsort((-last_size, -last_alive))
 
 
-def _largest_eigenvalue(matrix: torch.Tensor) -> float:
+def _largest_eigenvalue(matrix: np.ndarray) -> float:
     """By power iteration; a little above is safe, since it only shortens the steps."""
-    vector = torch.ones(len(matrix)) / len(matrix) ** 0.5
+    vector = np.full(len(matrix), 1 / len(matrix) ** 0.5, dtype=np.float32)
     for _ in range(50):
         product = matrix @ vector
-        norm = float(product.norm())
+        norm = float(np.linalg.norm(product))
         if norm == 0:
             return 1.0
-        vector = product / norm
+        vector = product / np.float32(norm)
     return 1.05 * norm
-
-
-def _dense(rows: Features) -> torch.Tensor:
-    return torch.from_numpy(
-        np.ascontiguousarray(rows if isinstance(rows, np.ndarray) else rows.toarray(), dtype=np.float32)
-    )

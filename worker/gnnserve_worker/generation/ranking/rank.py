@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from torch import nn
 
 from gnnserve_api.gnnservice import Pruning, RankingMethod
 from gnnserve_worker.generation.ranking import greedy, lasso, random
-from gnnserve_worker.generation.train import TrainingSet
+from gnnserve_worker.generation.tensors import FirstLayer
+from gnnserve_worker.generation.training_set import TrainingSet
 from gnnserve_worker.graph.store import Features
 
 
@@ -21,12 +21,12 @@ class Ranking:
     """Every number that shaped it."""
 
 
-def rank(pruning: Pruning, master: nn.Module | None, features: Features, data: TrainingSet, seed: int) -> Ranking:
-    """`master` is the trained 1× model; Random needs none and looks at nothing."""
+def rank(pruning: Pruning, master: FirstLayer | None, features: Features, data: TrainingSet, seed: int) -> Ranking:
+    """`master` is the first layer of the 1× model; Random needs none and looks at nothing."""
     if pruning.method == RankingMethod.RANDOM:
         return Ranking(random.rank(features.shape[1], seed), {"seed": seed})
     if master is None:
-        raise ValueError(f"{pruning.method} ranks by the trained master's weights")
+        raise ValueError(f"{pruning.method} ranks by the master's weights")
     match pruning.method:
         case RankingMethod.GREEDY:
             return Ranking(greedy.rank(master), {})

@@ -8,15 +8,14 @@ and every message names the file, the array, the first bad value and the remedy.
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
 import numpy as np
 import scipy.sparse as sp
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.gnnservice import NpzSource
+from gnnserve_worker.graph.sources.files import file_path, pinned_digest
 from gnnserve_worker.graph.store import Features, Graph, GraphData, Splits
 
 FIELD = "spec.graph.source.npz"
@@ -26,30 +25,13 @@ _MAX_COLUMNS = 10_000_000
 _KINDS = {"i": "integers", "u": "unsigned integers", "f": "floats", "b": "bool"}
 
 
-def file_path(source: NpzSource) -> Path:
-    return Path(unquote(urlsplit(source.uri).path))
-
-
 def file_digest(source: NpzSource) -> str:
     """SHA-256 of the file; InputError when it cannot be read or is not the pinned one."""
-    path = file_path(source)
-    try:
-        with path.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-    except (OSError, ValueError) as error:  # ValueError: a zero byte in the name
-        problem = error.strerror if isinstance(error, OSError) else error
-        raise InputError(f"{FIELD}.uri", f"cannot read {path}: {problem}", "check the path") from error
-    if source.sha256 is not None and source.sha256 != digest:
-        raise InputError(
-            f"{FIELD}.sha256",
-            f"{path} has SHA-256 {digest}, expected {source.sha256}",
-            "restore the file, or change sha256 to serve this one",
-        )
-    return digest
+    return pinned_digest(FIELD, source.uri, source.sha256)
 
 
 def load(source: NpzSource, digest: str) -> GraphData:
-    path = file_path(source)
+    path = file_path(source.uri)
     try:
         arrays = _read_arrays(path)
     except Exception as error:  # damaged bytes make numpy, zipfile, zlib and tokenize raise a dozen kinds

@@ -1,0 +1,360 @@
+"""How near the engine comes to what the machine can do: bytes over bandwidth and operations over peak, all measured.
+
+The bound of a batch is the time that its reads and products take if nothing else costs anything and neither overlaps
+the other: rows of the table at the rate at which memory delivers just these rows, a cache line of the graph for each
+node that is expanded and each neighbour that is drawn, and the matrix products at the peak of their precision. In
+process, without HTTP, sampling included.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table as Page
+
+from benchmarks.bandwidth import LINE_BYTES, huge_words, measure_rows, sequential_gb_per_s
+from benchmarks.engine import (
+    Timing,
+    draw_batches,
+    map_graph,
+    measure,
+    network_of,
+    projected_variant,
+    pruned_variants,
+    revision_of,
+    scratch_folder,
+    write_features,
+    write_projected,
+)
+from benchmarks.gemm import measure_peaks
+from benchmarks.results import write_result
+from benchmarks.shapes import FANOUTS, SHAPES, Shape, ShapeFiles, prepare
+from gnnserve_api.variants import Storage
+from gnnserve_cli.render import format_ms
+from gnnserve_worker.graph.store import Graph
+from gnnserve_worker.models.dense import preferred_compute
+from gnnserve_worker.parallel import thread_count
+from gnnserve_worker.repository.loaded import LoadedRevision, LoadedVariant
+from gnnserve_worker.sampling.neighbours import NeighbourSample, Scratch, sample_neighbours
+from gnnserve_worker.serving.inference import plan_chunks
+
+FACTORS = (1, 2, 4, 8)
+SEEDS = (1, 1024)
+ROW_BYTES = (64, 128, 256, 512, 1024, 2432)
+PAPER_MS = {
+    "arxiv": (4.42, 3.07, 2.23, 1.93),
+    "reddit": (51.86, 28.03, 15.69, 9.50),
+    "products": (12.40, 6.31, 4.59, 3.60),
+}
+"""Paper A, GraphSAGE at 1x, 2x, 4x and 8x: transfer and GPU compute of 1024 seeds on an RTX A6000, without sampling."""
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    threads: int
+    peaks: Mapping[str, float]
+    """10^9 operations per second of `threads` by precision."""
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What a batch touches, mean over batches, shared between its seeds as the engine shares it."""
+
+    rows: float
+    """Nodes that get a hidden state: seeds and hop 1."""
+    neighbours: float
+    """Drawn for all of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """Milliseconds."""
+
+    table_ms: float
+    graph_ms: float
+    products_ms: float
+
+    @property
+    def total_ms(self) -> float:
+        return self.table_ms + self.graph_ms + self.products_ms
+
+
+def compute_bound(
+    counts: Counts, seeds: int, variant: LoadedVariant, shape: Shape, gathered_bytes: float,
+    table_gb_per_s: float, graph_gb_per_s: float, peak_gflop_per_s: float,
+) -> Bound:  # fmt: skip
+    first = 0.0 if variant.table.projected else 2 * counts.rows * 2 * variant.columns * shape.hidden
+    last = 2 * seeds * 2 * shape.hidden * shape.classes
+    return Bound(
+        table_ms=gathered_bytes / table_gb_per_s / 1e6,
+        graph_ms=(counts.rows + counts.neighbours) * LINE_BYTES / graph_gb_per_s / 1e6,
+        products_ms=(first + last) / peak_gflop_per_s / 1e6,
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.roofline", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="the arxiv shape, two storages, short runs")
+    parser.add_argument("--shapes", nargs="+", choices=list(SHAPES), help="default: all")
+    options = parser.parse_args(arguments)
+    quick = options.quick
+    names = options.shapes or (["arxiv"] if quick else list(SHAPES))
+    storages = [Storage.FLOAT32, Storage.INT8] if quick else list(Storage)
+    seconds = 0.1 if quick else 1.0
+
+    memory = measure_memory(quick, seconds)
+    show_memory(memory)
+    peaks = {threads: measure_peaks(threads) for threads in sorted({1, thread_count()})}
+    print(f"peak of matrix products, 10^9 operations/s by threads: {peaks}", flush=True)
+    machine = Machine(thread_count(), peaks[thread_count()])
+    shapes = {name: measure_shape(prepare(SHAPES[name]), storages, machine, seconds) for name in names}
+    body = {
+        "headlines": headlines(shapes),
+        "threads": machine.threads,
+        "memoryGbPerS": memory,
+        "peakGflopPerS": peaks,
+        "fanouts": FANOUTS,
+        "shapes": shapes,
+    }
+    write_result("roofline", quick, body)
+
+
+def measure_memory(quick: bool, seconds: float) -> dict[str, Any]:
+    """Of anonymous memory far beyond the caches, by threads."""
+    words = huge_words(1 << (28 if quick else 31))
+    threads = sorted({1, thread_count()})
+    draw = np.random.default_rng(0)
+    sequential = {count: sequential_gb_per_s(words, count, seconds) for count in threads}
+    random_rows = {}
+    for row_bytes in ROW_BYTES:
+        table = words[: len(words) * 8 // row_bytes * row_bytes // 8].reshape(-1, row_bytes // 8)
+        rows = draw.integers(0, len(table), (1 << 27) // row_bytes)
+        random_rows[row_bytes] = {
+            count: asdict(measure_rows(table, row_bytes, rows, count, seconds)) for count in threads
+        }
+    return {"sequential": sequential, "randomRows": random_rows}
+
+
+def measure_shape(files: ShapeFiles, storages: Iterable[Storage], machine: Machine, seconds: float) -> dict[str, Any]:
+    shape, tensors = files.shape, files.weights()
+    network = network_of(shape.hidden, shape.classes)
+    features = files.array("features")
+    with scratch_folder() as folder:
+        graph = map_graph(folder, files.array("indptr"), files.array("indices"))
+        batches = {seeds: draw_batches(shape.seeds_end, seeds, 2000 if seeds == 1 else 64) for seeds in SEEDS}
+        result: dict[str, Any] = {
+            "graph": asdict(shape),
+            "samplingUsPerSeed": measure_sampling(graph, shape, seconds),
+            "graphLinesGbPerS": measure_graph_lines(graph, machine.threads, seconds),
+            "variants": {},
+        }
+        for storage in storages:
+            # One storage at a time: those of the largest shape do not all fit in memory.
+            with scratch_folder() as tables:
+                variants = build_variants(tables, features, tensors, storage, network)
+                revision = revision_of(graph, variants, network)
+                timings = {seeds: measure(revision, batches[seeds], len(variants) * seconds) for seeds in SEEDS}
+                for variant in variants:
+                    result["variants"][variant.name] = describe_variant(
+                        revision, variant, {seeds: timings[seeds][variant.name] for seeds in SEEDS},
+                        batches, shape, machine, result["graphLinesGbPerS"], seconds,
+                    )  # fmt: skip
+    result["pruning"] = compare_with_paper(shape.name, result["variants"])
+    show_shape(shape, result)
+    return result
+
+
+def build_variants(
+    folder: Path, features: np.ndarray, tensors: Mapping[str, np.ndarray], storage: Storage, network: Any
+) -> list[LoadedVariant]:
+    return [
+        *pruned_variants(write_features(folder, features, storage), tensors, network, FACTORS),
+        projected_variant(write_projected(folder, features, tensors, storage), tensors, network),
+    ]
+
+
+def sample_as_served(revision: LoadedRevision, variant: LoadedVariant, seeds: np.ndarray) -> list[NeighbourSample]:
+    """The samples of one batch, chunk by chunk as the engine would make them."""
+    fanouts = revision.network.fanouts
+    chunks = plan_chunks(len(seeds), fanouts, variant.network.bytes_per_row, revision.effective_nodes, thread_count())
+    graph = revision.graph
+    return [
+        sample_neighbours(graph.indptr, graph.indices, part, fanouts, 0, Scratch(), share=chunks.share)
+        for part in np.array_split(seeds, chunks.count)
+    ]
+
+
+def count(batches: Sequence[Sequence[NeighbourSample]]) -> Counts:
+    return Counts(
+        rows=float(np.mean([sum(len(sample.nodes) for sample in batch) for batch in batches])),
+        neighbours=float(np.mean([sum(len(sample.neighbours) for sample in batch) for batch in batches])),
+    )
+
+
+def measure_sampling(graph: Graph, shape: Shape, seconds: float) -> dict[int, float]:
+    """Of the sampler alone on one core, by batch size: the median over batches of what it was given."""
+    scratch = Scratch()
+    found = {}
+    for seeds in (1, 64, 256, 1024):
+        batches = draw_batches(shape.seeds_end, seeds, 64, seed=seeds)
+        elapsed_s, give_up_at_s, done = [], time.perf_counter() + seconds, 0
+        while done < 16 or time.perf_counter() < give_up_at_s:
+            began_s = time.perf_counter()
+            sample_neighbours(graph.indptr, graph.indices, batches[done % 64], FANOUTS, done, scratch, share=False)
+            elapsed_s.append(time.perf_counter() - began_s)
+            done += 1
+        found[seeds] = round(float(np.median(elapsed_s[8:])) / seeds * 1e6, 3)
+    return found
+
+
+def measure_graph_lines(graph: Graph, threads: int, seconds: float) -> float:
+    """Random lines of the neighbour lists."""
+    per_line = LINE_BYTES // graph.indices.itemsize
+    lines = graph.indices[: graph.edges // per_line * per_line].reshape(-1, per_line)
+    drawn = np.random.default_rng(1).integers(0, len(lines), 1 << 20)
+    return measure_rows(lines, LINE_BYTES, drawn, threads, seconds).fetch
+
+
+def describe_variant(
+    revision: LoadedRevision, variant: LoadedVariant, timings: Mapping[int, Timing],
+    batches: Mapping[int, Sequence[np.ndarray]], shape: Shape, machine: Machine, graph_gb_per_s: float, seconds: float,
+) -> dict[str, Any]:  # fmt: skip
+    table = variant.table.rows.values
+    row_bytes = variant.columns * table.itemsize
+    samples = {seeds: [sample_as_served(revision, variant, b) for b in batches[seeds][:16]] for seeds in timings}
+    sampled = np.concatenate([part for batch in samples[1024] for s in batch for part in (s.neighbours, s.nodes)])
+    drawn = np.random.default_rng(2).integers(0, len(table), len(sampled))
+    of_sampled = measure_rows(table, row_bytes, sampled, machine.threads, seconds)
+    of_random = measure_rows(table, row_bytes, drawn, machine.threads, seconds)
+    compute = preferred_compute(variant.table.storage)
+    sizes = {}
+    for seeds, timing in timings.items():
+        counts = count(samples[seeds])
+        bound = compute_bound(
+            counts,
+            seeds,
+            variant,
+            shape,
+            timing.gathered_bytes,
+            of_sampled.fetch,
+            graph_gb_per_s,
+            machine.peaks[compute],
+        )
+        gathered = timing.gathered_bytes / timing.gather_ms / 1e6
+        sizes[seeds] = {
+            **timing.describe(),
+            **asdict(counts),
+            "bound_ms": {**asdict(bound), "total_ms": bound.total_ms},
+            "over_bound": round(timing.p50_ms / bound.total_ms, 3),
+            "gather_gb_per_s": round(gathered, 2),
+            "gather_of_fetch": round(gathered / of_random.fetch, 3),
+            "gather_of_read": round(gathered / of_random.read, 3),
+        }
+    return {
+        "storage": variant.table.storage,
+        "projected": variant.table.projected,
+        "columns": variant.columns,
+        "rowBytes": row_bytes,
+        "compute": compute,
+        "sampledRowsGbPerS": asdict(of_sampled),
+        "randomRowsGbPerS": asdict(of_random),
+        "seeds": sizes,
+    }
+
+
+def compare_with_paper(shape: str, variants: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """p50 of 1x over kx at 1024 seeds, beside the paper's; every step should be visible."""
+    rows = []
+    for storage in dict.fromkeys(variant["storage"] for variant in variants.values()):
+        p50_ms = [
+            variant["seeds"][1024]["p50_ms"]
+            for variant in variants.values()
+            if variant["storage"] == storage and not variant["projected"]
+        ]
+        rows.append(
+            {
+                "storage": storage,
+                "p50_ms": p50_ms,
+                "ratios": [round(p50_ms[0] / other, 2) for other in p50_ms[1:]],
+                "each_faster": all(after < before for before, after in itertools.pairwise(p50_ms)),
+            }
+        )
+    paper = PAPER_MS[shape]
+    return [{"paper_ms": paper, "paper_ratios": [round(paper[0] / other, 2) for other in paper[1:]]}, *rows]
+
+
+def headlines(shapes: Mapping[str, Any]) -> dict[str, Any]:
+    """What is looked at first, by shape: unpruned answers of 1024 seeds by variant, and how near to the bounds."""
+    found = {}
+    for name, shape in shapes.items():
+        unpruned = {
+            variant: values["seeds"][1024]
+            for variant, values in shape["variants"].items()
+            if values["projected"] or variant.partition("-")[0] == "x1"
+        }
+        fastest = min(unpruned, key=lambda variant: unpruned[variant]["p50_ms"])
+        found[name] = {
+            "unpruned_1024_ms": {variant: timing["p50_ms"] for variant, timing in unpruned.items()},
+            "paper_1024_ms": PAPER_MS[name][0],
+            "fastest": fastest,
+            "over_bound": {variant: timing["over_bound"] for variant, timing in unpruned.items()},
+            "gather_of_fetch": {variant: timing["gather_of_fetch"] for variant, timing in unpruned.items()},
+            "gather_of_read": {variant: timing["gather_of_read"] for variant, timing in unpruned.items()},
+            "sampling_us_per_seed": shape["samplingUsPerSeed"],
+        }
+    return found
+
+
+def show_memory(memory: Mapping[str, Any]) -> None:
+    page = Page("Memory, 10^9 bytes/s")
+    threads = list(memory["sequential"])
+    for count in threads:
+        page.add_column(f"{count} thread{'s' if count > 1 else ''}", justify="right")
+    page.add_row("sequential", *(f"{memory['sequential'][count]:.1f}" for count in threads))
+    for row_bytes, rates in memory["randomRows"].items():
+        cells = (f"{rates[count]['fetch']:.1f} / {rates[count]['read']:.1f}" for count in threads)
+        page.add_row(f"random rows of {row_bytes} B, fetch / read", *cells)
+    Console().print(page)
+
+
+def show_shape(shape: Shape, result: Mapping[str, Any]) -> None:
+    page = Page("Variant", title=f"{shape.name} shape, in process: one seed, and 1024 with their stages and bound, ms")
+    for header in (
+        "1 seed",
+        "1024",
+        "p99",
+        "Sample",
+        "Gather",
+        "Compute",
+        "Bound",
+        "Ratio",
+        "GB/s",
+        "of fetch",
+        "of read",
+    ):
+        page.add_column(header, justify="right")
+    for name, variant in result["variants"].items():
+        one, many = variant["seeds"][1], variant["seeds"][1024]
+        times = [one["p50_ms"], many["p50_ms"], many["p99_ms"], many["sample_ms"], many["gather_ms"]]
+        times += [many["compute_ms"], many["bound_ms"]["total_ms"]]
+        page.add_row(
+            name, *(format_ms(time) for time in times), f"{many['over_bound']:.2f}",
+            f"{many['gather_gb_per_s']:.1f}", f"{many['gather_of_fetch']:.0%}",
+            f"{many['gather_of_read']:.0%}",
+        )  # fmt: skip
+    Console(width=120).print(page)
+    print(f"sampling alone on one core, µs per seed by batch size: {result['samplingUsPerSeed']}", flush=True)
+    for row in result["pruning"]:
+        print(row, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,217 @@
+"""Does it stay as it is? Mixed requests at 70 % of the measured capacity, over HTTP, for twenty minutes.
+
+Open loop: requests are due on a Poisson schedule whether or not the server keeps up, and latency counts from when a
+request was due. Capacity is what the same generator reaches in a closed loop just before. Per minute: percentiles,
+errors, and the server's memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import statistics
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.peers.processes import descendants, running
+from benchmarks.peers.protocols import GNNSERVE_JSON
+from benchmarks.peers.servers import free_ports, gnnserve_server, variables_of, with_ports
+from benchmarks.results import write_result
+from benchmarks.shapes import SHAPES, prepare
+from benchmarks.wrk import encode_post
+from gnnserve_api.protocol import PredictRequest
+from gnnserve_cli.client import Endpoint
+from gnnserve_cli.loadgen.generator import generate_load
+from gnnserve_cli.loadgen.requests import Requests
+from gnnserve_cli.loadgen.schedule import Arrivals, build_schedule
+from gnnserve_cli.loadgen.statistics import Plan, compute_percentiles
+from gnnserve_cli.render import format_ms
+
+MIX = ((1, 800), (16, 150), (256, 45), (1024, 5))
+"""Seeds of a request, and how many in a thousand have that many."""
+LOAD_SHARE = 0.7
+MINUTES = 20
+CONNECTIONS = 32
+"""While capacity is measured."""
+OPEN_CONNECTIONS = 512
+"""More than are ever busy: a request that waits for a free one would be late by the generator's doing."""
+ANSWER_TIMEOUT_S = 10.0
+START_LIMIT_S = 1800.0
+"""The first start generates the revision."""
+MEMORY_GROWTH_MIB = 16.0
+"""Anonymous memory of the last minutes over the first: more is a leak."""
+P99_LIMIT = 1.2
+"""Median p99 of the last minutes over the first."""
+COMPARED_MINUTES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Minute:
+    answers: int
+    p50_ms: float
+    p99_ms: float
+    max_ms: float
+    lag_p99_ms: float
+    """How late the generator itself was; it is in the latencies."""
+    errors: dict[str, int]
+    rss_mib: float
+    anonymous_mib: float
+    """RssAnon: what is the process's own, without mapped files."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    errors: int
+    memory_growth_mib: float
+    p99_ratio: float
+    """Median of the last minutes over that of the first."""
+    compared_minutes: int
+    passed: bool
+
+
+def judge(minutes: Sequence[Minute]) -> Verdict:
+    """The first and the last five minutes, or halves of a shorter run."""
+    compared = max(1, min(COMPARED_MINUTES, len(minutes) // 2))
+    first, last = minutes[:compared], minutes[-compared:]
+    errors = sum(sum(minute.errors.values()) for minute in minutes)
+    growth_mib = statistics.median(m.anonymous_mib for m in last) - statistics.median(m.anonymous_mib for m in first)
+    p99_ratio = statistics.median(m.p99_ms for m in last) / statistics.median(m.p99_ms for m in first)
+    passed = errors == 0 and growth_mib <= MEMORY_GROWTH_MIB and p99_ratio <= P99_LIMIT
+    return Verdict(errors, round(growth_mib, 1), round(p99_ratio, 3), compared, passed)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.soak", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="four minutes of five seconds each")
+    parser.add_argument("--minutes", type=int, default=MINUTES)
+    options = parser.parse_args(arguments)
+    count, seconds = (4, 5.0) if options.quick else (options.minutes, 60.0)
+
+    files = prepare(SHAPES["arxiv"])
+    server = gnnserve_server(files, "float32")
+    ports = free_ports(1)
+    with ExitStack() as stack:
+        scratch = Path(stack.enter_context(TemporaryDirectory(prefix="gnnserve-soak-")))
+        process = stack.enter_context(
+            running(
+                [with_ports(part, ports) for part in server.command],
+                variables_of(server, files, ports),
+                scratch / "server.log",
+                ports[0],
+                lambda: server.protocol.ask(ports[0], [0]),
+                START_LIMIT_S,
+            )
+        )
+        endpoint = Endpoint("127.0.0.1", process.port)
+        take_precedence()
+        requests = build_mixed(endpoint, files.shape.seeds_end)
+        capacity_per_s = measure_capacity(endpoint, requests, 2.0 if options.quick else 20.0)
+        rate_per_s = LOAD_SHARE * capacity_per_s
+        print(f"capacity {capacity_per_s:,.0f} requests/s; offering {rate_per_s:,.0f} requests/s", flush=True)
+        minutes = []
+        for number in range(count):
+            minutes.append(run_minute(endpoint, requests, rate_per_s, seconds, number, process.pid))
+            print(f"minute {number + 1} of {count}: {minutes[-1]}", flush=True)
+    verdict = judge(minutes)
+    show(minutes, verdict)
+    body = {
+        "graph": asdict(files.shape),
+        "mix": [{"seeds": seeds, "permille": permille} for seeds, permille in MIX],
+        "capacityPerSecond": capacity_per_s,
+        "offeredPerSecond": rate_per_s,
+        "secondsPerMinute": seconds,
+        "verdict": asdict(verdict),
+        "minutes": [asdict(minute) for minute in minutes],
+    }
+    write_result("soak", options.quick, body)
+    # Percentiles of five seconds drift by themselves.
+    if not (verdict.passed or options.quick):
+        raise SystemExit("the soak failed")
+
+
+def take_precedence() -> None:
+    """Before the server, once that is started: it computes on every processor, and a generator that waits for one would
+    send late. Only for root; without, `lag_p99_ms` is larger."""
+    with suppress(PermissionError):
+        os.setpriority(os.PRIO_PROCESS, 0, -10)
+
+
+def build_mixed(endpoint: Endpoint, nodes: int) -> Requests:
+    """A thousand requests for labels in the proportions of `MIX`, shuffled."""
+    draw = random.Random(0)  # noqa: S311 - load, not secrets
+    payloads = [
+        encode_post(endpoint.port, GNNSERVE_JSON.path, GNNSERVE_JSON.content_type, msgspec.json.encode(request))
+        for seeds, permille in MIX
+        for request in (PredictRequest(tuple(draw.sample(range(nodes), seeds))) for _ in range(permille))
+    ]
+    draw.shuffle(payloads)
+    return Requests(payloads, 1)
+
+
+def measure_capacity(endpoint: Endpoint, requests: Requests, seconds: float) -> float:
+    """Answers per second in a closed loop, after a warm-up."""
+    for duration_s in (seconds / 4, seconds):
+        plan = Plan(CONNECTIONS, duration_s, 1)
+        record = generate_load(endpoint, requests, plan, None, ANSWER_TIMEOUT_S)
+        if record.errors:
+            raise SystemExit(f"errors while the capacity was measured: {dict(record.errors)}")
+    return len(record.latencies_ms) / max(duration_s, record.last_answer_s)
+
+
+def run_minute(
+    endpoint: Endpoint, requests: Requests, rate_per_s: float, seconds: float, number: int, pid: int
+) -> Minute:
+    plan = Plan(OPEN_CONNECTIONS, seconds, 1, rate_per_s)
+    schedule = build_schedule(Arrivals.POISSON, rate_per_s, seconds, number)
+    record = generate_load(endpoint, requests, plan, schedule, ANSWER_TIMEOUT_S)
+    latency, lag = compute_percentiles(record.latencies_ms), compute_percentiles(record.lags_ms)
+    if latency is None or lag is None:
+        raise SystemExit(f"no answer in a whole minute: {dict(record.errors)}")
+    rss_mib, anonymous_mib = resident_mib(pid)
+    return Minute(
+        answers=len(record.latencies_ms),
+        p50_ms=round(latency.p50, 4),
+        p99_ms=round(latency.p99, 4),
+        max_ms=round(latency.max, 4),
+        lag_p99_ms=round(lag.p99, 4),
+        errors=dict(record.errors),
+        rss_mib=rss_mib,
+        anonymous_mib=anonymous_mib,
+    )
+
+
+def resident_mib(pid: int) -> tuple[float, float]:
+    """RSS and RssAnon of a process and those below it."""
+    totals_kib = {"VmRSS": 0, "RssAnon": 0}
+    for each in descendants(pid):
+        for line in Path(f"/proc/{each}/status").read_text().splitlines():
+            name, _, value = line.partition(":")
+            if name in totals_kib:
+                totals_kib[name] += int(value.split()[0])
+    return round(totals_kib["VmRSS"] / 1024, 1), round(totals_kib["RssAnon"] / 1024, 1)
+
+
+def show(minutes: Sequence[Minute], verdict: Verdict) -> None:
+    table = Table("Minute", title=f"{LOAD_SHARE:.0%} of capacity, mixed sizes, open loop")
+    for header in ("Answers", "p50 ms", "p99 ms", "max ms", "Errors", "RSS MiB", "RssAnon MiB"):
+        table.add_column(header, justify="right")
+    for number, minute in enumerate(minutes, start=1):
+        table.add_row(
+            str(number), f"{minute.answers:,}", format_ms(minute.p50_ms), format_ms(minute.p99_ms),
+            format_ms(minute.max_ms), str(sum(minute.errors.values())), f"{minute.rss_mib:,.0f}",
+            f"{minute.anonymous_mib:,.1f}",
+        )  # fmt: skip
+    Console(width=120).print(table)
+    print(verdict, flush=True)
+
+
+if __name__ == "__main__":
+    main()

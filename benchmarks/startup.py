@@ -1,0 +1,186 @@
+"""How soon a worker answers, and what memory it keeps: the program of a pod, over a graph of 1 GB in a warm page cache.
+
+Once with kernels that were compiled ahead, as the image ships them, and once without any. The revision is made up:
+what its weights are worth costs no time. Anonymous memory (RssAnon) is what a pod needs beside the page cache; mapped
+files (RssFile) can be taken away under pressure and are shared between processes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+from tests.support.configmap_server import NAMESPACE, configmap_server
+from tests.support.pods import WorkerPod, worker_pod
+
+from benchmarks.results import write_result
+from gnnserve_api.repository import NetworkManifest
+from gnnserve_api.routing import RoutingTable
+from gnnserve_api.variants import Storage, projected_name, variant_name
+from gnnserve_worker.repository.repository import Repository
+from gnnserve_worker.serving.rehearsal import MadeUpVariant, made_up_graph, publish_made_up
+
+READY_TIMEOUT_S = 300.0
+POLL_S = 0.005
+RECIPE = "startup"
+FACTORS = (1, 2, 4, 8)
+HIDDEN, CLASSES = 128, 40
+FANOUTS = (25, 10)
+SERVICE = "digits"
+"""As the worker of the tests is called."""
+LARGE_EVERY, LARGE_SEEDS = 100, 1024
+_LOADED = re.compile(r"verified and opened in ([\d.]+) s, warmed up in ([\d.]+) s")
+"""What `pods/loader.py` says."""
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    nodes: int
+    degree: int
+    features: int
+    requests: int
+    rounds: int
+
+
+FULL = Size(nodes=500_000, degree=120, features=256, requests=1000, rounds=5)
+QUICK = Size(nodes=20_000, degree=20, features=64, requests=100, rounds=1)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.startup", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="a small graph: does it work at all?")
+    options = parser.parse_args(arguments)
+    size = QUICK if options.quick else FULL
+
+    with tempfile.TemporaryDirectory(prefix="gnnserve-startup-") as name:
+        folder = Path(name)
+        revision = publish(folder / "repository", size)
+        stored_bytes = sum(path.stat().st_size for path in (folder / "repository").rglob("*") if path.is_file())
+        print(f"published {stored_bytes / 2**30:.2f} GiB, now in the page cache", flush=True)
+        kernels = folder / "kernels"
+        # As the image does when it is built, but for the place.
+        subprocess.run([sys.executable, "-m", "gnnserve_worker.compile_kernels"], env=_environment(kernels), check=True)
+        starts: list[dict[str, Any]] = []
+        for number in range(size.rounds):
+            starts.append(measure(folder, revision, kernels, size) | {"kernels": "shipped"})
+            starts.append(measure(folder, revision, folder / f"empty-{number}", size) | {"kernels": "none"})
+    cases = [summarize(starts, kernels) for kernels in ("shipped", "none")]
+    show(cases)
+    graph = {"nodes": size.nodes, "edges": size.nodes * size.degree, "features": size.features}
+    body = {"graph": graph, "repositoryBytes": stored_bytes, "rounds": size.rounds, "requests": size.requests}
+    write_result("startup", options.quick, {**body, "cases": cases})
+
+
+def publish(root: Path, size: Size) -> str:
+    """A revision with every pruning factor over one table, and a projected variant. Returns its name."""
+    network = NetworkManifest(architecture="GraphSAGE", hidden=HIDDEN, fanouts=FANOUTS, classes=CLASSES)
+    graph = made_up_graph(size.nodes, size.degree, size.features, CLASSES)
+    variants = [
+        *(MadeUpVariant(variant_name(factor), factor, "features", Storage.FLOAT32, "float32") for factor in FACTORS),
+        MadeUpVariant(projected_name(Storage.BFLOAT16), 1, "projected", Storage.BFLOAT16, "bfloat16"),
+    ]
+    return publish_made_up(Repository(root, NAMESPACE, SERVICE), graph, network, variants).revision
+
+
+def measure(folder: Path, revision: str, kernels: Path, size: Size) -> dict[str, Any]:
+    with configmap_server() as api:
+        api.put(RoutingTable(revision, RECIPE))
+        started, started_s = time.time(), time.monotonic()
+        with worker_pod(folder, api, environ=_environment(kernels)) as pod:
+            _wait_until_ready(pod)
+            ready_s = time.monotonic() - started_s
+            at_rest = _memory(pod.process.pid)
+            _ask(pod, size)
+            answering = next(line for line in pod.log if line["message"].startswith("answering on port"))
+            loaded = next(found for line in pod.log if (found := _LOADED.search(line["message"])))
+            return {
+                "readyS": ready_s,
+                "importsS": datetime.fromisoformat(answering["time"]).timestamp() - started,
+                "openS": float(loaded[1]),
+                "warmUpS": float(loaded[2]),
+                "whenReady": at_rest,
+                "afterRequests": _memory(pod.process.pid),
+            }
+
+
+def _environment(kernels: Path) -> dict[str, str]:
+    return {**os.environ, "NUMBA_CACHE_DIR": str(kernels)}
+
+
+def _wait_until_ready(pod: WorkerPod) -> None:
+    give_up_at_s = time.monotonic() + READY_TIMEOUT_S
+    while pod.get("/readyz")[0] != 200:
+        if time.monotonic() > give_up_at_s or pod.process.poll() is not None:
+            raise SystemExit(f"the worker did not become ready within {READY_TIMEOUT_S:g} s: {pod.log}")
+        time.sleep(POLL_S)
+
+
+def _ask(pod: WorkerPod, size: Size) -> None:
+    draw = np.random.default_rng(1)
+    connection = pod.connect()
+    for number in range(size.requests):
+        seeds = LARGE_SEEDS if number % LARGE_EVERY == 0 else 1
+        body = json.dumps({"nodes": draw.integers(0, size.nodes, seeds).tolist()})
+        connection.request("POST", "/v1/predict", body)
+        _require_ok(connection.getresponse())
+
+
+def _require_ok(response: http.client.HTTPResponse) -> None:
+    answer = response.read()
+    if response.status != 200:
+        raise SystemExit(f"the worker answered {response.status}: {answer.decode()}")
+
+
+def _memory(pid: int) -> dict[str, int]:
+    fields = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+    return {name: int(fields[field].split()[0]) * 1024
+            for name, field in (("anonymousBytes", "RssAnon"), ("fileBytes", "RssFile"))}  # fmt: skip
+
+
+def summarize(starts: Sequence[Mapping[str, Any]], kernels: str) -> dict[str, Any]:
+    """Medians of the times; the most of the memory."""
+    chosen = [start for start in starts if start["kernels"] == kernels]
+    return {
+        "kernels": kernels,
+        **{
+            name: round(float(np.median([start[name] for start in chosen])), 3)
+            for name in ("readyS", "importsS", "openS", "warmUpS")
+        },
+        **{
+            when: {name: max(start[when][name] for start in chosen) for name in chosen[0][when]}
+            for when in ("whenReady", "afterRequests")
+        },
+    }
+
+
+def show(cases: Sequence[Mapping[str, Any]]) -> None:
+    table = Table("Kernels", title="From the start of a worker's process to /readyz, and its memory after the requests")
+    for header in ("Ready s", "Imports s", "Verify and open s", "Warm up s", "Anonymous MiB", "Files MiB"):
+        table.add_column(header, justify="right")
+    for case in cases:
+        memory = case["afterRequests"]
+        table.add_row(
+            case["kernels"],
+            *(f"{case[name]:.2f}" for name in ("readyS", "importsS", "openS", "warmUpS")),
+            *(f"{memory[name] / 2**20:,.0f}" for name in ("anonymousBytes", "fileBytes")),
+        )
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,143 @@
+"""Comparing with peers: ratios, protocols, and what is started."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from benchmarks.peers.processes import running
+from benchmarks.peers.protocols import BINARY, ECHO, GNNSERVE_BINARY, GNNSERVE_JSON, SEEDS_JSON, V2_JSON, Protocol
+from benchmarks.peers.ratios import Figures, compute_echo_ratios, compute_ratios, median_of
+from benchmarks.peers.servers import (
+    ECHO_SERVER,
+    MORE_PEERS,
+    PEERS,
+    QUICK_PEERS,
+    free_ports,
+    service_manifest,
+    with_ports,
+)
+from benchmarks.shapes import SHAPES, ShapeFiles
+from benchmarks.wrk import Load
+
+from gnnserve_api.gnnservice import GNNService
+
+
+def _measured(one_ms: float, busy_per_s: float, busy_p99_ms: float, many_ms: float) -> dict[str, Figures]:
+    return {
+        "one_seed": Figures(one_ms, 2 * one_ms, 1000 / one_ms),
+        "throughput_32": Figures(1.0, busy_p99_ms, busy_per_s),
+        "seeds_1024": Figures(many_ms, 2 * many_ms, 1000 / many_ms),
+    }
+
+
+OURS = _measured(0.15, 20_000, 4.0, 10.0)
+PEER_FIGURES = {"quick": _measured(0.6, 1_500, 20.0, 150.0), "wide": _measured(1.8, 3_000, 24.0, 80.0)}
+
+
+def test_each_ratio_is_against_the_best_peer_by_that_measure() -> None:
+    compared = compute_ratios(OURS, PEER_FIGURES)
+    assert compared.ratios == {"one_seed_p50": 4.0, "throughput_32": 6.667, "seeds_1024": 8.0}
+    assert compared.against == {"one_seed_p50": "quick", "throughput_32": "wide", "seeds_1024": "wide"}
+    assert compared.throughput_32_p99 == 6.0
+
+
+def test_a_better_peer_gives_a_ratio_below_one() -> None:
+    compared = compute_ratios(PEER_FIGURES["quick"], {"ours": OURS})
+    assert all(ratio < 1 for ratio in compared.ratios.values())
+
+
+def test_echo_ratios_are_latency_over_the_floor_and_share_of_the_ceiling() -> None:
+    echo = _measured(0.1, 40_000, 2.0, 0.2)
+    assert compute_echo_ratios(OURS, echo) == {"one_seed_p50_over_echo": 1.5, "throughput_32_of_echo": 0.5}
+
+
+def test_repetitions_come_to_their_median() -> None:
+    loads = [Load(10, rate, p50, p50, p50 * 2, p50, p50 * 3, {}) for rate, p50 in ((1.0, 9.0), (5.0, 1.0), (3.0, 4.0))]
+    assert median_of(loads) == Figures(p50_ms=4.0, p99_ms=8.0, requests_per_s=3.0)
+
+
+@pytest.mark.parametrize(
+    ("protocol", "seeds", "body"),
+    [
+        (GNNSERVE_JSON, [7, 8], b'{"nodes":[7,8],"return":["scores"]}'),
+        (GNNSERVE_BINARY, [1], b"\1\0\0\0\0\0\0\0"),
+        (SEEDS_JSON, [7], b'{"seeds":[7]}'),
+        (V2_JSON, [7], b'{"inputs":[{"name":"seeds","shape":[1,1],"datatype":"INT64","data":[7]}]}'),
+    ],
+)
+def test_seeds_are_encoded_as_each_protocol_wants_them(protocol: Protocol, seeds: list[int], body: bytes) -> None:
+    assert protocol.encode(seeds) == body
+
+
+@pytest.mark.parametrize(
+    ("protocol", "body"),
+    [
+        (GNNSERVE_JSON, b'{"variant":"x1","scores":[[1,2],[3,4]]}'),
+        (GNNSERVE_BINARY, np.array([1, 2, 3, 4], dtype="<f4").tobytes()),
+        (SEEDS_JSON, b'{"scores":[[1,2],[3,4]]}'),
+        (SEEDS_JSON, b"[[1,2],[3,4]]"),
+        (V2_JSON, b'{"outputs":[{"name":"scores","data":[1,2,3,4]}]}'),
+    ],
+)
+def test_scores_are_read_from_each_protocol(protocol: Protocol, body: bytes) -> None:
+    assert protocol.decode(body, 2).tolist() == [[1, 2], [3, 4]]
+
+
+def test_the_binary_form_is_asked_for_by_its_content_type() -> None:
+    assert b"Content-Type: " + BINARY.encode() in GNNSERVE_BINARY.request(1, [0])
+
+
+def test_ports_are_filled_in_and_differ() -> None:
+    ports = free_ports(3)
+    assert len(set(ports)) == 3
+    assert with_ports("--port {port} {port1}:{port2}", (1, 2, 3)) == "--port 1 2:3"
+
+
+def test_a_quick_run_is_tuned_pyg_alone_and_names_are_unique() -> None:
+    assert [peer.name for peer in QUICK_PEERS] == ["pyg"]
+    names = [peer.name for peer in (*PEERS, *MORE_PEERS, ECHO_SERVER)]
+    assert len(set(names)) == len(names)
+    assert {"triton", "graphbolt", "litserve", "ray", "mlserver", "bentoml"} <= set(names)
+
+
+def test_the_manifest_that_serves_a_shape_is_valid_and_unpruned() -> None:
+    files = ShapeFiles(SHAPES["arxiv"], Path("/data/arrays"))
+    service = GNNService.model_validate(service_manifest(files, Path("/data/sources"), "float32"))
+    assert service.spec.variants.pruning.factors == (1,)
+    assert service.spec.model.fanouts == (25, 10)
+
+
+def test_a_server_that_ends_before_it_answers_is_reported_with_its_last_words(tmp_path: Path) -> None:
+    def never() -> None:
+        raise ConnectionRefusedError
+
+    command = [sys.executable, "-c", "raise SystemExit('no such graph')"]
+    with (
+        pytest.raises(RuntimeError, match=r"ended with 1.*no such graph"),
+        running(command, {}, tmp_path / "log", 1, never, 60.0),
+    ):
+        pass
+
+
+def test_a_servers_children_end_with_it(tmp_path: Path) -> None:
+    from benchmarks.peers.processes import descendants
+
+    program = (
+        "import subprocess, sys, time\n"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'], start_new_session=True)\n"
+        "print(child.pid, flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    log = tmp_path / "log"
+    with running([sys.executable, "-c", program], {}, log, 1, lambda: int(log.read_text()), 60.0) as server:
+        child = int(log.read_text())
+        assert child in descendants(server.pid)
+    status = Path(f"/proc/{child}/status")
+    assert not status.exists() or "State:\tZ" in status.read_text()
+
+
+def test_an_echo_has_no_scores_to_verify() -> None:
+    assert ECHO.decode(b"{}", 3).shape == (3, 0)

@@ -1,0 +1,228 @@
+"""Weights that a user gives: read without torch, and refused with what to change."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import safetensors.numpy
+import safetensors.torch
+import torch
+from tests.support.pyg import module_of
+
+from gnnserve_api.errors import InputError
+from gnnserve_api.gnnservice import Checkpoint, Model
+from gnnserve_worker.generation.checkpoint import checkpoint_digest, load_checkpoint
+from gnnserve_worker.generation.networks import build_module, to_tensors
+from gnnserve_worker.generation.tensors import Tensors
+
+COLUMNS, HIDDEN, CLASSES = 6, 8, 3
+ARCHITECTURES = pytest.mark.parametrize("architecture", ["GraphSAGE", "GIN"])
+
+
+def _state(architecture: str = "GraphSAGE", layers: int = 2, **widths: int) -> dict[str, torch.Tensor]:
+    sizes = {"columns": COLUMNS, "hidden": HIDDEN, "classes": CLASSES, **widths}
+    state: dict[str, torch.Tensor] = module_of(architecture, (5,) * layers, **sizes).state_dict()
+    return state
+
+
+def _save(folder: Path, state: dict[str, torch.Tensor]) -> Path:
+    path = folder / "model.safetensors"
+    safetensors.torch.save_file(state, path)
+    return path
+
+
+def _load(path: Path, architecture: str = "GraphSAGE", columns: int = COLUMNS, classes: int = CLASSES) -> Tensors:
+    model = Model(architecture=architecture, hidden=HIDDEN, fanouts=(25, 10), checkpoint=Checkpoint(uri=path.as_uri()))
+    assert model.checkpoint is not None
+    return load_checkpoint(model.checkpoint, checkpoint_digest(model) or "", model, columns, classes)
+
+
+@ARCHITECTURES
+def test_a_state_dict_of_pyg_is_read_as_it_is(tmp_path: Path, architecture: str) -> None:
+    state = _state(architecture)
+
+    tensors = _load(_save(tmp_path, state), architecture)
+
+    assert tensors.keys() == state.keys()
+    for key, tensor in tensors.items():
+        assert tensor.dtype == np.float32
+        np.testing.assert_array_equal(tensor, state[key].numpy())
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
+def test_other_floats_are_widened(tmp_path: Path, dtype: torch.dtype) -> None:
+    state = {key: tensor.to(dtype) for key, tensor in _state().items()}
+
+    tensors = _load(_save(tmp_path, state))
+
+    for key, tensor in tensors.items():
+        np.testing.assert_array_equal(tensor, state[key].float().numpy())
+
+
+def test_what_generation_writes_can_be_given_back(tmp_path: Path) -> None:
+    path = tmp_path / "weights.safetensors"
+    tensors = to_tensors(build_module(Model(hidden=HIDDEN), COLUMNS, CLASSES))
+    safetensors.numpy.save_file(tensors, path)
+
+    again = _load(path)
+
+    assert all(np.array_equal(again[key], tensor) for key, tensor in tensors.items())
+
+
+def _renamed(**names: str) -> dict[str, torch.Tensor]:
+    return {names.get(key, key): tensor for key, tensor in _state().items()}
+
+
+def _without(key: str) -> dict[str, torch.Tensor]:
+    return {name: tensor for name, tensor in _state().items() if name != key}
+
+
+@pytest.mark.parametrize(
+    ("state", "given", "problem"),
+    [
+        pytest.param(
+            _state("GIN"), {},
+            "has convs.0.nn.lins.0.weight, so it holds a GIN, and spec.model.architecture is GraphSAGE; "
+            "set spec.model.architecture to GIN", id="another architecture",
+        ),
+        pytest.param(
+            _state(layers=3), {}, "has 3 layers, and spec.model.fanouts has 2 entries; give 3 fan-outs, one per layer",
+            id="another depth",
+        ),
+        pytest.param(
+            _state(hidden=16), {},
+            "convs.0.lin_l.weight is [16, 6], expected [8, 6]; set spec.model.hidden to 16", id="another width",
+        ),
+        pytest.param(
+            _state(), {"columns": 7},
+            "convs.0.lin_l.weight is [8, 6], expected [8, 7]; the graph has 7 feature columns: give the graph that the "
+            "model was trained on", id="another graph",
+        ),
+        pytest.param(
+            _state(), {"classes": 5},
+            "convs.1.lin_l.weight is [3, 8], expected [5, 8]; the labels of the graph have 5 classes, and the model "
+            "gives 3: label a node of each class", id="other classes",
+        ),
+        pytest.param(
+            _state("GIN", classes=4), {"architecture": "GIN"},
+            "convs.1.nn.lins.0.weight is [4, 8], expected [3, 8]; the labels of the graph have 3 classes",
+            id="other classes of a GIN",
+        ),
+        pytest.param(
+            {f"model.{key}": tensor for key, tensor in _state().items()}, {},
+            "has no convs.0.lin_l.weight, as torch_geometric.nn.GraphSAGE names it; it has model.convs.0.lin_l.bias",
+            id="a prefix",
+        ),
+        pytest.param({}, {}, "it has nothing", id="an empty file"),
+        pytest.param(
+            _without("convs.0.lin_r.weight"), {},
+            "has no convs.0.lin_r.weight, expected it [8, 6]; it has convs.0.lin_l.bias",
+            id="no weight of the node itself",
+        ),
+        pytest.param(
+            {**_state(), "norms.0.weight": torch.ones(8)}, {},
+            "has norms.0.weight, which a torch_geometric.nn.GraphSAGE of 2 layers does not have; use a model without",
+            id="normalization layers",
+        ),
+        pytest.param(
+            {**_state(), "convs.0.lin_l.bias": torch.ones(1, 8)}, {},
+            "convs.0.lin_l.bias is [1, 8], expected [8]; save the weights of a torch_geometric.nn.GraphSAGE",
+            id="another number of dimensions",
+        ),
+        pytest.param(
+            {**_state(), "convs.0.lin_l.bias": torch.ones(8, dtype=torch.int32)}, {},
+            "convs.0.lin_l.bias is I32, expected floats; convert the tensor", id="integers",
+        ),
+        pytest.param(
+            {**_state(), "convs.0.lin_l.bias": torch.full((8,), torch.nan)}, {},
+            "convs.0.lin_l.bias has values that are not finite; train the model again", id="not a number",
+        ),
+        pytest.param(
+            {**_state(), "convs.0.lin_l.bias": torch.full((8,), 1e300, dtype=torch.float64)}, {},
+            "convs.0.lin_l.bias has values that are not finite", id="beyond float32",
+        ),
+    ],
+)  # fmt: skip
+def test_weights_that_do_not_fit_say_what_to_change(
+    tmp_path: Path, state: dict[str, torch.Tensor], given: dict[str, Any], problem: str
+) -> None:
+    path = _save(tmp_path, state)
+    with pytest.raises(InputError) as refused:
+        _load(path, **given)
+    assert str(refused.value).startswith(f"spec.model.checkpoint.uri: {path}: ")
+    assert problem in str(refused.value)
+
+
+@pytest.mark.parametrize("old_format", [False, True], ids=["zip", "legacy"])
+def test_a_pickle_is_refused_by_name_and_never_read(tmp_path: Path, old_format: bool) -> None:
+    path = tmp_path / "model.safetensors"
+    torch.save(_state(), path, _use_new_zipfile_serialization=not old_format)
+    with pytest.raises(InputError) as refused:
+        _load(path)
+    assert str(refused.value) == (
+        f"spec.model.checkpoint.uri: {path}: is a pickle, as torch.save writes it, which may run code when it is read; "
+        "write it with `safetensors.torch.save_file(model.state_dict(), PATH)`"
+    )
+
+
+@pytest.mark.parametrize("content", [b"", b"weights", b"\x05" + b"\0" * 20])
+def test_what_is_no_safetensors_file_says_how_to_write_one(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=r"is not a safetensors file: .*safetensors\.torch\.save_file"):
+        _load(path)
+
+
+def test_half_a_file_is_refused(tmp_path: Path) -> None:
+    path = _save(tmp_path, _state())
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(InputError, match="is not a safetensors file"):
+        _load(path)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError) as refused:
+        _load(tmp_path / "none.safetensors")
+    assert str(refused.value) == (
+        f"spec.model.checkpoint.uri: cannot read {tmp_path}/none.safetensors: No such file or directory; check the path"
+    )
+
+
+def test_a_pinned_file_must_be_that_file(tmp_path: Path) -> None:
+    path = _save(tmp_path, _state())
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    assert checkpoint_digest(Model(checkpoint=Checkpoint(uri=path.as_uri(), sha256=digest))) == digest
+    with pytest.raises(InputError) as refused:
+        checkpoint_digest(Model(checkpoint=Checkpoint(uri=path.as_uri(), sha256="0" * 64)))
+    assert str(refused.value) == (
+        f"spec.model.checkpoint.sha256: {path} has SHA-256 {digest}, expected {'0' * 64}; restore the file, or change "
+        "sha256 to serve this one"
+    )
+
+
+def test_a_file_that_changes_meanwhile_is_not_published_as_the_other(tmp_path: Path) -> None:
+    path = _save(tmp_path, _state())
+    model = Model(hidden=HIDDEN, checkpoint=Checkpoint(uri=path.as_uri()))
+    digest = checkpoint_digest(model)
+    assert digest is not None
+    assert model.checkpoint is not None
+    _save(tmp_path, {key: tensor + 1 for key, tensor in _state().items()})
+    with pytest.raises(InputError, match="changed while it was read"):
+        load_checkpoint(model.checkpoint, digest, model, COLUMNS, CLASSES)
+
+
+def test_trained_models_have_no_digest() -> None:
+    assert checkpoint_digest(Model()) is None
+
+
+def test_reading_weights_needs_no_torch() -> None:
+    script = "import sys, gnnserve_worker.generation.given, gnnserve_worker.generation.checkpoint; "
+    script += "print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == "False", done.stderr

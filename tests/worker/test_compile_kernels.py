@@ -1,0 +1,97 @@
+"""Kernels compiled ahead, as the image has them: a worker that serves with them compiles nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.support.configmap_server import NAMESPACE, configmap_server
+from tests.support.pods import ROOT, WorkerPod, worker_pod
+
+from gnnserve_api.gnnservice import Architecture, Builtin, GraphSource
+from gnnserve_api.objective import Objective
+from gnnserve_api.repository import NetworkManifest
+from gnnserve_api.routing import RoutingTable
+from gnnserve_api.variants import Storage, projected_name, variant_name
+from gnnserve_worker.graph.sources.load import load_source
+from gnnserve_worker.models.dense import preferred_compute
+from gnnserve_worker.repository.repository import Repository
+from gnnserve_worker.serving.rehearsal import MadeUpVariant, publish_made_up
+
+FACTORS = (1, 4, 16)
+
+
+@pytest.fixture(scope="module")
+def environment() -> dict[str, str]:
+    """Of programs that find compiled kernels where they were compiled: beside their source."""
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("NUMBA_")}
+    command = [sys.executable, "-m", "gnnserve_worker.compile_kernels"]
+    done = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "compiled" in done.stdout
+    return variables
+
+
+@pytest.mark.parametrize(
+    ("architecture", "fanouts"),
+    [(Architecture.GRAPHSAGE, (25, 10)), (Architecture.GIN, (5, 5, 5)), (Architecture.GRAPHSAGE, (-1, -1))],
+    ids=["GraphSAGE", "GIN with three layers", "the full neighbourhood"],
+)
+def test_worker_with_kernels_compiled_ahead_compiles_nothing(
+    architecture: Architecture, fanouts: tuple[int, ...], environment: dict[str, str], tmp_path: Path
+) -> None:
+    revision = _publish_digits(tmp_path / "repository", architecture, fanouts)
+    with configmap_server() as api:
+        api.put(RoutingTable(revision, "made-up"))
+        with worker_pod(tmp_path, api, environ=environment) as pod:
+            pod.wait_until("/readyz", "ok")
+            for nodes in (1, 2, 33, 1500):
+                _predict(pod, list(range(nodes)))
+            api.put(RoutingTable(revision, "made-up", objective=Objective(accuracy_tolerance_permille=1000)))
+            pod.wait_until("/v1/route", "1000")
+            _predict(pod, [0, 0, 1])
+            said = [line["message"] for line in pod.log]
+    assert any("warmed up" in message for message in said), said
+    assert not any("compiling kernels" in message for message in said), said
+
+
+def test_worker_without_them_compiles_and_says_so(environment: dict[str, str], tmp_path: Path) -> None:
+    revision = _publish_digits(tmp_path / "repository", Architecture.GRAPHSAGE, (3,))
+    with configmap_server() as api:
+        api.put(RoutingTable(revision, "made-up"))
+        empty = environment | {"NUMBA_CACHE_DIR": str(tmp_path / "kernels")}
+        with worker_pod(tmp_path, api, environ=empty) as pod:
+            pod.wait_until("/readyz", "ok")
+            _predict(pod, [0])
+            said = [line["message"] for line in pod.log if "compiling kernels" in line["message"]]
+    assert len(said) == 1
+    assert str(tmp_path / "kernels") in said[0]
+
+
+def _publish_digits(root: Path, architecture: Architecture, fanouts: tuple[int, ...]) -> str:
+    """The digits graph with every kind of variant, and weights that nobody trained."""
+    graph = load_source(GraphSource(builtin=Builtin.DIGITS))
+    network = NetworkManifest(architecture=architecture, hidden=48, fanouts=fanouts, classes=len(graph.classes))
+    variants = [
+        variant
+        for storage in Storage
+        for compute in (preferred_compute(storage),)
+        for variant in (
+            *(MadeUpVariant(variant_name(k, storage), k, "features", storage, compute) for k in FACTORS),
+            MadeUpVariant(projected_name(storage), 1, "projected", storage, compute),
+        )
+    ]
+    return publish_made_up(Repository(root, NAMESPACE, "digits"), graph, network, variants).revision
+
+
+def _predict(pod: WorkerPod, nodes: list[int]) -> None:
+    connection = pod.connect()
+    connection.request("POST", "/v1/predict", json.dumps({"nodes": nodes, "return": ["scores"]}))
+    response = connection.getresponse()
+    answer = json.loads(response.read())
+    assert response.status == 200, answer
+    assert len(answer["scores"]) == len(nodes)

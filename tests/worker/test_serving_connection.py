@@ -1,0 +1,483 @@
+"""A client's connection, byte by byte: what takes the short way, what uvicorn gets, and that both say the same."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import inspect
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from tests.support.connections import DATE, Server, predict, serving
+from tests.support.serving import FakeWorker, service
+from uvicorn.protocols.http import flow_control, httptools_impl
+
+from gnnserve_worker.serving.connection import Patience
+
+
+def on_server(scenario: Callable[[Server], Awaitable[None]], worker: FakeWorker | None = None, **of: Any) -> None:
+    patience = of.pop("patience", None)
+
+    async def run() -> None:
+        async with serving(worker, service(**of), patience) as server:
+            await scenario(server)
+
+    asyncio.run(run())
+
+
+def asgi_requests(server: Server) -> list[str]:
+    """Paths of the requests that reach the ASGI application, of connections made from now on."""
+    seen: list[str] = []
+
+    async def record(scope: Any, receive: Any, send: Any) -> None:
+        seen.append(scope["path"])
+        await server.client.app(scope, receive, send)
+
+    server.config.loaded_app = record
+    return seen
+
+
+def labels(body: bytes) -> list[int]:
+    found: list[int] = json.loads(body)["labels"]
+    return found
+
+
+async def metric(server: Server, line: str) -> float:
+    text = (await server.client.http.get("/metrics")).text
+    return next((float(row.rsplit(" ", 1)[1]) for row in text.splitlines() if row.startswith(line)), 0.0)
+
+
+# The short way
+
+
+def test_answer_goes_out_in_one_piece_with_uvicorns_own_headers() -> None:
+    async def scenario(server: Server) -> None:
+        seen = asgi_requests(server)
+        wire = server.connect()
+        wire.send(predict(b'{"nodes":[3]}'))
+        (response,) = await wire.answers()
+        assert (response.status, labels(response.body)) == (200, [40])
+        assert list(response.headers) == ["date", "content-type", "server-timing", "content-length"]
+        assert response.headers["date"] == DATE.decode()
+        assert (seen, wire.transport.closed, server.client.app.predict.in_flight) == ([], False, 0)
+
+    on_server(scenario)
+
+
+def test_request_may_arrive_in_any_two_parts() -> None:
+    async def scenario(server: Server) -> None:
+        data = predict(b'{"nodes":[3,1]}', b"content-type: application/json")
+        wire = server.connect()
+        for cut in range(1, len(data)):
+            wire.send(data[:cut])
+            wire.send(data[cut:])
+            assert labels((await wire.answers(cut))[-1].body) == [40, 20]
+
+    on_server(scenario)
+
+
+def test_head_that_was_seen_before_serves_every_body_of_its_length() -> None:
+    async def scenario(server: Server) -> None:
+        wire, other = server.connect(), server.connect()
+        for count, (node, label) in enumerate([(3, 40), (0, 10), (1, 20), (2, 30)], start=1):
+            for end in (wire, other):
+                end.send(predict(b'{"nodes":[%d]}' % node))
+                assert labels((await end.answers(count))[-1].body) == [label]
+        # Another length, another header, another query: other heads.
+        wire.send(predict(b'{"nodes":[3, 3]}'))
+        assert labels((await wire.answers(5))[-1].body) == [40, 40]
+        wire.send(predict(b'{"nodes":[3]}', b"gnnserve-accuracy-tolerance-permille: 10"))
+        assert json.loads((await wire.answers(6))[-1].body)["variant"] == "x4"
+        wire.send(predict(b'{"nodes":[3]}'))
+        assert json.loads((await wire.answers(7))[-1].body)["variant"] == "x1"
+
+    on_server(scenario)
+
+
+def test_known_head_is_not_taken_for_one_when_its_body_is_still_on_the_way_or_more_follows() -> None:
+    async def scenario(server: Server) -> None:
+        wire = server.connect()
+        data = predict(b'{"nodes":[3]}')
+        for _ in range(2):
+            wire.send(data)
+        assert len(await wire.answers(2)) == 2
+        wire.send(data[:-3])
+        wire.send(data[-3:])
+        assert len(await wire.answers(3)) == 3
+        wire.send(data + data[:40])
+        wire.send(data[40:])
+        assert [labels(r.body) for r in await wire.answers(5)] == [[40]] * 5
+
+    on_server(scenario)
+
+
+def test_body_that_looks_like_a_head_is_a_body() -> None:
+    async def scenario(server: Server) -> None:
+        inner = predict(b'{"nodes":[3]}')
+        wire = server.connect()
+        wire.send(inner)
+        wire.send(predict(inner))
+        wire.send(predict(b"\r\n\r\n" + inner))
+        wire.send(b"\r\n\r\n" + inner)
+        statuses = [response.status for response in await wire.answers(4)]
+        assert statuses == [200, 400, 400, 200]
+
+    on_server(scenario)
+
+
+def test_known_heads_are_bounded() -> None:
+    async def scenario(server: Server) -> None:
+        wire = server.connect()
+        for number in range(3000):
+            wire.send(predict(b'{"nodes":[]}', b"x-request-id: %d" % number))
+        assert len(wire.responses()) == 3000
+        assert len(server.make._shared.known) <= 1024
+        wire.send(predict(b'{"nodes":[]}', b"x-long: " + b"x" * 10_000))
+        assert max(map(len, server.make._shared.known)) < 2000
+
+    on_server(scenario)
+
+
+def test_pipelined_requests_are_answered_in_order() -> None:
+    worker = FakeWorker()
+
+    async def scenario(server: Server) -> None:
+        wire = server.connect()
+        worker.gate.clear()
+        asked = [predict(b'{"nodes":[%d]}' % node) for node in (0, 1, 2, 3)]
+        wire.send(asked[0] + asked[1] + b"GET /readyz HTTP/1.1\r\nhost: worker\r\n\r\n" + asked[2])
+        await worker.batch_started()
+        assert wire.responses() == []
+        worker.gate.set()
+        responses = await wire.answers(4)
+        assert [r.body == b"ok\n" or labels(r.body) for r in responses] == [[10], [20], True, [30]]
+        wire.send(asked[3])
+        assert labels((await wire.answers(5))[-1].body) == [40]
+
+    on_server(scenario, worker)
+
+
+def test_refused_and_answered_requests_may_be_pipelined_too() -> None:
+    async def scenario(server: Server) -> None:
+        wire = server.connect()
+        wire.send(predict(b"{") + predict(b'{"nodes":[-1]}') + predict(b'{"nodes":[1]}') + predict(b"[]"))
+        assert [response.status for response in await wire.answers(4)] == [400, 400, 200, 400]
+
+    on_server(scenario)
+
+
+@pytest.mark.parametrize(
+    ("headers", "version", "closed"),
+    [
+        ((), b"1.1", False),
+        ((b"connection: keep-alive",), b"1.1", False),
+        ((b"Connection: Close",), b"1.1", True),
+        ((), b"1.0", True),
+        ((b"connection: keep-alive",), b"1.0", True),
+    ],
+)
+def test_connection_is_kept_as_the_client_asks(headers: tuple[bytes, ...], version: bytes, closed: bool) -> None:
+    async def scenario(server: Server) -> None:
+        for path in (b"/v1/predict", b"/v1/predict/"):  # ours, and uvicorn's
+            wire = server.connect()
+            wire.send(predict(b'{"nodes":[3]}', *headers, version=version).replace(b"/v1/predict", path, 1))
+            (response,) = await wire.answers()
+            assert (response.headers.get("connection"), wire.transport.closed) == ("close" if closed else None, closed)
+
+    on_server(scenario)
+
+
+def test_leaving_worker_closes_after_each_answer() -> None:
+    worker = FakeWorker()
+
+    async def scenario(server: Server) -> None:
+        wires = [server.connect() for _ in range(2)]
+        worker.gate.clear()
+        wires[0].send(predict(b'{"nodes":[3]}'))
+        await worker.batch_started()
+        server.client.app.leaving = True
+        worker.gate.set()
+        wires[1].send(predict(b'{"nodes":[-1]}'))
+        for wire, status in zip(wires, (200, 400), strict=True):
+            (response,) = await wire.answers()
+            assert (response.status, response.headers["connection"]) == (status, "close")
+            assert wire.transport.closed
+
+    on_server(scenario, worker)
+
+
+def test_stopping_server_lets_the_request_that_waits_be_answered_and_closes_the_others() -> None:
+    worker = FakeWorker()
+
+    async def scenario(server: Server) -> None:
+        waiting, idle, half = (server.connect() for _ in range(3))
+        idle.send(predict(b'{"nodes":[3]}'))
+        await idle.answers()
+        worker.gate.clear()
+        waiting.send(predict(b'{"nodes":[3]}'))
+        half.send(predict(b'{"nodes":[3]}')[:-1])
+        await worker.batch_started()
+        await worker.batch_started()
+        for connection in list(server.state.connections):
+            connection.shutdown()
+        assert (waiting.transport.closed, idle.transport.closed, half.transport.closed) == (False, True, False)
+        worker.gate.set()
+        (response,) = await waiting.answers()
+        assert (response.status, response.headers["connection"], waiting.transport.closed) == (200, "close", True)
+
+    on_server(scenario, worker)
+
+
+def test_client_that_leaves_is_forgotten_and_counted() -> None:
+    worker = FakeWorker()
+
+    async def scenario(server: Server) -> None:
+        first, second = server.connect(), server.connect()
+        worker.gate.clear()
+        first.send(predict(b'{"nodes":[1]}'))
+        await worker.batch_started()
+        second.send(predict(b'{"nodes":[2]}'))
+        assert (server.client.engine.queued_seeds, server.client.app.predict.in_flight) == (1, 2)
+        for wire in (first, second):
+            wire.leave()
+        assert (server.client.engine.queued_seeds, server.client.app.predict.in_flight) == (0, 0)
+        worker.gate.set()
+        assert await metric(server, 'gnnserve_errors_total{reason="ClientGone"') == 2
+        third = server.connect()
+        third.send(predict(b'{"nodes":[3]}'))
+        assert labels((await third.answers())[0].body) == [40]
+        assert [seeds for _, seeds in worker.batches] == [[1], [3]]
+        assert first.transport.written == b""
+
+    on_server(scenario, worker)
+
+
+@pytest.mark.parametrize("query", [b"", b"?a=b"])
+def test_answers_with_many_numbers_leave_others_their_turn_and_wait_for_their_reader(query: bytes) -> None:
+    async def scenario(server: Server) -> None:
+        wire, other = server.connect(), server.connect()
+        nodes = [i % 1000 for i in range(40_000)]
+        wire.send(predict(json.dumps({"nodes": nodes, "return": ["labels", "scores"]}).encode(), query=query))
+        while b"\r\n\r\n" not in wire.transport.written:
+            await asyncio.sleep(0)
+        wire.connection.pause_writing()
+        written = -1
+        while written != len(wire.transport.written):
+            written = len(wire.transport.written)
+            other.send(predict(b'{"nodes":[3]}'))
+            await other.answers(len(other.responses()) + 1)
+        assert wire.responses() == []
+        assert server.client.app.predict.in_flight == 1
+        wire.connection.resume_writing()
+        (response,) = await wire.answers()
+        assert response.headers["transfer-encoding"] == "chunked"
+        answer = json.loads(response.body)
+        assert len(answer["labels"]) == len(answer["scores"]) == 40_000
+        assert answer["scores"][39_999] == [-1, -1, -1, 1]
+        wire.send(predict(b'{"nodes":[3]}'))
+        await wire.answers(2)
+        assert server.client.app.predict.in_flight == 0
+
+    on_server(scenario, max_seeds=40_000, max_queued_seeds=40_000)
+
+
+def test_client_that_leaves_half_way_through_a_large_answer_stops_it() -> None:
+    async def scenario(server: Server) -> None:
+        wire = server.connect()
+        wire.send(predict(json.dumps({"nodes": [0] * 40_000, "return": ["scores"]}).encode()))
+        while b"\r\n\r\n" not in wire.transport.written:
+            await asyncio.sleep(0)
+        wire.connection.pause_writing()
+        wire.leave()
+        while server.state.tasks:
+            await asyncio.sleep(0)
+        assert server.client.app.predict.in_flight == 0
+
+    on_server(scenario, max_seeds=40_000, max_queued_seeds=40_000)
+
+
+# What uvicorn gets
+
+
+def test_chunked_body_is_read() -> None:
+    async def scenario(server: Server) -> None:
+        wire = server.connect()
+        head = b"POST /v1/predict HTTP/1.1\r\nhost: worker\r\ntransfer-encoding: chunked\r\n\r\n"
+        wire.send(head + b"8\r\n" + b'{"nodes"' + b"\r\n")
+        wire.send(b"5\r\n:[3]}\r\n0\r\n\r\n")
+        assert labels((await wire.answers())[0].body) == [40]
+
+    on_server(scenario)
+
+
+def test_client_that_expects_to_be_told_to_continue_is_told() -> None:
+    async def scenario(server: Server) -> None:
+        wire = server.connect()
+        data = predict(b'{"nodes":[3]}', b"expect: 100-continue")
+        end = data.index(b"\r\n\r\n") + 4
+        wire.send(data[:end])
+        while b"100 Continue" not in wire.transport.written:
+            await asyncio.sleep(0)
+        wire.send(data[end:])
+        responses = await wire.answers(2)
+        assert [response.status for response in responses] == [100, 200]
+
+    on_server(scenario)
+
+
+def test_body_beyond_the_limit_is_refused_and_what_follows_is_answered() -> None:
+    async def scenario(server: Server) -> None:
+        wire = server.connect()
+        wire.send(b"POST /v1/predict HTTP/1.1\r\nhost: worker\r\ncontent-length: 17000000\r\n\r\n")
+        assert (await wire.answers())[0].status == 413
+        for _ in range(17):
+            wire.send(b" " * 1_000_000)
+        wire.send(predict(b'{"nodes":[3]}'))
+        assert labels((await wire.answers(2))[-1].body) == [40]
+
+    on_server(scenario)
+
+
+def test_client_that_does_not_read_is_answered_when_it_does() -> None:
+    async def scenario(server: Server) -> None:
+        seen = asgi_requests(server)
+        wire = server.connect()
+        wire.connection.pause_writing()
+        wire.send(predict(b'{"nodes":[3]}'))
+        while not seen or server.client.app.predict.in_flight == 0:
+            await asyncio.sleep(0)
+        assert wire.responses() == []
+        wire.connection.resume_writing()
+        assert labels((await wire.answers())[0].body) == [40]
+
+    on_server(scenario)
+
+
+@pytest.mark.parametrize(
+    "request_line", [b"GET /v1/predict", b"POST /v1/predict/", b"POST /v1/%70redict", b"POST http://worker/v1/predict"]
+)
+def test_other_requests_reach_the_application(request_line: bytes) -> None:
+    async def scenario(server: Server) -> None:
+        seen = asgi_requests(server)
+        wire = server.connect()
+        wire.send(predict(b'{"nodes":[3]}').replace(b"POST /v1/predict", request_line))
+        await wire.answers()
+        assert len(seen) == 1
+
+    on_server(scenario)
+
+
+@pytest.mark.parametrize("data", [b"\x16\x03\x01\x02\x00", b"POST /v1/predict HTTP/1.1\r\ncontent-length: x\r\n\r\n"])
+def test_what_is_not_http_gets_400_and_is_closed(data: bytes) -> None:
+    async def scenario(server: Server) -> None:
+        wire = server.connect()
+        wire.send(data)
+        assert (wire.responses()[0].status, wire.transport.closed) == (400, True)
+
+    on_server(scenario)
+
+
+BODIES = [
+    (b'{"nodes":[1,2],"return":["labels","scores","embeddings"]}', ()),
+    (b'{"nodes":[1],"objective":{"latencyMs":0.001}}', ()),
+    (b'{"nodes":[1],"objective":{"latencyMs":1},"strict":true}', ()),
+    (b'{"nodes":[1]}', (b"gnnserve-latency-ms: soon",)),
+    (b'{"nodes":[1]}', (b"gnnserve-latency-ms: 1", b"gnnserve-strict: true")),
+    (b'{"nodes":[1000]}', ()),
+    (b'{"nodes":', ()),
+    (b"", ()),
+    (b"\1\0\0\0\0\0\0\0", (b"content-type: application/octet-stream",)),
+    (b"\1\0\0\0\0\0\0", (b"content-type: application/octet-stream",)),
+]
+
+
+@pytest.mark.parametrize(("body", "headers"), BODIES)
+def test_both_ways_say_the_same(body: bytes, headers: tuple[bytes, ...]) -> None:
+    async def scenario(server: Server) -> None:
+        wire = server.connect()
+        wire.send(predict(body, *headers))
+        (short,) = await wire.answers()
+        named = dict(header.decode().split(": ") for header in headers)
+        long = await server.client.http.post("/v1/predict", content=body, headers=named)
+        assert (short.status, short.body) == (long.status_code, long.content)
+        ours, theirs = dict(short.headers), dict(long.headers)
+        for differing in ("date", "server-timing"):
+            ours.pop(differing, None)
+            theirs.pop(differing, None)
+        assert ours == theirs
+
+    on_server(scenario)
+
+
+# Patience
+
+
+QUICK = Patience(request_s=0.02, idle_s=0.02, look_every_s=0.01)
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [b"", b"POST /v1/pre", predict(b'{"nodes":[3]}')[:-1], b"GET /readyz HTTP/1.1\r\n",
+     b"POST /v1/predict HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n5\r\n"],
+    ids=["nothing", "half a line", "half a body", "half a head", "half a chunk"],
+)  # fmt: skip
+def test_client_that_never_completes_its_request_is_closed(sent: bytes) -> None:
+    async def scenario(server: Server) -> None:
+        wire = server.connect()
+        if sent:
+            wire.send(sent)
+        await wire.closed()
+        assert wire.transport.written == b""
+        wire.leave()
+
+    on_server(scenario, patience=QUICK)
+
+
+@pytest.mark.parametrize("path", [b"/v1/predict", b"/readyz"])
+def test_idle_client_is_closed_after_its_answer(path: bytes) -> None:
+    async def scenario(server: Server) -> None:
+        wire = server.connect()
+        wire.send(predict(b'{"nodes":[3]}').replace(b"/v1/predict", path))
+        await wire.answers()
+        await wire.closed()
+
+    on_server(scenario, patience=QUICK)
+
+
+@pytest.mark.parametrize("chunked", [False, True], ids=["short way", "uvicorn's"])
+def test_client_that_waits_for_its_answer_is_not_closed(chunked: bool) -> None:
+    worker = FakeWorker()
+    data = predict(b'{"nodes":[3]}')
+    if chunked:
+        data = b'POST /v1/predict HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\nd\r\n{"nodes":[3]}\r\n0\r\n\r\n'
+
+    async def scenario(server: Server) -> None:
+        patient, idle = server.connect(), server.connect()
+        worker.gate.clear()
+        patient.send(data)
+        await worker.batch_started()
+        await idle.closed()
+        late = server.connect()
+        await late.closed()
+        assert not patient.transport.closed
+        worker.gate.set()
+        assert labels((await patient.answers())[0].body) == [40]
+
+    on_server(scenario, worker, patience=QUICK)
+
+
+# What this is built on
+
+
+def test_uvicorns_internals_are_those_that_connections_were_written_for() -> None:
+    """When this fails: read what changed in uvicorn, compare with serving/connection.py, then put its digest here."""
+    parts = [
+        inspect.getsource(part)
+        for part in (httptools_impl.HttpToolsProtocol, httptools_impl.RequestResponseCycle, flow_control.FlowControl)
+    ]
+    assert (
+        hashlib.sha256("".join(parts).encode()).hexdigest()
+        == "1f0ad26f71ba02a760f1965589e05ae7e93ec5eb5a25b6c0d796f71630a3a051"
+    )

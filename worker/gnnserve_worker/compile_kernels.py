@@ -1,0 +1,106 @@
+"""Compiles every kernel that serving needs, ahead, beside its source: `python -m gnnserve_worker.compile_kernels`.
+
+An image runs it when it is built, so that no pod compiles. Which kernels, and for which types, is listed nowhere: the
+serving path itself runs, over tiny revisions of every kind (`serving/rehearsal.py`), and what that compiled is compiled
+again for the levels of processors that this machine may lack; of those nothing runs here.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+Signatures = Mapping[str, list[Any]]
+"""numba's types of the arguments, by the name of the kernel."""
+
+
+def main() -> int:
+    started_s = time.perf_counter()
+    own, others = _in_a_fresh_process(_levels)
+    signatures = _in_a_fresh_process(_rehearse, own)
+    for level in others:
+        _in_a_fresh_process(_compile, level, signatures)
+    if forgotten := _in_a_fresh_process(_compiled_again, own):
+        print("error: compiled, but not found again:", *forgotten, sep="\n  ", file=sys.stderr)
+        return 1
+    folder = Path(os.environ.get("NUMBA_CACHE_DIR") or Path(__file__).parent)
+    kept = [path.stat().st_size for path in folder.rglob("*.nbc")]
+    names = ", ".join(level or "this very processor" for level in (own, *others))
+    count = sum(map(len, signatures.values()))
+    took_s = time.perf_counter() - started_s
+    print(
+        f"compiled {count} kernels for {names} in {took_s:.0f} s: {len(kept)} files of {sum(kept):,} bytes in {folder}"
+    )
+    return 0
+
+
+def _in_a_fresh_process(work: Callable[..., T], *arguments: object) -> T:
+    """numba compiles for one processor in all of a process's life."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(work, *arguments).result()
+
+
+# Each in a process of its own, and nothing of numba is imported in this one.
+
+
+def _levels() -> tuple[str | None, list[str]]:
+    """The level of this processor, and the others of its kind."""
+    from gnnserve_worker.kernel_cache import level, levels  # noqa: PLC0415
+
+    own = level()
+    return own, [name for name in levels() if name != own]
+
+
+def _rehearse(level: str | None) -> Signatures:
+    """What the serving path compiled or found."""
+    _prepare(level)
+    from gnnserve_worker.kernel_cache import KERNELS  # noqa: PLC0415
+    from gnnserve_worker.serving.rehearsal import rehearse  # noqa: PLC0415
+
+    rehearse()
+    return {name: found.signatures for name, found in KERNELS.items() if found.signatures}
+
+
+def _compile(level: str, signatures: Signatures) -> None:
+    _prepare(level)
+    from gnnserve_worker.kernel_cache import KERNELS  # noqa: PLC0415
+    from gnnserve_worker.serving import rehearsal  # noqa: F401, PLC0415 - brings every kernel
+
+    for name, compiled in signatures.items():
+        for signature in compiled:
+            KERNELS[name].compile(signature)
+
+
+def _compiled_again(level: str | None) -> list[str]:
+    _prepare(level)
+    from gnnserve_worker.kernel_cache import watch_compiling  # noqa: PLC0415
+    from gnnserve_worker.serving.rehearsal import rehearse  # noqa: PLC0415
+
+    compiled = watch_compiling()
+    rehearse()
+    return compiled
+
+
+def _prepare(level: str | None) -> None:
+    import warnings  # noqa: PLC0415
+
+    from numba import NumbaWarning  # noqa: PLC0415
+
+    from gnnserve_worker.kernel_cache import compile_for  # noqa: PLC0415
+
+    # Above all the one that says that a kernel cannot be kept.
+    warnings.simplefilter("error", NumbaWarning)
+    if level is not None:
+        compile_for(level)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,164 @@
+"""Weights that the user gives: read, and checked against the manifest and the graph before anything is computed.
+
+Without torch, so that a service with given weights is ready within seconds. Every message names the file, the key, what
+was found, what was expected and what to change.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import safetensors
+
+from gnnserve_api.errors import InputError
+from gnnserve_api.gnnservice import Architecture, Checkpoint, Model
+from gnnserve_worker.generation.tensors import Tensors
+from gnnserve_worker.graph.sources.files import file_path, pinned_digest
+
+FIELD = "spec.model.checkpoint"
+_HOW_TO_WRITE = "write it with `safetensors.torch.save_file(model.state_dict(), PATH)`"
+_PICKLES = (b"PK\x03\x04", b"\x80")
+"""How the files of torch.save begin, new and old."""
+_FLOATS = {"F64": np.float64, "F32": np.float32, "F16": np.float16}
+
+
+def checkpoint_digest(model: Model) -> str | None:
+    """Identity of the given weights; None: the model is trained. InputError: missing, or not the pinned file."""
+    given = model.checkpoint
+    return None if given is None else pinned_digest(FIELD, given.uri, given.sha256)
+
+
+def load_checkpoint(given: Checkpoint, digest: str, model: Model, columns: int, classes: int) -> Tensors:
+    """float32, under torch_geometric's keys, as the manifest and the graph want them. Raises InputError."""
+    path = file_path(given.uri)
+    data = path.read_bytes()
+    if hashlib.sha256(data).hexdigest() != digest:
+        raise InputError(f"{FIELD}.uri", f"{path} changed while it was read", "start again when it is written")
+    tensors = _parse(path, data)
+    _check(path, tensors, model, columns, classes)
+    return tensors
+
+
+def _error(path: Path, problem: str, remedy: str) -> InputError:
+    return InputError(f"{FIELD}.uri", f"{path}: {problem}", remedy)
+
+
+def _parse(path: Path, data: bytes) -> Tensors:
+    try:
+        entries = safetensors.deserialize(data)  # type: ignore[no-untyped-call]
+    except safetensors.SafetensorError as error:
+        problem = f"is not a safetensors file: {error}"
+        if data.startswith(_PICKLES):  # asked last, since the length of a safetensors header may look like one
+            problem = "is a pickle, as torch.save writes it, which may run code when it is read"
+        raise _error(path, problem, _HOW_TO_WRITE) from error
+    tensors = {}
+    for key, entry in sorted(entries):
+        values = _to_float32(entry["dtype"], entry["data"])
+        if values is None:
+            raise _error(path, f"{key} is {entry['dtype']}, expected floats", "convert the tensor")
+        if not np.isfinite(values).all():
+            raise _error(path, f"{key} has values that are not finite", "train the model again")
+        tensors[key] = values.reshape(entry["shape"])
+    return tensors
+
+
+def _to_float32(dtype: str, data: bytes) -> np.ndarray | None:
+    if dtype == "BF16":
+        return (np.frombuffer(data, dtype=np.uint16).astype(np.uint32) << 16).view(np.float32)
+    if dtype not in _FLOATS:
+        return None
+    with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and is refused
+        return np.frombuffer(data, dtype=_FLOATS[dtype]).astype(np.float32)
+
+
+@dataclass(frozen=True, slots=True)
+class _Axis:
+    """One dimension of a weight: its size, and what to change where a file has another one."""
+
+    size: int
+    remedy: str
+    """With the found size for `{}`."""
+
+
+def _check(path: Path, tensors: Mapping[str, np.ndarray], model: Model, columns: int, classes: int) -> None:
+    _check_architecture(path, tensors, model.architecture)
+    _check_layers(path, tensors, len(model.fanouts))
+    expected = _expected(model, columns, classes)
+    for key, axes in expected.items():
+        if key not in tensors:
+            raise _error(
+                path, f"has no {key}, expected it {[axis.size for axis in axes]}; it has {', '.join(sorted(tensors))}",
+                f"save the whole state dict of a torch_geometric.nn.{model.architecture}",
+            )  # fmt: skip
+        found, shape = list(tensors[key].shape), [axis.size for axis in axes]
+        if found == shape:
+            continue
+        remedy = f"save the weights of a torch_geometric.nn.{model.architecture}"
+        if len(found) == len(shape):
+            size, axis = next((size, axis) for size, axis in zip(found, axes, strict=True) if size != axis.size)
+            remedy = axis.remedy.format(size)
+        raise _error(path, f"{key} is {found}, expected {shape}", remedy)
+    for key in tensors:
+        if key not in expected:
+            raise _error(
+                path, f"has {key}, which a torch_geometric.nn.{model.architecture} of {len(model.fanouts)} layers does "
+                "not have",
+                "use a model without norm, jk, project and normalize, which are not served",
+            )  # fmt: skip
+
+
+def _check_architecture(path: Path, tensors: Mapping[str, np.ndarray], architecture: Architecture) -> None:
+    marks = {Architecture.GRAPHSAGE: "convs.0.lin_l.weight", Architecture.GIN: "convs.0.nn.lins.0.weight"}
+    if marks[architecture] in tensors:
+        return
+    for other, mark in marks.items():
+        if mark in tensors:
+            raise _error(
+                path,
+                f"has {mark}, so it holds a {other}, and spec.model.architecture is {architecture}",
+                f"set spec.model.architecture to {other}",
+            )
+    found = ", ".join(sorted(tensors)[:6]) or "nothing"
+    raise _error(
+        path,
+        f"has no {marks[architecture]}, as torch_geometric.nn.{architecture} names it; it has {found}",
+        f"save the state dict of the torch_geometric.nn.{architecture} itself, without a prefix",
+    )
+
+
+def _check_layers(path: Path, tensors: Mapping[str, np.ndarray], layers: int) -> None:
+    found = len({key.split(".")[1] for key in tensors if key.startswith("convs.")})
+    if found != layers:
+        raise _error(
+            path,
+            f"has {found} layers, and spec.model.fanouts has {layers} entries",
+            f"give {found} fan-outs, one per layer",
+        )
+
+
+def _expected(model: Model, columns: int, classes: int) -> dict[str, tuple[_Axis, ...]]:
+    read = _Axis(columns, f"the graph has {columns} feature columns: give the graph that the model was trained on")
+    hidden = _Axis(model.hidden, "set spec.model.hidden to {}")
+    given = _Axis(
+        classes,
+        f"the labels of the graph have {classes} classes, and the model gives {{}}: label a node of each class",
+    )
+    axes = [read, *[hidden] * (len(model.fanouts) - 1), given]
+    shapes: dict[str, tuple[_Axis, ...]] = {}
+    for layer, (inputs, outputs) in enumerate(pairwise(axes)):
+        key = f"convs.{layer}"
+        match model.architecture:
+            case Architecture.GRAPHSAGE:
+                shapes[f"{key}.lin_l.weight"] = shapes[f"{key}.lin_r.weight"] = (outputs, inputs)
+                shapes[f"{key}.lin_l.bias"] = (outputs,)
+            case Architecture.GIN:
+                shapes[f"{key}.nn.lins.0.weight"] = (outputs, inputs)
+                shapes[f"{key}.nn.lins.1.weight"] = (outputs, outputs)
+                shapes[f"{key}.nn.lins.0.bias"] = shapes[f"{key}.nn.lins.1.bias"] = (outputs,)
+                shapes[f"{key}.eps"] = (_Axis(1, "save the weights of a torch_geometric.nn.GIN"),)
+    return shapes

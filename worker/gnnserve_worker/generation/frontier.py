@@ -1,0 +1,32 @@
+"""Which of the measured variants are worth publishing.
+
+What the user listed stays. A projected variant was added unasked, so it stays only where nothing else is as accurate
+and as fast.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gnnserve_api.profile import VariantProfile
+
+
+def worth_keeping(variants: Sequence[VariantProfile]) -> tuple[VariantProfile, ...]:
+    """In the same order; measured at the same batch sizes."""
+    return tuple(
+        variant
+        for variant in variants
+        if not variant.projected or not any(dominates(other, variant) for other in variants)
+    )
+
+
+def dominates(one: VariantProfile, other: VariantProfile) -> bool:
+    """Whether `one` is at least as accurate and at least as fast at every size, and better in something."""
+    better = one.validation_accuracy > other.validation_accuracy
+    if one.validation_accuracy < other.validation_accuracy:
+        return False
+    for mine, theirs in zip(one.latency, other.latency, strict=True):
+        if mine.p50_ms > theirs.p50_ms:
+            return False
+        better = better or mine.p50_ms < theirs.p50_ms
+    return better

@@ -1,0 +1,49 @@
+"""The variants of weights that the user gives: the master as it is, pruned ones refitted."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+
+from gnnserve_api.errors import InputError
+from gnnserve_api.gnnservice import Training
+from gnnserve_worker.generation.moments import MAX_COLUMNS, Moments, first_layer_moments
+from gnnserve_worker.generation.progress import Progress, ProgressListener
+from gnnserve_worker.generation.refit import refit, sample_nodes
+from gnnserve_worker.generation.tensors import Tensors, first_layer, with_first_layer
+from gnnserve_worker.generation.training_set import TrainingSet, visible_nodes
+from gnnserve_worker.graph.store import Features
+
+
+class GivenModels:
+    """`variants.Models` without training."""
+
+    def __init__(
+        self, master: Tensors, data: TrainingSet, features: Features, training: Training, progress: ProgressListener
+    ) -> None:
+        self._master = master
+        self._data = data
+        self._features = features
+        self._nodes = sample_nodes(visible_nodes(data.graph.nodes, data.splits, training.scope), training.seed)
+        self._progress = progress
+
+    def master(self, name: str) -> Tensors:
+        return self._master
+
+    def pruned(self, columns: np.ndarray, name: str) -> Tensors:
+        self._progress(Progress(f"refit {name}", 0, 1))
+        first = refit(first_layer(self._master), self._moments, columns)
+        self._progress(Progress(f"refit {name}", 1, 1))
+        return with_first_layer(self._master, first)
+
+    @cached_property
+    def _moments(self) -> Moments:
+        first = first_layer(self._master)
+        if first.columns > MAX_COLUMNS:
+            raise InputError(
+                "spec.variants.pruning.factors",
+                f"prune given weights of {first.columns:,} feature columns; refitting handles up to {MAX_COLUMNS:,}",
+                "use [1]",
+            )
+        return first_layer_moments(first, self._features, self._data.visible, self._nodes)

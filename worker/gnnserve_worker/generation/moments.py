@@ -1,0 +1,80 @@
+"""Second moments of what the first layer reads: its inputs' covariances over some nodes, without the 1/n.
+
+The output of a linear layer over any choice and scaling of columns follows from them, so that ranking by Lasso and
+refitting a pruned layer are small dense problems, whatever the graph's size.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.sparse as sp
+
+from gnnserve_worker.generation.tensors import FirstLayer
+from gnnserve_worker.graph.store import Features, Graph
+
+MAX_COLUMNS = 16_384
+"""Every matrix takes 4 bytes per pair of columns: 1 GiB here."""
+_CHUNK_ROWS = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class Moments:
+    """Of N, the aggregate of the neighbours, and X, the node itself, each [nodes, columns] and centred over the nodes.
+
+    Where the layer has one matrix for both (GIN), N is their sum and there is no X.
+    """
+
+    of_neighbours: np.ndarray
+    """NᵀN, float32 [columns, columns]."""
+    of_own: np.ndarray | None
+    """XᵀX."""
+    of_both: np.ndarray | None
+    """XᵀN."""
+    mean_neighbours: np.ndarray
+    """float64 [columns], of N before it was centred."""
+    mean_own: np.ndarray | None
+
+
+def first_layer_moments(first: FirstLayer, features: Features, graph: Graph, nodes: np.ndarray) -> Moments:
+    """Over `nodes` (ids, at least one) and their neighbours in `graph`; at most `MAX_COLUMNS` columns."""
+    columns = features.shape[1]
+    shared = first.own is None
+    adjacency = _rows_of(graph, nodes, mean=not shared)
+    of_neighbours, of_own, of_both = (np.zeros((columns, columns), dtype=np.float32) for _ in range(3))
+    product = np.empty_like(of_neighbours)
+    neighbour_sum, own_sum = np.zeros(columns), np.zeros(columns)
+    for start in range(0, len(nodes), _CHUNK_ROWS):
+        rows = slice(start, start + _CHUNK_ROWS)
+        aggregated = _dense(adjacency[rows] @ features)
+        itself = _dense(features[nodes[rows]])
+        if shared:
+            aggregated = aggregated + np.float32(first.own_share) * itself
+        else:
+            of_own += np.matmul(itself.T, itself, out=product)
+            of_both += np.matmul(itself.T, aggregated, out=product)
+            own_sum += itself.sum(axis=0, dtype=np.float64)
+        of_neighbours += np.matmul(aggregated.T, aggregated, out=product)
+        neighbour_sum += aggregated.sum(axis=0, dtype=np.float64)
+    count = len(nodes)
+    of_neighbours -= np.outer(neighbour_sum, neighbour_sum / count)
+    if shared:
+        return Moments(of_neighbours, None, None, neighbour_sum / count, None)
+    of_own -= np.outer(own_sum, own_sum / count)
+    of_both -= np.outer(own_sum, neighbour_sum / count)
+    return Moments(of_neighbours, of_own, of_both, neighbour_sum / count, own_sum / count)
+
+
+def _rows_of(graph: Graph, nodes: np.ndarray, *, mean: bool) -> sp.csr_array:
+    """How neighbours are aggregated for `nodes`: float32 [given nodes, all nodes]."""
+    ones = np.ones(graph.edges, dtype=np.float32)
+    adjacency = sp.csr_array((ones, graph.indices, graph.indptr), shape=(graph.nodes, graph.nodes))[nodes]
+    if mean:
+        degrees = np.maximum(np.diff(adjacency.indptr), 1).astype(np.float32)
+        adjacency = sp.csr_array(sp.diags_array(1.0 / degrees) @ adjacency)
+    return adjacency
+
+
+def _dense(rows: Features) -> np.ndarray:
+    return np.ascontiguousarray(rows if isinstance(rows, np.ndarray) else rows.toarray(), dtype=np.float32)

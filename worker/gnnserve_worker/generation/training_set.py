@@ -1,0 +1,37 @@
+"""What training may see of a graph (paper A, A10), and what ranking and refitting see with it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gnnserve_api.gnnservice import Scope
+from gnnserve_worker.graph.store import Graph, Splits
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingSet:
+    """What every variant of a revision is trained on; only the features differ between them."""
+
+    graph: Graph
+    """All edges: validation sees what serving will see."""
+    visible: Graph
+    """The edges that training may use: among training nodes only when inductive."""
+    labels: np.ndarray
+    """As in GraphData."""
+    classes: int
+    splits: Splits
+
+
+def visible_nodes(nodes: int, splits: Splits, scope: Scope) -> np.ndarray:
+    """Ids of the nodes that training may see, labels apart."""
+    return np.arange(nodes) if scope == Scope.TRANSDUCTIVE else splits.train
+
+
+def training_set(graph: Graph, labels: np.ndarray, classes: int, splits: Splits, scope: Scope) -> TrainingSet:
+    if scope == Scope.TRANSDUCTIVE:
+        return TrainingSet(graph, graph, labels, classes, splits)
+    kept = np.zeros(graph.nodes, dtype=bool)
+    kept[splits.train] = True
+    return TrainingSet(graph, graph.induced(kept), labels, classes, splits)

@@ -1,0 +1,31 @@
+"""Files that a manifest names by `file:///` URIs: where they are, and whether they are the ones that it pins."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from gnnserve_api.errors import InputError
+
+
+def file_path(uri: str) -> Path:
+    return Path(unquote(urlsplit(uri).path))
+
+
+def pinned_digest(field: str, uri: str, sha256: str | None) -> str:
+    """SHA-256 of the file; InputError when it cannot be read or is not the one of `sha256`. `field` holds both."""
+    path = file_path(uri)
+    try:
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+    except (OSError, ValueError) as error:  # ValueError: a zero byte in the name
+        problem = error.strerror if isinstance(error, OSError) else error
+        raise InputError(f"{field}.uri", f"cannot read {path}: {problem}", "check the path") from error
+    if sha256 not in {None, digest}:
+        raise InputError(
+            f"{field}.sha256",
+            f"{path} has SHA-256 {digest}, expected {sha256}",
+            "restore the file, or change sha256 to serve this one",
+        )
+    return digest

@@ -1,0 +1,173 @@
+"""Vector code that numba's own loops do not become: rows are widened, summed and narrowed in registers.
+
+LLVM does not vectorise a loop over numbers that it knows as the bits of a float16, nor does it keep a block of columns
+in registers while rows go by; so this function emits vectors itself, which LLVM turns into whatever the processor has.
+Ten float16 rows of 256 columns take 0.2 µs to sum where they are in the cache, 2.9 µs as a plain loop.
+
+The dtype of an array says what its numbers are: float32, int16 (bits of a float16), uint16 (bits of a bfloat16), int8.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+_FLOAT, _HALF = ir.FloatType(), ir.HalfType()
+_INT32, _INT64 = ir.IntType(32), ir.IntType(64)
+_CONTRACT = ("contract",)
+"""A product and a sum may become one instruction."""
+
+_BLOCK = 64
+"""Columns that are summed at once: four registers with AVX-512, eight with AVX2."""
+_VECTOR = 16
+
+
+def _widen(builder: Any, numbers: Any, dtype: Any, lanes: int) -> Any:
+    floats = ir.VectorType(_FLOAT, lanes)
+    if dtype == types.float32:
+        return numbers
+    if dtype == types.int16:
+        return builder.fpext(builder.bitcast(numbers, ir.VectorType(_HALF, lanes)), floats)
+    if dtype == types.uint16:
+        words = builder.zext(numbers, ir.VectorType(_INT32, lanes))
+        return builder.bitcast(builder.shl(words, _splat(ir.Constant(_INT32, 16), lanes)), floats)
+    return builder.sitofp(numbers, floats)
+
+
+def _narrow(builder: Any, floats: Any, dtype: Any, lanes: int) -> Any:
+    """float32, or the bits of a bfloat16, rounded to the nearest and ties to even."""
+    if dtype == types.float32:
+        return floats
+    bits = builder.bitcast(floats, ir.VectorType(_INT32, lanes))
+    sixteen = _splat(ir.Constant(_INT32, 16), lanes)
+    odd = builder.and_(builder.lshr(bits, sixteen), _splat(ir.Constant(_INT32, 1), lanes))
+    rounded = builder.add(builder.add(bits, _splat(ir.Constant(_INT32, 0x7FFF), lanes)), odd)
+    return builder.trunc(builder.lshr(rounded, sixteen), ir.VectorType(ir.IntType(16), lanes))
+
+
+def _splat(constant: Any, lanes: int) -> Any:
+    return ir.Constant(ir.VectorType(constant.type, lanes), [constant.constant] * lanes)
+
+
+def _broadcast(builder: Any, number: Any, lanes: int) -> Any:
+    vector = ir.VectorType(number.type, lanes)
+    first = builder.insert_element(ir.Constant(vector, ir.Undefined), number, ir.Constant(_INT32, 0))
+    return builder.shuffle_vector(first, ir.Constant(vector, ir.Undefined), _splat(ir.Constant(_INT32, 0), lanes))
+
+
+def _load(builder: Any, pointer: Any, lanes: int) -> Any:
+    vector = ir.VectorType(pointer.type.pointee, lanes)
+    item_bytes = 4 if pointer.type.pointee == _FLOAT else pointer.type.pointee.width // 8
+    return builder.load(builder.bitcast(pointer, vector.as_pointer()), align=item_bytes)
+
+
+def _store(builder: Any, vector: Any, pointer: Any) -> None:
+    item_bytes = 4 if pointer.type.pointee == _FLOAT else pointer.type.pointee.width // 8
+    builder.store(vector, builder.bitcast(pointer, vector.type.as_pointer()), align=item_bytes)
+
+
+def _sum_rows(
+    _typing: Any, out: Any, place: Any, columns: Any,
+    values: Any, scales: Any, rows: Any, start: Any, stop: Any, factor: Any,
+    own_values: Any, own_scales: Any, own_row: Any, own_factor: Any, bias: Any, relu: Any,
+) -> Any:  # fmt: skip
+    """out[place : place + columns] = factor · Σ values[rows[start : stop]] + own_factor · own_values[own_row] + bias,
+    and with `relu` 0 where that is negative.
+
+    `out` is flat, float32 or the bits of bfloat16 (uint16); `values` and `own_values` are [rows, at least columns], and
+    scales those of int8 rows; `rows` is int32; `bias` is float32 [columns] or empty. Nothing is checked.
+    """
+    integer, real = types.int64, types.float32
+    signature = types.void(
+        out, integer, integer, values, scales, rows, integer, integer, real,
+        own_values, own_scales, integer, real, bias, types.boolean,
+    )  # fmt: skip
+    return signature, _generate_sum_rows
+
+
+sum_rows: Any = intrinsic(_sum_rows)
+
+
+def _generate_sum_rows(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def array(position: int) -> Any:
+        return context.make_array(signature.args[position])(context, builder, args[position])
+
+    def constant(number: int) -> Any:
+        return ir.Constant(_INT64, number)
+
+    def row_length(position: int) -> Any:
+        return cgutils.unpack_tuple(builder, array(position).shape)[1]
+
+    place, columns = args[1], args[2]
+    start, stop, factor, own_row, own_factor, relu = args[6], args[7], args[8], args[11], args[12], args[14]
+    dtype, own_dtype, out_dtype = signature.args[3].dtype, signature.args[9].dtype, signature.args[0].dtype
+    base, stride, scales, ids = array(3).data, row_length(3), array(4).data, array(5).data
+    own_weight = own_factor
+    own_place = builder.mul(own_row, row_length(9))
+    own = builder.gep(array(9).data, [own_place])
+    if own_dtype == types.int8:
+        own_weight = builder.fmul(own_weight, builder.load(builder.gep(array(10).data, [own_row])))
+    has_own = builder.fcmp_ordered("!=", own_factor, ir.Constant(_FLOAT, 0.0))
+    biases = array(13)
+    has_bias = builder.icmp_signed("!=", biases.nitems, constant(0))
+    out_row = builder.gep(array(0).data, [place])
+
+    def sum_block(column: Any, lanes: int, vectors: int) -> None:
+        floats = ir.VectorType(_FLOAT, lanes)
+        zeros = ir.Constant(floats, [0.0] * lanes)
+        totals = [cgutils.alloca_once(builder, floats) for _ in range(vectors)]
+        for total in totals:
+            builder.store(zeros, total)
+
+        def add(pointer: Any, numbers_dtype: Any, weight: Any) -> None:
+            for number, total in enumerate(totals):
+                at = builder.gep(pointer, [constant(number * lanes)])
+                numbers = _widen(builder, _load(builder, at, lanes), numbers_dtype, lanes)
+                if weight is not None:
+                    numbers = builder.fmul(numbers, _broadcast(builder, weight, lanes), flags=_CONTRACT)
+                builder.store(builder.fadd(builder.load(total), numbers, flags=_CONTRACT), total)
+
+        with cgutils.for_range_slice(builder, start, stop, constant(1), intp=_INT64) as (edge, _):
+            row = builder.sext(builder.load(builder.gep(ids, [edge])), _INT64)
+            scale = builder.load(builder.gep(scales, [row])) if dtype == types.int8 else None
+            add(builder.gep(base, [builder.add(builder.mul(row, stride), column)]), dtype, scale)
+        spread = _broadcast(builder, factor, lanes)
+        for total in totals:
+            builder.store(builder.fmul(builder.load(total), spread), total)
+        with builder.if_then(has_own):
+            add(builder.gep(own, [column]), own_dtype, own_weight)
+        with builder.if_then(has_bias):
+            add(builder.gep(biases.data, [column]), types.float32, None)
+        with builder.if_then(relu):
+            for total in totals:
+                number = builder.load(total)
+                builder.store(builder.select(builder.fcmp_ordered("<", number, zeros), zeros, number), total)
+        for number, total in enumerate(totals):
+            narrowed = _narrow(builder, builder.load(total), out_dtype, lanes)
+            _store(builder, narrowed, builder.gep(out_row, [builder.add(column, constant(number * lanes))]))
+
+    def sum_blocks(first: Any, last: Any, lanes: int, vectors: int) -> Any:
+        """As many as fit; returns where they end."""
+        width = lanes * vectors
+        whole = builder.and_(builder.sub(last, first), constant(-width))
+        end = builder.add(first, whole)
+        with cgutils.for_range_slice(builder, first, end, constant(width), intp=_INT64) as (column, _):
+            sum_block(column, lanes, vectors)
+        return end
+
+    done = sum_blocks(constant(0), columns, _VECTOR, _BLOCK // _VECTOR)
+    done = sum_blocks(done, columns, _VECTOR, 1)
+    with builder.if_then(builder.icmp_signed("<", done, columns)):
+        wide = builder.icmp_signed(">=", columns, constant(_VECTOR))
+        with builder.if_else(wide) as (then, otherwise):
+            with then:
+                # The last columns once more together with some of those before: cheaper than one by one.
+                sum_block(builder.sub(columns, constant(_VECTOR)), _VECTOR, 1)
+            with otherwise:
+                fours = sum_blocks(done, columns, 4, 1)
+                sum_blocks(fours, columns, 1, 1)
+    return context.get_dummy_value()

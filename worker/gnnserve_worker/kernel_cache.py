@@ -1,0 +1,178 @@
+"""Kernels: Python that numba compiles to machine code, once, and keeps on disk.
+
+numba's own cache suits a laptop. Here it also serves pods, which may write nowhere and should not compile at all:
+
+- Kernels are compiled for a level of processors, not for the one at hand, so that an image that carries them
+  (`compile_kernels.py` fills it) suits other machines; and profiles measure the very code that serves.
+- A folder that may only be read is as good as one that can be written: it lies beside the source, in `__pycache__`.
+- What is kept is stale once any file with kernels changes, since kernels are inlined into those of other files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import platform
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import llvmlite.binding
+from numba import config, njit
+from numba.core import caching
+from numba.core import event as events
+
+_log = logging.getLogger(__name__)
+
+_config: Any = config
+"""numba makes up its fields at run time."""
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+PACKAGE = Path(__file__).parent
+_SOURCES = ("sampling", "graph", "models")
+"""Folders whose code may be part of a kernel."""
+
+_V3 = ("avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe")
+_V4 = (*_V3, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")
+_LEVELS: dict[str, dict[str, tuple[str, ...]]] = {
+    # Of the x86-64 psABI; v3 is 2013's Haswell. On a Sapphire Rapids, kernels for v4, for v3 and for exactly that
+    # processor gather equally fast, so there is nothing to win by more levels.
+    "x86_64": {"x86-64-v4": _V4, "x86-64-v3": _V3},
+    "aarch64": {"generic": ()},
+}
+"""By machine, best first: LLVM's names of what kernels are compiled for, and what of it a processor may lack."""
+
+
+def levels() -> list[str]:
+    """Of machines like this one, whether this one has them or not; best first."""
+    return list(_LEVELS.get(platform.machine(), {}))
+
+
+def level() -> str | None:
+    """The best level that this processor has. None: none of them, so kernels are compiled for exactly this one."""
+    try:
+        features = llvmlite.binding.get_host_cpu_features()
+    except RuntimeError:  # LLVM cannot tell on this machine
+        features = {}
+    known = _LEVELS.get(platform.machine(), {})
+    return next((name for name, needed in known.items() if all(features.get(each) for each in needed)), None)
+
+
+def kernel(function: F) -> F:
+    """Compile without the GIL, kept on disk where there is a place for it: set NUMBA_CACHE_DIR to name one."""
+    return _compiled(function, inline=False)
+
+
+def inlined(function: F) -> F:
+    """A part of kernels, pasted in where it is called: passing ten arrays costs more than what it does with them."""
+    return _compiled(function, inline=True)
+
+
+def _compiled(function: F, *, inline: bool) -> F:
+    _choose_own_level()
+    dispatcher: Any = njit(nogil=True, forceinline=inline)(function)
+    dispatcher._cache = _Cache(function)  # as its enable_caching() does
+    KERNELS[f"{function.__module__}.{function.__qualname__}"] = dispatcher
+    return cast("F", dispatcher)
+
+
+KERNELS: dict[str, Any] = {}
+"""numba's dispatchers, by module and name."""
+
+
+def compile_for(name: str) -> None:
+    """For that level, in all of this process's life. Before the first kernel, with which numba chooses for itself."""
+    _config.CPU_NAME, _config.CPU_FEATURES = name, ""
+
+
+@cache
+def _choose_own_level() -> None:
+    # An administrator's own choice, by NUMBA_CPU_NAME, counts.
+    if _config.CPU_NAME is None and (name := level()) is not None:
+        compile_for(name)
+
+
+@cache
+def _stamp() -> bytes:
+    digest = hashlib.sha256()
+    for path in sorted(path for folder in _SOURCES for path in (PACKAGE / folder).rglob("*.py")):
+        digest.update(hashlib.sha256(path.read_bytes()).digest())
+    return digest.digest()
+
+
+class _OwnStamp:
+    def get_source_stamp(self) -> bytes:
+        return _stamp()
+
+
+class _Named(_OwnStamp, caching.UserProvidedCacheLocator):
+    """NUMBA_CACHE_DIR."""
+
+
+class _BesideSource(_OwnStamp, caching.InTreeCacheLocator):
+    @classmethod
+    def from_function(cls, py_func: Callable[..., Any], py_file: str) -> _BesideSource | None:
+        locator = cls(py_func, py_file)
+        folder = Path(locator.get_cache_path())
+        is_filled = next(folder.glob(f"{Path(py_file).stem}.{py_func.__qualname__}-*.nbi"), None) is not None
+        return locator if is_filled or super().from_function(py_func, py_file) else None
+
+
+class _UserWide(_OwnStamp, caching.UserWideCacheLocator):
+    """The user's cache folder, where gnnserve is installed for everybody."""
+
+
+class _Nowhere(_OwnStamp, caching.InTreeCacheLocator):
+    """Nothing is there, and nothing can be written."""
+
+    @classmethod
+    def from_function(cls, py_func: Callable[..., Any], py_file: str) -> _Nowhere:
+        return cls(py_func, py_file)
+
+
+class _Implementation(caching.CompileResultCacheImpl):
+    _locator_classes: list[type[object]] = [_Named, _BesideSource, _UserWide, _Nowhere]  # noqa: RUF012 - numba's type
+
+
+class _Cache(caching.FunctionCache):
+    """numba's, but what cannot be read is compiled, and what cannot be written is not kept."""
+
+    _impl_class = _Implementation
+    has_missed = False
+    """Any of them."""
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        try:
+            found = super().load_overload(sig, target_context)
+        except Exception as error:  # noqa: BLE001  (whatever is wrong with the file, compiling is right)
+            _log.warning("%s: a compiled kernel cannot be loaded: %s: %s", self.cache_path, type(error).__name__, error)
+            found = None
+        if found is None and not _Cache.has_missed:
+            _Cache.has_missed = True
+            _log.info(
+                "compiling kernels, which takes seconds: %s has none of this version and these types for %s",
+                *(self.cache_path, _config.CPU_NAME or "this very processor"),
+            )
+        return found
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        with suppress(OSError):
+            super().save_overload(sig, data)
+
+
+def watch_compiling() -> list[str]:
+    """The names of kernels that are compiled from now on, as that happens."""
+    compiled: list[str] = []
+
+    class Listener(events.Listener):
+        def on_start(self, event: events.Event) -> None:
+            function = event.data["dispatcher"].py_func
+            compiled.append(f"{function.__module__}.{function.__qualname__}{event.data['args']}")
+
+        def on_end(self, event: events.Event) -> None: ...
+
+    events.register("numba:compile", Listener())
+    return compiled

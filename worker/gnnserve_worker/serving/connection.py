@@ -1,0 +1,347 @@
+"""One client's connection: uvicorn's HTTP, with a short way for predictions and a limit to its patience.
+
+A `POST /v1/predict` whose body is announced and of ordinary size goes from the parser to the engine and back as plain
+calls, its answer in one write: no task, no futures, no dictionaries. A head that was parsed before, byte for byte, is
+not parsed again: clients repeat themselves. Whatever else arrives is replayed to uvicorn, as if it had been parsed
+there, and reaches the ASGI application: other paths and methods, chunked bodies, `Expect`, upgrades, huge bodies,
+requests that were sent before the last one was answered (pipelining), and clients that do not read what they are sent.
+
+This builds on uvicorn's internals, not on an interface: the parser's callbacks, what `cycle` is asked for, `pipeline`
+and `flow`. pyproject.toml holds uvicorn to versions that were looked at, and a test notices when these parts change.
+`limit_concurrency`, `limit_max_requests` and access logs are not looked at on the short way: the worker sets none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from uvicorn.config import Config
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.server import ServerState
+
+from gnnserve_worker.serving.app import ServingApp
+from gnnserve_worker.serving.engine import Pending
+from gnnserve_worker.serving.predict import PREDICT_PATH, READ_HEADERS, Asked, Head, Predict, Reply, read_head
+from gnnserve_worker.serving.question import RequestError
+
+_PATH = PREDICT_PATH.encode()
+_PATH_WITH_QUERY = _PATH + b"?"
+_HEAD_END = b"\r\n\r\n"
+_MOST_BODY_BYTES = 1024 * 1024
+"""Longer bodies are read by uvicorn, which stops reading while nobody takes what it has."""
+_ONE_WRITE_BYTES = 32 * 1024
+"""Up to here copying the body behind its head is cheaper than another write."""
+_RARE = frozenset((b"transfer-encoding", b"expect", b"upgrade"))
+_NOTED = READ_HEADERS | _RARE | {b"content-length", b"connection"}
+_KNOWN_HEADS = 1024
+_KNOWN_HEAD_BYTES = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long a client may be waited for; it is looked at now and then, so it may be as much longer."""
+
+    request_s: float = 60.0
+    """From the connection or a request's first byte until the request is complete."""
+    idle_s: float = 75.0
+    """From an answer to the next request."""
+    look_every_s: float = 5.0
+
+
+DEFAULT_PATIENCE = Patience()
+
+
+class _KnownHead(msgspec.Struct, frozen=True):
+    """A request's head on the short way. Nothing else in it matters to the answer."""
+
+    head: Head
+    body_bytes: int
+    keep_alive: bool
+
+
+class _Shared:
+    """Between all connections of a server."""
+
+    def __init__(self, app: ServingApp, patience: Patience) -> None:
+        self.app = app
+        self.patience = patience
+        self.known: dict[bytes, _KnownHead] = {}
+        """By their bytes. Only of requests after which the parser is as it was before."""
+        self._headers: list[tuple[bytes, bytes]] | None = None
+        self._lines = b""
+        self._ok = b""
+
+    def remember(self, data: bytes, known: _KnownHead) -> None:
+        if len(data) <= _KNOWN_HEAD_BYTES and known.keep_alive:
+            if len(self.known) >= _KNOWN_HEADS:
+                self.known.clear()
+            self.known[data] = known
+
+    def start_reply(self, status: int, headers: list[tuple[bytes, bytes]]) -> bytes:
+        """Status line and uvicorn's own headers, which it makes anew every second."""
+        if headers is not self._headers:
+            self._headers = headers
+            self._lines = b"".join(b"%b: %b\r\n" % header for header in headers)
+            self._ok = STATUS_LINE[200] + self._lines
+        return self._ok if status == 200 else STATUS_LINE[status] + self._lines
+
+
+class _Exchange:
+    """A request on the short way, in the place of uvicorn's `RequestResponseCycle`; one per connection, used again."""
+
+    __slots__ = ("body", "disconnected", "keep_alive", "message_event", "more_body", "response_complete")
+
+    def __init__(self) -> None:
+        self.message_event = asyncio.Event()
+        self.disconnected = False
+        self.response_complete = True
+        self.keep_alive = True
+        self.more_body = False
+        self.body = bytearray()
+
+
+def connection_class(app: ServingApp, patience: Patience = DEFAULT_PATIENCE) -> type[Connection]:
+    """uvicorn makes the connections, and knows nothing of the application behind its ASGI face."""
+
+    class Bound(Connection):
+        _shared = _Shared(app, patience)
+        _predict = app.predict
+
+    return Bound
+
+
+class Connection(HttpToolsProtocol):
+    _shared: _Shared
+    _predict: Predict
+
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self._exchange = _Exchange()
+        self._known: _KnownHead | None = None
+        """The exchange's head."""
+        self._parts: list[bytes] = []
+        """The exchange's body, until it is complete."""
+        self._pending: Pending | None = None
+        """The exchange's request, once the engine has it."""
+        self._between_messages = True
+        """The parser has seen whole messages only."""
+        self._messages = 0
+        """Begun since the last time between messages."""
+        self._patience_s = math.inf
+        """For what the client does next; infinite while it waits for us."""
+        self._waited_s = 0.0
+        self._look: asyncio.TimerHandle | None = None
+
+    # asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._patience_s = self._shared.patience.request_s
+        self._look = self.loop.call_later(self._shared.patience.look_every_s, self._close_when_overdue)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._look is not None:
+            self._look.cancel()
+        if self._pending is not None:
+            self._predict.cancel(self._pending)
+            self._predict.count_gone()
+            self._predict.in_flight -= 1
+            self._pending = None
+        super().connection_lost(exc)
+
+    def _close_when_overdue(self) -> None:
+        every_s = self._shared.patience.look_every_s
+        self._waited_s += every_s
+        if self._waited_s <= self._patience_s:
+            self._look = self.loop.call_later(every_s, self._close_when_overdue)
+        elif not self.transport.is_closing():
+            self.transport.close()
+
+    def data_received(self, data: bytes) -> None:
+        if not self._between_messages:
+            super().data_received(data)
+            return
+        end = data.find(_HEAD_END) + len(_HEAD_END)
+        known = self._shared.known.get(data[:end])
+        if known is not None and len(data) == end + known.body_bytes and self._is_free():
+            self._begin(known)
+            self._answer_request(known, data[end:])
+            return
+        self._known = None
+        self._messages = 0
+        super().data_received(data)
+        known = self._known
+        # One request on the short way and nothing else, so what is behind the head is the body.
+        if self._messages == 1 and self._between_messages and known and len(data) == end + known.body_bytes:
+            self._shared.remember(data[:end], known)
+
+    # The parser's callbacks
+
+    def on_message_begin(self) -> None:
+        # No more than the short way needs: uvicorn's dictionaries are made where it takes over.
+        self.url = b""
+        self.headers = []
+        self._messages += 1
+        self._between_messages = False
+        self._patience_s = self._shared.patience.request_s
+        self._waited_s = 0.0
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.headers.append((name.lower(), value))
+
+    def on_headers_complete(self) -> None:
+        known = self._recognize()
+        if known is not None and self._is_free():
+            self._parts.clear()
+            self._begin(known)
+        else:
+            self._hand_to_uvicorn()
+
+    def _recognize(self) -> _KnownHead | None:
+        """None: not for the short way."""
+        path, _, query = self.url.partition(b"?")
+        if path != _PATH or self.parser.get_method() != b"POST":
+            return None
+        noted = {name: value for name, value in self.headers if name in _NOTED}
+        # The parser has refused a length that is no number.
+        body_bytes = int(noted.get(b"content-length", b"0"))
+        if body_bytes > _MOST_BODY_BYTES or not _RARE.isdisjoint(noted):
+            return None
+        try:
+            head = read_head(noted, query)
+        except RequestError:
+            return None
+        # As uvicorn has it, HTTP/1.0 is never kept alive; without this header it does not ask for it.
+        old = b"connection" in noted and self.parser.get_http_version() == "1.0"
+        return _KnownHead(head, body_bytes, self.parser.should_keep_alive() and not old)
+
+    def _is_free(self) -> bool:
+        """An answer could be sent now: none is outstanding, and the client reads what it is sent."""
+        return (self.cycle is None or self.cycle.response_complete) and not self.flow.write_paused
+
+    def _is_on_short_way(self) -> bool:
+        """The request that is being parsed."""
+        current: object = self.cycle
+        return current is self._exchange
+
+    def _begin(self, known: _KnownHead) -> None:
+        exchange = self._exchange
+        exchange.response_complete = False
+        exchange.keep_alive = known.keep_alive
+        self._known = known
+        self.cycle = exchange  # type: ignore[assignment]
+
+    def _hand_to_uvicorn(self) -> None:
+        """Its own callbacks, once more, for the request whose head is complete."""
+        url, headers = self.url, self.headers
+        super().on_message_begin()
+        for name, value in headers:
+            super().on_header(name, value)
+        self.url = url
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        if self._is_on_short_way():
+            self._parts.append(body)
+        else:
+            super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._between_messages = True
+        if self._is_on_short_way() and self._known is not None:
+            self._answer_request(self._known, b"".join(self._parts))
+        else:
+            self._patience_s = math.inf
+            super().on_message_complete()
+
+    # The short way
+
+    def _answer_request(self, known: _KnownHead, body: bytes) -> None:
+        self._patience_s = math.inf
+        asked = self._predict.read(known.head, body)
+        reply = self._predict.ask(asked, self._answer) if isinstance(asked, Asked) else asked
+        if isinstance(reply, Reply):
+            self._send(reply)
+        else:
+            self._pending = reply
+            self._predict.in_flight += 1
+
+    def _answer(self, reply: Reply) -> None:
+        self._pending = None
+        if reply.pieces is None:
+            self._predict.in_flight -= 1
+            self._send(reply)
+        else:
+            task = self.loop.create_task(self._send_pieces(reply, reply.pieces))
+            # uvicorn waits for these when it stops.
+            self.tasks.add(task)
+            task.add_done_callback(self.tasks.discard)
+
+    def _send(self, reply: Reply) -> None:
+        if self.transport.is_closing():
+            self._exchange.response_complete = True
+            return
+        head = self._start(reply, b"content-length: %d\r\n" % len(reply.body))
+        if len(reply.body) <= _ONE_WRITE_BYTES:
+            self.transport.write(head + reply.body)
+        else:
+            self.transport.write(head)
+            self.transport.write(reply.body)
+        self._complete()
+
+    async def _send_pieces(self, reply: Reply, pieces: Iterator[bytes]) -> None:
+        try:
+            self.transport.write(self._start(reply, b"transfer-encoding: chunked\r\n"))
+            for piece in pieces:
+                await self.flow.drain()
+                if self.transport.is_closing():
+                    return
+                self.transport.write(b"%x\r\n%b\r\n" % (len(piece), piece))
+                await asyncio.sleep(0)  # another client's turn
+            self.transport.write(b"0\r\n\r\n")
+            self._complete()
+        except Exception:
+            self.transport.close()  # half an answer must not pass for a whole one
+            raise
+        finally:
+            self._predict.in_flight -= 1
+
+    def _start(self, reply: Reply, framing: bytes) -> bytes:
+        exchange = self._exchange
+        if self._shared.app.leaving:
+            exchange.keep_alive = False
+        start = self._shared.start_reply(reply.status, self.server_state.default_headers)
+        if exchange.keep_alive:
+            return b"%b%b%b\r\n" % (start, reply.head, framing)
+        return b"%b%b%bconnection: close\r\n\r\n" % (start, reply.head, framing)
+
+    def _complete(self) -> None:
+        exchange = self._exchange
+        exchange.response_complete = True
+        if not exchange.keep_alive:
+            self.transport.close()
+        self.on_response_complete()
+
+    def on_response_complete(self) -> None:
+        """As uvicorn's, without a timer for each answer."""
+        self.server_state.total_requests += 1
+        if self.transport.is_closing():
+            return
+        self.flow.resume_reading()
+        if self.pipeline:
+            cycle, app = self.pipeline.pop()
+            self._start_asgi_task(cycle, app)
+        else:
+            self._patience_s = self._shared.patience.idle_s
+            self._waited_s = 0.0

@@ -1,0 +1,211 @@
+"""`POST /v1/predict` without I/O: from a head and a body to a reply, by callback.
+
+Two ways lead here: `connection.py`, straight from the HTTP parser, and the ASGI application of `app.py` for what is
+rare. Which form a request has, what it is refused for and what its answer looks like is the same for both. Status
+codes are given here.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Callable, Iterator, Mapping
+
+import msgspec
+import numpy as np
+
+from gnnserve_api.protocol import ErrorDetail
+from gnnserve_worker.serving import protocol_binary, protocol_json
+from gnnserve_worker.serving.batcher import Refusal, RefusalReason
+from gnnserve_worker.serving.engine import Answer, Engine, Lane, Outcome, Pending, monotonic_ms
+from gnnserve_worker.serving.inference import StageTimes
+from gnnserve_worker.serving.metrics import ServingMetrics
+from gnnserve_worker.serving.protocol_json import encode_error
+from gnnserve_worker.serving.question import (
+    WISH_HEADERS,
+    ErrorCode,
+    Question,
+    RequestError,
+    Wishes,
+    is_large,
+    read_wishes,
+)
+
+MAX_BODY_BYTES = 16 * 1024 * 1024
+PREDICT_PATH = "/v1/predict"
+READ_HEADERS = WISH_HEADERS | {b"content-type"}
+"""The headers that `read_head` looks at."""
+_MOST_AT_ONCE = 65_536
+"""Answers with more numbers are sent in pieces, with other clients in between."""
+_log = logging.getLogger(__name__)
+
+REFUSAL_STATUS = {
+    RefusalReason.OBJECTIVE_INFEASIBLE: 422,
+    RefusalReason.QUEUE_FULL: 429,
+    RefusalReason.DEADLINE_OUT_OF_REACH: 429,
+    RefusalReason.DEADLINE_PASSED: 429,
+    RefusalReason.LOADING: 503,
+    RefusalReason.DRAINING: 503,
+}
+ERROR_STATUS = {ErrorCode.BODY_TOO_LARGE: 413, ErrorCode.METHOD_NOT_ALLOWED: 405, ErrorCode.INTERNAL_ERROR: 500}
+_JSON = b"content-type: application/json\r\n"
+
+
+class Head(msgspec.Struct, frozen=True):
+    """What a request says before its body."""
+
+    binary: bool
+    query: bytes
+    wishes: Wishes
+
+
+def read_head(headers: Mapping[bytes, bytes], query: bytes) -> Head:
+    """`headers`: names in lower case."""
+    return Head(protocol_binary.is_binary(headers.get(b"content-type", b"")), query, read_wishes(headers))
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """A request that can be answered, and the lane that it belongs to, whatever is switched to meanwhile."""
+
+    lane: Lane
+    question: Question
+    binary: bool
+    arrived_ms: float
+    large: bool
+    """Its answer is sent in pieces."""
+
+
+class Reply(msgspec.Struct, frozen=True):
+    status: int
+    head: bytes
+    """Header lines, each with its CRLF, without the body's length."""
+    body: bytes | memoryview
+    pieces: Iterator[bytes] | None = None
+    """In place of the body, where that is large: each is short work to make."""
+
+
+class Predict:
+    def __init__(self, engine: Engine, metrics: ServingMetrics) -> None:
+        self.in_flight = 0
+        """Requests that wait for their answer; kept by those who send it."""
+        self._engine = engine
+        self._metrics = metrics
+        self._timed: StageTimes | None = None
+        self._stages = b""
+        """Of `_timed`, which the requests of a batch share."""
+
+    def read(self, head: Head, body: bytes) -> Asked | Reply:
+        arrived_ms = monotonic_ms()
+        lane = self._engine.lane
+        if lane is None:
+            return self.refuse(self._engine.refuse())
+        revision, max_nodes = lane.revision, lane.batching.max_queued_seeds
+        try:
+            if head.binary:
+                question = protocol_binary.parse_question(body, head.query, head.wishes, revision, max_nodes)
+            else:
+                question = protocol_json.parse_question(body, head.wishes, revision, max_nodes)
+        except RequestError as error:
+            return self.refuse_request(error)
+        except Exception as error:  # noqa: BLE001  (whatever it is, this client gets an answer and the others theirs)
+            return self._fail(error)
+        return Asked(lane, question, head.binary, arrived_ms, is_large(question, revision, _MOST_AT_ONCE))
+
+    def ask(self, asked: Asked, respond: Callable[[Reply], None]) -> Pending | Reply:
+        """`respond` is called later, unless there is a reply at once or the request is cancelled."""
+        question = asked.question
+        pending = self._engine.submit(
+            asked.lane, question.nodes, question.objective, question.strict, "embeddings" in question.outputs,
+            asked.arrived_ms, lambda outcome: respond(self._respond(asked, outcome)),
+        )  # fmt: skip
+        return self.refuse(pending) if isinstance(pending, Refusal) else pending
+
+    def cancel(self, pending: Pending) -> None:
+        self._engine.cancel(pending)
+
+    def count_gone(self) -> None:
+        """A client left before its answer."""
+        self._metrics.count_error(ErrorCode.CLIENT_GONE)
+
+    def refuse(self, refusal: Refusal) -> Reply:
+        self._metrics.count_error(refusal.reason)
+        return refusal_reply(refusal)
+
+    def refuse_request(self, error: RequestError) -> Reply:
+        status = ERROR_STATUS.get(error.code, 400)
+        field = error.where if status == 400 else None
+        head = b"allow: POST\r\n" if error.code is ErrorCode.METHOD_NOT_ALLOWED else b""
+        return self._error(status, ErrorDetail(error.code, str(error), field), head)
+
+    def _respond(self, asked: Asked, outcome: Outcome) -> Reply:
+        match outcome:
+            case Answer():
+                try:
+                    return self._encode(asked, outcome)
+                except Exception as error:  # noqa: BLE001  (as in `read`)
+                    return self._fail(error)
+            case Refusal():
+                return self.refuse(outcome)
+            case _:
+                return self._internal_error(outcome.error_id)
+
+    def _fail(self, error: Exception) -> Reply:
+        error_id = secrets.token_hex(8)
+        _log.error("error %s: a request could not be read or its answer not be written", error_id, exc_info=error)
+        return self._internal_error(error_id)
+
+    def _internal_error(self, error_id: str) -> Reply:
+        message = f"an error of the worker; its log has the details under {error_id}"
+        return self._error(500, ErrorDetail(ErrorCode.INTERNAL_ERROR, message), b"")
+
+    def _error(self, status: int, detail: ErrorDetail, head: bytes) -> Reply:
+        self._metrics.count_error(detail.code)
+        return Reply(status, _JSON + head, encode_error(detail))
+
+    def _encode(self, asked: Asked, answer: Answer) -> Reply:
+        times = answer.times
+        if times is not self._timed:
+            self._timed = times
+            self._stages = b", sample;dur=%.3f, gather;dur=%.3f, compute;dur=%.3f\r\n" % (
+                times.sample_ms, times.gather_ms, times.compute_ms
+            )  # fmt: skip
+        queue_ms = answer.queue_ms
+        timing = b"server-timing: queue;dur=%.3f" % queue_ms + self._stages
+        outputs, revision = asked.question.outputs, asked.lane.revision
+        if asked.binary:
+            array = protocol_binary.encode_answer(answer, outputs[0], revision)
+            reply = Reply(200, timing + _describe(answer, asked.lane, array), array.data.cast("B"))
+        elif asked.large:
+            blocks = protocol_json.encode_blocks(answer, outputs, revision, lambda: _objective_met(answer))
+            return Reply(200, _JSON + timing, b"", self._observed(answer, queue_ms, blocks))
+        else:
+            body = protocol_json.encode_answer(answer, outputs, revision, _objective_met(answer))
+            reply = Reply(200, _JSON + timing, body)
+        self._metrics.observe_answer(answer.variant, queue_ms, monotonic_ms() - answer.arrived_ms)
+        return reply
+
+    def _observed(self, answer: Answer, queue_ms: float, pieces: Iterator[bytes]) -> Iterator[bytes]:
+        yield from pieces
+        self._metrics.observe_answer(answer.variant, queue_ms, monotonic_ms() - answer.arrived_ms)
+
+
+def _objective_met(answer: Answer) -> bool:
+    return answer.objective.latency_ms is None or answer.objective_met(monotonic_ms())
+
+
+def _describe(answer: Answer, lane: Lane, array: np.ndarray) -> bytes:
+    shape = ",".join(map(str, array.shape))
+    met = "true" if _objective_met(answer) else "false"
+    return (
+        f"content-type: {protocol_binary.CONTENT_TYPE.decode()}\r\n"
+        f"gnnserve-variant: {answer.variant}\r\n"
+        f"gnnserve-revision: {lane.revision.manifest.revision}\r\n"
+        f"gnnserve-objective-met: {met}\r\n"
+        f"gnnserve-shape: {shape}\r\n"
+    ).encode()
+
+
+def refusal_reply(refusal: Refusal) -> Reply:
+    seconds = refusal.retry_after_s
+    head = _JSON if seconds is None else _JSON + b"retry-after: %d\r\n" % seconds
+    return Reply(REFUSAL_STATUS[refusal.reason], head, encode_error(ErrorDetail(refusal.reason, refusal.message)))
