@@ -12,9 +12,9 @@ asked for a block of nodes ahead. All arrays are scratch that is used again (`Sc
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import cache
 
+import msgspec
 import numpy as np
 
 from gnnserve_worker.kernel_cache import inlined, kernel
@@ -33,8 +33,7 @@ _LAST_GENERATION = 2**31 - 64
 """Of `Scratch`, which keeps it in 32 bits and uses one per hop: then it begins anew."""
 
 
-@dataclass(frozen=True, slots=True)
-class NeighbourSample:
+class NeighbourSample(msgspec.Struct, frozen=True):
     """Views of scratch: they hold until the same scratch is used for another sample."""
 
     ends: tuple[int, ...]

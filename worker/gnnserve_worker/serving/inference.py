@@ -25,8 +25,9 @@ _CHUNK_BYTES = 1024 * 1024
 """What one chunk gathers and computes: as much as stays in a core's own cache."""
 _FEWEST_SEEDS = 32
 """Below it per chunk, handing work to another thread costs more than it saves."""
-_SHARE_BELOW = 0.8
-"""Expected share of distinct nodes among a chunk's draws, below which looking each of them up pays."""
+_SHARE_BELOW = 0.95
+"""Expected share of distinct nodes among a chunk's draws, below which looking each of them up pays. Measured: at 0.82
+sharing is faster for every table, at 0.94 for wide ones by 5 to 10 % while it costs narrow ones as much."""
 
 
 # What is made per batch is a msgspec struct: it costs a sixth of a frozen dataclass.
