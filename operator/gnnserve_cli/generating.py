@@ -41,6 +41,7 @@ def warn_of_busy_machine(profile: Profile, folder: Path) -> str | None:
     if ratio <= BUSY_TAIL_RATIO:
         return None
     return (
-        f"the machine was busy while profiling: p99 is {ratio:.0f} times the median at {count(seeds, 'node')}, so "
-        f"objectives count as harder to meet than they are; to measure again, delete {folder} and generate again"
+        f"p99 is {ratio:.0f} times the median at {count(seeds, 'node')}: the machine was busy while profiling, or some "
+        f"neighbourhoods are far larger than others, as full ones are; objectives count as harder to meet than they "
+        f"mostly are; to measure again, delete {folder} and generate again"
     )

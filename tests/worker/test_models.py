@@ -18,6 +18,7 @@ from tests.support.graphs import (
 )
 from tests.support.pyg import assert_close, edges_of_graph, explicit_sample, last_hidden_of, module_of, scores_of
 
+from gnnserve_api.gnnservice import Architecture
 from gnnserve_api.profile import Compute
 from gnnserve_api.repository import NetworkManifest
 from gnnserve_api.variants import Storage
@@ -26,7 +27,7 @@ from gnnserve_worker.graph.storage import decode
 from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.graph.table import Table
 from gnnserve_worker.models import dense
-from gnnserve_worker.models.build import build_network
+from gnnserve_worker.models.build import build_network, compute_for
 from gnnserve_worker.models.network import Activations, Network, take
 from gnnserve_worker.sampling.neighbours import NeighbourSample, Scratch, sample_neighbours
 
@@ -410,3 +411,12 @@ def test_a_tensor_is_taken_as_it_is_where_it_fits() -> None:
 def test_an_unknown_architecture_is_refused() -> None:
     with pytest.raises(ValueError, match="'GAT' is not a valid Architecture"):
         _build(network_manifest("GAT", (5,)), {}, WIDTH)
+
+
+@pytest.mark.parametrize("storage", list(Storage))
+def test_gin_is_computed_in_float32_and_says_so(monkeypatch: pytest.MonkeyPatch, storage: Storage) -> None:
+    """What a profile names is what was measured."""
+    monkeypatch.setattr(dense, "_has_fast_bfloat16", lambda: True)
+
+    assert compute_for(Architecture.GIN, storage) == "float32"
+    assert compute_for(Architecture.GRAPHSAGE, storage) == dense.preferred_compute(storage)

@@ -143,6 +143,7 @@ def test_query_is_left_to_the_binary_form() -> None:
     [
         pytest.param({}, "x1", "true", id="none"),
         pytest.param({"gnnserve-latency-ms": "1e6"}, "x1", "true", id="a latency"),
+        pytest.param({"gnnserve-latency-ms": "1e6 \t"}, "x1", "true", id="blanks around it"),
         pytest.param({"gnnserve-latency-ms": "0.001"}, "x8", "false", id="a latency out of reach"),
         pytest.param({"Gnnserve-Accuracy-Tolerance-Permille": "10"}, "x4", "true", id="a tolerance"),
         pytest.param(

@@ -176,6 +176,7 @@ def test_refused_and_answered_requests_may_be_pipelined_too() -> None:
         ((b"Connection: Close",), b"1.1", True),
         ((), b"1.0", True),
         ((b"connection: keep-alive",), b"1.0", True),
+        ((b"proxy-connection: keep-alive",), b"1.0", True),
     ],
 )
 def test_connection_is_kept_as_the_client_asks(headers: tuple[bytes, ...], version: bytes, closed: bool) -> None:
@@ -323,6 +324,52 @@ def test_client_that_expects_to_be_told_to_continue_is_told() -> None:
         wire.send(data[end:])
         responses = await wire.answers(2)
         assert [response.status for response in responses] == [100, 200]
+
+    on_server(scenario)
+
+
+@pytest.mark.parametrize("protocol", [b"h2c", b"websocket"])
+def test_offer_of_another_protocol_is_ignored(protocol: bytes) -> None:
+    """As of Java's client, which offers HTTP/2 with every first request."""
+
+    async def scenario(server: Server) -> None:
+        wire = server.connect()
+        for number, name in enumerate((b"Upgrade", b"upgrade", b"Upgrade"), start=1):
+            data = predict(b'{"nodes":[3]}', b"Connection: Upgrade, HTTP2-Settings", name + b": " + protocol)
+            end = data.index(b"\r\n\r\n") + 4
+            wire.send(data[:end])
+            wire.send(data[end:])
+            assert labels((await wire.answers(number))[-1].body) == [40]
+
+    on_server(scenario)
+
+
+def test_body_behind_an_offer_that_was_not_seen_in_time_never_passes_for_a_request() -> None:
+    async def scenario(server: Server) -> None:
+        wire = server.connect()
+        body = b"GET /healthz HTTP/1.1\r\nhost: smuggled\r\n\r\n"
+        data = predict(body, b"connection: upgrade", b"upgrade: h2c")
+        cut = data.index(b"upgrade: h2c") + 9  # its head comes in two packets
+        wire.send(data[:cut])
+        wire.send(data[cut : -len(body)])
+        wire.send(body)
+        await wire.closed()
+        assert [response.status for response in wire.responses()] == [400]
+
+    on_server(scenario)
+
+
+@pytest.mark.parametrize("path", [b"/v1/predict", b"/docs"])
+def test_head_without_an_end_is_refused(path: bytes) -> None:
+    async def scenario(server: Server) -> None:
+        wire = server.connect()
+        wire.send(b"POST " + path + b" HTTP/1.1\r\nx: ")
+        for _ in range(65):
+            if not wire.transport.closed:
+                wire.send(b"a" * 1024)
+        (response,) = wire.responses()
+        assert (response.status, wire.transport.closed) == (400, True)
+        assert b"64 KiB" in response.body
 
     on_server(scenario)
 

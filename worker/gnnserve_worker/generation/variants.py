@@ -27,7 +27,7 @@ from gnnserve_worker.generation.tensors import FirstLayer, Tensors, first_layer,
 from gnnserve_worker.generation.training_set import TrainingSet, training_set, visible_nodes
 from gnnserve_worker.graph.store import Features, GraphData
 from gnnserve_worker.graph.table import feature_blocks, projected_blocks
-from gnnserve_worker.models.dense import preferred_compute
+from gnnserve_worker.models.build import compute_for
 from gnnserve_worker.repository.loaded import VariantFiles
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.repository.staged import StagedRevision
@@ -170,7 +170,7 @@ def _write(
                 factor=factor,
                 table=_features_table(storage),
                 columns=columns_of(features.shape[1], factor),
-                compute=preferred_compute(storage),
+                compute=compute_for(spec.model.architecture, storage),
                 size_bytes=staged.write_variant(name, tensors).bytes,
             )
     if projected and weights.master is not None:
@@ -189,7 +189,7 @@ def _write(
                 factor=1,
                 table=table,
                 columns=first.outputs,
-                compute=preferred_compute(storage),
+                compute=compute_for(spec.model.architecture, storage),
                 size_bytes=staged.write_variant(name, without_first_product(weights.master)).bytes,
             )
     progress(Progress("write tables", total, total))

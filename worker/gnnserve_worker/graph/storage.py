@@ -62,9 +62,10 @@ def encode(rows: np.ndarray, storage: Storage) -> tuple[np.ndarray, np.ndarray |
         case Storage.INT8:
             scales = (np.abs(rows).max(axis=1) / _INT8_STEPS).astype(np.float32)
             divisors = np.where(scales > 0, scales, np.float32(1.0))
-            steps = np.rint(rows / divisors[:, None])
-            # The scale of a row of denormals is rounded coarsely: they may be more than 127 of it.
-            return np.clip(steps, -_INT8_STEPS, _INT8_STEPS).astype(np.int8), scales
+            with np.errstate(invalid="ignore"):  # rows that are not finite give scores that are refused later
+                steps = np.rint(rows / divisors[:, None])
+                # The scale of a row of denormals is rounded coarsely: they may be more than 127 of it.
+                return np.clip(steps, -_INT8_STEPS, _INT8_STEPS).astype(np.int8), scales
 
 
 def decode(values: np.ndarray, scales: np.ndarray | None, storage: Storage) -> np.ndarray:

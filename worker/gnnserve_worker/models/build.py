@@ -9,10 +9,20 @@ import numpy as np
 from gnnserve_api.gnnservice import Architecture
 from gnnserve_api.profile import Compute
 from gnnserve_api.repository import NetworkManifest
+from gnnserve_api.variants import Storage
 from gnnserve_worker.models import gin, graphsage
+from gnnserve_worker.models.dense import preferred_compute
 from gnnserve_worker.models.network import Layer, Network
 
 _ARCHITECTURES = {Architecture.GRAPHSAGE: graphsage, Architecture.GIN: gin}
+
+
+def compute_for(architecture: Architecture, storage: Storage) -> Compute:
+    """In which precision the products of a variant over such a table are made, on this machine.
+
+    GIN's always in float32: sums of many rows lose what little bfloat16 keeps of them.
+    """
+    return preferred_compute(storage) if architecture is Architecture.GRAPHSAGE else "float32"
 
 
 def build_network(

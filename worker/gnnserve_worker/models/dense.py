@@ -77,7 +77,7 @@ class Linear:
 
 
 def preferred_compute(storage: Storage) -> Compute:
-    """In which precision the products of a variant over such a table are made, on this machine.
+    """The fastest precision that loses little beside what the storage has lost, on this machine.
 
     What is stored exactly is computed exactly. Where storage has rounded already, bfloat16 is worth its speed wherever
     the processor multiplies it at several times the rate of float32: that is AMX.

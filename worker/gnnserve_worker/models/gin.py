@@ -23,7 +23,7 @@ def build_layer(
     key = f"convs.{layer}.nn.lins"
     weight = take(tensors, f"{key}.0.weight", (outputs, inputs)).T
     bias = take(tensors, f"{key}.0.bias", (outputs,))
-    # Sums of many rows lose what little bfloat16 keeps of them, so the first product reads float32.
+    # In float32 whatever is asked: `build.compute_for` says why.
     first = Linear.build(weight, bias, relu=True, compute="float32")
     combination = Combination(False, False, _own_factor(tensors, layer), no_bias(), relu=False)
     return Layer(inputs, outputs, combination, (first, _second(tensors, layer, outputs, relu=relu)))

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -38,6 +39,8 @@ _ONE_WRITE_BYTES = 32 * 1024
 """Up to here copying the body behind its head is cheaper than another write."""
 _RARE = frozenset((b"transfer-encoding", b"expect", b"upgrade"))
 _NOTED = READ_HEADERS | _RARE | {b"content-length", b"connection"}
+_MOST_HEAD_BYTES = 64 * 1024
+_UPGRADE = re.compile(rb"^upgrade(?=[ \t]*:)", re.IGNORECASE | re.MULTILINE)
 _KNOWN_HEADS = 1024
 _KNOWN_HEAD_BYTES = 1024
 
@@ -91,6 +94,16 @@ class _Shared:
         return self._ok if status == 200 else STATUS_LINE[status] + self._lines
 
 
+def _without_upgrade(data: bytes, end: int) -> bytes:
+    """The head, up to `end`, without an offer to speak another protocol, which a server may ignore (RFC 9110, 7.8).
+
+    The parser would stop there and never read the body. Some clients offer HTTP/2 by themselves, as Java's does.
+    """
+    if end < len(_HEAD_END) or _UPGRADE.search(data, 0, end) is None:
+        return data
+    return _UPGRADE.sub(b"ignored", data[:end]) + data[end:]
+
+
 class _Exchange:
     """A request on the short way, in the place of uvicorn's `RequestResponseCycle`; one per connection, used again."""
 
@@ -138,6 +151,9 @@ class Connection(HttpToolsProtocol):
         """The parser has seen whole messages only."""
         self._messages = 0
         """Begun since the last time between messages."""
+        self._head_is_open = False
+        self._head_bytes = 0
+        """Of the head that is being read, roughly: whole packets are counted."""
         self._patience_s = math.inf
         """For what the client does next; infinite while it waits for us."""
         self._waited_s = 0.0
@@ -170,7 +186,7 @@ class Connection(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         if not self._between_messages:
-            super().data_received(data)
+            self._feed(data)
             return
         end = data.find(_HEAD_END) + len(_HEAD_END)
         known = self._shared.known.get(data[:end])
@@ -180,15 +196,24 @@ class Connection(HttpToolsProtocol):
             return
         self._known = None
         self._messages = 0
-        super().data_received(data)
+        self._feed(_without_upgrade(data, end))
         known = self._known
         # One request on the short way and nothing else, so what is behind the head is the body.
         if self._messages == 1 and self._between_messages and known and len(data) == end + known.body_bytes:
             self._shared.remember(data[:end], known)
 
+    def _feed(self, data: bytes) -> None:
+        super().data_received(data)
+        if self._head_is_open:
+            self._head_bytes += len(data)
+            if self._head_bytes > _MOST_HEAD_BYTES and not self.transport.is_closing():
+                self.send_400_response(f"The head of a request may have {_MOST_HEAD_BYTES // 1024} KiB.")
+
     # The parser's callbacks
 
     def on_message_begin(self) -> None:
+        self._head_is_open = True
+        self._head_bytes = 0
         # No more than the short way needs: uvicorn's dictionaries are made where it takes over.
         self.url = b""
         self.headers = []
@@ -201,6 +226,7 @@ class Connection(HttpToolsProtocol):
         self.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
+        self._head_is_open = False
         known = self._recognize()
         if known is not None and self._is_free():
             self._parts.clear()
@@ -222,8 +248,8 @@ class Connection(HttpToolsProtocol):
             head = read_head(noted, query)
         except RequestError:
             return None
-        # As uvicorn has it, HTTP/1.0 is never kept alive; without this header it does not ask for it.
-        old = b"connection" in noted and self.parser.get_http_version() == "1.0"
+        # As uvicorn has it, HTTP/1.0 is never kept alive.
+        old = self.parser.get_http_version() == "1.0"
         return _KnownHead(head, body_bytes, self.parser.should_keep_alive() and not old)
 
     def _is_free(self) -> bool:
@@ -250,6 +276,9 @@ class Connection(HttpToolsProtocol):
             super().on_header(name, value)
         self.url = url
         super().on_headers_complete()
+        if self.parser.should_upgrade():
+            # Here the parser stops. What follows is this request's body, and must not pass for another request.
+            self.cycle.keep_alive = False
 
     def on_body(self, body: bytes) -> None:
         if self._is_on_short_way():

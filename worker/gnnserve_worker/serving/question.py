@@ -99,9 +99,10 @@ def read_wishes(headers: Mapping[bytes, bytes]) -> Wishes:
 
 
 def _read_number(headers: Mapping[bytes, bytes], name: bytes, remedy: str) -> float | None:
-    text = headers.get(name)
-    if text is None:
+    value = headers.get(name)
+    if value is None:
         return None
+    text = value.strip(b" \t")  # around a header's value they mean nothing
     # JSON's numbers: float() would take underscores, blanks and NaN too.
     if not re.fullmatch(rb"-?\d+(\.\d+)?([eE][+-]?\d+)?", text):
         raise RequestError(ErrorCode.INVALID_VALUE, name.decode(), f"{_shown(text)} is not a number", remedy)
