@@ -19,7 +19,7 @@ $(UV):
 	$(CACHE)/uv/bin/pip install --quiet uv
 
 .venv/installed: pyproject.toml | $(UV)
-	@echo "Installing into .venv: about 6 GB, once; the last step compiles for half a minute."
+	@echo "Installing into .venv: about 7 GB, once; the last step compiles for half a minute."
 	@$(UV) venv --quiet --allow-existing --python 3.11 .venv
 	@$(UV) pip install --compile-bytecode --python $(BIN)/python --group dev -e '.[all]'
 	touch $@

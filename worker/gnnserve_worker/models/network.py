@@ -15,7 +15,7 @@ import numpy as np
 from gnnserve_worker.graph.gather import Combination, aggregate, gather
 from gnnserve_worker.graph.table import Table
 from gnnserve_worker.models.dense import Linear
-from gnnserve_worker.sampling.neighbours import NeighbourSample
+from gnnserve_worker.sampling.neighbours import NeighbourSample, grown
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +48,14 @@ class Activations:
     def combined(self, size: int, dtype: type[np.generic]) -> np.ndarray:
         array = self._combined.get(dtype)
         if array is None or len(array) < size:
-            array = self._combined[dtype] = np.empty(_grown(size), dtype=dtype)
+            array = self._combined[dtype] = np.empty(grown(size), dtype=dtype)
         return array
 
     def hidden(self, size: int) -> np.ndarray:
         """float32. What was given out the two times before stays as it is."""
         self._turn = (self._turn + 1) % len(self._hidden)
         if len(self._hidden[self._turn]) < size:
-            self._hidden[self._turn] = np.empty(_grown(size), dtype=np.float32)
+            self._hidden[self._turn] = np.empty(grown(size), dtype=np.float32)
         return self._hidden[self._turn]
 
 
@@ -126,7 +126,3 @@ def take(tensors: Mapping[str, np.ndarray], key: str, shape: tuple[int, ...]) ->
 def _of_seeds(sample: NeighbourSample, rows: np.ndarray) -> np.ndarray:
     """A copy with one row per requested seed; repeated ones may share theirs."""
     return rows.copy() if sample.seed_rows is None else rows[sample.seed_rows]
-
-
-def _grown(count: int) -> int:
-    return 1 << max(6, (count - 1).bit_length())

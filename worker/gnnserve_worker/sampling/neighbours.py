@@ -72,10 +72,10 @@ class Scratch:
 
     def reserve(self, seeds: int, rows: int, edges: int, fanout: int) -> None:
         if len(self.seed_rows) < seeds:
-            self.seed_rows = np.empty(_grown(seeds), dtype=np.int32)
+            self.seed_rows = np.empty(grown(seeds), dtype=np.int32)
             self.seeds = np.empty(len(self.seed_rows), dtype=np.int64)
         if len(self.nodes) < rows:
-            self.nodes = np.empty(_grown(rows), dtype=np.int32)
+            self.nodes = np.empty(grown(rows), dtype=np.int32)
             self.starts = np.empty(len(self.nodes) + 1, dtype=np.int64)
             self.known = np.zeros(2 * len(self.nodes), dtype=np.int64)
             self.known_rows = np.empty(len(self.known), dtype=np.int32)
@@ -83,7 +83,7 @@ class Scratch:
             self.known.fill(0)
             self.generation[0] = 0
         if len(self.neighbours) < edges:
-            self.neighbours = np.empty(_grown(edges), dtype=np.int32)
+            self.neighbours = np.empty(grown(edges), dtype=np.int32)
             self.children = np.empty(len(self.neighbours), dtype=np.int32)
         if len(self.offsets) < _BLOCK * fanout:
             self.offsets = np.empty(_BLOCK * fanout, dtype=np.int64)
@@ -141,7 +141,7 @@ def distinct_share(draws: int, nodes: float) -> float:
     return nodes * -math.expm1(-draws / nodes) / draws
 
 
-def _grown(count: int) -> int:
+def grown(count: int) -> int:
     """The next power of two, so that sizes settle soon."""
     return 1 << max(6, (count - 1).bit_length())
 
