@@ -18,7 +18,7 @@ from gnnserve_api import batching as _batching
 from gnnserve_api import objective as _objective
 from gnnserve_api.pod_settings import ApiModel, Gpu, PodSettings, cel, text
 from gnnserve_api.repository import SCHEMA_VERSION
-from gnnserve_api.routing import RoutingTable
+from gnnserve_api.routing import RoutingMode, RoutingTable
 from gnnserve_api.variants import Storage
 
 GROUP = "gnnserve.dev"
@@ -296,6 +296,10 @@ class ObjectiveSpec(ApiModel):
     accuracy_tolerance_permille: Annotated[int, Field(ge=0, le=1000)] | None = None
     """Permille of accuracy (10 is one point) that an answer may be below the most accurate variant."""
 
+    percentile: Annotated[float, Field(gt=0, le=99.99)] = 99
+    """Percent of the requests that are to be answered within their latency, refused ones counted as missed; for the
+    condition ObjectiveMet and for alerts."""
+
     def to_objective(self) -> _objective.Objective:
         return _objective.Objective(
             latency_ms=self.latency_ms, accuracy_tolerance_permille=self.accuracy_tolerance_permille
@@ -319,6 +323,57 @@ class BatchingSpec(ApiModel):
     def _queue_holds_a_batch(self) -> BatchingSpec:
         if self.max_queued_seeds < self.max_seeds:
             raise ValueError(f"maxQueuedSeeds {self.max_queued_seeds} must be at least maxSeeds {self.max_seeds}")
+        return self
+
+
+class PrometheusSpec(ApiModel):
+    url: (
+        Annotated[
+            str,
+            text(
+                r"^https?://[^\\s/@?#]+(/[^\\s?#]*)?$", "the address of a Prometheus, as in http://prometheus:9090", 512
+            ),
+        ]
+        | None
+    ) = None
+    """Where Prometheus answers, without a user or password in it. Absent: the operator's setting."""
+
+
+class RoutingSpec(ApiModel):
+    """Which variant answers which request."""
+
+    model_config = ConfigDict(
+        json_schema_extra=cel(
+            ("(self.mode == 'Static') == has(self.variant)", "variant belongs to mode Static, which needs it"),
+            ("(self.mode == 'Weights') == has(self.weights)", "weights belong to mode Weights, which needs them"),
+            (
+                "!has(self.weights) || self.weights.exists(name, self.weights[name] > 0)",
+                "give one of the weights a share",
+            ),
+        )
+    )
+
+    mode: RoutingMode = RoutingMode.ADAPTIVE
+    """Who chooses, and from what."""
+    variant: Annotated[str, Field(max_length=63)] | None = None
+    """Mode Static: the variant that answers."""
+    weights: (
+        Annotated[dict[str, Annotated[int, Field(ge=0, le=1_000_000)]], Field(min_length=1, max_length=48)] | None
+    ) = None
+    """Mode Weights: the share of the requests that each variant answers, as in `{x1: 9, x4: 1}`."""
+    interval_seconds: Annotated[int, Field(ge=1, le=3600)] = 15
+    """How often the operator looks at the measured load and latency."""
+    prometheus: PrometheusSpec = PrometheusSpec()
+    """Where they are measured."""
+
+    @model_validator(mode="after")
+    def _mode_has_what_it_needs(self) -> RoutingSpec:
+        if (self.mode is RoutingMode.STATIC) != (self.variant is not None):
+            raise ValueError(f"mode {self.mode}: variant belongs to mode Static, which needs it")
+        if (self.mode is RoutingMode.WEIGHTS) != (self.weights is not None):
+            raise ValueError(f"mode {self.mode}: weights belong to mode Weights, which needs them")
+        if self.weights is not None and not any(self.weights.values()):
+            raise ValueError(f"weights {self.weights} are all 0: give one of them a share")
         return self
 
 
@@ -422,6 +477,8 @@ class GNNServiceSpec(ApiModel):
     """The variants that are generated from the model."""
     objective: ObjectiveSpec = ObjectiveSpec()
     """What requests get that state no objective of their own."""
+    routing: RoutingSpec = RoutingSpec()
+    """Which variant answers which request."""
     worker: Worker = Worker()
     """The workers that answer."""
     generation: Generation = Generation()
@@ -447,13 +504,16 @@ class GNNServiceSpec(ApiModel):
         parts["schemaVersion"] = SCHEMA_VERSION
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
-    def routing(self, revision: str) -> RoutingTable:
-        """What workers are told while they answer from that revision."""
+    def routing_table(self, revision: str) -> RoutingTable:
+        """What workers are told while they answer from that revision, before anything was measured."""
         return RoutingTable(
             revision=revision,
             recipe=self.recipe(),
             objective=self.objective.to_objective(),
             batching=self.worker.batching.to_batching(),
+            mode=self.routing.mode,
+            base_variant=self.routing.variant,
+            weights=self.routing.weights or {},
         )
 
     def _canonical(self) -> GNNServiceSpec:

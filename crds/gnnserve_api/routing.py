@@ -6,12 +6,36 @@ manifest. Choosing a variant by it is the worker's `serving/choice.py`.
 
 from __future__ import annotations
 
+from enum import StrEnum
+
 import msgspec
 
 from gnnserve_api.batching import DEFAULT_BATCHING, Batching
 from gnnserve_api.objective import NO_OBJECTIVE, Objective
 
 ROUTING_KEY = "routing.json"
+
+
+class RoutingMode(StrEnum):
+    ADAPTIVE = "Adaptive"
+    """The worker chooses for each batch: the most accurate variant that keeps its requests, and the next batch, in
+    time. The operator corrects what it takes variants to cost."""
+    METRICS = "Metrics"
+    """The operator chooses one variant for all, from the load that Prometheus measured."""
+    WEIGHTS = "Weights"
+    """A fixed split of the requests over variants, for canaries and experiments."""
+    STATIC = "Static"
+    """One variant, whatever the load."""
+
+
+class AffineCost(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    """A batch of s seeds takes fixed_ms + per_seed_ms · s, up to `batching.maxSeeds`."""
+
+    fixed_ms: float
+    per_seed_ms: float
+
+    def at(self, seeds: float) -> float:
+        return self.fixed_ms + self.per_seed_ms * seeds
 
 
 class RoutingTable(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True, omit_defaults=True):
@@ -27,6 +51,32 @@ class RoutingTable(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_f
     objective: Objective = NO_OBJECTIVE
     """The service's own objective, for requests that state none."""
     batching: Batching = DEFAULT_BATCHING
+    mode: RoutingMode = RoutingMode.ADAPTIVE
+    base_variant: str | None = None
+    """Who answers in modes Metrics and Static. In Adaptive it is said for people, and binds nobody."""
+    weights: dict[str, int] = {}
+    """Mode Weights: requests of each variant, as shares of their sum. Not empty there."""
+    costs: dict[str, AffineCost] = {}
+    """What batches cost as measured, by variant, where that is not what the profile says."""
+    reason: str = ""
+    """Why that base variant, in a sentence."""
+    issued_at: str = ""
+    """RFC 3339, the operator's clock; for people, and so that a renewed table differs from the last."""
+    ttl_seconds: float | None = None
+    """For how long `costs` hold, from when the worker got the table: clocks of two machines are never compared. None:
+    for ever. The base variant and everything else stay until there is another table."""
+
+
+class VariantRoute(msgspec.Struct, frozen=True, rename="camel"):
+    """One variant, as the worker sees it."""
+
+    name: str
+    loss_permille: float
+    """Validation accuracy below the most accurate variant."""
+    profiled: AffineCost
+    """Fitted to the median times of the profile; one figure of speed for the operator's sums."""
+    expected: AffineCost
+    """The same, as the worker expects it now: the table's costs, corrected by what it measured since."""
 
 
 class Route(msgspec.Struct, frozen=True, rename="camel"):
@@ -38,7 +88,8 @@ class Route(msgspec.Struct, frozen=True, rename="camel"):
     revision: str
     """The one that answers now."""
     base_variant: str
-    """Who answers a one-node request that states nothing, on an idle worker."""
+    """Who answers a one-node request that states nothing: in mode Adaptive on an idle worker, in Metrics and Static at
+    any time."""
     reason: str
     """Why that variant, in a sentence."""
     allowed_variants: tuple[str, ...]
@@ -47,6 +98,13 @@ class Route(msgspec.Struct, frozen=True, rename="camel"):
     batching: Batching = DEFAULT_BATCHING
     problem: str | None = None
     """Why the declared table is not in effect, where it is not."""
+    mode: RoutingMode = RoutingMode.ADAPTIVE
+    issued_at: str = ""
+    """Of the table in effect."""
+    is_expired: bool = False
+    """The table's costs have outlived their time: the worker goes by its own."""
+    variants: tuple[VariantRoute, ...] = ()
+    """Of the revision, the most accurate first."""
 
 
 def encode_routing(table: RoutingTable) -> str:

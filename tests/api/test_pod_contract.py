@@ -36,7 +36,7 @@ def test_a_spec_tells_workers_its_objective_and_batching() -> None:
             "worker": {"batching": {"maxSeeds": 8, "maxQueuedSeeds": 16}},
         }
     )
-    table = spec.routing("abc")
+    table = spec.routing_table("abc")
     assert table == RoutingTable("abc", spec.recipe(), Objective(5, 10), Batching(8, 16))
     assert decode_routing(encode_routing(table)) == table
 

@@ -344,7 +344,7 @@ def test_the_config_map_tells_workers_and_remembers() -> None:
     service = make_service(**FULL)
     config_map = of_kind(build(service), "ConfigMap")
     table = decode_routing(config_map["data"]["routing.json"])
-    assert table == service.spec.routing("rev-1")
+    assert table == service.spec.routing_table("rev-1")
     assert decode_result(config_map["data"]["generation.json"]) == make_result(service.spec.recipe())
     assert config_map["metadata"]["annotations"]["gnnserve.dev/claim"] == "uid-of-the-claim"
 

@@ -64,7 +64,7 @@ def sightings(draw: st.DrawFn) -> tuple[GNNService, Observed]:
     rarely = st.integers(0, 9).map(lambda n: n == 0)
     recipe = service.spec.recipe() if not draw(rarely) else "0123456789abcdef"
     result = make_result(recipe)
-    declared = service.spec.routing(result.revision)
+    declared = service.spec.routing_table(result.revision)
     routes = st.sampled_from(
         [make_route(declared)] * 12
         + [

@@ -15,7 +15,7 @@ from gnnserve_operator.desired.routing_digest import routing_digest
 
 def declared_table(spec: GNNServiceSpec, result: GenerationResult) -> RoutingTable:
     """The spec's objective and batching over a published revision, which may be an older spec's."""
-    return msgspec.structs.replace(spec.routing(result.revision), recipe=result.recipe)
+    return msgspec.structs.replace(spec.routing_table(result.revision), recipe=result.recipe)
 
 
 def build_routing(parent: Parent, table: RoutingTable, result: GenerationResult, claim_uid: str) -> Manifest:

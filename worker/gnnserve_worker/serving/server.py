@@ -78,7 +78,7 @@ def serve(
 def serve_revision(
     revision: ServedRevision, service: GNNService, sock: socket.socket, ready: Callable[[], None] | None = None
 ) -> None:
-    table = service.spec.routing(revision.manifest.revision)
+    table = service.spec.routing_table(revision.manifest.revision)
 
     def load() -> None:
         try:
