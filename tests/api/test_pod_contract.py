@@ -45,7 +45,7 @@ def test_a_spec_tells_workers_its_objective_and_batching() -> None:
     ("text", "named"),
     [
         pytest.param('{"recipe": "r"}', "revision", id="a field is missing"),
-        pytest.param('{"revision": "a", "recipe": "r", "weights": {}}', "weights", id="a field of a newer operator"),
+        pytest.param('{"revision": "a", "recipe": "r", "colour": {}}', "colour", id="a field of a newer operator"),
         pytest.param('{"revision": 1, "recipe": "r"}', "revision", id="a field of another type"),
         pytest.param("revision: a", "JSON", id="no JSON"),
     ],
