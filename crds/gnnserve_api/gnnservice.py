@@ -331,7 +331,7 @@ class PrometheusSpec(ApiModel):
         Annotated[
             str,
             text(
-                r"^https?://[^\\s/@?#]+(/[^\\s?#]*)?$", "the address of a Prometheus, as in http://prometheus:9090", 512
+                r"^https?://[^\s/@?#]+(/[^\s?#]*)?$", "the address of a Prometheus, as in http://prometheus:9090", 512
             ),
         ]
         | None
@@ -344,11 +344,11 @@ class RoutingSpec(ApiModel):
 
     model_config = ConfigDict(
         json_schema_extra=cel(
-            ("(self.mode == 'Static') == has(self.variant)", "variant belongs to mode Static, which needs it"),
-            ("(self.mode == 'Weights') == has(self.weights)", "weights belong to mode Weights, which needs them"),
+            ("(self.mode == 'Static') == has(self.variant)", "variant must be given in mode Static, and only there"),
+            ("(self.mode == 'Weights') == has(self.weights)", "weights must be given in mode Weights, and only there"),
             (
                 "!has(self.weights) || self.weights.exists(name, self.weights[name] > 0)",
-                "give one of the weights a share",
+                "one of the weights must be above 0",
             ),
         )
     )
@@ -369,11 +369,11 @@ class RoutingSpec(ApiModel):
     @model_validator(mode="after")
     def _mode_has_what_it_needs(self) -> RoutingSpec:
         if (self.mode is RoutingMode.STATIC) != (self.variant is not None):
-            raise ValueError(f"mode {self.mode}: variant belongs to mode Static, which needs it")
+            raise ValueError(f"mode {self.mode}: variant must be given in mode Static, and only there")
         if (self.mode is RoutingMode.WEIGHTS) != (self.weights is not None):
-            raise ValueError(f"mode {self.mode}: weights belong to mode Weights, which needs them")
+            raise ValueError(f"mode {self.mode}: weights must be given in mode Weights, and only there")
         if self.weights is not None and not any(self.weights.values()):
-            raise ValueError(f"weights {self.weights} are all 0: give one of them a share")
+            raise ValueError(f"weights {self.weights} are all 0: one of them must be above 0")
         return self
 
 

@@ -32,6 +32,9 @@ BREAKS_RULE = {
         **MINIMAL,
         "worker": {"batching": {"maxSeeds": 9, "maxQueuedSeeds": 8}},
     },
+    "variant must be given in mode Static, and only there": {**MINIMAL, "routing": {"mode": "Static"}},
+    "weights must be given in mode Weights, and only there": {**MINIMAL, "routing": {"weights": {"x1": 1}}},
+    "one of the weights must be above 0": {**MINIMAL, "routing": {"mode": "Weights", "weights": {"x1": 0}}},
 }
 """A spec against each CEL rule: this is where the API server and pydantic must say the same."""
 
@@ -109,6 +112,22 @@ def test_the_schema_refuses_what_pydantic_refuses(spec: dict) -> None:
 
 
 @pytest.mark.parametrize(
+    "url", ["http://prometheus.monitoring.svc:9090", "https://metrics.example/prometheus", "http://[fd00::1]:9090"]
+)
+def test_addresses_of_a_prometheus(url: str) -> None:
+    spec = {**MINIMAL, "routing": {"prometheus": {"url": url}}}
+    assert GNNServiceSpec.model_validate(spec).routing.prometheus.url == url
+
+
+@pytest.mark.parametrize(
+    "url", ["prometheus:9090", "http://a b", "http://user:secret@host", "http://host?query=up", "ftp://host"]
+)
+def test_what_is_no_address_of_a_prometheus(url: str) -> None:
+    with pytest.raises(ValidationError, match=r"routing\.prometheus\.url"):
+        GNNServiceSpec.model_validate({**MINIMAL, "routing": {"prometheus": {"url": url}}})
+
+
+@pytest.mark.parametrize(
     "spec",
     [
         pytest.param(MINIMAL, id="everything left out"),
@@ -126,7 +145,9 @@ def _without_empty_collections(node: dict) -> dict:
     """An empty list or map of the user's own keys means the same as none; sections stay."""
     pruned = {key: _without_empty_collections(v) if isinstance(v, dict) else v for key, v in node.items()}
     return {
-        key: v for key, v in pruned.items() if v != [] and (v != {} or key in {"objective", "resources", "repository"})
+        key: v
+        for key, v in pruned.items()
+        if v != [] and (v != {} or key in {"objective", "prometheus", "resources", "repository"})
     }
 
 

@@ -140,7 +140,7 @@ def test_watch_that_the_server_ends_with_an_error_is_begun_anew(api: ConfigMapSe
         pytest.param('{"revision": 5, "recipe": "r"}', "Expected `str`, got `int`", id="a wrong type"),
         pytest.param('{"recipe": "r"}', "missing required field `revision`", id="no revision"),
         pytest.param('{"revision": "", "recipe": "r"}', "revision is empty", id="an empty revision"),
-        pytest.param('{"revision": "a", "recipe": "r", "weights": 1}', "unknown field", id="an unknown field"),
+        pytest.param('{"revision": "a", "recipe": "r", "colour": 1}', "unknown field", id="an unknown field"),
         pytest.param(
             '{"revision": "a", "recipe": "r", "objective": {"latencyMs": -1}}',
             "objective.latencyMs: Input should be greater than 0, found -1", id="a negative latency",
