@@ -9,7 +9,7 @@ FULL ?=
 MINUTES ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check format generate bench-generation bench-serving bench-startup bench-cluster bench-peers bench-roofline bench-scaling bench-soak wrk test-image cluster-binaries clean
+.PHONY: help run test check format generate bench-generation bench-serving bench-startup bench-cluster bench-cluster-routing bench-routing bench-peers bench-roofline bench-scaling bench-soak bench-simulation bench-decision wrk test-image chromium cluster-binaries clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -35,9 +35,17 @@ check: .venv/installed ## ruff, mypy strict, import-linter, generated files up t
 	$(BIN)/python -m gnnserve_api.schema --check
 	$(BIN)/python -m gnnserve_api.reference --check
 
-test: cluster-binaries check ## everything that CI runs
+test: chromium cluster-binaries check ## everything that CI runs
 	$(BIN)/pytest --ignore=tests/cluster
 	$(BIN)/pytest tests/cluster
+
+# The worker's page is tested in a real browser. Before cluster-binaries, which wants apt-get for itself for a while.
+APT_INSTALL := DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300 install --yes --quiet --no-install-recommends
+chromium:
+	@command -v chromium >/dev/null || [ "$$(id -u)" != 0 ] || { \
+	  echo "Installing Debian's chromium."; \
+	  { $(APT_INSTALL) chromium || { apt-get update --quiet && $(APT_INSTALL) chromium; }; } >/dev/null; \
+	}
 
 # Kubernetes is compiled once, beside everything else that has to be installed and tested first.
 cluster-binaries:
@@ -66,6 +74,12 @@ bench-startup: .venv/installed ## a worker's start to its first answer over a gr
 bench-cluster: .venv/installed ## on a real cluster: apply to first answer, objective to worker, live switches under load
 	$(BIN)/python -m benchmarks.cluster $(if $(QUICK),--quick)
 
+bench-cluster-routing: .venv/installed ## on a real cluster with Prometheus: following the load, and doing without Prometheus
+	$(BIN)/python -m benchmarks.cluster_routing $(if $(QUICK),--quick)
+
+bench-routing: .venv/installed ## our routing, static variants, each loop alone: in time, and how accurate; overload
+	$(BIN)/python -m benchmarks.routing $(if $(QUICK),--quick)
+
 bench-peers: .venv/installed wrk ## against PyG, Triton and GraphBolt on the same work; FULL=1: four more servers
 	$(BIN)/python -m benchmarks.peers $(if $(QUICK),--quick) $(if $(FULL),--full)
 
@@ -78,10 +92,16 @@ bench-scaling: .venv/installed ## cost against graph size, degree skew, batch si
 bench-soak: .venv/installed ## twenty minutes (MINUTES=) at 70 % of capacity: memory, errors, drift of the p99
 	$(BIN)/python -m benchmarks.soak $(if $(QUICK),--quick) $(if $(MINUTES),--minutes $(MINUTES))
 
+bench-simulation: .venv/installed ## routing in simulated time, against the targets and an oracle
+	$(BIN)/python -m benchmarks.simulation $(if $(QUICK),--quick)
+
+bench-decision: .venv/installed ## what one decision about a batch costs
+	$(BIN)/python -m benchmarks.decision $(if $(QUICK),--quick)
+
 wrk:
 	@command -v wrk >/dev/null || { \
 	  [ "$$(id -u)" = 0 ] || { echo "wrk is not installed: apt-get install wrk"; exit 1; }; \
-	  apt-get install --yes --quiet wrk || { apt-get update --quiet && apt-get install --yes --quiet wrk; }; \
+	  $(APT_INSTALL) wrk || { apt-get update --quiet && $(APT_INSTALL) wrk; }; \
 	}
 
 test-image: .venv/installed ## build the full worker image (5 GB), load it, run the digits example from it

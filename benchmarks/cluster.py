@@ -29,8 +29,9 @@ from tests.cluster.harness.session import running_cluster
 from benchmarks.results import write_result
 from gnnserve_cli.client import Endpoint, parse_url
 from gnnserve_cli.loadgen.generator import generate_load
+from gnnserve_cli.loadgen.record import Record
 from gnnserve_cli.loadgen.requests import build_predictions
-from gnnserve_cli.loadgen.statistics import Plan, Record
+from gnnserve_cli.loadgen.statistics import Plan
 
 WANTED_REQUESTS = 10_000
 WANTED_CHANGES = 3

@@ -96,6 +96,7 @@ def crd() -> Schema:
                         _column("Reason", "string", _condition(ConditionType.READY, "reason")),
                         _column("Variants", "string", ".status.variantNames"),
                         _column("Base", "string", ".status.baseVariant"),
+                        _column("Load", "string", _condition(ConditionType.CAPACITY_SUFFICIENT, "reason")),
                         _column("Workers", "string", ".status.workers.ready"),
                         _column("Age", "date", ".metadata.creationTimestamp"),
                         _column("Architecture", "string", ".spec.model.architecture", wide=True),

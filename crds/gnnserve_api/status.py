@@ -25,6 +25,12 @@ class ConditionType(StrEnum):
     """A revision of this spec is published."""
     WORKERS_AVAILABLE = "WorkersAvailable"
     """As many workers as asked for are ready."""
+    METRICS_AVAILABLE = "MetricsAvailable"
+    """Prometheus tells of the workers' load."""
+    OBJECTIVE_MET = "ObjectiveMet"
+    """As many requests as `objective.percentile` says are answered in time."""
+    CAPACITY_SUFFICIENT = "CapacitySufficient"
+    """The workers carry the load, if need be with a less accurate variant; the reason says with which."""
 
 
 class ConditionStatus(StrEnum):
@@ -33,7 +39,7 @@ class ConditionStatus(StrEnum):
     FALSE = "False"
     """It does not."""
     UNKNOWN = "Unknown"
-    """Not looked at yet."""
+    """Nobody knows."""
 
 
 class Condition(ApiModel):
@@ -83,13 +89,15 @@ class GNNServiceStatus(ApiModel):
             json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
         ),
     ] = ()
-    """Ready, Reconciling, Stalled, VariantsGenerated, WorkersAvailable."""
+    """Ready, Reconciling, Stalled, VariantsGenerated, WorkersAvailable, MetricsAvailable, ObjectiveMet,
+    CapacitySufficient."""
     endpoint: Annotated[str, Field(max_length=512)] | None = None
     """URL of the service inside the cluster."""
     revision: Annotated[str, Field(max_length=63)] | None = None
     """The published revision that workers are told to answer from."""
     base_variant: Annotated[str, Field(max_length=63)] | None = None
-    """Who answers a one-node request that states no objective, by the workers' own word."""
+    """The slow loop's choice for the present load; where it makes none, who answers a one-node request that states no
+    objective, by the workers' own word."""
     variant_names: Annotated[str, Field(max_length=1024)] | None = None
     """The variants of the revision, as one line."""
     variants: Annotated[

@@ -18,6 +18,7 @@ import msgspec
 from gnnserve_api.errors import GnnserveError, InputError, ResourceError
 from gnnserve_api.objective import Objective
 from gnnserve_api.protocol import ErrorAnswer, ErrorDetail, PredictAnswer, PredictRequest, VariantsAnswer
+from gnnserve_api.routing import Route
 from gnnserve_cli.exits import RefusedError
 
 T = TypeVar("T")
@@ -85,6 +86,10 @@ def fetch_variants(endpoint: Endpoint) -> VariantsAnswer:
     if not 1 <= answer.nodes < 2**63:
         raise _not_ours(endpoint, f"a graph of {answer.nodes} nodes")
     return answer
+
+
+def fetch_route(endpoint: Endpoint) -> Route:
+    return _decode(endpoint, _fetch(endpoint, "GET", "/v1/route").body, Route)
 
 
 def fetch_prediction(endpoint: Endpoint, request: PredictRequest) -> tuple[PredictAnswer, Reply]:

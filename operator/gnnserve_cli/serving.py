@@ -1,4 +1,4 @@
-"""What `run` and `serve` say about the server that they start."""
+"""The server that `run` and `serve` start, its slow loop, and what they say about it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,13 @@ import json
 import socket
 import sys
 
+from gnnserve_api.gnnservice import GNNService
 from gnnserve_api.repository import RevisionManifest
+from gnnserve_cli.prometheus import Prometheus
 from gnnserve_cli.render import output, profile_tables, put
+from gnnserve_cli.slow_loop import OwnRegistry, Source, slow_loop
+from gnnserve_worker.repository.loaded import LoadedRevision
+from gnnserve_worker.serving import server
 
 _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - read, not bound
 
@@ -15,6 +20,24 @@ _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - read, not bo
 def print_profile(published: RevisionManifest) -> None:
     console = output()
     put(console, *profile_tables(published.profile, console))
+
+
+def source_of_load(prometheus: str | None, service: GNNService) -> Source:
+    if prometheus is None:
+        return OwnRegistry()
+    interval_s = service.spec.routing.interval_seconds
+    return Prometheus.of_service(prometheus, service.metadata.name, interval_s)
+
+
+def serve_routed(revision: LoadedRevision, service: GNNService, sock: socket.socket, source: Source) -> None:
+    """Until SIGINT or SIGTERM."""
+    with slow_loop(service.spec, source) as begin_routing:
+
+        def begin(serving: server.Serving) -> None:
+            announce(sock, revision.graph.nodes)
+            begin_routing(serving)
+
+        server.serve(revision, service, sock, begin)
 
 
 def announce(sock: socket.socket, nodes: int) -> None:

@@ -178,6 +178,11 @@ class Loop:
         """Something about it changed."""
         self._add(key, max(SETTLE_S, self._rate.delay_s(key, self._clock.now())))
 
+    def nudge(self, key: ServiceKey) -> None:
+        """There is news that can wait: a key that fails has its own time."""
+        if key not in self._failures:
+            self.enqueue(key)
+
     def stop(self) -> None:
         """Take nothing more; `run` returns when what is under way is done, within seconds."""
         self._is_stopping = True

@@ -34,9 +34,12 @@ from gnnserve_operator.loop import Clock, Loop, SystemClock
 from gnnserve_operator.metrics import Metrics
 from gnnserve_operator.observe import Observer
 from gnnserve_operator.probe import Addresses, Prober
+from gnnserve_operator.prometheus import Prometheus
 from gnnserve_operator.reconcile import Reconciler
 from gnnserve_operator.report import Reporter
+from gnnserve_operator.routing_memory import RoutingMemory
 from gnnserve_operator.settings import Settings, load_settings
+from gnnserve_operator.slow_loop import SlowLoop
 
 CRD_POLL_S = 2.0
 KOPF_STOP_S = 8.0
@@ -72,13 +75,18 @@ async def run(
     """Until SIGTERM, SIGINT or `stop`. Raises what killed a part of it."""
     stop = stop or asyncio.Event()
     clock = SystemClock()
-    metrics = Metrics()
+    memory = RoutingMemory()
+    metrics = Metrics(memory)
     index = Index()
     _stop_on_signals(stop)
     async with contextlib.AsyncExitStack() as stack:
         cluster = Cluster(await load_connection(), metrics)
         stack.push_async_callback(cluster.close)
         prober = await stack.enter_async_context(Prober(addresses or Addresses(settings.cluster_domain)))
+        prometheus = await stack.enter_async_context(Prometheus(metrics))
+        # What a reconcile asks of the slow loop, and what the slow loop wakes, are made of each other.
+        slow_loop = SlowLoop(prometheus.ask, lambda key: loop.nudge(key), clock)  # noqa: PLW0108 - not there yet
+        stack.push_async_callback(slow_loop.close)
         reconciler = Reconciler(
             settings,
             index,
@@ -87,6 +95,8 @@ async def run(
             Applier(cluster),
             Reporter(cluster),
             clock,
+            slow_loop,
+            memory,
         )
         loop = Loop(
             reconciler.reconcile, index.service_keys, metrics,
@@ -102,7 +112,7 @@ async def run(
         if await _crd_is_there(cluster, clock, stop):
             metrics.observe_services(index.count_by_ready)
             registry = build_registry(index, _noting_events(loop.enqueue, metrics, clock))
-            await _run_until(stop, Parts(settings, registry, loop, watches, http))
+            await _run_until(stop, Parts(settings, registry, loop, slow_loop, watches, http))
     logger.info("stopped")
 
 
@@ -111,6 +121,7 @@ class Parts:
     settings: Settings
     registry: kopf.OperatorRegistry
     loop: Loop
+    slow_loop: SlowLoop
     watches: WatchCheck
     http: web.AppRunner
 
@@ -138,6 +149,7 @@ async def _run_until(stop: asyncio.Event, parts: Parts) -> None:
     checking.cancel()
     stopping.cancel()
     await asyncio.wait({working, checking, stopping})
+    await parts.slow_loop.close()
     await parts.http.cleanup()
     kopf_stop.set()
     _, hanging = await asyncio.wait({watching}, timeout=KOPF_STOP_S)

@@ -5,12 +5,16 @@ A registry of its own, so that two operators in one process (tests) do not mix. 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
 from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, GCCollector, Histogram, ProcessCollector
+from prometheus_client.core import Metric
 from prometheus_client.exposition import generate_latest
+from prometheus_client.registry import Collector
+
+from gnnserve_operator.routing_memory import RoutingMemory
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 
@@ -26,8 +30,21 @@ class Result(StrEnum):
     """A mistake in the operator; its log has the stack."""
 
 
+class PrometheusResult(StrEnum):
+    SUCCESS = "success"
+    """An answer that is one."""
+    UNREACHABLE = "unreachable"
+    """No connection, no name, no trust, or nothing in time."""
+    REFUSED = "refused"
+    """A status that is no success."""
+    INVALID = "invalid"
+    """Something else than Prometheus' answer."""
+
+
 class Metrics:
-    def __init__(self) -> None:
+    """`routing`: what the slow loop decided."""
+
+    def __init__(self, routing: RoutingMemory) -> None:
         self.registry = registry = CollectorRegistry()
         ProcessCollector(registry=registry)
         GCCollector(registry=registry)
@@ -54,8 +71,15 @@ class Metrics:
         self._services = Gauge(
             "gnnserve_operator_services", "GNNServices by the status of Ready.", ["ready"], registry=registry
         )
+        self.prometheus_requests = Counter(
+            "gnnserve_operator_prometheus_requests", "Questions to a Prometheus.", ["result"], registry=registry
+        )
+        registry.register(_Collected(routing.collect))
+        # Series that start at 0, so that their first increase is seen.
         for result in Result:
-            self.reconciles.labels(result.value)  # a series that starts at 0, so that its first increase is seen
+            self.reconciles.labels(result.value)
+        for asked in PrometheusResult:
+            self.prometheus_requests.labels(asked.value)
 
     def observe_queue(self, depth: Callable[[], float]) -> None:
         self._queue_depth.set_function(depth)
@@ -69,6 +93,14 @@ class Metrics:
 
     def text(self) -> bytes:
         return generate_latest(self.registry)
+
+
+class _Collected(Collector):
+    def __init__(self, collect: Callable[[], Iterable[Metric]]) -> None:
+        self._collect = collect
+
+    def collect(self) -> Iterable[Metric]:
+        return self._collect()
 
 
 def _count(count_by_ready: Callable[[], Mapping[str, int]], ready: str) -> float:

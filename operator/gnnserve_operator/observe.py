@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gnnserve_operator.cluster import Cluster
+from gnnserve_operator.decide.routing import RoutingDecision
+from gnnserve_operator.decide.signals import Answer, Silence
 from gnnserve_operator.desired.names import repository_claim_name, routing_name, worker_name
 from gnnserve_operator.handlers.index import Index
 from gnnserve_operator.kinds import POD_MONITOR, Manifest, ServiceKey
@@ -49,19 +51,27 @@ class Observer:
         self._has_pod_monitors = False
         self._asked_at: float | None = None
 
-    async def observe(self, key: ServiceKey, service: Manifest, rejections: tuple[Rejection, ...]) -> Seen:
-        """`service` is the live GNNService."""
+    async def observe(
+        self,
+        key: ServiceKey,
+        service: Manifest,
+        rejections: tuple[Rejection, ...],
+        routed: RoutingDecision | None,
+        measured: Answer | Silence | None,
+    ) -> Seen:
+        """`service` is the live GNNService; what follows is remembered."""
         children = self._index.children(key)
         pods = tuple(observed_pod(raw) for raw in children if raw["kind"] == "Pod" and not _is_older(raw, service))
         answers, pod_monitors = await asyncio.gather(self._prober.ask(key, pods), self._pod_monitors(key))
         known = {observed_ref(raw): raw for raw in children if raw["kind"] != "Pod"} | pod_monitors
         uid = service["metadata"]["uid"]
         owned = {ref: raw for ref, raw in known.items() if raw is not None and _is_controlled(raw, uid)}
-        return Seen(self._observed(key, owned, pods, answers, rejections), known)
+        observed = self._observed(key, owned, pods, answers)
+        return Seen(replace(observed, rejections=rejections, routed=routed, measured=measured), known)
 
     def _observed(
         self, key: ServiceKey, owned: Mapping[ObjectRef, Manifest],
-        pods: tuple[ObservedPod, ...], answers: Answers, rejections: tuple[Rejection, ...],
+        pods: tuple[ObservedPod, ...], answers: Answers,
     ) -> Observed:  # fmt: skip
         routing = _named(owned, "ConfigMap", routing_name(key.name))
         deployment = _named(owned, "Deployment", worker_name(key.name))
@@ -72,7 +82,6 @@ class Observer:
             deployment=None if deployment is None else observed_deployment(deployment),
             pods=pods,
             answers=answers.workers,
-            rejections=rejections,
             owned=tuple(owned),
             claim=None if claim is None else observed_claim(claim),
             pod_monitor_available=self._has_pod_monitors,

@@ -14,6 +14,8 @@ import msgspec
 
 from gnnserve_api.generation import GENERATION_KEY, GenerationResult, decode_result
 from gnnserve_api.routing import ROUTING_KEY, Route, RoutingTable, decode_routing
+from gnnserve_operator.decide.routing import RoutingDecision
+from gnnserve_operator.decide.signals import Answer, Silence
 from gnnserve_operator.desired.labels import (
     CLAIM_ANNOTATION,
     COMPONENT,
@@ -195,6 +197,10 @@ class Observed:
     """All children that exist, for finding those that no longer should."""
     pod_monitor_available: bool = False
     """Whether the API server knows PodMonitor."""
+    routed: RoutingDecision | None = None
+    """What the slow loop decided last; None: nothing since the operator started."""
+    measured: Answer | Silence | None = None
+    """What Prometheus answered since; None: nothing new."""
     endpoint_answers: Route | None = None
     """What the Service's address answered to `GET /v1/route`."""
 

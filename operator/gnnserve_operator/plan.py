@@ -19,6 +19,8 @@ from gnnserve_operator.decide.generation import Generation, Stage, WantedJob, de
 from gnnserve_operator.decide.obstacles import decide_appliable, decide_obstacle
 from gnnserve_operator.decide.published import decide_published
 from gnnserve_operator.decide.readiness import Conditions, Situation, decide_conditions, refuse
+from gnnserve_operator.decide.routing import RoutingDecision
+from gnnserve_operator.decide.service_routing import Question, decide_service_routing
 from gnnserve_operator.decide.status import Status, build_status, condition_in, is_said_already, with_conditions
 from gnnserve_operator.decide.verdict import Reason
 from gnnserve_operator.decide.workers import decide_workers
@@ -27,7 +29,6 @@ from gnnserve_operator.desired.deployment import build_worker_template
 from gnnserve_operator.desired.job import build_job
 from gnnserve_operator.desired.labels import RECIPE, Component, selector_for, selector_text
 from gnnserve_operator.desired.metadata import Manifest, Parent, digest_of
-from gnnserve_operator.desired.routing import declared_table
 from gnnserve_operator.desired.service import service_url
 from gnnserve_operator.observed import ObjectRef, Observed, observed_ref
 from gnnserve_operator.settings import Settings
@@ -66,6 +67,10 @@ class Plan:
     events: tuple[EventNote, ...] = ()
     look_again_s: float | None = None
     """None: the next resync is soon enough."""
+    routed: RoutingDecision | None = None
+    """To be remembered until the next plan."""
+    question: Question | None = None
+    """For the slow loop; None: nothing is to be asked."""
 
 
 def plan(service: GNNService, identity: Identity, observed: Observed, settings: Settings, now: datetime) -> Plan:
@@ -76,31 +81,32 @@ def plan(service: GNNService, identity: Identity, observed: Observed, settings: 
     job = build_job(parent, spec, settings)
     published = decide_published(spec.recipe(), observed)
     generation = decide_generation(_wanted_job(job), published, parent.name, spec, observed, now)
-    declared = None if published is None else declared_table(spec, published.result)
-    routing = None if published is None or declared is None else (declared, published.result)
+    template_digest = digest_of(build_worker_template(parent, spec, settings))
+    workers = decide_workers(parent.name, spec, template_digest, published is not None, observed)
+    routing = decide_service_routing(service, published, workers, observed, identity.status, settings, now)
+    declared, result = routing.table, routing.result
     children = build_children(
         parent,
         spec,
         settings,
-        routing=routing,
+        routing=None if declared is None or result is None else (declared, result),
         claim_uid=_claim_uid(observed),
-        with_workers=routing is not None or observed.deployment is not None,
+        with_workers=declared is not None or observed.deployment is not None,
         job=job if generation.apply else None,
         pod_monitor_available=observed.pod_monitor_available,
     )
     refs = [observed_ref(child) for child in children]
-    obstacle = decide_obstacle(refs, parent.name, observed)
+    obstacle = decide_obstacle(refs, parent.name, observed) or routing.problem
     appliable = decide_appliable(refs, observed.conflicts)
-    template_digest = digest_of(build_worker_template(parent, spec, settings))
-    workers = decide_workers(parent.name, spec, template_digest, published is not None, observed)
     situation = Situation(parent.name, spec, observed, published, declared, generation, workers, obstacle)
-    conditions = decide_conditions(situation)
+    conditions = decide_conditions(situation) | routing.conditions
     service_ref = next(ref for ref in refs if ref.kind == "Service")
     is_job_made = any(ref.kind == "Job" for ref in appliable)
     status = build_status(
         conditions,
-        result=None if published is None else published.result,
-        base_variant=decide_base_variant(workers.ready, observed, identity.status.get("baseVariant")),
+        result=result,
+        base_variant=routing.base_variant
+        or decide_base_variant(workers.ready, observed, identity.status.get("baseVariant")),
         workers=workers,
         selector=selector_text(selector_for(parent.name, Component.WORKER)),
         endpoint=service_url(parent, settings.cluster_domain) if service_ref in appliable else None,
@@ -112,8 +118,10 @@ def plan(service: GNNService, identity: Identity, observed: Observed, settings: 
         apply=tuple(child for child, ref in zip(children, refs, strict=True) if _is_applied(ref, appliable, observed)),
         delete=_deletions(parent, generation, refs, observed),
         status=None if is_said_already(status, identity.status) else status,
-        events=decide_events(identity.status, status, generation if is_job_made else None),
+        events=decide_events(identity.status, status, generation if is_job_made else None, routing.why_base),
         look_again_s=_look_again_s(situation, conditions, condition_in(status, ConditionType.READY), now),
+        routed=routing.decision,
+        question=routing.question,
     )
 
 
@@ -124,7 +132,7 @@ def plan_for_invalid(identity: Identity, problem: str, now: datetime) -> Plan:
     status: Status = with_conditions(refuse(problem), identity.generation, identity.status, now)
     return Plan(
         status=None if is_said_already(status, identity.status) else status,
-        events=decide_events(identity.status, status, None),
+        events=decide_events(identity.status, status, None, None),
     )
 
 

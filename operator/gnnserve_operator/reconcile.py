@@ -25,7 +25,9 @@ from gnnserve_operator.observe import Observer, Seen
 from gnnserve_operator.observed import Rejection, observed_ref
 from gnnserve_operator.plan import Identity, Plan, plan, plan_for_invalid
 from gnnserve_operator.report import Reporter
+from gnnserve_operator.routing_memory import RoutingMemory
 from gnnserve_operator.settings import Settings
+from gnnserve_operator.slow_loop import SlowLoop
 
 LEAVING_S = 2.0
 """How soon to look again for a place that somebody is about to leave."""
@@ -42,6 +44,8 @@ class Reconciler:
     applier: Applier
     reporter: Reporter
     clock: Clock
+    slow_loop: SlowLoop
+    memory: RoutingMemory
     _rejections: dict[ServiceKey, tuple[Rejection, ...]] = field(default_factory=dict)
 
     async def reconcile(self, key: ServiceKey) -> float | None:
@@ -53,12 +57,19 @@ class Reconciler:
         identity = self._identity(key, raw)
         service = parse_service(raw)
         if isinstance(service, str):
+            self.slow_loop.follow(key, None)
             planned = plan_for_invalid(identity, service, self.clock.utc())
             await self.reporter.report(key, raw, planned.status, planned.events, self.clock.utc())
             return planned.look_again_s
 
-        seen = await self.observer.observe(key, raw, self._rejections.get(key, ()))
+        routed, measured = self.memory.recall(key, identity.uid), self.slow_loop.unread(key)
+        seen = await self.observer.observe(key, raw, self._rejections.get(key, ()), routed, measured)
         seen, planned, survey = await self._plan(key, service, identity, seen)
+        if planned.routed is not None:
+            # Before anything is written: if that fails, it is tried again with what was decided now.
+            self.memory.remember(key, identity.uid, planned.routed, service.spec.objective)
+            self.slow_loop.read(key, measured)
+        self.slow_loop.follow(key, planned.question)
         if survey.free() and not await self._is_still_there(raw):
             return None  # its children are going with it; the watch is about to tell
         rejections = await self.applier.apply(key, planned.apply, survey)
@@ -111,6 +122,8 @@ class Reconciler:
 
     def _forget(self, key: ServiceKey) -> None:
         self._rejections.pop(key, None)
+        self.slow_loop.follow(key, None)
+        self.memory.forget(key)
         self.applier.forget(key)
         self.reporter.forget(key)
 

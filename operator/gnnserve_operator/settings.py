@@ -69,6 +69,10 @@ class Settings(ApiModel):
     """Whether NetworkPolicies are made for the pods."""
     api_server_ports: tuple[Annotated[int, Field(ge=1, le=65_535)], ...] = (443, 6443)
     """Where worker pods may reach the API server, to follow their routing table."""
+    prometheus_url: Annotated[str, Field(pattern=r"^https?://[^\s/@?#]+(/[^\s?#]*)?$")] | None = None
+    """Where the load of workers is asked for, unless spec.routing.prometheus.url says so; absent: nowhere."""
+    prometheus_namespace_label: Annotated[str, Field(pattern=r"^[a-zA-Z_][a-zA-Z0-9_]*$")] = "namespace"
+    """Which label of its samples has the namespace of the pod."""
     resync_seconds: Annotated[float, Field(ge=1, le=3600)] = 60
     """Every GNNService is looked at again after so long, whatever happened."""
     concurrency: Annotated[int, Field(ge=1, le=256)] = 8

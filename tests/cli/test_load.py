@@ -14,9 +14,10 @@ from typer.testing import CliRunner
 from gnnserve_api.objective import Objective
 from gnnserve_cli.client import parse_url
 from gnnserve_cli.loadgen.generator import generate_load
+from gnnserve_cli.loadgen.record import Record
 from gnnserve_cli.loadgen.requests import build_predictions
 from gnnserve_cli.loadgen.schedule import Arrivals, build_schedule
-from gnnserve_cli.loadgen.statistics import Plan, Record, compute_percentiles, percentile, summarize
+from gnnserve_cli.loadgen.statistics import Plan, compute_percentiles, percentile, summarize
 from gnnserve_cli.main import app
 
 
@@ -186,7 +187,8 @@ def test_no_answers_have_no_percentiles() -> None:
 
 def test_rates_count_the_time_until_the_last_answer() -> None:
     record = Record(started=40, last_answer_s=4.0)
-    record.latencies_ms.extend([1.0] * 40)
+    for _ in range(40):
+        record.rows.add(0.0, 1.0, record.position_of("x1"), 3, last_try_ms=1.0)
     report = summarize(Plan(connections=8, duration_s=2.0, seeds_per_request=3), record)
     assert report.answers_per_second == 10.0
     assert report.seeds_per_second == 30.0
@@ -198,7 +200,8 @@ def test_rates_count_the_time_until_the_last_answer() -> None:
 )
 def test_a_generator_that_is_late_itself_says_so(lag_ms: float, warned: bool) -> None:
     record = Record(started=2, last_answer_s=1.0)
-    record.latencies_ms.extend([1.0, 1.0])
+    for _ in range(2):
+        record.rows.add(0.0, 1.0, record.position_of("x1"), 1, last_try_ms=1.0)
     record.lags_ms.extend([0.01, lag_ms])
     warnings = summarize(Plan(1, 1.0, 1, rate_per_s=2.0), record).warnings
     assert bool(warnings) is warned

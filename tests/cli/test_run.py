@@ -68,9 +68,9 @@ class FakeWorker:
         assert self.published is not None
         return self.published
 
-    def serve(self, revision: Any, service: Any, sock: socket.socket, ready: Callable[[], None]) -> None:
+    def serve(self, revision: Any, service: Any, sock: socket.socket, ready: Callable[[Any], None]) -> None:
         self.steps.append("serve")
-        ready()
+        ready(SimpleNamespace(look=lambda: None))
 
 
 def test_run_binds_before_it_generates_and_serves_last(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,7 +53,8 @@ VALUE_SETS: dict[str, dict[str, Any]] = {
         "clusterDomain": "cluster.example",
         "resyncSeconds": 3600,
         "concurrency": 256,
-        "networkPolicy": {"apiServerPorts": [6443, 16443]},
+        "networkPolicy": {"apiServerPorts": [6443, 16443], "prometheusPorts": [19090]},
+        "prometheus": {"url": "http://prometheus.monitoring:9090", "namespaceLabel": "kubernetes_namespace"},
         "logs": {"format": "Text", "level": "DEBUG"},
         "serviceAccount": {"name": "named", "annotations": {"a/b": "c"}},
         "resources": {"limits": {"memory": 536_870_912, "cpu": 1}},
@@ -63,7 +64,11 @@ VALUE_SETS: dict[str, dict[str, Any]] = {
         "priorityClassName": "high",
         "podAnnotations": {"e/f": "g", "checksum/settings": "not this one"},
         "podLabels": {"team": "a", "app.kubernetes.io/component": "other"},
-        "metrics": {"podMonitor": {"enabled": True, "interval": "15s", "labels": {"release": "prometheus"}}},
+        "metrics": {
+            "podMonitor": {"enabled": True, "interval": "15s", "labels": {"release": "prometheus"}},
+            "prometheusRule": {"enabled": True, "labels": {"release": "prometheus"}},
+            "dashboard": {"enabled": True, "labels": {"dashboards": "here"}, "annotations": {"grafana_folder": "GNN"}},
+        },
     },
 }
 
@@ -323,9 +328,14 @@ def test_the_crd_is_a_template_so_that_helm_upgrades_it() -> None:
 # --- settings
 
 
+def settings_map(values: Mapping[str, Any]) -> Manifest:
+    (found,) = (made for made in of_kind(render(values), "ConfigMap") if "settings.yaml" in made["data"])
+    return found
+
+
 def settings_of(values: dict[str, Any], folder: Path) -> Settings:
     file = folder / "settings.yaml"
-    file.write_text(one(render(values), "ConfigMap")["data"]["settings.yaml"])
+    file.write_text(settings_map(values)["data"]["settings.yaml"])
     return load_settings({SETTINGS_VARIABLE: str(file)})
 
 
@@ -348,6 +358,8 @@ def test_the_operator_reads_every_value_that_is_meant_for_it(tmp_path: Path) -> 
             "clusterDomain": "cluster.example",
             "networkPolicy": True,
             "apiServerPorts": [6443, 16443],
+            "prometheusUrl": "http://prometheus.monitoring:9090",
+            "prometheusNamespaceLabel": "kubernetes_namespace",
             "resyncSeconds": 3600,
             "concurrency": 256,
             "logFormat": "Text",
@@ -358,7 +370,7 @@ def test_the_operator_reads_every_value_that_is_meant_for_it(tmp_path: Path) -> 
 
 
 def test_the_chart_writes_every_setting() -> None:
-    written = yaml.safe_load(one(render(), "ConfigMap")["data"]["settings.yaml"])
+    written = yaml.safe_load(settings_map({})["data"]["settings.yaml"])
     assert written.keys() == {field.alias for field in Settings.model_fields.values()}
 
 
@@ -377,7 +389,7 @@ def test_the_settings_are_where_the_operator_looks() -> None:
     pod = operator_pod(objects)
     (volume,) = (v for v in pod["volumes"] if v["name"] == "settings")
     (mount,) = (m for m in pod["containers"][0]["volumeMounts"] if m["name"] == "settings")
-    assert volume["configMap"]["name"] == one(objects, "ConfigMap")["metadata"]["name"]
+    assert volume["configMap"]["name"] == settings_map({})["metadata"]["name"]
     assert (mount["mountPath"], mount["readOnly"]) == ("/etc/gnnserve", True)
 
 
@@ -444,21 +456,63 @@ def test_the_operator_has_a_name_that_kopf_can_find() -> None:
     assert {"name": "POD_ID", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}} in container["env"]
 
 
+def operator_egress(values: Mapping[str, Any]) -> list[Manifest]:
+    return list(one(render(values), "NetworkPolicy")["spec"]["egress"])
+
+
 def test_the_network_policy_lets_the_operator_reach_what_it_needs() -> None:
-    values = {"networkPolicy": {"apiServerPorts": [6443]}}
-    egress = one(render(values), "NetworkPolicy")["spec"]["egress"]
+    egress = operator_egress({"networkPolicy": {"apiServerPorts": [6443]}})
     anywhere = {port["port"] for rule in egress if "to" not in rule for port in rule["ports"]}
-    assert anywhere == {53, 5353, 6443}
+    assert anywhere == {53, 5353, 6443, 9090}
     (workers,) = (rule for rule in egress if "to" in rule)
     assert [port["port"] for port in workers["ports"]] == [8080]
     assert not of_kind(render({"networkPolicy": {"enabled": False}}), "NetworkPolicy")
 
 
+@pytest.mark.parametrize(
+    ("url", "ports"),
+    [
+        ("http://prometheus.monitoring:9090", [9090]),
+        ("http://prometheus.monitoring", [9090, 80]),
+        ("https://prometheus.example/behind/a/path", [9090, 443]),
+        ("http://[fd00::1]:9091/", [9090, 9091]),
+    ],
+    ids=["the usual port", "a Service on 80", "TLS", "an address of IPv6"],
+)
+def test_the_network_policy_lets_the_operator_reach_prometheus(url: str, ports: list[int]) -> None:
+    usual, with_url = operator_egress({}), operator_egress({"prometheus": {"url": url}})
+    (added,) = (rule for rule in with_url if {"port": 9090, "protocol": "TCP"} in rule["ports"])
+    assert [port["port"] for port in added["ports"]] == ports
+    assert len(with_url) == len(usual)
+
+
+def test_without_ports_of_prometheus_there_is_no_rule_which_would_allow_all_of_them() -> None:
+    egress = operator_egress({"networkPolicy": {"prometheusPorts": []}})
+    assert all(rule["ports"] for rule in egress)
+    assert 9090 not in {port["port"] for rule in egress for port in rule["ports"]}
+
+
 def test_a_pod_monitor_is_made_on_request() -> None:
     assert not of_kind(render(), "PodMonitor")
     monitor = one(render(VALUE_SETS["everything set"]), "PodMonitor")
-    assert monitor["spec"]["podMetricsEndpoints"] == [{"port": "http", "path": "/metrics", "interval": "15s"}]
+    # Otherwise Prometheus would put the operator's namespace in place of the GNNService's.
+    assert monitor["spec"]["podMetricsEndpoints"] == [
+        {"port": "http", "path": "/metrics", "interval": "15s", "honorLabels": True}
+    ]
     assert monitor["metadata"]["labels"]["release"] == "prometheus"
+
+
+def test_a_dashboard_is_made_on_request() -> None:
+    def dashboards(values: Mapping[str, Any]) -> list[Manifest]:
+        return [found for found in of_kind(render(values), "ConfigMap") if "gnnserve.json" in found["data"]]
+
+    assert not dashboards({})
+    (usual,) = dashboards({"metrics": {"dashboard": {"enabled": True}}})
+    assert usual["metadata"]["labels"]["grafana_dashboard"] == "1"
+    assert json.loads(usual["data"]["gnnserve.json"]) == json.loads((CHART / "files/dashboard.json").read_text())
+    (other,) = dashboards(VALUE_SETS["everything set"])
+    assert other["metadata"]["labels"]["dashboards"] == "here"
+    assert other["metadata"]["annotations"] == {"grafana_folder": "GNN"}
 
 
 # --- helm test
@@ -536,6 +590,9 @@ def test_helm_test_asks_the_service_of_the_release() -> None:
         ({"resyncSeconds": 0}, r"at '/resyncSeconds': minimum: got 0, want 1"),
         ({"concurrency": 0.5}, r"at '/concurrency'"),
         ({"networkPolicy": {"apiServerPorts": []}}, r"at '/networkPolicy/apiServerPorts': minItems"),
+        ({"networkPolicy": {"prometheusPorts": [0]}}, r"at '/networkPolicy/prometheusPorts/0': minimum: got 0, want 1"),
+        ({"prometheus": {"url": "prometheus:9090"}}, r"at '/prometheus/url': 'prometheus:9090' does not match pattern"),
+        ({"prometheus": {"url": "http://a:b@c"}}, r"at '/prometheus/url': 'http://a:b@c' does not match pattern"),
         ({"logs": {"level": "TRACE"}}, r"at '/logs/level': value must be one of 'DEBUG', 'INFO', 'WARNING'"),
         ({"crds": {"keep": "no"}}, r"at '/crds/keep': got string, want boolean"),
         ({"metrics": {"podMonitor": {"interval": "30"}}}, r"at '/metrics/podMonitor/interval': '30' does not match"),
@@ -584,6 +641,9 @@ OTHER_VALUES: dict[str, Any] = {
     "concurrency": 9,
     "networkPolicy.enabled": False,
     "networkPolicy.apiServerPorts": [16443],
+    "networkPolicy.prometheusPorts": [19090],
+    "prometheus.url": "http://other:9090",
+    "prometheus.namespaceLabel": "other",
     "logs.format": "Text",
     "logs.level": "WARNING",
     "crds.enabled": False,
@@ -603,13 +663,19 @@ OTHER_VALUES: dict[str, Any] = {
     "metrics.podMonitor.enabled": False,
     "metrics.podMonitor.interval": "31s",
     "metrics.podMonitor.labels": {"other": "1"},
+    "metrics.prometheusRule.enabled": False,
+    "metrics.prometheusRule.labels": {"other": "1"},
+    "metrics.dashboard.enabled": False,
+    "metrics.dashboard.labels": {"other": "1"},
+    "metrics.dashboard.annotations": {"other": "1"},
 }
 
 
 def test_every_value_does_something() -> None:
     assert OTHER_VALUES.keys() == {value.key for value in documented_values()}
     # So that all of them have something to act on.
-    base = {"serviceAccount": {"name": "named"}, "metrics": {"podMonitor": {"enabled": True}}}
+    monitoring = ("podMonitor", "prometheusRule", "dashboard")
+    base = {"serviceAccount": {"name": "named"}, "metrics": {name: {"enabled": True} for name in monitoring}}
     usual = render(base)
     for key, other in OTHER_VALUES.items():
         *groups, name = key.split(".")

@@ -54,6 +54,10 @@ def test_apply_becomes_a_running_endpoint(service: Service, cluster: Cluster) ->
         "Stalled": "False",
         "VariantsGenerated": "True",
         "WorkersAvailable": "True",
+        # Nobody named a Prometheus; test_routing.py does.
+        "MetricsAvailable": "False",
+        "ObjectiveMet": "Unknown",
+        "CapacitySufficient": "Unknown",
     }
     pod = python_pod(cluster, "client", ASK, arguments=[f"http://digits.{service.namespace}.svc/v1/predict"])
     answer = json.loads(service.namespace.run(pod))
@@ -70,7 +74,7 @@ def test_workers_have_their_kernels_from_the_image(service: Service) -> None:
 
 def test_kubectl_tells_the_story(service: Service) -> None:
     header, line = service.namespace.kubectl("get", "gnns").splitlines()
-    assert header.split() == ["NAME", "READY", "REASON", "VARIANTS", "BASE", "WORKERS", "AGE"]
+    assert header.split() == ["NAME", "READY", "REASON", "VARIANTS", "BASE", "LOAD", "WORKERS", "AGE"]
     assert line.split()[:2] == ["digits", "True"]
     assert "x1 x4" in line
     assert "1/1" in line

@@ -19,6 +19,7 @@ from gnnserve_operator.kinds import GNNSERVICE, WATCHED_CHILDREN, kind_of
 from gnnserve_operator.login import load_connection
 from gnnserve_operator.metrics import Metrics
 from gnnserve_operator.observed import ObjectRef, observed_ref
+from gnnserve_operator.routing_memory import RoutingMemory
 
 T = TypeVar("T")
 CONFIG = child(data={"a": "1"})
@@ -42,7 +43,7 @@ def ask(question: Callable[[Cluster], Awaitable[T]], metrics: Metrics | None = N
     async def run() -> T:
         connection = await load_connection()
         connection.host = host or connection.host
-        cluster = Cluster(connection, metrics or Metrics())
+        cluster = Cluster(connection, metrics or Metrics(RoutingMemory()))
         try:
             return await question(cluster)
         finally:
@@ -177,7 +178,7 @@ def test_a_server_that_is_busy_or_away_is_asked_again_later(api: FakeApi, told: 
 
 
 def test_every_request_is_counted_by_verb_kind_and_code(api: FakeApi) -> None:
-    metrics = Metrics()
+    metrics = Metrics(RoutingMemory())
     ask(lambda cluster: cluster.get(REF), metrics)
     ask(lambda cluster: cluster.apply(CONFIG), metrics)
     with pytest.raises(RetryLaterError):

@@ -284,6 +284,13 @@ def test_workers_may_follow_their_config_map_and_nothing_else() -> None:
     assert account["automountServiceAccountToken"] is False
 
 
+def test_workers_are_scraped_as_often_as_the_slow_loop_looks() -> None:
+    for interval_seconds, scraped in ((5, "5s"), (15, "15s"), (3600, "15s")):
+        children = build(make_service(routing={"intervalSeconds": interval_seconds}))
+        (endpoint,) = of_kind(children, "PodMonitor")["spec"]["podMetricsEndpoints"]
+        assert endpoint == {"port": "http", "path": "/metrics", "interval": scraped}
+
+
 def test_selectors_find_the_pods_they_are_about() -> None:
     children = build(make_service())
     worker = of_kind(children, "Deployment")["spec"]["template"]["metadata"]["labels"].items()

@@ -20,6 +20,7 @@ from gnnserve_operator.kinds import GNNSERVICE, Kind, Manifest, ServiceKey, kind
 from gnnserve_operator.loop import Loop
 from gnnserve_operator.metrics import Metrics
 from gnnserve_operator.observed import ObjectRef
+from gnnserve_operator.routing_memory import RoutingMemory
 
 PODS = kind_of("v1", "Pod")
 
@@ -211,7 +212,7 @@ def test_a_loop_that_does_not_turn_and_a_reconcile_that_hangs_are_told() -> None
         async def reconcile(_: ServiceKey) -> None:
             await gate.wait()
 
-        loop = Loop(reconcile, lambda: [KEY], Metrics(), concurrency=1, resync_s=3600, clock=clock)
+        loop = Loop(reconcile, lambda: [KEY], Metrics(RoutingMemory()), concurrency=1, resync_s=3600, clock=clock)
         check = checking(ListingCluster(), index_of(), clock, [])
         assert problems_of(loop, check, clock) == []
         task = asyncio.create_task(loop.run())
@@ -253,7 +254,7 @@ def test_metrics_are_in_the_prometheus_format() -> None:
 
 
 async def fetch(path: str, problems: list[str], is_ready: bool) -> tuple[int, str]:
-    runner = web.AppRunner(build_app(lambda: problems, lambda: is_ready, Metrics()), access_log=None)
+    runner = web.AppRunner(build_app(lambda: problems, lambda: is_ready, Metrics(RoutingMemory())), access_log=None)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     try:

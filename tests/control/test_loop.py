@@ -17,6 +17,7 @@ from gnnserve_operator.errors import RefusedError, RetryLaterError
 from gnnserve_operator.kinds import ServiceKey
 from gnnserve_operator.loop import BURST, LONGEST_BACKOFF_S, SETTLE_S, Loop, WorkQueue, backoff_s
 from gnnserve_operator.metrics import Metrics
+from gnnserve_operator.routing_memory import RoutingMemory
 
 A, B, C = (ServiceKey("default", name) for name in "abc")
 SOON_S = 2 * SETTLE_S
@@ -70,7 +71,7 @@ class Running:
 
 @asynccontextmanager
 async def running(*, resync_s: float = 3600, concurrency: int = 8) -> AsyncIterator[Running]:
-    clock, metrics = FakeClock(), Metrics()
+    clock, metrics = FakeClock(), Metrics(RoutingMemory())
     keys: list[ServiceKey] = []
     work = Work(clock)
     loop = Loop(
@@ -222,6 +223,21 @@ def test_a_resync_does_not_bring_a_retry_forward_nor_say_the_same_again(caplog: 
 
     asyncio.run(fail_for_a_minute())
     assert [r.levelname for r in caplog.records if "exceeded quota" in r.getMessage()] == ["WARNING"]
+
+
+@scenario
+async def test_news_that_can_wait_does_not_bring_a_retry_forward() -> None:
+    async with running() as it:
+        it.loop.nudge(A)
+        await it.clock.advance(SOON_S)
+        assert it.work.seen == [A]
+        it.work.answers[A] = RetryLaterError("away")
+        it.loop.enqueue(A)
+        await it.clock.advance(SOON_S)
+        failed = len(it.work.seen)
+        it.loop.nudge(A)
+        await it.clock.advance(SOON_S)
+        assert len(it.work.seen) == failed
 
 
 @scenario

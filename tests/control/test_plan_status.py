@@ -36,7 +36,7 @@ from gnnserve_operator.observed import (
 from gnnserve_operator.plan import Identity, plan, plan_for_invalid
 
 SETTINGS = make_settings()
-CONDITIONS = ["Ready", "Reconciling", "Stalled", "VariantsGenerated", "WorkersAvailable"]
+CONDITIONS = [condition.value for condition in ConditionType]
 
 
 def serving(**spec: Any) -> Namespace:

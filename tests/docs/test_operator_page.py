@@ -9,6 +9,7 @@ from tests.support.pages import read_page
 from gnnserve_api.status import ConditionType
 from gnnserve_operator.decide.verdict import Reason
 from gnnserve_operator.metrics import Metrics
+from gnnserve_operator.routing_memory import RoutingMemory
 
 PAGE = read_page("operator.md")
 
@@ -31,5 +32,8 @@ def test_every_condition_is_explained() -> None:
 
 def test_every_metric_is_listed() -> None:
     listed = {re.sub(r"\{.*", "", name) for name in rows_after("metric")}
-    families = {family.name + ("_total" if family.type == "counter" else "") for family in Metrics().registry.collect()}
+    families = {
+        family.name + ("_total" if family.type == "counter" else "")
+        for family in Metrics(RoutingMemory()).registry.collect()
+    }
     assert listed == {name for name in families if name.startswith("gnnserve_")}

@@ -23,7 +23,7 @@ from gnnserve_api.objective import Objective
 from gnnserve_api.profile import LatencyProfile, Profile, VariantProfile
 from gnnserve_api.protocol import ErrorDetail, PredictAnswer, PredictRequest, VariantsAnswer
 from gnnserve_api.repository import SCHEMA_VERSION
-from gnnserve_api.routing import Route
+from gnnserve_api.routing import AffineCost, Route, VariantRoute
 from gnnserve_cli.exits import MEANINGS
 from gnnserve_cli.main import app
 from gnnserve_worker.generation import networks as _networks  # noqa: F401  (torch_geometric, its warnings silenced)
@@ -33,7 +33,7 @@ from gnnserve_worker.graph.sources.load import load_source
 from gnnserve_worker.repository import paths
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.serving.batcher import RefusalReason
-from gnnserve_worker.serving.metrics import LATENCY_BUCKETS_S, ServingMetrics
+from gnnserve_worker.serving.metrics import LATENCY_BUCKETS_S, RoutingState, ServingMetrics
 from gnnserve_worker.serving.predict import ERROR_STATUS, MAX_BODY_BYTES, REFUSAL_STATUS
 from gnnserve_worker.serving.question import MAX_LATENCY_MS, ErrorCode
 
@@ -71,13 +71,13 @@ def test_every_endpoint_is_listed_and_no_other() -> None:
         return {f"{method.upper()} {path}" for path, methods in paths_of.items() for method in methods}
 
     listed = {name for name in first_cells(HTTP) if name.startswith(("GET ", "POST "))}
-    assert listed == asyncio.run(described()) | {"GET /openapi.json", "GET /docs"}
+    assert listed == asyncio.run(described()) | {"GET /openapi.json", "GET /docs", "GET /"}
 
 
 @pytest.mark.parametrize(
     "message",
-    [PredictRequest, Objective, PredictAnswer, VariantsAnswer, Profile, VariantProfile, LatencyProfile, Route, Batching,
-     ErrorDetail],
+    [PredictRequest, Objective, PredictAnswer, VariantsAnswer, Profile, VariantProfile, LatencyProfile, Route,
+     VariantRoute, AffineCost, Batching, ErrorDetail],
     ids=lambda message: message.__name__,
 )  # fmt: skip
 def test_every_field_of_a_message_is_on_the_page(message: type[msgspec.Struct]) -> None:
@@ -125,6 +125,8 @@ def exposed() -> Iterator[tuple[str, str, set[str]]]:
     metrics = ServingMetrics("digits")
     metrics.show_revision(revision_manifest(), load_s=0.5)
     metrics.count_error("QueueFull")
+    route = Route("r1", "x1", "most accurate", ("x1",), Objective(latency_ms=5))
+    metrics.watch_routing(lambda: RoutingState(route, {"x1": 1.0}))
     for family in text_string_to_metric_families(metrics.render().decode()):
         if family.name.endswith("_created"):
             continue

@@ -44,6 +44,8 @@ def refusal(status: int, code: str, message: str, about: str | None = None, **he
 def answer_like_gnnserve(asked: Asked) -> Told:
     if asked.path == "/v1/variants":
         return Told(body=variants_body(profile()))
+    if asked.path == "/v1/route":
+        return Told(body={"revision": "r1", "baseVariant": "x4", "reason": "told so", "allowedVariants": ["x4"]})
     if asked.path == "/healthz":
         return Told(body={"status": "ok"})
     wanted = asked.body.get("return") or ["labels"]

@@ -15,8 +15,10 @@ import msgspec
 
 from gnnserve_api.generation import GenerationResult, VariantSummary, encode_result
 from gnnserve_api.gnnservice import GNNService
-from gnnserve_api.routing import Route, RoutingTable, decode_routing
+from gnnserve_api.routing import AffineCost, Route, RoutingTable, VariantRoute, decode_routing
 from gnnserve_api.status import ConditionType
+from gnnserve_operator.decide.routing import RoutingDecision
+from gnnserve_operator.decide.signals import Answer, Silence
 from gnnserve_operator.decide.status import condition_in
 from gnnserve_operator.desired.names import repository_claim_name, routing_name, worker_name
 from gnnserve_operator.observed import (
@@ -36,6 +38,11 @@ from gnnserve_operator.plan import Identity, Plan, plan
 from gnnserve_operator.settings import Settings
 
 Raw = dict[str, Any]
+VARIANT_ROUTES = tuple(
+    VariantRoute(name, loss_permille, AffineCost(fixed_ms, per_seed_ms), AffineCost(fixed_ms, per_seed_ms))
+    for name, loss_permille, fixed_ms, per_seed_ms in (("x1", 0, 4, 0.04), ("x2", 5, 2, 0.02), ("x4", 20, 1, 0.01))
+)
+"""With an objective of 88 ms and batches of 1000 seeds, one worker carries 22,727, 45,455 and 90,909 seeds/s."""
 START = datetime(2026, 1, 1, tzinfo=UTC)
 UID = "uid-of-the-service"
 
@@ -60,14 +67,16 @@ def make_result(recipe: str, revision: str = "rev-1", names: tuple[str, ...] = (
     return GenerationResult(revision=revision, recipe=recipe, graph="graph-1", variants=variants)
 
 
-def make_route(table: RoutingTable, base_variant: str = "x1", **changes: Any) -> Route:
+def make_route(table: RoutingTable, base_variant: str | None = None, **changes: Any) -> Route:
     route = Route(
         revision=table.revision,
-        base_variant=base_variant,
+        base_variant=base_variant or table.base_variant or "x1",
         reason="the most accurate",
         allowed_variants=("x1", "x2", "x4"),
         objective=table.objective,
         batching=table.batching,
+        mode=table.mode,
+        variants=VARIANT_ROUTES,
     )
     return msgspec.structs.replace(route, **changes)
 
@@ -91,6 +100,10 @@ class Namespace:
         self.conflicts: tuple[Conflict, ...] = ()
         self.rejections: tuple[Rejection, ...] = ()
         self.pod_monitor_available = False
+        self.routed: RoutingDecision | None = None
+        """What the operator remembers; a restart forgets it."""
+        self.measured: Answer | Silence | None = None
+        """What Prometheus answers to the next reconcile."""
         self.events: list[tuple[str, str]] = []
         self._made = 0
 
@@ -130,6 +143,8 @@ class Namespace:
             owned=tuple(observed_ref(raw) for raw in self.objects.values()),
             pod_monitor_available=self.pod_monitor_available,
             endpoint_answers=self.endpoint,
+            routed=self.routed,
+            measured=self.measured,
         )
 
     def plan(self) -> Plan:
@@ -140,6 +155,7 @@ class Namespace:
         """Plans, and does it."""
         planned = self.plan()
         self.now += timedelta(seconds=1)
+        self.routed, self.measured = planned.routed, None
         for manifest in planned.apply:
             self._apply(manifest)
         for ref in planned.delete:

@@ -149,7 +149,7 @@ class Client:
         spec = (of or service()).spec
         if self.engine.lane is None or self.engine.lane.revision is not revision:
             self.metrics.show_revision(revision.manifest, load_s=0.5)
-        self.engine.switch(revision, spec.objective.to_objective(), spec.worker.batching.to_batching())
+        self.engine.switch(revision, spec.routing_table(revision.manifest.revision))
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +224,7 @@ def main() -> None:
 
     sock = bind("127.0.0.1", 0)
     port = sock.getsockname()[1]
-    serve_revision(FakeWorker(fail=hold).revision(), service(), sock, lambda: print(port, flush=True))
+    serve_revision(FakeWorker(fail=hold).revision(), service(), sock, lambda _: print(port, flush=True))
 
 
 if __name__ == "__main__":

@@ -23,7 +23,6 @@ from gnnserve_api.pods import PodExit
 from gnnserve_worker.generation import pipeline
 from gnnserve_worker.pods import generate
 from gnnserve_worker.repository.repository import Repository
-from gnnserve_worker.serving.choice import VariantChooser
 
 COMMAND = [sys.executable, "-m", "gnnserve_worker.pods.generate"]
 
@@ -93,12 +92,11 @@ def test_revision_is_published_and_summarized(tmp_path: Path) -> None:
     manifest = Repository(tmp_path / "repository", "default", "tiny").load(summary.revision).manifest
     assert manifest is not None
     assert (summary.recipe, summary.graph) == (manifest.recipe, manifest.graph)
-    chooser = VariantChooser(manifest.profile, 1024)
     assert summary.variants == tuple(
         VariantSummary(
             name=variant.name, columns=variant.columns,
             accuracy_permille=round(1000 * variant.validation_accuracy, 1),
-            latency_ms=round(chooser.latency_ms(variant.name, 1), 4),
+            latency_ms=round(manifest.profile.latency_curve(variant.name).at(1), 4),
         )
         for variant in manifest.profile.variants
     )  # fmt: skip

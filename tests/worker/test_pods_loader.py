@@ -8,14 +8,16 @@ import queue
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
+import msgspec
 import pytest
 from tests.support.serving import FakeWorker
 
 from gnnserve_api.batching import Batching
 from gnnserve_api.errors import RepositoryError
 from gnnserve_api.objective import NO_OBJECTIVE, Objective
-from gnnserve_api.routing import RoutingTable
+from gnnserve_api.routing import AffineCost, RoutingMode, RoutingTable
 from gnnserve_worker.pods.loader import Loader
 from gnnserve_worker.serving.served import ServedRevision
 
@@ -29,10 +31,13 @@ Switch = tuple[str, Objective, Batching]
 @dataclass(slots=True)
 class FakeServer:
     switches: queue.Queue[Switch] = field(default_factory=queue.Queue)
+    tables: queue.Queue[RoutingTable] = field(default_factory=queue.Queue)
+    """As switched to, one for each of `switches`."""
     problems: queue.Queue[str | None] = field(default_factory=queue.Queue)
 
-    def switch(self, revision: ServedRevision, objective: Objective, batching: Batching, load_s: float) -> None:
-        self.switches.put((revision.manifest.revision, objective, batching))
+    def switch(self, revision: ServedRevision, table: RoutingTable, load_s: float) -> None:
+        self.tables.put(table)
+        self.switches.put((revision.manifest.revision, table.objective, table.batching))
 
     def report(self, problem: str | None) -> None:
         self.problems.put(problem)
@@ -200,3 +205,69 @@ def test_loader_in_the_middle_of_loading_does_not_hold_up_its_end() -> None:
     repository.gates["a"].set()
     assert loader.stop(DEADLINE_S)
     assert server.switches.empty()
+
+
+def test_renewed_table_reaches_the_server_without_loading_and_without_noise(
+    loading: Loading, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    loading.loader.declare(A)
+    loading.server.next_switch()
+    loading.server.wait_for_problem(None)
+    said = len(caplog.records)
+    renewed = msgspec.structs.replace(
+        A, costs={"x1": AffineCost(1.0, 0.1)}, issued_at="2026-11-21T10:00:00Z", ttl_seconds=75.0, reason="measured"
+    )
+    loading.loader.declare(renewed)
+    loading.server.next_switch()
+    loading.server.wait_for_problem(None)
+    assert [loading.server.tables.get() for _ in range(2)] == [A, renewed]
+    assert loading.repository.next_load() == "a"
+    assert loading.repository.loads.empty()
+    assert len(caplog.records) == said
+
+
+def test_change_of_base_variant_is_logged(loading: Loading, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    loading.loader.declare(A)
+    loading.server.next_switch()
+    loading.loader.declare(msgspec.structs.replace(A, mode=RoutingMode.METRICS, base_variant="x4"))
+    loading.server.next_switch()
+    loading.server.wait_for_problem(None)
+    assert '"mode":"Metrics","baseVariant":"x4"' in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("routing", "said"),
+    [
+        ({"mode": RoutingMode.STATIC, "base_variant": "x9"}, "routing mode Static: revision a has no variant x9"),
+        ({"mode": RoutingMode.WEIGHTS, "weights": {"x1": 1, "x9": 1, "x10": 1}}, "a has no variant x9, x10"),
+        ({"mode": RoutingMode.METRICS, "base_variant": "x9"}, "choose from x1, x4, x8"),
+    ],
+    ids=["static", "weights", "metrics"],
+)
+def test_table_that_names_an_unknown_variant_is_reported_and_the_last_good_one_stays(
+    loading: Loading, routing: dict[str, Any], said: str
+) -> None:
+    loading.loader.declare(A)
+    loading.server.next_switch()
+    loading.loader.declare(msgspec.structs.replace(A, **routing))
+    assert said in str(loading.server.wait_for_problem(said))
+    assert loading.server.switches.empty()
+    # Nothing of the bad table holds, and the good one again ends what was reported.
+    loading.loader.declare(A)
+    loading.server.wait_for_problem(None)
+    assert loading.server.switches.empty()
+
+
+def test_next_revision_without_the_declared_variant_leaves_the_old_one(loading: Loading) -> None:
+    loading.loader.declare(A)
+    loading.server.next_switch()
+    loading.loader.declare(msgspec.structs.replace(B, mode=RoutingMode.STATIC, base_variant="x9"))
+    loading.server.wait_for_problem("revision b has no variant x9")
+    assert [loading.repository.next_load() for _ in range(2)] == ["a", "b"]
+    loading.loader.declare(msgspec.structs.replace(B, mode=RoutingMode.STATIC, base_variant="x8"))
+    assert loading.server.next_switch()[0] == "b"
+    # It was not loaded again and again meanwhile: nothing about it would change.
+    assert [loading.repository.next_load()] == ["b"]
+    assert loading.repository.loads.empty()

@@ -258,10 +258,17 @@ def test_short_batches_are_computed_on_the_event_loop_and_longer_ones_beside_it(
         worker = quick_worker()
         threads: list[tuple[int, bool]] = []
         here = threading.get_ident()
-        worker.fail = lambda _variant, seeds: threads.append((len(seeds), threading.get_ident() == here))
-        async with running(worker) as client:
+        now_ms = 0.0
+
+        def compute(_variant: str, seeds: np.ndarray) -> None:
+            nonlocal now_ms
+            now_ms += SHORT_BATCH_MS / 50 + len(seeds) * SHORT_BATCH_MS / 50.001  # as profiled
+            threads.append((len(seeds), threading.get_ident() == here))
+
+        worker.fail = compute
+        async with running(worker, clock_ms=lambda: now_ms) as client:
             for seeds in (1, 49, 50, 100, 49):
-                await answer(accepted(client.engine, [0] * seeds))
+                await answer(accepted(client.engine, [0] * seeds, at=now_ms))
         assert threads == [(1, True), (49, True), (50, False), (100, False), (49, True)]
 
     asyncio.run(scenario())

@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 from fastapi.openapi.models import OpenAPI
 from prometheus_client.parser import text_string_to_metric_families
-from tests.support.serving import CLASSES, Client, FakeWorker, running, service
+from tests.support.serving import CLASSES, Client, FakeWorker, accepted, profile, running, service, variant
 
+from gnnserve_api.objective import Objective
 from gnnserve_worker.serving.predict import MAX_BODY_BYTES
 from gnnserve_worker.serving.question import WISH_HEADERS
 
@@ -31,6 +32,15 @@ def on_worker(scenario: Callable[[Client], Awaitable[None]], worker: FakeWorker 
 def error_of(response: httpx.Response) -> dict[str, str]:
     error: dict[str, str] = response.json()["error"]
     return error
+
+
+def samples_of(response: httpx.Response) -> dict[tuple[str, ...], float]:
+    """By name and labels other than the service, in the order of their names."""
+    return {
+        (sample.name, *(v for k, v in sorted(sample.labels.items()) if k != "service")): sample.value
+        for family in text_string_to_metric_families(response.text)
+        for sample in family.samples
+    }
 
 
 # Answers
@@ -305,16 +315,16 @@ def test_full_queue_gets_429_and_when_to_come_back() -> None:
 
 
 def test_deadline_out_of_reach_gets_429_while_requests_without_one_wait() -> None:
-    worker = FakeWorker()
+    worker = FakeWorker(profile=profile(variant("x1", 0.9, 60_000)))
 
     async def scenario(client: Client) -> None:
         worker.gate.clear()
         first = asyncio.create_task(client.predict([1]))
         await worker.batch_started()
-        patient = asyncio.create_task(client.predict([1] * 400))  # 80 ms by x1
+        patient = asyncio.create_task(client.predict([1] * 400))
         while client.engine.queued_seeds == 0:
             await asyncio.sleep(0)
-        refused = await client.predict([2], objective={"latencyMs": 50})
+        refused = await client.predict([2], objective={"latencyMs": 90_000})
         assert (refused.status_code, error_of(refused)["code"]) == (429, "DeadlineOutOfReach")
         assert int(refused.headers["retry-after"]) >= 1
         worker.gate.set()
@@ -454,11 +464,10 @@ def test_metrics_tell_prometheus_what_happened() -> None:
         await client.predict([1], objective={"latencyMs": 1}, strict=True)
         response = await client.http.get("/metrics")
         assert response.headers["content-type"].startswith("text/plain; version=")
-        samples = {
-            (sample.name, *(v for k, v in sorted(sample.labels.items()) if k != "service")): sample.value
-            for family in text_string_to_metric_families(response.text)
-            for sample in family.samples
-        }
+        samples = samples_of(response)
+        assert samples["gnnserve_requests_total", "unbounded"] == 2
+        assert samples["gnnserve_routing_info", "x1", "Adaptive"] == 1
+        assert samples["gnnserve_cost_correction", "x8"] > 0
         assert samples["gnnserve_request_seconds_count", "x1"] == 1
         assert samples["gnnserve_request_seconds_count", "x4"] == 1
         assert samples["gnnserve_stage_seconds_count", "queue", "x1"] == 1
@@ -519,7 +528,6 @@ def test_docs_need_no_network() -> None:
         for asset in re.findall(r'(?:src|href)="([^"]+)"', page.text):
             response = await client.http.get("/" + asset)
             assert (response.status_code, len(response.content) > 500) == (200, True), asset
-        assert (await client.http.get("/", follow_redirects=True)).url.path == "/docs"
 
     on_worker(scenario)
 
@@ -530,3 +538,76 @@ def test_classes_are_those_of_the_graph() -> None:
         assert answer["labels"] == list(CLASSES)
 
     on_worker(scenario)
+
+
+# Overload
+
+
+def slow_worker() -> FakeWorker:
+    """A minute for a full batch, says its profile."""
+    return FakeWorker(profile=profile(variant("x1", 0.9, 1, 600)))
+
+
+async def overload(client: Client, worker: FakeWorker) -> None:
+    """From now on requests of 40 nodes are refused that have 30 s."""
+    worker.gate.clear()
+    accepted(client.engine, [1] * 100, Objective(accuracy_tolerance_permille=0))
+    await worker.batch_started()
+    refused = await client.predict([1] * 40)
+    assert error_of(refused)["code"] == "DeadlineOutOfReach"
+
+
+def test_refused_requests_are_not_even_read_but_counted() -> None:
+    worker = slow_worker()
+
+    async def scenario(client: Client) -> None:
+        await overload(client, worker)
+        before = samples_of(await client.http.get("/metrics"))
+        unread = await client.http.post("/v1/predict", content=b'{"nodes": [' + b"1, " * 39 + b"what is this?")
+        binary = await client.http.post(
+            "/v1/predict", content=b"\xff" * 8 * 40, headers={"content-type": "application/octet-stream"}
+        )
+        for response in (unread, binary):
+            assert response.status_code == 429
+            assert error_of(response)["code"] == "DeadlineOutOfReach"
+            assert int(response.headers["retry-after"]) >= 1
+        after = samples_of(await client.http.get("/metrics"))
+        for name, grown in (
+            (("gnnserve_offered_seeds_total",), 80),
+            (("gnnserve_requests_total", "refused"), 2),
+            (("gnnserve_errors_total", "DeadlineOutOfReach"), 2),
+        ):
+            assert after[name] - before[name] == grown
+        worker.gate.set()
+
+    on_worker(scenario, worker, objective={"latencyMs": 30_000})
+
+
+def test_requests_with_an_objective_of_their_own_are_read_all_the_same() -> None:
+    worker = slow_worker()
+
+    body = json.dumps({"nodes": [1] * 40, "objective": {"latencyMs": 3_600_000}})
+    escaped = body.replace("objective", "\\u006fbjective")
+
+    async def scenario(client: Client) -> None:
+        await overload(client, worker)
+        patient = [
+            client.predict([1] * 40, objective={"latencyMs": 3_600_000}),
+            client.http.post(
+                "/v1/predict",
+                content=escaped,
+                headers={"content-type": "application/json"},
+            ),
+            client.http.post(
+                "/v1/predict",
+                content=b"\1" + b"\0" * 7,
+                headers={"content-type": "application/octet-stream", "gnnserve-latency-ms": "3600000"},
+            ),
+        ]
+        answers = [asyncio.create_task(answer) for answer in patient]
+        while client.app.predict.in_flight < len(answers):
+            await asyncio.sleep(0)
+        worker.gate.set()
+        assert [(await answer).status_code for answer in answers] == [200] * 3
+
+    on_worker(scenario, worker, objective={"latencyMs": 30_000})

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import msgspec
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from tests.support.profiles import revision_manifest
 
+from gnnserve_api.objective import Objective
+from gnnserve_api.routing import Route, RoutingMode
 from gnnserve_worker.serving.inference import StageTimes
-from gnnserve_worker.serving.metrics import LATENCY_BUCKETS_S, ServingMetrics
+from gnnserve_worker.serving.metrics import LATENCY_BUCKETS_S, RoutingState, ServingMetrics
 
 SECONDS = [0.0, 0.00005, *LATENCY_BUCKETS_S, 0.0033, 11.0]
 
@@ -47,7 +52,7 @@ def test_counts_are_those_of_prometheus_own_client() -> None:
         for name, text in (
             ("batches", "Batches computed."),
             ("batch_seeds", "Seeds of the batches computed."),
-            ("batch_seconds", "Time of the batches computed."),
+            ("batch_seconds", "Time for which batches occupied the worker."),
             ("batch_seeds_squared", "Sum of seeds² over batches, to fit a cost."),
             ("batch_seed_seconds", "Sum of seeds · seconds over batches, to fit a cost."),
         )
@@ -59,7 +64,7 @@ def test_counts_are_those_of_prometheus_own_client() -> None:
     for number, seconds in enumerate(SECONDS):
         seeds, milliseconds = number + 1, seconds * 1000
         metrics.count_offered(seeds)
-        metrics.observe_answer(variant, milliseconds, 2 * milliseconds)
+        metrics.observe_answer(variant, milliseconds, 2 * milliseconds, None)
         metrics.observe_batch(
             variant, seeds, milliseconds, StageTimes(milliseconds, 2 * milliseconds, 3 * milliseconds)
         )
@@ -79,3 +84,62 @@ def test_counts_are_those_of_prometheus_own_client() -> None:
     assert {name: described[name] for name in types_of(theirs)} == types_of(theirs)
     created = [line.split(" ")[0] for line in theirs.decode().splitlines() if "_created{" in line]
     assert set(created) <= {line.split(" ")[0] for line in ours.decode().splitlines()}
+
+
+def values_of(metrics: ServingMetrics, name: str) -> dict[tuple[str, ...], float]:
+    """By labels other than the service, in the order of their names."""
+    return {
+        tuple(value for label, value in sorted(labels) if label != "service"): value
+        for (found, labels), value in samples_of(metrics.render()).items()
+        if found == name
+    }
+
+
+def test_outcomes_are_counted_from_the_start_and_every_request_once() -> None:
+    metrics = ServingMetrics("digits")
+    zeros = {("met",): 0, ("late",): 0, ("refused",): 0, ("unbounded",): 0}
+    assert values_of(metrics, "gnnserve_requests_total") == zeros
+    metrics.show_revision(revision_manifest(), load_s=0.5)
+    metrics.observe_answer("x1", 1.0, 5.0, 5.0)
+    metrics.observe_answer("x1", 1.0, 5.1, 5.0)
+    metrics.observe_answer("x1", 1.0, 5000.0, None)
+    metrics.count_refused("QueueFull")
+    metrics.count_error("UnknownNode")
+    assert values_of(metrics, "gnnserve_requests_total") == dict.fromkeys(zeros, 1)
+    assert values_of(metrics, "gnnserve_errors_total") == {("QueueFull",): 1, ("UnknownNode",): 1}
+
+
+def route(**changes: Any) -> Route:
+    return msgspec.structs.replace(
+        Route(revision="r", base_variant="x2", reason="", allowed_variants=("x1", "x2")), **changes
+    )
+
+
+def test_routing_is_told_as_it_is_at_the_scrape() -> None:
+    metrics = ServingMetrics("digits")
+    assert b"gnnserve_routing" not in metrics.render()
+    state = RoutingState(route(mode=RoutingMode.METRICS, objective=Objective(latency_ms=25)), {"x1": 1.5, "x2": 1.0})
+    metrics.watch_routing(lambda: state)
+    assert values_of(metrics, "gnnserve_routing_info") == {("x2", "Metrics"): 1}
+    assert values_of(metrics, "gnnserve_routing_table_expired") == {(): 0}
+    assert values_of(metrics, "gnnserve_cost_correction") == {("x1",): 1.5, ("x2",): 1.0}
+    assert values_of(metrics, "gnnserve_objective_seconds") == {(): 0.025}
+    state = RoutingState(route(base_variant="x1", is_expired=True), {})
+    assert values_of(metrics, "gnnserve_routing_info") == {("x1", "Adaptive"): 1}
+    assert values_of(metrics, "gnnserve_routing_table_expired") == {(): 1}
+    assert values_of(metrics, "gnnserve_objective_seconds") == {}
+
+
+def test_counters_of_the_slow_loop_are_those_that_prometheus_gets() -> None:
+    metrics = ServingMetrics("digits")
+    metrics.show_revision(revision_manifest(), load_s=0.5)
+    metrics.count_offered(7)
+    metrics.count_refused("QueueFull")
+    metrics.observe_batch("x4", 3, 2.5, StageTimes(1, 2, 3))
+    scraped = samples_of(metrics.render())
+    counters = metrics.load_counters()
+    for counter in counters:
+        labels = {("service", "digits"), *([] if counter.label is None else [counter.label])}
+        assert scraped[counter.name, frozenset(labels)] == counter.value
+    assert len(counters) == 1 + 4 + 5 * len(revision_manifest().profile.variants)
+    assert sum(counter.value > 0 for counter in counters) == 7

@@ -242,4 +242,4 @@ def test_port_taken_between_binding_and_serving_is_named() -> None:
     with first, bind("127.0.0.1", port) as second:
         second.listen()
         with pytest.raises(ResourceError, match=f":{port}: the port is in use"):
-            serve_revision(FakeWorker().revision(), service(), first)
+            serve_revision(FakeWorker().revision(), service(), first, lambda _: None)

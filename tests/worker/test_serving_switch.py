@@ -7,6 +7,7 @@ import gc
 import weakref
 
 import httpx
+import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tests.support.serving import (
@@ -23,8 +24,10 @@ from tests.support.serving import (
 )
 
 from gnnserve_api.objective import Objective
+from gnnserve_api.routing import AffineCost, RoutingMode
 from gnnserve_worker.serving.batcher import Refusal, RefusalReason
 from gnnserve_worker.serving.engine import Answer, EngineState
+from gnnserve_worker.serving.served import TableError
 
 OLD, NEW = "old", "new"
 
@@ -186,6 +189,41 @@ def test_deadlines_after_a_switch_count_what_was_accepted_before_it() -> None:
             assert isinstance(await accepted(client.engine, [1]).outcome, Answer)
             outcome = await accepted(client.engine, [1], Objective(latency_ms=50)).outcome
             assert isinstance(outcome, Answer)
+
+    asyncio.run(scenario())
+
+
+def test_renewed_table_is_applied_in_place_and_its_costs_end_in_time() -> None:
+    async def scenario() -> None:
+        now_ms = 0.0
+        worker = FakeWorker()
+        revision = worker.revision()
+        table = service().spec.routing_table(revision.manifest.revision)
+        async with running(worker, clock_ms=lambda: now_ms) as client:
+            engine = client.engine
+            engine.switch(revision, table)
+            lane = engine.lane
+            first = await held(worker, client)
+            waiting = accepted(engine, [1])
+            slow = AffineCost(fixed_ms=100, per_seed_ms=0)
+            measured = msgspec.structs.replace(
+                table, mode=RoutingMode.STATIC, base_variant="x4", costs={"x4": slow, "x99": slow}, ttl_seconds=60
+            )
+            engine.switch(revision, measured)
+            assert engine.lane is lane
+            assert (engine.route().base_variant, engine.route().is_expired) == ("x4", False)
+            assert engine.route().variants[1].expected == slow
+            later = accepted(engine, [2])
+            worker.gate.set()
+            answers = [await request.outcome for request in (first, waiting, later)]
+            assert [a.variant for a in answers if isinstance(a, Answer)] == ["x1", "x1", "x4"]
+            now_ms = 60_000
+            assert (engine.route().base_variant, engine.is_expired) == ("x4", True)
+            assert engine.route().variants[1].expected.fixed_ms < 50
+            assert set(engine.corrections()) == {"x1", "x4", "x8"}
+            with pytest.raises(TableError, match="x99"):
+                engine.switch(revision, msgspec.structs.replace(measured, base_variant="x99"))
+            assert engine.table == measured
 
     asyncio.run(scenario())
 

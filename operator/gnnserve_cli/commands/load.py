@@ -2,56 +2,111 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Annotated
 
 import msgspec
 import typer
 
 from gnnserve_api.errors import InputError
-from gnnserve_cli.client import fetch_variants, parse_url, stated_objective
-from gnnserve_cli.commands.options import Json, LatencyMs, TolerancePermille, Url, between
+from gnnserve_api.objective import Objective
+from gnnserve_api.profile import Profile
+from gnnserve_cli.client import Endpoint, fetch_route, fetch_variants, parse_url, stated_objective
+from gnnserve_cli.commands.options import Json, ObjectiveMs, TolerancePermille, Url, between
 from gnnserve_cli.exits import ExitCode, exit_code_of_status
+from gnnserve_cli.loadgen.picture import check_picture, draw_picture
+from gnnserve_cli.loadgen.report import facts_of, slices_table
+from gnnserve_cli.loadgen.requests import Sizes, build_predictions
+from gnnserve_cli.loadgen.scenario import Scenario, build_arrivals, build_curve
 from gnnserve_cli.loadgen.schedule import Arrivals, build_schedule
-from gnnserve_cli.loadgen.statistics import LoadReport, Percentiles, Plan, summarize
-from gnnserve_cli.render import facts_table, format_ms, output, print_json, put, round_floats
+from gnnserve_cli.loadgen.statistics import Accuracies, LoadReport, Plan, StatedObjective, summarize
+from gnnserve_cli.render import facts_table, output, print_json, put, round_floats
 
 CLOSED_CONNECTIONS = 8
 OPEN_CONNECTIONS = 128
-"""Enough that a request which is due finds a free one, as long as the server keeps up."""
+MOST_CONNECTIONS = 4096
 MOST_REQUESTS = 10_000_000
 """Of one open-loop run: each is remembered until the report."""
+_LOAD = "Load over time"
 
 
 def load(
     url: Url,
     *,
+    scenario: Annotated[
+        Scenario | None,
+        typer.Option(
+            rich_help_panel=_LOAD,
+            help="Let the rate change; --rate is its peak R. step: R/4, R, R/4, a third of the time each. "
+            "flash: R/12, and after a third of the time a crowd: R within 1/150 of the duration, decaying with a time "
+            "constant of 1/20 of it. diurnal: one slow wave from R/17.5 to R and back, arrivals bursty (CV² 2). "
+            "bursts: R for about 1 s, R/10 for about 2 s.",
+        ),
+    ] = None,
+    rate: Annotated[
+        float | None,
+        typer.Option(
+            callback=between(0.001, 1_000_000),
+            rich_help_panel=_LOAD,
+            help="Requests per second; of a scenario the peak. Unset: a closed loop.",
+        ),
+    ] = None,
+    arrivals: Annotated[
+        Arrivals | None,
+        typer.Option(
+            metavar="GAPS",
+            rich_help_panel=_LOAD,
+            help="Requests of a constant --rate come as poisson or fixed. Unset: poisson.",
+        ),
+    ] = None,
+    duration: Annotated[
+        float, typer.Option(callback=between(0.01, 86_400), rich_help_panel=_LOAD, help="Seconds of load.")
+    ] = 10.0,
+    seeds_per_request: Annotated[
+        int,
+        typer.Option(callback=between(1, 1_000_000), rich_help_panel=_LOAD, help="Node ids in each request."),
+    ] = 1,
+    sizes: Annotated[
+        Sizes,
+        typer.Option(
+            metavar="SIZES",
+            rich_help_panel=_LOAD,
+            help="fixed: every request has --seeds-per-request ids. lognormal: that many on average (σ 0.8, cut at 1 "
+            "and at 10.7 times the mean).",
+        ),
+    ] = Sizes.FIXED,
+    retries: Annotated[
+        int,
+        typer.Option(
+            callback=between(0, 100),
+            rich_help_panel=_LOAD,
+            help="Ask again up to so many times when refused, after Retry-After.",
+        ),
+    ] = 0,
+    seed: Annotated[int, typer.Option(rich_help_panel=_LOAD, help="Seed of node ids, sizes and arrivals.")] = 0,
+    latency_ms: ObjectiveMs = None,
+    tolerance_permille: TolerancePermille = None,
     concurrency: Annotated[
         int | None,
         typer.Option(
-            callback=between(1, 4096),
-            help=f"Connections. Unset: {CLOSED_CONNECTIONS}, or {OPEN_CONNECTIONS} with --rate.",
+            callback=between(1, MOST_CONNECTIONS),
+            help=f"Connections. Unset: {CLOSED_CONNECTIONS}; with --rate {OPEN_CONNECTIONS}, or as many as twice the "
+            "requests that come within the objective.",
         ),
     ] = None,
-    duration: Annotated[float, typer.Option(callback=between(0.01, 86_400), help="Seconds of load.")] = 10.0,
-    seeds_per_request: Annotated[
-        int, typer.Option(callback=between(1, 1_000_000), help="Node ids in each request.")
-    ] = 1,
-    rate: Annotated[
-        float | None,
-        typer.Option(callback=between(0.001, 1_000_000), help="Requests per second. Unset: a closed loop."),
-    ] = None,
-    arrivals: Annotated[
-        Arrivals, typer.Option(metavar="GAPS", help="Requests of --rate come as poisson or fixed.")
-    ] = Arrivals.POISSON,
-    latency_ms: LatencyMs = None,
-    tolerance_permille: TolerancePermille = None,
     binary: Annotated[
-        bool, typer.Option("--binary", help="Send and receive arrays instead of JSON: ids in, scores out.")
+        bool, typer.Option("--binary", metavar="", help="Send and receive arrays instead of JSON: ids in, scores out.")
     ] = False,
-    seed: Annotated[int, typer.Option(help="Seed of node ids and arrivals.")] = 0,
     timeout: Annotated[
         float, typer.Option(callback=between(0.01, 3600), help="Seconds to wait for one answer.")
     ] = 10.0,
+    picture: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Draw the run of a --rate into a .svg or .png.", show_default=False),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Put load on a running server and measure its answers.
@@ -62,31 +117,102 @@ def load(
     With --rate, an open loop: requests are due on a schedule, whether or not
     the server keeps up, and latency counts from when each was due.
     This finds what clients would see.
+
+    With --scenario, the rate changes meanwhile. This finds what clients
+    would see on a bad day.
     """
     # Imported here: asyncio and the HTTP parser, which the other commands start without.
     from gnnserve_cli.loadgen.generator import generate_load  # noqa: PLC0415
-    from gnnserve_cli.loadgen.requests import build_predictions  # noqa: PLC0415
 
-    if rate is not None and rate * duration > MOST_REQUESTS:
-        raise InputError("--rate", f"{rate:,.10g}/s for {duration:,.10g} s are more than {MOST_REQUESTS:,} requests",
-                         "lower --rate or --duration")  # fmt: skip
-    if rate is not None and next(build_schedule(arrivals, rate, duration, seed), None) is None:
-        raise InputError("--rate", f"no request is due at {rate:,.10g}/s within {duration:,.10g} s",
-                         "raise --rate or --duration, or give --arrivals fixed")  # fmt: skip
+    if picture is not None:
+        check_picture(picture)
+    if rate is None:
+        _refuse_without_rate(scenario, arrivals, retries, picture)
+    if scenario is not None and arrivals is not None:
+        raise InputError("--arrivals", "a scenario has arrivals of its own", "leave out --arrivals or --scenario")
+    schedule = None if rate is None else _build_schedule(scenario, arrivals, rate, duration, seed)
     endpoint = parse_url(url)
-    objective = stated_objective(latency_ms, tolerance_permille)
-    nodes = fetch_variants(endpoint).nodes
-    requests = build_predictions(endpoint, nodes, seeds_per_request, objective, seed, binary=binary)
-    connections = concurrency or (CLOSED_CONNECTIONS if rate is None else OPEN_CONNECTIONS)
-    schedule = None if rate is None else build_schedule(arrivals, rate, duration, seed)
-    plan = Plan(connections, duration, seeds_per_request, rate)
-    report = summarize(plan, generate_load(endpoint, requests, plan, schedule, timeout))
+    served = fetch_variants(endpoint)
+    asked = stated_objective(latency_ms, tolerance_permille)
+    objective = _objective_in_effect(endpoint, asked)
+    requests = build_predictions(endpoint, served.nodes, seeds_per_request, asked, seed, binary=binary, sizes=sizes)
+    plan = Plan(
+        connections=concurrency or _connections(rate, objective),
+        duration_s=duration,
+        seeds_per_request=seeds_per_request,
+        rate_per_s=rate,
+        scenario=scenario,
+        sizes=sizes,
+        binary=binary,
+        retries=retries,
+        objective=objective,
+    )
+    accuracies = accuracies_of(served.profile)
+    record = generate_load(endpoint, requests, plan, schedule, timeout)
+    report = summarize(plan, record, accuracies)
     if as_json:
         print_json(round_floats(msgspec.to_builtins(report)))
     else:
-        put(output(), facts_table(_facts(report)), *(f"warning: {warning}" for warning in report.warnings))
+        put(output(), facts_table(facts_of(report)))
+        if report.slices:
+            put(output(), "", slices_table(report))
+        put(output(), *(f"warning: {warning}" for warning in report.warnings))
+    if picture is not None:
+        draw_picture(picture, plan, record, report, accuracies)
     if report.requests and not report.answers:
         raise typer.Exit(_exit_code_without_answers(report))
+
+
+def _refuse_without_rate(
+    scenario: Scenario | None, arrivals: Arrivals | None, retries: int, picture: Path | None
+) -> None:
+    for option, given in (
+        ("--scenario", scenario), ("--arrivals", arrivals), ("--retries", retries), ("--picture", picture)
+    ):  # fmt: skip
+        if given:
+            raise InputError(option, "says something of an open loop, and this is a closed one", "give --rate too")
+
+
+def _build_schedule(
+    scenario: Scenario | None, arrivals: Arrivals | None, rate: float, duration: float, seed: int
+) -> Iterator[float]:
+    """Checked before anybody is asked: not too many requests, and not none."""
+    if rate * duration > MOST_REQUESTS:
+        raise InputError("--rate", f"{rate:,.10g}/s for {duration:,.10g} s are more than {MOST_REQUESTS:,} requests",
+                         "lower --rate or --duration")  # fmt: skip
+    if scenario is None:
+        schedule = build_schedule(arrivals or Arrivals.POISSON, rate, duration, seed)
+    else:
+        schedule = build_arrivals(build_curve(scenario, rate, duration, seed), seed)
+    first = next(schedule, None)
+    if first is None:
+        raise InputError("--rate", f"no request is due at {rate:,.10g}/s within {duration:,.10g} s",
+                         "raise --rate or --duration, or give --arrivals fixed")  # fmt: skip
+    return itertools.chain([first], schedule)
+
+
+def _connections(rate: float | None, objective: StatedObjective | None) -> int:
+    if rate is None:
+        return CLOSED_CONNECTIONS
+    within_objective = 0.0 if objective is None or objective.latency_ms is None else rate * objective.latency_ms / 1000
+    return min(MOST_CONNECTIONS, max(OPEN_CONNECTIONS, math.ceil(2 * within_objective)))
+
+
+def _objective_in_effect(endpoint: Endpoint, asked: Objective | None) -> StatedObjective | None:
+    objective = asked or fetch_route(endpoint).objective
+    if objective.is_empty():
+        return None
+    return StatedObjective(
+        objective.latency_ms, objective.accuracy_tolerance_permille, "service" if asked is None else "requests"
+    )
+
+
+def accuracies_of(profile: Profile) -> Accuracies:
+    """Of the test split, unless a variant has none."""
+    tested = {variant.name: variant.test_accuracy for variant in profile.variants if variant.test_accuracy is not None}
+    if len(tested) == len(profile.variants):
+        return Accuracies("test", {name: 100 * accuracy for name, accuracy in tested.items()})
+    return Accuracies("validation", {variant.name: 100 * variant.validation_accuracy for variant in profile.variants})
 
 
 def _exit_code_without_answers(report: LoadReport) -> ExitCode:
@@ -94,36 +220,3 @@ def _exit_code_without_answers(report: LoadReport) -> ExitCode:
     if not report.statuses:
         return ExitCode.RESOURCE
     return exit_code_of_status(int(max(report.statuses, key=report.statuses.__getitem__)))
-
-
-def _facts(report: LoadReport) -> list[tuple[str, str]]:
-    size = f"connections: {report.connections:,}, seeds per request: {report.seeds_per_request:,}"
-    loop = "closed" if report.offered_per_second is None else f"open, {report.offered_per_second:,.10g} requests/s"
-    latency_from = "sent to answered" if report.mode == "closed" else "due to answered"
-    facts = [
-        ("loop", f"{loop}; {size}"),
-        ("requests", f"{report.requests:,} in {report.duration_s:,.2f} s"),
-        ("answers", f"{report.answers:,}: {report.answers_per_second:,.1f}/s, {report.seeds_per_second:,.1f} seeds/s"),
-        ("latency ms", f"{_format(report.latency_ms)}  ({latency_from})"),
-    ]
-    if report.mode == "open":
-        facts.append(("own lag ms", f"{_format(report.lag_ms)}  (due to sent)"))
-    if report.variants:
-        facts.append(("variants", ", ".join(f"{name} {share:.1%}" for name, share in report.variants.items())))
-    if report.objective_met_share is not None:
-        facts.append(("objective met", f"{report.objective_met_share:.1%}"))
-    facts.append(("statuses", _counts(report.statuses)))
-    if report.errors:
-        facts.append(("errors", _counts(report.errors)))
-    return facts
-
-
-def _counts(counts: dict[str, int]) -> str:
-    return ", ".join(f"{name}: {count:,}" for name, count in counts.items()) or "none"
-
-
-def _format(times: Percentiles | None) -> str:
-    if times is None:
-        return "none"
-    named = {"p50": times.p50, "p90": times.p90, "p99": times.p99, "max": times.max}
-    return "  ".join(f"{name} {format_ms(value)}" for name, value in named.items())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import typer
 
@@ -31,16 +31,31 @@ Port = Annotated[int, typer.Option(callback=between(0, 65_535), help="Port to li
 RepositoryRoot = Annotated[
     Path, typer.Option("--repository", metavar="DIR", help="Folder of trained and profiled revisions.")
 ]
-Json = Annotated[bool, typer.Option("--json", metavar="", help="Print JSON for scripts.")]
-LatencyMs = Annotated[
-    float | None,
+Prometheus = Annotated[
+    str | None,
     typer.Option(
+        "--prometheus",
+        metavar="URL",
+        help="Judge the load by what this Prometheus scraped. Unset: by the server's own counters.",
+        show_default=False,
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", metavar="", help="Print JSON for scripts.")]
+
+
+def _latency_option(*names: str) -> Any:
+    return typer.Option(
+        *names,
         callback=between(0.001, 3_600_000),
         rich_help_panel=_OBJECTIVE,
         help="Answer within so many milliseconds. Without this and the tolerance the service's objective holds; "
         "either one replaces all of it.",
-    ),
-]
+    )
+
+
+LatencyMs = Annotated[float | None, _latency_option()]
+ObjectiveMs = Annotated[float | None, _latency_option("--latency-ms", "--objective-ms")]
+"""The same under a second name, where answers are also held against it."""
 TolerancePermille = Annotated[
     float | None,
     typer.Option(

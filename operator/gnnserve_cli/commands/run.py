@@ -4,20 +4,25 @@ from __future__ import annotations
 
 from contextlib import closing
 
-from gnnserve_cli.commands.options import DEFAULT_REPOSITORY, Host, Manifest, Port, RepositoryRoot
+from gnnserve_cli.commands.options import DEFAULT_REPOSITORY, Host, Manifest, Port, Prometheus, RepositoryRoot
 
 
 def run(
-    manifest: Manifest, host: Host = "127.0.0.1", port: Port = 8080, repository: RepositoryRoot = DEFAULT_REPOSITORY
+    manifest: Manifest,
+    host: Host = "127.0.0.1",
+    port: Port = 8080,
+    repository: RepositoryRoot = DEFAULT_REPOSITORY,
+    prometheus: Prometheus = None,
 ) -> None:
     """Train, profile and serve a manifest; a second start serves what is already there."""
     # Imported here: they bring numpy and numba, which the other commands start without.
     from gnnserve_api.manifest import load_manifest  # noqa: PLC0415
-    from gnnserve_cli.serving import announce, farewell, print_profile  # noqa: PLC0415
+    from gnnserve_cli.serving import farewell, print_profile, serve_routed, source_of_load  # noqa: PLC0415
     from gnnserve_worker.repository.repository import Repository  # noqa: PLC0415
-    from gnnserve_worker.serving.server import bind, serve  # noqa: PLC0415
+    from gnnserve_worker.serving.server import bind  # noqa: PLC0415
 
     service = load_manifest(manifest)
+    source = source_of_load(prometheus, service)
     # A busy port must show before minutes of training, not after.
     with closing(bind(host, port)) as sock:
         from gnnserve_cli.generating import generate_visibly  # noqa: PLC0415
@@ -26,5 +31,5 @@ def run(
         published = generate_visibly(service, stored)
         revision = stored.load(published.revision)
         print_profile(published)
-        serve(revision, service, sock, ready=lambda: announce(sock, revision.graph.nodes))
+        serve_routed(revision, service, sock, source)
     farewell()

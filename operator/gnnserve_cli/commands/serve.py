@@ -5,21 +5,26 @@ from __future__ import annotations
 from contextlib import closing
 
 from gnnserve_api.errors import RepositoryError
-from gnnserve_cli.commands.options import DEFAULT_REPOSITORY, Host, Manifest, Port, RepositoryRoot
+from gnnserve_cli.commands.options import DEFAULT_REPOSITORY, Host, Manifest, Port, Prometheus, RepositoryRoot
 
 
 def serve(
-    manifest: Manifest, repository: RepositoryRoot = DEFAULT_REPOSITORY, host: Host = "127.0.0.1", port: Port = 8080
+    manifest: Manifest,
+    repository: RepositoryRoot = DEFAULT_REPOSITORY,
+    host: Host = "127.0.0.1",
+    port: Port = 8080,
+    prometheus: Prometheus = None,
 ) -> None:
     """Serve the published revision of a manifest."""
     # Imported here: they bring numpy and numba, which the other commands start without.
     from gnnserve_api.manifest import load_manifest  # noqa: PLC0415
-    from gnnserve_cli.serving import announce, farewell, print_profile  # noqa: PLC0415
+    from gnnserve_cli.serving import farewell, print_profile, serve_routed, source_of_load  # noqa: PLC0415
     from gnnserve_worker.repository.repository import Repository  # noqa: PLC0415
-    from gnnserve_worker.serving import server  # noqa: PLC0415
+    from gnnserve_worker.serving.server import bind  # noqa: PLC0415
 
     service = load_manifest(manifest)
-    with closing(server.bind(host, port)) as sock:
+    source = source_of_load(prometheus, service)
+    with closing(bind(host, port)) as sock:
         stored = Repository(repository, service.metadata.namespace, service.metadata.name)
         published = stored.find(service.spec.recipe())
         if published is None:
@@ -31,5 +36,5 @@ def serve(
             )
         revision = stored.load(published.revision)
         print_profile(published)
-        server.serve(revision, service, sock, ready=lambda: announce(sock, revision.graph.nodes))
+        serve_routed(revision, service, sock, source)
     farewell()

@@ -10,21 +10,27 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
+import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
 from gnnserve_cli.client import Endpoint
+from gnnserve_cli.loadgen.record import FAILED, NO_VARIANT, REFUSED, Record
 from gnnserve_cli.loadgen.requests import Requests
-from gnnserve_cli.loadgen.statistics import Plan, Record
+from gnnserve_cli.loadgen.statistics import LATE_MS, Plan
 from gnnserve_cli.loadgen.transport import Answer, Connection, TransportError, connect
 
 RECONNECT_PAUSE_S = 0.1
 """A dead server is asked ten times a second and connection, not as often as the processor can."""
+_SWITCH_INTERVAL_S = 0.0005
+"""How long the event loop may keep the pacer from the interpreter: Python's own 5 ms are as long as an answer takes."""
 
 
 class _Prediction(msgspec.Struct, rename="camel"):
@@ -50,8 +56,18 @@ def generate_load(
     """`schedule` is given for an open loop: seconds after the start, ascending."""
     generator = Generator(endpoint, requests, timeout_s)
     run = generator.run_closed(plan) if schedule is None else generator.run_open(plan, schedule)
-    with asyncio.Runner(loop_factory=_fastest_event_loop()) as runner:
+    with _short_switches(), asyncio.Runner(loop_factory=_fastest_event_loop()) as runner:
         return runner.run(run)
+
+
+@contextlib.contextmanager
+def _short_switches() -> Iterator[None]:
+    before_s = sys.getswitchinterval()
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before_s)
 
 
 def _fastest_event_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -63,6 +79,17 @@ def _fastest_event_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return None
 
 
+@dataclass(slots=True)
+class _Ask:
+    """One request, through all of its tries."""
+
+    number: int
+    due_s: float
+    """On `time.perf_counter`."""
+    try_due_s: float
+    tries: int = 1
+
+
 class Generator:
     """One run: its connections, its clock and its record."""
 
@@ -71,8 +98,13 @@ class Generator:
         self._requests = requests
         self._timeout_s = timeout_s
         self._record = Record()
+        self._retries = 0
         self._started_at_s = 0.0
         self._end_s = 0.0
+        # Of an open loop.
+        self._idle: list[Connection | None] = []
+        self._due: deque[_Ask] = deque()
+        self._busy: set[asyncio.Task[None]] = set()
 
     async def run_closed(self, plan: Plan) -> Record:
         connections = await self._open(plan)
@@ -82,78 +114,80 @@ class Generator:
         return self._record
 
     async def _ask_until_end(self, connection: Connection | None) -> None:
-        while time.perf_counter() < self._end_s:
+        while (now_s := time.perf_counter()) < self._end_s:
+            ask = _Ask(self._record.started, now_s, now_s)
             if connection is None or not connection.is_open:
-                connection = await self._reconnect()
-                if connection is None:
-                    continue
-            await self._exchange(connection)
+                try:
+                    connection = await connect(self._endpoint.host, self._endpoint.port)
+                except TransportError as error:
+                    self._record.started += 1
+                    self._give_up(ask, str(error))
+                    await asyncio.sleep(min(RECONNECT_PAUSE_S, max(0.0, self._end_s - time.perf_counter())))
+                continue
+            self._record.started += 1
+            await self._exchange(connection, ask, is_open_loop=False)
         if connection is not None:
             connection.close()
 
-    async def _reconnect(self) -> Connection | None:
-        try:
-            return await connect(self._endpoint.host, self._endpoint.port)
-        except TransportError as error:
-            self._record.started += 1
-            self._record.errors[str(error)] += 1
-            await asyncio.sleep(min(RECONNECT_PAUSE_S, max(0.0, self._end_s - time.perf_counter())))
-            return None
-
     async def run_open(self, plan: Plan, schedule: Iterable[float]) -> Record:
-        idle = await self._open(plan)
-        dues: deque[float] = deque()
-        busy: set[asyncio.Task[None]] = set()
+        self._retries = plan.retries
+        self._idle = await self._open(plan)
         finished = asyncio.Event()
-
-        def release(due_s: float) -> None:
-            if not idle:
-                self._record.held_back += 1
-                dues.append(due_s)
-                return
-            # The last one used is the first one taken: a server closes connections that stay idle.
-            task = asyncio.create_task(self._carry(idle.pop(), due_s, dues, idle))
-            busy.add(task)
-            task.add_done_callback(busy.discard)
-
-        pacer = Pacer(self._started_at_s, schedule, asyncio.get_running_loop(), release, finished.set)
+        loop = asyncio.get_running_loop()
+        pacer = Pacer(self._started_at_s, schedule, loop, self._release_first, finished.set)
         pacer.start()
         try:
             await finished.wait()
             # Tasks empty the backlog themselves, and give up on what is too old to be sent.
-            while busy:
-                await asyncio.gather(*busy)
+            while self._busy:
+                await asyncio.gather(*self._busy)
         finally:
             pacer.stop()
-            for connection in idle:
+            for connection in self._idle:
                 if connection is not None:
                     connection.close()
         return self._record
 
-    async def _carry(
-        self, connection: Connection | None, due_s: float, dues: deque[float], idle: list[Connection | None]
-    ) -> None:
+    def _release_first(self, due_s: float) -> None:
+        ask = _Ask(self._record.started, due_s, due_s)
+        self._record.started += 1
+        self._record.late += (time.perf_counter() - due_s) * 1000 > LATE_MS
+        if not self._idle:
+            self._record.held_back += 1
+        self._release(ask)
+
+    def _release(self, ask: _Ask) -> None:
+        if not self._idle:
+            self._due.append(ask)
+            return
+        # The last one used is the first one taken: a server closes connections that stay idle.
+        self._start(self._carry(self._idle.pop(), ask))
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._busy.add(task)
+        task.add_done_callback(self._busy.discard)
+
+    async def _carry(self, connection: Connection | None, ask: _Ask) -> None:
         """Carries one request, then those that wait because every connection was busy."""
         while True:
             if time.perf_counter() > self._end_s + self._timeout_s:
-                self._record.started += 1
-                self._record.errors["never sent: every connection stayed busy"] += 1
+                self._give_up(ask, "never sent: every connection stayed busy")
             else:
-                connection = await self._send_due(connection, due_s)
-            if not dues:
-                idle.append(connection)
+                connection = await self._send_due(connection, ask)
+            if not self._due:
+                self._idle.append(connection)
                 return
-            due_s = dues.popleft()
+            ask = self._due.popleft()
 
-    async def _send_due(self, connection: Connection | None, due_s: float) -> Connection | None:
+    async def _send_due(self, connection: Connection | None, ask: _Ask) -> Connection | None:
         if connection is None or not connection.is_open:
             try:
                 connection = await connect(self._endpoint.host, self._endpoint.port)
             except TransportError as error:
-                self._record.started += 1
-                self._record.errors[str(error)] += 1
+                self._give_up(ask, str(error))
                 return None
-        await self._exchange(connection, due_s)
+        await self._exchange(connection, ask, is_open_loop=True)
         return connection
 
     async def _open(self, plan: Plan) -> list[Connection | None]:
@@ -169,40 +203,73 @@ class Generator:
         self._end_s = self._started_at_s + plan.duration_s
         return [connection if isinstance(connection, Connection) else None for connection in opened]
 
-    async def _exchange(self, connection: Connection, due_s: float | None = None) -> None:
+    async def _exchange(self, connection: Connection, ask: _Ask, *, is_open_loop: bool) -> None:
         record = self._record
-        payload = self._requests[record.started]
-        record.started += 1
         try:
-            answer = await connection.exchange(payload, self._timeout_s)
+            answer = await connection.exchange(self._requests[ask.number], self._timeout_s)
         except TransportError as error:
-            record.errors[str(error)] += 1
+            self._give_up(ask, str(error))
             return
-        began_s = answer.sent_at_s if due_s is None else due_s
-        if due_s is not None:
-            record.lags_ms.append((answer.sent_at_s - due_s) * 1000)
+        if is_open_loop:
+            record.lags_ms.append((answer.sent_at_s - ask.try_due_s) * 1000)
+        else:
+            ask.due_s = ask.try_due_s = answer.sent_at_s
         record.statuses[answer.status] += 1
         record.last_answer_s = max(record.last_answer_s, answer.answered_at_s - self._started_at_s)
         if answer.status == 200:
-            record.latencies_ms.append((answer.answered_at_s - began_s) * 1000)
-            if self._requests.seeds_each:
-                _count_prediction(record, answer)
-        else:
-            record.errors[_reason(answer)] += 1
+            self._add_row(ask, self._read_answerer(answer), answer.answered_at_s)
+            return
+        record.errors[_reason(answer)] += 1
+        if answer.status not in {429, 503}:
+            self._add_row(ask, FAILED)
+        elif not self._retry(ask, answer):
+            self._add_row(ask, REFUSED)
+
+    def _retry(self, ask: _Ask, answer: Answer) -> bool:
+        """As the server asked for, unless that is after the end of the run."""
+        wait_s = _parse_retry_after(answer.told.get(b"retry-after", b""))
+        if ask.tries > self._retries or wait_s is None or answer.answered_at_s + wait_s >= self._end_s:
+            return False
+        self._start(self._retry_after(_Ask(ask.number, ask.due_s, answer.answered_at_s + wait_s, ask.tries + 1)))
+        return True
+
+    async def _retry_after(self, ask: _Ask) -> None:
+        await asyncio.sleep(ask.try_due_s - time.perf_counter())
+        self._release(ask)
+
+    def _read_answerer(self, answer: Answer) -> int:
+        record = self._record
+        if not self._requests.seeds_each:
+            return NO_VARIANT
+        if variant := answer.told.get(b"gnnserve-variant"):  # the binary form says it in the head
+            record.objectives_met += answer.told.get(b"gnnserve-objective-met") == b"true"
+            return record.position_of(variant.decode("latin-1"))
+        try:
+            prediction = _decode_prediction(answer.body)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            record.errors["answer without variant and objectiveMet"] += 1
+            return NO_VARIANT
+        record.objectives_met += prediction.objective_met
+        return record.position_of(prediction.variant)
+
+    def _give_up(self, ask: _Ask, reason: str) -> None:
+        self._record.errors[reason] += 1
+        self._add_row(ask, FAILED)
+
+    def _add_row(self, ask: _Ask, answerer: int, answered_at_s: float = math.nan) -> None:
+        self._record.rows.add(
+            ask.due_s - self._started_at_s,
+            (answered_at_s - ask.due_s) * 1000,
+            answerer,
+            self._requests.seeds_of(ask.number),
+            last_try_ms=(answered_at_s - ask.try_due_s) * 1000,
+            tries=ask.tries,
+        )
 
 
-def _count_prediction(record: Record, answer: Answer) -> None:
-    if variant := answer.told.get(b"gnnserve-variant"):  # the binary form says it in the head
-        record.variants[variant.decode("latin-1")] += 1
-        record.objectives_met += answer.told.get(b"gnnserve-objective-met") == b"true"
-        return
-    try:
-        prediction = _decode_prediction(answer.body)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        record.errors["answer without variant and objectiveMet"] += 1
-        return
-    record.variants[prediction.variant] += 1
-    record.objectives_met += prediction.objective_met
+def _parse_retry_after(text: bytes) -> float | None:
+    """Seconds; a date, which gnnserve never sends, is not followed."""
+    return float(text) if text.isdigit() and len(text) < 10 else None
 
 
 def _reason(answer: Answer) -> str:

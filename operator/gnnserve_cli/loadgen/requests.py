@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import random
 import sys
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 
 import msgspec
 
@@ -17,6 +19,19 @@ from gnnserve_cli.client import Endpoint
 DRAWN_SEEDS = 500_000
 """Ids drawn for a run: enough that caches see a spread of the graph, and half a second of drawing at most."""
 MOST_BODIES = 1024
+MOST_SIZES = 8192
+"""Bodies where sizes are drawn too: their mean is then within 2 % of what was asked for."""
+SIZE_SIGMA = 0.8
+"""Of the logarithm of a log-normal size: the middle two thirds lie between 0.33 and 1.6 times the mean."""
+MOST_OF_MEAN = 32 / 3
+"""Where log-normal sizes are cut: 512 for a mean of 48; 4 of 10,000 are larger."""
+
+
+class Sizes(StrEnum):
+    FIXED = "fixed"
+    """Every request has the same number of seeds."""
+    LOGNORMAL = "lognormal"
+    """Log-normal around the mean: many small ones, a few large ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,30 +40,52 @@ class Requests:
 
     payloads: Sequence[bytes]
     seeds_each: int
+    """The mean where sizes differ; 0: not predictions."""
+    sizes: Sequence[int] = ()
+    """Seeds of each payload, where they differ."""
 
     def __getitem__(self, number: int) -> bytes:
         return self.payloads[number % len(self.payloads)]
 
+    def seeds_of(self, number: int) -> int:
+        return self.sizes[number % len(self.sizes)] if self.sizes else self.seeds_each
+
 
 def build_predictions(
-    endpoint: Endpoint, nodes: int, seeds_each: int, objective: Objective | None, seed: int, *, binary: bool = False
+    endpoint: Endpoint,
+    nodes: int,
+    seeds_each: int,
+    objective: Objective | None,
+    seed: int,
+    *,
+    binary: bool = False,
+    sizes: Sizes = Sizes.FIXED,
 ) -> Requests:
     """Node ids are uniform over the graph, and distinct within a request where the graph has enough.
 
     JSON asks for labels, the binary form for scores: what each answers with when nothing is said.
     """
     generator = random.Random(seed)  # noqa: S311 - load, not secrets
+    drawn_sizes = _draw_sizes(seeds_each, seed) if sizes is Sizes.LOGNORMAL else ()
     bodies = max(8, min(MOST_BODIES, DRAWN_SEEDS // seeds_each))
     payloads = []
-    for _ in range(bodies):
-        draw = generator.sample if seeds_each <= nodes else generator.choices
-        ids = tuple(draw(range(nodes), k=seeds_each))
+    for size in drawn_sizes or (seeds_each,) * bodies:
+        draw = generator.sample if size <= nodes else generator.choices
+        ids = tuple(draw(range(nodes), k=size))
         if binary:
             payloads.append(_encode(endpoint, "POST", "/v1/predict", _to_bytes(ids), _binary_headers(objective)))
         else:
             body = msgspec.json.encode(PredictRequest(ids, objective))
             payloads.append(_encode(endpoint, "POST", "/v1/predict", body, ["Content-Type: application/json"]))
-    return Requests(payloads, seeds_each)
+    return Requests(payloads, seeds_each, drawn_sizes)
+
+
+def _draw_sizes(mean: int, seed: int) -> tuple[int, ...]:
+    generator = random.Random(f"sizes {seed}")  # noqa: S311 - load, not secrets; a stream apart from the ids'
+    mu = math.log(mean) - SIZE_SIGMA**2 / 2
+    most = math.ceil(mean * MOST_OF_MEAN)
+    bodies = max(8, min(MOST_SIZES, DRAWN_SEEDS // mean))
+    return tuple(min(most, max(1, round(generator.lognormvariate(mu, SIZE_SIGMA)))) for _ in range(bodies))
 
 
 def build_get(endpoint: Endpoint, path: str) -> Requests:

@@ -1,40 +1,37 @@
-"""What came of a run: raw observations while it lasts, a report from them afterwards.
+"""What came of a run: a report from the record.
 
-`summarize` is a pure function of the record. Percentiles are nearest-rank: every one is a time that happened.
+Pure functions of the record. Percentiles are nearest-rank: every one is a time that happened.
 """
 
 from __future__ import annotations
 
 import math
-from array import array
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import compress
+from typing import Literal
 
 import msgspec
 
+from gnnserve_cli.loadgen.record import FAILED, NO_VARIANT, REFUSED, Record, Rows
+from gnnserve_cli.loadgen.requests import Sizes
+from gnnserve_cli.loadgen.scenario import Scenario
+
 LAG_SHARE = 0.1
 """A generator's own p99 lag above this share of the median latency is part of the result, and is warned about."""
+LATE_MS = 1.0
+LATE_SHARE = 0.01
+"""More requests than this that the generator itself came to over `LATE_MS` late are warned about."""
+SLICES = 10
 
 
-@dataclass(slots=True)
-class Record:
-    """Grows during a run; only what an answer or an error adds."""
+class StatedObjective(msgspec.Struct, frozen=True, rename="camel"):
+    """What answers are held against."""
 
-    latencies_ms: array[float] = field(default_factory=lambda: array("d"))
-    """Of answers with status 200."""
-    lags_ms: array[float] = field(default_factory=lambda: array("d"))
-    """Open loop: sent minus due."""
-    statuses: Counter[int] = field(default_factory=Counter)
-    errors: Counter[str] = field(default_factory=Counter)
-    variants: Counter[str] = field(default_factory=Counter)
-    objectives_met: int = 0
-    started: int = 0
-    """Requests that were sent, or were due and could not be."""
-    held_back: int = 0
-    """Open loop: requests that were due while every connection was busy."""
-    last_answer_s: float = 0.0
-    """After the start."""
+    latency_ms: float | None
+    accuracy_tolerance_permille: float | None
+    stated_by: Literal["requests", "service"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +41,23 @@ class Plan:
     connections: int
     duration_s: float
     seeds_per_request: int
+    """The mean, where sizes differ."""
     rate_per_s: float | None = None
-    """None: closed loop."""
+    """Of a scenario the peak. None: closed loop."""
+    scenario: Scenario | None = None
+    sizes: Sizes = Sizes.FIXED
+    binary: bool = False
+    retries: int = 0
+    objective: StatedObjective | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Accuracies:
+    """By variant, in percent."""
+
+    split: Literal["test", "validation"] | None = None
+    """None: unknown."""
+    percent: Mapping[str, float] = field(default_factory=dict)
 
 
 class Percentiles(msgspec.Struct, frozen=True):
@@ -55,12 +67,38 @@ class Percentiles(msgspec.Struct, frozen=True):
     max: float
 
 
+class Slice(msgspec.Struct, frozen=True, rename="camel"):
+    """The requests that were due within one part of the run."""
+
+    start_s: float
+    end_s: float
+    offered_per_second: float
+    on_time_per_second: float | None
+    """None where no latency is known to hold them against."""
+    attained_percent: float | None
+    """None also where no request was due."""
+    accuracy_percent: float | None
+    refused: int
+    variants: dict[str, float]
+    """Shares of the answers."""
+    p50_ms: float | None
+    """Of the answers."""
+    p99_ms: float | None
+
+
 class LoadReport(msgspec.Struct, frozen=True, rename="camel"):
     mode: str
     """`closed` or `open`."""
+    scenario: Scenario | None
+    binary: bool
+    objective: StatedObjective | None
+    """None: neither the requests nor the service state any."""
     connections: int
     seeds_per_request: int
+    """The mean asked for, where sizes differ."""
+    sizes: Sizes
     offered_per_second: float | None
+    """As asked for; of a scenario the peak."""
     duration_s: float
     """From the start to the last answer, and never less than what was asked."""
     requests: int
@@ -73,11 +111,27 @@ class LoadReport(msgspec.Struct, frozen=True, rename="camel"):
     lag_ms: Percentiles | None
     """Open loop: due to sent."""
     held_back: int
+    late: int
+    """Requests that the generator itself came to over `LATE_MS` after they were due."""
     variants: dict[str, float]
     """Shares of the answers."""
+    attained_percent: float | None
+    """Requests answered within the objective's latency; one that was refused is a miss."""
+    accuracy_percent: float | None
+    """Mean over the answers on time (over all, where no latency is asked) of the answering variant's accuracy."""
+    accuracy_split: Literal["test", "validation"] | None
+    goodput_per_second: float | None
+    """Answers within the latency, counted from when the last try was due."""
+    refused: int
+    """Requests that were refused for good: 429 or 503."""
+    tries: int
+    """Requests and their retries."""
     objective_met_share: float | None
+    """Of the answers, as the server says: from arrival, so that what happens before is not in it."""
     statuses: dict[str, int]
     errors: dict[str, int]
+    slices: list[Slice]
+    """Open loop: the course of the run in equal parts."""
     warnings: list[str]
 
 
@@ -95,33 +149,113 @@ def compute_percentiles(values: Sequence[float]) -> Percentiles | None:
     return Percentiles(p50, p90, p99, ascending[-1])
 
 
-def summarize(plan: Plan, record: Record) -> LoadReport:
-    answers = len(record.latencies_ms)
+def summarize(plan: Plan, record: Record, accuracies: Accuracies | None = None) -> LoadReport:
+    accuracies = accuracies or Accuracies()
+    rows, limit_ms = record.rows, _limit_ms(plan)
+    latencies_ms = record.latencies_ms
+    answers = len(latencies_ms)
     duration_s = max(plan.duration_s, record.last_answer_s)
-    latency, lag = compute_percentiles(record.latencies_ms), compute_percentiles(record.lags_ms)
-    known_variants = record.variants.total()
+    latency, lag = compute_percentiles(latencies_ms), compute_percentiles(record.lags_ms)
+    answerers = Counter(rows.answerers)
+    known_variants = sum(count for answerer, count in answerers.items() if answerer >= 0)
+    on_time = Counter(
+        answerer for answerer, latency_ms in zip(rows.answerers, rows.latencies_ms, strict=True)
+        if latency_ms <= (math.inf if limit_ms is None else limit_ms)
+    )  # fmt: skip
+    last_try_on_time = None if limit_ms is None else sum(ms <= limit_ms for ms in rows.last_tries_ms)
+    accuracy_percent = _mean_accuracy(on_time, record.names, accuracies)
     return LoadReport(
         mode="closed" if plan.rate_per_s is None else "open",
+        scenario=plan.scenario,
+        binary=plan.binary,
+        objective=plan.objective,
         connections=plan.connections,
         seeds_per_request=plan.seeds_per_request,
+        sizes=plan.sizes,
         offered_per_second=plan.rate_per_s,
         duration_s=duration_s,
         requests=record.started,
         answers=answers,
         answers_per_second=answers / duration_s,
-        seeds_per_second=answers * plan.seeds_per_request / duration_s,
+        seeds_per_second=sum(compress(rows.seeds, (ms == ms for ms in rows.latencies_ms))) / duration_s,  # noqa: PLR0124 - NaN: no answer
         latency_ms=latency,
         lag_ms=lag,
         held_back=record.held_back,
-        variants={name: count / known_variants for name, count in sorted(record.variants.items())},
+        late=record.late,
+        variants=_shares(answerers, record.names),
+        attained_percent=None if limit_ms is None or not len(rows) else 100 * on_time.total() / len(rows),
+        accuracy_percent=accuracy_percent,
+        accuracy_split=None if accuracy_percent is None else accuracies.split,
+        goodput_per_second=None if last_try_on_time is None else last_try_on_time / duration_s,
+        refused=answerers[REFUSED],
+        tries=sum(rows.tries),
         objective_met_share=record.objectives_met / known_variants if known_variants else None,
         statuses={str(status): count for status, count in sorted(record.statuses.items())},
         errors=dict(record.errors.most_common()),
-        warnings=_warnings(latency, lag, record),
+        slices=[] if plan.rate_per_s is None else slice_up(plan, record, SLICES, accuracies),
+        warnings=_warnings(plan, latency, lag, record),
     )
 
 
-def _warnings(latency: Percentiles | None, lag: Percentiles | None, record: Record) -> list[str]:
+def slice_up(plan: Plan, record: Record, parts: int, accuracies: Accuracies) -> list[Slice]:
+    """The run in `parts` equal parts, requests sorted by when they were due."""
+    rows, limit_ms = record.rows, _limit_ms(plan)
+    members: list[list[int]] = [[] for _ in range(parts)]
+    for row, due_s in enumerate(rows.dues_s):
+        members[min(parts - 1, max(0, int(due_s / plan.duration_s * parts)))].append(row)
+    length_s = plan.duration_s / parts
+    return [
+        _slice(number * length_s, length_s, of_part, rows, record.names, limit_ms, accuracies)
+        for number, of_part in enumerate(members)
+    ]
+
+
+def _slice(
+    start_s: float,
+    length_s: float,
+    members: Sequence[int],
+    rows: Rows,
+    names: Sequence[str],
+    limit_ms: float | None,
+    accuracies: Accuracies,
+) -> Slice:
+    answerers = Counter(rows.answerers[row] for row in members)
+    most_ms = math.inf if limit_ms is None else limit_ms
+    on_time = Counter(rows.answerers[row] for row in members if rows.latencies_ms[row] <= most_ms)
+    ascending = sorted(rows.latencies_ms[row] for row in members if rows.answerers[row] not in {REFUSED, FAILED})
+    return Slice(
+        start_s=start_s,
+        end_s=start_s + length_s,
+        offered_per_second=len(members) / length_s,
+        on_time_per_second=None if limit_ms is None else on_time.total() / length_s,
+        attained_percent=None if limit_ms is None or not members else 100 * on_time.total() / len(members),
+        accuracy_percent=_mean_accuracy(on_time, names, accuracies),
+        refused=answerers[REFUSED],
+        variants=_shares(answerers, names),
+        p50_ms=percentile(ascending, 50) if ascending else None,
+        p99_ms=percentile(ascending, 99) if ascending else None,
+    )
+
+
+def _limit_ms(plan: Plan) -> float | None:
+    return None if plan.objective is None else plan.objective.latency_ms
+
+
+def _shares(answerers: Counter[int], names: Sequence[str]) -> dict[str, float]:
+    counts = {names[answerer]: count for answerer, count in answerers.items() if answerer >= 0}
+    total = sum(counts.values())
+    return {name: count / total for name, count in sorted(counts.items())}
+
+
+def _mean_accuracy(on_time: Counter[int], names: Sequence[str], accuracies: Accuracies) -> float | None:
+    """None where nobody answered on time, and where the accuracy of one who did is unknown."""
+    counts = {names[answerer]: count for answerer, count in on_time.items() if answerer != NO_VARIANT}
+    if not counts or not counts.keys() <= accuracies.percent.keys():
+        return None
+    return math.fsum(accuracies.percent[name] * count for name, count in counts.items()) / sum(counts.values())
+
+
+def _warnings(plan: Plan, latency: Percentiles | None, lag: Percentiles | None, record: Record) -> list[str]:
     warnings = []
     if record.held_back:
         warnings.append(
@@ -133,5 +267,10 @@ def _warnings(latency: Percentiles | None, lag: Percentiles | None, record: Reco
         warnings.append(
             f"the generator itself sent late (p99 {lag.p99:,.3f} ms, median latency {latency.p50:,.3f} ms): "
             "part of the latency is its own; lower --rate, or run it on another machine"
+        )
+    if plan.rate_per_s is not None and record.late > LATE_SHARE * record.started:
+        warnings.append(
+            f"the generator came to {record.late:,} of {record.started:,} requests over {LATE_MS:g} ms after they were "
+            "due: it is slower than the rate; lower --rate, give --binary, or run it on another machine"
         )
     return warnings

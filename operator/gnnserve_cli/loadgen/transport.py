@@ -28,7 +28,7 @@ class Answer:
     answered_at_s: float
     """Both on `time.perf_counter`, taken at the socket: the event loop's own queue is not in between."""
     told: Mapping[bytes, bytes]
-    """Headers of gnnserve's own, names in lower case."""
+    """Headers of gnnserve's own and `retry-after`, names in lower case."""
 
 
 class Connection(asyncio.Protocol):
@@ -86,7 +86,7 @@ class Connection(asyncio.Protocol):
     # httptools.HttpResponseParser
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if (name := name.lower()).startswith(b"gnnserve-"):
+        if (name := name.lower()).startswith(b"gnnserve-") or name == b"retry-after":
             self._told[name] = value
 
     def on_body(self, part: bytes) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from gnnserve_api.routing import Route, RoutingTable
+from gnnserve_api.routing import Route, RoutingMode, RoutingTable
 from gnnserve_operator.decide.verdict import Problem, Reason, sentence
 from gnnserve_operator.desired.labels import SERVICE
 from gnnserve_operator.observed import Observed, ObservedPod
@@ -72,6 +72,12 @@ def _difference(declared: RoutingTable, route: Route) -> str | None:
         return "has yet to take on the objective"
     if route.batching != declared.batching:
         return "has yet to take on spec.worker.batching"
+    if route.mode != declared.mode:
+        return "has yet to take on spec.routing.mode"
+    # One that the service's tolerance excludes answers nobody, though it was taken on.
+    is_static = declared.mode is RoutingMode.STATIC and declared.base_variant in route.allowed_variants
+    if is_static and route.base_variant != declared.base_variant:
+        return "has yet to take on spec.routing.variant"
     return None
 
 

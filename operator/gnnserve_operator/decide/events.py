@@ -27,8 +27,9 @@ class EventNote:
 
 
 def decide_events(
-    before: Mapping[str, Any], now: Mapping[str, Any], generation: Generation | None
+    before: Mapping[str, Any], now: Mapping[str, Any], generation: Generation | None, why_base: str | None
 ) -> tuple[EventNote, ...]:
+    """`why_base`: why the slow loop chose the base variant; None: it did not."""
     ready, was_ready = condition_in(now, ConditionType.READY), condition_in(before, ConditionType.READY)
     notes = [
         _suspended(ready, was_ready),
@@ -37,6 +38,7 @@ def decide_events(
         _revision_published(before, now),
         _ready(ready, was_ready),
         _stalled(before, now),
+        _routing_changed(before, now, why_base),
     ]
     return tuple(note for note in notes if note is not None)
 
@@ -97,3 +99,10 @@ def _stalled(before: Mapping[str, Any], now: Mapping[str, Any]) -> EventNote | N
         # Told by GenerationFailed.
         return None
     return EventNote(WARNING, "Stalled", stalled["message"])
+
+
+def _routing_changed(before: Mapping[str, Any], now: Mapping[str, Any], why_base: str | None) -> EventNote | None:
+    old, new = before.get("baseVariant"), now.get("baseVariant")
+    if why_base is None or None in {old, new} or old == new:
+        return None
+    return EventNote(NORMAL, "RoutingChanged", f"The base variant is {new} and no longer {old}: {why_base}.")

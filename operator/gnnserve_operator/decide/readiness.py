@@ -1,4 +1,4 @@
-"""What is the state of the whole? The five conditions, from the answers to the other questions.
+"""What is the state of the whole? The conditions but for those about load, from the answers to the other questions.
 
 The first reason that applies is the one that is told, in a fixed order: what was asked for, what stands in the way,
 what is generated, the workers, what they answer. Ready is true only at the very end of it.
@@ -64,6 +64,7 @@ def refuse(problem: str) -> Conditions:
     """For a spec that cannot be read."""
     message = f"The spec cannot be read: {problem}. Correct it; until then everything stays as it is."
     no = Verdict(False, Reason.INVALID_SPEC, message)
+    unknown = Verdict(None, Reason.INVALID_SPEC, "Nothing is measured while the spec cannot be read.")
     return {
         ConditionType.READY: no,
         ConditionType.RECONCILING: Verdict(
@@ -72,6 +73,9 @@ def refuse(problem: str) -> Conditions:
         ConditionType.STALLED: Verdict(True, Reason.INVALID_SPEC, message),
         ConditionType.VARIANTS_GENERATED: no,
         ConditionType.WORKERS_AVAILABLE: no,
+        ConditionType.METRICS_AVAILABLE: unknown,
+        ConditionType.OBJECTIVE_MET: unknown,
+        ConditionType.CAPACITY_SUFFICIENT: unknown,
     }
 
 

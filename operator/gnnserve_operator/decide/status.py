@@ -82,7 +82,7 @@ def _build_conditions(
 ) -> tuple[Condition, ...]:
     built = []
     for kind, verdict in conditions.items():
-        status = ConditionStatus.TRUE if verdict.holds else ConditionStatus.FALSE
+        status = _STATUS_OF[verdict.holds]
         last = condition_in(before, kind)
         since = last.get("lastTransitionTime") if last.get("status") == status.value else None
         built.append(
@@ -98,6 +98,7 @@ def _build_conditions(
     return tuple(built)
 
 
+_STATUS_OF = {True: ConditionStatus.TRUE, False: ConditionStatus.FALSE, None: ConditionStatus.UNKNOWN}
 _LONGEST_MESSAGE = 4096
 """Enough for every termination message; the schema would refuse what is over 32,768."""
 

@@ -49,7 +49,47 @@ class Reason(StrEnum):
     REVISION_NOT_LOADED = "RevisionNotLoaded"
     """Look at the repository; workers try again by themselves."""
 
+    # What is measured, and what follows from it.
+    MEASURED = "Measured"
+    """Prometheus tells of the workers' load."""
+    OBJECTIVE_MET = "ObjectiveMet"
+    """As many requests as asked for are answered in time."""
+    OBJECTIVE_MISSED = "ObjectiveMissed"
+    """See CapacitySufficient: more workers, a longer latency or a larger tolerance help."""
+    MOST_ACCURATE = "MostAccurate"
+    """The load lets the most accurate variant answer."""
+    STEPPED_DOWN = "SteppedDown"
+    """More workers would bring a more accurate variant back."""
+    SCALE_OUT = "ScaleOut"
+    """Raise spec.worker.replicas to the number in the message."""
+    OUT_OF_REACH = "OutOfReach"
+    """Allow a longer latency or a larger tolerance; workers do not help."""
+    DECLARED = "Declared"
+    """The spec says who answers, and the workers carry the load."""
+    NOT_SERVING = "NotServing"
+    """Wait until a worker answers; nothing is measured before."""
+    NOT_MEASURED = "NotMeasured"
+    """Wait for the next look at Prometheus, or see MetricsAvailable."""
+    NO_OBJECTIVE = "NoObjective"
+    """Set spec.objective.latencyMs to have it watched."""
+    NO_TRAFFIC = "NoTraffic"
+    """Nothing was asked within a latency lately."""
+    NOT_CONFIGURED = "NotConfigured"
+    """Set spec.routing.prometheus.url, or the chart's prometheus.url."""
+    NO_DATA = "NoData"
+    """Wait for the first scrapes; if it lasts, have Prometheus scrape the workers' pods."""
+    STALE = "Stale"
+    """See in Prometheus why its scrapes of the workers fail."""
+    PARTIAL = "Partial"
+    """Have Prometheus scrape every worker pod."""
+    UNREACHABLE = "Unreachable"
+    """Correct the address, or look at DNS, network policies and Prometheus itself."""
+    INVALID = "Invalid"
+    """Correct what the message names: the address, or the samples."""
+
     # Somebody must act.
+    VARIANT_UNKNOWN = "VariantUnknown"
+    """Name variants in spec.routing that the revision has."""
     GENERATION_FAILED = "GenerationFailed"
     """Change the spec, or delete the Job."""
     RESULT_UNREADABLE = "ResultUnreadable"
@@ -80,7 +120,8 @@ class Reason(StrEnum):
 class Verdict:
     """Whether a condition holds, and why."""
 
-    holds: bool
+    holds: bool | None
+    """None: nobody knows."""
     reason: Reason
     message: str
 

@@ -42,6 +42,6 @@ def build_children(
         job,
         build_deployment(parent, spec, settings) if with_workers else None,
         build_disruption_budget(parent) if with_workers else None,
-        build_pod_monitor(parent, pod_monitor_available),
+        build_pod_monitor(parent, spec, pod_monitor_available),
     )
     return tuple(child for child in children if child is not None)

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+from gnnserve_api.gnnservice import GNNServiceSpec
 from gnnserve_operator.desired.labels import Component, selector_for
 from gnnserve_operator.desired.metadata import Manifest, Parent, child_metadata
 from gnnserve_operator.desired.names import worker_name
 
 POD_MONITOR_API_VERSION = "monitoring.coreos.com/v1"
+_LONGEST_INTERVAL_S = 15
 
 
-def build_pod_monitor(parent: Parent, available: bool) -> Manifest | None:
+def build_pod_monitor(parent: Parent, spec: GNNServiceSpec, available: bool) -> Manifest | None:
     if not available:
         return None
+    # The slow loop learns nothing new between two scrapes, and Prometheus' own default may be a minute.
+    interval_s = min(spec.routing.interval_seconds, _LONGEST_INTERVAL_S)
     return {
         "apiVersion": POD_MONITOR_API_VERSION,
         "kind": "PodMonitor",
         "metadata": child_metadata(parent, worker_name(parent.name), Component.WORKER),
         "spec": {
             "selector": {"matchLabels": selector_for(parent.name, Component.WORKER)},
-            "podMetricsEndpoints": [{"port": "http", "path": "/metrics"}],
+            "podMetricsEndpoints": [{"port": "http", "path": "/metrics", "interval": f"{interval_s}s"}],
         },
     }

@@ -18,7 +18,7 @@ import shlex
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
-from tests.cluster.harness import binaries, images, packages
+from tests.cluster.harness import binaries, images, packages, prometheus
 from tests.cluster.harness.commands import HarnessError, say
 from tests.cluster.harness.node import Node
 
@@ -57,6 +57,7 @@ def main(words: list[str]) -> int:
 def build(node: Node) -> None:
     # First, since two runs of apt-get exclude each other.
     packages.install(node.layout, {**packages.NODE_PACKAGES, **packages.IMAGE_PACKAGES})
+    prometheus.unpack(node.layout)
     with ThreadPoolExecutor() as pool:
         # Unpacking Debian packages leaves the cores mostly to the compiler.
         made = pool.submit(images.build_all, node.layout)

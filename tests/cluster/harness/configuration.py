@@ -124,6 +124,7 @@ def _kubelet(layout: Layout) -> dict[str, Any]:
 
 
 def _corefile(layout: Layout) -> str:
+    # A pod's name in the records of a headless Service is how Prometheus comes to know it.
     # Names outside the cluster get NXDOMAIN at once: pods have no way out, and a resolver that waits would hide it.
     return f"""\
 cluster.local:53 in-addr.arpa:53 ip6.arpa:53 {{
@@ -133,6 +134,7 @@ cluster.local:53 in-addr.arpa:53 ip6.arpa:53 {{
     kubernetes cluster.local in-addr.arpa ip6.arpa {{
         kubeconfig {layout.etc}/coredns.kubeconfig gnnserve
         ttl 5
+        endpoint_pod_names
     }}
 }}
 .:53 {{

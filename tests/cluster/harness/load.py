@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import itertools
 import json
 import threading
 from collections import Counter
@@ -10,6 +11,12 @@ from types import TracebackType
 
 from tests.cluster.harness.client import wait_for
 from tests.cluster.harness.services import Service
+
+from gnnserve_cli.client import fetch_variants, parse_url
+from gnnserve_cli.loadgen.generator import generate_load
+from gnnserve_cli.loadgen.requests import build_predictions
+from gnnserve_cli.loadgen.schedule import Arrivals, build_schedule
+from gnnserve_cli.loadgen.statistics import Plan
 
 THREADS = 4
 KEPT_ALIVE = 20
@@ -78,3 +85,36 @@ class Load:
     def _note_failure(self, what: str) -> None:
         with self._lock:
             self.failures.append(what)
+
+
+class OpenLoad:
+    """So many seeds a second, whether or not they are answered: refusals are none of its business."""
+
+    CONNECTIONS = 128
+    """Enough for all that wait when the service is late."""
+    LONGEST_S = 3600.0
+
+    def __init__(self, service: Service, seeds_per_s: float, seeds_each: int) -> None:
+        self._endpoint = parse_url(f"http://{service.address()}:80")
+        self._seeds_each = seeds_each
+        self._rate_per_s = seeds_per_s / seeds_each
+        nodes = fetch_variants(self._endpoint).nodes
+        self._requests = build_predictions(self._endpoint, nodes, seeds_each, None, seed=0, binary=True)
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> OpenLoad:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stopping.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        plan = Plan(self.CONNECTIONS, self.LONGEST_S, self._seeds_each, self._rate_per_s)
+        schedule = build_schedule(Arrivals.POISSON, self._rate_per_s, self.LONGEST_S, seed=0)
+        until_stopped = itertools.takewhile(lambda _: not self._stopping.is_set(), schedule)
+        generate_load(self._endpoint, self._requests, plan, until_stopped, timeout_s=10)

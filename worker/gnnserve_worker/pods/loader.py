@@ -1,8 +1,9 @@
 """Brings what the routing table declares into effect: loads a revision beside the one that answers, then switches.
 
 A thread of its own, fed with tables: the newest counts, one that was overtaken is never loaded. What cannot be loaded
-leaves the present revision where it is, is said in `/v1/route` and tried again. Where tables come from is
-`routing_watch.py`, what a switch does to requests the engine.
+leaves the present revision where it is, is said in `/v1/route` and tried again; so is a table that names variants which
+its revision lacks, but not tried again. Where tables come from is `routing_watch.py`, what a switch does to requests
+the engine.
 """
 
 from __future__ import annotations
@@ -17,11 +18,9 @@ from typing import Protocol
 
 import msgspec
 
-from gnnserve_api.batching import Batching
 from gnnserve_api.errors import GnnserveError
-from gnnserve_api.objective import Objective
 from gnnserve_api.routing import RoutingTable
-from gnnserve_worker.serving.served import ServedRevision
+from gnnserve_worker.serving.served import ServedRevision, TableError
 
 _log = logging.getLogger(__name__)
 
@@ -33,7 +32,7 @@ _POLITE = 10
 class Server(Protocol):
     """`serving/server.py`'s Worker, as far as it concerns this."""
 
-    def switch(self, revision: ServedRevision, objective: Objective, batching: Batching, load_s: float) -> None: ...
+    def switch(self, revision: ServedRevision, table: RoutingTable, load_s: float) -> None: ...
 
     def report(self, problem: str | None) -> None: ...
 
@@ -89,6 +88,11 @@ class Loader:
             try:
                 self._bring_into_effect(table)
                 delay_s = None
+            except TableError as error:
+                # A revision never changes, so the same table would be as wrong at any other time.
+                delay_s = None
+                _log.error("%s", error, extra={"revision": table.revision})
+                self._server.report(str(error))
             except Exception as error:  # noqa: BLE001  (whatever it was, the revision that answers goes on)
                 shortest_s, longest_s = self._retry_s
                 delay_s = shortest_s if delay_s is None else min(longest_s, 2 * delay_s)
@@ -111,6 +115,7 @@ class Loader:
             _log.info("loading revision %s", table.revision, extra={"revision": table.revision})
             started_s = time.perf_counter()
             served = self._load_beside(table.revision)
+            served.check(table)
             opened_s = time.perf_counter()
             served.warm_up()
             load_s = time.perf_counter() - started_s
@@ -121,6 +126,8 @@ class Loader:
             )
             if self._overtaken(table):
                 return
+        else:
+            served.check(table)
         self._switch(served, table, load_s)
         self._server.report(None)
 
@@ -131,10 +138,14 @@ class Loader:
     def _switch(self, revision: ServedRevision, table: RoutingTable, load_s: float) -> None:
         if table == self._in_effect:
             return
-        self._server.switch(revision, table.objective, table.batching, load_s)
+        self._server.switch(revision, table, load_s)
+        told = _settings(self._in_effect) if self._in_effect is not None else None
         self._served, self._in_effect = revision, table
-        settings = msgspec.json.encode({"objective": table.objective, "batching": table.batching}).decode()
-        _log.info("revision %s answers: %s", table.revision, settings, extra={"revision": table.revision})
+        settings = _settings(table)
+        # The operator renews tables every few seconds.
+        level = logging.DEBUG if settings == told else logging.INFO
+        shown = msgspec.json.encode(settings).decode()
+        _log.log(level, "revision %s answers: %s", table.revision, shown, extra={"revision": table.revision})
 
     def _load_beside(self, revision: str) -> ServedRevision:
         if self._served is None:
@@ -166,3 +177,15 @@ class Loader:
             problem = f"revision {table.revision} cannot be loaded: {type(error).__name__}: {error}"
             _log.error("%s; trying again in %g s", problem, delay_s, exc_info=error, extra={"revision": table.revision})
         self._server.report(problem)
+
+
+def _settings(table: RoutingTable) -> dict[str, object]:
+    """What of a table people want to know when it changes."""
+    return {
+        "revision": table.revision,
+        "objective": table.objective,
+        "batching": table.batching,
+        "mode": table.mode,
+        "baseVariant": table.base_variant,
+        "weights": table.weights,
+    }

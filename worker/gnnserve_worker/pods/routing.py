@@ -4,13 +4,14 @@ that the kubelet mounts."""
 from __future__ import annotations
 
 import logging
+import math
 from pathlib import Path
 
 import msgspec
 from pydantic import ValidationError
 
 from gnnserve_api.gnnservice import BatchingSpec, ObjectiveSpec
-from gnnserve_api.routing import RoutingTable, decode_routing
+from gnnserve_api.routing import RoutingMode, RoutingTable, decode_routing
 
 _log = logging.getLogger(__name__)
 
@@ -33,7 +34,33 @@ def parse_routing(text: str | bytes) -> RoutingTable:
             detail = error.errors()[0]
             name = ".".join([field, *map(str, detail["loc"])])
             raise ValueError(f"{name}: {detail['msg']}, found {detail['input']!r}") from error
+    _check_mode(table)
+    _check_costs(table)
     return table
+
+
+def _check_mode(table: RoutingTable) -> None:
+    if table.mode is RoutingMode.STATIC and not table.base_variant:
+        raise ValueError(f"baseVariant: mode Static needs the variant that answers, found {table.base_variant!r}")
+    if table.base_variant == "":
+        raise ValueError("baseVariant: found '', expected the name of a variant, or null")
+    for name, weight in table.weights.items():
+        if weight < 0:
+            raise ValueError(f"weights.{name}: expected 0 or more, found {weight}")
+    if (table.mode is RoutingMode.WEIGHTS) != any(table.weights.values()):
+        raise ValueError(f"weights: mode Weights alone has them, one above 0; found {table.weights} in {table.mode}")
+
+
+def _check_costs(table: RoutingTable) -> None:
+    """A cost that is not finite or not positive would make every prediction nonsense."""
+    for name, cost in table.costs.items():
+        for field, value in (("fixedMs", cost.fixed_ms), ("perSeedMs", cost.per_seed_ms)):
+            if not (math.isfinite(value) and value >= 0):
+                raise ValueError(f"costs.{name}.{field}: expected a number of milliseconds from 0, found {value}")
+        if cost.at(1) <= 0:
+            raise ValueError(f"costs.{name}: a batch of one node cannot take {cost.at(1)} ms")
+    if table.ttl_seconds is not None and not (math.isfinite(table.ttl_seconds) and table.ttl_seconds > 0):
+        raise ValueError(f"ttlSeconds: expected a number of seconds above 0, found {table.ttl_seconds}")
 
 
 class MountedRouting:

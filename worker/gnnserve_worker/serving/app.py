@@ -15,7 +15,7 @@ import msgspec
 from fastapi import FastAPI, Request, Response
 from fastapi.openapi.docs import get_swagger_ui_html
 from fastapi.openapi.utils import get_openapi
-from fastapi.responses import HTMLResponse, RedirectResponse
+from fastapi.responses import HTMLResponse
 from fastapi.staticfiles import StaticFiles
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
@@ -24,9 +24,9 @@ from swagger_ui_bundle import swagger_ui_path
 from gnnserve_api.protocol import ErrorDetail, VariantsAnswer
 from gnnserve_api.routing import Route
 from gnnserve_worker.serving import openapi
-from gnnserve_worker.serving.choice import decide_route
 from gnnserve_worker.serving.engine import Engine, EngineState, Lane, Pending
-from gnnserve_worker.serving.metrics import ServingMetrics
+from gnnserve_worker.serving.metrics import RoutingState, ServingMetrics
+from gnnserve_worker.serving.page import build_page
 from gnnserve_worker.serving.predict import (
     MAX_BODY_BYTES,
     PREDICT_PATH,
@@ -62,6 +62,9 @@ class ServingApp:
         self.predict = Predict(engine, metrics)
         self._rest = _build_rest(service, self, engine, metrics)
         metrics.watch(queue_seeds=lambda: engine.queued_seeds, in_flight=lambda: self.predict.in_flight)
+        metrics.watch_routing(
+            lambda: None if engine.lane is None else RoutingState(engine.route(), engine.corrections())
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self.leaving:
@@ -213,11 +216,7 @@ def _build_rest(service: str, serving: ServingApp, engine: Engine, metrics: Serv
     @app.get("/v1/route", tags=["variants"], response_class=Response, responses=_described(Route))
     async def get_route() -> Response:
         """Which variant answers a one-node request that states no objective, and why."""
-        return about_lane(
-            lambda lane: decide_route(
-                lane.chooser, lane.revision.manifest.revision, lane.objective, lane.batching, engine.problem
-            )
-        )
+        return about_lane(lambda _: engine.route())
 
     @app.head("/healthz", include_in_schema=False)
     @app.get("/healthz", tags=["health"], response_class=Response, responses={503: {"description": "Restart it."}})
@@ -239,9 +238,12 @@ def _build_rest(service: str, serving: ServingApp, engine: Engine, metrics: Serv
         """For Prometheus."""
         return Response(metrics.render(), headers={"content-type": CONTENT_TYPE_LATEST})
 
+    page = build_page(service)
+
+    @app.head("/", include_in_schema=False)
     @app.get("/", include_in_schema=False)
-    async def root() -> RedirectResponse:
-        return RedirectResponse("docs")
+    async def root() -> HTMLResponse:
+        return HTMLResponse(page.body, headers=page.headers)
 
     @app.get("/docs", include_in_schema=False)
     async def docs() -> HTMLResponse:

@@ -1,27 +1,25 @@
-"""Which variant answers: a pure function of the profile, an objective, the number of seeds and the time left.
+"""Which variants may answer, and which one does on an idle worker.
 
-Paper A's two modes (sections 4.2 and 4.4) and their combination. The profile is that of an idle worker; what
-waiting costs is the batcher's business, which passes what is left of a deadline as `slack_ms`, and predictions
-of its own where a queue comes first.
+Paper A's two modes (sections 4.2 and 4.4) and their combination. Variants are indices here, the most accurate first;
+what they cost is the cost model's business, and choosing under load is `decision.py`'s.
 """
 
 from __future__ import annotations
 
-import functools
-import math
-from collections.abc import Sequence
+from collections.abc import Mapping
 from enum import StrEnum
 
 import msgspec
 
-from gnnserve_api.batching import Batching
 from gnnserve_api.objective import Objective
-from gnnserve_api.profile import LatencyCurve, Profile
-from gnnserve_api.routing import Route
+from gnnserve_api.profile import Profile, VariantProfile
+from gnnserve_api.routing import AffineCost, Route, RoutingMode, RoutingTable, VariantRoute
+from gnnserve_worker.serving.costs import CostModel
 
 _ROUNDING_PERMILLE = 1e-6
 """Far below one node in ten million, far above the rounding of a difference of floats: 50.44 - 48.44 is 2."""
-_REMEMBERED = 4096
+_GOLDEN_RATIO = 0.6180339887498949
+"""Multiples of it, modulo 1, spread evenly however many there are."""
 
 
 class ChoiceReason(StrEnum):
@@ -36,139 +34,198 @@ class ChoiceReason(StrEnum):
 
 
 class Choice(msgspec.Struct, frozen=True):
-    # A msgspec struct, as all that is made per request: it costs a sixth of a frozen dataclass.
     variant: str
     feasible: bool
-    """Whether the prediction for the variant meets the objective; otherwise it is the nearest there is."""
+    """Whether an idle worker can meet the objective; otherwise the variant is the nearest there is."""
     reason: ChoiceReason
-    predicted_ms: float
-    budget_ms: float | None
-    """What the prediction had to fit: the stated latency, or what was left of it."""
+    expected_ms: float
     objective: Objective
     seeds: int
 
     @property
     def message(self) -> str:
         nodes = "1 node" if self.seeds == 1 else f"{self.seeds:,} nodes"
-        tolerance = self.objective.accuracy_tolerance_permille
+        latency, tolerance = self.objective.latency_ms, self.objective.accuracy_tolerance_permille
         allowed = "" if tolerance is None else f" among those within {tolerance:g} permille of the most accurate"
-        predicted = f"{self.predicted_ms:.3g} ms predicted for {nodes}"
+        expected = f"{self.expected_ms:.3g} ms expected for {nodes}"
         match self.reason:
             case ChoiceReason.MOST_ACCURATE:
-                return f"{self.variant} is the most accurate variant; no objective is stated ({predicted})"
+                return f"{self.variant} is the most accurate variant; no objective is stated ({expected})"
             case ChoiceReason.MOST_ACCURATE_WITHIN_LATENCY:
-                return (
-                    f"{self.variant} is the most accurate variant within {self.budget_ms:.3g} ms{allowed} ({predicted})"
-                )
+                return f"{self.variant} is the most accurate variant within {latency:.3g} ms{allowed} ({expected})"
             case ChoiceReason.FASTEST_WITHIN_TOLERANCE:
-                return f"{self.variant} is the fastest variant{allowed} ({predicted})"
+                return f"{self.variant} is the fastest variant{allowed} ({expected})"
             case ChoiceReason.LATENCY_OUT_OF_REACH:
                 return (
-                    f"no variant{allowed} answers {nodes} within {self.budget_ms:.3g} ms; "
-                    f"the fastest, {self.variant}, needs {self.predicted_ms:.3g} ms"
+                    f"no variant{allowed} answers {nodes} within {latency:.3g} ms; "
+                    f"the fastest, {self.variant}, needs {self.expected_ms:.3g} ms"
                 )
 
 
 class VariantChooser:
-    """Decides for one revision. Immutable but for what it remembers of its own arithmetic."""
+    """The variants of one revision, by accuracy and by what they cost now."""
 
-    def __init__(self, profile: Profile, max_seeds: int) -> None:
-        self._max_seeds = max_seeds
-        """Larger requests run as several batches, and cost so."""
-        self.names = tuple(variant.name for variant in profile.variants)
-        self._curves = tuple(profile.latency_curve(name) for name in self.names)
+    def __init__(self, profile: Profile, max_seeds: int, before: CostModel | None = None) -> None:
+        """`before`: the cost model of the revision that was served until now."""
         best = max(variant.validation_accuracy for variant in profile.variants)
-        self._loss_permille = tuple((best - variant.validation_accuracy) * 1000 for variant in profile.variants)
-        self._index = {name: i for i, name in enumerate(self.names)}
-        # Bound to this instance, so that a replaced revision takes its memory with it.
-        self.predictions_ms = functools.lru_cache(_REMEMBERED)(self._predictions_ms)
-        self._within = functools.lru_cache(_REMEMBERED)(self._find_within)
-        self._choose_idle = functools.lru_cache(_REMEMBERED)(self._choose_within)
+        losses = {v.name: (best - v.validation_accuracy) * 1000 for v in profile.variants}
+        ranked = sorted(profile.variants, key=lambda v: (losses[v.name], _full_ms(v)))
+        self.names = tuple(variant.name for variant in ranked)
+        self.indices = {name: index for index, name in enumerate(self.names)}
+        self.loss_permille = tuple(losses[name] for name in self.names)
+        """Validation accuracy below the most accurate served variant; ascending."""
+        self.costs = CostModel(ranked, max_seeds, before)
+        self.version = 0
+        """Of `frontier`: another one means that what was derived from it holds no longer."""
+        self.frontier: tuple[int, ...] = ()
+        """Without those that another variant, at least as accurate, beats both with one seed and with a full batch."""
+        self.refresh()
 
-    def _predictions_ms(self, seeds: int) -> tuple[float, ...]:
-        """Milliseconds that each of `names` needs for `seeds` on an idle worker."""
-        return tuple(_cost_ms(curve, seeds, self._max_seeds) for curve in self._curves)
+    def use(self, costs: Mapping[str, AffineCost]) -> None:
+        """A routing table's. Those of variants that there are not mean nothing."""
+        self.costs.use({self.indices[name]: cost for name, cost in costs.items() if name in self.indices})
+        self.refresh()
 
-    def latency_ms(self, variant: str, seeds: int) -> float:
-        return self.predictions_ms(seeds)[self._index[variant]]
+    def refresh(self) -> None:
+        """By what variants cost now. To be called when that has changed, now and then."""
+        costs = self.costs
+        ends = [(costs.compute_ms(v, 1), costs.compute_ms(v, costs.max_seeds)) for v in range(len(self.names))]
+        frontier: list[int] = []
+        for variant, (one_ms, full_ms) in enumerate(ends):
+            if not any(ends[kept][0] <= one_ms and ends[kept][1] <= full_ms for kept in frontier):
+                # Of equally accurate ones, a later one may beat an earlier one.
+                frontier = [kept for kept in frontier if not self._beats(variant, kept, ends)]
+                frontier.append(variant)
+        if tuple(frontier) != self.frontier:
+            self.frontier = tuple(frontier)
+            self.version += 1
 
-    def loss_permille(self, variant: str) -> float:
-        """Validation accuracy below the most accurate served variant."""
-        return self._loss_permille[self._index[variant]]
+    def _beats(self, variant: int, kept: int, ends: list[tuple[float, float]]) -> bool:
+        alike = self.loss_permille[variant] == self.loss_permille[kept]
+        return alike and ends[variant][0] <= ends[kept][0] and ends[variant][1] <= ends[kept][1]
 
-    def variants_within(self, tolerance_permille: float | None) -> tuple[str, ...]:
-        return tuple(self.names[i] for i in sorted(self._within(tolerance_permille)))
+    def count_within(self, tolerance_permille: float | None) -> int:
+        """So many variants, from the first, are allowed."""
+        if tolerance_permille is None:
+            return len(self.names)
+        limit = tolerance_permille + _ROUNDING_PERMILLE
+        return sum(loss <= limit for loss in self.loss_permille)
 
-    def choose(self, objective: Objective, seeds: int, slack_ms: float | None = None) -> Choice:
-        """`slack_ms`: what is left of the stated latency, where waiting took a part of it."""
-        if slack_ms is None:
-            return self._choose_idle(objective, seeds)
-        return self._choose_within(objective, seeds, slack_ms)
+    def candidates(self, allowed: int) -> tuple[int, ...]:
+        """Worth choosing among the first `allowed`, the most accurate first. What beats a variant is at least as
+        accurate, so it is allowed where the beaten one is."""
+        return tuple(variant for variant in self.frontier if variant < allowed)
 
-    def _choose_within(self, objective: Objective, seeds: int, slack_ms: float | None = None) -> Choice:
-        return self.choose_from(objective, seeds, self.predictions_ms(seeds), slack_ms)
+    def fastest(self, candidates: tuple[int, ...], seeds: float) -> int:
+        return min(candidates, key=lambda variant: self.costs.compute_ms(variant, seeds))
 
-    def choose_from(
-        self, objective: Objective, seeds: int, predictions_ms: Sequence[float], slack_ms: float | None = None
-    ) -> Choice:
-        """As `choose`, with a prediction per variant of `names` in place of the idle worker's."""
-        tolerance = objective.accuracy_tolerance_permille
-        allowed = self._within(tolerance)
-        budget = objective.latency_ms if slack_ms is None else slack_ms
-        if objective.latency_ms is None or budget is None:
-            budget = None
-            if tolerance is None:
-                reason = ChoiceReason.MOST_ACCURATE
-                index = self._find_most_accurate(allowed, predictions_ms, math.inf)
+    def most_accurate(self, candidates: tuple[int, ...], seeds: float) -> int:
+        """Of equally accurate ones the fastest."""
+        first = candidates[0]
+        if len(candidates) == 1 or self.loss_permille[candidates[1]] > self.loss_permille[first]:
+            return first
+        equals = tuple(v for v in candidates if self.loss_permille[v] == self.loss_permille[first])
+        return self.fastest(equals, seeds)
+
+    def can_meet(self, candidates: tuple[int, ...], seeds: int, latency_ms: float) -> bool:
+        """Whether an idle worker can, by the best that it ever showed."""
+        return any(self.costs.least_ms(variant, seeds) <= latency_ms for variant in reversed(candidates))
+
+    def choose(self, objective: Objective, seeds: int) -> Choice:
+        """For a request alone on an idle worker."""
+        candidates = self.candidates(self.count_within(objective.accuracy_tolerance_permille))
+        latency_ms = objective.latency_ms
+        feasible = True
+        if latency_ms is None:
+            if objective.accuracy_tolerance_permille is None:
+                reason, index = ChoiceReason.MOST_ACCURATE, self.most_accurate(candidates, seeds)
             else:
-                reason = ChoiceReason.FASTEST_WITHIN_TOLERANCE
-                index = min(allowed, key=predictions_ms.__getitem__)
+                reason, index = ChoiceReason.FASTEST_WITHIN_TOLERANCE, self.fastest(candidates, seeds)
         else:
-            reason = ChoiceReason.MOST_ACCURATE_WITHIN_LATENCY
-            index = self._find_most_accurate(allowed, predictions_ms, budget)
-        if index is None:
-            reason = ChoiceReason.LATENCY_OUT_OF_REACH
-            index = min(allowed, key=predictions_ms.__getitem__)
-        feasible = reason is not ChoiceReason.LATENCY_OUT_OF_REACH
-        return Choice(self.names[index], feasible, reason, predictions_ms[index], budget, objective, seeds)
+            feasible = self.can_meet(candidates, seeds, latency_ms)
+            reason = ChoiceReason.MOST_ACCURATE_WITHIN_LATENCY if feasible else ChoiceReason.LATENCY_OUT_OF_REACH
+            growth = 1 + self.costs.margin
+            fitting = [v for v in candidates if growth * self.costs.batch_ms(v, seeds, 1) <= latency_ms]
+            if feasible and fitting:
+                index = self.most_accurate(tuple(fitting), seeds)
+            else:
+                index = self.fastest(candidates, seeds)
+        expected_ms = self.costs.batch_ms(index, seeds, 1)
+        return Choice(self.names[index], feasible, reason, expected_ms, objective, seeds)
 
-    def _find_most_accurate(
-        self, allowed: tuple[int, ...], predictions_ms: Sequence[float], budget_ms: float
-    ) -> int | None:
-        """Of those within the budget; of equally accurate ones the fastest. Ends with the first that fits, mostly."""
-        loss = self._loss_permille
-        best: int | None = None
-        for i in allowed:
-            if best is not None and loss[i] > loss[best]:
-                break
-            if predictions_ms[i] <= budget_ms and (best is None or predictions_ms[i] < predictions_ms[best]):
-                best = i
-        return best
 
-    def _find_within(self, tolerance_permille: float | None) -> tuple[int, ...]:
-        """Indices of `names`, the most accurate first."""
-        limit = math.inf if tolerance_permille is None else tolerance_permille + _ROUNDING_PERMILLE
-        within = (i for i, loss in enumerate(self._loss_permille) if loss <= limit)
-        return tuple(sorted(within, key=self._loss_permille.__getitem__))
+class Pins:
+    """Modes that bind a request to a variant when it is admitted, whatever the load."""
+
+    def __init__(self, chooser: VariantChooser, table: RoutingTable) -> None:
+        """The table's variants are the chooser's."""
+        self.fixed: int | None = None
+        """For all requests."""
+        self.split: tuple[tuple[float, int], ...] = ()
+        """Up to which share of the requests which variant; ends with 1."""
+        self._drawn = 0.0
+        if table.mode in (RoutingMode.METRICS, RoutingMode.STATIC) and table.base_variant is not None:
+            self.fixed = chooser.indices[table.base_variant]
+        elif table.mode is RoutingMode.WEIGHTS:
+            total, share = sum(table.weights.values()), 0
+            parts = []
+            for name, weight in sorted(table.weights.items()):
+                share += weight
+                if weight:
+                    parts.append((share / total, chooser.indices[name]))
+            self.split = tuple(parts)
+
+    def draw(self) -> int | None:
+        """Of the next request; None where it is free. Shares hold after few requests already, not only on average."""
+        if not self.split:
+            return self.fixed
+        self._drawn = (self._drawn + _GOLDEN_RATIO) % 1.0
+        return next(variant for share, variant in self.split if self._drawn <= share)
 
 
 def decide_route(
-    chooser: VariantChooser, revision: str, objective: Objective, batching: Batching, problem: str | None = None
+    chooser: VariantChooser, revision: str, table: RoutingTable, problem: str | None, is_expired: bool
 ) -> Route:
-    """What a one-node request gets that states nothing, on an idle worker."""
+    """Says what is in effect."""
+    objective = table.objective
+    allowed = chooser.count_within(objective.accuracy_tolerance_permille)
     choice = chooser.choose(objective, seeds=1)
+    base_variant, reason = choice.variant, choice.message
+    pins = Pins(chooser, table)
+    pinned = pins.fixed
+    if table.mode is RoutingMode.WEIGHTS:
+        base_variant = max(table.weights, key=lambda name: (table.weights[name], name))
+        shares = ", ".join(f"{name} {weight}" for name, weight in sorted(table.weights.items()))
+        reason = f"requests are split by weights: {shares}"
+    elif pinned is not None:
+        base_variant = chooser.names[pinned if pinned < allowed else chooser.fastest(chooser.candidates(allowed), 1)]
+        reason = f"mode {table.mode} names {table.base_variant}"
+        if pinned >= allowed:
+            reason += f", which the tolerance excludes; {base_variant} is the fastest within it"
+        elif table.reason:
+            reason = table.reason
     return Route(
         revision=revision,
-        base_variant=choice.variant,
-        reason=choice.message,
-        allowed_variants=chooser.variants_within(objective.accuracy_tolerance_permille),
+        base_variant=base_variant,
+        reason=reason,
+        allowed_variants=chooser.names[:allowed],
         objective=objective,
-        batching=batching,
+        batching=table.batching,
         problem=problem,
+        mode=table.mode,
+        issued_at=table.issued_at,
+        is_expired=is_expired,
+        variants=tuple(
+            VariantRoute(
+                name=name,
+                loss_permille=round(chooser.loss_permille[index], 6),
+                profiled=chooser.costs.profiled(index),
+                expected=chooser.costs.expected(index),
+            )
+            for index, name in enumerate(chooser.names)
+        ),
     )
 
 
-def _cost_ms(curve: LatencyCurve, seeds: int, max_seeds: int) -> float:
-    full_batches, rest = divmod(seeds, max_seeds)
-    cost = full_batches * curve.at(max_seeds) if full_batches else 0.0
-    return cost + curve.at(rest) if rest else cost
+def _full_ms(variant: VariantProfile) -> float:
+    return variant.latency[-1].p50_ms

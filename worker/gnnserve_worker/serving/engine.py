@@ -32,16 +32,17 @@ import numpy as np
 
 from gnnserve_api.batching import Batching
 from gnnserve_api.objective import NO_OBJECTIVE, Objective
-from gnnserve_worker.serving.batcher import Batch, Batcher, Piece, Refusal, RefusalReason, Request
-from gnnserve_worker.serving.choice import VariantChooser
+from gnnserve_api.routing import Route, RoutingTable
+from gnnserve_worker.serving.batcher import Batch, Batcher, Piece, Refusal, RefusalReason
+from gnnserve_worker.serving.choice import VariantChooser, decide_route
 from gnnserve_worker.serving.inference import Inference, StageTimes
 from gnnserve_worker.serving.metrics import ServingMetrics
 from gnnserve_worker.serving.served import ServedRevision
+from gnnserve_worker.serving.waiting import Request
 
-SHORT_BATCH_MS = 1.0
-"""Predicted time up to which a batch is computed on the event loop. The predictions are p99s, about twice the median;
-two thread hops cost 0.1 ms, and under load more, since both threads then want the interpreter. Of 0.25, 0.5, 1 and 3,
-1 gave most answers per second from 16 to 256 connections (digits); it also bounds how long the loop does not listen."""
+SHORT_BATCH_MS = 0.6
+"""Expected time up to which a batch is computed on the event loop. Two thread hops cost 0.1 ms, and under load more,
+since both threads then want the interpreter. It also bounds how long the loop does not listen."""
 _log = logging.getLogger(__name__)
 _RETRY_WHEN_UNAVAILABLE_S = 1
 _MAX_BATCH_SEEDS = 65_536
@@ -134,6 +135,8 @@ class Engine:
     def __init__(self, metrics: ServingMetrics, clock_ms: Callable[[], float] = monotonic_ms) -> None:
         self.lane: Lane | None = None
         """Which admits requests now. Changes on the event loop only: what it does without awaiting sees one lane."""
+        self.table: RoutingTable | None = None
+        """In effect; `lane` answers by it."""
         self.problem: str | None = None
         """Why what is declared is not what answers, for people."""
         self.failure: BaseException | None = None
@@ -151,6 +154,10 @@ class Engine:
         """`_serve_next` will run in this round of the loop or the next."""
         self._computing = False
         """The thread has a batch."""
+        self._released_ms = -math.inf
+        """When the last batch left the worker to the next."""
+        self._costs_end_ms = math.inf
+        """When the table's costs hold no longer."""
         self._handed: SimpleQueue[tuple[Lane, Batch, np.ndarray] | None] = SimpleQueue()
         """To the thread: a batch, or None to end it."""
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
@@ -191,22 +198,39 @@ class Engine:
         """From any thread but the event loop's."""
         self._thread.join()
 
-    def switch(self, revision: ServedRevision, objective: Objective, batching: Batching) -> None:
-        """From now on requests are admitted to, and answered by, this revision, which has been warmed up.
+    def switch(self, revision: ServedRevision, table: RoutingTable) -> None:
+        """From now on requests are admitted to, and answered by, this revision, warmed up, as the table says.
 
-        Those that wait are still answered by the one that admitted them, first; then nothing refers to it any more.
+        Those that wait are still answered by the one that admitted them, first; then nothing refers to it any more. If
+        only the routing is new, everything stays where it is. Raises TableError, and changes nothing, where the table
+        names variants that there are not.
         """
-        chooser = VariantChooser(revision.manifest.profile, batching.max_seeds)
-        busy_until_ms = -math.inf
-        if self.lane is not None:
-            busy_until_ms = self.lane.batcher.busy_until_ms(self._clock_ms())
-        batcher = Batcher(chooser, batching.max_seeds, batching.max_queued_seeds, busy_until_ms)
-        seeds = np.empty(batching.max_seeds, np.int64)
-        self.lane = Lane(revision, objective, batching, chooser, batcher, seeds)
-        self._lanes.append(self.lane)
+        revision.check(table)
+        lane, now_ms = self.lane, self._clock_ms()
+        same = lane is not None and lane.revision is revision and lane.batching == table.batching
+        if lane is None or not same or lane.objective != table.objective:
+            self.lane = lane = self._open_lane(revision, table, lane.chooser if lane is not None and same else None)
+            self._lanes.append(lane)
+        else:
+            lane.batcher.route_by(table)
+        self.table = table
+        self._costs_end_ms = math.inf if table.ttl_seconds is None else now_ms + 1000 * table.ttl_seconds
+        lane.chooser.use(table.costs)
         if self._state is EngineState.LOADING:
             self._state = EngineState.READY
         self._go_on()
+
+    def _open_lane(self, revision: ServedRevision, table: RoutingTable, chooser: VariantChooser | None) -> Lane:
+        """`chooser`: what was learnt of this very revision; of another one, what concerns the machine is kept."""
+        batching, busy_until_ms = table.batching, -math.inf
+        before = None
+        if self.lane is not None:
+            busy_until_ms = self.lane.batcher.busy_until_ms(self._clock_ms())
+            before = self.lane.chooser.costs
+        if chooser is None:
+            chooser = VariantChooser(revision.manifest.profile, batching.max_seeds, before)
+        batcher = Batcher(chooser, table, batching.max_queued_seeds, busy_until_ms)
+        return Lane(revision, table.objective, batching, chooser, batcher, np.empty(batching.max_seeds, np.int64))
 
     def submit(
         self,
@@ -233,6 +257,38 @@ class Engine:
         self._pending[request.key] = pending
         self._go_on()
         return pending
+
+    def would_refuse(self, seeds: int, now_ms: float) -> Refusal | None:
+        """What a request with the service's own objective would get now, if it were refused like the last one: so that
+        it can be refused before it is read. The same object as long as the answer is the same."""
+        lane = self.lane
+        if lane is None or self._state is not EngineState.READY:
+            return None
+        return lane.batcher.would_refuse(lane.objective, seeds, now_ms)
+
+    def route(self) -> Route:
+        """The routing in effect; there has to be a lane."""
+        lane, table = self.lane, self.table
+        assert lane is not None and table is not None  # noqa: S101
+        self._drop_expired_costs(self._clock_ms())
+        return decide_route(lane.chooser, lane.revision.manifest.revision, table, self.problem, self.is_expired)
+
+    @property
+    def is_expired(self) -> bool:
+        """The table's costs have outlived their time."""
+        return self.table is not None and bool(self.table.costs) and self._clock_ms() >= self._costs_end_ms
+
+    def corrections(self) -> dict[str, float]:
+        """By variant: what batches take, over what table or profile say."""
+        if self.lane is None:
+            return {}
+        chooser = self.lane.chooser
+        return dict(zip(chooser.names, chooser.costs.factors, strict=True))
+
+    def _drop_expired_costs(self, now_ms: float) -> None:
+        if now_ms >= self._costs_end_ms and self.lane is not None:
+            self._costs_end_ms = -math.inf
+            self.lane.chooser.use({})
 
     def refuse(self) -> Refusal:
         """What a request gets while there is no lane."""
@@ -264,7 +320,10 @@ class Engine:
             if self._state is EngineState.DRAINING:
                 self._stop()
             return
-        taken = lane.batcher.take(self._clock_ms())
+        now_ms = self._clock_ms()
+        if now_ms >= self._costs_end_ms > -math.inf:
+            self._drop_expired_costs(now_ms)
+        taken = lane.batcher.take(now_ms)
         if taken.refused:
             self._deliver(self._settle([(request.key, refusal) for request, refusal in taken.refused]))
         if taken.batch is not None:
@@ -287,14 +346,43 @@ class Engine:
             self._computing = True
             self._handed.put((lane, batch, seeds))
         else:
-            self._deliver(self._split(lane, batch, self._infer(lane, batch, seeds)))
+            begun_ms = self._could_begin_ms(batch)
+            computed = self._infer(lane, batch, seeds)
+            self._deliver(self._split(lane, batch, computed))
+            self._released_ms = released_ms = self._clock_ms()
+            if isinstance(computed, _Computed):
+                self._account(lane, batch, computed, released_ms - begun_ms, released_ms - begun_ms, released_ms)
 
     def _take_back(self, lane: Lane, batch: Batch, computed: _Computed | BaseException) -> None:
         self._computing = False
+        begun_ms = self._could_begin_ms(batch)
         outcomes = self._split(lane, batch, computed)
         # The thread gets its next batch before these are encoded.
         self._go_on()
-        asyncio.get_running_loop().call_soon(self._deliver, outcomes)
+        self._released_ms = released_ms = self._clock_ms()
+
+        def deliver() -> None:
+            started_ms = self._clock_ms()
+            self._deliver(outcomes)
+            if isinstance(computed, _Computed):
+                now_ms, occupied_ms = self._clock_ms(), released_ms - begun_ms
+                self._account(lane, batch, computed, occupied_ms, occupied_ms + now_ms - started_ms, now_ms)
+
+        asyncio.get_running_loop().call_soon(deliver)
+
+    def _could_begin_ms(self, batch: Batch) -> float:
+        """When somebody in the batch waited and the worker had nothing else to do."""
+        released_ms = self._released_ms
+        if batch.pieces[0].request.arrived_ms <= released_ms:
+            return released_ms
+        return max(released_ms, min([piece.request.arrived_ms for piece in batch.pieces]))
+
+    def _account(
+        self, lane: Lane, batch: Batch, computed: _Computed, occupied_ms: float, total_ms: float, now_ms: float
+    ) -> None:
+        """`occupied_ms`: for how long nothing else could be done; `total_ms`: until all had their answers."""
+        self._metrics.observe_batch(batch.variant, batch.seeds, occupied_ms, computed.inference.times)
+        lane.batcher.observe(batch, computed.finished_ms - computed.started_ms, total_ms, now_ms)
 
     def _fetch_seeds(self, lane: Lane, batch: Batch) -> np.ndarray:
         parts = [
@@ -329,9 +417,6 @@ class Engine:
     def _share_out(self, batch: Batch, computed: _Computed) -> list[tuple[Pending, Outcome]]:
         """To each request its rows."""
         inference = computed.inference
-        self._metrics.observe_batch(
-            batch.variant, batch.seeds, computed.finished_ms - computed.started_ms, inference.times
-        )
         finite = _is_finite(inference.scores)
         settled: list[tuple[Pending, Outcome]] = []
         start = 0

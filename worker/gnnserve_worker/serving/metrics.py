@@ -10,20 +10,70 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
 from itertools import accumulate
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Info, generate_latest
-from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from gnnserve_api.repository import RevisionManifest
+from gnnserve_api.routing import Route
 from gnnserve_worker.serving.inference import StageTimes
 
 LATENCY_BUCKETS_S = (
-    0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
+    0.0001, 0.00025, 0.0005,
+    0.001, 0.0015, 0.0025, 0.0035, 0.005, 0.0075, 0.01, 0.015, 0.025, 0.035, 0.05, 0.075,
+    0.1, 0.15, 0.25, 0.35, 0.5, 0.75, 1.0, 2.5, 5.0, 10.0,
 )  # fmt: skip
+_BATCH_COUNTERS = {
+    "gnnserve_batches": "Batches computed.",
+    "gnnserve_batch_seeds": "Seeds of the batches computed.",
+    "gnnserve_batch_seconds": "Time for which batches occupied the worker.",
+    "gnnserve_batch_seeds_squared": "Sum of seeds² over batches, to fit a cost.",
+    "gnnserve_batch_seed_seconds": "Sum of seeds · seconds over batches, to fit a cost.",
+}
+_OFFERED = "gnnserve_offered_seeds"
+_REQUESTS = "gnnserve_requests"
+
+
+@dataclass(frozen=True, slots=True)
+class CounterValue:
+    """A counter as Prometheus would know it; `label`: the variant or the outcome, where it has one."""
+
+    name: str
+    label: tuple[str, str] | None
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class RoutingState:
+    """What the engine goes by at the moment of a scrape."""
+
+    route: Route
+    corrections: Mapping[str, float]
+    """By variant: what batches take, over what the table or the profile says; 1 where nothing was learnt."""
+
+
+@dataclass(slots=True)
+class _Outcomes:
+    """Requests, by what became of them."""
+
+    met: int = 0
+    late: int = 0
+    refused: int = 0
+    unbounded: int = 0
+
+    def counts(self) -> Iterator[tuple[str, int]]:
+        for outcome in fields(self):
+            yield outcome.name, getattr(self, outcome.name)
+
+
+@dataclass(slots=True)
+class _Errors:
+    count: int = 0
+    created_s: float = field(default_factory=time.time)
 
 
 @dataclass(slots=True)
@@ -53,6 +103,11 @@ class _OfVariant:
     seeds_squared: int = 0
     seed_seconds: float = 0.0
 
+    @property
+    def sums(self) -> tuple[float, ...]:
+        """In the order of `_BATCH_COUNTERS`."""
+        return self.batches, self.seeds, self.seconds, self.seeds_squared, self.seed_seconds
+
 
 class ServingMetrics:
     """Belongs to the event loop's thread."""
@@ -62,6 +117,10 @@ class ServingMetrics:
         self._service = service
         self._variants: dict[str, _OfVariant] = {}
         self._offered_seeds = 0
+        self._outcomes = _Outcomes()
+        self._errors: dict[str, _Errors] = {}
+        """By reason, those that happened."""
+        self._routing: Callable[[], RoutingState | None] = lambda: None
         self._created_s = time.time()
 
         def counter(name: str, text: str, *label_names: str) -> Counter:
@@ -71,7 +130,6 @@ class ServingMetrics:
             return Gauge(name, text, label_names, registry=self._registry)
 
         self._registry.register(_Counted(self._collect))
-        self._errors = counter("gnnserve_errors", "Requests that got no answer, by reason.", "service", "reason")
         self._queue_seeds = gauge("gnnserve_queue_seeds", "Seeds that wait for a batch.", "service").labels(service)
         self._in_flight = gauge(
             "gnnserve_in_flight_requests", "Predict requests between arrival and answer.", "service"
@@ -108,11 +166,18 @@ class ServingMetrics:
         self._queue_seeds.set_function(queue_seeds)
         self._in_flight.set_function(in_flight)
 
+    def watch_routing(self, routing: Callable[[], RoutingState | None]) -> None:
+        """As `watch`. None: nothing answers yet."""
+        self._routing = routing
+
     def count_offered(self, seeds: int) -> None:
         self._offered_seeds += seeds
 
     def count_error(self, reason: str) -> None:
-        self._errors.labels(self._service, reason).inc()
+        errors = self._errors.get(reason)
+        if errors is None:
+            errors = self._errors[reason] = _Errors()
+        errors.count += 1
 
     def observe_batch(self, variant: str, seeds: int, duration_ms: float, times: StageTimes) -> None:
         of = self._variants[variant]
@@ -126,10 +191,32 @@ class ServingMetrics:
         of.gather.observe(times.gather_ms / 1000)
         of.compute.observe(times.compute_ms / 1000)
 
-    def observe_answer(self, variant: str, queue_ms: float, total_ms: float) -> None:
+    def count_refused(self, reason: str) -> None:
+        """A request that got 429."""
+        self._outcomes.refused += 1
+        self.count_error(reason)
+
+    def observe_answer(self, variant: str, queue_ms: float, total_ms: float, latency_ms: float | None) -> None:
+        """`latency_ms` is what the objective allowed, where it did."""
         of = self._variants[variant]
         of.queue.observe(queue_ms / 1000)
         of.request.observe(total_ms / 1000)
+        if latency_ms is None:
+            self._outcomes.unbounded += 1
+        elif total_ms <= latency_ms:
+            self._outcomes.met += 1
+        else:
+            self._outcomes.late += 1
+
+    def load_counters(self) -> tuple[CounterValue, ...]:
+        """What the load and the costs of variants are judged by, at this moment."""
+        found = [CounterValue(f"{_OFFERED}_total", None, self._offered_seeds)]
+        for outcome, count in self._outcomes.counts():
+            found.append(CounterValue(f"{_REQUESTS}_total", ("outcome", outcome), count))
+        for variant, of in self._variants.items():
+            for name, value in zip(_BATCH_COUNTERS, of.sums, strict=True):
+                found.append(CounterValue(f"{name}_total", ("variant", variant), value))
+        return tuple(found)
 
     def render(self) -> bytes:
         """The text format that Prometheus scrapes."""
@@ -145,15 +232,7 @@ class ServingMetrics:
             "Time in each stage: queue per request, sample, gather and compute per batch.",
             labels=(*labels, "stage"),
         )
-        batches = CounterMetricFamily("gnnserve_batches", "Batches computed.", labels=labels)
-        seeds = CounterMetricFamily("gnnserve_batch_seeds", "Seeds of the batches computed.", labels=labels)
-        seconds = CounterMetricFamily("gnnserve_batch_seconds", "Time of the batches computed.", labels=labels)
-        squared = CounterMetricFamily(
-            "gnnserve_batch_seeds_squared", "Sum of seeds² over batches, to fit a cost.", labels=labels
-        )
-        product = CounterMetricFamily(
-            "gnnserve_batch_seed_seconds", "Sum of seeds · seconds over batches, to fit a cost.", labels=labels
-        )
+        counters = [CounterMetricFamily(name, text, labels=labels) for name, text in _BATCH_COUNTERS.items()]
         for name, of in self._variants.items():
             values = {"service": self._service, "variant": name}
             _add_histogram(request, values, of.request, of.created_s)
@@ -161,17 +240,56 @@ class ServingMetrics:
                 ("queue", of.queue), ("sample", of.sample), ("gather", of.gather), ("compute", of.compute)
             ):  # fmt: skip
                 _add_histogram(stage, {**values, "stage": stage_name}, durations, of.created_s)
-            for family, value in (
-                (batches, of.batches), (seeds, of.seeds), (seconds, of.seconds), (squared, of.seeds_squared),
-                (product, of.seed_seconds),
-            ):  # fmt: skip
+            for family, value in zip(counters, of.sums, strict=True):
                 family.add_metric(tuple(values.values()), value, created=of.created_s)
-        yield from (request, stage, batches, seeds, seconds, squared, product)
+        yield from (request, stage, *counters)
         offered = CounterMetricFamily(
-            "gnnserve_offered_seeds", "Seeds of well-formed requests, refused ones included.", labels=("service",)
+            _OFFERED, "Seeds of well-formed requests, refused ones included.", labels=("service",)
         )
         offered.add_metric((self._service,), self._offered_seeds, created=self._created_s)
         yield offered
+        outcomes = CounterMetricFamily(
+            _REQUESTS, "Requests answered, or refused with 429, by outcome.", labels=("service", "outcome")
+        )
+        for outcome, count in self._outcomes.counts():
+            outcomes.add_metric((self._service, outcome), count, created=self._created_s)
+        yield outcomes
+        errors = CounterMetricFamily(
+            "gnnserve_errors", "Requests that got no answer, by reason.", labels=("service", "reason")
+        )
+        for reason, of_reason in self._errors.items():
+            errors.add_metric((self._service, reason), of_reason.count, created=of_reason.created_s)
+        yield errors
+        if (routing := self._routing()) is not None:
+            yield from self._collect_routing(routing)
+
+    def _collect_routing(self, routing: RoutingState) -> Iterator[Metric]:
+        service, route = self._service, routing.route
+        info = GaugeMetricFamily(
+            "gnnserve_routing_info",
+            "Always 1: the mode of routing, and who answers a one-node request that states nothing.",
+            labels=("service", "mode", "base_variant"),
+        )
+        info.add_metric((service, route.mode, route.base_variant), 1)
+        expired = GaugeMetricFamily(
+            "gnnserve_routing_table_expired",
+            "1 where the table's costs have outlived their time, and the worker goes by its own.",
+            labels=("service",),
+        )
+        expired.add_metric((service,), int(route.is_expired))
+        correction = GaugeMetricFamily(
+            "gnnserve_cost_correction",
+            "What batches take, over what table or profile say; 1 where nothing was learnt.",
+            labels=("service", "variant"),
+        )
+        for variant, factor in routing.corrections.items():
+            correction.add_metric((service, variant), factor)
+        objective = GaugeMetricFamily(
+            "gnnserve_objective_seconds", "The service's own latency objective, where it has one.", labels=("service",)
+        )
+        if route.objective.latency_ms is not None:
+            objective.add_metric((service,), route.objective.latency_ms / 1000)
+        yield from (info, expired, correction, objective)
 
 
 class _Counted(Collector):

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 import msgspec
 import numpy as np
 
+from gnnserve_api.objective import NO_OBJECTIVE
 from gnnserve_api.protocol import ErrorDetail
 from gnnserve_worker.serving import protocol_binary, protocol_json
 from gnnserve_worker.serving.batcher import Refusal, RefusalReason
@@ -93,12 +94,19 @@ class Predict:
         self._timed: StageTimes | None = None
         self._stages = b""
         """Of `_timed`, which the requests of a batch share."""
+        self._refusal = Refusal(RefusalReason.QUEUE_FULL, "", None)
+        self._refusal_reply = refusal_reply(self._refusal)
+        """Of `_refusal`."""
 
     def read(self, head: Head, body: bytes) -> Asked | Reply:
         arrived_ms = monotonic_ms()
         lane = self._engine.lane
         if lane is None:
             return self.refuse(self._engine.refuse())
+        seeds = _estimate_seeds(head, body)
+        refused = self._engine.would_refuse(seeds, arrived_ms)
+        if refused is not None and not _may_have_objective(head, body):
+            return self._refuse_unread(refused, seeds)
         revision, max_nodes = lane.revision, lane.batching.max_queued_seeds
         try:
             if head.binary:
@@ -120,6 +128,15 @@ class Predict:
         )  # fmt: skip
         return self.refuse(pending) if isinstance(pending, Refusal) else pending
 
+    def _refuse_unread(self, refusal: Refusal, seeds: int) -> Reply:
+        """Under overload most requests end here, so that refusing takes little of what answering needs: the body is not
+        parsed, and the reply is encoded once for as long as the reason is the same."""
+        self._metrics.count_offered(seeds)
+        self._metrics.count_refused(refusal.reason)
+        if refusal is not self._refusal:
+            self._refusal, self._refusal_reply = refusal, refusal_reply(refusal)
+        return self._refusal_reply
+
     def cancel(self, pending: Pending) -> None:
         self._engine.cancel(pending)
 
@@ -128,7 +145,10 @@ class Predict:
         self._metrics.count_error(ErrorCode.CLIENT_GONE)
 
     def refuse(self, refusal: Refusal) -> Reply:
-        self._metrics.count_error(refusal.reason)
+        if REFUSAL_STATUS[refusal.reason] == 429:
+            self._metrics.count_refused(refusal.reason)
+        else:
+            self._metrics.count_error(refusal.reason)
         return refusal_reply(refusal)
 
     def refuse_request(self, error: RequestError) -> Reply:
@@ -181,12 +201,26 @@ class Predict:
         else:
             body = protocol_json.encode_answer(answer, outputs, revision, _objective_met(answer))
             reply = Reply(200, _JSON + timing, body)
-        self._metrics.observe_answer(answer.variant, queue_ms, monotonic_ms() - answer.arrived_ms)
+        self._observe(answer, queue_ms)
         return reply
 
     def _observed(self, answer: Answer, queue_ms: float, pieces: Iterator[bytes]) -> Iterator[bytes]:
         yield from pieces
-        self._metrics.observe_answer(answer.variant, queue_ms, monotonic_ms() - answer.arrived_ms)
+        self._observe(answer, queue_ms)
+
+    def _observe(self, answer: Answer, queue_ms: float) -> None:
+        total_ms = monotonic_ms() - answer.arrived_ms
+        self._metrics.observe_answer(answer.variant, queue_ms, total_ms, answer.objective.latency_ms)
+
+
+def _may_have_objective(head: Head, body: bytes) -> bool:
+    """One of the request's own, so that it has to be read. A name in JSON may be written with escapes."""
+    return head.wishes.objective != NO_OBJECTIVE or (not head.binary and (b'"objective"' in body or b"\\" in body))
+
+
+def _estimate_seeds(head: Head, body: bytes) -> int:
+    """Of a body that is not read. Ids are 8 bytes or parted by commas, of which other fields have few."""
+    return len(body) // 8 if head.binary else body.count(b",") + 1
 
 
 def _objective_met(answer: Answer) -> bool:

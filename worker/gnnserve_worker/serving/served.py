@@ -11,12 +11,18 @@ from functools import partial
 
 import numpy as np
 
+from gnnserve_api.errors import InputError
 from gnnserve_api.repository import RevisionManifest
+from gnnserve_api.routing import RoutingTable
 from gnnserve_worker.repository.loaded import LoadedRevision
 from gnnserve_worker.serving.inference import Inference, infer_batch, warm_up
 
 Infer = Callable[[str, np.ndarray, int], Inference]
 """Variant, seeds (int64 node ids in range), key of the random draws."""
+
+
+class TableError(InputError):
+    """A routing table asks for variants that its revision does not have: correct the table, or the manifest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +42,17 @@ class ServedRevision:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "class_ids", np.asarray(self.classes, np.int64))
+
+    def check(self, table: RoutingTable) -> None:
+        """Raises TableError where the table routes to variants that do not exist here. Their costs do no harm."""
+        known = [variant.name for variant in self.manifest.profile.variants]
+        wanted = [*table.weights] if table.base_variant is None else [table.base_variant, *table.weights]
+        if unknown := [name for name in wanted if name not in known]:
+            raise TableError(
+                f"routing mode {table.mode}",
+                f"revision {self.manifest.revision} has no variant {', '.join(unknown)}",
+                f"choose from {', '.join(known)}",
+            )
 
     @property
     def has_embeddings(self) -> bool:

@@ -20,19 +20,19 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
+from dataclasses import dataclass
 from types import FrameType
 
 import uvicorn
 
-from gnnserve_api.batching import Batching
 from gnnserve_api.errors import ResourceError
 from gnnserve_api.gnnservice import GNNService
-from gnnserve_api.objective import Objective
+from gnnserve_api.routing import Route, RoutingTable
 from gnnserve_worker.repository.loaded import LoadedRevision
 from gnnserve_worker.serving.app import ServingApp
 from gnnserve_worker.serving.connection import DEFAULT_PATIENCE, Patience, connection_class
 from gnnserve_worker.serving.engine import Engine, EngineState
-from gnnserve_worker.serving.metrics import ServingMetrics
+from gnnserve_worker.serving.metrics import CounterValue, ServingMetrics
 from gnnserve_worker.serving.served import ServedRevision, served_revision
 
 _BACKLOG = 2048
@@ -68,30 +68,52 @@ def bind(host: str, port: int) -> socket.socket:
     return sock
 
 
-def serve(
-    revision: LoadedRevision, service: GNNService, sock: socket.socket, ready: Callable[[], None] | None = None
-) -> None:
-    """Answers from one revision until SIGINT or SIGTERM. `ready` is called once, when `/readyz` says 200."""
+def serve(revision: LoadedRevision, service: GNNService, sock: socket.socket, ready: Callable[[Serving], None]) -> None:
+    """Answers from one revision until SIGINT or SIGTERM. `ready` is called once, when `/readyz` says 200, on the event
+    loop."""
     serve_revision(served_revision(revision), service, sock, ready)
 
 
 def serve_revision(
-    revision: ServedRevision, service: GNNService, sock: socket.socket, ready: Callable[[], None] | None = None
+    revision: ServedRevision, service: GNNService, sock: socket.socket, ready: Callable[[Serving], None]
 ) -> None:
     table = service.spec.routing_table(revision.manifest.revision)
+    revision.check(table)
 
     def load() -> None:
         try:
             started_s = time.perf_counter()
             revision.warm_up()
-            worker.switch(revision, table.objective, table.batching, time.perf_counter() - started_s)
-            if ready is not None:
-                worker.call_later(ready)
+            worker.switch(revision, table, time.perf_counter() - started_s)
+            worker.call_later(lambda: ready(Serving(worker, revision)))
         except BaseException as error:  # noqa: BLE001  (without its only revision, the process has no purpose)
             worker.end(error)
 
     worker = Worker(service.metadata.name, sock)
     worker.run(threading.Thread(target=load, name="load", daemon=True).start)
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A worker at one moment."""
+
+    route: Route
+    counters: tuple[CounterValue, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """A worker that answers from one revision, and can be told how to route. For other threads."""
+
+    worker: Worker
+    revision: ServedRevision
+
+    def look(self) -> Look | None:
+        """None: the worker has ended."""
+        return self.worker.look()
+
+    def route(self, table: RoutingTable) -> None:
+        self.worker.switch(self.revision, table, 0.0)
 
 
 class Worker:
@@ -142,10 +164,10 @@ class Worker:
 
     # From other threads, once started
 
-    def switch(self, revision: ServedRevision, objective: Objective, batching: Batching, load_s: float) -> None:
+    def switch(self, revision: ServedRevision, table: RoutingTable, load_s: float) -> None:
         """Answer from this revision, which has been warmed up, from now on. Returns when that is so.
 
-        A new objective or batching alone comes with the present revision; another one ends what was reported.
+        A new table alone comes with the present revision; another one ends what was reported.
         """
 
         def switch() -> None:
@@ -153,9 +175,20 @@ class Worker:
             if lane is None or lane.revision is not revision:
                 self._metrics.show_revision(revision.manifest, load_s)
                 self._engine.problem = None
-            self._engine.switch(revision, objective, batching)
+            self._engine.switch(revision, table)
 
         self._call(switch)
+
+    def look(self) -> Look | None:
+        """None: nothing answers, yet or any more."""
+        seen: list[Look] = []
+
+        def look() -> None:
+            if self._engine.lane is not None:
+                seen.append(Look(self._engine.route(), self._metrics.load_counters()))
+
+        self._call(look)
+        return seen[0] if seen else None
 
     def report(self, problem: str | None) -> None:
         """Why what is declared is not what answers; None when it is."""

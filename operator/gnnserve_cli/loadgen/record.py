@@ -1,0 +1,82 @@
+"""What a run leaves behind: raw observations, one row per request, grown while it lasts.
+
+Columns of numbers and no objects: a row costs 34 bytes, and nothing that the collector of garbage would walk through
+while the clock runs.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+REFUSED, FAILED = -1, -2
+"""In place of a variant: told to go away (429, 503), or nothing usable came back."""
+NO_VARIANT = -3
+"""Answered, and not by a variant: a request that is no prediction."""
+
+
+@dataclass(slots=True)
+class Rows:
+    """One row per request that is over, in the order in which they ended."""
+
+    dues_s: array[float] = field(default_factory=lambda: array("d"))
+    """After the start. Closed loop: when it was sent."""
+    latencies_ms: array[float] = field(default_factory=lambda: array("d"))
+    """Due to answered; NaN without an answer."""
+    last_tries_ms: array[float] = field(default_factory=lambda: array("d"))
+    """The same, from when the last try was due: without retries it is the latency."""
+    answerers: array[int] = field(default_factory=lambda: array("b"))
+    """Position in `Record.names`, or one of the constants above."""
+    seeds: array[int] = field(default_factory=lambda: array("q"))
+    tries: array[int] = field(default_factory=lambda: array("b"))
+
+    def __len__(self) -> int:
+        return len(self.dues_s)
+
+    def add(
+        self, due_s: float, latency_ms: float, answerer: int, seeds: int, *, last_try_ms: float, tries: int = 1
+    ) -> None:
+        self.dues_s.append(due_s)
+        self.latencies_ms.append(latency_ms)
+        self.last_tries_ms.append(last_try_ms)
+        self.answerers.append(answerer)
+        self.seeds.append(seeds)
+        self.tries.append(tries)
+
+
+@dataclass(slots=True)
+class Record:
+    """Statuses and errors count tries, the rows requests."""
+
+    rows: Rows = field(default_factory=Rows)
+    names: list[str] = field(default_factory=list)
+    """Variants, in the order in which they were first met."""
+    lags_ms: array[float] = field(default_factory=lambda: array("d"))
+    """Open loop: sent minus due, of each try."""
+    statuses: Counter[int] = field(default_factory=Counter)
+    errors: Counter[str] = field(default_factory=Counter)
+    objectives_met: int = 0
+    """Answers of which the server said so."""
+    started: int = 0
+    """Requests that were sent, or were due and could not be."""
+    held_back: int = 0
+    """Open loop: requests that were due while every connection was busy."""
+    late: int = 0
+    """Open loop: requests that this program itself came to only well after they were due."""
+    last_answer_s: float = 0.0
+    """After the start."""
+
+    @property
+    def latencies_ms(self) -> Sequence[float]:
+        """Of the answers."""
+        return [latency_ms for latency_ms in self.rows.latencies_ms if not math.isnan(latency_ms)]
+
+    def position_of(self, variant: str) -> int:
+        try:
+            return self.names.index(variant)
+        except ValueError:
+            self.names.append(variant)
+            return len(self.names) - 1

@@ -1,0 +1,87 @@
+"""Asks a Prometheus for the load of a server, for `--prometheus`. Whatever goes wrong is a `Silence`.
+
+The standard library's HTTP client is enough, as in `client.py`; the operator's own is asynchronous.
+"""
+
+from __future__ import annotations
+
+import http.client
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from urllib.parse import urlencode, urlsplit
+
+from pydantic import ValidationError
+
+from gnnserve_api.errors import InputError
+from gnnserve_api.gnnservice import PrometheusSpec
+from gnnserve_operator.decide.signals import Answer, Silence, build_query, parse_answer
+from gnnserve_operator.decide.verdict import Reason
+from gnnserve_worker.serving.server import Look
+
+_PATIENCE_S = 5.0
+"""For the whole answer; the loop has all of its interval, and nobody waits for it."""
+_MOST_BYTES = 8 * 1024 * 1024
+_PIECE_BYTES = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Prometheus:
+    url: str
+    query: str
+    patience_s: float = _PATIENCE_S
+    clock_s: Callable[[], float] = time.monotonic
+
+    @staticmethod
+    def of_service(url: str, service: str, interval_s: float) -> Prometheus:
+        """Raises InputError where it cannot be the address of one."""
+        try:
+            PrometheusSpec.model_validate({"url": url})
+            _ = urlsplit(url).port
+        except (ValidationError, ValueError) as error:
+            raise InputError(
+                "--prometheus", f"{url!r} is not the address of a Prometheus", "write http://host:port"
+            ) from error
+        return Prometheus(url.rstrip("/"), build_query(service, None, interval_s))
+
+    def ask(self, _look: Look) -> Answer | Silence:
+        try:
+            status, date, body = self._fetch()
+        except (OSError, http.client.HTTPException) as error:
+            problem = str(error) or type(error).__name__
+            return Silence(Reason.UNREACHABLE, f"{self.url} does not answer ({problem}). Is Prometheus up?")
+        if len(body) > _MOST_BYTES:
+            return Silence(Reason.INVALID, f"{self.url} answers with more than {_MOST_BYTES // 1024**2} MiB.")
+        series = parse_answer(body)
+        if isinstance(series, Silence):
+            return series
+        if status != 200 or math.isnan(date):
+            return Silence(Reason.INVALID, f"{self.url} answers {status} without a usable Date. Is this Prometheus?")
+        return Answer(series, date)
+
+    def _fetch(self) -> tuple[int, float, bytes]:
+        """Status, the Date as unix time (NaN: none), and the body or the beginning of one that is too long."""
+        give_up_at_s = self.clock_s() + self.patience_s
+        parts = urlsplit(self.url)
+        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+        connection = kind(parts.hostname or "", parts.port, timeout=self.patience_s)
+        try:
+            connection.request("GET", f"{parts.path}/api/v1/query?{urlencode({'query': self.query})}")
+            response = connection.getresponse()
+            body = b""
+            while len(body) <= _MOST_BYTES and (piece := response.read(_PIECE_BYTES)):
+                body += piece
+                if self.clock_s() > give_up_at_s:
+                    raise TimeoutError(f"no complete answer within {self.patience_s:g} s")
+            return response.status, _unix_time(response.getheader("date", "")), body
+        finally:
+            connection.close()
+
+
+def _unix_time(date: str) -> float:
+    try:
+        return parsedate_to_datetime(date).timestamp()
+    except ValueError:
+        return math.nan

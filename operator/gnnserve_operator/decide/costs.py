@@ -1,0 +1,130 @@
+"""What do batches cost now, and how much can a worker carry? The profile's cost model, corrected by what was measured.
+
+An affine cost per variant is fitted where the sizes of batches differ enough; else the profile is scaled. What is
+published changes seldom: a cost is told anew when it differs from what workers go by by more than a tenth.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from gnnserve_api.routing import AffineCost
+from gnnserve_operator.decide.signals import BatchSums
+
+Costs = Mapping[str, AffineCost]
+"""By variant."""
+
+_MEMORY = 0.5
+"""Of the sums of batches, per tick: a fit rests on about two intervals."""
+_FEWEST_BATCHES = 10
+"""Fewer batches of a variant say nothing about it."""
+_FEWEST_TO_FIT = 50
+_LEAST_VARIATION = 0.25
+"""Standard deviation of seeds per batch over their mean, for a line to be fitted through them."""
+_MOST_BENT = 2.0
+"""A fitted line that is off the scaled profile by more than this factor, at either end, is noise and no cost."""
+_SLOWEST, _FASTEST = 20.0, 0.1
+"""Of a machine, compared with the profiled one; outside of these a measurement is wrong."""
+_NOTEWORTHY = 0.10
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What is remembered of batches."""
+
+    sums: Mapping[str, BatchSums] = field(default_factory=dict)
+    """By variant, of the last ticks, fading."""
+    slowness: float | None = None
+    """Measured over profiled time, of all variants that were used; None: by the published costs."""
+
+
+def remember(before: Measured, published: Costs, profiled: Costs, new: Mapping[str, BatchSums]) -> Measured:
+    """`new`: of the last interval."""
+    totals = {name: before.sums.get(name, BatchSums()) * _MEMORY + new.get(name, BatchSums()) for name in profiled}
+    sums = {name: of for name, of in totals.items() if of.batches >= 1}
+    used = [name for name, of in sums.items() if of.batches >= _FEWEST_BATCHES]
+    predicted_s = sum(_predicted_s(profiled[name], sums[name]) for name in used)
+    if predicted_s > 0:
+        return Measured(sums, _plausible(sum(sums[name].seconds for name in used) / predicted_s))
+    slowness = before.slowness
+    if slowness is None:
+        ratios = [cost.at(1) / profiled[name].at(1) for name, cost in published.items() if name in profiled]
+        slowness = sum(ratios) / len(ratios) if ratios else 1.0
+    is_idle = not any(of.batches > 0 for of in new.values())
+    # A machine that nobody uses is not known to be slow any more; a few batches say neither.
+    return Measured(sums, 1 + (slowness - 1) * _MEMORY if is_idle else slowness)
+
+
+def estimate_costs(measured: Measured, profiled: Costs, max_seeds: int) -> Costs:
+    """Unused variants are as much slower as the used ones together: the machine is the same."""
+    return {name: _estimate(cost, measured, measured.sums.get(name), max_seeds) for name, cost in profiled.items()}
+
+
+def publish_costs(before: Costs, estimated: Costs, profiled: Costs, max_seeds: int) -> Costs:
+    """What workers are told; nothing of a variant that costs about what its profile says."""
+    published = {}
+    for name, cost in estimated.items():
+        if not _differ(cost, before.get(name, profiled[name]), max_seeds):
+            if name in before:
+                published[name] = before[name]
+        elif _differ(cost, profiled[name], max_seeds):
+            published[name] = AffineCost(_rounded(cost.fixed_ms), _rounded(cost.per_seed_ms))
+    return published
+
+
+def capacity_seeds_per_s(cost: AffineCost, latency_ms: float | None, max_seeds: int) -> float:
+    """Of one worker, when a batch lasts at most half of the latency: the other half is for the batch before it.
+    0: not even one seed is answered in time."""
+    seeds = float(max_seeds)
+    if latency_ms is not None:
+        if cost.at(1) > latency_ms:
+            return 0.0
+        if cost.at(seeds) > latency_ms / 2 and cost.per_seed_ms > 0:
+            seeds = max((latency_ms / 2 - cost.fixed_ms) / cost.per_seed_ms, 1.0)
+    duration_ms = cost.at(seeds)
+    return 1000 * seeds / duration_ms if duration_ms > 0 else math.inf
+
+
+def _estimate(profiled: AffineCost, measured: Measured, of: BatchSums | None, max_seeds: int) -> AffineCost:
+    if of is None or of.batches < _FEWEST_BATCHES or (predicted_s := _predicted_s(profiled, of)) <= 0:
+        return _scaled(profiled, measured.slowness or 1.0)
+    scaled = _scaled(profiled, _plausible(of.seconds / predicted_s))
+    return _fit(of, scaled, max_seeds) or scaled
+
+
+def _fit(of: BatchSums, scaled: AffineCost, max_seeds: int) -> AffineCost | None:
+    """Least squares; None where the batches do not tell a line."""
+    mean_seeds, mean_s = of.seeds / of.batches, of.seconds / of.batches
+    variance = of.seeds_squared / of.batches - mean_seeds**2
+    if of.batches < _FEWEST_TO_FIT or variance <= (_LEAST_VARIATION * mean_seeds) ** 2:
+        return None
+    per_seed_s = (of.seed_seconds / of.batches - mean_seeds * mean_s) / variance
+    fixed_s = mean_s - per_seed_s * mean_seeds
+    if per_seed_s <= 0 or fixed_s <= 0:
+        return None
+    fitted = AffineCost(1000 * fixed_s, 1000 * per_seed_s)
+    ratios = [fitted.at(seeds) / scaled.at(seeds) for seeds in (1, max_seeds)]
+    return fitted if all(1 / _MOST_BENT <= ratio <= _MOST_BENT for ratio in ratios) else None
+
+
+def _differ(cost: AffineCost, reference: AffineCost, max_seeds: int) -> bool:
+    ends = (1, max_seeds)
+    return any(abs(cost.at(seeds) - reference.at(seeds)) > _NOTEWORTHY * reference.at(seeds) for seeds in ends)
+
+
+def _predicted_s(cost: AffineCost, of: BatchSums) -> float:
+    return (of.batches * cost.fixed_ms + of.seeds * cost.per_seed_ms) / 1000
+
+
+def _scaled(cost: AffineCost, factor: float) -> AffineCost:
+    return AffineCost(cost.fixed_ms * factor, cost.per_seed_ms * factor)
+
+
+def _plausible(slowness: float) -> float:
+    return min(max(slowness, _FASTEST), _SLOWEST)
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.4g}")

@@ -1,0 +1,204 @@
+"""What are workers told, and what is known of their load? Between the plan and the slow loop's judgement.
+
+That judgement is `routing.py`, which servers outside of a cluster use too. Here is what only a cluster has: workers
+that come and go, a Prometheus that may not be configured, revisions that lack a variant, restarts of the operator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from gnnserve_api.generation import GenerationResult
+from gnnserve_api.gnnservice import GNNService, GNNServiceSpec
+from gnnserve_api.routing import RoutingTable, VariantRoute
+from gnnserve_api.status import ConditionType
+from gnnserve_operator.decide.published import Published
+from gnnserve_operator.decide.routing import (
+    RoutingDecision,
+    RoutingState,
+    decide_routing,
+    recover_state,
+    routed_table,
+    unknown_variants,
+)
+from gnnserve_operator.decide.routing_words import NOT_MEASURED
+from gnnserve_operator.decide.signals import Silence, build_query, read_signals
+from gnnserve_operator.decide.status import condition_in
+from gnnserve_operator.decide.verdict import Problem, Reason, Verdict
+from gnnserve_operator.decide.workers import Workers
+from gnnserve_operator.desired.routing import declared_table
+from gnnserve_operator.observed import Observed, ObservedRouting
+from gnnserve_operator.settings import Settings
+
+_NOT_SERVING = Verdict(None, Reason.NOT_SERVING, "No worker answers; nothing is measured until one does.")
+_NOT_CONFIGURED = Verdict(
+    False,
+    Reason.NOT_CONFIGURED,
+    "No Prometheus is named, by spec.routing.prometheus.url or the chart's prometheus.url: workers go by the profile "
+    "and by what they measure themselves.",
+)
+_NOT_ASKED = Verdict(None, Reason.NOT_MEASURED, "Prometheus is about to be asked for the first time.")
+_NOT_ABOUT_LOAD = frozenset({Reason.NOT_SERVING, Reason.NOT_CONFIGURED, Reason.VARIANT_UNKNOWN, Reason.INVALID_SPEC})
+_HOLDS = {"True": True, "False": False}
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What the slow loop is to ask."""
+
+    url: str
+    query: str
+    interval_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceRouting:
+    decision: RoutingDecision
+    table: RoutingTable | None = None
+    """What workers are told; None: nothing yet."""
+    result: GenerationResult | None = None
+    """Of the generation of its revision."""
+    question: Question | None = None
+    """None: nobody answers requests, or no Prometheus is named."""
+    problem: Problem | None = None
+
+    @property
+    def conditions(self) -> dict[ConditionType, Verdict]:
+        return {
+            ConditionType.METRICS_AVAILABLE: self.decision.metrics_available,
+            ConditionType.OBJECTIVE_MET: self.decision.objective_met,
+            ConditionType.CAPACITY_SUFFICIENT: self.decision.capacity_sufficient,
+        }
+
+    @property
+    def base_variant(self) -> str | None:
+        """That the slow loop chose; None: it did not."""
+        chosen = self.decision.state.base
+        return chosen if self.table is not None and self.table.base_variant == chosen else None
+
+    @property
+    def why_base(self) -> str | None:
+        return None if self.base_variant is None else self.decision.state.reason
+
+
+def decide_service_routing(
+    service: GNNService,
+    published: Published | None,
+    workers: Workers,
+    observed: Observed,
+    status: Mapping[str, Any],
+    settings: Settings,
+    now: datetime,
+) -> ServiceRouting:
+    """`status`: as it is now."""
+    spec = service.spec
+    if published is None:
+        return ServiceRouting(_unmeasured(RoutingState(""), _NOT_SERVING))
+    result = published.result
+    state = _state(result.revision, observed, status)
+    problem = _find_unknown_variant(spec, result)
+    if problem is not None:
+        # Workers would refuse such a table. The revision that is being generated may have those variants.
+        kept = observed.routing or ObservedRouting()
+        decision = _unmeasured(state, Verdict(None, problem.reason, "spec.routing cannot be followed; see Ready."))
+        return ServiceRouting(
+            decision, kept.table, kept.result, problem=problem if result.recipe == spec.recipe() else None
+        )
+    question = _question(service, settings) if workers.ready and not spec.suspend else None
+    decision = _decide(state, service, workers, observed, status, question, settings, now)
+    table = routed_table(declared_table(spec, result), decision.state, spec.routing.interval_seconds)
+    return ServiceRouting(decision, table, result, question)
+
+
+def _decide(
+    state: RoutingState,
+    service: GNNService,
+    workers: Workers,
+    observed: Observed,
+    status: Mapping[str, Any],
+    question: Question | None,
+    settings: Settings,
+    now: datetime,
+) -> RoutingDecision:
+    spec, measured, ready = service.spec, observed.measured, len(workers.ready)
+    if _url(spec, settings) is None:
+        return _unmeasured(RoutingState(state.revision), _NOT_CONFIGURED)
+    if question is None:
+        return _unmeasured(state, _NOT_SERVING)
+    candidates = _candidates(state.revision, workers, observed)
+    if isinstance(measured, Silence):
+        return decide_routing(state, spec, candidates, ready, measured, now)
+    if measured is not None and candidates:
+        names = frozenset(pod.name for pod in workers.ready)
+        signals = read_signals(measured, interval_s=question.interval_s, workers=ready, names=names)
+        return decide_routing(state, spec, candidates, ready, signals, now)
+    known = observed.routed
+    if known is not None and known.state is state and known.metrics_available.reason not in _NOT_ABOUT_LOAD:
+        return known
+    return RoutingDecision(
+        state,
+        _said(status, ConditionType.METRICS_AVAILABLE),
+        _said(status, ConditionType.OBJECTIVE_MET),
+        _said(status, ConditionType.CAPACITY_SUFFICIENT),
+    )
+
+
+def _question(service: GNNService, settings: Settings) -> Question | None:
+    spec, metadata = service.spec, service.metadata
+    url = _url(spec, settings)
+    if url is None:
+        return None
+    interval_s = float(spec.routing.interval_seconds)
+    query = build_query(metadata.name, metadata.namespace, interval_s, settings.prometheus_namespace_label)
+    return Question(url, query, interval_s)
+
+
+def _url(spec: GNNServiceSpec, settings: Settings) -> str | None:
+    return spec.routing.prometheus.url or settings.prometheus_url
+
+
+def _state(revision: str, observed: Observed, status: Mapping[str, Any]) -> RoutingState:
+    if observed.routed is not None and observed.routed.state.revision == revision:
+        return observed.routed.state
+    objective_met = condition_in(status, ConditionType.OBJECTIVE_MET).get("status")
+    table = None if observed.routing is None else observed.routing.table
+    return recover_state(revision, table, _HOLDS.get(str(objective_met)))
+
+
+def _candidates(revision: str, workers: Workers, observed: Observed) -> tuple[VariantRoute, ...]:
+    """By the first ready worker that answers from the revision; those of older versions tell of no costs."""
+    routes = {answer.pod: answer.route for answer in observed.answers if answer.route is not None}
+    told = (routes[pod.name] for pod in workers.ready if pod.name in routes)
+    return next((route.variants for route in told if route.revision == revision and route.variants), ())
+
+
+def _unmeasured(state: RoutingState, why: Verdict) -> RoutingDecision:
+    unknown = Verdict(None, why.reason, NOT_MEASURED.message)
+    return RoutingDecision(state, why, unknown, unknown)
+
+
+def _said(status: Mapping[str, Any], kind: ConditionType) -> Verdict:
+    """After a restart what was said holds until Prometheus is asked again."""
+    condition = condition_in(status, kind)
+    try:
+        verdict = Verdict(_HOLDS.get(condition["status"]), Reason(condition["reason"]), condition["message"])
+    except (KeyError, ValueError):
+        return _NOT_ASKED
+    return verdict if verdict.reason not in _NOT_ABOUT_LOAD else _NOT_ASKED
+
+
+def _find_unknown_variant(spec: GNNServiceSpec, result: GenerationResult) -> Problem | None:
+    """Something that spec.routing names and the revision lacks."""
+    names = [variant.name for variant in result.variants]
+    unknown = unknown_variants(spec, names)
+    if not unknown:
+        return None
+    return Problem(
+        Reason.VARIANT_UNKNOWN,
+        f"spec.routing names {' and '.join(unknown)}, but revision {result.revision} has {' '.join(names)}. Name one "
+        "of these, or have it generated by spec.variants; until then the last routing table holds.",
+        needs_person=True,
+    )

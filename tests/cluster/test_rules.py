@@ -1,0 +1,371 @@
+"""The chart's Prometheus rules, by promtool: each alert speaks when it should and is silent when it should be.
+
+No cluster is needed. Whether the metrics in them exist is in test_monitoring.py.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from tests.cluster.harness.commands import HarnessError
+from tests.cluster.harness.layout import Layout
+from tests.cluster.harness.prometheus import RULES, unpack
+from tests.support.helm import ROOT, render
+from tests.support.pages import anchors
+
+WORKER = 'namespace="team",service="digits",pod="w1",instance="10.0.0.1:8080"'
+SERVICE = 'namespace="team",service="digits"'
+MINUTES = 420
+"""Of every case: more than the longest window."""
+PER_MINUTE = 1000
+"""Requests."""
+
+
+@cache
+def promtool() -> Path:
+    try:
+        return unpack(Layout.of_this_machine()) / "promtool"
+    except HarnessError as error:
+        if os.geteuid() == 0:
+            raise
+        pytest.skip(f"promtool is needed: {error}")
+
+
+def groups() -> list[dict[str, Any]]:
+    return [group for file in RULES for group in yaml.safe_load(file.read_text(encoding="utf-8"))["groups"]]
+
+
+def rules(kind: str) -> list[dict[str, Any]]:
+    return [rule for group in groups() for rule in group["rules"] if kind in rule]
+
+
+def run_promtool(folder: Path, series: Mapping[str, str], checks: Mapping[str, Any]) -> None:
+    """Fails with what promtool found instead."""
+    test = {
+        "interval": "1m",
+        "input_series": [{"series": name, "values": values} for name, values in series.items()],
+        **checks,
+    }
+    document = {"rule_files": [str(file) for file in RULES], "evaluation_interval": "1m", "tests": [test]}
+    file = folder / "test.json"  # which is YAML
+    file.write_text(json.dumps(document))
+    done = subprocess.run([promtool(), "test", "rules", str(file)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr + done.stdout
+
+
+def counted(*phases: tuple[int, float]) -> str:
+    """A counter that rises by so much a minute for so many minutes, and is 0 at first."""
+    total, words = 0.0, ["0"]
+    for minutes, rise in phases:
+        # "a+bxn" is a and n further values.
+        words.append(f"{total + rise:g}+{rise:g}x{minutes - 1}")
+        total += minutes * rise
+    return " ".join(words)
+
+
+def constant(value: float, minutes: int = MINUTES) -> str:
+    return f"{value:g}x{minutes}"
+
+
+def missed(*phases: tuple[int, float], outcome: str = "late") -> dict[str, str]:
+    """Requests of which a share is late, in phases of minutes; met for the rest of the time before them."""
+    before = MINUTES - sum(minutes for minutes, _ in phases)
+    return outcomes({outcome: [(before, 0.0), *phases]})
+
+
+def outcomes(shares: Mapping[str, list[tuple[int, float]]]) -> dict[str, str]:
+    (other,) = shares.values()
+    (name,) = shares
+    counts = {known: counted((MINUTES, 0)) for known in ("met", "late", "refused", "unbounded")}
+    counts[name] = counted(*((minutes, share * PER_MINUTE) for minutes, share in other if minutes))
+    counts["met"] = counted(*((minutes, (1 - share) * PER_MINUTE) for minutes, share in other if minutes))
+    return {f'gnnserve_requests_total{{{WORKER},outcome="{known}"}}': values for known, values in counts.items()}
+
+
+def changes(*phases: tuple[int, float]) -> dict[str, str]:
+    return {f"gnnserve_operator_routing_changes_total{{{SERVICE}}}": counted(*phases)}
+
+
+HEALTHY = {
+    **missed((MINUTES, 0.002)),
+    f'gnnserve_routing_info{{{WORKER},mode="Adaptive",base_variant="x1"}}': constant(1),
+    f"gnnserve_routing_table_expired{{{WORKER}}}": constant(0),
+    f"gnnserve_operator_objective_wanted_ratio{{{SERVICE}}}": constant(0.99),
+    f'gnnserve_operator_routing_advice{{{SERVICE},advice="Sufficient"}}': constant(1),
+    f'gnnserve_operator_routing_advice{{{SERVICE},advice="SteppedDown"}}': constant(0),
+    f'gnnserve_operator_routing_advice{{{SERVICE},advice="ScaleOut"}}': constant(0),
+    f"gnnserve_operator_routing_wanted_workers{{{SERVICE}}}": constant(1),
+    f"gnnserve_operator_routing_metrics_available{{{SERVICE}}}": constant(1),
+    'gnnserve_operator_services{ready="True"}': constant(1),
+    **changes((MINUTES, 0)),
+}
+WORKERS_SERIES = [name for name in HEALTHY if "pod=" in name]
+OPERATORS_SERIES = [name for name in HEALTHY if "gnnserve_operator" in name]
+
+
+def for_the_last(minutes: int, value: float, before: float) -> str:
+    return f"{before:g}x{MINUTES - minutes - 1} {value:g}x{minutes}"
+
+
+def missing_for_the_last(minutes: int, name: str) -> str:
+    return f"{int('_info' in name)}x{MINUTES - minutes - 1} _x{minutes}"
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    series: Mapping[str, str] = field(default_factory=dict)
+    """Instead of the healthy ones of the same name."""
+    fires: tuple[str, ...] = ()
+    """At any time of these minutes."""
+    within: int = MINUTES
+    """Of the last minutes."""
+    without: tuple[str, ...] = ()
+
+
+ADVICE = f'gnnserve_operator_routing_advice{{{SERVICE},advice="ScaleOut"}}'
+AVAILABLE = f"gnnserve_operator_routing_metrics_available{{{SERVICE}}}"
+WANTED = f"gnnserve_operator_objective_wanted_ratio{{{SERVICE}}}"
+EXPIRED = f"gnnserve_routing_table_expired{{{WORKER}}}"
+OPERATOR = 'gnnserve_operator_services{ready="True"}'
+
+CASES: dict[str, Case] = {
+    # Silent
+    "a healthy service": Case(),
+    "no traffic at all": Case(outcomes({"late": [(MINUTES, 0)]}) | {
+        name: constant(0) for name in WORKERS_SERIES if "_total" in name
+    }),
+    "requests that ask for no latency": Case(outcomes({"unbounded": [(MINUTES, 1)]})),
+    "one slow minute": Case(missed((1, 1.0), (4, 0.0))),
+    "one slow minute, an hour later": Case(missed((1, 1.0), (59, 0.0))),
+    "a minute of refusals": Case(missed((1, 1.0), (6, 0.0), outcome="refused")),
+    "a worker that restarted: its counters began anew": Case(
+        {
+            name: "0+990x200 _x2 0+990x220" if 'outcome="met"' in name else "0+2x200 _x2 0+2x220"
+            for name in WORKERS_SERIES
+            if "_total" in name
+        }
+    ),
+    "an operator that was away for eight minutes, and whose count of changes began anew": Case(
+        {
+            **{name: "1x300 _x8 1x120" for name in OPERATORS_SERIES if name not in {ADVICE, WANTED}},
+            ADVICE: "0x300 _x8 0x120",
+            WANTED: "0.99x300 _x8 0.99x120",
+            f"gnnserve_operator_routing_changes_total{{{SERVICE}}}": "30x300 _x8 0x120",
+        }
+    ),
+    "what was missed is over: the last ten minutes were good": Case(missed((40, 0.3), (10, 0.002)), within=1),
+    "so little traffic that a share says little": Case(
+        {
+            name: counted((MINUTES, 0.5 if '"met"' in name or '"late"' in name else 0))
+            for name in WORKERS_SERIES if "_total" in name
+        }
+    ),
+    "as many late as a median allows": Case({**missed((MINUTES, 0.45)), WANTED: constant(0.5)}),
+    "a wave over the day: the base variant goes up and down": Case(changes((360, 0.01), (60, 0.2))),
+    "ScaleOut for five minutes": Case({ADVICE: for_the_last(5, 1, 0)}),
+    "measurements that were missing for five minutes": Case({AVAILABLE: for_the_last(5, 0, 1)}),
+    "a routing table that was expired for three minutes": Case({EXPIRED: for_the_last(3, 1, 0)}),
+    "a service without a Prometheus": Case(without=(AVAILABLE,)),
+    # Speaking
+    "a fifth is late for an hour": Case(missed((60, 0.2)), ("GnnserveObjectiveMissed",)),
+    "all are late for a quarter of an hour": Case(missed((15, 1.0)), ("GnnserveObjectiveMissed",)),
+    "a fifth is refused for an hour": Case(
+        missed((60, 0.2), outcome="refused"), ("GnnserveObjectiveMissed", "GnnserveRequestsRefused")
+    ),
+    "three quarters miss a percentile of 80": Case(
+        {**missed((MINUTES, 0.75)), WANTED: constant(0.8)}, ("GnnserveObjectiveAtRisk", "GnnserveObjectiveMissed")
+    ),
+    "eight percent are late, for hours": Case(missed((380, 0.08)), ("GnnserveObjectiveAtRisk",)),
+    "0.7 % are late where 99.9 % are wanted": Case(
+        {**missed((380, 0.007)), WANTED: constant(0.999)}, ("GnnserveObjectiveAtRisk",)
+    ),
+    "half of a crowd is turned away for ten minutes": Case(
+        missed((10, 0.5), (120, 0.0), outcome="refused"), ("GnnserveRequestsRefused",)
+    ),
+    "a tenth is refused for twenty minutes": Case(
+        missed((20, 0.1), outcome="refused"), ("GnnserveRequestsRefused",)
+    ),
+    "no variant carries the load": Case({ADVICE: for_the_last(15, 1, 0)}, ("GnnserveScaleOutNeeded",)),
+    "to and fro every two minutes": Case(changes((360, 0), (60, 0.5)), ("GnnserveRoutingFlaps",)),
+    "Prometheus does not answer the operator": Case(
+        {AVAILABLE: for_the_last(15, 0, 1)}, ("GnnserveRoutingMetricsUnavailable",)
+    ),
+    "workers that are not scraped any more": Case(
+        {name: missing_for_the_last(20, name) for name in WORKERS_SERIES}, ("GnnserveWorkersNotScraped",)
+    ),
+    "workers that were never scraped": Case(without=tuple(WORKERS_SERIES), fires=("GnnserveWorkersNotScraped",)),
+    "an operator that is not scraped": Case(without=tuple(OPERATORS_SERIES), fires=("GnnserveOperatorNotScraped",)),
+    "a routing table that nobody renews": Case({EXPIRED: for_the_last(10, 1, 0)}, ("GnnserveRoutingTableExpired",)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+def test_alerts_speak_when_they_should_and_only_then(case: Case, tmp_path: Path) -> None:
+    series = {name: values for name, values in {**HEALTHY, **case.series}.items() if name not in case.without}
+    expected = [{"labels": f'{{alertname="{name}"}}', "value": 1} for name in case.fires]
+    fire = {
+        "expr": f'count by (alertname) (last_over_time(ALERTS{{alertstate="firing"}}[{case.within}m]))',
+        "eval_time": f"{MINUTES}m",
+        "exp_samples": expected,
+    }
+    run_promtool(tmp_path, series, {"promql_expr_test": [fire]})
+
+
+def test_every_alert_is_seen_to_fire() -> None:
+    assert {rule["alert"] for rule in rules("alert")} == {name for case in CASES.values() for name in case.fires}
+
+
+def test_an_alert_names_the_service_and_what_to_do(tmp_path: Path) -> None:
+    series = {**HEALTHY, ADVICE: constant(1), f"gnnserve_operator_routing_wanted_workers{{{SERVICE}}}": constant(3)}
+    (rule,) = (rule for rule in rules("alert") if rule["alert"] == "GnnserveScaleOutNeeded")
+    told = {
+        "summary": "team/digits needs more workers",
+        "description": (
+            "The load is beyond the fastest variant that the accuracy tolerance allows. 3 workers would carry it: "
+            "`kubectl --namespace team scale gnns/digits --replicas=3`. "
+            "Or allow a larger `spec.objective.accuracyTolerancePermille`."
+        ),
+        "runbook": rule["annotations"]["runbook"],
+    }
+    labels = {"severity": "warning", "namespace": "team", "service": "digits"}
+    fires = {
+        "eval_time": "20m",
+        "alertname": "GnnserveScaleOutNeeded",
+        "exp_alerts": [{"exp_labels": labels, "exp_annotations": told}],
+    }
+    run_promtool(tmp_path, series, {"alert_rule_test": [fires]})
+
+
+@pytest.mark.parametrize("rule", rules("alert"), ids=lambda rule: rule["alert"])
+def test_an_alert_leads_to_its_section(rule: dict[str, Any]) -> None:
+    assert rule["labels"]["severity"] in {"critical", "warning"}
+    annotations = rule["annotations"]
+    assert annotations.keys() == {"summary", "description", "runbook"}
+    file, _, anchor = annotations["runbook"].partition("#")
+    assert anchor == rule["alert"].lower()
+    assert anchor in anchors((ROOT / file).read_text(encoding="utf-8"))
+    kept = set(re.findall(r"by \(([a-z, ]+)\)", rule["expr"])) or {"namespace, service"}
+    used = set(re.findall(r"\$labels\.([a-z]+)", str(annotations)))
+    assert used <= {label for labels in kept for label in labels.split(", ")}
+
+
+# --- recording rules, after ten minutes of two workers
+
+TWO = [f'namespace="team",service="digits",pod="w{n}",instance="10.0.0.{n}:8080"' for n in (1, 2)]
+
+
+def of_two_workers(metric: str, labels: str, per_second: float) -> dict[str, str]:
+    return {f"{metric}{{{worker}{labels}}}": f"0+{60 * per_second:g}x{MINUTES}" for worker in TWO}
+
+
+RECORDED: dict[str, dict[str, float]] = {
+    "namespace_service:gnnserve_offered_seeds:rate5m": {"": 200},
+    "namespace_service:gnnserve_answered_seeds:rate5m": {"": 180},
+    "namespace_service:gnnserve_utilisation:ratio_rate5m": {"": 0.6},
+    "namespace_service:gnnserve_refused:ratio_rate5m": {"": 0.1},
+    "namespace_service:gnnserve_answers:rate5m": {"": 18},
+    "namespace_service_variant:gnnserve_answers:ratio_rate5m": {',variant="x1"': 2 / 3, ',variant="x4"': 1 / 3},
+    # x1: 0.9, x4: 0.8, 50 and 30 nodes a second; what the old variant answered has no accuracy any more.
+    "namespace_service:gnnserve_accuracy:mean_rate5m": {"": (0.9 * 50 + 0.8 * 30) / 80},
+    "namespace_service:gnnserve_request_seconds:p50_rate5m": {"": 0.0075},
+    "namespace_service:gnnserve_request_seconds:p99_rate5m": {"": 0.00995},
+    **{
+        f"namespace_service:gnnserve_attained:ratio_rate{window}": {"": 0.75} for window in ("5m", "30m", "1h", "6h")
+    },
+    "namespace_service:gnnserve_bounded_requests:increase1h": {"": 2 * 8 * 3600},
+    "namespace_service:gnnserve_wanted:ratio": {"": 0.99},
+    "namespace_service:gnnserve_missed_limit:fast": {"": 0.144},
+    "namespace_service:gnnserve_missed_limit:slow": {"": 0.06},
+}  # fmt: skip
+
+
+def test_recording_rules_have_these_values(tmp_path: Path) -> None:
+    series = {
+        **of_two_workers("gnnserve_offered_seeds_total", "", 100),
+        **of_two_workers("gnnserve_batch_seeds_total", ',variant="x1"', 50),
+        **of_two_workers("gnnserve_batch_seeds_total", ',variant="x4"', 30),
+        **of_two_workers("gnnserve_batch_seeds_total", ',variant="gone"', 10),
+        **of_two_workers("gnnserve_batch_seconds_total", ',variant="x1"', 0.4),
+        **of_two_workers("gnnserve_batch_seconds_total", ',variant="x4"', 0.2),
+        **of_two_workers("gnnserve_requests_total", ',outcome="met"', 6),
+        **of_two_workers("gnnserve_requests_total", ',outcome="late"', 1),
+        **of_two_workers("gnnserve_requests_total", ',outcome="refused"', 1),
+        **of_two_workers("gnnserve_requests_total", ',outcome="unbounded"', 2),
+        **of_two_workers("gnnserve_request_seconds_count", ',variant="x1"', 6),
+        **of_two_workers("gnnserve_request_seconds_count", ',variant="x4"', 3),
+        **of_two_workers("gnnserve_request_seconds_bucket", ',variant="x1",le="0.005"', 0),
+        **of_two_workers("gnnserve_request_seconds_bucket", ',variant="x1",le="0.01"', 6),
+        **of_two_workers("gnnserve_request_seconds_bucket", ',variant="x1",le="+Inf"', 6),
+        f"gnnserve_operator_objective_wanted_ratio{{{SERVICE}}}": constant(0.99),
+        **{
+            f'gnnserve_variant_accuracy{{{worker},variant="{variant}",split="validation"}}': constant(accuracy)
+            for worker in TWO
+            for variant, accuracy in (("x1", 0.9), ("x4", 0.8))
+        },
+        **{
+            f'gnnserve_variant_accuracy{{{worker},variant="x1",split="test"}}': constant(0.1) for worker in TWO
+        },
+    }  # fmt: skip
+    checks = [
+        {
+            # Rates of binary fractions are not exact.
+            "expr": f"round({name}, 0.000001)",
+            "eval_time": f"{MINUTES - 10}m",
+            "exp_samples": [
+                {"labels": f"{{{SERVICE}{labels}}}", "value": round(value, 6)} for labels, value in values.items()
+            ],
+        }
+        for name, values in RECORDED.items()
+    ]
+    run_promtool(tmp_path, series, {"promql_expr_test": checks})
+
+
+@pytest.mark.parametrize(
+    ("wanted", "fast", "slow"),
+    [(0.999, 0.0144, 0.006), (0.99, 0.144, 0.06), (0.9, 0.55, 0.325), (0.5, 0.75, 0.625)],
+    ids=["99.9 %", "99 %", "90 %", "a median"],
+)
+def test_limits_stay_within_what_can_be_missed(wanted: float, fast: float, slow: float, tmp_path: Path) -> None:
+    checks = [
+        {
+            "expr": f"round(namespace_service:gnnserve_missed_limit:{name}, 0.0001)",
+            "eval_time": "5m",
+            "exp_samples": [{"labels": f"{{{SERVICE}}}", "value": limit}],
+        }
+        for name, limit in (("fast", fast), ("slow", slow))
+    ]
+    run_promtool(tmp_path, {WANTED: constant(wanted)}, {"promql_expr_test": checks})
+
+
+def test_every_recording_rule_has_a_value_here() -> None:
+    assert {rule["record"] for rule in rules("record")} == RECORDED.keys()
+
+
+# --- what is installed
+
+
+def test_promtool_finds_nothing_to_complain_of() -> None:
+    done = subprocess.run([promtool(), "check", "rules", *RULES], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr + done.stdout
+
+
+def test_what_is_installed_is_what_is_tested() -> None:
+    values = {"metrics": {"prometheusRule": {"enabled": True, "labels": {"release": "prometheus"}}}}
+    (installed,) = (found for found in render(values) if found["kind"] == "PrometheusRule")
+    assert installed["apiVersion"] == "monitoring.coreos.com/v1"
+    assert installed["spec"] == {"groups": groups()}
+    assert installed["metadata"]["labels"]["release"] == "prometheus"
+
+
+def test_no_rules_unless_asked_for() -> None:
+    assert not [found for found in render() if found["kind"] == "PrometheusRule"]

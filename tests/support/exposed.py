@@ -1,0 +1,52 @@
+"""Every metric of a worker and of the operator once, in the text that Prometheus scrapes."""
+
+from __future__ import annotations
+
+from tests.support.profiles import revision_manifest
+
+from gnnserve_api.gnnservice import ObjectiveSpec
+from gnnserve_api.objective import Objective
+from gnnserve_api.routing import Route
+from gnnserve_operator.decide.routing import Advice, RoutingDecision, RoutingState
+from gnnserve_operator.decide.verdict import Reason, Verdict
+from gnnserve_operator.kinds import ServiceKey
+from gnnserve_operator.metrics import Metrics
+from gnnserve_operator.routing_memory import RoutingMemory
+from gnnserve_worker.serving import metrics as serving
+
+
+def worker_metrics() -> bytes:
+    metrics = serving.ServingMetrics("digits")
+    manifest = revision_manifest()
+    metrics.show_revision(manifest, load_s=0.5)
+    metrics.count_refused("QueueFull")
+    route = Route(
+        revision=manifest.revision,
+        base_variant="x1",
+        reason="",
+        allowed_variants=("x1",),
+        objective=Objective(latency_ms=25),
+    )
+    metrics.watch_routing(lambda: serving.RoutingState(route, {"x1": 1.0}))
+    return metrics.render()
+
+
+def operator_metrics() -> bytes:
+    memory = RoutingMemory()
+    verdict = Verdict(True, Reason.SERVING, "")
+    decision = RoutingDecision(
+        RoutingState("r", base="x1"),
+        metrics_available=verdict,
+        objective_met=verdict,
+        capacity_sufficient=verdict,
+        is_measured=True,
+        advice=Advice.SUFFICIENT,
+        wanted_workers=1,
+        offered_seeds_per_s=1.0,
+        capacity_seeds_per_s={"x1": 1.0},
+        attained_ratio=1.0,
+    )
+    memory.remember(ServiceKey("team", "digits"), "uid", decision, ObjectiveSpec(latency_ms=25))
+    metrics = Metrics(memory)
+    metrics.observe_services(lambda: {})
+    return metrics.text()

@@ -1,0 +1,129 @@
+"""What holds of the queue whatever is asked, in any state and mode, driven by drawn histories without a clock."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.support.serving import TRADE_OFF
+
+from gnnserve_api.objective import Objective
+from gnnserve_api.routing import AffineCost, RoutingMode, RoutingTable
+from gnnserve_worker.serving.batcher import Admission, Batch, Batcher, Refusal, RefusalReason
+from gnnserve_worker.serving.choice import VariantChooser
+from gnnserve_worker.serving.waiting import Request
+
+MAX_SEEDS = 100
+MAX_QUEUED_SEEDS = 2000
+
+_objectives = st.builds(
+    Objective,
+    latency_ms=st.none() | st.floats(0.5, 200),
+    accuracy_tolerance_permille=st.none() | st.sampled_from([0, 10, 20, 30]),
+)
+_asked = st.tuples(st.integers(1, 300), _objectives, st.booleans(), st.floats(0, 20))
+_tables = st.sampled_from([
+    RoutingTable(revision="r", recipe="r"),
+    RoutingTable(revision="r", recipe="r", mode=RoutingMode.STATIC, base_variant="x8"),
+    RoutingTable(revision="r", recipe="r", mode=RoutingMode.METRICS, base_variant="x4"),
+    RoutingTable(revision="r", recipe="r", mode=RoutingMode.WEIGHTS, weights={"x1": 1, "x4": 2, "x8": 3}),
+    RoutingTable(revision="r", recipe="r", costs={"x1": AffineCost(fixed_ms=30, per_seed_ms=0.3)}),
+])  # fmt: skip
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    asked=st.lists(_asked, max_size=40),
+    cancelled=st.sets(st.integers(0, 39)),
+    slowness=st.lists(st.floats(0.3, 5), min_size=1, max_size=10),
+    tables=st.lists(_tables, min_size=1, max_size=4),
+)
+def test_every_request_has_one_outcome_within_its_tolerance(
+    asked: list[tuple[int, Objective, bool, float]], cancelled: set[int], slowness: list[float],
+    tables: list[RoutingTable],
+) -> None:  # fmt: skip
+    chooser = VariantChooser(TRADE_OFF, MAX_SEEDS)
+    batcher = Batcher(chooser, tables[0], MAX_QUEUED_SEEDS)
+    accepted: dict[int, Request] = {}
+    covered: dict[int, int] = {}
+    variants: dict[int, set[str]] = {}
+    refused: set[int] = set()
+    arrivals = list(enumerate(asked))
+    now, began, free_at, batches = 0.0, 0.0, 0.0, 0
+    running: Batch | None = None
+    while arrivals or batcher.waiting or running is not None:
+        if running is not None and (not arrivals or free_at <= now):
+            now = max(now, free_at)
+            batcher.finish()
+            batcher.observe(running, free_at - began, free_at - began + 0.1, now)
+            running = None
+            table = tables[batches % len(tables)]
+            batcher.route_by(table)
+            chooser.use(table.costs)
+        elif arrivals and (running is not None or not batcher.waiting or len(arrivals) % 3):
+            key, (seeds, objective, strict, gap_ms) = arrivals.pop(0)
+            now += gap_ms
+            outcome = batcher.admit(Request(key, seeds, objective, now), strict, now)
+            if isinstance(outcome, Admission):
+                accepted[key], covered[key], variants[key] = Request(key, seeds, objective, now), 0, set()
+            elif outcome.reason is not RefusalReason.QUEUE_FULL:
+                assert objective.latency_ms is not None
+            assert batcher.queued_seeds <= MAX_QUEUED_SEEDS
+            if key in cancelled:
+                batcher.cancel(key)
+        if running is not None or not batcher.waiting:
+            continue
+        taken = batcher.take(now)
+        batches += 1
+        for request, refusal in taken.refused:
+            assert isinstance(refusal, Refusal)
+            assert request.objective.latency_ms is not None
+            assert request.key not in refused
+            refused.add(request.key)
+        if (batch := taken.batch) is None:
+            continue
+        assert 0 < batch.seeds == sum(piece.stop - piece.start for piece in batch.pieces) <= MAX_SEEDS
+        for piece in batch.pieces:
+            key = piece.request.key
+            assert key not in refused
+            assert piece.start == covered[key]
+            covered[key] = piece.stop
+            assert piece.last == (piece.stop == piece.request.seeds)
+            variants[key].add(batch.variant)
+        running, began, free_at = batch, now, now + batch.predicted_ms * slowness[batches % len(slowness)]
+    for key, request in accepted.items():
+        tolerance = request.objective.accuracy_tolerance_permille
+        assert len(variants[key]) <= 1
+        losses = [chooser.loss_permille[chooser.indices[variant]] for variant in variants[key]]
+        assert all(tolerance is None or loss <= tolerance + 1e-6 for loss in losses)
+        assert (covered[key] == request.seeds) != (key in refused or key in cancelled)
+    assert batcher.queued_seeds == 0
+
+
+@given(latencies=st.lists(st.floats(1e-3, 3.6e6), min_size=200, max_size=400))
+@settings(max_examples=20, deadline=None)
+def test_no_variety_of_latencies_makes_decisions_dear(latencies: list[float]) -> None:
+    batcher = Batcher(VariantChooser(TRADE_OFF, MAX_SEEDS), RoutingTable(revision="r", recipe="r"), 1 << 20)
+    batcher.admit(Request(0, 1, Objective(), 0), False, 0)
+    batcher.take(0)
+    for key, latency in enumerate(latencies, start=1):
+        tolerance = [None, 0, 10, 30][key % 4]
+        batcher.admit(Request(key, 1 + key % 150, Objective(latency, tolerance), 0), False, 0)
+    # 16, and one for every kind of request.
+    assert len(batcher._all_groups) <= 16 + 2 * 2 * 3
+    assert len(batcher._look(1, [])) <= 13
+
+
+def test_deadlines_stay_exact_where_latencies_share_a_group() -> None:
+    batcher = Batcher(VariantChooser(TRADE_OFF, MAX_SEEDS), RoutingTable(revision="r", recipe="r"), 1 << 20)
+    batcher.admit(Request(0, 1, Objective(), 0), False, 0)
+    batcher.take(0)
+    for key in range(1, 40):
+        latency = 5000 - 100 * key
+        assert batcher.admit(Request(key, 99, Objective(latency_ms=latency), 0), False, 0) == Admission(True)
+    batcher.finish()
+    order = []
+    while batcher.waiting:
+        batch = batcher.take(10).batch
+        assert batch is not None
+        order += [piece.request.key for piece in batch.pieces]
+    assert order == list(range(39, 0, -1))

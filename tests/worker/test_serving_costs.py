@@ -1,0 +1,136 @@
+"""What batches are expected to cost, and how expectations follow what they really take."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tests.support.serving import TRADE_OFF, variant
+
+from gnnserve_api.routing import AffineCost
+from gnnserve_worker.serving.costs import LEAST_MARGIN, CostModel, Overhead
+
+X1, X4, X8 = 0, 1, 2
+
+
+def model() -> CostModel:
+    return CostModel(TRADE_OFF.variants, max_seeds=100)
+
+
+def run(costs: CostModel, factor: float, of: int = X4, batches: int = 100, start_ms: float = 0.0) -> float:
+    """Batches that take `factor` times what the profile, or the table, says. The time at the end."""
+    now_ms = start_ms
+    for _ in range(batches):
+        took_ms = factor * costs.base_ms(of, 50)
+        now_ms += took_ms
+        costs.observe(of, 50, 1, took_ms, took_ms, now_ms)
+    return now_ms
+
+
+def test_curve_is_the_profiles_medians_and_larger_requests_cost_several_batches() -> None:
+    costs = model()
+    assert [costs.compute_ms(X1, seeds) for seeds in (1, 50, 100)] == pytest.approx([10.1, 15, 20])
+    assert costs.compute_ms(X1, 250) == pytest.approx(20 + 20 + 15)
+    assert costs.stretched_ms(X1, 50) == pytest.approx(15)
+    assert costs.stretched_ms(X1, 300) == pytest.approx(20 + 2 * 9.9)
+
+
+def test_noise_in_the_profile_never_makes_more_seeds_cheaper() -> None:
+    noisy = variant("x1", 0.9, 10, -0.5)
+    costs = CostModel([noisy], max_seeds=100)
+    assert costs.compute_ms(0, 100) >= costs.compute_ms(0, 1)
+
+
+def test_slow_machine_is_noticed_within_tens_of_batches_for_every_variant() -> None:
+    costs = model()
+    run(costs, 1.6, batches=40)
+    assert costs.factors[X4] == pytest.approx(1.6, rel=0.05)
+    assert costs.factors[X8] > 1.25, "which nobody used: the machine is the same"
+
+
+def test_single_stall_is_no_drift() -> None:
+    costs = model()
+    now_ms = run(costs, 1.0)
+    costs.observe(X4, 50, 1, 100 * 6.0, 100 * 6.0, now_ms + 600)
+    assert costs.factors[X4] < 1.15
+    run(costs, 1.0, start_ms=now_ms + 600, batches=60)
+    assert costs.factors[X4] == pytest.approx(1, abs=0.02)
+
+
+def test_unused_variant_goes_back_to_what_the_machine_does() -> None:
+    costs = model()
+    now_ms = run(costs, 3.0, of=X1)
+    for _ in range(300):
+        now_ms = run(costs, 1.0, of=X4, batches=50, start_ms=now_ms)
+    assert costs.factors[X4] == pytest.approx(1, abs=0.1)
+    assert costs.factors[X1] == pytest.approx(costs.factors[X4], abs=0.1)
+
+
+def test_margin_follows_how_far_batches_are_from_what_was_expected() -> None:
+    costs, draw = model(), np.random.default_rng(0)
+    assert costs.margin == LEAST_MARGIN
+    for _ in range(300):
+        run(costs, float(draw.choice([0.6, 1.4])), batches=1)
+    assert 0.4 < costs.margin <= 0.5
+    run(costs, 1.0, batches=600)
+    assert costs.margin == LEAST_MARGIN
+
+
+def test_tables_costs_replace_the_curve_and_what_was_learnt_of_it() -> None:
+    costs = model()
+    run(costs, 1.5)
+    costs.use({X4: AffineCost(fixed_ms=7, per_seed_ms=0.07)})
+    assert costs.compute_ms(X4, 100) == pytest.approx(14), "measured on this machine: its slowness is in it already"
+    learnt = costs.factors[X8]
+    run(costs, 1.2)
+    assert costs.factors[X4] == pytest.approx(1.2, rel=0.05)
+    corrected = costs.factors[X4]
+    costs.use({X4: AffineCost(fixed_ms=7, per_seed_ms=0.07)})
+    assert costs.factors[X4] == corrected, "equal costs are no news"
+    costs.use({})
+    assert costs.compute_ms(X4, 100) == pytest.approx(8 * costs.factors[X8])
+    assert learnt > 1.2
+
+
+def test_next_revision_inherits_what_concerns_the_machine() -> None:
+    before = model()
+    run(before, 1.6)
+    after = CostModel(TRADE_OFF.variants, 100, before)
+    assert after.factors[X8] == pytest.approx(before.factors[X8], rel=0.01)
+    assert after.overhead is before.overhead
+
+
+def test_slow_spell_makes_no_objective_look_as_if_it_could_never_be_met() -> None:
+    costs = model()
+    run(costs, 0.5)
+    quick_ms = costs.least_ms(X4, 1)
+    assert quick_ms < 0.7 * 4.04
+    run(costs, 3.0)
+    assert costs.least_ms(X4, 1) == quick_ms
+
+
+def test_what_requests_cost_is_learnt_apart_from_what_batches_do() -> None:
+    overhead, draw = Overhead(), np.random.default_rng(0)
+    for requests in draw.integers(1, 40, 400).tolist():
+        overhead.observe(requests, 0.1 + 0.03 * requests)
+    assert overhead.fixed_ms == pytest.approx(0.1, rel=0.1)
+    assert overhead.per_request_ms == pytest.approx(0.03, rel=0.05)
+
+
+def test_lone_requests_are_expected_to_cost_as_much_each() -> None:
+    overhead = Overhead()
+    for _ in range(30):
+        overhead.observe(1, 0.05)
+    assert overhead.at(1) == pytest.approx(0.05)
+    assert overhead.at(10) == pytest.approx(0.5)
+    assert overhead.least_ms == pytest.approx(0.05)
+    for _ in range(30):
+        overhead.observe(1, 0.5)
+    assert overhead.least_ms == pytest.approx(0.05), "an idle worker can still do it"
+
+
+def test_cost_for_peoples_sums_is_a_line_through_the_medians() -> None:
+    costs = model()
+    assert costs.profiled(X4).fixed_ms == pytest.approx(4)
+    assert costs.profiled(X4).per_seed_ms == pytest.approx(0.04)
+    run(costs, 2.0)
+    assert costs.expected(X4).at(50) == pytest.approx(2 * 6, rel=0.05)

@@ -1,0 +1,304 @@
+"""What batches cost on this worker: the profile, or the operator's measurement, corrected by what batches really took.
+
+Pure: durations and times are arguments. Variants are indices, in the order in which the model was given them.
+
+The expected time of a batch of s seeds from n requests by variant v is
+
+    machine / anchor[v] · own[v] · curve[v](s)  +  overhead(n)
+
+- `curve`: the profile's medians, linear between the measured sizes. A routing table's affine cost takes its place.
+- `machine`: how much slower this machine is than that of the profile. Every batch corrects it, for all variants.
+- `own`: what the variant has beyond that. It goes back to 1 while the variant is not used, since what was wrong with
+  it then would never be unlearnt.
+- `anchor`: `machine` as it was when the table's cost came, which was measured on this machine; 1 for a profile.
+- `overhead`: reading requests and writing answers, which no profile contains. A table's cost contains it already.
+
+`margin` is added by those who promise something: it follows how far batches are from what was expected of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+
+from gnnserve_api.profile import VariantProfile
+from gnnserve_api.routing import AffineCost
+
+LEAST_MARGIN = 0.08
+"""The simulation's: enough for noise of 5 %."""
+_MOST_MARGIN = 0.5
+_MARGIN_PER_DEVIATION = 1.75
+"""Of the mean absolute deviation: nine of ten batches are within it, if deviations are normal."""
+_DEVIATION_MEMORY_MS = 2000.0
+"""Of working time, not of batches: under load the long batches matter, and small ones, whose times vary more, would
+outnumber them."""
+_MOST_DEVIATION_GAIN = 0.1
+_MACHINE_GAIN = 0.08
+_OWN_GAIN = 0.04
+_FIRST_BATCHES = 8
+"""The first few batches correct by more."""
+_LARGEST_STEP = 2.0
+"""A batch that took more than twice, or less than half, of what was expected counts as that: a stall is no drift."""
+_FORGET_MS = 30_000.0
+_FORGET_EVERY_MS = 250.0
+_PROVEN_BATCHES = 20
+"""So many batches make a mean that a promise may be built on."""
+_LEAST_GAIN = 0.05
+
+_Segment = tuple[float, float, float, float]
+"""Up to so many seeds: from (seeds, ms) at so many ms per seed."""
+
+
+class CostModel:
+    """Of one revision. Belongs to one thread."""
+
+    def __init__(self, variants: Sequence[VariantProfile], max_seeds: int, before: CostModel | None = None) -> None:
+        """`max_seeds`: larger requests run as several batches, and cost so. `before`: the model of a revision that this
+        machine served until now."""
+        self.max_seeds = max_seeds
+        self.margin: float = LEAST_MARGIN if before is None else before.margin
+        self.overhead: Overhead = Overhead() if before is None else before.overhead
+        self.factors = [1.0] * len(variants)
+        """By variant: what its curve is multiplied by, now."""
+        self._profiled = [_segments(variant) for variant in variants]
+        self._fitted = [_fit(variant) for variant in variants]
+        self._measured: list[AffineCost | None] = [None] * len(variants)
+        self._curves: list[tuple[_Segment, ...]] = []
+        self._stretched: list[tuple[_Segment, ...]] = []
+        """Curves up to a full batch, and beyond it straight on, as steep as from nothing to it."""
+        self._full_ms: list[float] = []
+        """Of a full batch, uncorrected."""
+        self._machine: float = 1.0 if before is None else before._machine
+        self._own = [1.0] * len(variants)
+        self._anchors = [1.0] * len(variants)
+        self._lowest = [1.0] * len(variants)
+        """The least factor that was ever proven; 1 at most."""
+        self._batches = [0] * len(variants)
+        self._all_batches: int = 0 if before is None else before._all_batches
+        self._deviation: float = LEAST_MARGIN / _MARGIN_PER_DEVIATION if before is None else before._deviation
+        self._forgot_ms = -math.inf
+        self._use_curves()
+
+    # Predictions
+
+    def base_ms(self, variant: int, seeds: float) -> float:
+        """Uncorrected, without what requests cost."""
+        if seeds > self.max_seeds:
+            full_batches, rest = divmod(seeds, self.max_seeds)
+            full_ms = full_batches * self._full_ms[variant]
+            return full_ms + self.base_ms(variant, rest) if rest else full_ms
+        for end, low_seeds, low_ms, slope in self._curves[variant]:
+            if seeds <= end:
+                return low_ms + slope * (seeds - low_seeds)
+        raise AssertionError(f"{seeds} seeds are beyond the curve of variant {variant}")
+
+    def compute_ms(self, variant: int, seeds: float) -> float:
+        """Expected, without what requests cost; of a table's cost, with it."""
+        return self.factors[variant] * self.base_ms(variant, seeds)
+
+    def batch_ms(self, variant: int, seeds: float, requests: float) -> float:
+        """Expected, from the first of its requests to the last of its answers, if it does not wait."""
+        batch_ms = self.factors[variant] * self.base_ms(variant, seeds)
+        if self._measured[variant] is None:
+            batch_ms += self.overhead.fixed_ms + self.overhead.per_request_ms * requests
+        return batch_ms
+
+    def overhead_ms(self, variant: int, requests: float) -> float:
+        """What `compute_ms` lacks."""
+        return 0.0 if self._measured[variant] is not None else self.overhead.at(requests)
+
+    def stretched_ms(self, variant: int, seeds: float) -> float:
+        """As `compute_ms`, as if one batch could hold all: how what does not fit it will be answered is open."""
+        for end, low_seeds, low_ms, slope in self._stretched[variant]:
+            if seeds <= end:
+                return self.factors[variant] * (low_ms + slope * (seeds - low_seeds))
+        raise AssertionError(f"{seeds} seeds are beyond the curve of variant {variant}")
+
+    def seeds_within(self, variant: int, time_ms: float, requests_per_seed: float) -> int:
+        """The most seeds, up to a full batch, that take no longer; 0 where even one takes longer."""
+        low, high = 0, self.max_seeds
+        while low < high:
+            middle = (low + high + 1) // 2
+            if self.batch_ms(variant, middle, middle * requests_per_seed) <= time_ms:
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+    def least_ms(self, variant: int, seeds: int) -> float:
+        """For one request on an idle worker, at the best that was ever proven here.
+
+        It only ever falls, so that a slow spell never makes an objective look as if nobody could ever meet it.
+        """
+        least_ms = self._lowest[variant] * self.base_ms(variant, seeds)
+        return least_ms if self._measured[variant] is not None else least_ms + self.overhead.least_ms
+
+    def profiled(self, variant: int) -> AffineCost:
+        return self._fitted[variant]
+
+    def expected(self, variant: int) -> AffineCost:
+        """`profiled`, or the table's cost, corrected."""
+        cost = self._measured[variant] or self._fitted[variant]
+        factor = self.factors[variant]
+        return AffineCost(fixed_ms=factor * cost.fixed_ms, per_seed_ms=factor * cost.per_seed_ms)
+
+    # Corrections
+
+    def use(self, costs: Mapping[int, AffineCost]) -> None:
+        """What a routing table says, by variant. What it says anew ends the variant's own correction."""
+        for variant in range(len(self._measured)):
+            cost = costs.get(variant)
+            if cost != self._measured[variant]:
+                self._measured[variant] = cost
+                self._own[variant] = 1.0
+                self._anchors[variant] = 1.0 if cost is None else self._machine
+                self._lowest[variant] = 1.0
+                self._batches[variant] = 0
+        self._use_curves()
+
+    def observe(
+        self, variant: int, seeds: int, requests: int, compute_ms: float, total_ms: float, now_ms: float
+    ) -> None:
+        """What a batch took: to compute, and in all, from when it could have begun to its last answer."""
+        measured = self._measured[variant] is not None
+        took_ms = total_ms if measured else compute_ms
+        expected_ms = self.compute_ms(variant, seeds)
+        ratio = took_ms / expected_ms
+        step = min(max(ratio, 1 / _LARGEST_STEP), _LARGEST_STEP) - 1
+        if now_ms - self._forgot_ms > _FORGET_EVERY_MS:
+            self._forget(now_ms)
+        self._machine *= 1 + _MACHINE_GAIN * _hurry(self._all_batches) * step
+        self._own[variant] *= 1 + _OWN_GAIN * _hurry(self._batches[variant]) * step
+        self._all_batches += 1
+        self._batches[variant] += 1
+        machine = self._machine
+        self.factors = [machine / anchor * own for anchor, own in zip(self._anchors, self._own, strict=True)]
+        if self._batches[variant] >= _PROVEN_BATCHES:
+            self._lowest[variant] = min(self._lowest[variant], self.factors[variant])
+        if measured:
+            deviation = abs(ratio - 1)
+        else:
+            deviation = abs(total_ms / (expected_ms + self.overhead.at(requests)) - 1)
+            self.overhead.observe(requests, total_ms - compute_ms)
+        gain = min(total_ms / _DEVIATION_MEMORY_MS, _MOST_DEVIATION_GAIN)
+        self._deviation += gain * (min(deviation, 1.0) - self._deviation)
+        self.margin = min(max(LEAST_MARGIN, _MARGIN_PER_DEVIATION * self._deviation), _MOST_MARGIN)
+
+    def _forget(self, now_ms: float) -> None:
+        if self._forgot_ms > -math.inf:
+            keep = math.exp((self._forgot_ms - now_ms) / _FORGET_MS)
+            self._own = [1 + keep * (own - 1) for own in self._own]
+        self._forgot_ms = now_ms
+
+    def _use_curves(self) -> None:
+        self._curves = [
+            profiled if measured is None else ((math.inf, 0.0, measured.fixed_ms, measured.per_seed_ms),)
+            for profiled, measured in zip(self._profiled, self._measured, strict=True)
+        ]
+        self._full_ms = [self.base_ms(variant, self.max_seeds) for variant in range(len(self._curves))]
+        self._stretched = [
+            _stretch(curve, self.max_seeds, full_ms) for curve, full_ms in zip(self._curves, self._full_ms, strict=True)
+        ]
+        machine = self._machine
+        self.factors = [machine / anchor * own for anchor, own in zip(self._anchors, self._own, strict=True)]
+
+
+class Overhead:
+    """Of a batch beyond its computation: a part of its own, and one for each of its requests.
+
+    A line through what was seen of late. As long as all batches have as many requests, their number explains all.
+    """
+
+    __slots__ = (
+        "_mean_ms", "_mean_product", "_mean_requests", "_mean_squared", "_single_ms", "_singles", "_weight", "fixed_ms",
+        "least_ms", "per_request_ms",
+    )  # fmt: skip
+
+    _MEMORY_BATCHES = 200.0
+    _TOWARDS_MEAN = 0.25
+    """Weight, in requests², of the assumption that requests explain all."""
+
+    def __init__(self) -> None:
+        self.fixed_ms = 0.0
+        self.per_request_ms = 0.0
+        self.least_ms = 0.0
+        """Of a request that is alone, at its best; 0 until that is known."""
+        self._weight = 0.0
+        self._mean_requests = 0.0
+        self._mean_ms = 0.0
+        self._mean_squared = 0.0
+        self._mean_product = 0.0
+        self._single_ms = 0.0
+        self._singles = 0
+
+    def at(self, requests: float) -> float:
+        return self.fixed_ms + self.per_request_ms * requests
+
+    def observe(self, requests: int, took_ms: float) -> None:
+        expected_ms = self.at(requests)
+        if self._weight >= _PROVEN_BATCHES:
+            took_ms = min(took_ms, 4 * expected_ms)
+        took_ms = max(0.0, took_ms)
+        self._weight = min(self._weight + 1, self._MEMORY_BATCHES)
+        gain = 1 / self._weight
+        self._mean_requests += gain * (requests - self._mean_requests)
+        self._mean_ms += gain * (took_ms - self._mean_ms)
+        self._mean_squared += gain * (requests * requests - self._mean_squared)
+        self._mean_product += gain * (requests * took_ms - self._mean_product)
+        mean = self._mean_requests
+        ratio = self._mean_ms / mean
+        slope = (self._mean_product - mean * self._mean_ms + self._TOWARDS_MEAN * ratio) / (
+            self._mean_squared - mean * mean + self._TOWARDS_MEAN
+        )
+        self.per_request_ms = min(max(0.0, slope), ratio)
+        self.fixed_ms = self._mean_ms - self.per_request_ms * mean
+        if requests == 1:
+            self._observe_single(took_ms)
+
+    def _observe_single(self, took_ms: float) -> None:
+        self._singles += 1
+        self._single_ms += max(_LEAST_GAIN, 1 / self._singles) * (took_ms - self._single_ms)
+        if self._singles == _PROVEN_BATCHES:
+            self.least_ms = self._single_ms
+        elif self._singles > _PROVEN_BATCHES:
+            self.least_ms = min(self.least_ms, self._single_ms)
+
+
+def _hurry(batches: int) -> float:
+    return max(1.0, _FIRST_BATCHES / (batches + 2))
+
+
+def _segments(variant: VariantProfile) -> tuple[_Segment, ...]:
+    """Through the medians of the measured sizes and on beyond the last; below the smallest its figure holds."""
+    points = [(float(point.seeds), point.p50_ms) for point in variant.latency]
+    segments: list[_Segment] = [(points[0][0], points[0][0], points[0][1], 0.0)]
+    for (low_seeds, low_ms), (high_seeds, high_ms) in pairwise(points):
+        # Noise may make a bigger batch look cheaper; an expectation must not go down with size.
+        slope = max(0.0, (high_ms - low_ms) / (high_seeds - low_seeds))
+        segments.append((high_seeds, low_seeds, segments[-1][2] if slope == 0 else low_ms, slope))
+    last = segments[-1]
+    segments[-1] = (math.inf, *last[1:])
+    return tuple(segments)
+
+
+def _stretch(curve: tuple[_Segment, ...], most: int, full_ms: float) -> tuple[_Segment, ...]:
+    below = [(min(end, most), low_seeds, low_ms, slope) for end, low_seeds, low_ms, slope in curve if low_seeds < most]
+    return (*below, (math.inf, most, full_ms, (full_ms - curve[0][2]) / most))
+
+
+def _fit(variant: VariantProfile) -> AffineCost:
+    """By least squares of the relative errors, since the times span orders of magnitude; neither part is negative."""
+    points = [(point.seeds, point.p50_ms) for point in variant.latency if point.p50_ms > 0]
+    if not points:
+        return AffineCost(fixed_ms=0.0, per_seed_ms=0.0)
+    weights = [1 / (ms * ms) for _, ms in points]
+    total = sum(weights)
+    mean_seeds = sum(w * s for w, (s, _) in zip(weights, points, strict=True)) / total
+    mean_ms = sum(w * ms for w, (_, ms) in zip(weights, points, strict=True)) / total
+    spread = sum(w * (s - mean_seeds) ** 2 for w, (s, _) in zip(weights, points, strict=True))
+    product = sum(w * (s - mean_seeds) * ms for w, (s, ms) in zip(weights, points, strict=True))
+    per_seed_ms = max(0.0, product / spread) if spread else 0.0
+    if per_seed_ms * mean_seeds > mean_ms:
+        per_seed_ms = mean_ms / mean_seeds
+    return AffineCost(fixed_ms=mean_ms - per_seed_ms * mean_seeds, per_seed_ms=per_seed_ms)
