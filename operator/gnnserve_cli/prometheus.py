@@ -41,8 +41,12 @@ class Prometheus:
             PrometheusSpec.model_validate({"url": url})
             _ = urlsplit(url).port
         except (ValidationError, ValueError) as error:
+            # A password is not repeated: errors end up in logs.
+            shown = url.rpartition("@")[2]
             raise InputError(
-                "--prometheus", f"{url!r} is not the address of a Prometheus", "write http://host:port"
+                "--prometheus",
+                f"{shown!r} is not the address of a Prometheus",
+                "write http://host:port, without a user or password",
             ) from error
         return Prometheus(url.rstrip("/"), build_query(service, None, interval_s))
 

@@ -145,6 +145,8 @@ class ObservedPod:
     image: str = ""
     ready: bool = False
     """By its condition Ready, and not being deleted."""
+    ready_since: str = ""
+    """RFC 3339; when that condition changed last. Empty: nobody says."""
     deleting: bool = False
     unschedulable: str | None = None
     """The scheduler's message while it finds no node."""
@@ -297,7 +299,7 @@ def observed_pod(raw: Raw) -> ObservedPod:
     states = status.get("containerStatuses") or ()
     state: Raw = next((s for s in states if s.get("name") == container.get("name")), {})
     now, last = state.get("state") or {}, state.get("lastState") or {}
-    scheduled = _condition(raw, "PodScheduled")
+    scheduled, ready = _condition(raw, "PodScheduled"), _condition(raw, "Ready")
     deleting = bool(metadata.get("deletionTimestamp"))
     waiting = now.get("waiting")
     return ObservedPod(
@@ -308,7 +310,8 @@ def observed_pod(raw: Raw) -> ObservedPod:
         phase=str(status.get("phase", "Pending")),
         ip=str(status.get("podIP", "")),
         image=str(container.get("image", "")),
-        ready=_is_true(_condition(raw, "Ready")) and not deleting,
+        ready=_is_true(ready) and not deleting,
+        ready_since=str(ready.get("lastTransitionTime") or ""),
         deleting=deleting,
         unschedulable=str(scheduled.get("message", ""))
         if scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable"

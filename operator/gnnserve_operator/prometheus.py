@@ -23,7 +23,7 @@ from gnnserve_operator.metrics import Metrics, PrometheusResult
 _AT_ONCE = 4
 """Questions to one Prometheus; one that is slow holds up no other."""
 _LARGEST_ANSWER_BYTES = 16 * 1024 * 1024
-"""Of 500 workers with ten variants each, which are scraped every 15 s."""
+"""Of 300 workers with ten variants each, which are scraped every 15 s."""
 _LONGEST_WORDS = 300
 
 

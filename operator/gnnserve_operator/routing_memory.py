@@ -57,7 +57,11 @@ class RoutingMemory:
                 ("routing_offered_seeds_per_second", "Seeds of the requests that came, refused ones included.", ()),
                 ("routing_capacity_seeds_per_second", "Seeds that all ready workers carry.", ("variant",)),
                 ("routing_wanted_workers", "The fewest that carry the load with the fastest allowed variant.", ()),
-                ("routing_metrics_available", "1 if Prometheus told of the load when it was last asked, 0 if not.", ()),
+                (
+                    "routing_metrics_available",
+                    "1 if Prometheus told of the load lately, 0 if it did not twice in a row.",
+                    (),
+                ),
                 ("routing_advice", "1 for what is advised: Sufficient, SteppedDown, ScaleOut.", ("advice",)),
                 ("objective_attained_ratio", "Requests in time of those with a latency, in the last interval.", ()),
                 ("objective_wanted_ratio", "What spec.objective.percentile asks for.", ()),

@@ -50,6 +50,12 @@ def test_a_curve_has_its_shape_and_the_peak_that_was_asked_for(scenario: Scenari
     assert len(curve.rates_per_s) * curve.step_s == pytest.approx(DURATION_S)
 
 
+def test_the_curve_of_a_day_has_no_more_steps_than_fit_in_memory() -> None:
+    curve = build_curve(Scenario.FLASH, PEAK, 86_400, seed=0)
+    assert len(curve.rates_per_s) == 1_000_000
+    assert len(curve.rates_per_s) * curve.step_s == pytest.approx(86_400)
+
+
 def test_bursts_alternate_between_the_peak_and_a_tenth_of_it() -> None:
     curve = build_curve(Scenario.BURSTS, PEAK, 3000, seed=1)
     lengths: dict[float, list[float]] = {}
@@ -292,6 +298,9 @@ def test_what_is_not_tried_again_is_refused(retry_after: str, retries: str) -> N
         pytest.param(["--arrivals", "fixed"], "--arrivals: ", id="arrivals of a closed loop"),
         pytest.param(["--picture", "x.svg"], "--picture: ", id="picture of a closed loop"),
         pytest.param(["--scenario", "step", "--rate", "9", "--arrivals", "fixed"], "--arrivals: ", id="two schedules"),
+        pytest.param(
+            ["--scenario", "step", "--rate", "0.001"], "raise --rate or --duration\n", id="scenario without a request"
+        ),
         pytest.param(["--rate", "9", "--picture", "x.gif"], "ends neither in .svg nor in .png", id="unknown ending"),
         pytest.param(["--rate", "9", "--picture", "none/x.svg"], "No such file or directory", id="no such folder"),
     ],
@@ -355,6 +364,12 @@ def test_a_picture_names_what_it_shows(tmp_path: Path) -> None:
     [
         pytest.param(MIXED, plan(limit_ms=None), id="no objective"),
         pytest.param(record_of([(1.0, math.nan, REFUSED)] * 5), plan(), id="nobody was answered"),
+        pytest.param(
+            # In the third of eleven parts, whose rate times its length is a little less than so many.
+            record_of([(2.3, math.nan, REFUSED)] * 440),
+            plan(limit_ms=None),
+            id="no objective, and nobody was answered",
+        ),
     ],
 )
 def test_whatever_came_of_a_run_can_be_drawn(record: Record, of: Plan, tmp_path: Path) -> None:

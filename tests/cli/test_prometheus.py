@@ -94,5 +94,6 @@ def test_an_answer_in_drops_is_not_waited_for() -> None:
     "url", ["prometheus:9090", "ftp://prometheus", "http://", "http://me:secret@host", "http://h:x"]
 )
 def test_what_is_no_address_is_refused_before_anything_starts(url: str) -> None:
-    with pytest.raises(InputError, match="--prometheus"):
+    with pytest.raises(InputError, match="--prometheus") as refusal:
         Prometheus.of_service(url, "digits", 15)
+    assert "secret" not in str(refusal.value)

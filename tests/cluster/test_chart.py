@@ -40,6 +40,7 @@ VALUE_SETS: dict[str, dict[str, Any]] = {
     "two namespaces": {"watchNamespaces": ["a", "b"], "crds": {"enabled": False}},
     "an existing account, no roles": {"serviceAccount": {"create": False, "name": "own"}, "rbac": {"create": False}},
     "no network policies": {"networkPolicy": {"enabled": False}},
+    "another label of the namespace": {"prometheus": {"namespaceLabel": "kubernetes_namespace"}},
     "a subchart": {"global": {"anything": 1}, "enabled": True},
     "everything set": {
         "image": {"repository": "registry.example:5000/a/operator", "tag": "1.2", "pullPolicy": "Always"},
@@ -54,7 +55,7 @@ VALUE_SETS: dict[str, dict[str, Any]] = {
         "resyncSeconds": 3600,
         "concurrency": 256,
         "networkPolicy": {"apiServerPorts": [6443, 16443], "prometheusPorts": [19090]},
-        "prometheus": {"url": "http://prometheus.monitoring:9090", "namespaceLabel": "kubernetes_namespace"},
+        "prometheus": {"url": "http://prometheus.monitoring:9090"},
         "logs": {"format": "Text", "level": "DEBUG"},
         "serviceAccount": {"name": "named", "annotations": {"a/b": "c"}},
         "resources": {"limits": {"memory": 536_870_912, "cpu": 1}},
@@ -359,7 +360,6 @@ def test_the_operator_reads_every_value_that_is_meant_for_it(tmp_path: Path) -> 
             "networkPolicy": True,
             "apiServerPorts": [6443, 16443],
             "prometheusUrl": "http://prometheus.monitoring:9090",
-            "prometheusNamespaceLabel": "kubernetes_namespace",
             "resyncSeconds": 3600,
             "concurrency": 256,
             "logFormat": "Text",
@@ -367,6 +367,8 @@ def test_the_operator_reads_every_value_that_is_meant_for_it(tmp_path: Path) -> 
         }
     )
     assert settings_of(VALUE_SETS["no network policies"], tmp_path).network_policy is False
+    labelled = settings_of(VALUE_SETS["another label of the namespace"], tmp_path)
+    assert labelled.prometheus_namespace_label == "kubernetes_namespace"
 
 
 def test_the_chart_writes_every_setting() -> None:
@@ -675,16 +677,18 @@ def test_every_value_does_something() -> None:
     assert OTHER_VALUES.keys() == {value.key for value in documented_values()}
     # So that all of them have something to act on.
     monitoring = ("podMonitor", "prometheusRule", "dashboard")
-    base = {"serviceAccount": {"name": "named"}, "metrics": {name: {"enabled": True} for name in monitoring}}
-    usual = render(base)
+    monitored = {"serviceAccount": {"name": "named"}, "metrics": {name: {"enabled": True} for name in monitoring}}
+    usual, plain = render(monitored), render()
     for key, other in OTHER_VALUES.items():
         *groups, name = key.split(".")
-        values = json.loads(json.dumps(base))
+        # Rules and dashboard refuse another label.
+        is_alone = key == "prometheus.namespaceLabel"
+        values = {} if is_alone else json.loads(json.dumps(monitored))
         group = values
         for part in groups:
             group = group.setdefault(part, {})
         group[name] = other
-        assert render(values) != usual, key
+        assert render(values) != (plain if is_alone else usual), key
 
 
 def test_links_in_the_readme_lead_somewhere() -> None:

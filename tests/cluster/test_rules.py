@@ -9,7 +9,7 @@ import json
 import os
 import re
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -20,7 +20,7 @@ import yaml
 from tests.cluster.harness.commands import HarnessError
 from tests.cluster.harness.layout import Layout
 from tests.cluster.harness.prometheus import RULES, unpack
-from tests.support.helm import ROOT, render
+from tests.support.helm import ROOT, HelmError, render
 from tests.support.pages import anchors
 
 WORKER = 'namespace="team",service="digits",pod="w1",instance="10.0.0.1:8080"'
@@ -134,9 +134,22 @@ class Case:
 
 ADVICE = f'gnnserve_operator_routing_advice{{{SERVICE},advice="ScaleOut"}}'
 AVAILABLE = f"gnnserve_operator_routing_metrics_available{{{SERVICE}}}"
+CHANGES = f"gnnserve_operator_routing_changes_total{{{SERVICE}}}"
+WANTED_WORKERS = f"gnnserve_operator_routing_wanted_workers{{{SERVICE}}}"
 WANTED = f"gnnserve_operator_objective_wanted_ratio{{{SERVICE}}}"
 EXPIRED = f"gnnserve_routing_table_expired{{{WORKER}}}"
 OPERATOR = 'gnnserve_operator_services{ready="True"}'
+OF_THE_LOAD = tuple(name for name in OPERATORS_SERIES if name not in {CHANGES, WANTED, OPERATOR})
+"""Of the operator's: what it does not tell while no worker is ready."""
+REPLICAS = 'kube_deployment_spec_replicas{namespace="team",deployment="digits-worker"}'
+NO_WORKERS = {name: missing_for_the_last(20, name) for name in WORKERS_SERIES}
+
+
+def with_a_silence_every(minutes: int, name: str, value: float) -> str:
+    """Of one minute, for the last half hour."""
+    told = " ".join([f"{value:g}x{minutes - 2} stale"] * (30 // minutes))
+    return f"{HEALTHY[name].partition('x')[0]}x{MINUTES - 31} {told}"
+
 
 CASES: dict[str, Case] = {
     # Silent
@@ -160,7 +173,7 @@ CASES: dict[str, Case] = {
             **{name: "1x300 _x8 1x120" for name in OPERATORS_SERIES if name not in {ADVICE, WANTED}},
             ADVICE: "0x300 _x8 0x120",
             WANTED: "0.99x300 _x8 0.99x120",
-            f"gnnserve_operator_routing_changes_total{{{SERVICE}}}": "30x300 _x8 0x120",
+            CHANGES: "30x300 _x8 0x120",
         }
     ),
     "what was missed is over: the last ten minutes were good": Case(missed((40, 0.3), (10, 0.002)), within=1),
@@ -175,7 +188,8 @@ CASES: dict[str, Case] = {
     "ScaleOut for five minutes": Case({ADVICE: for_the_last(5, 1, 0)}),
     "measurements that were missing for five minutes": Case({AVAILABLE: for_the_last(5, 0, 1)}),
     "a routing table that was expired for three minutes": Case({EXPIRED: for_the_last(3, 1, 0)}),
-    "a service without a Prometheus": Case(without=(AVAILABLE,)),
+    "a service without a Prometheus": Case(without=OF_THE_LOAD),
+    "a suspended service, by kube-state-metrics": Case({**NO_WORKERS, REPLICAS: constant(0)}, without=OF_THE_LOAD),
     # Speaking
     "a fifth is late for an hour": Case(missed((60, 0.2)), ("GnnserveObjectiveMissed",)),
     "all are late for a quarter of an hour": Case(missed((15, 1.0)), ("GnnserveObjectiveMissed",)),
@@ -196,12 +210,25 @@ CASES: dict[str, Case] = {
         missed((20, 0.1), outcome="refused"), ("GnnserveRequestsRefused",)
     ),
     "no variant carries the load": Case({ADVICE: for_the_last(15, 1, 0)}, ("GnnserveScaleOutNeeded",)),
+    "no variant carries the load, and not every question is answered": Case(
+        {ADVICE: with_a_silence_every(5, ADVICE, 1), WANTED_WORKERS: with_a_silence_every(5, WANTED_WORKERS, 2)},
+        ("GnnserveScaleOutNeeded",),
+    ),
     "to and fro every two minutes": Case(changes((360, 0), (60, 0.5)), ("GnnserveRoutingFlaps",)),
     "Prometheus does not answer the operator": Case(
         {AVAILABLE: for_the_last(15, 0, 1)}, ("GnnserveRoutingMetricsUnavailable",)
     ),
     "workers that are not scraped any more": Case(
-        {name: missing_for_the_last(20, name) for name in WORKERS_SERIES}, ("GnnserveWorkersNotScraped",)
+        {**NO_WORKERS, AVAILABLE: for_the_last(20, 0, 1)},
+        ("GnnserveRoutingMetricsUnavailable", "GnnserveWorkersNotScraped"),
+    ),
+    "workers that are all down": Case(
+        {**NO_WORKERS, **{name: f"{HEALTHY[name].partition('x')[0]}x{MINUTES - 21} stale" for name in OF_THE_LOAD},
+         REPLICAS: constant(1)},
+        ("GnnserveWorkersNotScraped",),
+    ),
+    "workers that are not scraped, and a service without a Prometheus": Case(
+        NO_WORKERS, ("GnnserveWorkersNotScraped",), without=OF_THE_LOAD
     ),
     "workers that were never scraped": Case(without=tuple(WORKERS_SERIES), fires=("GnnserveWorkersNotScraped",)),
     "an operator that is not scraped": Case(without=tuple(OPERATORS_SERIES), fires=("GnnserveOperatorNotScraped",)),
@@ -226,14 +253,14 @@ def test_every_alert_is_seen_to_fire() -> None:
 
 
 def test_an_alert_names_the_service_and_what_to_do(tmp_path: Path) -> None:
-    series = {**HEALTHY, ADVICE: constant(1), f"gnnserve_operator_routing_wanted_workers{{{SERVICE}}}": constant(3)}
+    series = {**HEALTHY, ADVICE: constant(1), WANTED_WORKERS: constant(3)}
     (rule,) = (rule for rule in rules("alert") if rule["alert"] == "GnnserveScaleOutNeeded")
     told = {
         "summary": "team/digits needs more workers",
         "description": (
-            "The load is beyond the fastest variant that the accuracy tolerance allows. 3 workers would carry it: "
-            "`kubectl --namespace team scale gnns/digits --replicas=3`. "
-            "Or allow a larger `spec.objective.accuracyTolerancePermille`."
+            "The load is beyond what the workers can answer in time with the variants that `spec.routing` and the "
+            "tolerance allow. 3 workers would carry it: `kubectl --namespace team scale gnns/digits --replicas=3`. In "
+            "modes Adaptive and Metrics a larger `spec.objective.accuracyTolerancePermille` may do as well."
         ),
         "runbook": rule["annotations"]["runbook"],
     }
@@ -289,7 +316,20 @@ RECORDED: dict[str, dict[str, float]] = {
 }  # fmt: skip
 
 
-def test_recording_rules_have_these_values(tmp_path: Path) -> None:
+def scraped_twice(series: Mapping[str, str]) -> dict[str, str]:
+    """By a second job, which calls the target something else."""
+    again = {
+        re.sub(r'instance="([^"]+)"', r'instance="\1/metrics",job="again"', name): values
+        for name, values in series.items()
+        if "instance=" in name
+    }
+    return {**series, **again}
+
+
+@pytest.mark.parametrize("scraped", [dict, scraped_twice], ids=["scraped once", "scraped twice"])
+def test_recording_rules_have_these_values(
+    scraped: Callable[[Mapping[str, str]], dict[str, str]], tmp_path: Path
+) -> None:
     series = {
         **of_two_workers("gnnserve_offered_seeds_total", "", 100),
         **of_two_workers("gnnserve_batch_seeds_total", ',variant="x1"', 50),
@@ -327,7 +367,24 @@ def test_recording_rules_have_these_values(tmp_path: Path) -> None:
         }
         for name, values in RECORDED.items()
     ]
-    run_promtool(tmp_path, series, {"promql_expr_test": checks})
+    run_promtool(tmp_path, scraped(series), {"promql_expr_test": checks})
+
+
+def test_a_new_pod_may_have_the_address_of_one_that_left(tmp_path: Path) -> None:
+    """Whose rates go on for as long as their window."""
+    left, new = (f'namespace="team",service="digits",pod="{pod}",instance="10.0.0.1:8080",variant="x1"' for pod in "ab")
+    series = {
+        f"gnnserve_batch_seeds_total{{{left}}}": "0+600x20 stale",
+        f"gnnserve_batch_seeds_total{{{new}}}": "_x20 0+600x20",
+        f'gnnserve_variant_accuracy{{{left},split="validation"}}': "0.9x20 stale",
+        f'gnnserve_variant_accuracy{{{new},split="validation"}}': "_x20 0.8x20",
+    }
+    check = {
+        "expr": "round(namespace_service:gnnserve_accuracy:mean_rate5m, 0.000001)",
+        "eval_time": "23m",
+        "exp_samples": [{"labels": f"{{{SERVICE}}}", "value": 0.8}],
+    }
+    run_promtool(tmp_path, series, {"promql_expr_test": [check]})
 
 
 @pytest.mark.parametrize(
@@ -365,6 +422,13 @@ def test_what_is_installed_is_what_is_tested() -> None:
     assert installed["apiVersion"] == "monitoring.coreos.com/v1"
     assert installed["spec"] == {"groups": groups()}
     assert installed["metadata"]["labels"]["release"] == "prometheus"
+
+
+@pytest.mark.parametrize("wanted", ["prometheusRule", "dashboard"])
+def test_rules_and_dashboard_are_refused_where_workers_series_have_another_label(wanted: str) -> None:
+    values = {"prometheus": {"namespaceLabel": "kube_ns"}, "metrics": {wanted: {"enabled": True}}}
+    with pytest.raises(HelmError, match=r"prometheus\.namespaceLabel is kube_ns, but metrics\.prometheusRule and"):
+        render(values)
 
 
 def test_no_rules_unless_asked_for() -> None:

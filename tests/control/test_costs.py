@@ -33,8 +33,18 @@ def sums(cost: AffineCost, sizes: Iterable[int], noise: float = 0.0, seed: int =
     return total
 
 
-def estimate(new: dict[str, BatchSums], before: Measured | None = None) -> dict[str, AffineCost]:
-    return dict(estimate_costs(remember(before or Measured(), {}, PROFILED, new), PROFILED, MAX_SEEDS))
+def after(before: Measured, new: dict[str, BatchSums], ticks: int = 1) -> Measured:
+    for _ in range(ticks):
+        before = remember(before, PROFILED, new, MAX_SEEDS, interval_s=15)
+    return before
+
+
+def costs(measured: Measured) -> dict[str, AffineCost]:
+    return dict(estimate_costs(measured, PROFILED))
+
+
+def estimate(new: dict[str, BatchSums]) -> dict[str, AffineCost]:
+    return costs(after(Measured(), new))
 
 
 def same(cost: AffineCost, fixed_ms: float, per_seed_ms: float, rel: float = 1e-6) -> bool:
@@ -79,32 +89,47 @@ def test_an_unused_variant_is_as_much_slower_as_the_used_ones() -> None:
 def test_a_few_batches_change_nothing() -> None:
     few = {"x1": sums(AffineCost(100, 1), [10] * 4)}
     assert estimate(few) == PROFILED
-    slow = Measured({}, 2.0)
-    for _ in range(20):
-        slow = remember(slow, {}, PROFILED, few)
-    assert slow.slowness == 2.0
+    assert after(Measured({}, 2.0), few, 20).slowness == 2.0
 
 
 def test_few_batches_in_each_of_many_intervals_do_tell() -> None:
-    measured = Measured()
-    for _ in range(5):
-        measured = remember(measured, {}, PROFILED, {"x1": sums(AffineCost(20, 0.1), [10] * 6)})
-    assert same(estimate_costs(measured, PROFILED, MAX_SEEDS)["x1"], 20, 0.1)
+    measured = after(Measured(), {"x1": sums(AffineCost(20, 0.1), [10] * 6)}, 5)
+    assert same(costs(measured)["x1"], 20, 0.1)
 
 
 def test_what_nobody_measures_any_more_is_forgotten() -> None:
-    measured = remember(Measured(), {}, PROFILED, {"x1": sums(AffineCost(40, 0.2), VARIED)})
-    for _ in range(12):
-        measured = remember(measured, {}, PROFILED, {"x1": BatchSums()})
-    for name, cost in estimate_costs(measured, PROFILED, MAX_SEEDS).items():
+    measured = after(after(Measured(), {"x1": sums(AffineCost(40, 0.2), VARIED)}), {"x1": BatchSums()}, 12)
+    for name, cost in costs(measured).items():
         assert same(cost, PROFILED[name].fixed_ms, PROFILED[name].per_seed_ms, rel=0.1)
     assert measured.sums == {}
 
 
 def test_after_a_restart_the_published_costs_are_what_is_known() -> None:
-    published = {"x1": AffineCost(20, 0.1)}
-    measured = remember(Measured(), published, PROFILED, {"x1": sums(AffineCost(20, 0.1), [10] * 4)})
-    assert measured.slowness == pytest.approx(2)
+    recovered = Measured(costs={"x1": AffineCost(20, 0.1)})
+    found = costs(after(recovered, {"x1": sums(AffineCost(20, 0.1), [10] * 4)}))
+    assert found == {"x1": AffineCost(20, 0.1), "x4": PROFILED["x4"]}, "of the other one nothing was published"
+
+
+USED_X4 = {"x4": sums(PROFILED["x4"], [100] * 200)}
+LEFT = after(after(Measured(), {"x1": sums(AffineCost(12.5, 0.0625), VARIED)}), USED_X4, 20)
+"""x1 is slower than profiled, and has not been used for a while; x4 is as profiled."""
+
+
+def test_what_a_variant_cost_is_remembered_when_another_one_is_used() -> None:
+    assert "x1" not in LEFT.sums
+    assert same(costs(LEFT)["x1"], 12.5, 0.0625, rel=0.02)
+    assert same(costs(LEFT)["x4"], 2, 0.01)
+
+
+def test_a_variant_that_is_not_used_gets_slower_with_the_machine() -> None:
+    found = costs(after(LEFT, {"x4": sums(AffineCost(4, 0.02), [100] * 200)}, 10))
+    assert same(found["x1"], 25, 0.125, rel=0.05)
+
+
+def test_what_a_variant_cost_is_forgotten_within_hours() -> None:
+    hour = 240
+    assert same(costs(after(LEFT, USED_X4, hour))["x1"], 11.25, 0.05625, rel=0.02)
+    assert same(costs(after(LEFT, USED_X4, 6 * hour))["x1"], 10, 0.05, rel=0.02)
 
 
 def test_a_measurement_that_cannot_be_is_bounded() -> None:

@@ -20,7 +20,7 @@ from tests.support.running_operator import RunningOperator, condition_of, runnin
 
 from gnnserve_api.routing import ROUTING_KEY, RoutingTable, decode_routing
 
-IDLE = Rates(offered_seeds=100.0, met=10)
+IDLE = Rates(offered_seeds=1000.0, met=500)
 BUSY = Rates(offered_seeds=50_000.0, met=500, late=80, refused=20)
 """Too much for x1 and x2."""
 SPEC = {

@@ -114,7 +114,8 @@ def test_a_pod_is_read() -> None:
             {"name": "worker", "image": "i", "resources": {"limits": {"memory": "2Gi"}}}, {"name": "sidecar"},
         ]},
         "status": {
-            "phase": "Running", "podIP": "10.0.0.1", "conditions": [{"type": "Ready", "status": "True"}],
+            "phase": "Running", "podIP": "10.0.0.1",
+            "conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:05Z"}],
             "containerStatuses": [
                 {"name": "sidecar", "state": {"running": {}}},
                 {
@@ -127,7 +128,7 @@ def test_a_pod_is_read() -> None:
     pod = observed_pod(raw)
     assert pod == ObservedPod(
         name="p", component="worker", job="j", created_at="2026-01-01T00:00:00Z", phase="Running", ip="10.0.0.1",
-        image="i", ready=True, waiting=Waiting("CrashLoopBackOff", "back-off"),
+        image="i", ready=True, ready_since="2026-01-01T00:00:05Z", waiting=Waiting("CrashLoopBackOff", "back-off"),
         last_terminated=Termination(3, "Error", "altered"), memory_limit="2Gi",
     )  # fmt: skip
     assert not pod.can_be_asked

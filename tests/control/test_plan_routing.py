@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from datetime import datetime, timedelta
 from typing import Any
 
 import msgspec
 import pytest
-from tests.support.observed import VARIANT_ROUTES, Namespace, make_settings
+from tests.support.observed import START, VARIANT_ROUTES, Namespace, make_settings
 from tests.support.samples import NOW_S, batches, offered
 
 from gnnserve_api.routing import RoutingMode
@@ -39,9 +40,19 @@ def answer(namespace: Namespace, seeds_per_s: float, also: Iterable[Series] = ()
     return Answer((*(offered(pod, *points) for pod in namespace.workers()), *also), NOW_S)
 
 
+def later(measured: Answer, by_s: float) -> Answer:
+    moved = [
+        replace(one, samples=tuple(replace(sample, time_s=sample.time_s + by_s) for sample in one.samples))
+        for one in measured.series
+    ]
+    return Answer(tuple(moved), measured.now_s + by_s)
+
+
 def tick(namespace: Namespace, measured: float | Answer | Silence) -> Plan:
-    """What Prometheus says is decided by, done, and followed by the workers."""
-    namespace.measured = answer(namespace, measured) if isinstance(measured, float | int) else measured
+    """An interval later, what Prometheus says is decided by, done, and followed by the workers."""
+    namespace.now += timedelta(seconds=15)
+    said = answer(namespace, measured) if isinstance(measured, float | int) else measured
+    namespace.measured = later(said, (namespace.now - START).total_seconds()) if isinstance(said, Answer) else said
     planned = namespace.reconcile()
     namespace.answer()
     return planned
@@ -177,11 +188,26 @@ def test_slower_batches_correct_the_costs() -> None:
     assert namespace.reason() == "True Serving"
 
 
-def test_scale_out_names_the_number_of_workers() -> None:
+def test_scale_out_tells_the_number_of_workers() -> None:
     namespace = serving()
-    tick(namespace, 2.9 * 0.85 * CAPACITY["x4"])
+    planned = tick(namespace, 2.9 * 0.85 * CAPACITY["x4"])
     assert namespace.reason("CapacitySufficient") == "False ScaleOut"
-    assert "3 are needed" in namespace.condition("CapacitySufficient")["message"]
+    assert planned.routed is not None
+    assert planned.routed.wanted_workers == 3
+    assert tick(namespace, 3.9 * 0.85 * CAPACITY["x4"]).status is None, "figures are metrics"
+
+
+def test_a_worker_that_has_just_become_ready_is_not_put_at_the_others_mean() -> None:
+    namespace = serving(worker={"replicas": 2, "batching": {"maxSeeds": 1000}})
+    stamp = (START + timedelta(days=1)).isoformat()
+    old, new = namespace.workers()
+    namespace.pods[new]["status"]["conditions"][0]["lastTransitionTime"] = stamp
+    points = [(at_s, 1e6 + 100 * (60 + at_s)) for at_s in (-30.0, -15.0, 0.0)]
+    now_s = datetime.fromisoformat(stamp).timestamp() + 5
+    namespace.measured = later(Answer((offered(old, *points),), NOW_S), now_s - NOW_S)
+    planned = namespace.reconcile()
+    assert planned.routed is not None
+    assert planned.routed.offered_seeds_per_s == pytest.approx(100)
 
 
 @pytest.mark.parametrize(
@@ -206,6 +232,21 @@ def test_when_prometheus_falls_silent_the_last_table_is_kept_and_it_is_said(meas
     tick(namespace, HIGH)
     assert reasons(namespace)[0] == "True Measured"
     assert namespace.table() == before
+
+
+def test_one_question_without_an_answer_is_no_news() -> None:
+    namespace = serving()
+    tick(namespace, HIGH)
+    silence = Silence(Reason.UNREACHABLE, "http://prometheus:9090 takes no connection.")
+    planned = tick(namespace, silence)
+    assert planned.status is None
+    assert planned.routed is not None
+    assert planned.routed.wanted_workers == 1, "an autoscaler goes on"
+    assert namespace.reconcile().status is None
+    tick(namespace, silence)
+    assert reasons(namespace)[0] == "False Unreachable"
+    tick(namespace, HIGH)
+    assert tick(namespace, silence).status is None
 
 
 # --- the operator starts again

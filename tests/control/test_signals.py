@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import pytest
 from hypothesis import given
@@ -29,12 +29,19 @@ STEADY = tuple((float(at_s), 100.0 * (60 + at_s) + 7000) for at_s in (-60, -45, 
 """100 seeds/s, scraped every 15 s."""
 
 
-def read(found: Iterable[Series], workers: int = 1, names: Iterable[str] = (), interval_s: float = 15) -> object:
-    return read_signals(Answer(tuple(found), NOW_S), interval_s=interval_s, workers=workers, names=frozenset(names))
+Ages = Mapping[str, float]
+"""For how many seconds each pod has been ready."""
 
 
-def load(found: Iterable[Series], workers: int = 1, names: Iterable[str] = (), interval_s: float = 15) -> float:
-    signals = read(found, workers, names, interval_s)
+def read(found: Iterable[Series], workers: int = 1, ages: Ages | None = None, interval_s: float = 15) -> object:
+    ready_since_s = {pod: NOW_S - age_s for pod, age_s in (ages or {}).items()}
+    return read_signals(
+        Answer(tuple(found), NOW_S), interval_s=interval_s, workers=workers, ready_since_s=ready_since_s
+    )
+
+
+def load(found: Iterable[Series], workers: int = 1, ages: Ages | None = None, interval_s: float = 15) -> float:
+    signals = read(found, workers, ages, interval_s)
     assert isinstance(signals, Signals), signals
     return signals.offered_seeds_per_s
 
@@ -82,6 +89,17 @@ def test_the_load_of_workers_adds_up_whenever_each_is_scraped() -> None:
 def test_a_worker_that_was_not_seen_is_put_at_the_mean_of_the_others() -> None:
     found = [offered("a", *STEADY), offered("b", *STEADY), offered("c", (0, 0))]
     assert load(found, workers=3) == pytest.approx(300)
+    assert load(found, workers=3, ages={"a": 3600, "b": 3600, "c": 3600}) == pytest.approx(300)
+
+
+@pytest.mark.parametrize("of_new", [[], [offered("c", (0, 0)), offered("d", (-1, 0)), offered("e", (0, 0))]])
+def test_workers_that_have_just_become_ready_add_no_load_until_they_are_measured(of_new: list[Series]) -> None:
+    found = [offered("a", *STEADY), offered("b", *STEADY), *of_new]
+    new = dict.fromkeys("cde", 20.0)
+    assert load(found, workers=5, ages={"a": 3600, "b": 3600, **new}) == pytest.approx(200)
+    assert load([*found[:1]], workers=5, ages={"a": 3600, "b": 3600, **new}) == pytest.approx(200), "b fell silent"
+    measured = [offered(pod, (-15, 0), (0, 600)) for pod in "cde"]
+    assert load([*found[:2], *measured], workers=5, ages={"a": 3600, "b": 3600, **new}) == pytest.approx(320)
 
 
 def test_fewer_than_half_of_the_workers_are_no_measurement() -> None:
@@ -92,7 +110,7 @@ def test_fewer_than_half_of_the_workers_are_no_measurement() -> None:
 def test_a_pod_that_left_is_not_counted_since_the_others_have_its_load() -> None:
     gone = offered("gone", *shifted(STEADY, -35))
     assert load([offered("a", *STEADY), gone], workers=1) == pytest.approx(100)
-    assert load([offered("a", *STEADY), offered("leaving", *STEADY)], workers=1, names=["a"]) == pytest.approx(100)
+    assert load([offered("a", *STEADY), offered("leaving", *STEADY)], workers=1, ages={"a": 3600}) == pytest.approx(100)
 
 
 def test_a_pod_that_missed_one_scrape_is_still_there() -> None:
@@ -100,7 +118,7 @@ def test_a_pod_that_missed_one_scrape_is_still_there() -> None:
 
 
 def test_names_that_are_nobodys_label_change_nothing() -> None:
-    assert load([offered("a", *STEADY)], names=["digits-worker-x"]) == pytest.approx(100)
+    assert load([offered("a", *STEADY)], ages={"digits-worker-x": 3600}) == pytest.approx(100)
 
 
 @pytest.mark.parametrize("also", [{"job": "second"}, {"prometheus_replica": "b"}, {"endpoint": "http", "node": "n"}])
@@ -151,6 +169,21 @@ def test_what_is_not_known_is_not_zero(found: list[Series], reason: Reason) -> N
 def test_how_old_is_too_old_follows_the_scrapes() -> None:
     assert load([offered("a", (-200, 0), (-140, 60))]) == pytest.approx(1)
     assert silence([offered("a", (-230, 0), (-170, 60))]) is Reason.STALE
+    assert silence([offered("a", (-100, 0))]) is Reason.NO_DATA, "one scrape tells nothing about the next"
+
+
+def test_the_same_samples_again_are_nothing_new() -> None:
+    def newest(*points: tuple[float, float]) -> Signals:
+        signals = read([offered("a", *points)])
+        assert isinstance(signals, Signals)
+        return signals
+
+    first = newest((-135, 0), (-75, 600))
+    assert first.is_newer_than(-math.inf)
+    assert not first.is_newer_than(first.newest_s)
+    assert not newest((-135, 0), (-75, 600), (-60, 700)).is_newer_than(first.newest_s), "not everybody's"
+    assert newest((-135, 0), (-75, 600), (-15.1, 1200)).is_newer_than(first.newest_s)
+    assert first.is_newer_than(first.newest_s + 3600), "a clock that was set back"
 
 
 # --- batches and outcomes
@@ -211,7 +244,7 @@ def test_whatever_comes_is_a_finite_load_or_silence(found: list[Series], workers
 def test_one_query_names_the_service_its_namespace_and_every_counter() -> None:
     assert build_query("digits", "shop", 15) == (
         '{__name__=~"gnnserve_(batches|batch_seeds|batch_seconds|batch_seeds_squared|batch_seed_seconds|offered_seeds|'
-        'requests)_total",service="digits",namespace="shop"}[150s]'
+        'requests)_total",service="digits",namespace="shop"}[310s]'
     )
     assert ',kubernetes_namespace="shop"}[600s]' in build_query("digits", "shop", 900, "kubernetes_namespace")
     assert "namespace" not in build_query("digits", None, 15)

@@ -563,7 +563,9 @@ def test_refused_requests_are_not_even_read_but_counted() -> None:
     async def scenario(client: Client) -> None:
         await overload(client, worker)
         before = samples_of(await client.http.get("/metrics"))
-        unread = await client.http.post("/v1/predict", content=b'{"nodes": [' + b"1, " * 39 + b"what is this?")
+        unread = await client.http.post(
+            "/v1/predict", content=b'{"return": ["labels", "scores"], "nodes": [' + b"1, " * 39 + b'?], "strict": 0, 1'
+        )
         binary = await client.http.post(
             "/v1/predict", content=b"\xff" * 8 * 40, headers={"content-type": "application/octet-stream"}
         )

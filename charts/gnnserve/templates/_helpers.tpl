@@ -71,6 +71,16 @@ logLevel: {{ .Values.logs.level }}
 {{- end }}
 
 {{/*
+Refuses a release whose rules and dashboard would find no worker. Joins of workers' series with the operator's own, which
+always have `namespace`, need one name for it.
+*/}}
+{{- define "gnnserve.requireNamespaceLabel" -}}
+{{- if ne .Values.prometheus.namespaceLabel "namespace" -}}
+{{ fail (printf "prometheus.namespaceLabel is %s, but metrics.prometheusRule and metrics.dashboard read the label namespace of workers' series: leave both of them disabled, or have workers scraped with that label, as PodMonitors do" .Values.prometheus.namespaceLabel) }}
+{{- end -}}
+{{- end }}
+
+{{/*
 Both pods of this chart are restricted in the sense of the Pod Security Standards.
 */}}
 {{- define "gnnserve.podSecurityContext" -}}

@@ -186,8 +186,10 @@ def _build_schedule(
         schedule = build_arrivals(build_curve(scenario, rate, duration, seed), seed)
     first = next(schedule, None)
     if first is None:
+        # Fixed arrivals begin at once, and a scenario has arrivals of its own.
+        or_fixed = ", or give --arrivals fixed" if scenario is None else ""
         raise InputError("--rate", f"no request is due at {rate:,.10g}/s within {duration:,.10g} s",
-                         "raise --rate or --duration, or give --arrivals fixed")  # fmt: skip
+                         f"raise --rate or --duration{or_fixed}")  # fmt: skip
     return itertools.chain([first], schedule)
 
 

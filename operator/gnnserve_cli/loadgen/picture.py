@@ -148,15 +148,18 @@ def _draw_shares(axes: Axes, slices: Sequence[Slice], order: Sequence[str], accu
 
 def _draw_attained(axes: Axes, slices: Sequence[Slice], report: LoadReport) -> None:
     if report.attained_percent is None:
-        values = [100 * (1 - part.refused / max(1.0, part.offered_per_second * (part.end_s - part.start_s)))
-                  for part in slices]  # fmt: skip
+        # Where all were refused, rounding would leave a little less than nothing.
+        values = [
+            100 * max(0.0, 1 - part.refused / max(1.0, part.offered_per_second * (part.end_s - part.start_s)))
+            for part in slices
+        ]
         axes.set_title("Requests not refused, in %: no latency is asked for")
     else:
         values = [float("nan") if part.attained_percent is None else part.attained_percent for part in slices]
         axes.set_title("Requests answered on time, in %")
     axes.stairs(values, _edges(slices), color=_ON_TIME, baseline=None, linewidth=1.4)
     lowest = min((value for value in values if not math.isnan(value)), default=0.0)
-    axes.set_ylim(next(low for low in (95, 90, 80, 50, 0) if low <= lowest), 100.5)
+    axes.set_ylim(next((low for low in (95, 90, 80, 50) if low <= lowest), 0), 100.5)
 
 
 def _legend(axes: Axes, *, reverse: bool = False) -> None:

@@ -13,10 +13,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
-MOST_STEP_S = 0.01
+STEP_S = 0.01
 """A curve is constant within a step: far shorter than anything that reacts to it."""
 LEAST_STEPS = 1000
 """Of short runs, so that every shape is still itself."""
+MOST_STEPS = 1_000_000
+"""Of runs of hours, whose steps are longer: they are all made before the first request."""
 
 STEP_LOW = 0.25
 FLASH_BASE = 1 / 12
@@ -58,7 +60,7 @@ class RateCurve:
 
 def build_curve(scenario: Scenario, peak_per_s: float, duration_s: float, seed: int) -> RateCurve:
     """`seed` decides where bursts lie; the other shapes are always the same."""
-    steps = max(LEAST_STEPS, math.ceil(duration_s / MOST_STEP_S))
+    steps = min(MOST_STEPS, max(LEAST_STEPS, math.ceil(duration_s / STEP_S)))
     step_s = duration_s / steps
     share_at = _share_of_peak(scenario, duration_s, seed)
     rates = tuple(peak_per_s * share_at((number + 0.5) / steps) for number in range(steps))

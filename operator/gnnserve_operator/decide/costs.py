@@ -1,13 +1,15 @@
 """What do batches cost now, and how much can a worker carry? The profile's cost model, corrected by what was measured.
 
-An affine cost per variant is fitted where the sizes of batches differ enough; else the profile is scaled. What is
-published changes seldom: a cost is told anew when it differs from what workers go by by more than a tenth.
+An affine cost per variant is fitted where the sizes of batches differ enough; else the profile is scaled. What a
+variant cost is remembered for hours after it was used last: were it forgotten at once, a variant that was left for
+being slower than profiled would look fast again, and be taken, and left again. What is published changes seldom: a cost
+is told anew when it differs from what workers go by by more than a tenth.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from gnnserve_api.routing import AffineCost
@@ -18,6 +20,8 @@ Costs = Mapping[str, AffineCost]
 
 _MEMORY = 0.5
 """Of the sums of batches, per tick: a fit rests on about two intervals."""
+_HALF_LIFE_S = 3600.0
+"""Of what is known of a variant that is not used, beyond what is known of those that are."""
 _FEWEST_BATCHES = 10
 """Fewer batches of a variant say nothing about it."""
 _FEWEST_TO_FIT = 50
@@ -36,30 +40,44 @@ class Measured:
 
     sums: Mapping[str, BatchSums] = field(default_factory=dict)
     """By variant, of the last ticks, fading."""
-    slowness: float | None = None
-    """Measured over profiled time, of all variants that were used; None: by the published costs."""
+    slowness: float = 1.0
+    """Measured over profiled time, of all variants that are used together."""
+    costs: Costs = field(default_factory=dict)
+    """Of the variants that are used, and of those that were: as measured then, and slower or faster since by as much as
+    those in use."""
 
 
-def remember(before: Measured, published: Costs, profiled: Costs, new: Mapping[str, BatchSums]) -> Measured:
+def remember(
+    before: Measured, profiled: Costs, new: Mapping[str, BatchSums], max_seeds: int, interval_s: float
+) -> Measured:
     """`new`: of the last interval."""
     totals = {name: before.sums.get(name, BatchSums()) * _MEMORY + new.get(name, BatchSums()) for name in profiled}
     sums = {name: of for name, of in totals.items() if of.batches >= 1}
-    used = [name for name, of in sums.items() if of.batches >= _FEWEST_BATCHES]
-    predicted_s = sum(_predicted_s(profiled[name], sums[name]) for name in used)
-    if predicted_s > 0:
-        return Measured(sums, _plausible(sum(sums[name].seconds for name in used) / predicted_s))
-    slowness = before.slowness
-    if slowness is None:
-        ratios = [cost.at(1) / profiled[name].at(1) for name, cost in published.items() if name in profiled]
-        slowness = sum(ratios) / len(ratios) if ratios else 1.0
-    is_idle = not any(of.batches > 0 for of in new.values())
-    # A machine that nobody uses is not known to be slow any more; a few batches say neither.
-    return Measured(sums, 1 + (slowness - 1) * _MEMORY if is_idle else slowness)
+    known = {name: cost for name, cost in before.costs.items() if name in profiled}
+    used = {
+        name: _estimate(profiled[name], of, max_seeds)
+        for name, of in sums.items()
+        if of.batches >= _FEWEST_BATCHES and _predicted_s(profiled[name], of) > 0
+    }
+    if not used:
+        is_idle = not any(of.batches > 0 for of in new.values())
+        # A machine that nobody uses is not known to be slow any more; a few batches say neither.
+        kept = _MEMORY if is_idle else 1.0
+        costs = {name: _between(profiled[name], cost, kept) for name, cost in known.items()}
+        return Measured(sums, 1 + (before.slowness - 1) * kept, costs)
+    slowness = _slowness(profiled, sums, used)
+    # Of the machine, since the last tick; a variant that is new says nothing about that.
+    drift = _slowness(known, sums, used.keys() & known.keys())
+    kept = 0.5 ** (interval_s / _HALF_LIFE_S)
+    unused = {
+        name: _between(_scaled(profiled[name], slowness), _scaled(cost, drift), kept) for name, cost in known.items()
+    }
+    return Measured(sums, slowness, unused | used)
 
 
-def estimate_costs(measured: Measured, profiled: Costs, max_seeds: int) -> Costs:
-    """Unused variants are as much slower as the used ones together: the machine is the same."""
-    return {name: _estimate(cost, measured, measured.sums.get(name), max_seeds) for name, cost in profiled.items()}
+def estimate_costs(measured: Measured, profiled: Costs) -> Costs:
+    """Variants that were never used are as much slower as the used ones together: the machine is the same."""
+    return {name: measured.costs.get(name) or _scaled(cost, measured.slowness) for name, cost in profiled.items()}
 
 
 def publish_costs(before: Costs, estimated: Costs, profiled: Costs, max_seeds: int) -> Costs:
@@ -87,10 +105,8 @@ def capacity_seeds_per_s(cost: AffineCost, latency_ms: float | None, max_seeds: 
     return 1000 * seeds / duration_ms if duration_ms > 0 else math.inf
 
 
-def _estimate(profiled: AffineCost, measured: Measured, of: BatchSums | None, max_seeds: int) -> AffineCost:
-    if of is None or of.batches < _FEWEST_BATCHES or (predicted_s := _predicted_s(profiled, of)) <= 0:
-        return _scaled(profiled, measured.slowness or 1.0)
-    scaled = _scaled(profiled, _plausible(of.seconds / predicted_s))
+def _estimate(profiled: AffineCost, of: BatchSums, max_seeds: int) -> AffineCost:
+    scaled = _scaled(profiled, _plausible(of.seconds / _predicted_s(profiled, of)))
     return _fit(of, scaled, max_seeds) or scaled
 
 
@@ -116,6 +132,20 @@ def _differ(cost: AffineCost, reference: AffineCost, max_seeds: int) -> bool:
 
 def _predicted_s(cost: AffineCost, of: BatchSums) -> float:
     return (of.batches * cost.fixed_ms + of.seeds * cost.per_seed_ms) / 1000
+
+
+def _slowness(costs: Costs, sums: Mapping[str, BatchSums], names: Collection[str]) -> float:
+    """Measured over expected time; 1 where no time is expected."""
+    predicted_s = sum(_predicted_s(costs[name], sums[name]) for name in names)
+    return _plausible(sum(sums[name].seconds for name in names) / predicted_s) if predicted_s > 0 else 1.0
+
+
+def _between(low: AffineCost, high: AffineCost, share: float) -> AffineCost:
+    """`share`: 0 for `low`, 1 for `high`."""
+    return AffineCost(
+        low.fixed_ms + (high.fixed_ms - low.fixed_ms) * share,
+        low.per_seed_ms + (high.per_seed_ms - low.per_seed_ms) * share,
+    )
 
 
 def _scaled(cost: AffineCost, factor: float) -> AffineCost:

@@ -3,10 +3,12 @@
 Run by the operator at each interval with what Prometheus measured, and by servers outside of a cluster. The base
 variant follows the *offered* load, which does not depend on the variant that answers; latency does, and a loop that
 steps by it removes its own evidence. It steps to a faster variant at once, however many steps that takes, and back one
-variant after two quiet ticks: being late is worse than being less accurate for half a minute. Silence changes nothing.
+variant after two quiet ticks: being late is worse than being less accurate for half a minute. Silence changes nothing,
+and neither do the same samples again.
 
 All that is remembered between ticks is in `RoutingState`. What of it workers are told changes seldom: for a new base
-variant, for costs that differ noticeably (`costs.py`), and before costs expire. The words are in `routing_words.py`.
+variant or objective, for costs that differ noticeably (`costs.py`), and before costs expire. The words are in
+`routing_words.py`.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from enum import StrEnum
 import msgspec
 
 from gnnserve_api.gnnservice import GNNServiceSpec
+from gnnserve_api.objective import Objective
 from gnnserve_api.routing import RoutingMode, RoutingTable, VariantRoute
 from gnnserve_operator.decide import routing_words as words
 from gnnserve_operator.decide.attainment import Attainment, judge_attainment
@@ -57,13 +60,25 @@ class Advice(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Asked:
+    """What a reason speaks of, besides figures."""
+
+    mode: RoutingMode
+    objective: Objective
+
+
+@dataclass(frozen=True, slots=True)
 class RoutingState:
     revision: str
     """Whose variants all of this is about."""
     base: str | None = None
     """None: not known yet, or not ours to choose."""
     quiet_ticks: int = 0
-    """In a row, in which a more accurate variant would have carried the load."""
+    """In a row, in which a more accurate variant would have carried the load; silent ones in between do not count."""
+    silences: int = 0
+    """In a row, until now."""
+    newest_s: float = -math.inf
+    """Unix time of the newest sample of the last tick that was counted."""
     is_scale_out: bool = False
     costs: Costs = field(default_factory=dict)
     """As published, where they are not the profile's."""
@@ -71,6 +86,8 @@ class RoutingState:
     attainment: Attainment = field(default_factory=Attainment)
     reason: str = ""
     """Why this base, in the sentence that is in the table."""
+    asked: Asked | None = None
+    """That the reason is about."""
     issued_at: str = ""
     """Of the table; empty: there is nothing in it but the spec's."""
 
@@ -105,8 +122,10 @@ def recover_state(revision: str, table: RoutingTable | None, objective_met: bool
         revision,
         base=table.base_variant if table.mode in _CHOOSING_MODES else None,
         costs=table.costs,
+        measured=Measured(costs=table.costs),
         attainment=attainment,
         reason=table.reason,
+        asked=Asked(table.mode, table.objective),
         issued_at=table.issued_at,
     )
 
@@ -122,7 +141,7 @@ def routed_table(declared: RoutingTable, state: RoutingState, interval_s: float)
         declared,
         base_variant=chosen or declared.base_variant,
         costs=dict(state.costs),
-        reason=state.reason,
+        reason=state.reason if state.asked == Asked(declared.mode, declared.objective) else "",
         issued_at=state.issued_at,
         ttl_seconds=_ttl_s(interval_s) if state.costs else None,
     )
@@ -146,7 +165,7 @@ def decide_routing(
     ready, at least one."""
     if isinstance(measured, Silence):
         return RoutingDecision(
-            replace(before, quiet_ticks=0),
+            replace(before, silences=before.silences + 1),
             words.silent(measured),
             words.NOT_MEASURED,
             words.NOT_MEASURED,
@@ -154,8 +173,12 @@ def decide_routing(
         )
     latency_ms, max_seeds = spec.objective.latency_ms, spec.worker.batching.max_seeds
     profiled = {candidate.name: candidate.profiled for candidate in candidates}
-    remembered = remember(before.measured, before.costs, profiled, measured.variants)
-    costs = publish_costs(before.costs, estimate_costs(remembered, profiled, max_seeds), profiled, max_seeds)
+    is_new = measured.is_newer_than(before.newest_s)
+    remembered, attainment = before.measured, before.attainment
+    if is_new:
+        remembered = remember(remembered, profiled, measured.variants, max_seeds, spec.routing.interval_seconds)
+        attainment = judge_attainment(attainment, measured.outcomes, spec.objective.percentile)
+    costs = publish_costs(before.costs, estimate_costs(remembered, profiled), profiled, max_seeds)
     # By the costs as published: they keep still, and what is decided can be checked by what is published.
     capacity = {
         name: workers * capacity_seeds_per_s(costs.get(name, cost), latency_ms, max_seeds)
@@ -163,14 +186,15 @@ def decide_routing(
     }
     allowed = _allowed(spec, candidates)
     nearest = min(allowed, key=lambda name: costs.get(name, profiled[name]).at(1))
-    load = _decide_load(before, spec, _Choice(allowed, capacity, nearest), measured.offered_seeds_per_s)
+    load = _decide_load(before, spec, _Choice(allowed, capacity, nearest), measured.offered_seeds_per_s, is_new=is_new)
     situation = words.Situation(spec, workers, capacity, measured.offered_seeds_per_s, load.limit, allowed)
-    attainment = judge_attainment(before.attainment, measured.outcomes, spec.objective.percentile)
     wanted_workers = _wanted_workers(measured.offered_seeds_per_s, load.limit / workers)
     state = replace(
         before,
         base=load.base,
         quiet_ticks=load.quiet_ticks,
+        silences=0,
+        newest_s=measured.newest_s if is_new else before.newest_s,
         is_scale_out=load.is_scale_out,
         costs=costs,
         measured=remembered,
@@ -180,7 +204,7 @@ def decide_routing(
         _issue(before, state, words.reason(situation, load.base, load.goal, load.is_scale_out), spec, now),
         words.MEASURED,
         words.objective_met(spec, attainment.holds),
-        _capacity_verdict(situation, load, wanted_workers),
+        _capacity_verdict(situation, load),
         is_measured=True,
         advice=load.advice,
         wanted_workers=wanted_workers,
@@ -223,7 +247,7 @@ class _Load:
     """None: no number of workers helps."""
 
 
-def _decide_load(before: RoutingState, spec: GNNServiceSpec, choice: _Choice, offered: float) -> _Load:
+def _decide_load(before: RoutingState, spec: GNNServiceSpec, choice: _Choice, offered: float, *, is_new: bool) -> _Load:
     base, goal, quiet_ticks, is_stepped = None, None, 0, False
     if spec.routing.mode not in _CHOOSING_MODES:
         limit = _declared_capacity(spec, choice.capacity)
@@ -234,7 +258,7 @@ def _decide_load(before: RoutingState, spec: GNNServiceSpec, choice: _Choice, of
         limit = choice.capacity[base]
     else:
         is_stepped = True
-        base, goal, quiet_ticks = _step(before, choice, offered)
+        base, goal, quiet_ticks = _step(before, choice, offered, is_new=is_new)
         limit = max(choice.capacity[name] for name in choice.allowed)
     utilisation = RETURN_UTILISATION if before.is_scale_out else TARGET_UTILISATION
     is_scale_out = limit > 0 and offered > utilisation * limit
@@ -259,7 +283,7 @@ def _allowed(spec: GNNServiceSpec, candidates: Sequence[VariantRoute]) -> tuple[
     return tuple(candidate.name for candidate in allowed)
 
 
-def _step(before: RoutingState, choice: _Choice, offered: float) -> tuple[str, str, int]:
+def _step(before: RoutingState, choice: _Choice, offered: float, *, is_new: bool) -> tuple[str, str, int]:
     """The base from now on, where it is on its way to, and for how many ticks it has been quiet."""
     allowed, capacity = choice.allowed, choice.capacity
     wanted = choice.find_carrier(offered, TARGET_UTILISATION)
@@ -269,8 +293,9 @@ def _step(before: RoutingState, choice: _Choice, offered: float) -> tuple[str, s
     goal = choice.find_carrier(offered, RETURN_UTILISATION)
     if allowed.index(goal) >= at:
         return before.base, before.base, 0
-    if before.quiet_ticks + 1 < QUIET_TICKS:
-        return before.base, goal, before.quiet_ticks + 1
+    quiet_ticks = before.quiet_ticks + is_new
+    if quiet_ticks < QUIET_TICKS:
+        return before.base, goal, quiet_ticks
     # The next one; a variant that is no faster than a more accurate one is no step on the way.
     steps = [n for i, n in enumerate(allowed[:at]) if all(capacity[n] > capacity[other] for other in allowed[:i])]
     return next((name for name in reversed(steps) if allowed.index(name) >= allowed.index(goal)), goal), goal, 0
@@ -291,12 +316,12 @@ def _wanted_workers(offered: float, limit_of_one: float) -> int | None:
     return max(math.ceil(offered / TARGET_UTILISATION / limit_of_one), 1)
 
 
-def _capacity_verdict(situation: words.Situation, load: _Load, wanted_workers: int | None) -> Verdict:
+def _capacity_verdict(situation: words.Situation, load: _Load) -> Verdict:
     match load.advice:
         case None:
             return words.out_of_reach(situation)
         case Advice.SCALE_OUT:
-            return words.scale_out(situation, load.base, wanted_workers)
+            return words.scale_out(situation, load.base)
         case Advice.STEPPED_DOWN:
             return words.stepped_down(situation, load.base)
         case Advice.SUFFICIENT:
@@ -304,12 +329,15 @@ def _capacity_verdict(situation: words.Situation, load: _Load, wanted_workers: i
 
 
 def _issue(before: RoutingState, state: RoutingState, reason: str, spec: GNNServiceSpec, now: datetime) -> RoutingState:
-    """Workers are told of another base or other costs, and of costs again before they expire."""
+    """Workers are told of another base, another reason or other costs, and of costs again before they expire."""
     stamp = now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     is_first = not before.issued_at and (state.base is not None or bool(state.costs))
-    if is_first or state.base != before.base:
-        return replace(state, reason=reason, issued_at=stamp)
-    is_due = bool(state.costs) and _age_s(before.issued_at, now) >= _ttl_s(spec.routing.interval_seconds) / 2
+    asked = Asked(spec.routing.mode, spec.objective.to_objective())
+    if is_first or state.base != before.base or (before.issued_at and asked != before.asked):
+        return replace(state, reason=reason, asked=asked, issued_at=stamp)
+    # A stamp of the future is that of a clock that was set back since.
+    is_fresh = 0 <= _age_s(before.issued_at, now) < _ttl_s(spec.routing.interval_seconds) / 2
+    is_due = bool(state.costs) and not is_fresh
     return replace(state, issued_at=stamp) if is_due or state.costs != before.costs else state
 
 

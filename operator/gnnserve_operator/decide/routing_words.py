@@ -1,7 +1,7 @@
 """How the slow loop says what it decided: conditions, and the reason in the routing table.
 
 Conditions are told anew only when something about them changes, so they carry no figure that moves by the second;
-those are metrics. The reason is written once per change of base, and has the figures of that moment.
+those are metrics. The reason is written when the base or what is asked changes, and has the figures of that moment.
 """
 
 from __future__ import annotations
@@ -82,13 +82,13 @@ def out_of_reach(situation: Situation) -> Verdict:
     )
 
 
-def scale_out(situation: Situation, base: str | None, wanted_workers: int | None) -> Verdict:
+def scale_out(situation: Situation, base: str | None) -> Verdict:
     whom = situation.with_whom if base is None else f"with {base}"
     return Verdict(
         False,
         Reason.SCALE_OUT,
-        f"More is asked than {situation.count} can answer in time {whom}: {wanted_workers} are needed. Raise "
-        "spec.worker.replicas, allow more time, or tolerate more.",
+        f"More is asked than {situation.count} can answer in time {whom}. Raise spec.worker.replicas, allow more time, "
+        "or tolerate more. The metric gnnserve_operator_routing_wanted_workers says how many are needed.",
     )
 
 
@@ -125,6 +125,6 @@ def reason(  # noqa: PLR0911 - a ladder, one rung a sentence
     if base == most_accurate(allowed, capacity):
         return f"{said}, the most accurate variant within the objective"
     if base != goal:
-        return f"{said}; it is on its way back to {goal}, one variant at a time"
+        return f"{said}; it was on its way back to {goal} then, one variant at a time"
     faster = max(allowed[: allowed.index(base)], key=capacity.__getitem__)
     return f"{said}; {faster} carries {capacity[faster]:,.0f}, of which 85 % are used"

@@ -6,8 +6,9 @@ that come and go, a Prometheus that may not be configured, revisions that lack a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -25,7 +26,7 @@ from gnnserve_operator.decide.routing import (
     unknown_variants,
 )
 from gnnserve_operator.decide.routing_words import NOT_MEASURED
-from gnnserve_operator.decide.signals import Silence, build_query, read_signals
+from gnnserve_operator.decide.signals import Answer, Silence, build_query, read_signals
 from gnnserve_operator.decide.status import condition_in
 from gnnserve_operator.decide.verdict import Problem, Reason, Verdict
 from gnnserve_operator.decide.workers import Workers
@@ -123,19 +124,24 @@ def _decide(
     settings: Settings,
     now: datetime,
 ) -> RoutingDecision:
-    spec, measured, ready = service.spec, observed.measured, len(workers.ready)
+    spec, known, ready = service.spec, observed.routed, workers.ready
     if _url(spec, settings) is None:
         return _unmeasured(RoutingState(state.revision), _NOT_CONFIGURED)
     if question is None:
         return _unmeasured(state, _NOT_SERVING)
     candidates = _candidates(state.revision, workers, observed)
-    if isinstance(measured, Silence):
-        return decide_routing(state, spec, candidates, ready, measured, now)
-    if measured is not None and candidates:
-        names = frozenset(pod.name for pod in workers.ready)
-        signals = read_signals(measured, interval_s=question.interval_s, workers=ready, names=names)
-        return decide_routing(state, spec, candidates, ready, signals, now)
-    known = observed.routed
+    said, since_s = observed.measured, {pod.name: _unix_time(pod.ready_since) for pod in ready}
+    measured = (
+        read_signals(said, interval_s=question.interval_s, workers=len(ready), ready_since_s=since_s)
+        if isinstance(said, Answer)
+        else said
+    )
+    if isinstance(measured, Silence) or (measured is not None and candidates):
+        decision = decide_routing(state, spec, candidates, len(ready), measured, now)
+        # One question without an answer is no news: conditions and metrics stay until the next one.
+        if known is not None and known.state is state and known.is_measured and decision.state.silences == 1:
+            return replace(known, state=decision.state)
+        return decision
     if known is not None and known.state is state and known.metrics_available.reason not in _NOT_ABOUT_LOAD:
         return known
     return RoutingDecision(
@@ -173,6 +179,13 @@ def _candidates(revision: str, workers: Workers, observed: Observed) -> tuple[Va
     routes = {answer.pod: answer.route for answer in observed.answers if answer.route is not None}
     told = (routes[pod.name] for pod in workers.ready if pod.name in routes)
     return next((route.variants for route in told if route.revision == revision and route.variants), ())
+
+
+def _unix_time(stamp: str) -> float:
+    try:
+        return datetime.fromisoformat(stamp).timestamp()
+    except ValueError:  # nobody says: long ago
+        return -math.inf
 
 
 def _unmeasured(state: RoutingState, why: Verdict) -> RoutingDecision:

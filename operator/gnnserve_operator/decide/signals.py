@@ -8,14 +8,15 @@ Increases are those between samples that exist; nothing is extrapolated. Each wo
 between its own two samples. A counter that falls has restarted from 0, and what it shows since counts. A series that
 begins within the window counts from its first sample, not from 0: whether its pod is new or Prometheus has only begun
 to look, nobody can tell, and a counter that grew for weeks would be taken for the load of seconds; what is lost is at
-most one scrape of one new pod.
+most one scrape of one new pod. Until a pod that has just become ready was scraped twice, it counts as without load:
+what it is about to take, the others had in the interval that was measured.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import median
@@ -31,16 +32,18 @@ _BATCH_METRICS = ("batches", "batch_seeds", "batch_seconds", "batch_seeds_square
 _OFFERED, _REQUESTS = "offered_seeds", "requests"
 _PREFIX, _SUFFIX = "gnnserve_", "_total"
 
-_SHORTEST_WINDOW_S = 150.0
-"""Holds two samples even of a Prometheus that scrapes once a minute and missed one scrape."""
+_SHORTEST_WINDOW_S = 310.0
+"""Always holds two samples of a Prometheus that scrapes every two minutes."""
 _LONGEST_SPAN_S = 300.0
 """The load of longer ago says nothing about the present, however seldom one looks."""
 _EARLY = 0.9
-"""Scrapes are not quite regular: a sample this share of the span ago is taken for its beginning."""
+"""Scrapes are not quite regular: this share of the time between two, or of the span, is taken for all of it."""
 _CLOCK_RESOLUTION_S = 2.0
 """The Date of an answer is in whole seconds, and was set before the answer was on its way."""
 _FUTURE_S = 10.0
 """Samples so far ahead of Prometheus' own clock were stamped by another clock."""
+_LARGEST_SHARE = 2.0
+"""Of the workers over those that were seen: the half that is seen speaks for the other half."""
 _LONGEST_WORDS = 300
 
 
@@ -132,12 +135,21 @@ class Outcomes:
 @dataclass(frozen=True, slots=True)
 class Signals:
     offered_seeds_per_s: float
-    """Of all workers, refused requests included; those of workers that were not seen are put at the others' mean."""
+    """Of all workers, refused requests included; those of workers that were not seen are put at the others' mean, but
+    for new ones."""
     variants: Mapping[str, BatchSums] = field(default_factory=dict)
     """Increases, summed over the workers that were seen."""
     outcomes: Outcomes = Outcomes()
     """Likewise."""
     workers_seen: int = 1
+    newest_s: float = 0.0
+    """Unix time of the newest sample."""
+    gap_s: float = 0.0
+    """Between two scrapes."""
+
+    def is_newer_than(self, newest_s: float) -> bool:
+        """Whether workers were scraped again since then; else the same would be counted twice."""
+        return abs(self.newest_s - newest_s) >= _EARLY * self.gap_s
 
 
 def build_query(service: str, namespace: str | None, interval_s: float, namespace_label: str = NAMESPACE_LABEL) -> str:
@@ -176,9 +188,9 @@ def parse_answer(body: bytes) -> tuple[Series, ...] | Silence:
 
 
 def read_signals(  # noqa: PLR0911 - a ladder, one rung a doubt
-    answer: Answer, *, interval_s: float, workers: int, names: Collection[str] = ()
+    answer: Answer, *, interval_s: float, workers: int, ready_since_s: Mapping[str, float] | None = None
 ) -> Signals | Silence:
-    """`workers`: how many are ready; `names`: of their pods, where they have any."""
+    """`workers`: how many are ready; `ready_since_s`: since when, in unix time, by pod, where they are pods."""
     found = _by_worker(answer.series)
     if not found:
         return Silence(
@@ -192,7 +204,9 @@ def read_signals(  # noqa: PLR0911 - a ladder, one rung a doubt
     newest_s = max(_newest_s(counters) for counters in usable.values())
     if newest_s - answer.now_s > _FUTURE_S:
         return Silence(Reason.INVALID, "Prometheus has samples from the future: correct the clock of what stamps them.")
-    gap_s = _gap_s(usable.values(), interval_s)
+    gap_s = _gap_s(usable.values())
+    if gap_s is None:
+        return _SCRAPED_ONCE
     limit_s = max(2 * interval_s, 2.5 * gap_s) + _CLOCK_RESOLUTION_S
     if answer.now_s - newest_s > limit_s:
         return Silence(
@@ -201,34 +215,39 @@ def read_signals(  # noqa: PLR0911 - a ladder, one rung a doubt
             "their pods?",
         )
     # Of pods that left, others have the load by now; a pod that missed one scrape may come again.
-    present = set(usable) & set(names) or {
+    since_s = ready_since_s or {}
+    present = usable.keys() & since_s.keys() or {
         worker for worker, counters in usable.items() if newest_s - _newest_s(counters) <= 2 * gap_s
     }
     span_s = _span_s(interval_s)
-    seen = [
-        measured
+    seen = {
+        worker: measured
         for worker in sorted(present)
         if newest_s - _newest_s(usable[worker]) <= limit_s
         and (measured := _measure(usable[worker], span_s)) is not None
-    ]
+    }
     if not seen:
-        return Silence(Reason.NO_DATA, "Prometheus has one sample of each worker so far; the next scrape gives rates.")
-    if 2 * len(seen) < workers:
+        return _SCRAPED_ONCE
+    patience_s = 2 * gap_s + _CLOCK_RESOLUTION_S
+    new = sum(answer.now_s - at_s <= patience_s for worker, at_s in since_s.items() if worker not in seen)
+    share = max((workers - new) / len(seen), 1.0)
+    if share > _LARGEST_SHARE:
         return Silence(
             Reason.PARTIAL, "Prometheus sees fewer than half of the ready workers. Does it scrape all of their pods?"
         )
     variants: dict[str, BatchSums] = {}
     outcomes = Outcomes()
-    for measured in seen:
+    for measured in seen.values():
         outcomes += measured.outcomes
         for variant, sums in measured.variants.items():
             variants[variant] = variants.get(variant, BatchSums()) + sums
-    share = max(workers / len(seen), 1.0)
-    return Signals(sum(measured.offered_seeds_per_s for measured in seen) * share, variants, outcomes, len(seen))
+    offered = sum(measured.offered_seeds_per_s for measured in seen.values()) * share
+    return Signals(offered, variants, outcomes, len(seen), newest_s, gap_s)
 
 
 # --- inside
 
+_SCRAPED_ONCE = Silence(Reason.NO_DATA, "Prometheus has one sample of each worker so far; the next scrape gives rates.")
 _Counters = dict[tuple[str, str], tuple[Sample, ...]]
 """Of one worker, by metric and by variant or outcome."""
 _OFFERED_KEY = (_OFFERED, "")
@@ -297,10 +316,10 @@ def _newest_s(counters: _Counters) -> float:
     return samples[-1].time_s if samples else -math.inf
 
 
-def _gap_s(workers: Iterable[_Counters], interval_s: float) -> float:
-    """Between two scrapes."""
+def _gap_s(workers: Iterable[_Counters]) -> float | None:
+    """Between two scrapes; None: there was but one."""
     gaps = [after.time_s - at.time_s for counters in workers for at, after in pairwise(counters[_OFFERED_KEY])]
-    return median(gaps) if gaps else interval_s
+    return median(gaps) if gaps else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,8 @@ from pydantic import ValidationError
 from gnnserve_api.gnnservice import BatchingSpec, ObjectiveSpec
 from gnnserve_api.routing import RoutingMode, RoutingTable, decode_routing
 
+_LONGEST_MS = 3_600_000
+"""Of an objective; nothing that is served takes longer."""
 _log = logging.getLogger(__name__)
 
 
@@ -52,11 +54,13 @@ def _check_mode(table: RoutingTable) -> None:
 
 
 def _check_costs(table: RoutingTable) -> None:
-    """A cost that is not finite or not positive would make every prediction nonsense."""
+    """A cost that is no time, or longer than any objective, would make every prediction nonsense."""
     for name, cost in table.costs.items():
         for field, value in (("fixedMs", cost.fixed_ms), ("perSeedMs", cost.per_seed_ms)):
-            if not (math.isfinite(value) and value >= 0):
-                raise ValueError(f"costs.{name}.{field}: expected a number of milliseconds from 0, found {value}")
+            if not 0 <= value <= _LONGEST_MS:  # which NaN is not either
+                raise ValueError(
+                    f"costs.{name}.{field}: expected milliseconds from 0 to {_LONGEST_MS:,}, found {value}"
+                )
         if cost.at(1) <= 0:
             raise ValueError(f"costs.{name}: a batch of one node cannot take {cost.at(1)} ms")
     if table.ttl_seconds is not None and not (math.isfinite(table.ttl_seconds) and table.ttl_seconds > 0):

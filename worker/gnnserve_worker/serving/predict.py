@@ -219,8 +219,11 @@ def _may_have_objective(head: Head, body: bytes) -> bool:
 
 
 def _estimate_seeds(head: Head, body: bytes) -> int:
-    """Of a body that is not read. Ids are 8 bytes or parted by commas, of which other fields have few."""
-    return len(body) // 8 if head.binary else body.count(b",") + 1
+    """Of a body that is not read. Ids are 8 bytes each, or parted by commas."""
+    if head.binary:
+        return len(body) // 8
+    start = body.find(b"[", body.find(b'"nodes"') + 1)
+    return body.count(b",", start, body.find(b"]", start)) + 1
 
 
 def _objective_met(answer: Answer) -> bool:
