@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+from collections import Counter
+
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.serving import TRADE_OFF
@@ -111,6 +115,47 @@ def test_no_variety_of_latencies_makes_decisions_dear(latencies: list[float]) ->
     # 16, and one for every kind of request.
     assert len(batcher._all_groups) <= 16 + 2 * 2 * 3
     assert len(batcher._look(1, [])) <= 13
+
+
+_DISTINCT = [100 * 1.26**step for step in range(16)]
+"""Latencies of as many groups as there may be."""
+
+
+@pytest.mark.parametrize("odd", [None, 0.001, 2.1, 3.6e6])
+def test_odd_latency_changes_nothing_for_others(odd: float | None) -> None:
+    batcher = Batcher(VariantChooser(TRADE_OFF, MAX_SEEDS), RoutingTable(revision="r", recipe="r"), 1 << 20)
+    keys = itertools.count()
+    now, free_at, due_at = 0.0, 0.0, 0.0
+    seeds_of: Counter[str] = Counter()
+    while now < 3000:
+        if now % 200 == 0 and now <= 1000:
+            for latency in [*_DISTINCT, odd or 100]:
+                batcher.admit(Request(next(keys), 1, Objective(latency), now), False, now)
+        while due_at <= now:
+            batcher.admit(Request(next(keys), 1, Objective(100), now), False, now)
+            due_at += 8
+        if now >= free_at:
+            batcher.finish()
+            batch = batcher.take(now).batch
+            if batch is not None:
+                seeds_of[batch.variant] += batch.seeds
+                free_at = now + batch.predicted_ms
+        now += 1
+    assert seeds_of["x1"] > 0.85 * seeds_of.total()
+
+
+def test_hour_that_somebody_allows_admits_nobody_who_will_be_late() -> None:
+    admitted = []
+    for odd in (_DISTINCT[0], 3.6e6):
+        batcher = Batcher(VariantChooser(TRADE_OFF, MAX_SEEDS), RoutingTable(revision="r", recipe="r"), 1 << 20)
+        for key, latency in enumerate([*_DISTINCT, odd]):
+            batcher.admit(Request(key, 1, Objective(latency), 0), False, 0)
+        outcomes = [
+            batcher.admit(Request(key, 10, Objective(_DISTINCT[-1]), 0), False, 0) for key in range(100, 20_100)
+        ]
+        admitted.append(sum(isinstance(outcome, Admission) for outcome in outcomes))
+    assert admitted[1] == pytest.approx(admitted[0], abs=10)
+    assert admitted[0] < 15_000
 
 
 def test_deadlines_stay_exact_where_latencies_share_a_group() -> None:

@@ -8,7 +8,7 @@ import pytest
 from tests.support.serving import TRADE_OFF
 
 from gnnserve_api.objective import NO_OBJECTIVE, Objective
-from gnnserve_api.routing import RoutingMode, RoutingTable
+from gnnserve_api.routing import AffineCost, RoutingMode, RoutingTable
 from gnnserve_worker.serving.batcher import Admission, Batch, Batcher, Refusal, RefusalReason
 from gnnserve_worker.serving.choice import VariantChooser
 from gnnserve_worker.serving.waiting import Request
@@ -65,6 +65,32 @@ def test_infeasible_objective_is_refused_when_strict_and_another_attempt_is_not_
     refusal = Queue().ask(objective=Objective(latency_ms=1), strict=True)
     assert isinstance(refusal, Refusal)
     assert (refusal.reason, refusal.retry_after_s) == (RefusalReason.OBJECTIVE_INFEASIBLE, None)
+
+
+@pytest.mark.parametrize(
+    ("table", "names_of_others"),
+    [
+        (ADAPTIVE, "the fastest, x8, needs 2.02 ms; allow more time or a larger tolerance"),
+        (
+            RoutingTable(revision="r", recipe="r", mode=RoutingMode.STATIC, base_variant="x1"),
+            "binds the request to x1, which needs 10.1 ms for 1 node, more than 2 ms; allow more time, send fewer",
+        ),
+    ],
+    ids=["Adaptive", "Static"],
+)
+def test_strict_refusal_says_which_variant_is_too_slow(table: RoutingTable, names_of_others: str) -> None:
+    refusal = Queue(table=table).ask(objective=Objective(latency_ms=2), strict=True)
+    assert isinstance(refusal, Refusal)
+    assert names_of_others in refusal.message
+
+
+def test_measured_costs_never_turn_a_deadline_into_one_that_nobody_could_meet() -> None:
+    """It would be answered however late then, by a worker that refuses nobody: just under load, when costs rise."""
+    queue = Queue(max_queued_seeds=100_000)
+    slower = {name: AffineCost(fixed_ms=1.5 * ms, per_seed_ms=0.015 * ms) for name, ms in (("x4", 4), ("x8", 2))}
+    queue.batcher._chooser.use(slower)
+    outcomes = [queue.ask(seeds=5, objective=Objective(latency_ms=3)) for _ in range(100)]
+    assert {reason(outcome) for outcome in outcomes[1:]} == {RefusalReason.DEADLINE_OUT_OF_REACH}
 
 
 def test_strict_changes_nothing_for_a_feasible_objective() -> None:
@@ -349,6 +375,54 @@ def test_patient_one_joins_a_batch_unless_waiting_gives_it_a_better_variant() ->
     assert queue.take_keys() == ("x4", [2, 3])
 
 
+@pytest.mark.parametrize("usual", [0, 1, 2])
+@pytest.mark.parametrize(("patient", "latency"), [(90, 4.0), (90, 3.0), (90, 2.1), (200, 4.0), (60, 3.5)])
+def test_nobody_is_given_up_for_the_sake_of_patient_ones(usual: float, patient: int, latency: float) -> None:
+    queue = Queue()
+    queue.batcher._decider._usual = usual
+    for _ in range(patient):
+        queue.ask(objective=Objective(latency_ms=1000))
+    urgent = [patient, patient + 1]
+    for _ in urgent:
+        assert queue.ask(objective=Objective(latency)) == Admission(feasible=True)
+    taken = queue.batcher.take(0)
+    assert taken.batch is not None
+    assert not taken.refused
+    assert {*urgent} <= {piece.request.key for piece in taken.batch.pieces}
+    assert taken.batch.predicted_ms <= latency
+
+
+def test_batch_says_how_long_its_computation_takes_though_a_measured_cost_has_more() -> None:
+    queue = Queue()
+    queue.batcher._chooser.use({"x1": AffineCost(fixed_ms=40, per_seed_ms=0)})
+    queue.ask()
+    assert queue.take().predicted_ms == pytest.approx(10.1)
+    assert queue.batcher.busy_until_ms(0) == 40
+
+
+def test_patient_ones_cost_nobody_a_variant_that_is_usual() -> None:
+    queue = Queue()
+    for _ in range(20):
+        queue.ask(objective=Objective(latency_ms=1000))
+    queue.ask(objective=Objective(latency_ms=12))  # alone 10.9 by x1, with safety
+    assert queue.take_keys() == ("x1", [20])
+
+
+def test_what_was_usual_is_forgotten_in_time_and_not_in_work() -> None:
+    queue = Queue()
+    for now in range(0, 4000, 4):
+        queue.batcher._decider.note_usual(2, now + 4)
+    queue.ask(objective=Objective(latency_ms=3), at=4000)
+    queue.ask(objective=Objective(latency_ms=60), at=4000)
+    assert queue.take_keys(at=4000) == ("x8", [0, 1]), "others have been x8's of late"
+    for now in range(5000, 15_000, 1000):  # a request in a second
+        queue.ask(objective=Objective(latency_ms=60), at=now)
+        assert queue.take_keys(at=now)[0] == "x1"
+    queue.ask(objective=Objective(latency_ms=3), at=15_000)
+    queue.ask(objective=Objective(latency_ms=60), at=15_000)
+    assert queue.take_keys(at=15_000) == ("x8", [12])
+
+
 def test_earliest_deadline_goes_first_whoever_came_first() -> None:
     queue = Queue()
     for latency in (500, 400, 300):
@@ -403,6 +477,25 @@ def test_nobody_starves_while_deadlines_take_all_there_is() -> None:
         now += taken.batch.predicted_ms
         assert now < 3000
     assert soft_ms < 0.4 * (soft_ms + hard_ms)
+
+
+@pytest.mark.parametrize("latency", [15, 17, 19, 23])
+def test_turn_of_those_without_a_latency_is_followed_by_others_however_large_they_are(latency: float) -> None:
+    queue = Queue(max_queued_seeds=1000)
+    for _ in range(6):
+        queue.ask(seeds=99)
+    now, of_soft, late = 1001.0, 0, 0
+    for _ in range(8):
+        for _ in range(2):
+            queue.ask(objective=Objective(latency_ms=latency), at=now)
+        taken = queue.batcher.take(now)
+        assert taken.batch is not None
+        late += len(taken.refused)
+        of_soft += any(piece.request.key < 6 for piece in taken.batch.pieces)
+        now += taken.batch.predicted_ms
+        queue.batcher.finish()
+    assert of_soft == 1
+    assert late <= 2, "only those who came as it began"
 
 
 def test_large_request_is_split_and_shares_smaller_pieces_while_small_ones_wait() -> None:
@@ -539,6 +632,18 @@ def test_weights_split_requests_and_a_new_table_holds_for_those_who_come() -> No
         variant, keys = queue.take_keys()
         shares[variant] = len(keys)
     assert shares == {"x1": 10, "x4": 10, "x8": 1}
+
+
+def test_weights_are_kept_to_though_the_table_is_renewed_after_every_few_requests() -> None:
+    table = RoutingTable(revision="r", recipe="r", mode=RoutingMode.WEIGHTS, weights={"x1": 9, "x8": 1})
+    queue = Queue(table=table)
+    answered: list[str] = []
+    for _ in range(40):
+        for _ in range(5):
+            queue.ask()
+            answered.append(queue.take_keys()[0])
+        queue.batcher.route_by(table)
+    assert answered.count("x8") == pytest.approx(20, abs=1.5)
 
 
 # Cancelling

@@ -108,6 +108,51 @@ def test_slow_spell_makes_no_objective_look_as_if_it_could_never_be_met() -> Non
     assert costs.least_ms(X4, 1) == quick_ms
 
 
+def test_neither_costs_nor_another_revision_make_an_objective_look_as_if_it_could_never_be_met() -> None:
+    costs = model()
+    run(costs, 0.5)
+    quick_ms = costs.least_ms(X4, 1)
+    costs.use({v: AffineCost(fixed_ms=9, per_seed_ms=0.09) for v in (X1, X4, X8)})
+    assert costs.least_ms(X4, 1) == quick_ms
+    costs.use({X4: AffineCost(fixed_ms=1, per_seed_ms=0.01)})
+    assert costs.least_ms(X4, 1) == pytest.approx(1.01), "measured, so it can be done"
+    costs.use({})
+    assert costs.least_ms(X4, 250) == pytest.approx(2 + 2 + 1.5)
+    run(costs, 3.0, of=X8)
+    after = CostModel(TRADE_OFF.variants, 100, costs)
+    assert after.least_ms(X4, 1) < 0.7 * 4.04, "the machine is known to be quicker than the profile's"
+
+
+def test_short_batches_do_not_tell_how_fast_the_machine_is() -> None:
+    """Each takes a tenth of a millisecond longer than by the profile, which measured them one after the other."""
+    costs = CostModel([variant("x1", 0.9, 0.02, 0.002)], max_seeds=1024)
+    for batch in range(2000):
+        costs.observe(0, 1, 1, 0.122, 0.16, float(batch))
+    assert costs.factors == [1.0]
+    assert costs.batch_ms(0, 1, 1) == pytest.approx(0.16)
+    for batch in range(200):
+        costs.observe(0, 500, 1, 3 * 1.02, 3.2, 2000.0 + batch)
+    assert costs.factors[0] == pytest.approx(3, rel=0.05)
+
+
+def test_expired_costs_leave_what_they_told_of_a_machine_that_had_just_started() -> None:
+    costs = model()
+    measured = [AffineCost(fixed_ms=3 * ms, per_seed_ms=0.03 * ms) for ms in (10, 4, 2)]
+    costs.use(dict(enumerate(measured)))
+    assert costs.factors == [1, 1, 1]
+    assert costs.computing_ms(X4, 50) == pytest.approx(3 * 6)
+    costs.use({})
+    assert costs.compute_ms(X4, 50) == pytest.approx(3 * 6)
+
+
+def test_computation_is_told_apart_in_a_measured_cost() -> None:
+    costs = model()
+    run(costs, 1.0)
+    costs.use({X4: AffineCost(fixed_ms=40, per_seed_ms=0.4)})
+    assert costs.compute_ms(X4, 50) == 60
+    assert costs.computing_ms(X4, 50) == pytest.approx(6)
+
+
 def test_what_requests_cost_is_learnt_apart_from_what_batches_do() -> None:
     overhead, draw = Overhead(), np.random.default_rng(0)
     for requests in draw.integers(1, 40, 400).tolist():

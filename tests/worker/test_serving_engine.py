@@ -7,11 +7,13 @@ import logging
 import threading
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from tests.support.serving import FakeWorker, Submitted, accepted, held, profile, running, service, submit, variant
 
 from gnnserve_api.objective import NO_OBJECTIVE, Objective
+from gnnserve_api.routing import AffineCost
 from gnnserve_worker.serving.batcher import Refusal, RefusalReason
 from gnnserve_worker.serving.engine import SHORT_BATCH_MS, Answer, EngineState, Failure, Pending, monotonic_ms
 
@@ -241,6 +243,40 @@ def test_engine_that_dies_leaves_nobody_waiting_and_says_why() -> None:
             assert (await client.http.get("/healthz")).status_code == 503
             assert (await client.http.get("/readyz")).status_code == 503
             assert isinstance(submit(client.engine, [1]), Refusal)
+
+    asyncio.run(scenario())
+
+
+def test_refusal_by_costs_that_expired_is_known_no_longer() -> None:
+    async def scenario() -> None:
+        worker = FakeWorker()
+        now_ms = 0.0
+        async with running(worker, service({"latencyMs": 2500}), clock_ms=lambda: now_ms) as client:
+            engine = client.engine
+            assert engine.lane is not None and engine.table is not None
+            slow = {name: AffineCost(fixed_ms=2000, per_seed_ms=0) for name in ("x1", "x4", "x8")}
+            engine.switch(engine.lane.revision, msgspec.structs.replace(engine.table, costs=slow, ttl_seconds=1))
+            first = await held(worker, client)
+            assert isinstance(submit(engine, [1]), Refusal)
+            now_ms = 999.0
+            assert engine.would_refuse(1, now_ms) is not None
+            now_ms = 1001.0
+            engine.route()  # as any batch does, notices it
+            assert engine.would_refuse(1, now_ms) is None
+            worker.gate.set()
+            await answer(first)
+
+    asyncio.run(scenario())
+
+
+def test_workers_begin_weights_apart() -> None:
+    async def scenario() -> None:
+        drawn = set()
+        for _ in range(3):
+            async with running(FakeWorker()) as client:
+                assert client.engine.lane is not None
+                drawn.add(client.engine.lane.batcher._pins.drawn)
+        assert len(drawn) > 1
 
     asyncio.run(scenario())
 

@@ -28,7 +28,7 @@ SOFT_DEADLINE_MS = 1000.0
 LOOKED_AT_GROUPS = 12
 """By a decision: those due first."""
 _MOST_GROUPS = 16
-"""Beyond, a latency without a group of its own shares its neighbour's."""
+"""Beyond, latencies without a group of their own share one."""
 _LATENCY_STEP = 1.25
 """Latencies of a group are within it."""
 _KNOWN_OBJECTIVES = 1024
@@ -96,6 +96,8 @@ class Taken(msgspec.Struct, frozen=True):
 
 _FEASIBLE, _INFEASIBLE = Admission(True), Admission(False)
 _GroupKey = tuple[int, int | None, bool, bool, bool]
+_ODD = None
+"""In place of a step: of latencies that share a group, however far apart. So they do not mislead about the others."""
 
 
 class _KnownRefusal(msgspec.Struct):
@@ -116,17 +118,19 @@ class _KnownRefusal(msgspec.Struct):
 
 class Batcher:
     def __init__(
-        self, chooser: VariantChooser, table: RoutingTable, max_queued_seeds: int, busy_until_ms: float = -math.inf
-    ) -> None:
-        """`busy_until_ms`: when the worker will have done what it accepted before this queue."""
+        self, chooser: VariantChooser, table: RoutingTable, max_queued_seeds: int, busy_until_ms: float = -math.inf,
+        drawn: float = 0.0,
+    ) -> None:  # fmt: skip
+        """`busy_until_ms`: when the worker will have done what it accepted before this queue. `drawn`, below 1: where
+        weights begin to count."""
         self._chooser = chooser
         self._costs = chooser.costs
         self._decider = Decider(chooser)
-        self._pins = Pins(chooser, table)
+        self._pins = Pins(chooser, table, drawn)
         self._max_seeds = chooser.costs.max_seeds
         self._small_seeds = self._decider.small_seeds
         self._max_queued_seeds = max_queued_seeds
-        self._groups: dict[_GroupKey, dict[int, Group]] = {}
+        self._groups: dict[_GroupKey, dict[int | None, Group]] = {}
         """By kind, then by step of the latency."""
         self._all_groups: list[Group] = []
         self._group_of: dict[tuple[Objective, int | None, bool], Group] = {}
@@ -151,7 +155,7 @@ class Batcher:
 
     def route_by(self, table: RoutingTable) -> None:
         """Requests from now on are pinned as this table says; those that wait stay as they are."""
-        self._pins = Pins(self._chooser, table)
+        self._pins = Pins(self._chooser, table, self._pins.drawn)
         self._known_refusal = None
         self._chooser.refresh()
 
@@ -175,14 +179,16 @@ class Batcher:
             self._remember_refusal(objective, pin, seeds, math.inf, now_ms, refusal)
             return refusal
         is_large = seeds >= self._max_seeds
-        group = self._group_of.get((objective, pin, is_large)) or self._find_group(objective, pin, is_large, now_ms)
+        group = self._group_of.get((objective, pin, is_large))
+        if group is None:
+            group = self._find_group(objective, pin, is_large, seeds, now_ms)
         if group.version != self._chooser.version:
             self._derive(group)
         latency_ms = objective.latency_ms
         if latency_ms is None:
             deadline_ms, order_ms = math.inf, now_ms + SOFT_DEADLINE_MS
             admission, is_firm = _FEASIBLE, True
-        elif self._chooser.can_meet(group.candidates, seeds, latency_ms):
+        elif group.is_hard and self._chooser.can_meet(group.candidates, seeds, latency_ms):
             order_ms = deadline_ms = request.arrived_ms + latency_ms
             group.count_arrival(seeds)
             # Seen before anything waits: what an idle worker is asked for, it does.
@@ -198,11 +204,10 @@ class Batcher:
             admission = _FEASIBLE
         else:
             if strict:
-                choice = self._chooser.choose(objective, seeds)
-                remedy = "allow more time or a larger tolerance, send fewer nodes, or leave out strict"
-                return Refusal(RefusalReason.OBJECTIVE_INFEASIBLE, f"{choice.message}; {remedy}", None)
-            group = self._find_group(objective, pin, is_large, now_ms, out_of_reach=True)
-            self._derive(group)
+                return self._refuse_infeasible(group, objective, seeds)
+            if group.is_hard:  # smaller ones can be in time
+                group = self._find_group(objective, pin, is_large, seeds, now_ms)
+                self._derive(group)
             deadline_ms, order_ms = math.inf, now_ms + SOFT_DEADLINE_MS
             admission, is_firm = _INFEASIBLE, True
         self._enqueue(group, Waiting(request, deadline_ms, order_ms, seeds, is_firm))
@@ -384,13 +389,12 @@ class Batcher:
         pieces += [Piece(waiting.request, 0, waiting.remaining, True, True) for waiting in members]
         total += sum([waiting.remaining for waiting in members])
         costs = self._costs
-        predicted_ms = costs.compute_ms(plan.variant, total)
-        batch_ms = predicted_ms + costs.overhead_ms(plan.variant, len(pieces))
+        batch_ms = costs.batch_ms(plan.variant, total, len(pieces))
         self._running_until_ms = now_ms + batch_ms
         self._is_busy = True
         if has_deadline or (plan.members and plan.members[0].is_hard):
-            self._decider.note_usual(plan.variant, batch_ms)
-        return Batch(self._chooser.names[plan.variant], tuple(pieces), total, predicted_ms)
+            self._decider.note_usual(plan.variant, self._running_until_ms)
+        return Batch(self._chooser.names[plan.variant], tuple(pieces), total, costs.computing_ms(plan.variant, total))
 
     def _fill(self, members: list[Group], limit: int, needs_one: bool) -> list[Waiting]:
         """`needs_one`: the first goes in any case, since a batch of nobody would be none."""
@@ -436,37 +440,41 @@ class Batcher:
             self._small_waiting -= 1
 
     def _find_group(
-        self, objective: Objective, pin: int | None, is_large: bool, now_ms: float, out_of_reach: bool = False
+        self, objective: Objective, drawn_pin: int | None, is_large: bool, seeds: int, now_ms: float
     ) -> Group:
-        """`out_of_reach`: no deadline, but the nearest variant."""
-        tolerance = objective.accuracy_tolerance_permille
-        allowed = self._chooser.count_within(tolerance)
-        if pin is not None and pin >= allowed:
-            pin = self._chooser.fastest(self._chooser.candidates(allowed), 1)
-        is_hard = objective.latency_ms is not None and not out_of_reach
-        is_hurried = pin is None and (out_of_reach or (objective.latency_ms is None and tolerance is not None))
-        latency_ms = SOFT_DEADLINE_MS
-        if is_hard and objective.latency_ms is not None:
-            latency_ms = objective.latency_ms
+        """Of an objective that cannot be met, that of those without a deadline, who want the nearest variant."""
+        chooser, tolerance = self._chooser, objective.accuracy_tolerance_permille
+        allowed, pin = chooser.count_within(tolerance), drawn_pin
+        candidates = chooser.candidates(allowed)
+        if pin is not None:
+            if pin >= allowed:
+                pin = chooser.fastest(candidates, 1)
+            candidates = (pin,)
+        latency_ms, is_hard = SOFT_DEADLINE_MS, False
+        if objective.latency_ms is not None and chooser.can_meet(candidates, seeds, objective.latency_ms):
+            latency_ms, is_hard = objective.latency_ms, True
+        out_of_reach = objective.latency_ms is not None and not is_hard
+        is_hurried = pin is None and not is_hard and (out_of_reach or tolerance is not None)
         kind = (allowed, pin, is_hard, is_hurried, is_large)
         steps = self._groups.setdefault(kind, {})
-        step = math.floor(math.log(latency_ms) / math.log(_LATENCY_STEP))
+        step: int | None = math.floor(math.log(latency_ms) / math.log(_LATENCY_STEP))
         group = steps.get(step)
         if group is None:
             if len(self._all_groups) >= _MOST_GROUPS:
                 self._drop_empty(now_ms)
                 steps = self._groups.setdefault(kind, {})
-            if steps and len(self._all_groups) >= _MOST_GROUPS:
-                group = steps[min(steps, key=lambda other: abs(other - step))]
-            else:
-                group = Group(allowed, pin, is_hard, is_hurried, is_large, latency_ms)
-                steps[step] = group
-                self._all_groups.append(group)
-        group.latency_ms = min(group.latency_ms, latency_ms)
+            if len(self._all_groups) >= _MOST_GROUPS:
+                step = _ODD
+                group = steps.get(step)
+        if group is None:
+            group = Group(allowed, pin, is_hard, is_hurried, is_large, latency_ms)
+            steps[step] = group
+            self._all_groups.append(group)
+        group.latency_ms = min(group.latency_ms, latency_ms) if group.waiting else latency_ms
         if not out_of_reach:
             if len(self._group_of) >= _KNOWN_OBJECTIVES:
                 self._group_of.clear()
-            self._group_of[objective, pin, is_large] = group
+            self._group_of[objective, drawn_pin, is_large] = group
         return group
 
     def _drop_empty(self, now_ms: float) -> None:
@@ -509,11 +517,24 @@ class Batcher:
         request = waiting.request
         message = (
             f"{request.objective.latency_ms:g} ms can no longer be met after {now_ms - request.arrived_ms:.3g} ms in "
-            "the queue, which went slower than expected; send again later or allow more time"
+            "the queue; send again later or allow more time"
         )
         # The queue can be no longer than the first of them found it.
         wait_s = refused[0][1].retry_after_s if refused else _retry_after_s(self.busy_until_ms(now_ms) - now_ms)
         refused.append((request, Refusal(RefusalReason.DEADLINE_PASSED, message, wait_s)))
+
+    def _refuse_infeasible(self, group: Group, objective: Objective, seeds: int) -> Refusal:
+        remedy = "allow more time or a larger tolerance, send fewer nodes, or leave out strict"
+        message = self._chooser.choose(objective, seeds).message
+        if group.pin is not None:
+            remedy = "allow more time, send fewer nodes, or leave out strict"
+            nodes = "1 node" if seeds == 1 else f"{seeds:,} nodes"
+            needed_ms = self._costs.batch_ms(group.pin, seeds, 1)
+            message = (
+                f"the service's routing binds the request to {self._chooser.names[group.pin]}, which needs "
+                f"{needed_ms:.3g} ms for {nodes}, more than {objective.latency_ms:g} ms"
+            )
+        return Refusal(RefusalReason.OBJECTIVE_INFEASIBLE, f"{message}; {remedy}", None)
 
     def _refuse_full(self, seeds: int, now_ms: float) -> Refusal:
         return Refusal(
@@ -524,7 +545,7 @@ class Batcher:
         )
 
     def _refuse_unreachable(self, latency_ms: float, end_ms: float, deadline_ms: float, now_ms: float) -> Refusal:
-        excess_ms = end_ms - deadline_ms
+        excess_ms = max(end_ms - deadline_ms, 0.001)
         return Refusal(
             RefusalReason.DEADLINE_OUT_OF_REACH,
             f"{latency_ms:g} ms cannot be met now: even the fastest variants would answer {excess_ms:.3g} ms late, "

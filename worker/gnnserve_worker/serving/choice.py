@@ -157,13 +157,15 @@ class VariantChooser:
 class Pins:
     """Modes that bind a request to a variant when it is admitted, whatever the load."""
 
-    def __init__(self, chooser: VariantChooser, table: RoutingTable) -> None:
-        """The table's variants are the chooser's."""
+    def __init__(self, chooser: VariantChooser, table: RoutingTable, drawn: float = 0.0) -> None:
+        """The table's variants are the chooser's. `drawn`: that of the pins before. A split that began anew whenever a
+        table is renewed would give small shares nobody."""
         self.fixed: int | None = None
         """For all requests."""
         self.split: tuple[tuple[float, int], ...] = ()
         """Up to which share of the requests which variant; ends with 1."""
-        self._drawn = 0.0
+        self.drawn = drawn
+        """Where in the split the last request was."""
         if table.mode in (RoutingMode.METRICS, RoutingMode.STATIC) and table.base_variant is not None:
             self.fixed = chooser.indices[table.base_variant]
         elif table.mode is RoutingMode.WEIGHTS:
@@ -179,8 +181,8 @@ class Pins:
         """Of the next request; None where it is free. Shares hold after few requests already, not only on average."""
         if not self.split:
             return self.fixed
-        self._drawn = (self._drawn + _GOLDEN_RATIO) % 1.0
-        return next(variant for share, variant in self.split if self._drawn <= share)
+        self.drawn = (self.drawn + _GOLDEN_RATIO) % 1.0
+        return next(variant for share, variant in self.split if self.drawn <= share)
 
 
 def decide_route(

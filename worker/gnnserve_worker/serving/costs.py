@@ -21,6 +21,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from statistics import median
 
 from gnnserve_api.profile import VariantProfile
 from gnnserve_api.routing import AffineCost
@@ -45,6 +46,11 @@ _FORGET_EVERY_MS = 250.0
 _PROVEN_BATCHES = 20
 """So many batches make a mean that a promise may be built on."""
 _LEAST_GAIN = 0.05
+_LEAST_MS = 1e-6
+"""Of a batch: no expectation is 0."""
+_TELLING_MS = 0.25
+"""By the profile, a batch that tells how fast the machine is takes as long. Of a shorter one, what it takes longer than
+expected is rather what comes with every batch: threads that wake up, caches that the profile found warm."""
 
 _Segment = tuple[float, float, float, float]
 """Up to so many seeds: from (seeds, ms) at so many ms per seed."""
@@ -70,15 +76,18 @@ class CostModel:
         self._full_ms: list[float] = []
         """Of a full batch, uncorrected."""
         self._machine: float = 1.0 if before is None else before._machine
+        self._least_machine: float = 1.0 if before is None else before._least_machine
+        """The least that was ever proven; 1 at most."""
         self._own = [1.0] * len(variants)
         self._anchors = [1.0] * len(variants)
-        self._lowest = [1.0] * len(variants)
-        """The least factor that was ever proven; 1 at most."""
+        self._lowest = [self._least_machine] * len(variants)
+        """The least factor of the profile's curve that was ever proven, by batches or by tables; 1 at most."""
         self._batches = [0] * len(variants)
         self._all_batches: int = 0 if before is None else before._all_batches
         self._deviation: float = LEAST_MARGIN / _MARGIN_PER_DEVIATION if before is None else before._deviation
         self._forgot_ms = -math.inf
         self._use_curves()
+        self._profiled_full_ms = list(self._full_ms)
 
     # Predictions
 
@@ -131,8 +140,19 @@ class CostModel:
 
         It only ever falls, so that a slow spell never makes an objective look as if nobody could ever meet it.
         """
-        least_ms = self._lowest[variant] * self.base_ms(variant, seeds)
-        return least_ms if self._measured[variant] is not None else least_ms + self.overhead.least_ms
+        profiled, profiled_ms = self._profiled[variant], 0.0
+        if seeds > self.max_seeds:
+            full_batches, seeds = divmod(seeds, self.max_seeds)
+            profiled_ms = full_batches * self._profiled_full_ms[variant]
+        if seeds:
+            profiled_ms += _at(profiled, seeds)
+        return self._lowest[variant] * profiled_ms + self.overhead.least_ms
+
+    def computing_ms(self, variant: int, seeds: float) -> float:
+        """Expected of the computation alone, also where a table's cost contains more."""
+        if self._measured[variant] is None:
+            return self.compute_ms(variant, seeds)
+        return self._machine * _at(self._profiled[variant], seeds)
 
     def profiled(self, variant: int) -> AffineCost:
         return self._fitted[variant]
@@ -147,14 +167,19 @@ class CostModel:
 
     def use(self, costs: Mapping[int, AffineCost]) -> None:
         """What a routing table says, by variant. What it says anew ends the variant's own correction."""
+        if len(costs) == len(self._measured) and not self._all_batches:
+            # Nothing else is known of this machine, should the table expire.
+            self._machine = median(
+                cost.at(self.max_seeds) / self._profiled_full_ms[variant] for variant, cost in costs.items()
+            )
         for variant in range(len(self._measured)):
             cost = costs.get(variant)
             if cost != self._measured[variant]:
                 self._measured[variant] = cost
                 self._own[variant] = 1.0
                 self._anchors[variant] = 1.0 if cost is None else self._machine
-                self._lowest[variant] = 1.0
                 self._batches[variant] = 0
+                self._lowest[variant] = min(self._lowest[variant], self._over_profile(variant))
         self._use_curves()
 
     def observe(
@@ -168,22 +193,40 @@ class CostModel:
         step = min(max(ratio, 1 / _LARGEST_STEP), _LARGEST_STEP) - 1
         if now_ms - self._forgot_ms > _FORGET_EVERY_MS:
             self._forget(now_ms)
+        if measured or self.base_ms(variant, seeds) >= _TELLING_MS:
+            self._correct(variant, step)
+            overhead_ms = total_ms - compute_ms
+        else:
+            overhead_ms = total_ms - expected_ms
+        if measured:
+            deviation = abs(ratio - 1)
+        else:
+            deviation = abs(total_ms / (expected_ms + self.overhead.at(requests)) - 1)
+            self.overhead.observe(requests, overhead_ms)
+        gain = min(total_ms / _DEVIATION_MEMORY_MS, _MOST_DEVIATION_GAIN)
+        self._deviation += gain * (min(deviation, 1.0) - self._deviation)
+        self.margin = min(max(LEAST_MARGIN, _MARGIN_PER_DEVIATION * self._deviation), _MOST_MARGIN)
+
+    def _correct(self, variant: int, step: float) -> None:
         self._machine *= 1 + _MACHINE_GAIN * _hurry(self._all_batches) * step
         self._own[variant] *= 1 + _OWN_GAIN * _hurry(self._batches[variant]) * step
         self._all_batches += 1
         self._batches[variant] += 1
         machine = self._machine
         self.factors = [machine / anchor * own for anchor, own in zip(self._anchors, self._own, strict=True)]
+        if self._all_batches >= _PROVEN_BATCHES:
+            self._least_machine = min(self._least_machine, machine)
         if self._batches[variant] >= _PROVEN_BATCHES:
-            self._lowest[variant] = min(self._lowest[variant], self.factors[variant])
-        if measured:
-            deviation = abs(ratio - 1)
-        else:
-            deviation = abs(total_ms / (expected_ms + self.overhead.at(requests)) - 1)
-            self.overhead.observe(requests, total_ms - compute_ms)
-        gain = min(total_ms / _DEVIATION_MEMORY_MS, _MOST_DEVIATION_GAIN)
-        self._deviation += gain * (min(deviation, 1.0) - self._deviation)
-        self.margin = min(max(LEAST_MARGIN, _MARGIN_PER_DEVIATION * self._deviation), _MOST_MARGIN)
+            proven = self.factors[variant] * self._over_profile(variant)
+            self._lowest[variant] = min(self._lowest[variant], proven)
+
+    def _over_profile(self, variant: int) -> float:
+        """A table's cost, as a factor of the profile's curve; where that depends on the size, the larger one."""
+        cost = self._measured[variant]
+        if cost is None:
+            return 1.0
+        one_ms, full_ms = _at(self._profiled[variant], 1), self._profiled_full_ms[variant]
+        return max(cost.at(1) / one_ms, cost.at(self.max_seeds) / full_ms)
 
     def _forget(self, now_ms: float) -> None:
         if self._forgot_ms > -math.inf:
@@ -271,7 +314,7 @@ def _hurry(batches: int) -> float:
 
 def _segments(variant: VariantProfile) -> tuple[_Segment, ...]:
     """Through the medians of the measured sizes and on beyond the last; below the smallest its figure holds."""
-    points = [(float(point.seeds), point.p50_ms) for point in variant.latency]
+    points = [(float(point.seeds), max(point.p50_ms, _LEAST_MS)) for point in variant.latency]
     segments: list[_Segment] = [(points[0][0], points[0][0], points[0][1], 0.0)]
     for (low_seeds, low_ms), (high_seeds, high_ms) in pairwise(points):
         # Noise may make a bigger batch look cheaper; an expectation must not go down with size.
@@ -280,6 +323,13 @@ def _segments(variant: VariantProfile) -> tuple[_Segment, ...]:
     last = segments[-1]
     segments[-1] = (math.inf, *last[1:])
     return tuple(segments)
+
+
+def _at(curve: tuple[_Segment, ...], seeds: float) -> float:
+    for end, low_seeds, low_ms, slope in curve:
+        if seeds <= end:
+            return low_ms + slope * (seeds - low_seeds)
+    raise AssertionError(f"{seeds} seeds are beyond the curve")
 
 
 def _stretch(curve: tuple[_Segment, ...], most: int, full_ms: float) -> tuple[_Segment, ...]:

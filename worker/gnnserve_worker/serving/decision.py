@@ -52,6 +52,7 @@ class Decider:
         self.small_seeds = max(1, self._max_seeds // SMALL_SHARE)
         self._usual = 0.0
         """The variant of late, between neighbours: what those who wait may hope for."""
+        self._usual_until_ms = -math.inf
         self._soft_turn_ms = -math.inf
         """From when on requests without a latency may make others late again."""
 
@@ -77,9 +78,11 @@ class Decider:
         assert hard is not None  # noqa: S101
         return self._decide_hard(groups, hard, now_ms, small_wait)
 
-    def note_usual(self, variant: int, duration_ms: float) -> None:
-        """A batch with a deadline runs."""
-        self._usual += (1 - math.exp(-duration_ms / _USUAL_MEMORY_MS)) * (variant - self._usual)
+    def note_usual(self, variant: int, until_ms: float) -> None:
+        """A batch with a deadline runs. What was usual before a pause says little after it."""
+        passed_ms = max(0.0, until_ms - self._usual_until_ms)
+        self._usual += (1 - math.exp(-passed_ms / _USUAL_MEMORY_MS)) * (variant - self._usual)
+        self._usual_until_ms = until_ms
 
     # With a deadline
 
@@ -131,7 +134,20 @@ class Decider:
         elif total > limit:
             share = limit / total
         batch_ms = growth * costs.batch_ms(variant, min(limit, total), requests * share)
-        if batch_ms > slack_ms or batch_ms > self._room_ms(groups, variant, batch_ms, share, now_ms):
+        if batch_ms > slack_ms:
+            if anchor.is_large or (variant < int(self._usual + 0.5) and variant != anchor.candidates[-1]):
+                return None
+            # Who joins must not cost the anchor a variant that has been usual of late, nor its answer.
+            joined = sorted(members[1:], key=_due)
+            while batch_ms > slack_ms:
+                last = joined.pop()
+                last.take = 0
+                total -= last.seeds
+                requests -= last.requests
+                share = min(1.0, limit / total)
+                batch_ms = growth * costs.batch_ms(variant, min(limit, total), requests * share)
+            members = [anchor, *joined]
+        if batch_ms > self._room_ms(groups, variant, batch_ms, share, now_ms):
             return None
         plan = Plan(variant, members, limit)
         if anchor.is_large:
@@ -295,6 +311,13 @@ class Decider:
             if room_ms < batch_ms:
                 fitting = costs.seeds_within(variant, room_ms / growth, requests / total)
                 limit = max(self.small_seeds, fitting)
+        alone_ms = costs.batch_ms(variant, min(limit, anchor.seeds), anchor.requests)
+        if alone_ms <= slack_ms < batch_ms and anchor.seeds < total:
+            for group in members:
+                group.take = anchor.seeds if group is anchor else 0
+            if growth * alone_ms <= self._room_ms(groups, None, growth * alone_ms, 1.0, now_ms):
+                # Alone it is in time, and nobody else late.
+                return Plan(variant, [anchor], limit)
         if total > self._max_seeds / 2:
             # A backlog: keep batches whole, and give up those for whom that is too late.
             return Plan(variant, members, limit, drains_until_ms=now_ms + batch_ms)
@@ -355,13 +378,15 @@ class Decider:
         room_ms = self._room_ms(groups, None, batch_ms, share, now_ms)
         if batch_ms > room_ms:
             fitting = costs.seeds_within(variant, room_ms / growth, requests / total)
-            least = min(head.remaining, self.small_seeds)
-            if fitting < least and hard_wait:
-                if now_ms < self._soft_turn_ms:
-                    return None
-                least_ms = growth * costs.batch_ms(variant, self.small_seeds, 1)
-                self._soft_turn_ms = now_ms + least_ms / SOFT_SHARE
-            limit = max(fitting, self.small_seeds)
+            least = min(head.remaining, self.small_seeds) if anchor.is_large else head.remaining
+            if fitting >= least and (hard_wait or fitting >= self.small_seeds):
+                limit = fitting
+            elif hard_wait and now_ms < self._soft_turn_ms:
+                return None
+            else:
+                limit = max(least, self.small_seeds)
+                turn_ms = growth * costs.batch_ms(variant, min(limit, total), requests * min(1.0, limit / total))
+                self._soft_turn_ms = now_ms + turn_ms / SOFT_SHARE
         plan = Plan(variant, members, limit)
         if anchor.is_large:
             plan.large, plan.piece = anchor, min(int(anchor.take), limit)
@@ -372,3 +397,7 @@ class Decider:
 
 def _order(group: Group) -> float:
     return group.head.order_ms if group.head is not None else math.inf
+
+
+def _due(group: Group) -> float:
+    return group.due_ms

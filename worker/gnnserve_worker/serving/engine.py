@@ -229,7 +229,9 @@ class Engine:
             before = self.lane.chooser.costs
         if chooser is None:
             chooser = VariantChooser(revision.manifest.profile, batching.max_seeds, before)
-        batcher = Batcher(chooser, table, batching.max_queued_seeds, busy_until_ms)
+        # Replicas that began alike would go through their weights in step.
+        drawn = secrets.randbelow(1 << 20) / (1 << 20)
+        batcher = Batcher(chooser, table, batching.max_queued_seeds, busy_until_ms, drawn)
         return Lane(revision, table.objective, batching, chooser, batcher, np.empty(batching.max_seeds, np.int64))
 
     def submit(
@@ -286,9 +288,10 @@ class Engine:
         return dict(zip(chooser.names, chooser.costs.factors, strict=True))
 
     def _drop_expired_costs(self, now_ms: float) -> None:
-        if now_ms >= self._costs_end_ms and self.lane is not None:
+        if now_ms >= self._costs_end_ms and self.lane is not None and self.table is not None:
             self._costs_end_ms = -math.inf
             self.lane.chooser.use({})
+            self.lane.batcher.route_by(self.table)  # which refusals hold, it has to find out again
 
     def refuse(self) -> Refusal:
         """What a request gets while there is no lane."""

@@ -86,7 +86,7 @@ class Group:
         self.request_rate = 0.0
         self.waiting: dict[int, Waiting] = {}
         self.last_due_ms = -math.inf
-        """The latest deadline that was ever queued."""
+        """No deadline is later."""
         self._heap: list[tuple[float, int, int]] = []
         """(order, sequence, key); those no longer in `waiting` are skipped."""
         self._sequence = 0
@@ -131,6 +131,7 @@ class Group:
         self.requests -= 1
         if not self.waiting:
             self._heap.clear()
+            self.last_due_ms = -math.inf
 
     def first(self) -> Waiting | None:
         heap, waiting = self._heap, self.waiting
@@ -147,6 +148,7 @@ class Group:
         self.waiting.clear()
         self._heap.clear()
         self.seeds = self.requests = 0
+        self.last_due_ms = -math.inf
         return everybody
 
     def pop(self) -> Waiting:
