@@ -110,7 +110,7 @@ async def run(
         on_listening(port)
         logger.info("listening on port %d", port)
         if await _crd_is_there(cluster, clock, stop):
-            metrics.observe_services(index.count_by_ready)
+            metrics.observe_services(index.count_by_ready, index.declared_workers)
             registry = build_registry(index, _noting_events(loop.enqueue, metrics, clock))
             await _run_until(stop, Parts(settings, registry, loop, slow_loop, watches, http))
     logger.info("stopped")

@@ -5,15 +5,16 @@ A registry of its own, so that two operators in one process (tests) do not mix. 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import StrEnum
 from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, GCCollector, Histogram, ProcessCollector
-from prometheus_client.core import Metric
+from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
+from gnnserve_operator.kinds import ServiceKey
 from gnnserve_operator.routing_memory import RoutingMemory
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
@@ -75,6 +76,8 @@ class Metrics:
             "gnnserve_operator_prometheus_requests", "Questions to a Prometheus.", ["result"], registry=registry
         )
         registry.register(_Collected(routing.collect))
+        self._declared_workers: Callable[[], Mapping[ServiceKey, int]] = dict
+        registry.register(_Collected(self._collect_declared))
         # Series that start at 0, so that their first increase is seen.
         for result in Result:
             self.reconciles.labels(result.value)
@@ -87,9 +90,20 @@ class Metrics:
     def observe_last_event(self, age_s: Callable[[], float]) -> None:
         self._last_event_age.set_function(age_s)
 
-    def observe_services(self, count_by_ready: Callable[[], Mapping[str, int]]) -> None:
+    def observe_services(
+        self, count_by_ready: Callable[[], Mapping[str, int]], declared_workers: Callable[[], Mapping[ServiceKey, int]]
+    ) -> None:
         for ready in ("True", "False", "Unknown"):
             self._services.labels(ready).set_function(partial(_count, count_by_ready, ready))
+        self._declared_workers = declared_workers
+
+    def _collect_declared(self) -> Iterator[Metric]:
+        family = GaugeMetricFamily(
+            "gnnserve_operator_declared_workers", "Workers that should answer.", labels=("namespace", "service")
+        )
+        for key, count in sorted(self._declared_workers().items()):
+            family.add_metric((key.namespace, key.name), count)
+        yield family
 
     def text(self) -> bytes:
         return generate_latest(self.registry)

@@ -104,6 +104,7 @@ HEALTHY = {
     f'gnnserve_operator_routing_advice{{{SERVICE},advice="Sufficient"}}': constant(1),
     f'gnnserve_operator_routing_advice{{{SERVICE},advice="SteppedDown"}}': constant(0),
     f'gnnserve_operator_routing_advice{{{SERVICE},advice="ScaleOut"}}': constant(0),
+    f"gnnserve_operator_declared_workers{{{SERVICE}}}": constant(1),
     f"gnnserve_operator_routing_wanted_workers{{{SERVICE}}}": constant(1),
     f"gnnserve_operator_routing_metrics_available{{{SERVICE}}}": constant(1),
     'gnnserve_operator_services{ready="True"}': constant(1),
@@ -138,10 +139,10 @@ CHANGES = f"gnnserve_operator_routing_changes_total{{{SERVICE}}}"
 WANTED_WORKERS = f"gnnserve_operator_routing_wanted_workers{{{SERVICE}}}"
 WANTED = f"gnnserve_operator_objective_wanted_ratio{{{SERVICE}}}"
 EXPIRED = f"gnnserve_routing_table_expired{{{WORKER}}}"
+DECLARED = f"gnnserve_operator_declared_workers{{{SERVICE}}}"
 OPERATOR = 'gnnserve_operator_services{ready="True"}'
-OF_THE_LOAD = tuple(name for name in OPERATORS_SERIES if name not in {CHANGES, WANTED, OPERATOR})
+OF_THE_LOAD = tuple(name for name in OPERATORS_SERIES if name not in {CHANGES, DECLARED, WANTED, OPERATOR})
 """Of the operator's: what it does not tell while no worker is ready."""
-REPLICAS = 'kube_deployment_spec_replicas{namespace="team",deployment="digits-worker"}'
 NO_WORKERS = {name: missing_for_the_last(20, name) for name in WORKERS_SERIES}
 
 
@@ -189,7 +190,7 @@ CASES: dict[str, Case] = {
     "measurements that were missing for five minutes": Case({AVAILABLE: for_the_last(5, 0, 1)}),
     "a routing table that was expired for three minutes": Case({EXPIRED: for_the_last(3, 1, 0)}),
     "a service without a Prometheus": Case(without=OF_THE_LOAD),
-    "a suspended service, by kube-state-metrics": Case({**NO_WORKERS, REPLICAS: constant(0)}, without=OF_THE_LOAD),
+    "a suspended service": Case({**NO_WORKERS, DECLARED: constant(0)}, without=OF_THE_LOAD),
     # Speaking
     "a fifth is late for an hour": Case(missed((60, 0.2)), ("GnnserveObjectiveMissed",)),
     "all are late for a quarter of an hour": Case(missed((15, 1.0)), ("GnnserveObjectiveMissed",)),
@@ -223,8 +224,7 @@ CASES: dict[str, Case] = {
         ("GnnserveRoutingMetricsUnavailable", "GnnserveWorkersNotScraped"),
     ),
     "workers that are all down": Case(
-        {**NO_WORKERS, **{name: f"{HEALTHY[name].partition('x')[0]}x{MINUTES - 21} stale" for name in OF_THE_LOAD},
-         REPLICAS: constant(1)},
+        {**NO_WORKERS, **{name: f"{HEALTHY[name].partition('x')[0]}x{MINUTES - 21} stale" for name in OF_THE_LOAD}},
         ("GnnserveWorkersNotScraped",),
     ),
     "workers that are not scraped, and a service without a Prometheus": Case(

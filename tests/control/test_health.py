@@ -287,3 +287,17 @@ def test_services_are_counted_by_ready() -> None:
     ready = {**SERVICE, "status": {"conditions": [{"type": "Ready", "status": "True"}]}}
     assert index_of(ready).count_by_ready() == {"True": 1}
     assert index_of(SERVICE).count_by_ready() == {"Unknown": 1}
+
+
+@pytest.mark.parametrize(
+    ("spec", "revision", "declared"),
+    [
+        pytest.param({}, "r1", 1, id="the default"),
+        pytest.param({"worker": {"replicas": 3}}, "r1", 3, id="as many as the spec says"),
+        pytest.param({"worker": {"replicas": 3}}, None, 0, id="before the first revision"),
+        pytest.param({"worker": {"replicas": 3}, "suspend": True}, "r1", 0, id="suspended"),
+    ],
+)
+def test_workers_are_declared_while_they_should_answer(spec: Manifest, revision: str | None, declared: int) -> None:
+    body = {**SERVICE, "spec": {**SERVICE["spec"], **spec}, "status": {"revision": revision} if revision else {}}
+    assert index_of(body).declared_workers() == {KEY: declared}

@@ -48,5 +48,5 @@ def operator_metrics() -> bytes:
     )
     memory.remember(ServiceKey("team", "digits"), "uid", decision, ObjectiveSpec(latency_ms=25))
     metrics = Metrics(memory)
-    metrics.observe_services(lambda: {})
+    metrics.observe_services(lambda: {}, lambda: {ServiceKey("team", "digits"): 1})
     return metrics.text()

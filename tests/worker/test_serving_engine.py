@@ -402,6 +402,21 @@ def test_engine_that_dies_on_the_event_loop_leaves_nobody_waiting_and_the_loop_r
     asyncio.run(scenario())
 
 
+def test_engine_that_cannot_close_a_batch_dies_rather_than_keep_a_queue_that_nobody_serves() -> None:
+    def fail(_now_ms: float) -> None:
+        raise ZeroDivisionError
+
+    async def scenario() -> None:
+        async with running(quick_worker()) as client:
+            assert client.engine.lane is not None
+            client.engine.lane.batcher.take = fail
+            assert isinstance(await accepted(client.engine, [1]).outcome, Refusal)
+            await asyncio.to_thread(client.engine.join)
+            assert isinstance(client.engine.failure, ZeroDivisionError)
+
+    asyncio.run(scenario())
+
+
 def test_outcome_that_cannot_be_delivered_keeps_nobody_from_theirs(caplog: pytest.LogCaptureFixture) -> None:
     def refuse(_outcome: object) -> None:
         raise ValueError("no")

@@ -61,12 +61,23 @@ class Index:
     def count_by_ready(self) -> Mapping[str, int]:
         return Counter(map(_ready, self._bodies(self._services)))
 
+    def declared_workers(self) -> Mapping[ServiceKey, int]:
+        """That should answer by now: none of a suspended service, or of one whose first revision is not there yet."""
+        return {key: _declared_workers(body) for key in self.service_keys() if (body := self.service(key)) is not None}
+
     def _bodies(self, objects: Objects) -> Iterator[Manifest]:
         for key in objects:
             yield from self._alive(objects[key])
 
     def _alive(self, bodies: Iterable[Manifest]) -> Iterator[Manifest]:
         return (body for body in bodies if body["metadata"]["uid"] not in self._buried)
+
+
+def _declared_workers(body: Manifest) -> int:
+    spec = body["spec"]
+    if spec.get("suspend") or not (body.get("status") or {}).get("revision"):
+        return 0
+    return int((spec.get("worker") or {}).get("replicas", 1))
 
 
 def _ready(body: Manifest) -> str:

@@ -326,7 +326,11 @@ class Engine:
         now_ms = self._clock_ms()
         if now_ms >= self._costs_end_ms > -math.inf:
             self._drop_expired_costs(now_ms)
-        taken = lane.batcher.take(now_ms)
+        try:
+            taken = lane.batcher.take(now_ms)
+        except Exception as error:  # noqa: BLE001  (a queue that nobody serves any more must not look alive)
+            self._die(error)
+            return
         if taken.refused:
             self._deliver(self._settle([(request.key, refusal) for request, refusal in taken.refused]))
         if taken.batch is not None:
