@@ -53,10 +53,6 @@ class RateCurve:
     squared_variation: float = 1.0
     """Variance over squared mean of the gaps, in operational time; 1: Poisson."""
 
-    @property
-    def expected_requests(self) -> float:
-        return math.fsum(self.rates_per_s) * self.step_s
-
 
 def build_curve(scenario: Scenario, peak_per_s: float, duration_s: float, seed: int) -> RateCurve:
     """`seed` decides where bursts lie; the other shapes are always the same."""
