@@ -123,7 +123,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     with running_cluster() as cluster, installed_operator(cluster), prepared(cluster, extent) as profiled:
         bench = warmed_up(profiled)
-        followed = measure_following(bench)
+        followed = measure_following(bench, profiled.capacities)
         outage = measure_outage(bench)
     result = {
         "interval_s": extent.interval_s,
@@ -213,9 +213,9 @@ def set_mode(bench: Bench, mode: str, variant: str | None = None) -> None:
 # Mode Metrics
 
 
-def measure_following(bench: Bench) -> dict[str, Any]:
+def measure_following(bench: Bench, profiled: Mapping[str, float]) -> dict[str, Any]:
     extent = bench.extent
-    low, high = _low_and_high(bench)
+    low, high = _low_and_high(bench, profiled)
     phases = [(low, extent.quiet), (high, extent.high), (low, extent.back)]
     steps = round(extent.interval_s / STEP_S)
     curve = RateCurve(STEP_S, tuple(rate / SEEDS for rate, count in phases for _ in range(count * steps)))
@@ -243,10 +243,15 @@ def measure_following(bench: Bench) -> dict[str, Any]:
     }
 
 
-def _low_and_high(bench: Bench) -> tuple[float, float]:
-    """High: in the middle of what the target carries and more accurate ones do not."""
-    carried = [UTILISATION * bench.capacities[name] for name in bench.variants]
-    return LOW_SHARE * carried[0], (carried[TARGET - 1] * carried[TARGET]) ** 0.5
+def _low_and_high(bench: Bench, profiled: Mapping[str, float]) -> tuple[float, float]:
+    """High: in the middle of what the target carries and more accurate ones do not.
+
+    By the profile and by what was measured under load, since the operator goes from one belief to the other meanwhile:
+    a load between the two is right for one variant at first and for another later.
+    """
+    beliefs = [[UTILISATION * known[name] for name in bench.variants] for known in (profiled, bench.capacities)]
+    too_little, enough = (max(b[TARGET - 1] for b in beliefs), min(b[TARGET] for b in beliefs))
+    return LOW_SHARE * beliefs[1][0], (too_little * enough) ** 0.5
 
 
 def _published_capacities(bench: Bench) -> dict[str, float]:
