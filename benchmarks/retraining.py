@@ -1,0 +1,39 @@
+"""Variants trained anew on ranked columns (paper A, A2), by the worker's own `rank` and `train`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from gnnserve_api.gnnservice import Model, Pruning, RankingMethod
+from gnnserve_api.variants import columns_of
+from gnnserve_worker.generation.features import keep_columns
+from gnnserve_worker.generation.networks import to_tensors
+from gnnserve_worker.generation.ranking.rank import rank
+from gnnserve_worker.generation.tensors import first_layer
+from gnnserve_worker.generation.train import Trained, train
+from gnnserve_worker.generation.training_set import TrainingSet
+from gnnserve_worker.graph.store import Features
+
+
+@dataclass(frozen=True, slots=True)
+class Retrained:
+    factor: int
+    features: Features
+    """The kept columns, most important first."""
+    trained: Trained
+
+
+def retrain(
+    method: RankingMethod,
+    master: Trained,
+    data: TrainingSet,
+    features: Features,
+    model: Model,
+    factors: Sequence[int],
+) -> Iterator[Retrained]:
+    """One variant per factor, with the master's hyper-parameters and seed; `model.training.seed` is Random's too."""
+    ranking = rank(Pruning(method=method), first_layer(to_tensors(master.module)), features, data, model.training.seed)
+    for factor in factors:
+        kept = keep_columns(features, ranking.columns[: columns_of(features.shape[1], factor)])
+        yield Retrained(factor, kept, train(data, kept, model))
