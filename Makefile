@@ -9,7 +9,7 @@ FULL ?=
 MINUTES ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check format generate bench-generation bench-ranking bench-serving bench-startup bench-cluster bench-cluster-routing bench-routing bench-peers bench-roofline bench-scaling bench-soak bench-simulation bench-decision wrk test-image chromium cluster-binaries clean
+.PHONY: help run test check format generate bench-generation bench-ranking bench-shapes bench-serving bench-startup bench-cluster bench-cluster-routing bench-routing bench-peers bench-roofline bench-scaling bench-soak bench-simulation bench-decision wrk test-image chromium cluster-binaries clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -67,6 +67,12 @@ bench-generation: .venv/installed ## accuracies by graph, ranking and factor; ge
 
 bench-ranking: .venv/installed ## Random, Greedy and Lasso over real graphs, GraphSAGE and GIN, three seeds; an hour
 	$(BIN)/python -m benchmarks.ranking $(if $(QUICK),--quick)
+
+bench-shapes: .venv/installed ## the paper's tables on graphs of its five shapes: latency, size, memory
+	$(BIN)/python -m benchmarks.paper_shapes $(if $(QUICK),--quick)
+
+bench-import: .venv/installed ## tables of 100 million edges to a graph: edges per second and peak memory
+	$(BIN)/python -m benchmarks.importing $(if $(QUICK),--quick)
 
 bench-serving: .venv/installed ## latency and throughput of /v1/predict
 	$(BIN)/python -m benchmarks.serving $(if $(QUICK),--quick)

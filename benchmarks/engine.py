@@ -128,9 +128,11 @@ def revision_of(graph: Graph, variants: Sequence[LoadedVariant], network: Networ
     """Warmed up. Labels and splits play no part in answering."""
     none = np.zeros(0, dtype=np.int64)
     revision = LoadedRevision(
+        source="made up",
         graph=graph,
         variants={variant.name: variant for variant in variants},
         network=network,
+        ids=None,
         classes=tuple(range(network.classes)),
         multi_label=False,
         labels=none,

@@ -26,22 +26,19 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.results import write_result
+from benchmarks.retraining import retrain
 from gnnserve_api.gnnservice import (
     GraphSource,
     Model,
     Normalization,
     NpzSource,
-    Pruning,
     RankingMethod,
     Scope,
     Training,
 )
-from gnnserve_api.variants import columns_of
-from gnnserve_worker.generation.features import keep_columns, normalize
-from gnnserve_worker.generation.networks import build_module, to_tensors
-from gnnserve_worker.generation.ranking.rank import rank
+from gnnserve_worker.generation.features import normalize
+from gnnserve_worker.generation.networks import build_module
 from gnnserve_worker.generation.scores import evaluate
-from gnnserve_worker.generation.tensors import first_layer as first_layer_of
 from gnnserve_worker.generation.train import Trained, predict, train
 from gnnserve_worker.generation.training_set import TrainingSet, training_set, visible_nodes
 from gnnserve_worker.graph.sources.load import load_source
@@ -117,7 +114,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def prepare(case: Case) -> Prepared:
-    graph = load_source(GraphSource(npz=NpzSource(uri=(DATASETS / f"{case.graph}.npz").resolve().as_uri())))
+    graph = load_source(
+        GraphSource(npz=NpzSource(uri=(DATASETS / f"{case.graph}.npz").resolve().as_uri())), Path("unused")
+    )
     visible = visible_nodes(graph.graph.nodes, graph.splits, case.scope)
     features = normalize(graph.features, Normalization.AUTO, visible)
     data = training_set(graph.graph, graph.labels, len(graph.classes), graph.splits, case.scope)
@@ -176,13 +175,10 @@ def measure_rankings(prepared: Prepared, masters: dict[int, Trained], factors: S
     for method in RankingMethod:
         found: dict[int, list[float]] = {factor: [] for factor in factors}
         for seed, master in masters.items():
-            first_layer = first_layer_of(to_tensors(master.module))
-            ranking = rank(Pruning(method=method), first_layer, prepared.features, prepared.data, seed)
-            for factor in factors:
-                kept = ranking.columns[: columns_of(prepared.features.shape[1], factor)]
-                features = keep_columns(prepared.features, kept)
-                trained = train(prepared.data, features, prepared.model(seed))
-                found[factor].append(prepared.test_accuracy(trained, features, seed))
+            model = prepared.model(seed)
+            for variant in retrain(method, master, prepared.data, prepared.features, model, factors):
+                accuracy = prepared.test_accuracy(variant.trained, variant.features, seed)
+                found[variant.factor].append(accuracy)
         rows += [
             {"graph": prepared.case.graph, "method": method.value, "factor": factor, **_spread(accuracies)}
             for factor, accuracies in found.items()

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from gnnserve_worker.generation.train import Trained
 
 ROOT = Path(__file__).parents[1]
-PICTURE = ROOT / "docs/images/ranking.svg"
+PICTURE = ROOT / "docs/images/ranking.png"
 FACTORS = (2, 4, 8)
 SEEDS = (0, 1, 2)
 MODELS = ("GraphSAGE", "GIN")
@@ -103,6 +103,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.job:
         print(json.dumps(run_job(_job(json.loads(options.job)))))
     elif options.picture:
+        from benchmarks.ranking_picture import draw_picture
+
         draw_picture(json.loads((FOLDER / "ranking.json").read_text())["rows"], PICTURE)
     else:
         studies = [study for study in STUDIES if study.name in (options.graphs or [s.name for s in STUDIES])]
@@ -372,43 +374,6 @@ def findings_table(findings: Sequence[dict[str, Any]]) -> Table:
     for finding in findings:
         table.add_row(finding["finding"], finding["verdict"], finding["because"])
     return table
-
-
-def draw_picture(rows: Sequence[dict[str, Any]], path: Path) -> None:
-    """Accuracy by factor and ranking, with the least and the most of the seeds: a panel for each graph and model."""
-    from matplotlib import rc_context
-    from matplotlib.figure import Figure
-
-    graphs = list(dict.fromkeys(row["graph"] for row in rows))
-    style: Any = {"svg.hashsalt": "gnnserve", "font.size": 8.0, "axes.spines.top": False, "axes.spines.right": False}
-    with rc_context(style):
-        figure = Figure(figsize=(1.45 * len(graphs) + 0.6, 3.6), layout="constrained")
-        panels = figure.subplots(len(MODELS), len(graphs), sharex=True, squeeze=False)
-        for across, graph in enumerate(graphs):
-            for down, model in enumerate(MODELS):
-                axes = panels[down][across]
-                axes.set_visible(any((row["graph"], row["model"]) == (graph, model) for row in rows))
-                for method, color in zip(METHODS, ("#999999", "#c0392b", "#1f4e80"), strict=True):
-                    line = [r for r in rows if (r["graph"], r["model"], r["method"]) == (graph, model, method)]
-                    line.sort(key=lambda row: row["factor"])
-                    name = "roc_auc" if line and line[0]["judged_by"] == "rocAuc" else "accuracy"
-                    middles = [100 * row[f"{name}_mean"] for row in line]
-                    spreads = [
-                        (100 * (max(row[f"{name}_values"]) - row[f"{name}_mean"]),
-                         100 * (row[f"{name}_mean"] - min(row[f"{name}_values"]))) for row in line
-                    ]  # fmt: skip
-                    steps = [FACTORS.index(row["factor"]) + 1 if row["factor"] > 1 else 0 for row in line]
-                    below, above = [low for _, low in spreads], [high for high, _ in spreads]
-                    axes.errorbar(
-                        steps, middles, yerr=(below, above), color=color, label=method, linewidth=1.2, capsize=2
-                    )
-                axes.set_xticks(range(len(FACTORS) + 1), [f"{factor}x" for factor in (1, *FACTORS)])
-                if down == 0:
-                    axes.set_title(graph, fontsize=8)
-                if across == 0:
-                    axes.set_ylabel(f"{model}, %")
-        figure.legend(*panels[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
-        figure.savefig(path, metadata={"Date": None})
 
 
 if __name__ == "__main__":

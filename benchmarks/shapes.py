@@ -99,23 +99,30 @@ def prepare_sources(files: ShapeFiles) -> Path:
     shape = files.shape
     with _cached_folder(shape, "sources") as (folder, new):
         if new:
-            draw = np.random.default_rng(shape.seed + 2)
-            masks = np.zeros((3, shape.nodes), dtype=bool)
-            chosen = draw.permutation(shape.seeds_end)[: _TRAIN + _VALIDATION]
-            masks[0, chosen[:_TRAIN]] = True
-            masks[1, chosen[_TRAIN:]] = True
-            np.savez(
-                folder / "graph.npz",
-                indptr=files.array("indptr"),
-                indices=files.array("indices"),
-                features=files.array("features"),
-                labels=draw.permutation(np.arange(shape.nodes) % shape.classes),
-                train_mask=masks[0],
-                val_mask=masks[1],
-                test_mask=masks[2],
-            )
+            write_graph(files, folder / "graph.npz")
             safetensors.numpy.save_file(files.weights(), folder / "checkpoint.safetensors")
     return _folder(shape, "sources")
+
+
+def write_graph(files: ShapeFiles, path: Path, *, multi_label: bool = False) -> None:
+    """As a GNNService reads it. `multi_label`: a node has any of the classes, and not one of them."""
+    shape = files.shape
+    draw = np.random.default_rng(shape.seed + 2)
+    masks = np.zeros((3, shape.nodes), dtype=bool)
+    chosen = draw.permutation(shape.seeds_end)[: _TRAIN + _VALIDATION]
+    masks[0, chosen[:_TRAIN]] = True
+    masks[1, chosen[_TRAIN:]] = True
+    labels = draw.permutation(np.arange(shape.nodes) % shape.classes)
+    np.savez(
+        path,
+        indptr=files.array("indptr"),
+        indices=files.array("indices"),
+        features=files.array("features"),
+        labels=(labels[:, None] == np.arange(shape.classes)).astype(np.uint8) if multi_label else labels,
+        train_mask=masks[0],
+        val_mask=masks[1],
+        test_mask=masks[2],
+    )
 
 
 def power_law_graph(shape: Shape) -> tuple[np.ndarray, np.ndarray]:

@@ -54,7 +54,12 @@ class Model:
 
     def profile(self) -> Profile:
         return Profile(
-            metric="accuracy", machine="simulated", threads=1, variants=tuple(map(self._variant, range(len(NAMES))))
+            metric="accuracy",
+            machine="simulated",
+            threads=1,
+            validation_nodes=1,
+            test_nodes=1,
+            variants=tuple(map(self._variant, range(len(NAMES)))),
         )
 
     def _variant(self, variant: int) -> VariantProfile:
@@ -62,11 +67,11 @@ class Model:
         return VariantProfile(
             name=NAMES[variant], factor=1 << variant, table="features-float32", columns=1, storage=Storage.FLOAT32,
             projected=False, compute="float32", validation_accuracy=self.accuracy[variant] / 100,
-            test_accuracy=self.accuracy[variant] / 100, size_bytes=0, memory_bytes=0,
+            test_accuracy=self.accuracy[variant] / 100, test_latency=None, size_bytes=0, memory_bytes=0,
             latency=tuple(
                 LatencyProfile(
                     seeds=seeds, runs=1, p50_ms=ms, p99_ms=ms, mean_ms=ms, std_ms=0, sample_ms=0, gather_ms=0,
-                    compute_ms=0, gathered_bytes=0,
+                    compute_ms=0, gathered_bytes=0, window_p50_ms=0, window_mean_ms=0, window_std_ms=0,
                 )
                 for seeds, ms in points
             ),

@@ -57,23 +57,237 @@ class NpzSource(ApiModel):
     """Expected SHA-256 of the file. When set, another file is refused, and a new value generates anew."""
 
 
+_Sha256 = Annotated[str, text(r"^[0-9a-f]{64}$", "64 hexadecimal digits in lower case", 64)]
+_Sha256ByFile = Annotated[dict[str, _Sha256], Field(max_length=16)]
+
+
+class Direction(StrEnum):
+    """Which way messages go along an edge from a source to a target."""
+
+    UNDIRECTED = "Undirected"
+    """Both ways, whichever of the two is listed."""
+    DIRECTED = "Directed"
+    """From the source to the target: the target reads the source's features."""
+    REVERSED = "Reversed"
+    """From the target to the source."""
+
+
+class PublishedSource(ApiModel):
+    """A public data set, read from the files that its authors published."""
+
+    direction: Direction = Direction.UNDIRECTED
+    """Which way messages go along the published edges."""
+    mirror: (
+        Annotated[
+            str,
+            text(
+                r"^(https?://[^\s/@?#]+(/[^\s?#]*)?|file:///[^?#]+)$",
+                "an address or a folder without a user in it, as in https://mirror/ogb or file:///data/ogb",
+                2048,
+            ),
+        ]
+        | None
+    ) = None
+    """Where the published files are found instead: a web address or, for machines without a network, a folder."""
+    sha256: _Sha256ByFile = {}  # noqa: RUF012 - pydantic copies it
+    """Expected SHA-256 by file name, as in `{arxiv.zip: …}`. Files that differ are refused."""
+
+
+class OgbName(StrEnum):
+    ARXIV = "ogbn-arxiv"
+    """169,343 papers that cite each other; 128 features, 40 classes, split by year."""
+    PRODUCTS = "ogbn-products"
+    """2,449,029 products that are bought together; 100 features, 47 classes, split by sales."""
+
+
+class OgbSource(PublishedSource):
+    """A node data set of the Open Graph Benchmark."""
+
+    name: OgbName
+    """Which one."""
+
+
+class PygName(StrEnum):
+    FLICKR = "Flickr"
+    """89,250 images; 500 features, 7 classes (GraphSAINT)."""
+    REDDIT2 = "Reddit2"
+    """232,965 posts with 23.2 million directed edges; 602 features, 41 classes (GraphSAINT)."""
+    YELP = "Yelp"
+    """716,847 users; 300 features, 100 classes, several per node (GraphSAINT)."""
+    AMAZON_PRODUCTS = "AmazonProducts"
+    """1,569,960 products; 200 features, 107 classes, several per node (GraphSAINT)."""
+    CORA = "Cora"
+    """2,708 papers; 1,433 features, 7 classes, public split (Planetoid)."""
+    CITESEER = "CiteSeer"
+    """3,327 papers; 3,703 features, 6 classes, public split (Planetoid)."""
+    PUBMED = "PubMed"
+    """19,717 papers; 500 features, 3 classes, public split (Planetoid)."""
+    COMPUTERS = "Computers"
+    """13,752 products; 767 features, 10 classes, no split of its own (Amazon)."""
+    PHOTO = "Photo"
+    """7,650 products; 745 features, 8 classes, no split of its own (Amazon)."""
+    COAUTHOR_CS = "CoauthorCS"
+    """18,333 authors; 6,805 features, 15 classes, no split of its own (Coauthor)."""
+    COAUTHOR_PHYSICS = "CoauthorPhysics"
+    """34,493 authors; 8,415 features, 5 classes, no split of its own (Coauthor)."""
+
+
+class PygSource(PublishedSource):
+    """A data set under the name that torch_geometric gives it."""
+
+    name: PygName
+    """Which one."""
+
+
+_Column = Annotated[str, Field(min_length=1, max_length=253)]
+_TableUri = Annotated[
+    str, text(r"^file:///[^?#]+$", "file:/// and an absolute path, as in file:///data/nodes.parquet", 2048)
+]
+
+
+class MissingFeature(StrEnum):
+    REFUSE = "Refuse"
+    """An error that names the first one."""
+    ZERO = "Zero"
+    """0 instead."""
+    MEAN = "Mean"
+    """The mean of what the column has."""
+
+
+class NodeTable(ApiModel):
+    model_config = ConfigDict(
+        json_schema_extra=cel(
+            (
+                "has(self.label) != (has(self.labels) && size(self.labels) > 0)",
+                "exactly one of label and labels must be given",
+            )
+        )
+    )
+
+    uri: _TableUri
+    """A file, or a folder whose files of this format are read in the order of their names."""
+    id: _Column = "id"
+    """Column of the ids: integers or texts, each once. Requests use them."""
+    label: _Column | None = None
+    """Column of the class: integers or texts; nothing where it is unknown."""
+    labels: Annotated[tuple[_Column, ...], Field(max_length=1000)] = ()
+    """Columns of 0 and 1, one per class, where a node may have several. Instead of `label`."""
+    features: Annotated[tuple[_Column, ...], Field(max_length=10_000)] = ()
+    """Columns of features: numbers, true and false, or lists of numbers that all have one length. Empty: every such
+    column that has no other use."""
+    split: _Column | None = None
+    """Column that says train, validation (or val, valid) or test; anything else is in none. Absent: the labelled nodes
+    are split 60/20/20 by a fixed permutation."""
+    missing: MissingFeature = MissingFeature.REFUSE
+    """What becomes of a feature that is missing or not a number."""
+
+    @model_validator(mode="after")
+    def _one_kind_of_label(self) -> NodeTable:
+        if (self.label is None) == (not self.labels):
+            raise ValueError("exactly one of label and labels must be given")
+        return self
+
+
+class Duplicates(StrEnum):
+    MERGE = "Merge"
+    """One edge of each."""
+    KEEP = "Keep"
+    """As they are: a neighbour that is listed twice counts, and is drawn, twice."""
+
+
+class SelfLoops(StrEnum):
+    KEEP = "Keep"
+    """As they are."""
+    REMOVE = "Remove"
+    """None."""
+
+
+class DanglingEdge(StrEnum):
+    REFUSE = "Refuse"
+    """An error that names the first one."""
+    DROP = "Drop"
+    """The edge is left out, and counted."""
+
+
+class EdgeTable(ApiModel):
+    uri: _TableUri
+    """A file, or a folder whose files of this format are read in the order of their names."""
+    source: _Column = "source"
+    """Column of the node where an edge begins: an id of the node table."""
+    target: _Column = "target"
+    """Column of the node where it ends."""
+    direction: Direction = Direction.UNDIRECTED
+    """Which way messages go along an edge."""
+    duplicates: Duplicates = Duplicates.MERGE
+    """What becomes of edges between the same two nodes."""
+    self_loops: SelfLoops = SelfLoops.KEEP
+    """What becomes of edges from a node to itself."""
+    dangling: DanglingEdge = DanglingEdge.REFUSE
+    """What becomes of edges with an end that is missing, or that the node table does not have."""
+
+
+class ParquetSource(ApiModel):
+    """A graph in Parquet files: one table of nodes, one of edges."""
+
+    nodes: NodeTable
+    """A row per node."""
+    edges: EdgeTable
+    """A row per edge."""
+
+
+class CsvSource(ApiModel):
+    """A graph in CSV files with a header line, compressed or not: one table of nodes, one of edges."""
+
+    nodes: NodeTable
+    """A row per node."""
+    edges: EdgeTable
+    """A row per edge."""
+    delimiter: Annotated[str, Field(min_length=1, max_length=1)] = ","
+    """One character between values; a tab is written "\\t"."""
+
+
 class GraphSource(ApiModel):
     """Where the graph comes from; exactly one member."""
 
     model_config = ConfigDict(
-        json_schema_extra=cel(("has(self.builtin) != has(self.npz)", "exactly one of builtin and npz must be set"))
+        json_schema_extra=cel(
+            (
+                "[has(self.builtin), has(self.npz), has(self.ogb), has(self.pyg), has(self.parquet), has(self.csv)]"
+                ".filter(given, given).size() == 1",
+                "exactly one of builtin, npz, ogb, pyg, parquet and csv must be set",
+            )
+        )
     )
 
     builtin: Builtin | None = None
     """A graph that ships with gnnserve."""
     npz: NpzSource | None = None
     """A graph in one numpy `.npz` file."""
+    ogb: OgbSource | None = None
+    """A data set of the Open Graph Benchmark."""
+    pyg: PygSource | None = None
+    """A data set that torch_geometric knows."""
+    parquet: ParquetSource | None = None
+    """Your own tables of nodes and edges, as Parquet."""
+    csv: CsvSource | None = None
+    """Your own tables of nodes and edges, as CSV."""
 
     @model_validator(mode="after")
     def _exactly_one(self) -> GraphSource:
-        if (self.builtin is None) == (self.npz is None):
-            raise ValueError("exactly one of builtin and npz must be set")
+        given = [self.builtin, self.npz, self.ogb, self.pyg, self.parquet, self.csv]
+        if sum(member is not None for member in given) != 1:
+            raise ValueError("exactly one of builtin, npz, ogb, pyg, parquet and csv must be set")
         return self
+
+    def described(self) -> str:
+        """For people, in one line: `builtin Digits`, `file:///data/x.npz`, `ogbn-arxiv`."""
+        if self.npz is not None:
+            return self.npz.uri
+        if (published := self.ogb or self.pyg) is not None:
+            return f"{published.name}, {published.direction}"
+        if (tables := self.parquet or self.csv) is not None:
+            return f"{tables.nodes.uri} and {tables.edges.uri}, {tables.edges.direction}"
+        return f"builtin {self.builtin}"
 
 
 class Normalization(StrEnum):
@@ -171,6 +385,7 @@ class Model(ApiModel):
                 "(1 + (size(self.fanouts) < 4 ? 0 : self.fanouts[3])))))) < 1000000",
                 "fanouts would sample over 1,000,000 nodes for one seed: use smaller ones, or -1 for all neighbours",
             ),
+            ("self.architecture == 'GIN' || !has(self.mlpHidden)", "mlpHidden may be given with architecture GIN only"),
         )
     )  # fmt: skip
 
@@ -178,12 +393,23 @@ class Model(ApiModel):
     """Kind of graph neural network."""
     hidden: Annotated[int, Field(ge=1, le=4096)] = 128
     """Width of the hidden layers."""
+    mlp_hidden: Annotated[int, Field(ge=1, le=4096)] | None = None
+    """GIN only: width between the two products of each layer. Absent: as wide as the layer's output, which is what
+    torch_geometric.nn.GIN has."""
     fanouts: Annotated[tuple[Fanout, ...], Field(min_length=1, max_length=4)] = (25, 10)
     """Neighbours sampled per layer, the seed's draw first; one entry per layer. All -1: every neighbour."""
     training: Training = Training()
     """How the model is trained. With a checkpoint only scope and seed count."""
     checkpoint: Checkpoint | None = None
     """Weights to serve instead of training."""
+
+    @model_validator(mode="after")
+    def _mlp_hidden_is_of_gin(self) -> Model:
+        if self.mlp_hidden is not None and self.architecture is not Architecture.GIN:
+            raise ValueError(
+                f"mlpHidden {self.mlp_hidden} may be given with architecture GIN only: leave it out, or use GIN"
+            )
+        return self
 
     @model_validator(mode="after")
     def _fanouts_agree(self) -> Model:
@@ -226,6 +452,15 @@ class LassoSettings(ApiModel):
 
 
 class Pruning(ApiModel):
+    model_config = ConfigDict(
+        json_schema_extra=cel(
+            (
+                "self.method != 'Random' || self.stabilitySeeds == 0",
+                "stabilitySeeds must be 0 with method Random, which depends on its seed alone",
+            )
+        )
+    )
+
     method: RankingMethod = RankingMethod.GREEDY
     """How feature columns are ranked before the least important ones are dropped."""
     factors: Annotated[
@@ -235,11 +470,22 @@ class Pruning(ApiModel):
     """One variant for each factor k: it reads the first ⌊features/k⌋ ranked columns and is named xk."""
     lasso: LassoSettings = LassoSettings()
     """Settings of the Lasso method."""
+    stability_seeds: Annotated[int, Field(ge=0, le=10)] = 0
+    """How many more masters are trained and ranked, each with a seed of its own, to tell in the report how far the
+    ranking depends on it. They are not served."""
 
     @model_validator(mode="after")
     def _factors_differ(self) -> Pruning:
         if len(set(self.factors)) != len(self.factors):
             raise ValueError(f"factors {list(self.factors)} must not repeat")
+        return self
+
+    @model_validator(mode="after")
+    def _stability_is_of_a_method_that_looks(self) -> Pruning:
+        if self.method is RankingMethod.RANDOM and self.stability_seeds:
+            raise ValueError(
+                f"stabilitySeeds {self.stability_seeds} must be 0 with method Random, which depends on its seed alone"
+            )
         return self
 
 
@@ -469,6 +715,15 @@ _RECIPE_PARTS: Any = {"graph": {"source", "normalization"}, "model": True, "vari
 
 
 class GNNServiceSpec(ApiModel):
+    model_config = ConfigDict(
+        json_schema_extra=cel(
+            (
+                "!has(self.model.checkpoint) || self.variants.pruning.stabilitySeeds == 0",
+                "variants.pruning.stabilitySeeds must be 0 with a model.checkpoint, beside which nothing is trained",
+            )
+        )
+    )
+
     graph: Graph
     """The graph that is served."""
     model: Model = Model()
@@ -493,6 +748,16 @@ class GNNServiceSpec(ApiModel):
     """Secrets to pull the image with, by name."""
     suspend: bool = False
     """Stop generation and every worker, and keep the data."""
+
+    @model_validator(mode="after")
+    def _stability_is_of_trained_masters(self) -> GNNServiceSpec:
+        seeds = self.variants.pruning.stability_seeds
+        if self.model.checkpoint is not None and seeds:
+            raise ValueError(
+                f"variants.pruning.stabilitySeeds {seeds} must be 0 with a model.checkpoint, beside which nothing is "
+                "trained"
+            )
+        return self
 
     def recipe(self) -> str:
         """Digest of what generation depends on: equal recipes need no new training.
@@ -532,7 +797,17 @@ class GNNServiceSpec(ApiModel):
         model = self.model
         if model.checkpoint is not None:
             model = model.model_copy(update={"training": Training(scope=training.scope, seed=training.seed)})
-        return self.model_copy(update={"variants": variants, "model": model})
+        graph = self.graph.model_copy(update={"source": _without_mirror(self.graph.source)})
+        return self.model_copy(update={"graph": graph, "variants": variants, "model": model})
+
+
+def _without_mirror(source: GraphSource) -> GraphSource:
+    """Where a published data set was fetched from says nothing about what is in it."""
+    for name in ("ogb", "pyg"):
+        published = getattr(source, name)
+        if published is not None:
+            return source.model_copy(update={name: published.model_copy(update={"mirror": None})})
+    return source
 
 
 class Metadata(BaseModel):

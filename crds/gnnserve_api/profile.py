@@ -32,6 +32,11 @@ class LatencyProfile(msgspec.Struct, frozen=True, rename="camel", forbid_unknown
     compute_ms: float
     gathered_bytes: int
     """Of the table, read per batch, mean over the runs: rows times columns times bytes per number."""
+    window_p50_ms: float
+    """Of gather plus compute: the window that paper A reports (section 4.2: from the start of the feature transfer to
+    the end of computing), which leaves sampling out. Here rows are copied to no device: gathering is the transfer."""
+    window_mean_ms: float
+    window_std_ms: float
 
 
 class VariantProfile(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
@@ -52,7 +57,10 @@ class VariantProfile(msgspec.Struct, frozen=True, rename="camel", forbid_unknown
     test_accuracy: float | None
     """None where the graph has no test split."""
     latency: tuple[LatencyProfile, ...]
-    """Ascending in `seeds`, the same sizes for every variant; never empty."""
+    """Ascending in `seeds`, the same sizes for every variant; never empty. On validation nodes."""
+    test_latency: LatencyProfile | None
+    """On test nodes, at the largest size: what was profiled on validation nodes may not hold for others (paper A,
+    section 4.4). None where the graph has no test split."""
     size_bytes: int
     """The serialised weights."""
     memory_bytes: int
@@ -85,6 +93,9 @@ class Profile(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields
     machine: str
     """Processor and thread count of the measurement: a profile from elsewhere is only a hint."""
     threads: int
+    validation_nodes: int
+    """How many the validation accuracies are of."""
+    test_nodes: int
     variants: tuple[VariantProfile, ...]
 
     def variant(self, name: str) -> VariantProfile:

@@ -7,24 +7,34 @@ ignored, so that a client may be older than the server.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Generic, Literal, TypeVar
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from gnnserve_api.classes import Classes
 from gnnserve_api.objective import Objective
 from gnnserve_api.profile import Profile
+from gnnserve_api.provenance import Provenance
+from gnnserve_api.repository import NodeIdKind
 
 Output = Literal["labels", "scores", "embeddings"]
+Id = TypeVar("Id", int, str)
+"""Of a node: an integer, unless the graph's `nodeIds` are Strings."""
+Label = int | str
+"""Of a class, as the graph calls it: integers, or texts."""
 
 
-class PredictRequest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True, omit_defaults=True):
+class PredictRequest(
+    msgspec.Struct, Generic[Id], frozen=True, rename="camel", forbid_unknown_fields=True, omit_defaults=True
+):
     """Nodes to classify, and how well or fast."""
 
     nodes: Annotated[
-        tuple[int, ...],
+        tuple[Id, ...],
         Meta(
-            description="Node ids of the served graph, from 0. They may repeat; the answer keeps their order.",
+            description="Node ids of the served graph, of the kind that `nodeIds` in `GET /v1/variants` says. They may "
+            "repeat; the answer keeps their order.",
             extra_json_schema={"minItems": 1},
         ),
     ]
@@ -49,8 +59,8 @@ class PredictAnswer(msgspec.Struct, frozen=True, rename="camel"):
         bool, Meta(description="Whether the answer came within the latency that was asked for; true where none was.")
     ]
     labels: Annotated[
-        list[int | list[int]] | UnsetType,
-        Meta(description="The graph's own integer per node; for multi-label graphs a list: classes with score > 0."),
+        list[Label | list[Label]] | UnsetType,
+        Meta(description="The graph's own label per node; for multi-label graphs a list: classes with score > 0."),
     ] = UNSET
     scores: Annotated[
         list[list[float]] | UnsetType,
@@ -65,11 +75,28 @@ class VariantsAnswer(msgspec.Struct, frozen=True, rename="camel"):
     service: str
     revision: str
     recipe: str
-    nodes: Annotated[int, Meta(description="Valid node ids are 0 to nodes - 1.")]
+    nodes: Annotated[int, Meta(description="How many nodes the graph has.")]
+    node_ids: Annotated[
+        NodeIdKind,
+        Meta(
+            description="What requests call nodes by. Positions: 0 to nodes - 1; Integers and Strings: the ids of the "
+            "graph's source, which `GET /v1/nodes` lists."
+        ),
+    ]
     features: Annotated[int, Meta(description="Feature columns of the graph, before pruning.")]
-    classes: Annotated[tuple[int, ...], Meta(description="The graph's own label of each score column.")]
+    classes: Annotated[Classes, Meta(description="The graph's own label of each score column.")]
     multi_label: bool
     profile: Profile
+    provenance: Provenance
+
+
+class NodesAnswer(msgspec.Struct, frozen=True, rename="camel"):
+    """Some of the graph's node ids."""
+
+    nodes: Annotated[list[int | str], Meta(description="Ids, in the graph's order; empty past its end.")]
+    start: Annotated[int, Meta(description="Position of the first of them.")]
+    total: Annotated[int, Meta(description="How many nodes the graph has.")]
+    node_ids: Annotated[NodeIdKind, Meta(description="What kind of ids these are.")]
 
 
 class ErrorDetail(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -2,20 +2,34 @@
 
 Both name every file beside them with its size and SHA-256, and both are written last: a folder without one is
 unfinished work. Each carries a checksum of itself. A reader refuses a newer `schemaVersion` than it knows. Version 2
-gave revisions several tables; graphs are as in version 1.
+gave revisions several tables; version 3 gave nodes and classes the ids of their source, and profiles the window of
+paper A and figures on test nodes.
 """
 
 from __future__ import annotations
 
 import hashlib
-from typing import Literal, TypeVar
+from enum import StrEnum
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
+from gnnserve_api.classes import Classes
 from gnnserve_api.profile import Profile
 from gnnserve_api.variants import Storage
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
+
+
+class NodeIdKind(StrEnum):
+    """What requests call nodes by."""
+
+    POSITIONS = "Positions"
+    """0 to nodes - 1: the source numbers its nodes."""
+    INTEGERS = "Integers"
+    """The source's own integers."""
+    STRINGS = "Strings"
+    """The source's own texts."""
 
 
 class FileEntry(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
@@ -33,13 +47,15 @@ class GraphManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_
     nodes: int
     edges: int
     features: int
-    classes: tuple[int, ...]
+    classes: Classes
     """The graph's own label of each class, ascending: score column i belongs to `classes[i]`."""
     multi_label: bool
     train_nodes: int
     validation_nodes: int
     test_nodes: int
     files: dict[str, FileEntry]
+    node_ids: NodeIdKind = NodeIdKind.POSITIONS
+    """Versions 1 and 2 knew no other."""
     checksum: str = ""
     """`checksum_of` the rest."""
 
@@ -76,6 +92,13 @@ class NetworkManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknow
     fanouts: tuple[int, ...]
     """The seed's draw first (PyG's `num_neighbors`); all -1: full neighbourhood."""
     classes: int
+    mlp_hidden: int | None = None
+    """Width between the two products of each GIN layer; None: of the layer's output."""
+
+    @property
+    def projected_columns(self) -> int:
+        """Of the first product, which a projected table holds."""
+        return self.mlp_hidden or (self.hidden if len(self.fanouts) > 1 else self.classes)
 
 
 class RankingManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
@@ -84,6 +107,15 @@ class RankingManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknow
     """Every number that shaped the ranking (paper A leaves Lasso's open, so they are recorded)."""
     columns: tuple[int, ...]
     """Original column ids, most important first: column j of the table is `columns[j]` of the source."""
+    others: tuple[RankingRun, ...] = ()
+    """With `spec.variants.pruning.stabilitySeeds`."""
+
+
+class RankingRun(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    """The same ranking of another master, trained only to see how far the order depends on the seed."""
+
+    seed: int
+    columns: tuple[int, ...]
 
 
 class RevisionManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
@@ -115,8 +147,13 @@ class RevisionManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unkno
 AnyManifest = TypeVar("AnyManifest", GraphManifest, RevisionManifest)
 
 
-def checksum_of(manifest: GraphManifest | RevisionManifest) -> str:
-    """SHA-256 of the manifest without its checksum: a hand's edit shows, even one that is valid JSON."""
+def checksum_of(manifest: GraphManifest | RevisionManifest | dict[str, Any]) -> str:
+    """SHA-256 of the manifest without its checksum: a hand's edit shows, even one that is valid JSON.
+
+    Of what stands in a file, for readers: fields that its version did not have are not part of it.
+    """
+    if isinstance(manifest, dict):
+        return hashlib.sha256(msgspec.json.encode({**manifest, "checksum": ""})).hexdigest()
     return hashlib.sha256(msgspec.json.encode(msgspec.structs.replace(manifest, checksum=""))).hexdigest()
 
 

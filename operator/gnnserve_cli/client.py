@@ -17,7 +17,15 @@ import msgspec
 
 from gnnserve_api.errors import GnnserveError, InputError, ResourceError
 from gnnserve_api.objective import Objective
-from gnnserve_api.protocol import ErrorAnswer, ErrorDetail, PredictAnswer, PredictRequest, VariantsAnswer
+from gnnserve_api.protocol import (
+    ErrorAnswer,
+    ErrorDetail,
+    Id,
+    NodesAnswer,
+    PredictAnswer,
+    PredictRequest,
+    VariantsAnswer,
+)
 from gnnserve_api.routing import Route
 from gnnserve_cli.exits import RefusedError
 
@@ -92,7 +100,11 @@ def fetch_route(endpoint: Endpoint) -> Route:
     return _decode(endpoint, _fetch(endpoint, "GET", "/v1/route").body, Route)
 
 
-def fetch_prediction(endpoint: Endpoint, request: PredictRequest) -> tuple[PredictAnswer, Reply]:
+def fetch_nodes(endpoint: Endpoint, start: int = 0, count: int = 1) -> NodesAnswer:
+    return _decode(endpoint, _fetch(endpoint, "GET", f"/v1/nodes?start={start}&count={count}").body, NodesAnswer)
+
+
+def fetch_prediction(endpoint: Endpoint, request: PredictRequest[Id]) -> tuple[PredictAnswer, Reply]:
     reply = _fetch(endpoint, "POST", "/v1/predict", msgspec.json.encode(request))
     answer = _decode(endpoint, reply.body, PredictAnswer)
     for name in request.outputs:

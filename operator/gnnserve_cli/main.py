@@ -18,8 +18,10 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from gnnserve_cli.commands.generate import generate
+from gnnserve_cli.commands.graph import inspect
 from gnnserve_cli.commands.load import load
 from gnnserve_cli.commands.predict import predict
+from gnnserve_cli.commands.report import report
 from gnnserve_cli.commands.run import run
 from gnnserve_cli.commands.serve import serve
 from gnnserve_cli.commands.validate import validate
@@ -137,10 +139,15 @@ for command, example in (
     (serve, "gnnserve serve examples/digits.yaml --repository .gnnserve --port 8080"),
     (predict, "gnnserve predict http://127.0.0.1:8080 --nodes 1,2,3 --latency-ms 5"),
     (variants, "gnnserve variants http://127.0.0.1:8080"),
+    (report, "gnnserve report .gnnserve --out report.html"),
     (load, "gnnserve load http://127.0.0.1:8080 --rate 200 --duration 10"),
     (validate, "gnnserve validate examples/digits.yaml"),
 ):
     app.command(cls=Command, epilog=f"Example: {example}")(command)
+
+graph = typer.Typer(cls=TyperGroup, no_args_is_help=True, help="Look at a graph before anything is trained on it.")
+graph.command(cls=Command, epilog="Example: gnnserve graph inspect examples/digits.yaml")(inspect)
+app.add_typer(graph, name="graph")
 
 
 def _open_closed_streams() -> None:

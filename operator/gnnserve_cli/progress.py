@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bars
 
-from gnnserve_worker.generation.progress import LineListener, Progress, ProgressListener
+from gnnserve_worker.progress import LineListener, Progress, ProgressListener
 
 
 @contextmanager

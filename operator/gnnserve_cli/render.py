@@ -5,6 +5,7 @@ Values in, rich renderables out; commands decide what to print, this module how.
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ import msgspec
 from rich import box
 from rich.console import Console, RenderableType
 from rich.table import Table
+from rich.text import Text
 
 from gnnserve_api.profile import LatencyProfile, Profile, VariantProfile
 
@@ -147,11 +149,20 @@ def facts_table(facts: Sequence[tuple[str, str]]) -> Table:
     return table
 
 
-def nodes_table(nodes: Sequence[int], columns: Sequence[tuple[str, Sequence[str]]]) -> Table:
+def nodes_table(nodes: Sequence[int | str], columns: Sequence[tuple[str, Sequence[str]]]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, header_style="bold")
-    table.add_column("Node", justify="right", no_wrap=True)
+    are_texts = any(isinstance(node, str) for node in nodes)
+    table.add_column("Node", justify="left" if are_texts else "right", no_wrap=not are_texts, overflow="fold")
     for header, _ in columns:
         table.add_column(header, justify="right", overflow="fold")
     for row, node in enumerate(nodes):
-        table.add_row(f"{node}", *(values[row] for _, values in columns))
+        # As rich's own texts: what comes from a graph may look like markup.
+        table.add_row(Text(format_name(node)), *(Text(values[row]) for _, values in columns))
     return table
+
+
+def format_name(name: int | str) -> str:
+    """Of a node or a class, as its graph has it; one that a terminal might obey or that cannot be seen, as JSON."""
+    if isinstance(name, int) or (name.isprintable() and name.strip() == name != ""):
+        return str(name)
+    return json.dumps(name)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import shlex
 import socket
 import sys
+from collections.abc import Sequence
 
 from gnnserve_api.gnnservice import GNNService
 from gnnserve_api.repository import RevisionManifest
@@ -34,21 +36,21 @@ def serve_routed(revision: LoadedRevision, service: GNNService, sock: socket.soc
     with slow_loop(service.spec, source) as begin_routing:
 
         def begin(serving: server.Serving) -> None:
-            announce(sock, revision.graph.nodes)
+            announce(sock, range(revision.graph.nodes) if revision.ids is None else revision.ids.shown(0, 3))
             begin_routing(serving)
 
         server.serve(revision, service, sock, begin)
 
 
-def announce(sock: socket.socket, nodes: int) -> None:
+def announce(sock: socket.socket, nodes: Sequence[int | str]) -> None:
     """The address, and a request that works: with ids that the graph has."""
     host, port = sock.getsockname()[:2]
     host = _EVERYWHERE.get(host, host)
     url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-    body = json.dumps({"nodes": list(range(min(3, nodes)))})
+    body = shlex.quote(json.dumps({"nodes": list(nodes[:3])}))
     # Not through rich: a wrapped line could not be pasted.
     print(f"Serving on {url}", flush=True)
-    print(f"  curl -s {url}/v1/predict -H 'content-type: application/json' -d '{body}'", flush=True)
+    print(f"  curl -s {url}/v1/predict -H 'content-type: application/json' -d {body}", flush=True)
     print("  Ctrl-C stops it.", flush=True)
 
 

@@ -18,12 +18,27 @@ MINIMAL = {"graph": {"source": {"builtin": "Digits"}}}
 
 BREAKS_RULE = {
     "at most one of claimName and claim may be set": {**MINIMAL, "repository": {"claimName": "a", "claim": {}}},
-    "exactly one of builtin and npz must be set": {"graph": {"source": {}}},
+    "exactly one of builtin, npz, ogb, pyg, parquet and csv must be set": {"graph": {"source": {}}},
+    "stabilitySeeds must be 0 with method Random, which depends on its seed alone": {
+        **MINIMAL,
+        "variants": {"pruning": {"method": "Random", "stabilitySeeds": 2}},
+    },
+    "variants.pruning.stabilitySeeds must be 0 with a model.checkpoint, beside which nothing is trained": {
+        **MINIMAL,
+        "model": {"checkpoint": {"uri": "file:///a.safetensors"}},
+        "variants": {"pruning": {"stabilitySeeds": 2}},
+    },
+    "exactly one of label and labels must be given": {
+        "graph": {
+            "source": {"csv": {"nodes": {"uri": "file:///n.csv"}, "edges": {"uri": "file:///e.csv"}}},
+        }
+    },
     "fanouts must be all positive, or all -1 for the full neighbourhood": {**MINIMAL, "model": {"fanouts": [-1, 5]}},
     "fanouts would sample over 1,000,000 nodes for one seed: use smaller ones, or -1 for all neighbours": {
         **MINIMAL,
         "model": {"fanouts": [1000, 1000]},
     },
+    "mlpHidden may be given with architecture GIN only": {**MINIMAL, "model": {"mlpHidden": 64}},
     "factors times storages must be at most 32 variants": {
         **MINIMAL,
         "variants": {"pruning": {"factors": [1, 2, 3, 4, 5, 6, 7, 8, 9]}, "storage": [*Storage]},

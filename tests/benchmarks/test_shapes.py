@@ -96,7 +96,7 @@ def test_sources_are_a_graph_file_and_a_checkpoint_that_gnnserve_reads(
 
     monkeypatch.setattr(shapes, "CACHE", tmp_path)
     folder = prepare_sources(prepare(SMALL))
-    graph = load_source(GraphSource(npz=NpzSource(uri=(folder / "graph.npz").as_uri())))
+    graph = load_source(GraphSource(npz=NpzSource(uri=(folder / "graph.npz").as_uri())), Path("unused"))
     assert (graph.graph.nodes, graph.graph.edges, len(graph.classes)) == (SMALL.nodes, SMALL.edges, SMALL.classes)
     assert {path.name for path in folder.iterdir()} == {"graph.npz", "checkpoint.safetensors", "sha256.json"}
     assert set(json.loads((folder / "sha256.json").read_text())) == {"graph.npz", "checkpoint.safetensors"}

@@ -5,14 +5,31 @@ from __future__ import annotations
 import json
 import struct
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
+import msgspec
+import numpy as np
 import pytest
-from tests.support.fake_server import NODES, Asked, FakeServer, Told, answer_like_gnnserve, fake_server, refusal
+from tests.support.fake_server import (
+    NODES,
+    Asked,
+    FakeServer,
+    Told,
+    answer_like_gnnserve,
+    fake_server,
+    nodes_body,
+    refusal,
+    variants_body,
+)
+from tests.support.profiles import profile
 from typer.testing import CliRunner
 
 from gnnserve_api.objective import Objective
+from gnnserve_api.protocol import VariantsAnswer
+from gnnserve_api.repository import NodeIdKind
 from gnnserve_cli.client import parse_url
+from gnnserve_cli.commands.load import nodes_to_ask_for
 from gnnserve_cli.loadgen.generator import generate_load
 from gnnserve_cli.loadgen.record import Record
 from gnnserve_cli.loadgen.requests import build_predictions
@@ -239,6 +256,83 @@ def test_an_open_loop_of_no_use_is_refused(rate: str, duration: str, problem: st
     assert result.exit_code == 2
     assert result.stderr.startswith("error: --rate: ")
     assert problem in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("nodes", "pages", "drawn_from"),
+    [(1, 1, 1), (1000, 1, 1000), (1001, 2, 1001), (99_999, 100, 99_999), (250_000, 100, 100_000)],
+)
+def test_ids_of_a_graph_that_has_its_own_are_asked_for_before_the_run(nodes: int, pages: int, drawn_from: int) -> None:
+    """All of them, or of a large graph some from everywhere."""
+    with fake_server(lambda asked: Told(body=nodes_body(asked.path, Names(nodes), NodeIdKind.STRINGS))) as server:
+        served = msgspec.convert(variants_body(profile(), nodes, NodeIdKind.STRINGS), VariantsAnswer)
+        ids = nodes_to_ask_for(parse_url(server.url), served, binary=False)
+    assert isinstance(ids, list)
+    assert (len(server.asked), len(ids), len(set(ids))) == (pages, drawn_from, drawn_from)
+    positions = [int(str(id_).removeprefix("user-")) for id_ in ids]
+    assert positions == sorted(positions)
+    assert positions[0] == 0
+    assert positions[-1] >= 0.99 * (nodes - 1)
+    assert max(np.diff(positions), default=0) <= max(1, nodes // pages)
+
+
+def test_texts_are_sent_as_json() -> None:
+    def answer(asked: Asked) -> Told:
+        if asked.path == "/v1/variants":
+            return Told(body=variants_body(profile(), 50, NodeIdKind.STRINGS))
+        if asked.path.startswith("/v1/nodes"):
+            return Told(body=nodes_body(asked.path, Names(50), NodeIdKind.STRINGS))
+        if asked.path == "/v1/predict":
+            labels = ["a"] * len(asked.body["nodes"])
+            return Told(body={"labels": labels, "variant": "x4", "revision": "r1", "objectiveMet": True})
+        return answer_like_gnnserve(asked)
+
+    with fake_server(answer) as server:
+        options = ["--duration", "0.2", "--seeds-per-request", "5", "--json"]
+        result = CliRunner().invoke(app, ["load", server.url, *options])
+    assert result.exit_code == 0, result.stderr
+    report = json.loads(result.output)
+    assert report["statuses"] == {"200": report["requests"]}
+    sent = [asked.body["nodes"] for asked in server.asked if asked.path == "/v1/predict"]
+    assert all(len(set(nodes)) == 5 and set(nodes) <= set(Names(50)[:]) for nodes in sent)
+
+
+class Names(Sequence[str]):
+    """user-0, user-1, …"""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: Any) -> Any:
+        return [f"user-{i}" for i in range(*index.indices(self._count))]
+
+
+def test_ids_that_are_integers_of_the_source_are_sent_in_either_form() -> None:
+    ids = [10**9 + 7 * position for position in range(50)]
+
+    def answer(asked: Asked) -> Told:
+        if asked.path == "/v1/variants":
+            return Told(body=variants_body(profile(), len(ids), NodeIdKind.INTEGERS))
+        if asked.path.startswith("/v1/nodes"):
+            return Told(body=nodes_body(asked.path, ids, NodeIdKind.INTEGERS))
+        return answer_like_gnnserve(asked)
+
+    with fake_server(answer) as server:
+        result = CliRunner().invoke(app, ["load", server.url, "--duration", "0.2", "--seeds-per-request", "3"])
+    assert result.exit_code == 0, result.stderr
+    assert {node for sent in predictions(server) for node in sent} <= set(ids)
+    requests = build_predictions(parse_url("http://localhost:1"), ids, 3, None, seed=0, binary=True)
+    assert set(memoryview(requests[0].partition(b"\r\n\r\n")[2]).cast("q")) <= set(ids)
+
+
+def test_texts_have_no_binary_form() -> None:
+    with fake_server(lambda _: Told(body=variants_body(profile(), 7, NodeIdKind.STRINGS))) as server:
+        result = CliRunner().invoke(app, ["load", server.url, "--binary", "--latency-ms", "5"])
+    assert result.exit_code == 2
+    assert "--binary: the node ids of this graph are texts, which are no array; leave it out" in result.stderr
 
 
 def test_binary_requests_carry_ids_as_bytes_and_the_objective_in_the_head() -> None:

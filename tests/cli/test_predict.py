@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 
 import pytest
-from tests.support.fake_server import Told, fake_server, refusal, variants_body
+from tests.support.fake_server import Asked, Told, fake_server, nodes_body, refusal, variants_body
 from tests.support.profiles import profile
 from typer.testing import CliRunner
 
 from gnnserve_api.errors import InputError
+from gnnserve_api.repository import NodeIdKind
 from gnnserve_cli.client import Endpoint, parse_refusal, parse_server_timing, parse_url
 from gnnserve_cli.main import app
 
@@ -33,7 +34,7 @@ def test_only_what_was_stated_is_sent() -> None:
             ["predict", f"{server.url}/", "--nodes", "3, 4", "--latency-ms", "5", "--accuracy-tolerance-permille", "10",
              "--strict", "--return", "labels,embeddings"],
         )  # fmt: skip
-    assert [asked.body for asked in server.asked] == [
+    assert [asked.body for asked in server.asked if asked.method == "POST"] == [
         {"nodes": [3], "return": ["labels"]},
         {
             "nodes": [3, 4],
@@ -59,19 +60,65 @@ def test_json_has_the_whole_answer_and_the_times() -> None:
 def test_labels_of_a_multi_label_graph_are_lists() -> None:
     told = Told(body={"labels": [[1, 3], []], "variant": "x1", "revision": "r1", "objectiveMet": False})
     with fake_server(lambda _: told) as server:
-        result = CliRunner().invoke(app, ["predict", server.url, "--nodes", "0,1"])
+        result = CliRunner().invoke(app, ["predict", server.url, "--nodes", "[0, 1]"])
     assert "1, 3" in result.output
     assert "none" in result.output
     assert "not met: the answer came late" in result.output
 
 
 @pytest.mark.parametrize(
+    ("given", "node_ids", "sent"),
+    [
+        pytest.param("3, 17", NodeIdKind.POSITIONS, [3, 17], id="digits are integers"),
+        pytest.param("3,-17", NodeIdKind.INTEGERS, [3, -17], id="of the source too"),
+        pytest.param("3,017", NodeIdKind.STRINGS, ["3", "017"], id="unless the graph's ids are texts"),
+        pytest.param("ann, bob b ,7", None, ["ann", "bob b", "7"], id="anything else is text"),
+        pytest.param("1_0,٣", None, ["1_0", "٣"], id="and so is what Python takes for a number"),
+        pytest.param('["Doe, J.", " x", ""]', None, ["Doe, J.", " x", ""], id="a list to the letter"),
+        pytest.param("[3, 17]", None, [3, 17], id="with integers where they are meant"),
+        pytest.param(' ["3"]', None, ["3"], id="or digits as text"),
+    ],
+)
+def test_ids_are_sent_as_the_graph_has_them(
+    given: str, node_ids: NodeIdKind | None, sent: list[int] | list[str]
+) -> None:
+    """Whoever leaves no doubt need not ask."""
+
+    def answer(asked: Asked) -> Told:
+        if asked.method == "GET":
+            assert node_ids is not None
+            return Told(body=nodes_body(asked.path, ["ann"], node_ids))
+        rows = [f"label of {node}" for node in asked.body["nodes"]]
+        return Told(body={"labels": rows, "variant": "x1", "revision": "r1", "objectiveMet": True})
+
+    with fake_server(answer) as server:
+        result = CliRunner().invoke(app, ["predict", server.url, "--nodes", given])
+    assert result.exit_code == 0, result.stderr
+    assert [(asked.method, asked.path) for asked in server.asked[:-1]] == (
+        [] if node_ids is None else [("GET", "/v1/nodes?start=0&count=1")]
+    )
+    assert server.asked[-1].body == {"nodes": sent, "return": ["labels"]}
+    assert f"label of {sent[0]}" in result.output
+
+
+def test_texts_of_the_graph_are_shown_as_they_are_and_obeyed_by_no_terminal() -> None:
+    told = Told(body={"labels": ["[red]a", ["b", "\x1b[2J"]], "variant": "x1", "revision": "r1", "objectiveMet": True})
+    with fake_server(lambda _: told) as server:
+        result = CliRunner().invoke(app, ["predict", server.url, "--nodes", '["[bold]ann", "\\u0007 "]'])
+    assert result.exit_code == 0, result.stderr
+    rows = [line.split() for line in result.output.splitlines()]
+    assert ["[bold]ann", "[red]a"] in rows
+    assert ['"\\u0007', '"', "b,", '"\\u001b[2J"'] in rows
+
+
+@pytest.mark.parametrize(
     ("arguments", "code", "problem"),
     [
-        pytest.param(["--nodes", "1,two"], 2, "--nodes: '1,two' is not a list of node ids", id="ids must be numbers"),
-        pytest.param(["--nodes", "1_0"], 2, "--nodes: '1_0' is not a list", id="ids as Python writes them"),
-        pytest.param(["--nodes", "٣"], 2, "--nodes: '٣' is not a list", id="digits of another script"),
-        pytest.param(["--nodes", "9" * 5000], 2, f"--nodes: '{'9' * 77}...' is not", id="ids of thousands of digits"),
+        pytest.param(["--nodes", "1,,2"], 2, "--nodes: '1,,2' is not a list of node ids: one is empty", id="no id"),
+        pytest.param(["--nodes", ""], 2, "--nodes: '' is not a list of node ids: one is empty", id="nothing"),
+        pytest.param(["--nodes", '["a"'], 2, """--nodes: '["a"' is not a list of node ids: Input""", id="half a list"),
+        pytest.param(["--nodes", "[1.5]"], 2, "Expected `int | str`, got `float`", id="a list of neither"),
+        pytest.param(["--nodes", "\udcff" * 90], 2, "...' is not a list of node ids: 'utf-8' codec", id="no UTF-8"),
         pytest.param(["--nodes", "1", "--return", "logits"], 2, "--return: 'logits' is unknown", id="unknown output"),
         pytest.param(
             ["--nodes", "1", "--latency-ms", "nan"],
@@ -108,10 +155,14 @@ def answered(labels: list[int]) -> Told:
     [
         pytest.param("variants URL", Told(body=b"<html>hello</html>"), "malformed", id="no JSON"),
         pytest.param("variants URL", Told(body=b'{"service":"\xff"}'), "codec can't decode", id="no UTF-8"),
-        pytest.param("predict URL --nodes 1,2", answered([1]), "1 labels for 2 nodes", id="too few labels"),
+        pytest.param("predict URL --nodes [1,2]", answered([1]), "1 labels for 2 nodes", id="too few labels"),
         pytest.param(
-            "predict URL --nodes 1 --return scores", answered([1]), "0 scores for 1 nodes", id="not what was asked for"
+            "predict URL --nodes [1] --return scores",
+            answered([1]),
+            "0 scores for 1 nodes",
+            id="not what was asked for",
         ),
+        pytest.param("predict URL --nodes 1", answered([1]), "missing required field `nodes`", id="no list of nodes"),
         pytest.param(
             "load URL", Told(body=variants_body(profile(), nodes=0)), "a graph of 0 nodes", id="a graph without nodes"
         ),

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.progress import Progress as Bars
 
 from gnnserve_cli.progress import BarListener, LineListener
-from gnnserve_worker.generation.progress import Progress
+from gnnserve_worker.progress import Progress
 
 
 def test_a_stage_is_logged_when_it_begins_when_it_ends_and_rarely_between() -> None:

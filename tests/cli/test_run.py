@@ -17,6 +17,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 from tests.support.profiles import profile, revision_manifest
 from typer.testing import CliRunner
@@ -26,7 +27,8 @@ from gnnserve_api.profile import Profile, VariantProfile
 from gnnserve_api.repository import RevisionManifest
 from gnnserve_cli.generating import warn_of_busy_machine
 from gnnserve_cli.main import app
-from gnnserve_worker.generation.progress import Progress, ProgressListener
+from gnnserve_worker.graph.ids import NodeIds, integer_ids, lay_out, string_ids
+from gnnserve_worker.progress import Progress, ProgressListener
 
 ROOT = Path(__file__).parents[2]
 DIGITS = ROOT / "examples" / "digits.yaml"
@@ -38,6 +40,7 @@ class FakeWorker:
 
     published: RevisionManifest | None = field(default_factory=revision_manifest)
     nodes: int = 1797
+    ids: NodeIds | None = None
     busy: bool = False
     steps: list[str] = field(default_factory=list)
 
@@ -57,7 +60,7 @@ class FakeWorker:
         graph = SimpleNamespace(nodes=self.nodes)
         return SimpleNamespace(
             find=lambda recipe: self.published,
-            load=lambda revision: SimpleNamespace(graph=graph, revision=revision),
+            load=lambda revision: SimpleNamespace(graph=graph, ids=self.ids, revision=revision),
             folder=root / namespace / service,
         )
 
@@ -108,6 +111,22 @@ def test_the_printed_request_has_a_reachable_address_and_known_nodes(
     curl = next(line for line in output.splitlines() if "curl" in line)
     assert shlex.split(curl)[-1] == '{"nodes": [0, 1]}'
     assert "Ctrl-C stops it" in output
+
+
+@pytest.mark.parametrize(
+    ("ids", "nodes"),
+    [
+        pytest.param(string_ids(*lay_out(["o'neill", "$HOME", "Zoë", "d"])), ["o'neill", "$HOME", "Zoë"], id="texts"),
+        pytest.param(integer_ids(np.array([70, -8])), [70, -8], id="integers"),
+    ],
+)
+def test_the_printed_request_can_be_pasted_with_ids_of_the_graph(
+    monkeypatch: pytest.MonkeyPatch, ids: NodeIds, nodes: list[Any]
+) -> None:
+    FakeWorker(ids=ids).install(monkeypatch)
+    output = CliRunner().invoke(app, ["serve", str(DIGITS)]).stdout
+    curl = next(line for line in output.splitlines() if "curl" in line)
+    assert json.loads(shlex.split(curl)[-1]) == {"nodes": nodes}
 
 
 def test_serve_without_a_revision_says_how_to_make_one(monkeypatch: pytest.MonkeyPatch) -> None:

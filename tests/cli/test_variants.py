@@ -15,7 +15,7 @@ from tests.support.profiles import profile, revision_manifest, variant
 from typer.testing import CliRunner
 
 from gnnserve_api.profile import Profile
-from gnnserve_api.repository import RevisionManifest
+from gnnserve_api.repository import NodeIdKind, RevisionManifest
 from gnnserve_api.variants import Storage
 from gnnserve_cli.main import app
 from gnnserve_cli.render import count, format_bytes, format_ms, profile_tables, round_floats
@@ -42,7 +42,32 @@ def test_a_server_shows_its_profile() -> None:
     assert result.exit_code == 0, result.stderr
     assert "default/digits  revision r1" in result.output
     assert "1,797 nodes with 64 features" in result.output
+    assert "node ids: 0 to 1796\nlabel: 0, 1, 2, 3, 4, 5, 6, 7, 8, 9\n" in result.output
     assert "x16" in result.output
+
+
+@pytest.mark.parametrize(
+    ("node_ids", "classes", "line"),
+    [
+        pytest.param(
+            NodeIdKind.INTEGERS, ("a", "[b]"), "node ids: integers of its source; GET /v1/nodes", id="integers"
+        ),
+        pytest.param(NodeIdKind.STRINGS, ("a", "[b]"), "node ids: texts of its source; GET /v1/nodes", id="texts"),
+    ],
+)
+def test_a_server_shows_what_its_graph_calls_nodes_and_classes(
+    node_ids: NodeIdKind, classes: tuple[str, ...], line: str
+) -> None:
+    told = Told(body=variants_body(profile(), 7, node_ids, classes))
+    with fake_server(lambda _: told) as server:
+        result = CliRunner().invoke(app, ["variants", server.url])
+    assert f"{line} lists them\nlabel: a, [b]\n" in result.output
+
+
+def test_of_many_classes_the_first_are_shown() -> None:
+    with fake_server(lambda _: Told(body=variants_body(profile(), classes=tuple(range(1040))))) as server:
+        result = CliRunner().invoke(app, ["variants", server.url])
+    assert "label: 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, … 1,040 altogether\n" in result.output
 
 
 def test_json_of_a_server_is_the_servers_own() -> None:
@@ -70,8 +95,8 @@ def test_a_repository_lists_every_service_and_newest_revisions_first(tmp_path: P
 @pytest.mark.parametrize(
     "content",
     [
-        pytest.param(b'{"schemaVersion": 2', id="half a file"),
-        pytest.param(b'{"schemaVersion": 2, "recipe": "\xff"}', id="no UTF-8"),
+        pytest.param(b'{"schemaVersion": 3', id="half a file"),
+        pytest.param(b'{"schemaVersion": 3, "recipe": "\xff"}', id="no UTF-8"),
     ],
 )
 def test_a_damaged_revision_is_named_and_hides_no_other(tmp_path: Path, content: bytes) -> None:
@@ -105,10 +130,10 @@ def test_a_folder_without_permission_says_so(tmp_path: Path, monkeypatch: pytest
 
 def test_a_newer_schema_is_named_before_its_unknown_fields(tmp_path: Path) -> None:
     file = write_revision(tmp_path, revision_manifest())
-    file.write_text(json.dumps({"schemaVersion": 3, "shards": []}))
+    file.write_text(json.dumps({"schemaVersion": 4, "shards": []}))
     result = CliRunner().invoke(app, ["variants", str(tmp_path)])
     assert result.exit_code == 3
-    assert "has schemaVersion 3, and this gnnserve reads up to 2: it was written by a newer gnnserve" in result.stderr
+    assert "has schemaVersion 4, and this gnnserve reads up to 3: it was written by a newer gnnserve" in result.stderr
 
 
 def test_an_edited_revision_is_not_shown_as_if_it_were_whole(tmp_path: Path) -> None:
@@ -126,7 +151,7 @@ def test_a_revision_of_an_older_gnnserve_is_a_note_and_no_failure(tmp_path: Path
     file.write_text(json.dumps({"schemaVersion": 1, "table": "tables/features.npy"}))
     result = CliRunner().invoke(app, ["variants", str(tmp_path)])
     assert result.exit_code == 0, result.stderr
-    assert f"note: {file}: has schemaVersion 1, and this gnnserve reads 2" in result.stderr
+    assert f"note: {file}: has schemaVersion 1, and this gnnserve reads 3" in result.stderr
     assert "generate again from its manifest" in result.stderr
     assert "default/digits  revision good" in result.stdout
 

@@ -31,10 +31,13 @@ REFUSED = {
     "a name with a dot": ({"metadata": {"name": "a.b"}}, "metadata.name must be at most 63"),
     "no spec": ({"spec": None}, "spec: Required value"),
     "no graph": ({"spec": {"graph": None}}, "spec.graph: Required value"),
-    "no source": ({"spec": {"graph": {"source": {"builtin": None}}}}, "exactly one of builtin and npz must be set"),
+    "no source": (
+        {"spec": {"graph": {"source": {"builtin": None}}}},
+        "exactly one of builtin, npz, ogb, pyg, parquet and csv must be set",
+    ),
     "two sources": (
         {"spec": {"graph": {"source": {"npz": {"uri": "file:///a.npz"}}}}},
-        "spec.graph.source: Invalid value: exactly one of builtin and npz must be set",
+        "spec.graph.source: Invalid value: exactly one of builtin, npz, ogb, pyg, parquet and csv must be set",
     ),
     "an unknown graph": (
         {"spec": {"graph": {"source": {"builtin": "MNIST"}}}},
@@ -63,6 +66,10 @@ REFUSED = {
     ),
     "a number in quotes": ({"spec": {"model": {"hidden": "128"}}}, "spec.model.hidden in body must be of type integer"),
     "mixed fan-outs": ({"spec": {"model": {"fanouts": [-1, 5]}}}, "fanouts must be all positive, or all -1"),
+    "a width inside GraphSAGE": (
+        {"spec": {"model": {"mlpHidden": 64}}},
+        "mlpHidden may be given with architecture GIN",
+    ),
     "fan-outs without end": ({"spec": {"model": {"fanouts": [1000, 1000]}}}, "over 1,000,000 nodes for one seed"),
     "no factors": (
         {"spec": {"variants": {"pruning": {"factors": []}}}},

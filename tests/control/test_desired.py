@@ -323,6 +323,36 @@ def test_network_policies_let_through_what_pods_need() -> None:
     assert "NetworkPolicy" not in {kind for kind, _ in build(make_service(), networkPolicy=False)}
 
 
+@pytest.mark.parametrize(
+    ("source", "extra_env", "ports"),
+    [
+        pytest.param({"ogb": {"name": "ogbn-arxiv"}}, [], [80, 443], id="where it is published"),
+        pytest.param({"pyg": {"name": "Cora", "mirror": "http://m.lan:8000/x"}}, [], [80, 443, 8000], id="a mirror"),
+        pytest.param({"pyg": {"name": "Cora", "mirror": "https://m.lan:no"}}, [], [80, 443], id="a port of no number"),
+        pytest.param(
+            {"pyg": {"name": "Cora"}},
+            [{"name": "https_proxy", "value": "http://proxy.lan:3128"}, {"name": "HTTP_PROXY", "valueFrom": {}}],
+            [80, 443, 3128],
+            id="a proxy of the chart's extraEnv",
+        ),
+        pytest.param({"pyg": {"name": "Cora", "mirror": "file:///data"}}, [], None, id="a folder"),
+        pytest.param({"npz": {"uri": "file:///data/graph.npz"}}, [], None, id="a file"),
+    ],
+)
+def test_the_job_reaches_what_a_public_graph_is_fetched_from(
+    source: dict[str, Any], extra_env: list[dict[str, Any]], ports: list[int] | None
+) -> None:
+    service = make_service(graph={"source": source, "volume": {"claimName": "data"}})
+    policy = build(service, workerExtraEnv=extra_env)["NetworkPolicy", "digits-generate"]["spec"]
+    if ports is None:
+        assert "egress" not in policy
+        return
+    names, downloads = policy["egress"]
+    assert {port["port"] for port in names["ports"]} == {53, 5353}
+    assert downloads == {"ports": [{"protocol": "TCP", "port": port} for port in ports]}
+    assert "ingress" not in policy
+
+
 def test_without_api_server_ports_no_port_is_opened() -> None:
     worker = build(make_service(), apiServerPorts=[])["NetworkPolicy", "digits-worker"]["spec"]
     assert len(worker["egress"]) == 1, "a rule without ports would open all of them"

@@ -311,12 +311,20 @@ def test_bad_input_is_not_called_an_attempt_that_is_repeated() -> None:
 
 GIVEN = {"checkpoint": {"uri": "file:///data/model.safetensors"}}
 NPZ = {"source": {"npz": {"uri": "file:///data/graph.npz"}}}
+TABLES = {"nodes": {"uri": "file:///data/nodes", "label": "class"}, "edges": {"uri": "file:///data/edges"}}
 
 
 @pytest.mark.parametrize(
     ("spec", "files"),
     [
         pytest.param({"graph": NPZ}, "the graph's file", id="of the graph"),
+        pytest.param({"graph": {"source": {"parquet": TABLES}}}, "the graph's file", id="of tables"),
+        pytest.param({"graph": {"source": {"csv": TABLES}}}, "the graph's file", id="of tables as text"),
+        pytest.param(
+            {"graph": {"source": {"pyg": {"name": "Cora", "mirror": "file:///data/cora"}}}},
+            "the graph's file",
+            id="of a public graph in a folder",
+        ),
         pytest.param({"model": GIVEN}, "the checkpoint's file", id="of given weights"),
         pytest.param({"graph": NPZ, "model": GIVEN}, "the graph's and the checkpoint's file", id="of both"),
     ],
@@ -327,6 +335,16 @@ def test_files_that_no_volume_brings_are_named(spec: dict[str, Any], files: str)
     namespace.settle()
     message = namespace.condition("Ready")["message"]
     assert f"no volume is mounted: name the claim with {files} in spec.graph.volume.claimName" in message
+
+
+@pytest.mark.parametrize(
+    "source", [{"builtin": "Digits"}, {"ogb": {"name": "ogbn-arxiv"}}, {"pyg": {"name": "Cora", "mirror": "http://m"}}]
+)
+def test_a_graph_that_needs_no_volume_is_not_told_to_have_one(source: dict[str, Any]) -> None:
+    namespace = begun(graph={"source": source})
+    namespace.fail_job(2, "have 1 distinct classes")
+    namespace.settle()
+    assert "volume" not in namespace.condition("Ready")["message"]
 
 
 def test_a_refused_claim_is_told_before_the_pod_that_waits_for_it() -> None:

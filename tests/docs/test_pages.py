@@ -21,7 +21,7 @@ from gnnserve_api.gnnservice import Normalization
 from gnnserve_api.manifest import load_manifest
 from gnnserve_api.objective import Objective
 from gnnserve_api.profile import LatencyProfile, Profile, VariantProfile
-from gnnserve_api.protocol import ErrorDetail, PredictAnswer, PredictRequest, VariantsAnswer
+from gnnserve_api.protocol import ErrorDetail, NodesAnswer, PredictAnswer, PredictRequest, VariantsAnswer
 from gnnserve_api.repository import SCHEMA_VERSION
 from gnnserve_api.routing import AffineCost, Route, VariantRoute
 from gnnserve_cli.exits import MEANINGS
@@ -39,7 +39,11 @@ from gnnserve_worker.serving.question import MAX_LATENCY_MS, ErrorCode
 
 HTTP, CLI, METRICS = read_page("http.md"), read_page("cli.md"), read_page("metrics.md")
 REPOSITORY, DATA = read_page("repository.md"), read_page("data.md")
-COMMANDS: dict[str, Any] = typer.main.get_command(app).commands
+COMMANDS: dict[str, Any] = {
+    f"{name} {inner}".strip(): command
+    for name, outer in typer.main.get_command(app).commands.items()
+    for inner, command in getattr(outer, "commands", {"": outer}).items()
+}
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in DOCS.glob("*.md")))
@@ -76,8 +80,8 @@ def test_every_endpoint_is_listed_and_no_other() -> None:
 
 @pytest.mark.parametrize(
     "message",
-    [PredictRequest, Objective, PredictAnswer, VariantsAnswer, Profile, VariantProfile, LatencyProfile, Route,
-     VariantRoute, AffineCost, Batching, ErrorDetail],
+    [PredictRequest, Objective, PredictAnswer, NodesAnswer, VariantsAnswer, Profile, VariantProfile, LatencyProfile,
+     Route, VariantRoute, AffineCost, Batching, ErrorDetail],
     ids=lambda message: message.__name__,
 )  # fmt: skip
 def test_every_field_of_a_message_is_on_the_page(message: type[msgspec.Struct]) -> None:
@@ -100,8 +104,8 @@ def test_every_exit_code_is_on_the_page_with_its_meaning() -> None:
 
 
 def test_every_command_has_a_section_and_a_row() -> None:
-    assert re.findall(r"^## gnnserve (\w+)$", CLI, re.MULTILINE) == list(COMMANDS)
-    assert re.findall(r"^\| \[`gnnserve (\w+)`\]", CLI, re.MULTILINE) == list(COMMANDS)
+    assert re.findall(r"^## gnnserve ([\w ]+)$", CLI, re.MULTILINE) == list(COMMANDS)
+    assert re.findall(r"^\| \[`gnnserve ([\w ]+)`\]", CLI, re.MULTILINE) == list(COMMANDS)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -159,8 +163,9 @@ def test_buckets_are_listed() -> None:
 
 def test_every_file_of_the_repository_is_in_its_layout() -> None:
     layout = code_blocks(REPOSITORY, "")[0]
+    ids = {name for names in paths.ID_FILES.values() for name in names}
     tables = [paths.rows_of("<name>"), paths.own_rows_of("<name>"), paths.scales_of(paths.rows_of("<name>"))]
-    files = [paths.GRAPH_COMMIT, paths.REVISION_COMMIT, *paths.GRAPH_FILES, *tables, paths.weights_of("<name>")]
+    files = [paths.GRAPH_COMMIT, paths.REVISION_COMMIT, *paths.GRAPH_FILES, *ids, *tables, paths.weights_of("<name>")]
     assert [file for file in files if file not in layout] == []
 
 
@@ -175,17 +180,32 @@ def test_every_normalization_is_explained() -> None:
 
 
 def test_the_example_writes_a_graph_that_is_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    program, _ = code_blocks(DATA, "python")
+    _, program, _ = code_blocks(DATA, "python")
     monkeypatch.chdir(tmp_path)
     exec(compile(program, "docs/data.md", "exec"), {})  # noqa: S102  (our own page)
     service = load_manifest(tmp_path / "communities.yaml")
-    graph = load_source(service.spec.graph.source)
+    graph = load_source(service.spec.graph.source, Path("unused"))
     assert f"{graph.graph.nodes:,} nodes, {graph.graph.edges:,} edges" in DATA
     assert graph.labels[:3].tolist() == [2, 1, 1]
 
 
+def test_the_example_of_tables_is_imported_as_the_page_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program, _, _ = code_blocks(DATA, "python")
+    monkeypatch.chdir(tmp_path)
+    exec(compile(program, "docs/data.md", "exec"), {})  # noqa: S102  (our own page)
+    graph = load_source(load_manifest(tmp_path / "people.yaml").spec.graph.source, Path("unused"))
+    shown = section(DATA, "Tables of your own")
+    assert f"edges       {graph.graph.edges:,}, directed" in shown
+    assert graph.ids is not None
+    assert f"called {', '.join(map(repr, graph.ids.shown(0, 3)))}, …" in shown
+    for finding in graph.findings:
+        assert f"{finding.count:,}".ljust(7) + finding.what in shown
+        assert finding.example in shown
+    assert graph.labels[:2].tolist() == [-1, -1]
+
+
 def test_the_example_of_given_weights_is_generated_and_pruned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    make_graph, train = code_blocks(DATA, "python")
+    _, make_graph, train = code_blocks(DATA, "python")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(profile_module, "_ROUNDS", (2, 2))
     for program in (make_graph, train):

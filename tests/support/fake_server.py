@@ -5,16 +5,21 @@ from __future__ import annotations
 import json
 import socketserver
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler
 from typing import Any
+from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
-from tests.support.profiles import profile
+from tests.support.profiles import profile, revision_manifest
 
+from gnnserve_api.classes import Classes
 from gnnserve_api.profile import Profile
+from gnnserve_api.protocol import VariantsAnswer
+from gnnserve_api.provenance import provenance_of
+from gnnserve_api.repository import NodeIdKind
 
 NODES = 1797
 
@@ -44,6 +49,8 @@ def refusal(status: int, code: str, message: str, about: str | None = None, **he
 def answer_like_gnnserve(asked: Asked) -> Told:
     if asked.path == "/v1/variants":
         return Told(body=variants_body(profile()))
+    if asked.path.startswith("/v1/nodes"):
+        return Told(body=nodes_body(asked.path, range(NODES)))
     if asked.path == "/v1/route":
         return Told(body={"revision": "r1", "baseVariant": "x4", "reason": "told so", "allowedVariants": ["x4"]})
     if asked.path == "/healthz":
@@ -60,11 +67,27 @@ def answer_like_gnnserve(asked: Asked) -> Told:
     )
 
 
-def variants_body(shown: Profile, nodes: int = NODES) -> dict[str, Any]:
-    return {
-        "service": "default/digits", "revision": "r1", "recipe": "f0eae20c16c00ac0", "nodes": nodes, "features": 64,
-        "classes": list(range(10)), "multiLabel": False, "profile": msgspec.to_builtins(shown),
-    }  # fmt: skip
+def variants_body(
+    shown: Profile,
+    nodes: int = NODES,
+    node_ids: NodeIdKind = NodeIdKind.POSITIONS,
+    classes: Classes = tuple(range(10)),
+) -> dict[str, Any]:
+    manifest = revision_manifest("r1")
+    answer = VariantsAnswer(
+        service="default/digits", revision="r1", recipe=manifest.recipe, nodes=nodes, node_ids=node_ids, features=64,
+        classes=classes, multi_label=False, profile=shown,
+        provenance=provenance_of(manifest, "builtin Digits", 11_000, 1_000),
+    )  # fmt: skip
+    body: dict[str, Any] = msgspec.to_builtins(answer)
+    return body
+
+
+def nodes_body(path: str, ids: Sequence[int | str], node_ids: NodeIdKind = NodeIdKind.POSITIONS) -> dict[str, Any]:
+    """A page of `ids`, as the query of `path` asks."""
+    asked = dict(parse_qsl(urlsplit(path).query))
+    start, count = int(asked["start"]), int(asked["count"])
+    return {"nodes": list(ids[start : start + count]), "start": start, "total": len(ids), "nodeIds": node_ids}
 
 
 @dataclass(slots=True)

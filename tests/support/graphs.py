@@ -93,9 +93,16 @@ def rows_of(values: np.ndarray, storage: Storage) -> Rows:
 
 
 def network_manifest(
-    architecture: str, fanouts: tuple[int, ...], *, hidden: int = 8, classes: int = 3
+    architecture: str,
+    fanouts: tuple[int, ...],
+    *,
+    hidden: int = 8,
+    mlp_hidden: int | None = None,
+    classes: int = 3,
 ) -> NetworkManifest:
-    return NetworkManifest(architecture=architecture, hidden=hidden, fanouts=fanouts, classes=classes)
+    return NetworkManifest(
+        architecture=architecture, hidden=hidden, fanouts=fanouts, classes=classes, mlp_hidden=mlp_hidden
+    )
 
 
 def random_tensors(manifest: NetworkManifest, columns: int, seed: int) -> Tensors:
@@ -109,10 +116,11 @@ def random_tensors(manifest: NetworkManifest, columns: int, seed: int) -> Tensor
         if manifest.architecture == "GraphSAGE":
             shapes = {"lin_l.weight": (outputs, inputs), "lin_l.bias": (outputs,), "lin_r.weight": (outputs, inputs)}
         else:
+            between = manifest.mlp_hidden or outputs
             shapes = {
-                "nn.lins.0.weight": (outputs, inputs),
-                "nn.lins.0.bias": (outputs,),
-                "nn.lins.1.weight": (outputs, outputs),
+                "nn.lins.0.weight": (between, inputs),
+                "nn.lins.0.bias": (between,),
+                "nn.lins.1.weight": (outputs, between),
                 "nn.lins.1.bias": (outputs,),
                 "eps": (1,),
             }
@@ -135,6 +143,7 @@ def revision_in_memory(
     table = table_of(features)
     labels = np.random.default_rng(seed).integers(0, manifest.classes, graph.nodes)
     return LoadedRevision(
+        source="made up",
         graph=read_only(graph),
         effective_nodes=effective_nodes(graph.indptr),
         variants={
@@ -153,6 +162,7 @@ def revision_in_memory(
             for name, columns in columns_by_variant.items()
         },
         network=manifest,
+        ids=None,
         classes=tuple(range(manifest.classes)),
         multi_label=False,
         labels=labels,

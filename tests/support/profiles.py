@@ -20,6 +20,7 @@ def latency(seeds: int, p50_ms: float, gathered_bytes: int = 17_664) -> LatencyP
     return LatencyProfile(
         seeds=seeds, runs=100, p50_ms=p50_ms, p99_ms=p50_ms * 1.4, mean_ms=p50_ms * 1.05, std_ms=p50_ms * 0.1,
         sample_ms=p50_ms * 0.1, gather_ms=p50_ms * 0.3, compute_ms=p50_ms * 0.6, gathered_bytes=gathered_bytes,
+        window_p50_ms=p50_ms * 0.9, window_mean_ms=p50_ms * 0.94, window_std_ms=p50_ms * 0.09,
     )  # fmt: skip
 
 
@@ -39,6 +40,7 @@ def variant(
         projected=projected, compute="float32" if storage is Storage.FLOAT32 else "bfloat16",
         validation_accuracy=validation, test_accuracy=validation - 0.0056,
         latency=tuple(latency(s, p50_ms * (1 + s / 40), 276 * 4 * columns * s) for s in (1, 32, 1024)),
+        test_latency=latency(1024, p50_ms * 25, 270 * 4 * columns * 1024),
         size_bytes=4 * (columns * 256 + 2570), memory_bytes=4 * columns * 1797,
     )  # fmt: skip
 
@@ -46,6 +48,7 @@ def variant(
 def profile(*variants: VariantProfile) -> Profile:
     return Profile(
         metric="accuracy", machine="Intel(R) Xeon(R) Processor @ 2.90GHz, 2 threads", threads=2,
+        validation_nodes=360, test_nodes=360,
         variants=variants or tuple(variant(k, validation=0.99 - 0.004 * k) for k in (1, 2, 4, 8, 16)),
     )  # fmt: skip
 

@@ -13,10 +13,19 @@ from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.sampling.neighbours import NeighbourSample
 
 
-def module_of(architecture: str, fanouts: tuple[int, ...], columns: int, *, hidden: int = 8, classes: int = 3) -> Any:
+def module_of(
+    architecture: str,
+    fanouts: tuple[int, ...],
+    columns: int,
+    *,
+    hidden: int = 8,
+    mlp_hidden: int | None = None,
+    classes: int = 3,
+) -> Any:
     """In evaluation mode, with weights of a fixed seed."""
     torch.manual_seed(0)
-    model = Model.model_validate({"architecture": architecture, "fanouts": fanouts, "hidden": hidden})
+    widths = {"hidden": hidden, "mlpHidden": mlp_hidden}
+    model = Model.model_validate({"architecture": architecture, "fanouts": fanouts, **widths})
     module: Any = build_module(model, columns, classes).eval()
     for conv in module.convs:
         if hasattr(conv, "eps"):

@@ -75,17 +75,20 @@ def tiny_graph(digest: str = "aaaa", *, multi_label: bool = False) -> GraphData:
 def tiny_profile(names: Mapping[str, int] = COLUMNS) -> Profile:
     latency = LatencyProfile(
         seeds=1, runs=3, p50_ms=1, p99_ms=2, mean_ms=1, std_ms=0, sample_ms=0.1, gather_ms=0.1, compute_ms=0.1,
-        gathered_bytes=64,
+        gathered_bytes=64, window_p50_ms=0.2, window_mean_ms=0.2, window_std_ms=0,
     )  # fmt: skip
     variants = [
         VariantProfile(
             name=name, factor=int(name[1:]), table=TABLE, columns=columns, storage=Storage.FLOAT32, projected=False,
-            compute="float32", validation_accuracy=0.9, test_accuracy=None, latency=(latency,), size_bytes=64,
+            compute="float32", validation_accuracy=0.9, test_accuracy=None, latency=(latency,),
+            test_latency=None, size_bytes=64,
             memory_bytes=128,
         )
         for name, columns in names.items()
     ]  # fmt: skip
-    return Profile(metric="accuracy", machine="a test", threads=1, variants=tuple(variants))
+    return Profile(
+        metric="accuracy", machine="a test", threads=1, validation_nodes=1, test_nodes=0, variants=tuple(variants)
+    )
 
 
 def weights(columns: int) -> dict[str, np.ndarray]:

@@ -18,10 +18,13 @@ import msgspec
 import numpy as np
 from tests.support.profiles import revision_manifest
 
+from gnnserve_api.classes import Classes
 from gnnserve_api.gnnservice import GNNService
 from gnnserve_api.objective import NO_OBJECTIVE, Objective
 from gnnserve_api.profile import LatencyProfile, Profile, VariantProfile
+from gnnserve_api.provenance import provenance_of
 from gnnserve_api.variants import Storage
+from gnnserve_worker.graph.ids import NodeIds
 from gnnserve_worker.serving.app import ServingApp
 from gnnserve_worker.serving.batcher import Refusal
 from gnnserve_worker.serving.engine import Engine, EngineState, Outcome, Pending, monotonic_ms
@@ -42,20 +45,21 @@ def variant(name: str, accuracy: float, base_ms: float, seed_ms: float = 0.0) ->
     points = tuple(
         LatencyProfile(
             seeds=seeds, runs=1, p50_ms=cost_ms, p99_ms=cost_ms, mean_ms=cost_ms, std_ms=0, sample_ms=0, gather_ms=0,
-            compute_ms=0, gathered_bytes=0,
+            compute_ms=0, gathered_bytes=0, window_p50_ms=0, window_mean_ms=0, window_std_ms=0,
         )
         for seeds in (1, 2)
         for cost_ms in [base_ms + seeds * seed_ms]
     )  # fmt: skip
     return VariantProfile(
         name=name, factor=int(name[1:]), table="features-float32", columns=1, storage=Storage.FLOAT32, projected=False,
-        compute="float32", validation_accuracy=accuracy, test_accuracy=accuracy, latency=points, size_bytes=1,
+        compute="float32", validation_accuracy=accuracy, test_accuracy=accuracy, latency=points, test_latency=None,
+        size_bytes=1,
         memory_bytes=1,
     )  # fmt: skip
 
 
 def profile(*variants: VariantProfile) -> Profile:
-    return Profile(metric="accuracy", machine="a test", threads=1, variants=variants)
+    return Profile(metric="accuracy", machine="a test", threads=1, validation_nodes=1, test_nodes=1, variants=variants)
 
 
 TRADE_OFF = profile(
@@ -92,6 +96,8 @@ class FakeWorker:
     """False: `running` leaves the engine without a revision."""
     layers: int = 2
     multi_label: bool = False
+    classes: Classes = CLASSES
+    ids: NodeIds | None = None
     profile: Profile = TRADE_OFF
     fail: Callable[[str, np.ndarray], None] = lambda _variant, _seeds: None
     """Raises where a batch should fail."""
@@ -112,8 +118,10 @@ class FakeWorker:
         return ServedRevision(
             manifest=msgspec.structs.replace(manifest, profile=self.profile, network=network),
             nodes=self.nodes,
-            classes=CLASSES,
+            classes=self.classes,
             multi_label=self.multi_label,
+            provenance=provenance_of(manifest, "builtin Digits", 18, 9),
+            ids=self.ids,
             infer=self.infer,
             warm_up=lambda: None,
         )

@@ -25,8 +25,8 @@ COLUMNS, HIDDEN, CLASSES = 6, 8, 3
 ARCHITECTURES = pytest.mark.parametrize("architecture", ["GraphSAGE", "GIN"])
 
 
-def _state(architecture: str = "GraphSAGE", layers: int = 2, **widths: int) -> dict[str, torch.Tensor]:
-    sizes = {"columns": COLUMNS, "hidden": HIDDEN, "classes": CLASSES, **widths}
+def _state(architecture: str = "GraphSAGE", layers: int = 2, **widths: int | None) -> dict[str, torch.Tensor]:
+    sizes: dict[str, Any] = {"columns": COLUMNS, "hidden": HIDDEN, "classes": CLASSES, **widths}
     state: dict[str, torch.Tensor] = module_of(architecture, (5,) * layers, **sizes).state_dict()
     return state
 
@@ -37,8 +37,20 @@ def _save(folder: Path, state: dict[str, torch.Tensor]) -> Path:
     return path
 
 
-def _load(path: Path, architecture: str = "GraphSAGE", columns: int = COLUMNS, classes: int = CLASSES) -> Tensors:
-    model = Model(architecture=architecture, hidden=HIDDEN, fanouts=(25, 10), checkpoint=Checkpoint(uri=path.as_uri()))
+def _load(
+    path: Path,
+    architecture: str = "GraphSAGE",
+    columns: int = COLUMNS,
+    classes: int = CLASSES,
+    mlp_hidden: int | None = None,
+) -> Tensors:
+    model = Model(
+        architecture=architecture,
+        hidden=HIDDEN,
+        mlp_hidden=mlp_hidden,
+        fanouts=(25, 10),
+        checkpoint=Checkpoint(uri=path.as_uri()),
+    )
     assert model.checkpoint is not None
     return load_checkpoint(model.checkpoint, checkpoint_digest(model) or "", model, columns, classes)
 
@@ -53,6 +65,15 @@ def test_a_state_dict_of_pyg_is_read_as_it_is(tmp_path: Path, architecture: str)
     for key, tensor in tensors.items():
         assert tensor.dtype == np.float32
         np.testing.assert_array_equal(tensor, state[key].numpy())
+
+
+def test_a_gin_of_another_width_inside_is_read_where_the_manifest_says_so(tmp_path: Path) -> None:
+    state = _state("GIN", mlp_hidden=5)
+
+    tensors = _load(_save(tmp_path, state), "GIN", mlp_hidden=5)
+
+    assert tensors["convs.0.nn.lins.0.weight"].shape == (5, COLUMNS)
+    assert tensors["convs.1.nn.lins.1.weight"].shape == (CLASSES, 5)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
@@ -111,8 +132,23 @@ def _without(key: str) -> dict[str, torch.Tensor]:
         ),
         pytest.param(
             _state("GIN", classes=4), {"architecture": "GIN"},
-            "convs.1.nn.lins.0.weight is [4, 8], expected [3, 8]; the labels of the graph have 3 classes",
+            "convs.1.nn.lins.1.weight is [4, 4], expected [3, 3]; the labels of the graph have 3 classes",
             id="other classes of a GIN",
+        ),
+        pytest.param(
+            _state("GIN", hidden=16), {"architecture": "GIN"},
+            "convs.0.nn.lins.1.weight is [16, 16], expected [8, 8]; set spec.model.hidden to 16",
+            id="another width of a GIN",
+        ),
+        pytest.param(
+            _state("GIN", mlp_hidden=5), {"architecture": "GIN"},
+            "convs.0.nn.lins.1.weight is [8, 5], expected [8, 8]; set spec.model.mlpHidden to 5",
+            id="a GIN narrower inside",
+        ),
+        pytest.param(
+            _state("GIN"), {"architecture": "GIN", "mlp_hidden": 5},
+            "convs.0.nn.lins.1.weight is [8, 8], expected [8, 5]; set spec.model.mlpHidden to 8, or leave it out for a "
+            "torch_geometric.nn.GIN as it is", id="a GIN as it is, where the manifest wants another",
         ),
         pytest.param(
             {f"model.{key}": tensor for key, tensor in _state().items()}, {},

@@ -6,17 +6,21 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from tests.support.configmap_server import NAMESPACE, configmap_server
 from tests.support.pods import ROOT, WorkerPod, worker_pod
 
 from gnnserve_api.gnnservice import Architecture, Builtin, GraphSource
 from gnnserve_api.objective import Objective
-from gnnserve_api.repository import NetworkManifest
+from gnnserve_api.repository import NetworkManifest, NodeIdKind
 from gnnserve_api.routing import RoutingTable
 from gnnserve_api.variants import Storage, projected_name, variant_name
+from gnnserve_worker.graph.ids import integer_ids, lay_out, string_ids
 from gnnserve_worker.graph.sources.load import load_source
 from gnnserve_worker.models.dense import preferred_compute
 from gnnserve_worker.repository.repository import Repository
@@ -37,30 +41,40 @@ def environment() -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    ("architecture", "fanouts"),
-    [(Architecture.GRAPHSAGE, (25, 10)), (Architecture.GIN, (5, 5, 5)), (Architecture.GRAPHSAGE, (-1, -1))],
-    ids=["GraphSAGE", "GIN with three layers", "the full neighbourhood"],
+    ("architecture", "fanouts", "node_ids"),
+    [
+        (Architecture.GRAPHSAGE, (25, 10), NodeIdKind.POSITIONS),
+        (Architecture.GIN, (5, 5, 5), NodeIdKind.INTEGERS),
+        (Architecture.GRAPHSAGE, (-1, -1), NodeIdKind.STRINGS),
+    ],
+    ids=["GraphSAGE", "GIN with three layers, ids of integers", "the full neighbourhood, ids of texts"],
 )
 def test_worker_with_kernels_compiled_ahead_compiles_nothing(
-    architecture: Architecture, fanouts: tuple[int, ...], environment: dict[str, str], tmp_path: Path
+    architecture: Architecture,
+    fanouts: tuple[int, ...],
+    node_ids: NodeIdKind,
+    environment: dict[str, str],
+    tmp_path: Path,
 ) -> None:
-    revision = _publish_digits(tmp_path / "repository", architecture, fanouts)
+    revision = _publish_digits(tmp_path / "repository", architecture, fanouts, node_ids)
     with configmap_server() as api:
         api.put(RoutingTable(revision, "made-up"))
         with worker_pod(tmp_path, api, environ=environment) as pod:
             pod.wait_until("/readyz", "ok")
             for nodes in (1, 2, 33, 1500):
-                _predict(pod, list(range(nodes)))
+                _predict(pod, _IDS[node_ids][:nodes])
+            if node_ids is not NodeIdKind.STRINGS:
+                _predict_in_binary(pod, _IDS[node_ids][:40])
             api.put(RoutingTable(revision, "made-up", objective=Objective(accuracy_tolerance_permille=1000)))
             pod.wait_until("/v1/route", "1000")
-            _predict(pod, [0, 0, 1])
+            _predict(pod, [*_IDS[node_ids][:2], *_IDS[node_ids][:1]])
             said = [line["message"] for line in pod.log]
     assert any("warmed up" in message for message in said), said
     assert not any("compiling kernels" in message for message in said), said
 
 
 def test_worker_without_them_compiles_and_says_so(environment: dict[str, str], tmp_path: Path) -> None:
-    revision = _publish_digits(tmp_path / "repository", Architecture.GRAPHSAGE, (3,))
+    revision = _publish_digits(tmp_path / "repository", Architecture.GRAPHSAGE, (3,), NodeIdKind.POSITIONS)
     with configmap_server() as api:
         api.put(RoutingTable(revision, "made-up"))
         empty = environment | {"NUMBA_CACHE_DIR": str(tmp_path / "kernels")}
@@ -72,9 +86,21 @@ def test_worker_without_them_compiles_and_says_so(environment: dict[str, str], t
     assert str(tmp_path / "kernels") in said[0]
 
 
-def _publish_digits(root: Path, architecture: Architecture, fanouts: tuple[int, ...]) -> str:
+_IDS: dict[NodeIdKind, list[Any]] = {
+    NodeIdKind.POSITIONS: list(range(1797)),
+    NodeIdKind.INTEGERS: [7 * position - 100 for position in range(1797)],
+    NodeIdKind.STRINGS: [f"digit {position}" for position in range(1797)],
+}
+
+
+def _publish_digits(root: Path, architecture: Architecture, fanouts: tuple[int, ...], node_ids: NodeIdKind) -> str:
     """The digits graph with every kind of variant, and weights that nobody trained."""
-    graph = load_source(GraphSource(builtin=Builtin.DIGITS))
+    graph = load_source(GraphSource(builtin=Builtin.DIGITS), Path("unused"))
+    match node_ids:
+        case NodeIdKind.INTEGERS:
+            graph = replace(graph, ids=integer_ids(np.array(_IDS[node_ids])))
+        case NodeIdKind.STRINGS:
+            graph = replace(graph, ids=string_ids(*lay_out(_IDS[node_ids])))
     network = NetworkManifest(architecture=architecture, hidden=48, fanouts=fanouts, classes=len(graph.classes))
     variants = [
         variant
@@ -88,7 +114,16 @@ def _publish_digits(root: Path, architecture: Architecture, fanouts: tuple[int, 
     return publish_made_up(Repository(root, NAMESPACE, "digits"), graph, network, variants).revision
 
 
-def _predict(pod: WorkerPod, nodes: list[int]) -> None:
+def _predict_in_binary(pod: WorkerPod, nodes: list[int]) -> None:
+    connection = pod.connect()
+    body, headers = np.array(nodes, "<i8").tobytes(), {"Content-Type": "application/octet-stream"}
+    connection.request("POST", "/v1/predict", body, headers)
+    response = connection.getresponse()
+    assert response.status == 200, response.read()
+    assert response.headers["gnnserve-shape"] == f"{len(nodes)},10"
+
+
+def _predict(pod: WorkerPod, nodes: list[Any]) -> None:
     connection = pod.connect()
     connection.request("POST", "/v1/predict", json.dumps({"nodes": nodes, "return": ["scores"]}))
     response = connection.getresponse()

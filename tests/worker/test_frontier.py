@@ -16,7 +16,7 @@ from gnnserve_worker.generation.frontier import dominates, worth_keeping
 def variant(name: str, accuracy: float, *p50s_ms: float, projected: bool = False) -> VariantProfile:
     return VariantProfile(
         name=name, factor=1, table="t", columns=1, storage=Storage.FLOAT32, projected=projected, compute="float32",
-        validation_accuracy=accuracy, test_accuracy=None, size_bytes=1, memory_bytes=1,
+        validation_accuracy=accuracy, test_accuracy=None, test_latency=None, size_bytes=1, memory_bytes=1,
         latency=tuple(latency(10**i, p50_ms) for i, p50_ms in enumerate(p50s_ms)),
     )  # fmt: skip
 

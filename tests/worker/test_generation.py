@@ -31,13 +31,13 @@ from gnnserve_worker.generation.features import keep_columns, normalize
 from gnnserve_worker.generation.networks import build_module, to_tensors
 from gnnserve_worker.generation.pipeline import generate
 from gnnserve_worker.generation.profile import GeneratedVariant, measure_profile
-from gnnserve_worker.generation.progress import Progress
 from gnnserve_worker.generation.scores import evaluate
 from gnnserve_worker.generation.tensors import first_layer, keep_columns_of
 from gnnserve_worker.generation.train import train
 from gnnserve_worker.generation.training_set import training_set
 from gnnserve_worker.graph.sources.load import load_source, source_digest
 from gnnserve_worker.graph.store import GraphData
+from gnnserve_worker.progress import Progress
 from gnnserve_worker.repository.loaded import LoadedRevision
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.serving.inference import Inference, infer_batch
@@ -87,7 +87,7 @@ def _generate(folder: Path, data: GraphData, **parts: Any) -> Generated:
     reports: list[Progress] = []
     manifest = generate(service, repository, reports.append)
     stages = list(dict.fromkeys(report.stage for report in reports))
-    graph = load_source(service.spec.graph.source)
+    graph = load_source(service.spec.graph.source, Path("unused"))
     return Generated(service, repository, manifest, repository.load(manifest.revision), graph, stages)
 
 
@@ -381,6 +381,7 @@ def test_another_seed_generates_other_weights(tmp_path: Path, generated: Generat
         pytest.param({}, {"pruning": {"method": "Random"}}, id="Random"),
         pytest.param({}, {"pruning": {"method": "Greedy"}}, id="Greedy"),
         pytest.param({}, {"model": {"architecture": "GIN"}}, id="GIN"),
+        pytest.param({}, {"model": {"architecture": "GIN", "mlpHidden": 5}}, id="GIN, narrow inside"),
         pytest.param({"multi_label": True, "classes": None}, {}, id="several labels per node"),
         pytest.param({"sparse": True}, {}, id="sparse features"),
         pytest.param({"sparse": True}, {"model": {"architecture": "GIN"}}, id="sparse features with GIN"),
@@ -538,6 +539,8 @@ def test_weights_of_a_projected_variant_lack_what_is_in_its_table(stored: Genera
         pytest.param({"sparse": True}, {"architecture": "GIN"}, id="sparse features with GIN"),
         pytest.param({}, {"fanouts": [3]}, id="one layer, whose outputs are the classes"),
         pytest.param({}, {"fanouts": [3], "architecture": "GIN"}, id="one layer of GIN"),
+        pytest.param({}, {"architecture": "GIN", "mlpHidden": 5}, id="GIN, narrow inside"),
+        pytest.param({}, {"fanouts": [3], "architecture": "GIN", "mlpHidden": 5}, id="one layer of GIN, wide inside"),
         pytest.param({}, {"fanouts": [3, 2, 2]}, id="three layers"),
         pytest.param({}, {"fanouts": [-1, -1]}, id="the full neighbourhood"),
     ],

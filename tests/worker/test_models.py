@@ -33,6 +33,15 @@ from gnnserve_worker.sampling.neighbours import NeighbourSample, Scratch, sample
 
 NODES, WIDTH = 70, 9
 ARCHITECTURES = pytest.mark.parametrize("architecture", ["GraphSAGE", "GIN"])
+MODELS = pytest.mark.parametrize(
+    ("architecture", "mlp_hidden"),
+    [
+        pytest.param("GraphSAGE", None, id="GraphSAGE"),
+        pytest.param("GIN", None, id="GIN"),
+        pytest.param("GIN", 5, id="GIN, narrow inside"),
+        pytest.param("GIN", 21, id="GIN, wide inside"),
+    ],
+)
 FANOUTS = pytest.mark.parametrize(
     "fanouts",
     [(6,), (100,), (25, 10), (4, 1), (5, 3, 2), (3, 40, 2), (2, 2, 2, 2), (-1,), (-1, -1), (-1, -1, -1)],
@@ -80,21 +89,21 @@ def _bfloat16_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dense, "_has_fast_bfloat16", lambda: True)
 
 
-@ARCHITECTURES
+@MODELS
 @FANOUTS
 @SHARE
 @pytest.mark.parametrize("columns", [WIDTH, 4, 1], ids=lambda c: f"{c} columns")
 def test_scores_equal_pyg_on_the_same_sampled_neighbourhood(
-    architecture: str, fanouts: tuple[int, ...], share: bool, columns: int
+    architecture: str, mlp_hidden: int | None, fanouts: tuple[int, ...], share: bool, columns: int
 ) -> None:
     # Without sharing, three full hops are every walk there is: a graph of fewer edges will do.
     graph = random_graph(NODES, seed=1, isolated=0.2, mean_degree=6 if fanouts[0] > 0 else 3)
     features = dense_features(NODES, WIDTH, seed=2)
-    module = module_of(architecture, fanouts, columns)
+    module = module_of(architecture, fanouts, columns, mlp_hidden=mlp_hidden)
     seeds = [*range(0, NODES, 2), 8, 8]
     sample = _sample(graph, seeds, fanouts, share=share)
 
-    network = _build(network_manifest(architecture, fanouts), to_tensors(module), columns)
+    network = _build(network_manifest(architecture, fanouts, mlp_hidden=mlp_hidden), to_tensors(module), columns)
     scores, embeddings = _infer(network, table_of(features), sample)
 
     ids, edges = explicit_sample(sample)
@@ -160,14 +169,14 @@ def test_a_stored_table_is_worth_its_decoded_numbers(architecture: str, storage:
     assert_close(scores, expected, 1e-5 if compute == "float32" else 2e-2)
 
 
-@ARCHITECTURES
+@MODELS
 @pytest.mark.parametrize("fanouts", [(6,), (5, 3), (5, 3, 2), (2, 2, 2, 2), (-1, -1)], ids=str)
 @SHARE
 def test_a_projected_network_equals_the_one_it_was_made_of(
-    architecture: str, fanouts: tuple[int, ...], share: bool
+    architecture: str, mlp_hidden: int | None, fanouts: tuple[int, ...], share: bool
 ) -> None:
     graph, features = random_graph(NODES, seed=1, isolated=0.2), dense_features(NODES, WIDTH, seed=2)
-    manifest = network_manifest(architecture, fanouts)
+    manifest = network_manifest(architecture, fanouts, mlp_hidden=mlp_hidden)
     tensors = random_tensors(manifest, WIDTH, 0)
     sample = _sample(graph, [*range(NODES), 8, 8], fanouts, share=share)
     expected, expected_embeddings = _infer(_build(manifest, tensors, WIDTH), table_of(features), sample)
@@ -204,11 +213,12 @@ def test_a_projected_network_loses_little_to_storage(
     assert_close(scores, expected, tolerance + (2e-2 if compute == "bfloat16" else 0))
 
 
-@ARCHITECTURES
-def test_a_projected_table_of_another_width_is_refused(architecture: str) -> None:
-    manifest = network_manifest(architecture, (5, 3))
+@MODELS
+def test_a_projected_table_of_another_width_is_refused(architecture: str, mlp_hidden: int | None) -> None:
+    manifest = network_manifest(architecture, (5, 3), mlp_hidden=mlp_hidden)
 
-    with pytest.raises(ValueError, match="a projected table has 9 columns, expected 8: the first layer's outputs"):
+    wanted = f"a projected table has 9 columns, expected {mlp_hidden or 8}: the first product's outputs"
+    with pytest.raises(ValueError, match=wanted):
         _build(manifest, random_tensors(manifest, WIDTH, 0), 9, projected=True)
 
 
@@ -306,13 +316,14 @@ def test_gin_computes_in_float32_what_it_sums_and_graphsage_as_it_is_told() -> N
     assert compute_of == {"GraphSAGE": {"bfloat16"}, "GIN": {"float32"}}
 
 
-@ARCHITECTURES
-def test_bytes_per_row_are_what_the_first_layer_reads_and_writes(architecture: str) -> None:
-    manifest = network_manifest(architecture, (5, 3))
+@MODELS
+def test_bytes_per_row_are_what_the_first_layer_reads_and_writes(architecture: str, mlp_hidden: int | None) -> None:
+    manifest = network_manifest(architecture, (5, 3), mlp_hidden=mlp_hidden)
 
     network = _build(manifest, random_tensors(manifest, WIDTH, 0), WIDTH)
 
-    assert network.bytes_per_row == {"GraphSAGE": 4 * (2 * WIDTH + 8), "GIN": 4 * (WIDTH + 8 + 8)}[architecture]
+    wanted = {"GraphSAGE": 4 * (2 * WIDTH + 8), "GIN": 4 * (WIDTH + (mlp_hidden or 8) + 8)}
+    assert network.bytes_per_row == wanted[architecture]
 
 
 def _without(key: str) -> Callable[[Tensors], Tensors]:
@@ -345,7 +356,7 @@ def _with_shape(key: str, *shape: int) -> Callable[[Tensors], Tensors]:
         ),
         pytest.param(
             "GIN", _with_shape("convs.1.nn.lins.1.weight", 3, 8), r"have shape \[3, 8\], expected \[3, 3\]",
-            id="GIN's second matrix is square",
+            id="GIN's second matrix is square unless the manifest says otherwise",
         ),
     ],
 )  # fmt: skip

@@ -37,7 +37,7 @@ def source_of(name: str) -> GraphSource:
 
 @pytest.mark.parametrize("name", SHAPES)
 def test_a_published_graph_is_read_as_it_is_described(name: str) -> None:
-    data = load_source(source_of(name))
+    data = load_source(source_of(name), Path("unused"))
     splits = tuple(len(split) for split in (data.splits.train, data.splits.validation, data.splits.test))
     found = (data.graph.nodes, data.graph.edges, data.features.shape[1], len(data.classes), data.multi_label)
     assert found == SHAPES[name][:5]

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import hashlib
+import io
 import json
 import mmap
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +34,11 @@ from tests.support.repository import (
 
 from gnnserve_api.errors import DamagedError, OutdatedError, RepositoryError, ResourceError
 from gnnserve_api.profile import Profile
-from gnnserve_api.repository import GraphManifest, RevisionManifest, sealed
+from gnnserve_api.repository import GraphManifest, NodeIdKind, RevisionManifest, sealed
 from gnnserve_api.variants import Storage
+from gnnserve_worker.graph.ids import integer_ids, lay_out, string_ids
 from gnnserve_worker.graph.storage import decode, encode, padded_columns
+from gnnserve_worker.graph.store import GraphData
 from gnnserve_worker.repository import files, paths
 from gnnserve_worker.repository.loaded import VariantFiles
 from gnnserve_worker.repository.repository import Repository
@@ -172,6 +177,88 @@ def test_large_arrays_are_written_in_pieces_that_end_at_multiples_of_their_size(
     np.testing.assert_array_equal(np.load(tmp_path / "a.npy"), array)
     assert entry == files.entry_of(tmp_path / "a.npy")
     assert written == [256, 256, 128 + 600 - 512]
+
+
+# --- the ids of the source
+
+NAMES = ("user-17", "", "Zoë", "𝄞", "a,b", "x" * 5000)
+IDS = {
+    "texts": string_ids(*lay_out(NAMES)),
+    "integers": integer_ids(np.array([10**12, -5, 0, 7, 2**63 - 1, -(2**63)])),
+}
+ID_FILES = {"texts": ["ids.npy", "id_offsets.npy", "id_slots.npy"], "integers": ["ids.npy", "id_slots.npy"]}
+
+
+def named_graph(kind: str) -> GraphData:
+    return replace(tiny_graph(), ids=IDS[kind], classes=("cat", "dog"))
+
+
+@pytest.fixture(params=IDS)
+def named(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Repository, str]:
+    repository = repository_in(tmp_path / "root")
+    publish(repository, RECIPE, named_graph(request.param))
+    return repository, request.param
+
+
+def test_ids_are_kept_mapped_and_find_their_nodes(named: tuple[Repository, str]) -> None:
+    repository, kind = named
+    expected, loaded = IDS[kind], repository.load(REVISION)
+    ids = loaded.ids
+    assert ids is not None
+    assert (ids.kind, len(ids), loaded.classes) == (expected.kind, NODES, ("cat", "dog"))
+    assert ids.shown(0, NODES) == expected.shown(0, NODES)
+    for array in (ids.values, ids.slots, *([ids.offsets] if kind == "texts" else [])):
+        assert isinstance(_root_of(array), mmap.mmap)
+        assert not array.flags.writeable
+    if kind == "texts":
+        assert ids.find_texts([NAMES[3], "nobody", NAMES[1]]).tolist() == [3, -1, 1]
+    else:
+        assert ids.find_integers(np.array([7, 8, -5])).tolist() == [3, -1, 1]
+
+
+def test_a_graph_with_ids_lists_their_files(named: tuple[Repository, str]) -> None:
+    repository, kind = named
+    folder = repository.folder / GRAPH
+    manifest = msgspec.json.decode((folder / paths.GRAPH_COMMIT).read_bytes(), type=GraphManifest)
+    assert (manifest.schema_version, manifest.node_ids) == (3, IDS[kind].kind)
+    assert set(manifest.files) == {*paths.GRAPH_FILES, *ID_FILES[kind]}
+    assert {path.name for path in folder.iterdir()} == {paths.GRAPH_COMMIT, *manifest.files}
+
+
+def test_ids_that_were_altered_or_are_gone_are_refused_by_name(named: tuple[Repository, str]) -> None:
+    repository, kind = named
+    graph = repository.folder / GRAPH
+    kept = {name: (graph / name).read_bytes() for name in (*ID_FILES[kind], paths.GRAPH_COMMIT)}
+    for name in ID_FILES[kind]:
+        flip_last_byte(graph / name)
+        with pytest.raises(DamagedError, match=rf"{name}: was altered: its SHA-256 is"):
+            repository.load(REVISION)
+        (graph / name).unlink()
+        with pytest.raises(DamagedError, match=rf"{name}: is missing"):
+            repository.load(REVISION)
+        (graph / name).write_bytes(kept[name])
+        resealed(lambda content, name=name: content["files"].pop(name))(graph / paths.GRAPH_COMMIT)
+        with pytest.raises(DamagedError, match=f"does not list {name}, expected it with its size and digest"):
+            repository.load(REVISION)
+        overwrite(graph / paths.GRAPH_COMMIT, kept[paths.GRAPH_COMMIT])
+    assert repository.load(REVISION)
+
+
+def test_ids_of_another_length_than_the_graph_are_refused(named: tuple[Repository, str]) -> None:
+    """By whoever sealed such a thing."""
+    repository, kind = named
+    graph = repository.folder / GRAPH
+    for name in ID_FILES[kind]:
+        before = {path: (graph / path).read_bytes() for path in (name, paths.GRAPH_COMMIT)}
+        (graph / name).unlink()
+        entry = files.write_array(graph / name, np.load(io.BytesIO(before[name]))[:-1])
+        listed = {name: msgspec.to_builtins(entry)}
+        resealed(lambda content, listed=listed: content["files"].update(listed))(graph / paths.GRAPH_COMMIT)
+        with pytest.raises(DamagedError, match=r"holds .* expected"):
+            repository.load(REVISION)
+        for path, content in before.items():
+            overwrite(graph / path, content)
+    assert repository.load(REVISION)
 
 
 # --- finding
@@ -364,7 +451,7 @@ BROKEN_COMMITS = [
     pytest.param(
         PUBLISHED,
         edited(lambda c: c["network"].update(hidden="8")),
-        "does not fit schemaVersion 2: Expected `int`, got `str` - at `$.network.hidden`",
+        "does not fit schemaVersion 3: Expected `int`, got `str` - at `$.network.hidden`",
         id="a field of another type",
     ),
     pytest.param(
@@ -373,13 +460,13 @@ BROKEN_COMMITS = [
     pytest.param(PUBLISHED, edited(lambda c: c.update(extra=1)), "unknown field `extra`", id="a field nobody knows"),
     pytest.param(
         PUBLISHED,
-        edited(lambda c: c.update(schemaVersion=3, layout="new")),
-        "has schemaVersion 3, and this gnnserve reads up to 2: it was written by a newer gnnserve; upgrade gnnserve",
+        edited(lambda c: c.update(schemaVersion=4, layout="new")),
+        "has schemaVersion 4, and this gnnserve reads up to 3: it was written by a newer gnnserve; upgrade gnnserve",
         id="a revision of a newer gnnserve",
     ),
     pytest.param(
         GRAPH,
-        edited(lambda c: c.update(schemaVersion=3, layout="new")),
+        edited(lambda c: c.update(schemaVersion=4, layout="new")),
         "written by a newer gnnserve; upgrade gnnserve",
         id="a graph of a newer gnnserve",
     ),
@@ -701,10 +788,30 @@ def test_a_revision_of_an_older_gnnserve_is_left_alone_and_not_found(repository:
     assert repository.load(REVISION).manifest == manifest
 
 
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_graph_of_an_older_gnnserve_is_read_and_its_nodes_are_positions(repository: Repository, version: int) -> None:
+    """As it was written then, without what came later: its files are the same, and large."""
+    path = repository.folder / GRAPH / paths.GRAPH_COMMIT
+    content = json.loads(path.read_text())
+    del content["nodeIds"]
+    content |= {"schemaVersion": version, "checksum": ""}
+    content["checksum"] = hashlib.sha256(msgspec.json.encode(content)).hexdigest()
+    overwrite(path, json.dumps(content, indent=2).encode())
+
+    assert repository.put_graph(tiny_graph()).node_ids is NodeIdKind.POSITIONS
+    loaded = repository.load(REVISION)
+    assert loaded.ids is None
+    assert loaded.classes == CLASSES
+
+    edited(lambda content: content.update(nodes=5))(path)
+    with pytest.raises(DamagedError, match="was altered: its checksum is"):
+        repository.load(REVISION)
+
+
 def test_who_names_an_older_revision_is_told_what_to_do(repository: Repository, old_revision: str) -> None:
     with pytest.raises(
         OutdatedError,
-        match="has schemaVersion 1, and this gnnserve reads 2: it was written by an older gnnserve; generate again",
+        match="has schemaVersion 1, and this gnnserve reads 3: it was written by an older gnnserve; generate again",
     ):
         repository.load(old_revision)
 

@@ -17,6 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.support.serving import CLASSES, Client, FakeWorker, accepted, profile, running, service, variant
 
 from gnnserve_api.objective import Objective
+from gnnserve_worker.graph.ids import lay_out, string_ids
 from gnnserve_worker.serving.predict import MAX_BODY_BYTES
 from gnnserve_worker.serving.question import WISH_HEADERS
 
@@ -492,7 +493,9 @@ def test_openapi_describes_the_predict_path_and_every_refusal() -> None:
     async def scenario(client: Client) -> None:
         document = (await client.http.get("/openapi.json")).json()
         OpenAPI.model_validate(document)
-        assert set(document["paths"]) == {"/v1/predict", "/v1/variants", "/v1/route", "/healthz", "/readyz", "/metrics"}
+        assert set(document["paths"]) == {
+            "/v1/predict", "/v1/variants", "/v1/nodes", "/v1/route", "/healthz", "/readyz", "/metrics",
+        }  # fmt: skip
         predict = document["paths"]["/v1/predict"]["post"]
         assert set(predict["responses"]) == {"200", "400", "405", "413", "422", "429", "500", "503"}
         parameters = {parameter["name"] for parameter in predict["parameters"]}
@@ -583,6 +586,31 @@ def test_refused_requests_are_not_even_read_but_counted() -> None:
         worker.gate.set()
 
     on_worker(scenario, worker, objective={"latencyMs": 30_000})
+
+
+def test_texts_that_are_not_read_are_counted_with_commas_and_brackets_in_them() -> None:
+    worker = slow_worker()
+    worker.ids = string_ids(*lay_out([f"{i}" for i in range(worker.nodes)]))
+    odd = ["a, b", "[c]", "e]", "d],", "nodes"] * 8
+
+    async def overloaded(client: Client) -> None:
+        worker.gate.clear()
+        accepted(client.engine, [1] * 100, Objective(accuracy_tolerance_permille=0))
+        await worker.batch_started()
+        assert error_of(await client.predict(["1"] * 40))["code"] == "DeadlineOutOfReach"
+        for body in (
+            json.dumps({"nodes": odd, "return": ["labels", "scores"]}),
+            json.dumps({"return": ["labels", "scores"], "nodes": odd}, separators=(",", ":")),
+        ):
+            before = samples_of(await client.http.get("/metrics"))
+            response = await client.http.post("/v1/predict", content=body)
+            assert (response.status_code, error_of(response)["code"]) == (429, "DeadlineOutOfReach")
+            after = samples_of(await client.http.get("/metrics"))
+            name = ("gnnserve_offered_seeds_total",)
+            assert after[name] - before[name] == len(odd)
+        worker.gate.set()
+
+    on_worker(overloaded, worker, objective={"latencyMs": 30_000})
 
 
 def test_requests_with_an_objective_of_their_own_are_read_all_the_same() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from tests.support.graphs import neighbours_of
@@ -13,7 +15,7 @@ from gnnserve_worker.graph.store import GraphData
 
 @pytest.fixture(scope="module")
 def digits() -> GraphData:
-    return load_source(GraphSource(builtin=Builtin.DIGITS))
+    return load_source(GraphSource(builtin=Builtin.DIGITS), Path("unused"))
 
 
 def test_it_has_the_1797_digits_and_their_labels(digits: GraphData) -> None:
@@ -50,7 +52,7 @@ def test_the_splits_are_60_20_20_and_disjoint(digits: GraphData) -> None:
 
 
 def test_every_load_gives_the_same_graph(digits: GraphData) -> None:
-    again = load_source(GraphSource(builtin=Builtin.DIGITS))
+    again = load_source(GraphSource(builtin=Builtin.DIGITS), Path("unused"))
 
     np.testing.assert_array_equal(again.graph.indices, digits.graph.indices)
     np.testing.assert_array_equal(again.splits.test, digits.splits.test)

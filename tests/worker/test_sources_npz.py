@@ -55,7 +55,7 @@ def _source(path: Path, sha256: str | None = None) -> GraphSource:
 
 
 def _load(tmp_path: Path, arrays: Arrays) -> GraphData:
-    return load_source(_source(write_npz(tmp_path / "graph.npz", arrays)))
+    return load_source(_source(write_npz(tmp_path / "graph.npz", arrays)), Path("unused"))
 
 
 # --- what is read
@@ -113,7 +113,7 @@ def test_other_types_give_the_same_graph(tmp_path: Path, change: Callable[[Array
 def test_compressed_files_are_read(tmp_path: Path) -> None:
     np.savez_compressed(tmp_path / "graph.npz", **_dense())
 
-    assert load_source(_source(tmp_path / "graph.npz")).graph.nodes == NODES
+    assert load_source(_source(tmp_path / "graph.npz"), Path("unused")).graph.nodes == NODES
 
 
 def test_labels_keep_the_sources_own_numbers(tmp_path: Path) -> None:
@@ -180,7 +180,7 @@ def test_uris_are_percent_decoded(tmp_path: Path, name: str) -> None:
 
     assert source.npz is not None
     assert " " not in source.npz.uri
-    assert load_source(source).graph.nodes == NODES
+    assert load_source(source, Path("unused")).graph.nodes == NODES
 
 
 # --- identity
@@ -192,7 +192,9 @@ def test_equal_files_have_equal_digests_wherever_they_are(tmp_path: Path) -> Non
     other = Path(tmp_path / "folder" / "other.npz")
     other.write_bytes(one.read_bytes())
 
-    assert source_digest(_source(one)) == source_digest(_source(other)) == load_source(_source(one)).digest
+    assert (
+        source_digest(_source(one)) == source_digest(_source(other)) == load_source(_source(one), Path("unused")).digest
+    )
 
 
 def test_a_changed_file_has_another_digest(tmp_path: Path) -> None:
@@ -207,7 +209,7 @@ def test_a_changed_file_has_another_digest(tmp_path: Path) -> None:
 def test_a_pinned_file_is_read(tmp_path: Path) -> None:
     path = write_npz(tmp_path / "graph.npz", _dense())
 
-    data = load_source(_source(path, hashlib.sha256(path.read_bytes()).hexdigest()))
+    data = load_source(_source(path, hashlib.sha256(path.read_bytes()).hexdigest()), Path("unused"))
 
     assert data.graph.nodes == NODES
 
@@ -219,7 +221,7 @@ def test_another_file_than_the_pinned_one_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
         InputError, match=rf"spec\.graph\.source\.npz\.sha256: .*graph\.npz has SHA-256 {found}, expected {'0' * 64}"
     ):
-        load_source(_source(path, "0" * 64))
+        load_source(_source(path, "0" * 64), Path("unused"))
 
 
 # --- files that are none
@@ -312,7 +314,7 @@ def test_a_file_that_cannot_be_read_is_refused_by_name(
     make(path)
 
     with pytest.raises(InputError, match=rf"^spec\.graph\.source\.npz\.uri: .*{message}"):
-        load_source(_source(path))
+        load_source(_source(path), Path("unused"))
 
 
 # --- arrays that do not fit
@@ -421,7 +423,7 @@ def test_a_malformed_array_is_refused_by_file_array_and_value(
     path = write_npz(tmp_path / "graph.npz", make())
 
     with pytest.raises(InputError, match=rf"^{re.escape(str(path))}: {array}: .*{message}") as refusal:
-        load_source(_source(path))
+        load_source(_source(path), Path("unused"))
 
     assert refusal.value.remedy
 

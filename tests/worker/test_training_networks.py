@@ -31,6 +31,14 @@ from gnnserve_worker.sampling.subgraph import SubgraphSampler
 
 NODES, WIDTH = 60, 11
 ARCHITECTURES = pytest.mark.parametrize("architecture", ["GraphSAGE", "GIN"])
+MODELS = pytest.mark.parametrize(
+    ("architecture", "mlp_hidden"),
+    [
+        pytest.param("GraphSAGE", None, id="GraphSAGE"),
+        pytest.param("GIN", None, id="GIN"),
+        pytest.param("GIN", 5, id="GIN, narrow inside"),
+    ],
+)
 KINDS = pytest.mark.parametrize(
     "make", [pytest.param(dense_features, id="dense"), pytest.param(sparse_features, id="sparse")]
 )
@@ -46,12 +54,14 @@ def _scores(module: torch.nn.Module, features: Features, graph: Graph, seeds: np
     return forward(module, rows_of(features, subgraph.nodes), subgraph)
 
 
-@ARCHITECTURES
+@MODELS
 @KINDS
 @LAYERS
-def test_scores_equal_pyg_on_the_whole_graph(architecture: str, make: Callable[..., Features], layers: int) -> None:
+def test_scores_equal_pyg_on_the_whole_graph(
+    architecture: str, mlp_hidden: int | None, make: Callable[..., Features], layers: int
+) -> None:
     graph, features = random_graph(NODES, seed=1, isolated=0.2), make(NODES, WIDTH, 2)
-    module = module_of(architecture, (-1,) * layers, WIDTH)
+    module = module_of(architecture, (-1,) * layers, WIDTH, mlp_hidden=mlp_hidden)
     seeds = np.array([5, 59, 5, 0, 17])
 
     scores = _scores(module, features, graph, seeds, layers).detach().numpy()
@@ -59,12 +69,14 @@ def test_scores_equal_pyg_on_the_whole_graph(architecture: str, make: Callable[.
     assert_close(scores, scores_of(module, _dense(features), edges_of_graph(graph))[seeds])
 
 
-@ARCHITECTURES
+@MODELS
 @KINDS
 @LAYERS
-def test_gradients_equal_pygs(architecture: str, make: Callable[..., Features], layers: int) -> None:
+def test_gradients_equal_pygs(
+    architecture: str, mlp_hidden: int | None, make: Callable[..., Features], layers: int
+) -> None:
     graph, features = random_graph(NODES, seed=3, isolated=0.2), make(NODES, WIDTH, 4)
-    module = module_of(architecture, (-1,) * layers, WIDTH)
+    module = module_of(architecture, (-1,) * layers, WIDTH, mlp_hidden=mlp_hidden)
     seeds, labels = np.arange(NODES), torch.arange(NODES) % 3
     parameters = dict(module.named_parameters())
 

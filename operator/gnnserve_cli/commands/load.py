@@ -14,7 +14,9 @@ import typer
 from gnnserve_api.errors import InputError
 from gnnserve_api.objective import Objective
 from gnnserve_api.profile import Profile
-from gnnserve_cli.client import Endpoint, fetch_route, fetch_variants, parse_url, stated_objective
+from gnnserve_api.protocol import VariantsAnswer
+from gnnserve_api.repository import NodeIdKind
+from gnnserve_cli.client import Endpoint, fetch_nodes, fetch_route, fetch_variants, parse_url, stated_objective
 from gnnserve_cli.commands.options import Json, ObjectiveMs, TolerancePermille, Url, between
 from gnnserve_cli.exits import ExitCode, exit_code_of_status
 from gnnserve_cli.loadgen.picture import check_picture, draw_picture
@@ -30,6 +32,9 @@ OPEN_CONNECTIONS = 128
 MOST_CONNECTIONS = 4096
 MOST_REQUESTS = 10_000_000
 """Of one open-loop run: each is remembered until the report."""
+PAGE_NODES = 1000
+MOST_PAGES = 100
+"""Of node ids that are asked for before a run, where the graph has its own."""
 _LOAD = "Load over time"
 
 
@@ -135,7 +140,8 @@ def load(
     served = fetch_variants(endpoint)
     asked = stated_objective(latency_ms, tolerance_permille)
     objective = _objective_in_effect(endpoint, asked)
-    requests = build_predictions(endpoint, served.nodes, seeds_per_request, asked, seed, binary=binary, sizes=sizes)
+    nodes = nodes_to_ask_for(endpoint, served, binary=binary)
+    requests = build_predictions(endpoint, nodes, seeds_per_request, asked, seed, binary=binary, sizes=sizes)
     plan = Plan(
         connections=concurrency or _connections(rate, objective),
         duration_s=duration,
@@ -161,6 +167,17 @@ def load(
         draw_picture(picture, plan, record, report, accuracies)
     if report.requests and not report.answers:
         raise typer.Exit(_exit_code_without_answers(report))
+
+
+def nodes_to_ask_for(endpoint: Endpoint, served: VariantsAnswer, *, binary: bool) -> int | list[int | str]:
+    """As `build_predictions` wants them. Of a large graph with ids of its own not all: pages of them, evenly spread."""
+    if served.node_ids is NodeIdKind.POSITIONS:
+        return served.nodes
+    if binary and served.node_ids is NodeIdKind.STRINGS:
+        raise InputError("--binary", "the node ids of this graph are texts, which are no array", "leave it out")
+    pages = min(MOST_PAGES, math.ceil(served.nodes / PAGE_NODES))
+    step = max(PAGE_NODES, served.nodes // pages)
+    return [id_ for page in range(pages) for id_ in fetch_nodes(endpoint, page * step, PAGE_NODES).nodes]
 
 
 def _refuse_without_rate(

@@ -3,35 +3,45 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 import typer
 from msgspec import UNSET
 
 from gnnserve_api.errors import InputError
-from gnnserve_api.protocol import Output, PredictAnswer, PredictRequest
+from gnnserve_api.protocol import Label, Output, PredictAnswer, PredictRequest
+from gnnserve_api.repository import NodeIdKind
 from gnnserve_cli.client import (
+    Endpoint,
     Reply,
+    fetch_nodes,
     fetch_prediction,
     parse_server_timing,
     parse_url,
     stated_objective,
 )
 from gnnserve_cli.commands.options import Json, LatencyMs, Strict, TolerancePermille, Url
-from gnnserve_cli.render import facts_table, format_ms, nodes_table, output, print_json, put
+from gnnserve_cli.render import facts_table, format_ms, format_name, nodes_table, output, print_json, put
 
 OUTPUTS: dict[str, Output] = {"labels": "labels", "scores": "scores", "embeddings": "embeddings"}
 SHOWN_VALUES = 4
 """Of a vector, in the table; `--json` has all."""
-_NODE = re.compile(r"-?[0-9]{1,19}")
+_NUMBER = re.compile(r"-?[0-9]{1,19}")
 """Narrower than `int()`; which of these the graph has is the server's to say."""
 
 
 def predict(
     url: Url,
     *,
-    nodes: Annotated[str, typer.Option(metavar="IDS", help="Node ids: 1,2,3.", show_default=False)],
+    nodes: Annotated[
+        str,
+        typer.Option(
+            metavar="IDS",
+            help='Node ids: 1,2,3 or ann,bob. Ids with commas or blanks around them as a JSON list: ["Doe, J."].',
+            show_default=False,
+        ),
+    ],
     latency_ms: LatencyMs = None,
     tolerance_permille: TolerancePermille = None,
     strict: Strict = False,
@@ -41,10 +51,12 @@ def predict(
     as_json: Json = False,
 ) -> None:
     """Ask a running server for nodes of its graph."""
-    request = PredictRequest(
-        parse_nodes(nodes), stated_objective(latency_ms, tolerance_permille), strict or UNSET, parse_outputs(outputs)
+    listed, wanted, endpoint = parse_nodes(nodes), parse_outputs(outputs), parse_url(url)
+    ids = listed if isinstance(listed, tuple) else _ids_of(listed, endpoint)
+    request: PredictRequest[Any] = PredictRequest(
+        ids, stated_objective(latency_ms, tolerance_permille), strict or UNSET, wanted
     )
-    answer, reply = fetch_prediction(parse_url(url), request)
+    answer, reply = fetch_prediction(endpoint, request)
     timing = parse_server_timing(reply.headers.get("server-timing", ""))
     if as_json:
         costs = {"roundTripMs": round(reply.elapsed_ms, 3), "serverTimingMs": timing}
@@ -53,11 +65,32 @@ def predict(
         put(output(), nodes_table(request.nodes, _columns(answer)), "", facts_table(_facts(answer, reply, timing)))
 
 
-def parse_nodes(text: str) -> tuple[int, ...]:
+def parse_nodes(text: str) -> tuple[int | str, ...] | list[str]:
+    """A JSON list is meant as it stands: a tuple. What commas part, without the blanks around it, is a list of texts,
+    which may mean integers."""
+    try:
+        text.encode()
+        if text.lstrip().startswith("["):
+            return msgspec.json.decode(text, type=tuple[int | str, ...])
+    except (msgspec.DecodeError, UnicodeEncodeError) as error:
+        raise _not_ids(text, str(error)) from None
     parts = [part.strip() for part in text.split(",")]
-    if not all(_NODE.fullmatch(part) for part in parts):
-        shown = text if len(text) <= 80 else text[:77] + "..."
-        raise InputError("--nodes", f"{shown!r} is not a list of node ids", "write whole numbers: 1,2,3")
+    if not all(parts):
+        raise _not_ids(text, "one is empty")
+    return parts
+
+
+def _not_ids(text: str, why: str) -> InputError:
+    shown = text if len(text) <= 80 else text[:77] + "..."
+    return InputError(
+        "--nodes", f"{shown!r} is not a list of node ids: {why}", "write 1,2,3 or ann,bob, or a JSON list"
+    )
+
+
+def _ids_of(parts: list[str], endpoint: Endpoint) -> tuple[int | str, ...]:
+    """Digits are an integer to most graphs, and a text to those whose ids are texts: the server knows."""
+    if not all(map(_NUMBER.fullmatch, parts)) or fetch_nodes(endpoint).node_ids is NodeIdKind.STRINGS:
+        return tuple(parts)
     return tuple(map(int, parts))
 
 
@@ -80,10 +113,10 @@ def _columns(answer: PredictAnswer) -> list[tuple[str, list[str]]]:
     return columns
 
 
-def _format_label(label: int | list[int]) -> str:
-    if isinstance(label, int):
-        return str(label)
-    return ", ".join(map(str, label)) or "none"
+def _format_label(label: Label | list[Label]) -> str:
+    if isinstance(label, list):
+        return ", ".join(map(format_name, label)) or "none"
+    return format_name(label)
 
 
 def _format_vector(values: list[float]) -> str:

@@ -46,8 +46,7 @@ def _facts(service: GNNService) -> list[tuple[str, str]]:
     from gnnserve_cli.render import count  # noqa: PLC0415
 
     spec = service.spec
-    source, model, pruning, objective = spec.graph.source, spec.model, spec.variants.pruning, spec.objective
-    graph = f"builtin {source.builtin}" if source.npz is None else source.npz.uri
+    model, pruning, objective = spec.model, spec.variants.pruning, spec.objective
     fanouts = "every neighbour" if model.fanouts[0] < 0 else "fan-outs " + ", ".join(map(str, model.fanouts))
     wanted = [
         *([f"latency within {objective.latency_ms:,.10g} ms"] if objective.latency_ms is not None else []),
@@ -59,7 +58,7 @@ def _facts(service: GNNService) -> list[tuple[str, str]]:
     ]
     return [
         ("service", f"{service.metadata.namespace}/{service.metadata.name}"),
-        ("source", graph),
+        ("source", spec.graph.source.described()),
         ("normalization", spec.graph.normalization),
         ("model", f"{model.architecture}, {count(len(model.fanouts), 'layer')}, hidden {model.hidden}, {fanouts}"),
         (

@@ -12,13 +12,17 @@ from typing import Annotated
 import msgspec
 import typer
 from rich.console import Console
+from rich.text import Text
 
 from gnnserve_api.errors import InputError, OutdatedError, RepositoryError
-from gnnserve_api.repository import RevisionManifest
+from gnnserve_api.protocol import VariantsAnswer
+from gnnserve_api.repository import NodeIdKind, RevisionManifest
 from gnnserve_cli.client import fetch_variants, parse_url
 from gnnserve_cli.commands.options import Json
 from gnnserve_cli.exits import ExitCode
-from gnnserve_cli.render import count, output, print_json, profile_tables, put
+from gnnserve_cli.render import count, format_name, output, print_json, profile_tables, put
+
+SHOWN_CLASSES = 12
 
 
 class ServiceRevisions(msgspec.Struct, frozen=True, rename="camel"):
@@ -42,7 +46,8 @@ def variants(
             print_json(served)
             return
         put(console, f"{served.service}  revision {served.revision}  recipe {served.recipe}")
-        put(console, f"{count(served.nodes, 'node')} with {count(served.features, 'feature')}", "")
+        put(console, f"{count(served.nodes, 'node')} with {count(served.features, 'feature')}")
+        put(console, *(Text(line) for line in _describe_names(served)), "")
         put(console, *profile_tables(served.profile, console))
         return
 
@@ -55,6 +60,18 @@ def variants(
         typer.echo(f"{'note' if isinstance(problem, OutdatedError) else 'error'}: {problem}", err=True)
     if any(not isinstance(problem, OutdatedError) for problem in problems):
         raise typer.Exit(ExitCode.REPOSITORY)
+
+
+def _describe_names(served: VariantsAnswer) -> tuple[str, str]:
+    """What requests and answers call nodes and classes."""
+    called = {
+        NodeIdKind.POSITIONS: f"0 to {served.nodes - 1}",
+        NodeIdKind.INTEGERS: "integers of its source; GET /v1/nodes lists them",
+        NodeIdKind.STRINGS: "texts of its source; GET /v1/nodes lists them",
+    }
+    names = ", ".join(map(format_name, served.classes[:SHOWN_CLASSES]))
+    more = f", … {len(served.classes):,} altogether" if len(served.classes) > SHOWN_CLASSES else ""
+    return f"node ids: {called[served.node_ids]}", f"{'labels' if served.multi_label else 'label'}: {names}{more}"
 
 
 def _print_services(services: list[ServiceRevisions], console: Console) -> None:

@@ -9,6 +9,7 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 import msgspec
 
@@ -53,7 +54,7 @@ class Requests:
 
 def build_predictions(
     endpoint: Endpoint,
-    nodes: int,
+    nodes: int | Sequence[int | str],
     seeds_each: int,
     objective: Objective | None,
     seed: int,
@@ -61,21 +62,22 @@ def build_predictions(
     binary: bool = False,
     sizes: Sizes = Sizes.FIXED,
 ) -> Requests:
-    """Node ids are uniform over the graph, and distinct within a request where the graph has enough.
+    """Ids are uniform over `nodes`, or over 0 to `nodes` - 1, and distinct within a request where there are enough.
 
     JSON asks for labels, the binary form for scores: what each answers with when nothing is said.
     """
+    ids = range(nodes) if isinstance(nodes, int) else nodes
     generator = random.Random(seed)  # noqa: S311 - load, not secrets
     drawn_sizes = _draw_sizes(seeds_each, seed) if sizes is Sizes.LOGNORMAL else ()
     bodies = max(8, min(MOST_BODIES, DRAWN_SEEDS // seeds_each))
     payloads = []
     for size in drawn_sizes or (seeds_each,) * bodies:
-        draw = generator.sample if size <= nodes else generator.choices
-        ids = tuple(draw(range(nodes), k=size))
+        draw = generator.sample if size <= len(ids) else generator.choices
+        drawn: tuple[Any, ...] = tuple(draw(ids, k=size))
         if binary:
-            payloads.append(_encode(endpoint, "POST", "/v1/predict", _to_bytes(ids), _binary_headers(objective)))
+            payloads.append(_encode(endpoint, "POST", "/v1/predict", _to_bytes(drawn), _binary_headers(objective)))
         else:
-            body = msgspec.json.encode(PredictRequest(ids, objective))
+            body = msgspec.json.encode(PredictRequest(drawn, objective))
             payloads.append(_encode(endpoint, "POST", "/v1/predict", body, ["Content-Type: application/json"]))
     return Requests(payloads, seeds_each, drawn_sizes)
 

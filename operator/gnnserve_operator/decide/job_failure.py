@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from gnnserve_api.gnnservice import GNNServiceSpec
+from gnnserve_api.gnnservice import GNNServiceSpec, GraphSource
 from gnnserve_api.pods import PodExit
 from gnnserve_operator.decide.pod_problem import exit_words, is_out_of_memory, memory_words
 from gnnserve_operator.decide.verdict import Problem, Reason, sentence
@@ -25,7 +25,7 @@ def explain_failure(job: ObservedJob, pods: Iterable[ObservedPod], spec: GNNServ
         words = [f"{job.failure_reason or 'no reason given'}: {sentence(job.failure_message) or 'its pods are gone'}"]
     bad_input = last is not None and last.terminated is not None and last.terminated.exit_code == PodExit.BAD_INPUT
     files = [
-        *(["graph's"] if spec.graph.source.npz is not None else []),
+        *(["graph's"] if _is_of_files(spec.graph.source) else []),
         *(["checkpoint's"] if spec.model.checkpoint is not None else []),
     ]
     if bad_input and files and spec.graph.volume is None:
@@ -40,6 +40,17 @@ def explain_failure(job: ObservedJob, pods: Iterable[ObservedPod], spec: GNNServ
         else f"Change the spec, or delete the Job (`kubectl delete job {job.name}`) to try again."
     )
     return Problem(Reason.GENERATION_FAILED, f"Job {job.name} failed: {'; '.join(words)}. {again}", needs_person=True)
+
+
+def _is_of_files(source: GraphSource) -> bool:
+    """They are then looked for in the pod."""
+    published = source.ogb or source.pyg
+    return (
+        source.npz is not None
+        or source.parquet is not None
+        or source.csv is not None
+        or (published is not None and (published.mirror or "").startswith("file:"))
+    )
 
 
 def last_failure(job: ObservedJob, pods: Iterable[ObservedPod]) -> ObservedPod | None:

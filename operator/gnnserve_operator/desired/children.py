@@ -35,7 +35,7 @@ def build_children(
         build_role_binding(parent),
         # Before the pods that they are about.
         build_worker_network_policy(parent, settings),
-        build_generation_network_policy(parent, settings),
+        build_generation_network_policy(parent, spec, settings),
         build_volume_claim(parent, spec),
         None if routing is None else build_routing(parent, *routing, claim_uid),
         build_service(parent),

@@ -1,7 +1,10 @@
-"""Whom pods may talk to: workers are asked by anyone and follow the API server; generation needs nobody."""
+"""Whom pods may talk to: workers are asked by anyone and follow the API server; generation fetches public graphs."""
 
 from __future__ import annotations
 
+from urllib.parse import urlsplit
+
+from gnnserve_api.gnnservice import GNNServiceSpec, GraphSource
 from gnnserve_api.pods import HTTP_PORT
 from gnnserve_operator.desired.labels import Component, selector_for
 from gnnserve_operator.desired.metadata import Manifest, Parent, child_metadata
@@ -10,6 +13,9 @@ from gnnserve_operator.settings import Settings
 
 _DNS = [{"protocol": protocol, "port": port} for port in (53, 5353) for protocol in ("UDP", "TCP")]
 """Policies see the port of the DNS pods, which is 5353 on OpenShift."""
+
+_WEB_PORTS = {"http": 80, "https": 443}
+_PROXY_VARIABLES = {"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"}
 
 
 def build_worker_network_policy(parent: Parent, settings: Settings) -> Manifest | None:
@@ -27,11 +33,36 @@ def build_worker_network_policy(parent: Parent, settings: Settings) -> Manifest 
     )
 
 
-def build_generation_network_policy(parent: Parent, settings: Settings) -> Manifest | None:
+def build_generation_network_policy(parent: Parent, spec: GNNServiceSpec, settings: Settings) -> Manifest | None:
     if not settings.network_policy:
         return None
+    ports = _download_ports(spec.graph.source, settings)
     # Neither ingress nor egress rules: nothing is allowed. Volumes are the node's affair.
-    return _policy(parent, generation_name(parent.name), Component.GENERATION, {})
+    rules: Manifest = {}
+    if ports:
+        downloads = [{"protocol": "TCP", "port": port} for port in sorted(ports)]
+        rules = {"egress": [{"ports": [dict(port) for port in _DNS]}, {"ports": downloads}]}
+    return _policy(parent, generation_name(parent.name), Component.GENERATION, rules)
+
+
+def _download_ports(source: GraphSource, settings: Settings) -> set[int]:
+    """Where a public data set may be fetched from. Which host that is, no policy can say; redirects lead to others."""
+    published = source.ogb or source.pyg
+    if published is None or (published.mirror or "").startswith("file:"):
+        return set()
+    proxies = (
+        variable.get("value") for variable in settings.worker_extra_env
+        if str(variable.get("name")).upper() in _PROXY_VARIABLES
+    )  # fmt: skip
+    addresses = [published.mirror, *proxies]
+    return set(_WEB_PORTS.values()) | {port for address in addresses if (port := _port_of(address)) is not None}
+
+
+def _port_of(address: object) -> int | None:
+    try:
+        return urlsplit(address).port if isinstance(address, str) else None
+    except ValueError:  # no number, or none that a port can be: whoever connects says so
+        return None
 
 
 def _policy(parent: Parent, name: str, component: Component, rules: Manifest) -> Manifest:

@@ -157,8 +157,10 @@ def _expected(model: Model, columns: int, classes: int) -> dict[str, tuple[_Axis
                 shapes[f"{key}.lin_l.weight"] = shapes[f"{key}.lin_r.weight"] = (outputs, inputs)
                 shapes[f"{key}.lin_l.bias"] = (outputs,)
             case Architecture.GIN:
-                shapes[f"{key}.nn.lins.0.weight"] = (outputs, inputs)
-                shapes[f"{key}.nn.lins.1.weight"] = (outputs, outputs)
-                shapes[f"{key}.nn.lins.0.bias"] = shapes[f"{key}.nn.lins.1.bias"] = (outputs,)
+                as_it_is = "" if model.mlp_hidden is None else ", or leave it out for a torch_geometric.nn.GIN as it is"
+                between = _Axis(model.mlp_hidden or outputs.size, f"set spec.model.mlpHidden to {{}}{as_it_is}")
+                # The second product first, since it tells a wrong width between the two from a wrong one of the layer.
+                shapes[f"{key}.nn.lins.1.weight"], shapes[f"{key}.nn.lins.1.bias"] = (outputs, between), (outputs,)
+                shapes[f"{key}.nn.lins.0.weight"], shapes[f"{key}.nn.lins.0.bias"] = (between, inputs), (between,)
                 shapes[f"{key}.eps"] = (_Axis(1, "save the weights of a torch_geometric.nn.GIN"),)
     return shapes

@@ -9,11 +9,11 @@ import numpy as np
 from gnnserve_api.errors import InputError
 from gnnserve_api.gnnservice import Training
 from gnnserve_worker.generation.moments import MAX_COLUMNS, Moments, first_layer_moments
-from gnnserve_worker.generation.progress import Progress, ProgressListener
 from gnnserve_worker.generation.refit import refit, sample_nodes
 from gnnserve_worker.generation.tensors import Tensors, first_layer, with_first_layer
 from gnnserve_worker.generation.training_set import TrainingSet, visible_nodes
 from gnnserve_worker.graph.store import Features
+from gnnserve_worker.progress import Progress, ProgressListener
 
 
 class GivenModels:
@@ -36,6 +36,9 @@ class GivenModels:
         first = refit(first_layer(self._master), self._moments, columns)
         self._progress(Progress(f"refit {name}", 1, 1))
         return with_first_layer(self._master, first)
+
+    def another_master(self, seed: int, name: str) -> Tensors:
+        raise ValueError(f"given weights have no seed to change to {seed}")  # the manifest refuses to ask
 
     @cached_property
     def _moments(self) -> Moments:

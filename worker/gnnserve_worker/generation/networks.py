@@ -30,15 +30,20 @@ with warnings.catch_warnings():
 
 def build_module(model: Model, columns: int, classes: int) -> nn.Module:
     """An untrained torch_geometric model; seed torch's generator first."""
-    kind = {Architecture.GRAPHSAGE: pyg.GraphSAGE, Architecture.GIN: pyg.GIN}[model.architecture]
-    module: nn.Module = kind(
+    kind: Any = {Architecture.GRAPHSAGE: pyg.GraphSAGE, Architecture.GIN: pyg.GIN}[model.architecture]
+    module: Any = kind(
         in_channels=columns,
         hidden_channels=model.hidden,
         num_layers=len(model.fanouts),
         out_channels=classes,
         dropout=model.training.dropout,
     )
-    return module
+    if model.mlp_hidden is not None:
+        for conv in module.convs:
+            inputs, *_, outputs = conv.nn.channel_list
+            conv.nn = pyg.MLP([inputs, model.mlp_hidden, outputs], act=module.act, norm=None)
+    built: nn.Module = module
+    return built
 
 
 @dataclass(frozen=True, slots=True)

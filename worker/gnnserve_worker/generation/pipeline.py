@@ -15,9 +15,9 @@ from gnnserve_api.repository import RevisionManifest
 from gnnserve_api.variants import check_factors, columns_of
 from gnnserve_worker.generation.checkpoint import load_checkpoint
 from gnnserve_worker.generation.identity import Identity, identity_of
-from gnnserve_worker.generation.progress import Progress, ProgressListener, silent
 from gnnserve_worker.graph.sources.load import load_source
 from gnnserve_worker.graph.store import Features, GraphData
+from gnnserve_worker.progress import Progress, ProgressListener, silent
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.repository.staged import stored_bytes
 
@@ -63,7 +63,7 @@ def _find(repository: Repository, identity: Identity) -> RevisionManifest | None
 
 def _import_graph(spec: GNNServiceSpec, repository: Repository, progress: ProgressListener) -> GraphData:
     progress(Progress("import graph", 0, 1))
-    graph = load_source(spec.graph.source)
+    graph = load_source(spec.graph.source, repository.downloads, progress)
     nodes, columns = graph.features.shape
     check_factors(spec.variants.pruning.factors, columns)
     repository.require_free(_tables_bytes(spec, nodes, columns, len(graph.classes)))
@@ -74,7 +74,7 @@ def _import_graph(spec: GNNServiceSpec, repository: Repository, progress: Progre
 def _tables_bytes(spec: GNNServiceSpec, nodes: int, features: int, classes: int) -> int:
     """What all tables take on the disk, those of projected variants that will not be kept included."""
     width = columns_of(features, min(spec.variants.pruning.factors))
-    outputs = spec.model.hidden if len(spec.model.fanouts) > 1 else classes
+    outputs = spec.model.mlp_hidden or (spec.model.hidden if len(spec.model.fanouts) > 1 else classes)
     projected = 0
     if spec.variants.projection is Projection.AUTO:
         projected = 2 if spec.model.architecture is Architecture.GRAPHSAGE else 1

@@ -46,18 +46,20 @@ def measure_profile(
     revision: LoadedRevision, generated: Mapping[str, GeneratedVariant], report: Callable[[int, int], None]
 ) -> Profile:
     """Measure every variant of a loaded revision; `report(done, total)` counts batch sizes and variants."""
-    total = len(BATCH_SEEDS) + len(revision.variants)
+    total = len(BATCH_SEEDS) + 1 + len(revision.variants)
     warm_up(revision)
     latencies: dict[str, list[LatencyProfile]] = {name: [] for name in revision.variants}
     for done, seeds in enumerate(BATCH_SEEDS):
         report(done, total)
-        for name, point in _measure_latencies(revision, seeds).items():
+        for name, point in _measure_latencies(revision, revision.splits.validation, seeds).items():
             latencies[name].append(point)
+    report(len(BATCH_SEEDS), total)
+    test = revision.splits.test
+    on_test = _measure_latencies(revision, test, BATCH_SEEDS[-1]) if len(test) else {}
     variants = []
-    for done, (name, variant) in enumerate(revision.variants.items(), start=len(BATCH_SEEDS)):
+    for done, (name, variant) in enumerate(revision.variants.items(), start=len(BATCH_SEEDS) + 1):
         report(done, total)
         known = generated[name]
-        test = revision.splits.test
         variants.append(
             VariantProfile(
                 name=name,
@@ -70,13 +72,19 @@ def measure_profile(
                 validation_accuracy=_measure_accuracy(revision, name, revision.splits.validation),
                 test_accuracy=_measure_accuracy(revision, name, test) if len(test) else None,
                 latency=tuple(latencies[name]),
+                test_latency=on_test.get(name),
                 size_bytes=known.size_bytes,
                 memory_bytes=known.size_bytes + _read_bytes(variant),
             )
         )
     report(total, total)
     return Profile(
-        metric=metric_of(revision.multi_label), machine=_machine(), threads=thread_count(), variants=tuple(variants)
+        metric=metric_of(revision.multi_label),
+        machine=_machine(),
+        threads=thread_count(),
+        validation_nodes=len(revision.splits.validation),
+        test_nodes=len(test),
+        variants=tuple(variants),
     )
 
 
@@ -87,9 +95,8 @@ def _read_bytes(variant: LoadedVariant) -> int:
     return matrices * rows_bytes(table.nodes, variant.columns, table.storage)
 
 
-def _measure_latencies(revision: LoadedRevision, seeds: int) -> dict[str, LatencyProfile]:
+def _measure_latencies(revision: LoadedRevision, nodes: np.ndarray, seeds: int) -> dict[str, LatencyProfile]:
     draw = np.random.default_rng(seeds)
-    nodes = revision.splits.validation
     runs: dict[str, list[Inference]] = {name: [] for name in revision.variants}
     minimum, maximum = _ROUNDS
     started = time.perf_counter()
@@ -104,6 +111,7 @@ def _measure_latencies(revision: LoadedRevision, seeds: int) -> dict[str, Latenc
 
 def _summarize(seeds: int, runs: list[Inference]) -> LatencyProfile:
     total = np.array([run.times.total_ms for run in runs])
+    window = np.array([run.times.gather_ms + run.times.compute_ms for run in runs])
     return LatencyProfile(
         seeds=seeds,
         runs=len(runs),
@@ -115,6 +123,9 @@ def _summarize(seeds: int, runs: list[Inference]) -> LatencyProfile:
         gather_ms=_rounded(np.median([run.times.gather_ms for run in runs])),
         compute_ms=_rounded(np.median([run.times.compute_ms for run in runs])),
         gathered_bytes=round(np.mean([run.gathered_bytes for run in runs])),
+        window_p50_ms=_rounded(np.percentile(window, 50)),
+        window_mean_ms=_rounded(window.mean()),
+        window_std_ms=_rounded(window.std()),
     )
 
 

@@ -10,24 +10,25 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Protocol
 
+import msgspec
 import numpy as np
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.gnnservice import GNNServiceSpec, Normalization, Projection, RankingMethod
 from gnnserve_api.profile import Profile, VariantProfile
-from gnnserve_api.repository import NetworkManifest, RankingManifest, RevisionManifest
+from gnnserve_api.repository import NetworkManifest, RankingManifest, RankingRun, RevisionManifest
 from gnnserve_api.variants import Storage, columns_of, projected_name, variant_name
 from gnnserve_worker.generation.features import normalize
 from gnnserve_worker.generation.frontier import worth_keeping
 from gnnserve_worker.generation.identity import Identity
 from gnnserve_worker.generation.profile import GeneratedVariant, measure_profile
-from gnnserve_worker.generation.progress import Progress, ProgressListener
 from gnnserve_worker.generation.ranking.rank import Ranking, rank
 from gnnserve_worker.generation.tensors import FirstLayer, Tensors, first_layer, keep_columns_of, without_first_product
 from gnnserve_worker.generation.training_set import TrainingSet, training_set, visible_nodes
 from gnnserve_worker.graph.store import Features, GraphData
 from gnnserve_worker.graph.table import feature_blocks, projected_blocks
 from gnnserve_worker.models.build import compute_for
+from gnnserve_worker.progress import Progress, ProgressListener
 from gnnserve_worker.repository.loaded import VariantFiles
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.repository.staged import StagedRevision
@@ -45,6 +46,10 @@ class Models(Protocol):
 
     def pruned(self, columns: np.ndarray, name: str) -> Tensors:
         """For the given columns (ids), in their order."""
+        ...
+
+    def another_master(self, seed: int, name: str) -> Tensors:
+        """A master that differs in its seed alone. Only where weights are trained."""
         ...
 
 
@@ -65,12 +70,15 @@ def generate_revision(
     # Before training, since a damaged copy of it in the repository should not cost the time.
     repository.put_graph(graph)
     data = training_set(graph.graph, graph.labels, len(graph.classes), graph.splits, training.scope)
-    weights = _make_weights(spec, data, features, models_of(data, features), progress)
+    models = models_of(data, features)
+    weights = _make_weights(spec, data, features, models, progress)
+    other_rankings = _rank_again(spec, data, features, models, progress)
     network = NetworkManifest(
         architecture=spec.model.architecture,
         hidden=spec.model.hidden,
         fanouts=spec.model.fanouts,
         classes=len(graph.classes),
+        mlp_hidden=spec.model.mlp_hidden,
     )
     with repository.stage(identity.recipe, identity.graph, identity.checkpoint) as staged:
         generated = _write(spec, features, weights, staged, progress)
@@ -86,6 +94,7 @@ def generate_revision(
                 method=spec.variants.pruning.method,
                 settings=weights.ranking.settings,
                 columns=tuple(weights.ranking.columns.tolist()),
+                others=other_rankings,
             ),
             profile=_keep_the_frontier(measured, generated, staged),
             generator=generator,
@@ -147,6 +156,22 @@ def _make_weights(
             kept = ranking.columns[: columns_of(features.shape[1], factor)]
             by_factor[factor] = models.pruned(kept, variant_name(factor))
     return _Weights(ranking, by_factor, master)
+
+
+def _rank_again(
+    spec: GNNServiceSpec, data: TrainingSet, features: Features, models: Models, progress: ProgressListener
+) -> tuple[RankingRun, ...]:
+    """By masters of other seeds, which are not kept: how far the order of columns depends on the seed."""
+    pruning, seed = spec.variants.pruning, spec.model.training.seed
+    runs = []
+    for other in range(seed + 1, seed + 1 + pruning.stability_seeds):
+        first = first_layer(models.another_master(other, f"master of seed {other}"))
+        stage = f"rank by {pruning.method}, seed {other}"
+        progress(Progress(stage, 0, 1))
+        columns = rank(pruning, first, features, data, other).columns
+        progress(Progress(stage, 1, 1))
+        runs.append(RankingRun(seed=other, columns=tuple(columns.tolist())))
+    return tuple(runs)
 
 
 # --- tables and variants
@@ -223,7 +248,7 @@ def _keep_the_frontier(measured: Profile, generated: Mapping[str, GeneratedVaria
         staged.discard_variant(variant.name)
     for table in sorted(_tables(dropped) - _tables(kept)):
         staged.discard_table(table)
-    return Profile(measured.metric, measured.machine, measured.threads, kept)
+    return msgspec.structs.replace(measured, variants=kept)
 
 
 def _tables(variants: Sequence[VariantProfile]) -> set[str]:

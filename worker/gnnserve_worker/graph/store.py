@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
+from gnnserve_api.classes import Classes
+from gnnserve_worker.graph.ids import NodeIds
+
 if TYPE_CHECKING:
     import scipy.sparse as sp
 
@@ -58,6 +61,17 @@ class Splits:
 
 
 @dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that importing did or met, worth telling: edges dropped, features filled, columns left out."""
+
+    what: str
+    """In a few words, as in `duplicate edges merged`."""
+    count: int
+    example: str = ""
+    """The first one, or their names."""
+
+
+@dataclass(frozen=True, slots=True)
 class GraphData:
     """A graph as it was imported, checked and ready for generation."""
 
@@ -70,9 +84,13 @@ class GraphData:
     """As in the source; `generation/features.py` normalises."""
     labels: np.ndarray
     """int64 [nodes], class indices with -1 for unknown; or uint8 [nodes, classes] of 0 and 1 when multi-label."""
-    classes: tuple[int, ...]
-    """The source's own integer of each class index, ascending; column numbers when multi-label."""
+    classes: Classes
+    """The source's own label of each class index, ascending; column numbers or names when multi-label."""
     splits: Splits
+    ids: NodeIds | None = None
+    """The source's own ids of the nodes; None: it numbers them from 0."""
+    findings: tuple[Finding, ...] = ()
+    """What reading the source did to it, for `gnnserve graph inspect`."""
 
     @property
     def multi_label(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import pairwise
 
 import numpy as np
 
@@ -13,8 +14,6 @@ from gnnserve_api.variants import Storage
 from gnnserve_worker.models import gin, graphsage
 from gnnserve_worker.models.dense import preferred_compute
 from gnnserve_worker.models.network import Layer, Network
-
-_ARCHITECTURES = {Architecture.GRAPHSAGE: graphsage, Architecture.GIN: gin}
 
 
 def compute_for(architecture: Architecture, storage: Storage) -> Compute:
@@ -36,16 +35,23 @@ def build_network(
 
     Where the processor lacks `compute`, products are made in float32.
     """
-    architecture = _ARCHITECTURES[Architecture(manifest.architecture)]
+    architecture = Architecture(manifest.architecture)
     depth = len(manifest.fanouts)
     widths = [columns, *[manifest.hidden] * (depth - 1), manifest.classes]
-    if projected and widths[1] != columns:
-        raise ValueError(f"a projected table has {columns} columns, expected {widths[1]}: the first layer's outputs")
+    if projected and columns != (wanted := manifest.projected_columns):
+        raise ValueError(f"a projected table has {columns} columns, expected {wanted}: the first product's outputs")
     layers: list[Layer] = []
-    for i in range(depth):
+    for i, (inputs, outputs) in enumerate(pairwise(widths)):
         relu = i < depth - 1
-        if projected and i == 0:
-            layers.append(architecture.build_projected_layer(tensors, widths[1], relu=relu))
-        else:
-            layers.append(architecture.build_layer(tensors, i, widths[i], widths[i + 1], relu=relu, compute=compute))
+        between = manifest.mlp_hidden or outputs
+        match architecture, projected and i == 0:
+            case Architecture.GRAPHSAGE, True:
+                layer = graphsage.build_projected_layer(tensors, outputs, relu=relu)
+            case Architecture.GRAPHSAGE, False:
+                layer = graphsage.build_layer(tensors, i, inputs, outputs, relu=relu, compute=compute)
+            case Architecture.GIN, True:
+                layer = gin.build_projected_layer(tensors, between, outputs, relu=relu)
+            case Architecture.GIN, False:
+                layer = gin.build_layer(tensors, i, inputs, between, outputs, relu=relu)
+        layers.append(layer)
     return Network(tuple(layers), manifest.classes)

@@ -2,6 +2,7 @@
 
     h'(i) = W_1 · ReLU(W_0 · ((1 + ε)·h(i) + sum over neighbours j of h(j)) + b_0) + b_1,   ReLU between layers
 
+where W_0 has as many outputs as W_1, or `mlp_hidden` (paper A's models have 64 or 128, SPEC A8);
 with PyG's checkpoint keys `convs.<layer>.nn.lins.<0|1>.weight`, `.bias` and `convs.<layer>.eps`.
 """
 
@@ -11,35 +12,35 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from gnnserve_api.profile import Compute
 from gnnserve_worker.graph.gather import Combination
 from gnnserve_worker.models.dense import Linear
 from gnnserve_worker.models.network import Layer, no_bias, take
 
 
 def build_layer(
-    tensors: Mapping[str, np.ndarray], layer: int, inputs: int, outputs: int, *, relu: bool, compute: Compute
+    tensors: Mapping[str, np.ndarray], layer: int, inputs: int, between: int, outputs: int, *, relu: bool
 ) -> Layer:
+    """`between`: outputs of the first product."""
     key = f"convs.{layer}.nn.lins"
-    weight = take(tensors, f"{key}.0.weight", (outputs, inputs)).T
-    bias = take(tensors, f"{key}.0.bias", (outputs,))
-    # In float32 whatever is asked: `build.compute_for` says why.
+    weight = take(tensors, f"{key}.0.weight", (between, inputs)).T
+    bias = take(tensors, f"{key}.0.bias", (between,))
+    # Always in float32: `build.compute_for` says why.
     first = Linear.build(weight, bias, relu=True, compute="float32")
     combination = Combination(False, False, _own_factor(tensors, layer), no_bias(), relu=False)
-    return Layer(inputs, outputs, combination, (first, _second(tensors, layer, outputs, relu=relu)))
+    return Layer(inputs, outputs, combination, (first, _second(tensors, layer, between, outputs, relu=relu)))
 
 
-def build_projected_layer(tensors: Mapping[str, np.ndarray], outputs: int, *, relu: bool) -> Layer:
-    """The first layer over a table that holds W_0 · x."""
-    bias = take(tensors, "convs.0.nn.lins.0.bias", (outputs,))
+def build_projected_layer(tensors: Mapping[str, np.ndarray], between: int, outputs: int, *, relu: bool) -> Layer:
+    """The first layer over a table that holds W_0 · x, `between` columns."""
+    bias = take(tensors, "convs.0.nn.lins.0.bias", (between,))
     combination = Combination(False, False, _own_factor(tensors, 0), bias, relu=True)
-    return Layer(outputs, outputs, combination, (_second(tensors, 0, outputs, relu=relu),))
+    return Layer(between, outputs, combination, (_second(tensors, 0, between, outputs, relu=relu),))
 
 
-def _second(tensors: Mapping[str, np.ndarray], layer: int, outputs: int, *, relu: bool) -> Linear:
+def _second(tensors: Mapping[str, np.ndarray], layer: int, inputs: int, outputs: int, *, relu: bool) -> Linear:
     """It reads what the first product wrote, which is float32."""
     key = f"convs.{layer}.nn.lins.1"
-    weight = take(tensors, f"{key}.weight", (outputs, outputs)).T
+    weight = take(tensors, f"{key}.weight", (outputs, inputs)).T
     return Linear.build(weight, take(tensors, f"{key}.bias", (outputs,)), relu=relu, compute="float32")
 
 

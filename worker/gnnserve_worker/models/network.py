@@ -70,7 +70,7 @@ class Network:
 
     def __post_init__(self) -> None:
         first = self.layers[0]
-        written = 4 * first.outputs * len(first.products)
+        written = 4 * sum(product.outputs for product in first.products)
         object.__setattr__(self, "bytes_per_row", first.combined * np.dtype(first.combined_dtype).itemsize + written)
 
     def gather(self, table: Table, sample: NeighbourSample, scratch: Activations) -> np.ndarray:

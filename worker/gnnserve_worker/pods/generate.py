@@ -84,7 +84,7 @@ def _generate(environ: Mapping[str, str]) -> RevisionManifest:
     from gnnserve_api.manifest import parse_manifest  # noqa: PLC0415
     from gnnserve_worker.generation import pipeline  # noqa: PLC0415
     from gnnserve_worker.generation.identity import identity_of  # noqa: PLC0415
-    from gnnserve_worker.generation.progress import LineListener  # noqa: PLC0415
+    from gnnserve_worker.progress import LineListener  # noqa: PLC0415
     from gnnserve_worker.repository.repository import Repository  # noqa: PLC0415
 
     service = parse_manifest(required(environ, MANIFEST_VARIABLE), f"environment variable {MANIFEST_VARIABLE}")

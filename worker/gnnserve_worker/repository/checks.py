@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -47,17 +48,17 @@ def remedy(*folders: Path) -> str:
 
 def read_graph_manifest(folder: Path) -> GraphManifest:
     path = folder / paths.GRAPH_COMMIT
-    manifest = _read(path, GraphManifest, remedy(folder))
+    manifest, content = _read(path, GraphManifest, remedy(folder))
     _require_named(path, "graph", manifest.digest, folder)
     _require_safe(path, manifest.files, remedy(folder))
-    _require_listed(path, manifest.files, paths.GRAPH_FILES, remedy(folder))
-    _require_sealed(path, manifest, remedy(folder))
+    _require_listed(path, manifest.files, (*paths.GRAPH_FILES, *paths.ID_FILES[manifest.node_ids]), remedy(folder))
+    _require_sealed(path, content, remedy(folder))
     return manifest
 
 
 def read_revision_manifest(folder: Path) -> RevisionManifest:
     path = folder / paths.REVISION_COMMIT
-    manifest = _read(path, RevisionManifest, remedy(folder))
+    manifest, content = _read(path, RevisionManifest, remedy(folder))
     _require_named(path, "revision", manifest.revision, folder)
     if not paths.is_name(manifest.graph):
         raise DamagedError(path, f"graph {manifest.graph!r} is not the name of a folder", remedy(folder))
@@ -72,7 +73,7 @@ def read_revision_manifest(folder: Path) -> RevisionManifest:
     tables = [name for table in manifest.tables.values() for name in files_of(table)]
     weights = [paths.weights_of(variant.name) for variant in manifest.profile.variants]
     _require_listed(path, manifest.files, [*tables, *weights], remedy(folder))
-    _require_sealed(path, manifest, remedy(folder))
+    _require_sealed(path, content, remedy(folder))
     return manifest
 
 
@@ -124,7 +125,8 @@ def open_array(
     return array
 
 
-def _read(path: Path, kind: type[AnyManifest], how_to_repair: str) -> AnyManifest:
+def _read(path: Path, kind: type[AnyManifest], how_to_repair: str) -> tuple[AnyManifest, dict[str, Any]]:
+    """And its content, whatever version it is of."""
     try:
         data = path.read_bytes()
     except FileNotFoundError as error:
@@ -147,7 +149,7 @@ def _read(path: Path, kind: type[AnyManifest], how_to_repair: str) -> AnyManifes
                 "gnnserve",
                 "generate again from its manifest; the old revision stays until you delete it",
             )
-        return msgspec.json.decode(data, type=kind)
+        return msgspec.json.decode(data, type=kind), msgspec.json.decode(data)
     except msgspec.ValidationError as error:
         raise DamagedError(path, f"does not fit schemaVersion {SCHEMA_VERSION}: {error}", how_to_repair) from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -164,12 +166,10 @@ def _require_named(path: Path, what: str, name: str, folder: Path) -> None:
         )
 
 
-def _require_sealed(path: Path, manifest: GraphManifest | RevisionManifest, how_to_repair: str) -> None:
-    expected = checksum_of(manifest)
-    if manifest.checksum != expected:
-        raise DamagedError(
-            path, f"was altered: its checksum is {manifest.checksum!r}, expected {expected}", how_to_repair
-        )
+def _require_sealed(path: Path, content: dict[str, Any], how_to_repair: str) -> None:
+    found, expected = content.get("checksum", ""), checksum_of(content)
+    if found != expected:
+        raise DamagedError(path, f"was altered: its checksum is {found!r}, expected {expected}", how_to_repair)
 
 
 def _require_safe(path: Path, entries: Mapping[str, FileEntry], how_to_repair: str) -> None:

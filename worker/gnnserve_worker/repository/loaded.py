@@ -8,15 +8,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import safetensors.numpy
 from safetensors import SafetensorError
 
+from gnnserve_api.classes import Classes
 from gnnserve_api.errors import DamagedError
 from gnnserve_api.profile import Compute
-from gnnserve_api.repository import GraphManifest, NetworkManifest, RevisionManifest, RowsManifest, TableManifest
+from gnnserve_api.repository import (
+    GraphManifest,
+    NetworkManifest,
+    NodeIdKind,
+    RevisionManifest,
+    RowsManifest,
+    TableManifest,
+)
+from gnnserve_worker.graph.ids import NO_OFFSETS, NodeIds, slot_count
 from gnnserve_worker.graph.storage import dtype_of, padded_columns
 from gnnserve_worker.graph.store import Graph, Splits
 from gnnserve_worker.graph.table import NO_SCALES, Rows, Table
@@ -39,13 +49,17 @@ class LoadedVariant:
 
 @dataclass(frozen=True, slots=True)
 class LoadedRevision:
+    source: str
+    """Where the graph came from, for people."""
     graph: Graph
     effective_nodes: float
     """`sampling.neighbours.effective_nodes` of the graph: how soon draws meet the same node again."""
     variants: Mapping[str, LoadedVariant]
     """By name, in the order of the profile."""
     network: NetworkManifest
-    classes: tuple[int, ...]
+    ids: NodeIds | None
+    """The source's own ids of the nodes, mapped; None: it numbers them from 0."""
+    classes: Classes
     """The graph's own label of each score column."""
     multi_label: bool
     labels: np.ndarray
@@ -91,19 +105,17 @@ class RevisionFiles:
 
 def open_revision(revision: RevisionFiles, build: NetworkBuilder) -> LoadedRevision:
     graph = revision.graph
-
-    def mapped(name: str, dtype: type[np.generic], *shape: int) -> np.ndarray:
-        path = revision.graph_folder / name
-        return checks.open_array(path, np.dtype(dtype), shape, revision.graph_remedy, revision.mapped.get(path))
-
+    mapped = partial(_open_graph_array, revision)
     indptr = mapped(paths.INDPTR, np.int64, graph.nodes + 1)
     indices = mapped(paths.INDICES, np.int32, graph.edges)
     tables = {name: _open_table(revision, table) for name, table in revision.tables.items()}
     return LoadedRevision(
+        source=graph.source,
         graph=Graph(indptr, indices),
         effective_nodes=effective_nodes(indptr),
         variants={name: _open_variant(revision, name, tables, build) for name in revision.variants},
         network=revision.network,
+        ids=_open_ids(revision),
         classes=graph.classes,
         multi_label=graph.multi_label,
         labels=(
@@ -118,6 +130,23 @@ def open_revision(revision: RevisionFiles, build: NetworkBuilder) -> LoadedRevis
         ),
         manifest=revision.manifest,
     )
+
+
+def _open_graph_array(revision: RevisionFiles, name: str, dtype: type[np.generic], *shape: int) -> np.ndarray:
+    path = revision.graph_folder / name
+    return checks.open_array(path, np.dtype(dtype), shape, revision.graph_remedy, revision.mapped.get(path))
+
+
+def _open_ids(revision: RevisionFiles) -> NodeIds | None:
+    kind, nodes = revision.graph.node_ids, revision.graph.nodes
+    mapped = partial(_open_graph_array, revision)
+    if kind is NodeIdKind.POSITIONS:
+        return None
+    slots = mapped(paths.ID_SLOTS, np.int32, slot_count(nodes))
+    if kind is NodeIdKind.INTEGERS:
+        return NodeIds(kind, mapped(paths.IDS, np.int64, nodes), NO_OFFSETS, slots)
+    offsets = mapped(paths.ID_OFFSETS, np.int64, nodes + 1)
+    return NodeIds(kind, mapped(paths.IDS, np.uint8, int(offsets[-1])), offsets, slots)
 
 
 def _open_table(revision: RevisionFiles, table: TableManifest) -> Table:

@@ -1,8 +1,10 @@
 """Where the files of one service are:
 
+    <root>/.downloads/           files of published graphs, as they were fetched
     <root>/<namespace>/<service>/
       .lock                      held while a revision is generated
-      graphs/<digest>/           graph.json, indptr.npy, indices.npy, labels.npy, train.npy, validation.npy, test.npy
+      graphs/<digest>/           graph.json, indptr.npy, indices.npy, labels.npy, train.npy, validation.npy, test.npy,
+                                 where nodes have ids of their own ids.npy, id_slots.npy and, for texts, id_offsets.npy
       damaged/<time>/            what was set aside to be generated again; nobody reads it
       revisions/<revision>/      revision.json, tables/<name>.npy, variants/<name>/weights.safetensors
 
@@ -17,6 +19,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
+from gnnserve_api.repository import NodeIdKind
+
+DOWNLOADS = ".downloads"
+"""No namespace can be called so."""
+
 GRAPH_COMMIT = "graph.json"
 REVISION_COMMIT = "revision.json"
 
@@ -27,6 +34,15 @@ TRAIN = "train.npy"
 VALIDATION = "validation.npy"
 TEST = "test.npy"
 GRAPH_FILES = (INDPTR, INDICES, LABELS, TRAIN, VALIDATION, TEST)
+IDS = "ids.npy"
+ID_OFFSETS = "id_offsets.npy"
+ID_SLOTS = "id_slots.npy"
+ID_FILES = {
+    NodeIdKind.POSITIONS: (),
+    NodeIdKind.INTEGERS: (IDS, ID_SLOTS),
+    NodeIdKind.STRINGS: (IDS, ID_OFFSETS, ID_SLOTS),
+}
+"""The arrays of a graph's `NodeIds`."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 

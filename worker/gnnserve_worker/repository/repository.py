@@ -22,7 +22,8 @@ from pathlib import Path
 import numpy as np
 
 from gnnserve_api.errors import DamagedError, GnnserveError, OutdatedError, RepositoryError
-from gnnserve_api.repository import SCHEMA_VERSION, GraphManifest, RevisionManifest, sealed
+from gnnserve_api.repository import SCHEMA_VERSION, GraphManifest, NodeIdKind, RevisionManifest, sealed
+from gnnserve_worker.graph.ids import NodeIds
 from gnnserve_worker.graph.store import GraphData
 from gnnserve_worker.models.build import build_network
 from gnnserve_worker.repository import checks, files, paths
@@ -44,6 +45,8 @@ class Repository:
         if not (paths.is_name(namespace) and paths.is_name(service)):
             raise ValueError(f"namespace {namespace!r} and service {service!r} must be safe as folder names")
         self._layout = paths.Layout(root / namespace / service)
+        self.downloads = root / paths.DOWNLOADS
+        """Files of published graphs, for every service of this repository."""
         self._lock = ServiceLock(self._layout.lock)
         self._build = build
 
@@ -156,6 +159,7 @@ class Repository:
                         nodes=data.graph.nodes,
                         edges=data.graph.edges,
                         features=data.features.shape[1],
+                        node_ids=NodeIdKind.POSITIONS if data.ids is None else data.ids.kind,
                         classes=data.classes,
                         multi_label=data.multi_label,
                         train_nodes=len(data.splits.train),
@@ -233,7 +237,15 @@ def _graph_arrays(data: GraphData) -> dict[str, np.ndarray]:
         paths.TRAIN: np.asarray(data.splits.train, dtype=np.int64),
         paths.VALIDATION: np.asarray(data.splits.validation, dtype=np.int64),
         paths.TEST: np.asarray(data.splits.test, dtype=np.int64),
+        **_id_arrays(data.ids),
     }
+
+
+def _id_arrays(ids: NodeIds | None) -> dict[str, np.ndarray]:
+    if ids is None:
+        return {}
+    arrays = {paths.IDS: ids.values, paths.ID_OFFSETS: ids.offsets, paths.ID_SLOTS: ids.slots}
+    return {name: arrays[name] for name in paths.ID_FILES[ids.kind]}
 
 
 def _age(manifest: RevisionManifest) -> tuple[str, str]:

@@ -21,11 +21,12 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
 from swagger_ui_bundle import swagger_ui_path
 
-from gnnserve_api.protocol import ErrorDetail, VariantsAnswer
+from gnnserve_api.protocol import ErrorDetail, NodesAnswer, VariantsAnswer
 from gnnserve_api.routing import Route
 from gnnserve_worker.serving import openapi
 from gnnserve_worker.serving.engine import Engine, EngineState, Lane, Pending
 from gnnserve_worker.serving.metrics import RoutingState, ServingMetrics
+from gnnserve_worker.serving.nodes import list_nodes
 from gnnserve_worker.serving.page import build_page
 from gnnserve_worker.serving.predict import (
     MAX_BODY_BYTES,
@@ -33,6 +34,7 @@ from gnnserve_worker.serving.predict import (
     READ_HEADERS,
     Predict,
     Reply,
+    error_reply,
     read_head,
     refusal_reply,
 )
@@ -203,15 +205,27 @@ def _build_rest(service: str, serving: ServingApp, engine: Engine, metrics: Serv
 
     def about_lane(describe: Callable[[Lane], msgspec.Struct]) -> Response:
         if engine.lane is None:
-            refused = refusal_reply(engine.refuse())
-            headers = {name.decode(): value.decode() for name, value in map(_split_header, refused.head.splitlines())}
-            return Response(bytes(refused.body), refused.status, headers)
-        return Response(_json(describe(engine.lane)), media_type="application/json")
+            return _as_response(refusal_reply(engine.refuse()))
+        try:
+            return Response(_json(describe(engine.lane)), media_type="application/json")
+        except RequestError as error:
+            return _as_response(error_reply(error))
 
     @app.get("/v1/variants", tags=["variants"], response_class=Response, responses=_described(VariantsAnswer))
     async def get_variants() -> Response:
         """The variants and their profile: accuracy, latency by number of nodes, size and memory."""
         return about_lane(lambda lane: _variants(service, lane))
+
+    @app.get(
+        "/v1/nodes",
+        tags=["predict"],
+        response_class=Response,
+        responses=_described(NodesAnswer) | {400: openapi.error_response("The page is out of range.")},
+        openapi_extra={"parameters": openapi.nodes_parameters()},
+    )
+    async def get_nodes(request: Request) -> Response:
+        """Some of the ids that requests call nodes by, in the graph's order."""
+        return about_lane(lambda lane: list_nodes(request.scope["query_string"], lane.revision))
 
     @app.get("/v1/route", tags=["variants"], response_class=Response, responses=_described(Route))
     async def get_route() -> Response:
@@ -256,11 +270,14 @@ def _build_rest(service: str, serving: ServingApp, engine: Engine, metrics: Serv
         )
 
     app.mount("/docs-assets", StaticFiles(directory=swagger_ui_path))
-    document = _json(_describe(app))
+    described = get_openapi(
+        title=app.title, version=app.version, openapi_version=openapi.OPENAPI_VERSION, routes=app.routes
+    )
 
     @app.get("/openapi.json", include_in_schema=False)
     async def get_description() -> Response:
-        return Response(document, media_type="application/json")
+        revision = None if engine.lane is None else engine.lane.revision
+        return Response(_json(openapi.complete(described, revision)), media_type="application/json")
 
     @app.exception_handler(HTTPException)
     async def refuse(request: Request, error: HTTPException) -> Response:
@@ -286,6 +303,11 @@ def _health(healthy: bool, reason: str) -> Response:
     return Response("ok\n" if healthy else reason + "\n", 200 if healthy else 503, media_type="text/plain")
 
 
+def _as_response(reply: Reply) -> Response:
+    headers = {name.decode(): value.decode() for name, value in map(_split_header, reply.head.splitlines())}
+    return Response(bytes(reply.body), reply.status, headers)
+
+
 def _variants(service: str, lane: Lane) -> VariantsAnswer:
     revision = lane.revision
     manifest = revision.manifest
@@ -294,10 +316,12 @@ def _variants(service: str, lane: Lane) -> VariantsAnswer:
         revision=manifest.revision,
         recipe=manifest.recipe,
         nodes=revision.nodes,
+        node_ids=revision.node_ids,
         features=len(manifest.ranking.columns),
         classes=revision.classes,
         multi_label=revision.multi_label,
         profile=manifest.profile,
+        provenance=revision.provenance,
     )
 
 
@@ -306,12 +330,3 @@ def _described(type_: type[msgspec.Struct]) -> dict[int | str, dict[str, Any]]:
         200: {"content": openapi.json_content(type_)},
         503: openapi.error_response("There is no revision to answer from yet.", openapi.RETRY_AFTER),
     }
-
-
-def _describe(app: FastAPI) -> dict[str, Any]:
-    document = get_openapi(
-        title=app.title, version=app.version, openapi_version=openapi.OPENAPI_VERSION, routes=app.routes
-    )
-    document["paths"] = {PREDICT_PATH: openapi.predict_path(), **document["paths"]}
-    document.setdefault("components", {}).setdefault("schemas", {}).update(openapi.component_schemas())
-    return document

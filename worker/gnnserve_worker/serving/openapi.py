@@ -1,7 +1,8 @@
 """The description of the HTTP interface at `/openapi.json`.
 
 FastAPI describes its own routes; the predict path bypasses it, so its part is made here, from the same msgspec types
-that parse and encode. OpenAPI 3.0, because the Swagger UI that is packaged for offline use reads no 3.1.
+that parse and encode, and for the graph that is served, whose nodes are called by integers or by texts. OpenAPI 3.0,
+because the Swagger UI that is packaged for offline use reads no 3.1.
 """
 
 from __future__ import annotations
@@ -10,22 +11,23 @@ from typing import Any
 
 import msgspec
 
-from gnnserve_api.protocol import ErrorAnswer, PredictAnswer, PredictRequest, VariantsAnswer
+from gnnserve_api.protocol import ErrorAnswer, NodesAnswer, PredictAnswer, PredictRequest, VariantsAnswer
 from gnnserve_api.routing import Route
+from gnnserve_worker.serving.nodes import MOST_NODES_OF_A_PAGE, NODES_OF_A_PAGE
+from gnnserve_worker.serving.predict import PREDICT_PATH
 from gnnserve_worker.serving.protocol_binary import CONTENT_TYPE, OUTPUTS
 from gnnserve_worker.serving.question import LATENCY_HEADER, STRICT_HEADER, TOLERANCE_HEADER
+from gnnserve_worker.serving.served import ServedRevision
 
 OPENAPI_VERSION = "3.0.3"
 
 _REF_TEMPLATE = "#/components/schemas/{name}"
-_EXAMPLE_REQUEST = {
-    "nodes": [3, 7],
+_EXAMPLE_WISHES = {
     "objective": {"latencyMs": 5, "accuracyTolerancePermille": 10},
     "strict": False,
     "return": ["labels", "scores"],
 }
 _EXAMPLE_ANSWER = {
-    "labels": [0, 4],
     "scores": [[3.5, -1.25], [-0.5, 2.75]],
     "variant": "x4",
     "revision": "1db9abf53c03",
@@ -35,11 +37,29 @@ _BINARY = {CONTENT_TYPE.decode(): {"schema": {"type": "string", "format": "binar
 RETRY_AFTER = {"Retry-After": {"description": "Seconds to wait before another attempt.", "schema": {"type": "integer"}}}
 
 
-def component_schemas() -> dict[str, Any]:
-    _, components = msgspec.json.schema_components(
-        [PredictRequest, PredictAnswer, ErrorAnswer, VariantsAnswer, Route], ref_template=_REF_TEMPLATE
+def complete(described: dict[str, Any], revision: ServedRevision | None) -> dict[str, Any]:
+    """FastAPI's description with what it does not know."""
+    components = described.get("components", {})
+    schemas = {**components.get("schemas", {}), **_component_schemas(revision)}
+    paths = {PREDICT_PATH: _predict_path(revision), **described["paths"]}
+    return {**described, "paths": paths, "components": {**components, "schemas": schemas}}
+
+
+def _component_schemas(revision: ServedRevision | None) -> dict[str, Any]:
+    """Requests are those that the served graph takes; of any graph, where none is served."""
+    request: Any = PredictRequest[str] if _are_texts(revision) else PredictRequest[int]
+    (reference, *_), components = msgspec.json.schema_components(
+        [request, PredictAnswer, ErrorAnswer, VariantsAnswer, NodesAnswer, Route], ref_template=_REF_TEMPLATE
     )
-    return {name: _to_openapi_30(schema) for name, schema in components.items()}
+    schemas = {name: _to_openapi_30(schema) for name, schema in components.items()}
+    described = schemas.pop(reference["$ref"].rpartition("/")[2])
+    if revision is None:
+        described["properties"]["nodes"]["items"] = {"anyOf": [{"type": "integer"}, {"type": "string"}]}
+    return {"PredictRequest": described | {"title": "PredictRequest"}, **schemas}
+
+
+def _are_texts(revision: ServedRevision | None) -> bool:
+    return revision is not None and revision.has_text_ids
 
 
 def json_content(type_: type[msgspec.Struct], example: Any = None) -> dict[str, Any]:
@@ -47,7 +67,26 @@ def json_content(type_: type[msgspec.Struct], example: Any = None) -> dict[str, 
     return {"application/json": media if example is None else {**media, "example": example}}
 
 
-def predict_path() -> dict[str, Any]:
+def nodes_parameters() -> list[dict[str, Any]]:
+    def whole_number(name: str, description: str, **schema: int) -> dict[str, Any]:
+        return {"name": name, "in": "query", "description": description, "schema": {"type": "integer", **schema}}
+
+    return [
+        whole_number("start", "Position of the first one.", default=0, minimum=0),
+        whole_number("count", "How many, at most.", default=NODES_OF_A_PAGE, minimum=1, maximum=MOST_NODES_OF_A_PAGE),
+    ]
+
+
+def _predict_path(revision: ServedRevision | None) -> dict[str, Any]:
+    """With ids and labels that the served graph has."""
+    nodes = [3, 7] if revision is None else list(revision.shown_ids(0, 2))
+    labels = [0, 4] if revision is None else list((revision.classes * 2)[: len(nodes)])
+    example_request = {"nodes": nodes, **_EXAMPLE_WISHES}
+    example_answer = {
+        "labels": [[label] for label in labels] if revision is not None and revision.multi_label else labels,
+        **_EXAMPLE_ANSWER,
+    }
+    binary = {} if _are_texts(revision) else _BINARY
     return {
         "post": {
             "tags": ["predict"],
@@ -56,10 +95,11 @@ def predict_path() -> dict[str, Any]:
                 "Answers with the variant that the objective calls for: a latency alone, the most accurate within it; "
                 "a tolerance alone, the fastest within it; both, the most accurate within the latency and never below "
                 "the tolerance; nothing, the service's own objective or else the most accurate variant. "
-                "Labels are the graph's own integers, for multi-label graphs a list per node of the classes whose "
-                "score is above 0. Scores are raw network outputs, before softmax or sigmoid. "
-                "With `Content-Type: application/octet-stream` the body is int64 node ids, little-endian, and so is "
-                "the answer: float32 [nodes, width], or int64 [nodes] for labels. Errors are JSON in either form."
+                "Nodes and labels are called as in the graph's source: by integers, or by texts. For multi-label "
+                "graphs labels are a list per node of the classes whose score is above 0. Scores are raw network "
+                "outputs, before softmax or sigmoid. With `Content-Type: application/octet-stream` the body is int64 "
+                "node ids, little-endian, and so is the answer: float32 [nodes, width], or int64 [nodes] for labels; "
+                "graphs whose node ids are texts have no such form. Errors are JSON in either form."
             ),
             "operationId": "predict",
             "parameters": [
@@ -79,7 +119,7 @@ def predict_path() -> dict[str, Any]:
             ],
             "requestBody": {
                 "required": True,
-                "content": {**json_content(PredictRequest, _EXAMPLE_REQUEST), **_BINARY},
+                "content": {**json_content(PredictRequest, example_request), **binary},
             },
             "responses": {
                 "200": {
@@ -95,7 +135,7 @@ def predict_path() -> dict[str, Any]:
                         "gnnserve-objective-met": _told("Binary form: as objectiveMet, true or false.", "true"),
                         "gnnserve-shape": _told("Binary form: lengths of the array's axes.", "1024,40"),
                     },
-                    "content": {**json_content(PredictAnswer, _EXAMPLE_ANSWER), **_BINARY},
+                    "content": {**json_content(PredictAnswer, example_answer), **binary},
                 },
                 "400": error_response("The request is malformed, or names a node that the graph lacks."),
                 "405": error_response("Another method than POST."),

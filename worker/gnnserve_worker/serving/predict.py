@@ -103,7 +103,7 @@ class Predict:
         lane = self._engine.lane
         if lane is None:
             return self.refuse(self._engine.refuse())
-        seeds = _estimate_seeds(head, body)
+        seeds = _estimate_seeds(head, body, lane.revision.has_text_ids)
         refused = self._engine.would_refuse(seeds, arrived_ms)
         if refused is not None and not _may_have_objective(head, body):
             return self._refuse_unread(refused, seeds)
@@ -152,10 +152,8 @@ class Predict:
         return refusal_reply(refusal)
 
     def refuse_request(self, error: RequestError) -> Reply:
-        status = ERROR_STATUS.get(error.code, 400)
-        field = error.where if status == 400 else None
-        head = b"allow: POST\r\n" if error.code is ErrorCode.METHOD_NOT_ALLOWED else b""
-        return self._error(status, ErrorDetail(error.code, str(error), field), head)
+        self._metrics.count_error(error.code)
+        return error_reply(error)
 
     def _respond(self, asked: Asked, outcome: Outcome) -> Reply:
         match outcome:
@@ -176,11 +174,8 @@ class Predict:
 
     def _internal_error(self, error_id: str) -> Reply:
         message = f"an error of the worker; its log has the details under {error_id}"
-        return self._error(500, ErrorDetail(ErrorCode.INTERNAL_ERROR, message), b"")
-
-    def _error(self, status: int, detail: ErrorDetail, head: bytes) -> Reply:
-        self._metrics.count_error(detail.code)
-        return Reply(status, _JSON + head, encode_error(detail))
+        self._metrics.count_error(ErrorCode.INTERNAL_ERROR)
+        return Reply(500, _JSON, encode_error(ErrorDetail(ErrorCode.INTERNAL_ERROR, message)))
 
     def _encode(self, asked: Asked, answer: Answer) -> Reply:
         times = answer.times
@@ -218,11 +213,14 @@ def _may_have_objective(head: Head, body: bytes) -> bool:
     return head.wishes.objective != NO_OBJECTIVE or (not head.binary and (b'"objective"' in body or b"\\" in body))
 
 
-def _estimate_seeds(head: Head, body: bytes) -> int:
-    """Of a body that is not read. Ids are 8 bytes each, or parted by commas."""
+def _estimate_seeds(head: Head, body: bytes, are_texts: bool) -> int:
+    """Of a body that is not read. Ids are 8 bytes each, or parted by commas; of texts by commas after quotes, which few
+    have in them."""
     if head.binary:
         return len(body) // 8
     start = body.find(b"[", body.find(b'"nodes"') + 1)
+    if are_texts:
+        return body.count(b'",', start, body.find(b'"]', start)) + 1
     return body.count(b",", start, body.find(b"]", start)) + 1
 
 
@@ -240,6 +238,13 @@ def _describe(answer: Answer, lane: Lane, array: np.ndarray) -> bytes:
         f"gnnserve-objective-met: {met}\r\n"
         f"gnnserve-shape: {shape}\r\n"
     ).encode()
+
+
+def error_reply(error: RequestError) -> Reply:
+    status = ERROR_STATUS.get(error.code, 400)
+    field = error.where if status == 400 else None
+    head = _JSON + b"allow: POST\r\n" if error.code is ErrorCode.METHOD_NOT_ALLOWED else _JSON
+    return Reply(status, head, encode_error(ErrorDetail(error.code, str(error), field)))
 
 
 def refusal_reply(refusal: Refusal) -> Reply:

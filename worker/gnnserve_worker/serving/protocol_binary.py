@@ -18,8 +18,9 @@ from gnnserve_worker.serving.question import (
     RequestError,
     Wishes,
     check_node_count,
-    check_nodes,
     check_outputs,
+    find_integers,
+    shown_value,
 )
 from gnnserve_worker.serving.served import ServedRevision
 
@@ -34,6 +35,13 @@ def is_binary(content_type: bytes) -> bool:
 
 
 def parse_question(body: bytes, query: bytes, wishes: Wishes, revision: ServedRevision, max_nodes: int) -> Question:
+    if revision.has_text_ids:
+        raise RequestError(
+            ErrorCode.NO_BINARY_NODES,
+            "body",
+            "the node ids of this graph are texts, and lists of them are no array",
+            f'send JSON, such as {{"nodes": [{shown_value(revision.shown_ids(0, 1)[0])}]}}',
+        )
     outputs = _read_outputs(query, revision) if query else _SCORES
     if len(body) % _ID_BYTES:
         raise RequestError(
@@ -46,8 +54,7 @@ def parse_question(body: bytes, query: bytes, wishes: Wishes, revision: ServedRe
     nodes = np.frombuffer(body, "<i8")
     if sys.byteorder == "big":
         nodes = nodes.astype(np.int64)
-    check_nodes(nodes, revision.nodes)
-    return Question(nodes, wishes.objective, wishes.strict, outputs)
+    return Question(find_integers(nodes, revision), wishes.objective, wishes.strict, outputs)
 
 
 def _read_outputs(query: bytes, revision: ServedRevision) -> tuple[str, ...]:
@@ -71,6 +78,13 @@ def _read_outputs(query: bytes, revision: ServedRevision) -> tuple[str, ...]:
             "return",
             "each node of this graph may have several labels, and lists of them are no array",
             "ask for scores, where a score above 0 is a label, or send JSON",
+        )
+    if outputs[0] == "labels" and revision.class_texts:
+        raise RequestError(
+            ErrorCode.NO_BINARY_LABELS,
+            "return",
+            "the labels of this graph are texts, and lists of them are no array",
+            "ask for scores, whose columns are `classes` of GET /v1/variants, or send JSON",
         )
     return tuple(outputs)
 

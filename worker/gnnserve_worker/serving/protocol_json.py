@@ -19,6 +19,7 @@ from msgspec import UNSET
 
 from gnnserve_api.objective import NO_OBJECTIVE
 from gnnserve_api.protocol import ErrorAnswer, ErrorDetail, PredictRequest
+from gnnserve_api.repository import NodeIdKind
 from gnnserve_worker.serving.engine import Answer
 from gnnserve_worker.serving.question import (
     ErrorCode,
@@ -26,9 +27,12 @@ from gnnserve_worker.serving.question import (
     RequestError,
     Wishes,
     check_node_count,
-    check_nodes,
     check_objective,
     check_outputs,
+    cut,
+    find_integers,
+    find_texts,
+    shown_value,
     unknown_node,
 )
 from gnnserve_worker.serving.served import ServedRevision
@@ -39,14 +43,16 @@ _FEW_NODES = 32
 """Up to here Python looks at each node before numpy has begun."""
 _ARRAYS = orjson.OPT_SERIALIZE_NUMPY
 
-_decoder = msgspec.json.Decoder(PredictRequest)
+_decoder = msgspec.json.Decoder(PredictRequest[int])
+_text_decoder = msgspec.json.Decoder(PredictRequest[str])
+"""Of graphs whose node ids are texts."""
 _encoder = msgspec.json.Encoder()
 _ALWAYS_POSSIBLE = frozenset((("labels",), ("scores",), ("labels", "scores")))
 
 
 def parse_question(body: bytes, wishes: Wishes, revision: ServedRevision, max_nodes: int) -> Question:
     """What the body says goes before what the head wishes."""
-    request = _decode(body)
+    request: PredictRequest[Any] = _decode(body, revision)
     objective = request.objective
     if objective is None or objective == NO_OBJECTIVE:
         objective = wishes.objective
@@ -59,7 +65,8 @@ def parse_question(body: bytes, wishes: Wishes, revision: ServedRevision, max_no
     if not 0 < len(nodes) <= max_nodes:
         check_node_count(len(nodes), max_nodes)
     strict = wishes.strict if request.strict is UNSET else request.strict
-    return Question(_to_array(nodes, revision.nodes), objective, strict, outputs)
+    positions = find_texts if revision.has_text_ids else _find_integers
+    return Question(positions(nodes, revision), objective, strict, outputs)
 
 
 def _check_outputs(outputs: Sequence[str], revision: ServedRevision) -> None:
@@ -109,10 +116,14 @@ def encode_error(detail: ErrorDetail) -> bytes:
 
 
 def _encode_labels(scores: np.ndarray, revision: ServedRevision) -> bytes:
+    texts = revision.class_texts
     if not revision.multi_label:
-        return orjson.dumps(revision.class_ids[scores.argmax(axis=1)], option=_ARRAYS)
+        best = scores.argmax(axis=1)
+        if texts:
+            return b"[" + b",".join([texts[column] for column in best.tolist()]) + b"]"
+        return orjson.dumps(revision.class_ids[best], option=_ARRAYS)
     nodes, columns = np.nonzero(scores > 0)
-    flat = revision.class_ids[columns].tolist()
+    flat = [revision.classes[column] for column in columns.tolist()] if texts else revision.class_ids[columns].tolist()
     ends = np.searchsorted(nodes, np.arange(len(scores)), side="right").tolist()
     return _encoder.encode([flat[start:end] for start, end in zip([0, *ends], ends, strict=False)])
 
@@ -125,42 +136,60 @@ def _encode_rows(matrix: np.ndarray) -> Iterator[bytes]:
         yield block[1:-1] if start == 0 else b"," + block[1:-1]
 
 
-def _decode(body: bytes) -> PredictRequest:
+def _decode(body: bytes, revision: ServedRevision) -> PredictRequest[int] | PredictRequest[str]:
     try:
-        return _decoder.decode(body)
+        return (_text_decoder if revision.has_text_ids else _decoder).decode(body)
     except msgspec.ValidationError as error:
-        raise _field_error(str(error), body) from None
+        raise _field_error(str(error), body, revision) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise RequestError(
-            ErrorCode.INVALID_JSON, "body", f"not JSON: {error}", 'send an object such as {"nodes": [0, 1]}'
-        ) from None
+        raise RequestError(ErrorCode.INVALID_JSON, "body", f"not JSON: {error}", _body_remedy(revision)) from None
 
 
-def _to_array(nodes: tuple[int, ...], graph_nodes: int) -> np.ndarray:
+def _find_integers(nodes: tuple[int, ...], revision: ServedRevision) -> np.ndarray:
     try:
-        ids = np.array(nodes, dtype=np.int64)
+        wanted = np.array(nodes, dtype=np.int64)
     except OverflowError:
-        # Beyond 64 bits, and so beyond any graph.
-        first = next(i for i, node in enumerate(nodes) if not 0 <= node < graph_nodes)
-        raise unknown_node(first, _shown(nodes[first]), graph_nodes) from None
-    if len(nodes) > _FEW_NODES or not (min(nodes) >= 0 and max(nodes) < graph_nodes):
-        check_nodes(ids, graph_nodes)
-    return ids
+        # Beyond 64 bits, and so no node's; unless one before it is unknown too.
+        first = next(i for i, node in enumerate(nodes) if not -(2**63) <= node < 2**63)
+        if first > 0:
+            _find_integers(nodes[:first], revision)
+        raise unknown_node(first, shown_value(nodes[first]), revision) from None
+    if revision.ids is None and len(nodes) <= _FEW_NODES and min(nodes) >= 0 and max(nodes) < revision.nodes:
+        return wanted
+    return find_integers(wanted, revision)
 
 
 _PATH = re.compile(r" - at `\$\.((?:nodes|objective|strict|return)[\w.\[\]]*)`$")
+_NODES_REMEDIES = {
+    NodeIdKind.POSITIONS: "give a list of node ids, each an integer from 0",
+    NodeIdKind.INTEGERS: "node ids of this graph are integers: give a list of them; GET /v1/nodes lists them",
+    NodeIdKind.STRINGS: "node ids of this graph are texts: give a list of them; GET /v1/nodes lists them",
+}
 _REMEDIES = {
-    "nodes": "give a list of node ids, each an integer from 0",
     "objective": "give an object with latencyMs, accuracyTolerancePermille, or both",
     "objective.latencyMs": "give milliseconds as a number, or leave it out",
     "objective.accuracyTolerancePermille": "give permille as a number (10 is one point), or leave it out",
     "strict": "give true or false",
     "return": "give a list of labels, scores and embeddings",
-    "body": 'send an object such as {"nodes": [0, 1]}',
 }
 
 
-def _field_error(text: str, body: bytes) -> RequestError:
+def _body_remedy(revision: ServedRevision) -> str:
+    shown = ", ".join(map(shown_value, revision.shown_ids(0, 2)))
+    return f'send an object such as {{"nodes": [{shown}]}}'
+
+
+def _remedy(where: str, revision: ServedRevision) -> str:
+    match re.sub(r"\[\d+\]", "", where):
+        case "body":
+            return _body_remedy(revision)
+        case "nodes":
+            return _NODES_REMEDIES[revision.node_ids]
+        case field:
+            return _REMEDIES.get(field, "")
+
+
+def _field_error(text: str, body: bytes, revision: ServedRevision) -> RequestError:
     """msgspec's message in ours: with the value that was found and what to write instead.
 
     The text may quote the client's own, so nothing here relies on more than its beginning and its end.
@@ -169,14 +198,14 @@ def _field_error(text: str, body: bytes) -> RequestError:
     path = at[1] if at else ""
     problem = text[: at.start()] if at else text
     where = path or "body"
-    remedy = _REMEDIES.get(re.sub(r"\[\d+\]", "", where), "")
+    remedy = _remedy(where, revision)
     if problem.startswith("Object contains unknown field"):
-        name = _cut(problem.removeprefix("Object contains unknown field").strip(" `"))
+        name = cut(problem.removeprefix("Object contains unknown field").strip(" `"))
         known = ("latencyMs", "accuracyTolerancePermille") if path else ("nodes", "objective", "strict", "return")
         where = f"{path}.{name}" if path else name
         return RequestError(ErrorCode.UNKNOWN_FIELD, where, "there is no such field", f"known are {', '.join(known)}")
     if problem.startswith("Object missing required field"):
-        return RequestError(ErrorCode.MISSING_FIELD, "nodes", "it is missing", _REMEDIES["nodes"])
+        return RequestError(ErrorCode.MISSING_FIELD, "nodes", "it is missing", _remedy("nodes", revision))
     if problem.startswith("Expected"):
         expected = problem.split("`")[1].removesuffix(" | null")
         found = _found_at(body, path)
@@ -196,7 +225,6 @@ _KINDS = {
     "object": "an object",
     "array": "a list",
 }
-_SHOWN_CHARACTERS = 60
 
 
 def _found_at(body: bytes, path: str) -> str:
@@ -207,12 +235,4 @@ def _found_at(body: bytes, path: str) -> str:
         return "something unreadable"
     for name, index in re.findall(r"([^.\[\]]+)|\[(\d+)\]", path):
         value = value[name] if name else value[int(index)]
-    return _shown(value)
-
-
-def _shown(value: Any) -> str:
-    return _cut(_encoder.encode(value).decode())
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + "…"
+    return shown_value(value)

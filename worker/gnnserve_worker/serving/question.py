@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -23,6 +24,7 @@ MAX_TOLERANCE_PERMILLE = 1000
 LATENCY_HEADER = b"gnnserve-latency-ms"
 TOLERANCE_HEADER = b"gnnserve-accuracy-tolerance-permille"
 STRICT_HEADER = b"gnnserve-strict"
+_SHOWN_CHARACTERS = 60
 WISH_HEADERS = frozenset((LATENCY_HEADER, TOLERANCE_HEADER, STRICT_HEADER))
 
 
@@ -40,6 +42,7 @@ class ErrorCode(StrEnum):
     UNKNOWN_NODE = "UnknownNode"
     NO_EMBEDDINGS = "NoEmbeddings"
     NO_BINARY_LABELS = "NoBinaryLabels"
+    NO_BINARY_NODES = "NoBinaryNodes"
     BODY_TOO_LARGE = "BodyTooLarge"
     METHOD_NOT_ALLOWED = "MethodNotAllowed"
     NOT_FOUND = "NotFound"
@@ -71,7 +74,7 @@ class Question(msgspec.Struct, frozen=True):
 
     # A msgspec struct, as all that is made per request: it costs a sixth of a frozen dataclass.
     nodes: np.ndarray
-    """int64, all in range."""
+    """int64, positions in the graph, all in range."""
     objective: Objective
     strict: bool
     outputs: tuple[str, ...]
@@ -110,8 +113,7 @@ def _read_number(headers: Mapping[bytes, bytes], name: bytes, remedy: str) -> fl
 
 
 def _shown(text: bytes) -> str:
-    shown = text[:60].decode("ascii", "replace")
-    return repr(shown if len(text) <= 60 else shown + "…")
+    return repr(cut(text.decode("ascii", "replace")))
 
 
 def check_objective(objective: Objective, latency_field: str, tolerance_field: str) -> None:
@@ -156,28 +158,55 @@ def check_node_count(count: int, max_nodes: int) -> None:
         )
 
 
-def check_nodes(nodes: np.ndarray, graph_nodes: int) -> None:
-    """int64. In one comparison: as unsigned, a negative id is beyond any graph."""
+def find_integers(wanted: np.ndarray, revision: ServedRevision) -> np.ndarray:
+    """Positions of these ids, int64 both."""
+    if revision.ids is None:
+        _check_positions(wanted, revision)
+        return wanted
+    positions = revision.ids.find_integers(wanted)
+    if positions.min() < 0:
+        first = int(positions.argmin())  # all that are missing are -1
+        raise unknown_node(first, str(wanted[first]), revision)
+    return positions
+
+
+def find_texts(wanted: Sequence[str], revision: ServedRevision) -> np.ndarray:
+    """Byte for byte: texts that look alike but are written by other code points are other nodes."""
+    assert revision.ids is not None  # noqa: S101
+    positions = revision.ids.find_texts(wanted)
+    if positions.min() < 0:
+        first = int(positions.argmin())
+        raise unknown_node(first, shown_value(wanted[first]), revision)
+    return positions
+
+
+def _check_positions(nodes: np.ndarray, revision: ServedRevision) -> None:
+    """In one comparison: as unsigned, a negative id is beyond any graph."""
     unsigned = nodes.view(np.uint64)
-    if unsigned.max() >= graph_nodes:
-        first = int((unsigned >= graph_nodes).argmax())
-        raise unknown_node(first, str(nodes[first]), graph_nodes)
+    if unsigned.max() >= revision.nodes:
+        first = int((unsigned >= revision.nodes).argmax())
+        raise unknown_node(first, str(nodes[first]), revision)
 
 
-def unknown_node(index: int, shown: str, graph_nodes: int) -> RequestError:
-    return RequestError(
-        ErrorCode.UNKNOWN_NODE,
-        f"nodes[{index}]",
-        f"node {shown} is not in the graph",
-        f"node ids are 0 to {graph_nodes - 1}",
-    )
+def unknown_node(index: int, shown: str, revision: ServedRevision) -> RequestError:
+    remedy = f"node ids are 0 to {revision.nodes - 1}" if revision.ids is None else "GET /v1/nodes lists its node ids"
+    return RequestError(ErrorCode.UNKNOWN_NODE, f"nodes[{index}]", f"node {shown} is not in the graph", remedy)
+
+
+def shown_value(value: Any) -> str:
+    """As JSON, for a message."""
+    return cut(msgspec.json.encode(value).decode())
+
+
+def cut(text: str) -> str:
+    return text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + "…"
 
 
 def is_large(question: Question, revision: ServedRevision, most_numbers: int) -> bool:
     """Whether its answer has more numbers than that, roughly."""
     nodes = len(question.nodes)
-    widest = 1 + len(revision.class_ids) + revision.manifest.network.hidden
+    widest = 1 + len(revision.classes) + revision.manifest.network.hidden
     if nodes * widest <= most_numbers:
         return False
-    widths = {"labels": 1, "scores": len(revision.class_ids), "embeddings": revision.manifest.network.hidden}
+    widths = {"labels": 1, "scores": len(revision.classes), "embeddings": revision.manifest.network.hidden}
     return nodes * sum(widths[output] for output in question.outputs) > most_numbers

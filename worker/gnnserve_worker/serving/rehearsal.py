@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Literal
 
@@ -19,12 +20,14 @@ from gnnserve_api.gnnservice import FULL_NEIGHBOURHOOD, Architecture
 from gnnserve_api.profile import Compute, LatencyProfile, Profile, VariantProfile
 from gnnserve_api.repository import NetworkManifest, RankingManifest, RevisionManifest
 from gnnserve_api.variants import Storage, columns_of
+from gnnserve_worker.graph.ids import integer_ids, lay_out, string_ids
 from gnnserve_worker.graph.store import Graph, GraphData, Splits
 from gnnserve_worker.graph.table import feature_blocks
 from gnnserve_worker.models import dense
 from gnnserve_worker.repository.loaded import LoadedRevision
 from gnnserve_worker.repository.repository import Repository
-from gnnserve_worker.serving.inference import infer_batch, warm_up
+from gnnserve_worker.serving.inference import infer_batch
+from gnnserve_worker.serving.served import served_revision
 
 _NODES, _DEGREE, _COLUMNS, _HIDDEN, _CLASSES = 100, 5, 24, 16, 3
 _FANOUTS = ((3, 2), (3,), (FULL_NEIGHBOURHOOD, FULL_NEIGHBOURHOOD))
@@ -51,7 +54,7 @@ def rehearse() -> None:
     _compute_in_bfloat16_anywhere()
     with tempfile.TemporaryDirectory(prefix="gnnserve-rehearsal-") as folder:
         for revision in _revisions(Path(folder)):
-            warm_up(revision)
+            served_revision(revision).warm_up()
             for variant in revision.variants:
                 for count in _SEEDS:
                     seeds = np.arange(count, dtype=np.int64)
@@ -74,9 +77,12 @@ def _revisions(root: Path) -> Iterator[LoadedRevision]:
         for compute in ("float32", "bfloat16")
         if storage is not Storage.FLOAT32 or compute == "float32"
     ]
-    graph = made_up_graph(_NODES, _DEGREE, _COLUMNS, _CLASSES)
+    plain = made_up_graph(_NODES, _DEGREE, _COLUMNS, _CLASSES)
+    # Not another revision for each kind of ids: what finds nodes knows nothing of networks.
+    ids = (None, integer_ids(np.arange(_NODES)), string_ids(*lay_out([f"node {i}" for i in range(_NODES)])))
+    graphs = [replace(plain, ids=found) for found in ids]
     for architecture in Architecture:
-        for fanouts in _FANOUTS:
+        for graph, fanouts in zip(graphs, _FANOUTS, strict=True):
             repository = Repository(root, "rehearsal", f"{architecture}-{len(fanouts)}-{abs(fanouts[0])}".lower())
             network = NetworkManifest(architecture=architecture, hidden=_HIDDEN, fanouts=fanouts, classes=_CLASSES)
             yield repository.load(publish_made_up(repository, graph, network, variants).revision)
@@ -104,7 +110,7 @@ def publish_made_up(
 ) -> RevisionManifest:
     """Random weights, random rows, an invented profile: everything works and nothing means anything."""
     nodes, columns = graph.features.shape
-    outputs = network.hidden if len(network.fanouts) > 1 else network.classes
+    outputs = network.projected_columns
     draw = np.random.default_rng(1)
     repository.put_graph(graph)
     with repository.stage("made-up", graph.digest) as staged:
@@ -127,7 +133,14 @@ def publish_made_up(
             scope="Inductive",
             network=network,
             ranking=RankingManifest(method="Random", settings={}, columns=tuple(range(columns))),
-            profile=Profile(metric="accuracy", machine="made up", threads=1, variants=tuple(profiles)),
+            profile=Profile(
+                metric="accuracy",
+                machine="made up",
+                threads=1,
+                validation_nodes=1,
+                test_nodes=0,
+                variants=tuple(profiles),
+            ),
             generator="made up",
             created_at="2026-01-01T00:00:00Z",
         )
@@ -146,9 +159,9 @@ def _random_weights(network: NetworkManifest, columns: int, draw: np.random.Gene
                 tensors[f"convs.{layer}.{name}.weight"] = random(outputs, inputs)
             tensors[f"convs.{layer}.lin_l.bias"] = random(outputs)
         else:
-            for number, width in enumerate((inputs, outputs)):
-                tensors[f"convs.{layer}.nn.lins.{number}.weight"] = random(outputs, width)
-                tensors[f"convs.{layer}.nn.lins.{number}.bias"] = random(outputs)
+            for number, (read, written) in enumerate(pairwise((inputs, network.mlp_hidden or outputs, outputs))):
+                tensors[f"convs.{layer}.nn.lins.{number}.weight"] = random(written, read)
+                tensors[f"convs.{layer}.nn.lins.{number}.bias"] = random(written)
             tensors[f"convs.{layer}.eps"] = random(1)
         inputs = outputs
     return tensors
@@ -158,12 +171,12 @@ def _invented_profile(variant: MadeUpVariant, columns: int) -> VariantProfile:
     latency = tuple(
         LatencyProfile(
             seeds=seeds, runs=1, p50_ms=1, p99_ms=1, mean_ms=1, std_ms=0, sample_ms=0, gather_ms=0, compute_ms=0,
-            gathered_bytes=0,
+            gathered_bytes=0, window_p50_ms=0, window_mean_ms=0, window_std_ms=0,
         )
         for seeds in (1, 1024)
     )  # fmt: skip
     return VariantProfile(
         name=variant.name, factor=variant.factor, table=variant.table, columns=columns, storage=variant.storage,
         projected=variant.kind == "projected", compute=variant.compute, validation_accuracy=1 / (1 + variant.factor),
-        test_accuracy=None, latency=latency, size_bytes=1, memory_bytes=1,
+        test_accuracy=None, latency=latency, test_latency=None, size_bytes=1, memory_bytes=1,
     )  # fmt: skip

@@ -9,11 +9,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
+import msgspec
 import numpy as np
 
+from gnnserve_api.classes import Classes
 from gnnserve_api.errors import InputError
-from gnnserve_api.repository import RevisionManifest
+from gnnserve_api.provenance import Provenance, provenance_of
+from gnnserve_api.repository import NodeIdKind, RevisionManifest
 from gnnserve_api.routing import RoutingTable
+from gnnserve_worker.graph.ids import NodeIds
 from gnnserve_worker.repository.loaded import LoadedRevision
 from gnnserve_worker.serving.inference import Inference, infer_batch, warm_up
 
@@ -29,19 +33,38 @@ class TableError(InputError):
 class ServedRevision:
     manifest: RevisionManifest
     nodes: int
-    """Valid node ids are 0 to nodes - 1."""
-    classes: tuple[int, ...]
+    classes: Classes
     """The graph's own label of each score column."""
     multi_label: bool
+    provenance: Provenance
     infer: Infer
     """In one thread at a time."""
     warm_up: Callable[[], None]
     """Run once, before the first batch."""
+    ids: NodeIds | None = None
+    """What requests call nodes by; None: their positions, 0 to nodes - 1."""
     class_ids: np.ndarray = field(init=False)
-    """`classes` as int64."""
+    """`classes` as int64; empty where they are texts."""
+    has_text_ids: bool = field(init=False)
+    class_texts: tuple[bytes, ...] = field(init=False)
+    """`classes` as JSON; empty where they are integers."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "class_ids", np.asarray(self.classes, np.int64))
+        object.__setattr__(self, "has_text_ids", self.node_ids is NodeIdKind.STRINGS)
+        are_texts = isinstance(self.classes[0], str)
+        object.__setattr__(self, "class_ids", np.array([] if are_texts else self.classes, np.int64))
+        object.__setattr__(self, "class_texts", tuple(map(msgspec.json.encode, self.classes)) if are_texts else ())
+
+    @property
+    def node_ids(self) -> NodeIdKind:
+        return NodeIdKind.POSITIONS if self.ids is None else self.ids.kind
+
+    def shown_ids(self, start: int, end: int) -> list[int | str]:
+        """Of the nodes at positions start to end - 1, as far as there are any."""
+        end = min(end, self.nodes)
+        if start >= end:
+            return []
+        return [*(range(start, end) if self.ids is None else self.ids.shown(start, end))]
 
     def check(self, table: RoutingTable) -> None:
         """Raises TableError where the table routes to variants that do not exist here. Their costs do no harm."""
@@ -68,6 +91,24 @@ def served_revision(loaded: LoadedRevision) -> ServedRevision:
         nodes=loaded.graph.nodes,
         classes=loaded.classes,
         multi_label=loaded.multi_label,
+        provenance=provenance_of(loaded.manifest, loaded.source, loaded.graph.edges, len(loaded.splits.train)),
         infer=partial(infer_batch, loaded),
-        warm_up=partial(warm_up, loaded),
+        warm_up=partial(_warm_up, loaded),
+        ids=loaded.ids,
     )
+
+
+def _warm_up(loaded: LoadedRevision) -> None:
+    warm_up(loaded)
+    if loaded.ids is not None:
+        _look_up_one(loaded.ids)
+
+
+def _look_up_one(ids: NodeIds) -> None:
+    """Compile or load what finds ids, as they come out of requests: those of the binary form cannot be written to."""
+    if ids.kind is NodeIdKind.STRINGS:
+        ids.find_texts([""])
+        return
+    wanted = np.zeros(1, np.int64)
+    ids.find_integers(wanted)
+    ids.find_integers(np.frombuffer(wanted.tobytes(), np.int64))

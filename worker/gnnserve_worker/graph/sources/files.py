@@ -16,12 +16,7 @@ def file_path(uri: str) -> Path:
 def pinned_digest(field: str, uri: str, sha256: str | None) -> str:
     """SHA-256 of the file; InputError when it cannot be read or is not the one of `sha256`. `field` holds both."""
     path = file_path(uri)
-    try:
-        with path.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-    except (OSError, ValueError) as error:  # ValueError: a zero byte in the name
-        problem = error.strerror if isinstance(error, OSError) else error
-        raise InputError(f"{field}.uri", f"cannot read {path}: {problem}", "check the path") from error
+    digest = digest_of(f"{field}.uri", path)
     if sha256 not in {None, digest}:
         raise InputError(
             f"{field}.sha256",
@@ -29,3 +24,13 @@ def pinned_digest(field: str, uri: str, sha256: str | None) -> str:
             "restore the file, or change sha256 to serve this one",
         )
     return digest
+
+
+def digest_of(field: str, path: Path) -> str:
+    """SHA-256 of the file that `field` leads to."""
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except (OSError, ValueError) as error:  # ValueError: a zero byte in the name
+        problem = error.strerror if isinstance(error, OSError) else error
+        raise InputError(field, f"cannot read {path}: {problem}", "check the path") from error

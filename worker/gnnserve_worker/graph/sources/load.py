@@ -3,27 +3,55 @@
 from __future__ import annotations
 
 import hashlib
+from pathlib import Path
 
 from gnnserve_api.gnnservice import GraphSource
 from gnnserve_worker.graph.sources import digits, npz
 from gnnserve_worker.graph.store import GraphData
+from gnnserve_worker.progress import ProgressListener, silent
 
 IMPORTER_VERSION = 1
 """Raised when the same source would be read into another graph than before."""
 
 
 def source_digest(source: GraphSource) -> str:
-    """Identity of the content without importing it: cheap enough for every start.
+    """Identity of the content without importing or downloading it: cheap enough for every start.
 
     Raises InputError when a file is missing or is not the one that the manifest pins.
     """
-    identity = npz.file_digest(source.npz) if source.npz is not None else digits.IDENTITY
-    return hashlib.sha256(f"importer {IMPORTER_VERSION}\n{identity}".encode()).hexdigest()[:16]
+    return hashlib.sha256(f"importer {IMPORTER_VERSION}\n{_identity(source)}".encode()).hexdigest()[:16]
 
 
-def load_source(source: GraphSource) -> GraphData:
-    """Read and check the graph. Raises InputError that names the file, the array and the value."""
+def _identity(source: GraphSource) -> str:
+    # What few graphs need is imported where it is needed: pyarrow alone takes a fifth of a second.
+    if source.npz is not None:
+        return npz.file_digest(source.npz)
+    if (published := source.ogb or source.pyg) is not None:
+        from gnnserve_worker.graph.sources.published import identity as published_identity  # noqa: PLC0415
+
+        return published_identity(published)
+    if (tables := source.parquet or source.csv) is not None:
+        from gnnserve_worker.graph.sources.tables import identity as tables_identity  # noqa: PLC0415
+
+        return tables_identity(tables)
+    return digits.IDENTITY
+
+
+def load_source(source: GraphSource, downloads: Path, progress: ProgressListener = silent) -> GraphData:
+    """Read and check the graph. `downloads`: where published files are kept once they are fetched.
+
+    Raises InputError that names the file, the array or column, and the value; ResourceError where the network or the
+    disk is not up to it.
+    """
     digest = source_digest(source)
     if source.npz is not None:
         return npz.load(source.npz, digest)
+    if (published := source.ogb or source.pyg) is not None:
+        from gnnserve_worker.graph.sources.published import load as load_published  # noqa: PLC0415
+
+        return load_published(published, digest, downloads, progress)
+    if (tables := source.parquet or source.csv) is not None:
+        from gnnserve_worker.graph.sources.tables import load as load_tables  # noqa: PLC0415
+
+        return load_tables(tables, digest, progress)
     return digits.load(digest)

@@ -15,12 +15,12 @@ import scipy.sparse as sp
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.gnnservice import NpzSource
+from gnnserve_worker.graph.sources.checks import as_float32, check_class_count, check_node_count, check_splits
 from gnnserve_worker.graph.sources.files import file_path, pinned_digest
 from gnnserve_worker.graph.store import Features, Graph, GraphData, Splits
 
 FIELD = "spec.graph.source.npz"
 _SPARSE = ("feat_indptr", "feat_indices", "feat_data", "feat_shape")
-_MAX_CLASSES = 65_536
 _MAX_COLUMNS = 10_000_000
 _KINDS = {"i": "integers", "u": "unsigned integers", "f": "floats", "b": "bool"}
 
@@ -125,10 +125,7 @@ class _GraphFile:
 
     def _graph(self) -> Graph:
         indptr, indices = self._csr("indptr", "indices", None)
-        if len(indptr) - 1 > np.iinfo(np.int32).max:
-            raise self._error(
-                "indptr", f"has {len(indptr) - 1:,} nodes; the limit is 2,147,483,647", "use a smaller graph"
-            )
+        check_node_count(f"{self._path}: indptr", len(indptr) - 1)
         return Graph(indptr, indices)
 
     def _features(self, nodes: int) -> Features:
@@ -169,8 +166,7 @@ class _GraphFile:
 
     def _float32(self, name: str, dimensions: int) -> np.ndarray:
         given = self._array(name, "fiu", dimensions)
-        with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and is refused below
-            values = np.ascontiguousarray(given, dtype=np.float32)
+        values = as_float32(given)
         bad = np.argwhere(~np.isfinite(values))
         if len(bad):
             at = bad[0].tolist()
@@ -194,11 +190,7 @@ class _GraphFile:
             )  # fmt: skip
         known = given >= 0
         classes, indices = np.unique(given[known], return_inverse=True)
-        if len(classes) < 2 or len(classes) > _MAX_CLASSES:
-            raise self._error(
-                "labels", f"have {len(classes)} distinct classes, expected 2 to {_MAX_CLASSES}",
-                "check that they are class numbers",
-            )  # fmt: skip
+        check_class_count(f"{self._path}: labels", len(classes))
         labels = np.full(nodes, -1, dtype=np.int64)
         labels[known] = indices
         return labels, tuple(int(label) for label in classes), known
@@ -231,7 +223,6 @@ class _GraphFile:
                 raise self._error(
                     other, f"shares {len(both)} nodes with {name}, the first is {both[0]}", "make the splits disjoint"
                 )
-        for name in ("train_mask", "val_mask"):
-            if not masks[name].any():
-                raise self._error(name, "has no labelled node", "mark at least one")
-        return Splits(*(np.flatnonzero(mask).astype(np.int64) for mask in masks.values()))
+        splits = Splits(*(np.flatnonzero(mask).astype(np.int64) for mask in masks.values()))
+        check_splits(splits, f"{self._path}: train_mask", f"{self._path}: val_mask")
+        return splits

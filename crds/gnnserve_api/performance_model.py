@@ -1,0 +1,321 @@
+"""What a batch should take, from counts of bytes and operations: the paper's model, and a corrected one.
+
+Symbols, as in paper A, section 3.1:
+
+    t        target nodes of a batch, `seeds`
+    L        layers
+    f_l      width of layer l's output; f_0 feature columns, f_L classes
+    s_l      neighbours sampled per node in layer l. Layers count from the input, so targets draw s_L neighbours and
+             these draw s_{L−1}: `fanouts`, which begins with the targets' draw, is (s_L, …, s_1)
+    b_f      bytes per feature
+    c        share of the sampled nodes that are distinct
+    BW       bytes per second between where rows are kept and where they are computed with
+    OPS      operations per second
+
+**The paper's** (section 3.1), literally:
+
+    N_l    = c · t · Π_{k=l+1..L} s_k
+    T_comm = N_0 · f_0 · b_f / BW + t · f_L · b_f / BW
+    T_comp = Σ_{l=1..L} N_l · (s_l · f_{l−1} + f_{l−1} · f_l + f_l) / OPS
+
+Its example (t = 1024, L = 2, all f = 128, s = 25, c = 0.5, b_f = 4, BW = 30 GB/s) gives 5.461 ms, 0.375 ms and 0.0175
+ms at 0.7 tera-operations per second; the paper prints 0.7 GFLOPS, with which computing would take 375 ms.
+
+**Corrected** for what that model leaves out: all t targets are computed, not c · t of them; nodes read rows of their
+own too; a multiply-add is two operations; GraphSAGE multiplies two matrices a layer and GIN two after each other; a
+batch has a cost that depends on no width (looking rows up, calling kernels). With the expected draws e_d of hop d (e_1
+= min(s_L, m) for nodes of m neighbours, …) and w_d = e_1 · … · e_d, w_0 = 1, a target needs
+
+    rows with a hidden state   R = Σ_{d=0..L−1} w_d          1 + 25 = 26 for fan-outs 25, 10
+    rows that are read         R + Σ_{d=1..L} w_d            26 + 275 = 301: of which 1 + 25 + 250 = 276 are the
+                                                             distinct ones that would be copied to a device
+    T_gather  = g_0 + t · rows read · row bytes / BW
+    T_compute = o_0 + t · Σ_l R_l · (sums + products + activation) / OPS,    R_l = Σ_{d=0..L−l} w_d
+
+gnnserve reads rows where they lie, so a row that is drawn twice is read twice, and sums them while it reads: the sums
+of the first layer belong to T_gather. Neither model knows of sampling, queues or HTTP.
+
+All rates come from measurements, never from a data sheet. `calibrate_*` raise CalibrationError, in words for a person,
+where the measurements contradict the model; nothing negative or infinite is ever returned.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import Literal
+
+_ALL = -1
+"""A fan-out: every neighbour."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A network and a batch, as both models see them."""
+
+    seeds: int
+    fanouts: tuple[float, ...]
+    """Neighbours per node, the targets' draw first: the limits, or what is expected to be drawn. One per layer."""
+    widths: tuple[int, ...]
+    """f_0 … f_L."""
+
+    def __post_init__(self) -> None:
+        if len(self.widths) != len(self.fanouts) + 1 or any(fanout < 0 for fanout in self.fanouts):
+            raise ValueError(f"fan-outs {self.fanouts} and widths {self.widths} describe no network")
+
+    @property
+    def layers(self) -> int:
+        return len(self.fanouts)
+
+    def sampled_in(self, layer: int) -> float:
+        """s_l, `layer` from 1."""
+        return self.fanouts[self.layers - layer]
+
+    def bound_of(self, layer: int) -> float:
+        """t · Π_{k=l+1..L} s_k: nodes that layer l computes if none is met twice; those that are read for l = 0."""
+        return self.seeds * math.prod(self.fanouts[: self.layers - layer])
+
+
+# --- the paper's model
+
+
+@dataclass(frozen=True, slots=True)
+class PaperTimes:
+    transfer_ms: float
+    compute_ms: float
+    return_ms: float
+
+    @property
+    def window_ms(self) -> float:
+        """What the paper measures as latency (section 4.2): from the start of the transfer to the end of computing."""
+        return self.transfer_ms + self.compute_ms
+
+
+def paper_bytes(shape: Shape, distinct_share: float, feature_bytes: float) -> float:
+    """N_0 · f_0 · b_f."""
+    return distinct_share * shape.bound_of(0) * shape.widths[0] * feature_bytes
+
+
+def paper_operations(shape: Shape, distinct_share: float) -> float:
+    """Σ_l N_l · (s_l · f_{l−1} + f_{l−1} · f_l + f_l)."""
+    return sum(
+        distinct_share * shape.bound_of(layer) * (shape.sampled_in(layer) * inputs + inputs * outputs + outputs)
+        for layer, (inputs, outputs) in enumerate(pairwise(shape.widths), start=1)
+    )
+
+
+def paper_times(
+    shape: Shape, distinct_share: float, feature_bytes: float, bytes_per_s: float, operations_per_s: float
+) -> PaperTimes:
+    returned = shape.seeds * shape.widths[-1] * feature_bytes
+    return PaperTimes(
+        transfer_ms=1e3 * paper_bytes(shape, distinct_share, feature_bytes) / bytes_per_s,
+        compute_ms=1e3 * paper_operations(shape, distinct_share) / operations_per_s,
+        return_ms=1e3 * returned / bytes_per_s,
+    )
+
+
+# --- the corrected model
+
+
+Architecture = Literal["GraphSAGE", "GIN"]
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    architecture: Architecture
+    projected: bool = False
+    """The first layer's first product is stored per node: rows are as wide as it, and it is not computed."""
+    mlp_hidden: int | None = None
+    """Width between the two products of a GIN layer; None: that layer's output."""
+
+
+def hidden_rows(shape: Shape) -> float:
+    """R · t: rows of a batch that get a hidden state of the first layer, none met twice."""
+    return shape.seeds * sum(_tree(shape)[:-1])
+
+
+def read_rows(shape: Shape) -> float:
+    """Rows that a batch reads: of every node with a hidden state its own and those of its neighbours."""
+    return hidden_rows(shape) + shape.seeds * sum(_tree(shape)[1:])
+
+
+def distinct_rows_bound(shape: Shape) -> float:
+    """t · (1 + s_L + s_L · s_{L−1} + …): rows that a batch copies to a device at most."""
+    return shape.seeds * sum(_tree(shape))
+
+
+def effective_fanouts(fanouts: Sequence[int], rows_read_per_seed: float) -> tuple[float, ...]:
+    """Draws that are to be expected where degrees limit them: e_d = min(fan-out, m), with the one number of neighbours
+    m at which a seed would read as many rows as were measured. For -1 the fan-out limits nothing."""
+    limits = tuple(math.inf if fanout == _ALL else float(fanout) for fanout in fanouts)
+
+    def drawn(neighbours: float) -> tuple[float, ...]:
+        return tuple(min(limit, neighbours) for limit in limits)
+
+    def rows(neighbours: float) -> float:
+        return read_rows(Shape(1, drawn(neighbours), (1,) * (len(limits) + 1)))
+
+    finite = [limit for limit in limits if math.isfinite(limit)]
+    low, high = 0.0, max(finite) if len(finite) == len(limits) else max(1.0, rows_read_per_seed)
+    if rows(high) <= rows_read_per_seed:
+        return drawn(high)
+    for _ in range(100):  # `rows` rises with the neighbours
+        middle = (low + high) / 2
+        low, high = (middle, high) if rows(middle) < rows_read_per_seed else (low, middle)
+    return drawn(high)
+
+
+def operations(shape: Shape, network: Network) -> float:
+    """Of a batch, apart from the sums of the first layer, which are made while rows are read."""
+    return sum(
+        _layer_operations(shape, network, layer, inputs, outputs)
+        for layer, (inputs, outputs) in enumerate(pairwise(shape.widths), start=1)
+    )
+
+
+def _layer_operations(shape: Shape, network: Network, layer: int, inputs: int, outputs: int) -> float:
+    tree = _tree(shape)
+    rows = shape.seeds * sum(tree[: shape.layers - layer + 1])
+    edges = shape.seeds * sum(tree[1 : shape.layers - layer + 2])
+    sums = 0.0 if layer == 1 else edges * inputs
+    stored = network.projected and layer == 1
+    if network.architecture == "GraphSAGE":
+        per_row = 0.0 if stored else 2 * (2 * inputs * outputs)
+    else:
+        inner = network.mlp_hidden or outputs
+        per_row = 2 * inner * outputs + inner + (0.0 if stored else 2 * inputs * inner)
+    return sums + rows * (per_row + outputs)
+
+
+def _tree(shape: Shape) -> list[float]:
+    """w_0 … w_L: nodes at each distance from one target."""
+    return list(accumulate(shape.fanouts, lambda width, fanout: width * fanout, initial=1.0))
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """fixed_ms + amount / rate: one stage of the corrected model."""
+
+    fixed_ms: float
+    per_s: float | None
+    """Bytes or operations per second; None: the stage takes the same whatever the amount."""
+
+    def ms(self, amount: float) -> float:
+        return self.fixed_ms + (0.0 if self.per_s is None else 1e3 * amount / self.per_s)
+
+
+@dataclass(frozen=True, slots=True)
+class CorrectedModel:
+    gather: Stage
+    compute: Stage
+    notes: tuple[str, ...]
+    """Where the measurements did not fit the model, and what was done about it."""
+
+    def window_ms(self, gathered_bytes: float, operations_: float) -> float:
+        return self.gather.ms(gathered_bytes) + self.compute.ms(operations_)
+
+
+# --- calibration
+
+
+class CalibrationError(ValueError):
+    """Two measurements that no rates explain, or too few of them; the text says which and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One variant at one batch size."""
+
+    name: str
+    gather_ms: float
+    compute_ms: float
+    window_ms: float
+    """Gather and compute of the same run; medians of the two need not add up to it."""
+    gathered_bytes: float
+    operations: float
+    """As the model to be calibrated counts them."""
+
+
+@dataclass(frozen=True, slots=True)
+class PaperRates:
+    bytes_per_s: float
+    operations_per_s: float
+
+
+def calibrate_paper(wide: Measured, narrow: Measured) -> PaperRates:
+    """BW and OPS from two windows: with the paper's terms, which are proportional to bytes and to operations, two
+    linear equations window = bytes / BW + operations / OPS."""
+    determinant = wide.gathered_bytes * narrow.operations - narrow.gathered_bytes * wide.operations
+    scale = max(wide.gathered_bytes * narrow.operations, narrow.gathered_bytes * wide.operations)
+    if scale == 0 or abs(determinant) <= 1e-9 * scale:
+        raise CalibrationError(
+            f"bytes and operations of {wide.name} and {narrow.name} are in the same proportion, so their times cannot "
+            "tell a bandwidth from an operation rate"
+        )
+    s_per_byte = 1e-3 * (wide.window_ms * narrow.operations - narrow.window_ms * wide.operations) / determinant
+    s_per_operation = (
+        1e-3 * (wide.gathered_bytes * narrow.window_ms - narrow.gathered_bytes * wide.window_ms) / determinant
+    )
+    for what, seconds, meaning in (
+        (
+            "bandwidth",
+            s_per_byte,
+            "without a fixed cost the model makes computing as slow as the narrow one needs, which leaves nothing for "
+            "the transfer",
+        ),
+        ("operation rate", s_per_operation, "times grow at least as fast with columns as bytes do"),
+    ):
+        if seconds <= 0:
+            came_out = "infinite" if seconds == 0 else "negative"
+            raise CalibrationError(
+                f"from the windows of {wide.name} and {narrow.name} the {what} comes out {came_out}: {meaning}"
+            )
+    return PaperRates(1 / s_per_byte, 1 / s_per_operation)
+
+
+def paper_rates_of(one: Measured) -> PaperRates:
+    """BW and OPS from the two stages of one variant."""
+    if one.gather_ms <= 0 or one.compute_ms <= 0:
+        raise CalibrationError(f"a stage of {one.name} took no measurable time, so it has no rate")
+    return PaperRates(1e3 * one.gathered_bytes / one.gather_ms, 1e3 * one.operations / one.compute_ms)
+
+
+def calibrate_corrected(wide: Measured, narrow: Measured) -> CorrectedModel:
+    """A rate and a fixed cost for each stage, from how each grew between the two measurements."""
+    gather, about_gather = _calibrate_stage(
+        "gathering", wide, narrow, (wide.gather_ms, narrow.gather_ms), (wide.gathered_bytes, narrow.gathered_bytes)
+    )
+    compute, about_compute = _calibrate_stage(
+        "computing", wide, narrow, (wide.compute_ms, narrow.compute_ms), (wide.operations, narrow.operations)
+    )
+    return CorrectedModel(gather, compute, (*about_gather, *about_compute))
+
+
+def _calibrate_stage(
+    what: str, wide: Measured, narrow: Measured, times_ms: tuple[float, float], amounts: tuple[float, float]
+) -> tuple[Stage, tuple[str, ...]]:
+    (wide_ms, narrow_ms), (wide_amount, narrow_amount) = times_ms, amounts
+    more = wide_amount - narrow_amount
+    if more <= 0:
+        raise CalibrationError(
+            f"{wide.name} and {narrow.name} differ in nothing that {what} depends on; two widths are needed"
+        )
+    rise_ms = wide_ms - narrow_ms
+    if rise_ms <= 0:
+        mean_ms = (wide_ms + narrow_ms) / 2
+        note = (
+            f"{what} takes no longer in {wide.name} than in {narrow.name}, so no rate can be told from them: it is "
+            f"taken to be {mean_ms:.3g} ms at every width"
+        )
+        return Stage(mean_ms, None), (note,)
+    fixed_ms = narrow_ms - rise_ms * narrow_amount / more
+    if fixed_ms < 0:
+        note = (
+            f"{what} grows faster than in proportion from {narrow.name} to {wide.name}, which would make its fixed "
+            f"cost negative: it is taken to be 0, and the rate is that of {wide.name}"
+        )
+        return Stage(0.0, 1e3 * wide_amount / wide_ms), (note,)
+    return Stage(fixed_ms, 1e3 * more / rise_ms), ()

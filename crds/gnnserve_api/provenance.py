@@ -1,0 +1,52 @@
+"""Where a revision comes from and how it was made: what a person asks before they trust its figures."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from gnnserve_api.repository import NetworkManifest, RevisionManifest
+from gnnserve_api.stability import RankStability, rank_stability
+
+
+class Provenance(msgspec.Struct, frozen=True, rename="camel"):
+    created_at: Annotated[str, Meta(description="When the revision was published: UTC, RFC 3339.")]
+    generator: Annotated[str, Meta(description="What made it, with versions.")]
+    graph: Annotated[str, Meta(description="Digest of the graph.")]
+    source: Annotated[str, Meta(description="Where the graph came from.")]
+    edges: int
+    train_nodes: int
+    scope: Annotated[str, Meta(description="Inductive or Transductive: what training could see.")]
+    checkpoint: Annotated[str | None, Meta(description="SHA-256 of given weights; null: they were trained.")]
+    network: NetworkManifest
+    ranking_method: Annotated[str, Meta(description="How feature columns were ranked.")]
+    ranking_settings: dict[str, float]
+    stability: Annotated[
+        RankStability | None,
+        Meta(description="How far the ranking depends on its seed; null without spec.variants.pruning.stabilitySeeds."),
+    ]
+
+
+def provenance_of(manifest: RevisionManifest, source: str, edges: int, train_nodes: int) -> Provenance:
+    """`source`, `edges`, `train_nodes`: of the graph. Compares orders of all columns, so once is enough."""
+    ranking = manifest.ranking
+    return Provenance(
+        created_at=manifest.created_at,
+        generator=manifest.generator,
+        graph=manifest.graph,
+        source=source,
+        edges=edges,
+        train_nodes=train_nodes,
+        scope=manifest.scope,
+        checkpoint=manifest.checkpoint,
+        network=manifest.network,
+        ranking_method=ranking.method,
+        ranking_settings=ranking.settings,
+        stability=rank_stability(
+            ranking.columns,
+            [(run.seed, run.columns) for run in ranking.others],
+            [variant.columns for variant in manifest.profile.variants if not variant.projected],
+        ),
+    )

@@ -1,0 +1,157 @@
+"""`gnnserve graph inspect`: what was understood of a graph, before anything is trained on it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gnnserve_api.errors import InputError
+from gnnserve_cli.commands.options import DEFAULT_REPOSITORY, Json, RepositoryRoot
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from gnnserve_api.gnnservice import GraphSource
+    from gnnserve_worker.graph.inspection import Inspection
+
+_MANIFESTS = (".yaml", ".yml", ".json")
+_BAR_WIDTH = 30
+_SHOWN_CLASSES = 12
+
+Source = Annotated[
+    str,
+    typer.Argument(
+        metavar="SOURCE", help="A manifest, an .npz file, or a name: Digits, ogbn-arxiv, Flickr …", show_default=False
+    ),
+]
+
+
+def inspect(source: Source, repository: RepositoryRoot = DEFAULT_REPOSITORY, as_json: Json = False) -> None:
+    """Read a graph as generation would, check it, and print what was understood."""
+    # Imported here: they bring numpy and numba.
+    from gnnserve_cli.progress import showing_progress  # noqa: PLC0415
+    from gnnserve_cli.render import output, print_json, put  # noqa: PLC0415
+    from gnnserve_worker.graph import inspection  # noqa: PLC0415
+    from gnnserve_worker.graph.sources.load import load_source  # noqa: PLC0415
+    from gnnserve_worker.repository.paths import DOWNLOADS  # noqa: PLC0415
+
+    wanted = _parse_source(source)
+    with showing_progress() as listener:
+        data = load_source(wanted, repository / DOWNLOADS, listener)
+    found = inspection.inspect(data)
+    if as_json:
+        print_json(found)
+    else:
+        console = output()
+        for part in _tables(found):
+            put(console, part)
+
+
+def _parse_source(text: str) -> GraphSource:
+    from gnnserve_api.gnnservice import (  # noqa: PLC0415
+        Builtin,
+        GraphSource,
+        NpzSource,
+        OgbName,
+        OgbSource,
+        PygName,
+        PygSource,
+    )
+    from gnnserve_api.manifest import load_manifest  # noqa: PLC0415
+
+    path = Path(text)
+    if path.suffix in _MANIFESTS:
+        return load_manifest(path).spec.graph.source
+    if path.suffix == ".npz":
+        return GraphSource(npz=NpzSource(uri=path.absolute().as_uri()))
+    if text in list(Builtin):
+        return GraphSource(builtin=Builtin(text))
+    if text in list(OgbName):
+        return GraphSource(ogb=OgbSource(name=OgbName(text)))
+    if text in list(PygName):
+        return GraphSource(pyg=PygSource(name=PygName(text)))
+    known = ", ".join([*Builtin, *OgbName, *PygName])
+    raise InputError(
+        "SOURCE",
+        f"{text!r} is neither a manifest (.yaml), nor an .npz file, nor a known name",
+        f"tables of your own are named in a manifest; known names are {known}",
+    )
+
+
+def _tables(found: Inspection) -> list[RenderableType]:
+    from gnnserve_cli.render import count, facts_table  # noqa: PLC0415
+
+    neighbours, features = found.neighbours, found.features
+    ids = ", ".join(map(repr, found.first_ids))
+    odd = [f"{found.self_loops:,} from a node to itself"] * bool(found.self_loops)
+    odd += [f"{found.repeated_edges:,} listed again"] * bool(found.repeated_edges)
+    kind = "sparse" if features.is_sparse else "dense"
+    called = f"called {ids}{', …' * (found.nodes > len(found.first_ids))} ({found.node_ids})"
+    several = ", several per node" * found.multi_label
+    classes = "1 class" if len(found.classes) == 1 else f"{len(found.classes):,} classes"
+    facts = [
+        ("source", found.source),
+        ("digest", found.digest),
+        ("nodes", f"{found.nodes:,}, {called}"),
+        ("edges", "; ".join([f"{found.edges:,}, directed", f"{found.reversed_share:.0%} go both ways", *odd])),
+        (
+            "neighbours",
+            f"median {neighbours.median:,.0f}, mean {neighbours.mean:,.1f}, p99 {neighbours.p99:,.0f}, "
+            f"most {neighbours.highest:,}; {count(neighbours.isolated, 'node')} without",
+        ),
+        (
+            "features",
+            f"{count(features.columns, 'column')}, {kind}, {features.nonzero_share:.1%} not zero, "
+            f"from {features.lowest:.4g} to {features.highest:.4g}",
+        ),
+        ("labels", f"{classes}{several}; {count(found.unlabelled_nodes, 'node')} without"),
+        (
+            "split",
+            f"{found.training_nodes:,} to train on, {found.validation_nodes:,} to validate, "
+            f"{found.test_nodes:,} to test",
+        ),
+    ]
+    parts: list[RenderableType] = [facts_table(facts), "", *_pictures(found)]
+    if found.findings:
+        shown = [
+            (f"{noted.count:,}", f"{noted.what}{f': {noted.example}' * bool(noted.example)}")
+            for noted in found.findings
+        ]
+        parts += ["Done while reading", facts_table(shown), ""]
+    if found.notes:
+        parts += ["Worth a look", *(f"- {note}" for note in found.notes)]
+    return parts
+
+
+def _pictures(found: Inspection) -> list[RenderableType]:
+    histogram = found.neighbours.histogram
+    ends = [start - 1 for start, _ in histogram[1:]] + [found.neighbours.highest]
+    neighbours = [
+        (f"{start:,}" if start >= end else f"{start:,} to {end:,}", nodes)
+        for (start, nodes), end in zip(histogram, ends, strict=True)
+    ]
+    by_size = sorted(found.classes, key=lambda entry: -entry.nodes)
+    classes = [(str(entry.label), entry.nodes) for entry in by_size[:_SHOWN_CLASSES]]
+    parts: list[RenderableType] = []
+    for title, rows in (("Neighbours", neighbours), ("Class", classes)):
+        parts += [_bars(title, rows), ""]
+    if len(by_size) > _SHOWN_CLASSES:
+        parts[-1:] = [f"and {len(by_size) - _SHOWN_CLASSES:,} more classes", ""]
+    return parts
+
+
+def _bars(title: str, rows: list[tuple[str, int]]) -> RenderableType:
+    from rich import box  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, header_style="bold")
+    table.add_column(title, no_wrap=True, max_width=40)
+    table.add_column("Nodes", justify="right", no_wrap=True)
+    table.add_column("", no_wrap=True)
+    most = max((nodes for _, nodes in rows), default=0)
+    for name, nodes in rows:
+        table.add_row(Text(name), f"{nodes:,}", "█" * round(_BAR_WIDTH * nodes / most) if most else "")
+    return table

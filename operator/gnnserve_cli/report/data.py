@@ -1,0 +1,262 @@
+"""The report as data: what every form of it shows, and what `--json` prints.
+
+Shares and accuracies are fractions of 1, `…Points` percentage points, `…Ms` milliseconds. Each part carries `says`:
+what its figure means, in words with its own numbers."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+from gnnserve_api.profile import Compute, Metric
+from gnnserve_api.provenance import Provenance
+from gnnserve_api.stability import RankStability
+from gnnserve_api.variants import Storage
+
+
+class Struct(msgspec.Struct, frozen=True, rename="camel"):
+    """Read by scripts, so fields are only ever added."""
+
+
+class Accuracy(Struct, frozen=True):
+    """A share of nodes that were classified rightly, and where the true one lies at 95 % confidence."""
+
+    share: float
+    low: float
+    high: float
+
+
+class SizeRow(Struct, frozen=True):
+    """One variant at one batch size; medians but for `meanMs` and `stdMs`."""
+
+    seeds: int
+    runs: int
+    p50_ms: float
+    p99_ms: float
+    mean_ms: float
+    std_ms: float
+    sample_ms: float
+    gather_ms: float
+    compute_ms: float
+    gathered_bytes: int
+    window_ms: float
+    """The paper's window: gather and compute."""
+    window_std_ms: float
+    gather_to_compute: float | None
+    """The paper's comm/comp; None where computing took no measurable time."""
+
+
+class VariantRow(Struct, frozen=True):
+    name: str
+    factor: int
+    columns: int
+    storage: Storage
+    projected: bool
+    compute: Compute
+    on_frontier: bool
+    """At the report's batch size no other variant is as accurate and faster, or as fast and more accurate."""
+    validation: Accuracy
+    test: Accuracy | None
+    loss_points: float
+    """Below the most accurate variant, on validation nodes."""
+    loss_may_be_chance: bool
+    sizes: tuple[SizeRow, ...]
+    size_bytes: int
+    memory_bytes: int
+
+
+class Chosen(Struct, frozen=True):
+    """A variant that answers something, and what it costs and gives."""
+
+    variant: str
+    accuracy: float
+    loss_points: float
+    latency_ms: float
+    relative_latency: float
+    """Over that of the most accurate variant."""
+
+
+class Summary(Struct, frozen=True):
+    says: str
+    best: Chosen
+    within_one_point: Chosen
+    """The fastest that loses one point at most."""
+    fastest: Chosen
+
+
+class ToleranceRow(Struct, frozen=True):
+    tolerance_points: float
+    answer: Chosen
+
+
+class Tier(Struct, frozen=True):
+    tolerance_permille: int
+    """As a manifest or a request states it: rounded up, so that it reaches the variant."""
+    answer: Chosen
+
+
+class Tolerances(Struct, frozen=True):
+    says: str
+    says_tiers: str
+    rows: tuple[ToleranceRow, ...]
+    tiers: tuple[Tier, ...]
+
+
+class Verdict(StrEnum):
+    WITHIN_CHANCE = "WithinChance"
+    """So many nodes would differ as much without any reason."""
+    SMALL = "Small"
+    """More than chance, and less than half a point."""
+    DRIFT = "Drift"
+    """What was profiled on validation nodes does not hold on test nodes."""
+
+
+class DriftRow(Struct, frozen=True):
+    variant: str
+    validation: float
+    test: float
+    difference_points: float
+    """Test minus validation, and its 95 % interval."""
+    low_points: float
+    high_points: float
+    verdict: Verdict
+    validation_ms: float | None
+    """Median of the largest batch size on either split."""
+    test_ms: float | None
+    rows_ratio: float | None
+    """Table rows read for test nodes over those for validation nodes: what a difference of degrees does."""
+
+
+class Drift(Struct, frozen=True):
+    says: str
+    verdict: Verdict
+    latency_seeds: int
+    rows: tuple[DriftRow, ...]
+
+
+class Stability(Struct, frozen=True):
+    says: str
+    measured: RankStability | None
+
+
+class Prediction(Struct, frozen=True):
+    variant: str
+    columns: int
+    projected: bool
+    calibrated_with: bool
+    """One of the two that the rates come from: it agrees by construction, at least in the corrected model."""
+    measured_ms: float
+    paper_ms: float | None
+    paper_error_percent: float | None
+    corrected_ms: float | None
+    corrected_error_percent: float | None
+
+
+class ModelFit(Struct, frozen=True):
+    """Both performance models, calibrated for one storage."""
+
+    says: str
+    storage: Storage
+    paper_gigabytes_per_s: float | None
+    paper_gigaoperations_per_s: float | None
+    gather_gigabytes_per_s: float | None
+    gather_fixed_ms: float | None
+    compute_gigaoperations_per_s: float | None
+    compute_fixed_ms: float | None
+    rows_per_seed: float
+    distinct_share: float | None
+    """The paper's c: rows read over its bound. Above 1 where rows of the nodes themselves, which the bound leaves out,
+    outnumber repetitions."""
+    predictions: tuple[Prediction, ...]
+    problems: tuple[str, ...]
+
+
+class WidthAnswer(Struct, frozen=True):
+    storage: Storage
+    columns: int | None
+    """The most that the curve through the measured medians allows; None: not even one."""
+    factor: int | None
+    """k of the widest variant with no more columns."""
+    extrapolated: bool
+    """Fewer columns than any measured variant: nothing was measured there."""
+    model_columns: int | None
+    """By the corrected performance model; None: not even one, or the model could not be calibrated."""
+
+
+class LatencyAnswer(Struct, frozen=True):
+    """Which variants, and how many columns, meet a latency at the report's batch size."""
+
+    latency_ms: float
+    says: str
+    by_median: str | None
+    """The most accurate measured variant whose median is within it."""
+    by_p99: str | None
+    """The same by p99, which is what serving promises by."""
+    widths: tuple[WidthAnswer, ...]
+
+
+class Curve(Struct, frozen=True):
+    """How near to linear latency is in columns, for one storage."""
+
+    storage: Storage
+    fixed_ms: float
+    per_column_us: float
+    worst_left_out_percent: float | None
+    """The largest error when a measured variant is predicted from the others; None below three variants."""
+
+
+class Latencies(Struct, frozen=True):
+    says: str
+    curves: tuple[Curve, ...]
+    answers: tuple[LatencyAnswer, ...]
+
+
+class Says(Struct, frozen=True):
+    """Of the parts that have no figures of their own: they draw those of the variants."""
+
+    frontier: str
+    stages: str
+    window: str
+    costs: str
+    models: str
+
+
+class Report(Struct, frozen=True):
+    service: str
+    """Namespace and name."""
+    revision: str
+    recipe: str
+    metric: Metric
+    machine: str
+    threads: int
+    validation_nodes: int
+    test_nodes: int
+    nodes: int
+    features: int
+    classes: int
+    multi_label: bool
+    seeds: int
+    """Batch size of every latency that does not name its own."""
+    cautions: tuple[str, ...]
+    """What could mislead in this very report."""
+    summary: Summary
+    variants: tuple[VariantRow, ...]
+    """In the order of the profile."""
+    tolerances: Tolerances
+    drift: Drift | None
+    """None where the graph has no test nodes."""
+    stability: Stability
+    models: tuple[ModelFit, ...]
+    """One for each storage with two widths or more."""
+    latencies: Latencies
+    says: Says
+    provenance: Provenance
+    written_by: str
+
+    def variant(self, name: str) -> VariantRow:
+        return next(row for row in self.variants if row.name == name)
+
+
+def at_size(row: VariantRow, seeds: int) -> SizeRow:
+    return next(size for size in row.sizes if size.seeds == seeds)

@@ -1,0 +1,54 @@
+"""How a revision was made, as names and values: the same on the page and in the terminal."""
+
+from __future__ import annotations
+
+from gnnserve_cli.report.data import ModelFit, Report
+from gnnserve_cli.report.words import ms, number
+
+
+def made_facts(report: Report) -> list[tuple[str, str]]:
+    made = report.provenance
+    network = made.network
+    threads = "1 thread" if report.threads == 1 else f"{report.threads} threads"
+    fanouts = "all neighbours" if network.fanouts[0] < 0 else ", ".join(str(fanout) for fanout in network.fanouts)
+    settings = ", ".join(f"{name} {value:g}" for name, value in made.ranking_settings.items())
+    labels = "classes, several per node" if report.multi_label else "classes"
+    return [
+        ("Service", report.service),
+        ("Revision", report.revision),
+        ("Recipe", report.recipe),
+        ("Published", f"{made.created_at[:19].replace('T', ' ')} UTC"),
+        ("Made by", made.generator),
+        ("Measured on", f"{report.machine}, {threads}"),
+        ("Graph", f"{made.source} (digest {made.graph})"),
+        (
+            "Of size",
+            f"{report.nodes:,} nodes, {made.edges:,} edges, {report.features:,} features, {report.classes:,} {labels}",
+        ),
+        (
+            "Splits",
+            f"{made.train_nodes:,} training, {report.validation_nodes:,} validation, {report.test_nodes:,} test nodes",
+        ),
+        (
+            "Model",
+            f"{network.architecture}, hidden {network.hidden}, fan-outs {fanouts}, {made.scope.lower()} training",
+        ),
+        ("Weights", f"given: SHA-256 {made.checkpoint}" if made.checkpoint else "trained"),
+        ("Ranking", f"{made.ranking_method}" + (f" ({settings})" if settings else "")),
+    ]
+
+
+def model_facts(fit: ModelFit) -> list[tuple[str, str]]:
+    facts = [("Rows read per node", number(fit.rows_per_seed))]
+    if fit.distinct_share is not None:
+        facts.append(("The paper's c", number(fit.distinct_share)))
+    if fit.paper_gigabytes_per_s is not None and fit.paper_gigaoperations_per_s is not None:
+        rates = f"{number(fit.paper_gigabytes_per_s)} GB/s, {number(fit.paper_gigaoperations_per_s)} GOP/s"
+        facts.append(("Paper's rates", rates))
+    for name, rate, unit, fixed_ms in (
+        ("Gathering", fit.gather_gigabytes_per_s, "GB/s", fit.gather_fixed_ms),
+        ("Computing", fit.compute_gigaoperations_per_s, "GOP/s", fit.compute_fixed_ms),
+    ):
+        if fixed_ms is not None:
+            facts.append((name, f"{ms(fixed_ms)} fixed" + ("" if rate is None else f", then {number(rate)} {unit}")))
+    return facts

@@ -1,0 +1,106 @@
+"""What a report is about: one revision, from a server or from a repository."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from gnnserve_api.errors import InputError, RepositoryError
+from gnnserve_api.profile import Profile
+from gnnserve_api.provenance import Provenance, provenance_of
+from gnnserve_api.repository import RevisionManifest
+from gnnserve_cli.client import fetch_variants, parse_url
+from gnnserve_cli.commands.variants import ServiceRevisions, load_services
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    service: str
+    """Namespace and name."""
+    revision: str
+    recipe: str
+    nodes: int
+    features: int
+    """Columns before pruning."""
+    classes: int
+    multi_label: bool
+    profile: Profile
+    provenance: Provenance
+
+
+def fetch_subject(url: str) -> Subject:
+    served = fetch_variants(parse_url(url))
+    return Subject(
+        service=served.service,
+        revision=served.revision,
+        recipe=served.recipe,
+        nodes=served.nodes,
+        features=served.features,
+        classes=len(served.classes),
+        multi_label=served.multi_label,
+        profile=served.profile,
+        provenance=served.provenance,
+    )
+
+
+def load_subject(root: Path, service: str | None, revision: str | None) -> Subject:
+    """`service`: namespace/name, or the name alone where it is the only one of that name. `revision`: its name; the
+    newest without one. No array is opened."""
+    from gnnserve_worker.repository.checks import read_graph_manifest  # noqa: PLC0415 - it brings numpy
+
+    services, problems = load_services(root)
+    if not services:
+        raise problems[0]
+    chosen = _choose_service(root, services, service, problems)
+    manifest = _choose_revision(chosen, revision, problems)
+    graph = read_graph_manifest(root / chosen.namespace / chosen.service / "graphs" / manifest.graph)
+    return Subject(
+        service=f"{chosen.namespace}/{chosen.service}",
+        revision=manifest.revision,
+        recipe=manifest.recipe,
+        nodes=graph.nodes,
+        features=graph.features,
+        classes=len(graph.classes),
+        multi_label=graph.multi_label,
+        profile=manifest.profile,
+        provenance=provenance_of(manifest, graph.source, graph.edges, graph.train_nodes),
+    )
+
+
+def _choose_service(
+    root: Path, services: list[ServiceRevisions], wanted: str | None, problems: list[RepositoryError]
+) -> ServiceRevisions:
+    names = {f"{found.namespace}/{found.service}": found for found in services}
+    if wanted is None:
+        if len(names) == 1:
+            return services[0]
+        raise InputError("--service", f"is not given, and {root} holds {_list(names)}", "name one of them")
+    matching = [found for name, found in names.items() if wanted in {name, found.service}]
+    if len(matching) == 1:
+        return matching[0]
+    if not matching and (damaged := [p for p in problems if f"/{wanted}/" in p.path]):
+        raise damaged[0]
+    problem = f"{wanted!r} is in several namespaces" if matching else f"{root} holds no {wanted!r}"
+    raise InputError("--service", problem, f"name one of {_list(names)}")
+
+
+def _choose_revision(
+    service: ServiceRevisions, wanted: str | None, problems: list[RepositoryError]
+) -> RevisionManifest:
+    if wanted is None:
+        return service.revisions[0]
+    for revision in service.revisions:
+        if revision.revision == wanted:
+            return revision
+    if damaged := [p for p in problems if f"/{wanted}/" in p.path]:
+        raise damaged[0]
+    raise InputError(
+        "--revision",
+        f"{service.namespace}/{service.service} has no {wanted!r}",
+        f"name one of {_list([found.revision for found in service.revisions])}, the newest first",
+    )
+
+
+def _list(names: Iterable[str]) -> str:
+    return ", ".join(names)

@@ -1,0 +1,455 @@
+"""What a report works out, says, prints and writes."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import msgspec
+import pytest
+from tests.support.fake_server import Told, fake_server
+from tests.support.profiles import latency, revision_manifest, variant
+from tests.support.reports import CASES, drifting, every_storage, manifest_of, subject_of, without_test_nodes
+from typer.testing import CliRunner
+
+from gnnserve_api.classes import Classes
+from gnnserve_api.errors import InputError
+from gnnserve_api.protocol import VariantsAnswer
+from gnnserve_api.provenance import provenance_of
+from gnnserve_api.repository import (
+    SCHEMA_VERSION,
+    FileEntry,
+    GraphManifest,
+    NodeIdKind,
+    RevisionManifest,
+    sealed,
+)
+from gnnserve_api.variants import Storage
+from gnnserve_cli.main import app
+from gnnserve_cli.render import output
+from gnnserve_cli.report.build import build_report
+from gnnserve_cli.report.data import Report, Verdict
+from gnnserve_cli.report.html import build_page
+from gnnserve_cli.report.subject import Subject
+from gnnserve_cli.report.terminal import render_report
+from gnnserve_cli.report.words import number, plain_ms, points
+from gnnserve_worker.repository import paths
+
+_RUN = CliRunner()
+
+
+def report_of(subject: Subject, **options: object) -> Report:
+    return build_report(subject, "gnnserve test", **options)  # type: ignore[arg-type]
+
+
+def printed(report: Report) -> str:
+    console = output()
+    console.width = 200
+    with console.capture() as captured:
+        for renderable in render_report(report):
+            console.print(renderable)
+    return captured.get()
+
+
+class Page(HTMLParser):
+    """Checks that what is opened is closed, and collects what matters."""
+
+    VOID = frozenset({"meta", "line", "rect", "path", "circle", "br", "img", "link"})
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.links: list[str] = []
+        self.names: list[str] = []
+        self.tags: set[str] = set()
+        self.labels: list[str] = []
+        self.cells: list[str] = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        for name, value in attrs:
+            if name in {"href", "src", "srcset", "data", "action"}:
+                self.links.append(value or "")
+            if name == "id":
+                self.names.append(value or "")
+            if name == "aria-label" and tag == "svg":
+                self.labels.append(value or "")
+            assert not name.startswith("on"), name
+            assert name != "style"
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        if tag not in self.VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in self.VOID:
+            assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] in {"th", "td"}:
+            self.cells.append(data)
+
+
+# --- every form of every case
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_case_is_a_whole_page_that_asks_for_nothing(case: str) -> None:
+    report = report_of(CASES[case]())
+    text = build_page(report)
+    page = Page(text)
+    assert page.open == []
+    assert {link[0] for link in page.links} == {"#"}
+    assert {link[1:] for link in page.links} <= set(page.names)
+    assert not re.search(r"https?://|@import|url\(", text)
+    assert not page.tags & {"script", "img", "link", "iframe", "object", "form"}
+    assert {row.name for row in report.variants} <= set(page.cells)
+    assert len(page.names) == len(set(page.names))
+    assert all(page.labels)
+    for word in ("nan", "inf", "None", "Infinity"):
+        assert not re.search(rf"\b{word}\b", text), word
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("seeds", [1, 32, 1024])
+def test_every_case_is_valid_json_with_numbers_only(case: str, seeds: int) -> None:
+    report = report_of(CASES[case](), seeds=seeds, latencies_ms=[0.01, 5, 1e6], tolerances_permille=[0, 5.5, 1000])
+    told = msgspec.json.encode(report)
+    json.loads(told, parse_constant=pytest.fail)
+    assert msgspec.json.decode(told, type=Report) == report
+    assert report.seeds == seeds
+    assert [answer.latency_ms for answer in report.latencies.answers] == [0.01, 5, 1e6]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_terminal_says_what_the_page_says(case: str) -> None:
+    report = report_of(CASES[case]())
+    lines = " ".join(printed(report).split())
+    for text in (report.summary.says, report.tolerances.says_tiers, report.stability.says, *report.cautions):
+        assert " ".join(text.replace("`", "").split()) in lines
+    assert all(row.name in lines for row in report.variants)
+
+
+def test_names_of_a_user_are_no_markup() -> None:
+    bad = '<script>alert("x")</script>&\'[bold]'
+    subject = subject_of(
+        msgspec.structs.replace(variant(1), name=bad), variant(2), service=bad, source=bad, machine=bad
+    )
+    report = report_of(subject)
+    text = build_page(report)
+    assert "<script" not in text
+    assert "script" not in Page(text).tags
+    assert "&lt;script&gt;" in text
+    assert bad in printed(report)
+
+
+def test_the_page_allows_its_own_style_alone() -> None:
+    policy = re.search(r'content="(default-src[^"]*)"', build_page(report_of(subject_of())))
+    assert policy is not None
+    assert re.fullmatch(r"default-src 'none'; style-src 'sha256-[\w+/=]{44}'", policy.group(1))
+
+
+# --- what is worked out
+
+
+def test_the_summary_names_the_best_the_cheap_and_the_fastest() -> None:
+    summary = report_of(subject_of()).summary
+    assert (summary.best.variant, summary.within_one_point.variant, summary.fastest.variant) == ("x1", "x1", "x1")
+    made = [variant(k, validation=0.99 - 0.004 * k, p50_ms=1 / k) for k in (1, 2, 4, 8)]
+    summary = report_of(subject_of(*made)).summary
+    assert (summary.best.variant, summary.within_one_point.variant, summary.fastest.variant) == ("x1", "x2", "x8")
+    assert summary.fastest.relative_latency == pytest.approx(1 / 8)
+    assert "x2 loses 0.40 points and is 2.00 times as fast" in summary.says
+    assert "x8 loses 2.80 points and is 8.00 times as fast" in summary.says
+
+
+def test_losses_that_few_nodes_cannot_tell_are_said_to_be_chance() -> None:
+    made = [variant(1, validation=0.98), variant(2, validation=0.97), variant(4, validation=0.80)]
+    few = report_of(subject_of(*made))  # 360 validation nodes
+    assert {row.name: row.loss_may_be_chance for row in few.variants} == {"x1": True, "x2": True, "x4": False}
+    assert "The distance to x2 may be chance" in few.says.frontier
+    many = report_of(subject_of(*made, validation_nodes=100_000))
+    assert not many.variants[1].loss_may_be_chance
+    assert "All others lose more than chance explains" in many.says.frontier
+    assert any("360 validation nodes" in caution for caution in few.cautions)
+    assert not any("validation nodes" in caution for caution in many.cautions)
+
+
+def test_tiers_are_stated_so_that_they_reach_their_variant() -> None:
+    made = [variant(1, validation=0.98, p50_ms=2), variant(2, validation=0.9745, p50_ms=1)]
+    tiers = report_of(subject_of(*made)).tolerances.tiers
+    assert [(tier.tolerance_permille, tier.answer.variant) for tier in tiers] == [(0, "x1"), (6, "x2")]
+
+
+def test_a_batch_size_that_was_not_measured_is_refused() -> None:
+    with pytest.raises(InputError, match=r"--seeds: 100 is no batch size that was measured; use 1, 32 and 1024"):
+        report_of(subject_of(), seeds=100)
+
+
+def test_a_batch_that_repeats_its_nodes_is_said_to() -> None:
+    assert any("so its nodes repeat" in caution for caution in report_of(subject_of()).cautions)
+    assert not any("repeat" in caution for caution in report_of(subject_of(), seeds=32).cautions)
+
+
+def test_test_nodes_like_validation_nodes_are_within_chance() -> None:
+    drift = report_of(subject_of()).drift
+    assert drift is not None
+    assert drift.verdict is Verdict.WITHIN_CHANCE
+    assert "No variant differs by more than chance" in drift.says
+
+
+def test_test_nodes_unlike_validation_nodes_are_drift_in_accuracy_and_in_latency() -> None:
+    drift = report_of(drifting()).drift
+    assert drift is not None
+    assert drift.verdict is Verdict.DRIFT
+    assert {row.verdict for row in drift.rows} == {Verdict.DRIFT}
+    assert drift.rows[0].difference_points == pytest.approx(-12)
+    assert drift.rows[0].low_points < -12 < drift.rows[0].high_points < 0
+    assert "expect lower" in drift.says.replace("\n", " ") or "expect higher" in drift.says
+
+
+def test_a_real_difference_of_little_weight_is_called_small() -> None:
+    one = variant(1, validation=0.9)
+    made = msgspec.structs.replace(one, test_accuracy=0.897)
+    drift = report_of(subject_of(made, validation_nodes=1_000_000, test_nodes=1_000_000)).drift
+    assert drift is not None
+    assert drift.verdict is Verdict.SMALL
+
+
+def test_one_of_many_that_is_outside_by_a_little_is_no_drift() -> None:
+    made = [variant(k, validation=0.9) for k in (1, 2, 4, 8)]
+    made[2] = msgspec.structs.replace(made[2], test_accuracy=0.8)
+    drift = report_of(subject_of(*made)).drift
+    assert drift is not None
+    assert drift.verdict is Verdict.WITHIN_CHANCE
+    assert "x4 by more" in drift.says
+
+
+def test_without_test_nodes_nothing_is_said_of_drift() -> None:
+    report = report_of(without_test_nodes())
+    assert report.drift is None
+    assert any("no test nodes" in caution for caution in report.cautions)
+    assert "The graph has no test nodes" in build_page(report)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"ranking_method": "Greedy"}, "set `spec.variants.pruning.stabilitySeeds` to 2 or more"),
+        ({"ranking_method": "Random"}, "ranked by chance"),
+        ({"checkpoint": "ab" * 32}, "there is no seed to compare"),
+    ],
+)
+def test_where_no_ranking_is_compared_the_report_says_why(changes: dict[str, str], says: str) -> None:
+    from dataclasses import replace
+
+    subject = subject_of()
+    report = report_of(replace(subject, provenance=msgspec.structs.replace(subject.provenance, **changes)))
+    assert report.stability.measured is None
+    assert says in report.stability.says
+
+
+def test_rankings_of_other_seeds_are_compared() -> None:
+    stability = report_of(subject_of(others=2)).stability
+    assert stability.measured is not None
+    assert stability.measured.seeds == (1, 2)
+    assert [top.columns for top in stability.measured.top] == [4, 8, 16, 32]
+    assert "Of the 4 columns of the narrowest variant two seeds agree on 100 %; chance would give 6 %" in stability.says
+
+
+def test_the_models_are_held_against_what_was_measured() -> None:
+    """Times that the corrected model explains: it must find them, at the widths that it was not fitted to."""
+    made = []
+    for k in (1, 2, 4, 8):
+        columns = 64 // k
+        point = msgspec.structs.replace(
+            latency(1024, 1.0, 301 * 4 * columns * 1024),
+            sample_ms=0.5, gather_ms=0.1 + 0.01 * columns, compute_ms=0.3 + 0.02 * columns,
+            window_p50_ms=0.4 + 0.03 * columns, p50_ms=0.9 + 0.03 * columns, p99_ms=1.8 + 0.06 * columns,
+        )  # fmt: skip
+        made.append(msgspec.structs.replace(variant(k, validation=0.99 - 0.01 * k), latency=(point,)))
+    report = report_of(subject_of(*made), latencies_ms=[2.0])
+    (fit,) = report.models
+    assert fit.rows_per_seed == pytest.approx(301)
+    assert [p.calibrated_with for p in fit.predictions] == [True, False, False, True]
+    assert [p.corrected_error_percent for p in fit.predictions] == pytest.approx([0, 0, 0, 0], abs=1e-6)
+    assert fit.gather_fixed_ms == pytest.approx(0.1)
+    # 2 ms = 0.5 sampling + 0.4 + 0.03 · columns: 36 columns, by the curve and by the model alike; k = 2 has 32.
+    (answer,) = report.latencies.answers
+    (width,) = answer.widths
+    assert (width.columns, width.model_columns, width.factor) == (36, 36, 2)
+    assert (answer.by_median, answer.by_p99) == ("x2", None)
+
+
+def test_storages_are_fitted_apart_and_projected_variants_only_predicted() -> None:
+    report = report_of(every_storage())
+    assert [fit.storage for fit in report.models] == list(Storage)
+    bfloat16 = report.models[2]
+    assert bfloat16.predictions[-1].variant == "projected-bfloat16"
+    assert bfloat16.predictions[-1].paper_ms is None
+    assert not bfloat16.predictions[-1].calibrated_with
+    assert {width.storage for width in report.latencies.answers[0].widths} == set(Storage)
+
+
+def test_times_far_apart_get_a_logarithmic_axis_and_near_ones_a_linear_one() -> None:
+    assert "logarithmic" in build_page(report_of(every_storage()))
+    assert "logarithmic" not in build_page(report_of(subject_of()))
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0, "0"),
+        (0.02134, "0.0213"),
+        (1.0, "1.00"),
+        (12.345, "12.3"),
+        (999.6, "1,000"),
+        (1234.5, "1,230"),
+        (9.999, "10.0"),
+    ],
+)
+def test_numbers_have_three_digits_and_no_exponent(value: float, text: str) -> None:
+    assert number(value) == text
+
+
+def test_times_are_never_finer_than_they_were_measured() -> None:
+    assert [plain_ms(value) for value in (0.0081, 0.0279, 0.2831, 2.705)] == ["0.0081", "0.0279", "0.283", "2.71"]
+
+
+def test_points_agree_with_their_number() -> None:
+    assert [points(value) for value in (1, 0.5, -0.001)] == ["1.00 point", "0.50 points", "0.00 points"]
+
+
+# --- the command
+
+
+def write_repository(root: Path, manifest: RevisionManifest, service: str = "digits") -> None:
+    """A revision and its graph, as far as a report reads them."""
+    folder = root / "default" / service
+    revision = folder / "revisions" / manifest.revision
+    revision.mkdir(parents=True)
+    (revision / "revision.json").write_bytes(msgspec.json.encode(sealed(manifest)))
+    graph = folder / "graphs" / manifest.graph
+    graph.mkdir(parents=True, exist_ok=True)
+    (graph / "graph.json").write_bytes(msgspec.json.encode(sealed(graph_manifest(manifest.graph))))
+
+
+def graph_manifest(digest: str, classes: Classes = tuple(range(10))) -> GraphManifest:
+    return GraphManifest(
+        schema_version=SCHEMA_VERSION, digest=digest, source="builtin Digits", nodes=1797, edges=24_680, features=64,
+        classes=classes, multi_label=False, train_nodes=1078, validation_nodes=359, test_nodes=360,
+        files={name: FileEntry(bytes=64, sha256="0" * 64) for name in paths.GRAPH_FILES},
+        node_ids=NodeIdKind.POSITIONS,
+    )  # fmt: skip
+
+
+def run(*arguments: object, code: int = 0) -> str:
+    result = _RUN.invoke(app, ["report", *map(str, arguments)])
+    assert result.exit_code == code, result.output
+    return result.stdout if code == 0 else result.stderr
+
+
+def test_a_repository_is_reported_in_all_three_forms(tmp_path: Path) -> None:
+    write_repository(tmp_path, manifest_of(others=1))
+    assert "default/digits: accuracy against latency" in run(tmp_path)
+    told = json.loads(run(tmp_path, "--json", "--latency-ms", "5", "--latency-ms", "4", "--seeds", "32"))
+    assert told["seeds"] == 32
+    assert [answer["latencyMs"] for answer in told["latencies"]["answers"]] == [4, 5]
+    assert told["provenance"]["edges"] == 24_680
+    page = tmp_path / "report.html"
+    page.write_text("what was there before")
+    assert run(tmp_path, "--out", page) == f"{page}: report of default/digits, revision f0eae20c16c00ac0-1\n"
+    assert page.read_text().startswith("<!doctype html>")
+    assert [path.name for path in tmp_path.iterdir() if path.suffix == ".unfinished"] == []
+
+
+def test_json_and_a_page_come_together(tmp_path: Path) -> None:
+    write_repository(tmp_path, revision_manifest())
+    json.loads(run(tmp_path, "--json", "--out", tmp_path / "r.html"))
+    assert (tmp_path / "r.html").exists()
+
+
+def test_of_several_revisions_the_newest_is_reported(tmp_path: Path) -> None:
+    write_repository(tmp_path, revision_manifest("old", created_at="2026-01-01T00:00:00Z"))
+    write_repository(tmp_path, revision_manifest("new", created_at="2026-02-01T00:00:00Z"))
+    assert json.loads(run(tmp_path, "--json"))["revision"] == "new"
+    assert json.loads(run(tmp_path, "--json", "--revision", "old"))["revision"] == "old"
+    assert "has no 'other'; name one of new, old" in run(tmp_path, "--revision", "other", code=2)
+
+
+def test_of_several_services_one_must_be_named(tmp_path: Path) -> None:
+    write_repository(tmp_path, revision_manifest())
+    write_repository(tmp_path, revision_manifest(), service="papers")
+    problem = run(tmp_path, code=2)
+    assert f"--service: is not given, and {tmp_path} holds default/digits, default/papers" in problem
+    for name in ("papers", "default/papers"):
+        assert json.loads(run(tmp_path, "--json", "--service", name))["service"] == "default/papers"
+    assert "holds no 'else'; name one of default/digits, default/papers" in run(tmp_path, "--service", "else", code=2)
+
+
+def test_a_damaged_revision_that_is_asked_for_is_named(tmp_path: Path) -> None:
+    write_repository(tmp_path, revision_manifest("good"))
+    write_repository(tmp_path, revision_manifest("bad"))
+    file = tmp_path / "default" / "digits" / "revisions" / "bad" / "revision.json"
+    file.write_bytes(file.read_bytes()[:-10])
+    assert json.loads(run(tmp_path, "--json"))["revision"] == "good"
+    assert f"{file}: is not valid JSON" in run(tmp_path, "--revision", "bad", code=3)
+
+
+@pytest.mark.parametrize(
+    ("out", "problem"),
+    [("report.pdf", "does not end in .html"), ("folder.html", "is a folder"), ("none/report.html", "is no folder")],
+)
+def test_a_page_that_cannot_be_written_is_refused_before_anything_is_read(
+    tmp_path: Path, out: str, problem: str
+) -> None:
+    (tmp_path / "folder.html").mkdir()
+    assert problem in run("nowhere", "--out", tmp_path / out, code=2)
+
+
+def test_a_page_that_fails_leaves_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_repository(tmp_path, revision_manifest())
+    page = tmp_path / "report.html"
+    page.write_text("before")
+
+    def full(path: Path, text: str, **_: object) -> int:
+        path.touch()
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    assert "cannot be written: No space left on device" in run(tmp_path, "--out", page, code=2)
+    monkeypatch.undo()
+    assert page.read_text() == "before"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["default", "report.html"]
+
+
+def served_answer() -> VariantsAnswer:
+    manifest = manifest_of(others=1)
+    return VariantsAnswer(
+        service="default/digits", revision="r1", recipe="c1", nodes=1797, features=64, classes=tuple(range(10)),
+        multi_label=False, profile=manifest.profile, provenance=provenance_of(manifest, "builtin Digits", 24_680, 1078),
+        node_ids=NodeIdKind.POSITIONS,
+    )  # fmt: skip
+
+
+def test_a_server_is_reported() -> None:
+    with fake_server(lambda _: Told(body=msgspec.to_builtins(served_answer()))) as server:
+        told = json.loads(run(server.url, "--json"))
+        refused = run(server.url, "--service", "default/digits", code=2)
+    assert (told["service"], told["revision"]) == ("default/digits", "r1")
+    assert told["stability"]["measured"]["seeds"] == [1]
+    assert "--service: chooses in a folder" in refused
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--latency-ms", "0"], ["--accuracy-tolerance-permille", "1001"], ["--latency-ms", "nan"]]
+)
+def test_options_out_of_range_are_refused(arguments: list[str]) -> None:
+    assert "is not between" in run("nowhere", *arguments, code=2)

@@ -1,0 +1,88 @@
+"""The report's page in real Chromium: it fits, can be read, asks for nothing and complains of nothing."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.support.browser import PROGRAM, Browser, browser
+from tests.support.contrasts import CONTRASTS
+from tests.support.reports import CASES
+
+from gnnserve_cli.report.build import build_report
+from gnnserve_cli.report.html import build_page
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    if PROGRAM is None:
+        # As with a cluster: what CI lacks is a failure, what a laptop lacks is not.
+        (pytest.fail if os.geteuid() == 0 else pytest.skip)("no Chromium on the path; `apt-get install chromium`")
+    with browser() as tab:
+        yield tab
+
+
+def open_case(tab: Browser, folder: Path, case: str) -> None:
+    file = folder / "report.html"
+    file.write_text(build_page(build_report(CASES[case](), "gnnserve test")), encoding="utf-8")
+    tab.open("about:blank")
+    tab.events.clear()
+    tab.open(file.as_uri())
+    tab.wait_for("document.readyState === 'complete' && document.querySelector('footer') !== null")
+
+
+@pytest.mark.parametrize("width", [1200, 390])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("case", ["five widths", "seventeen variants"])
+def test_the_page_fits_and_can_be_read(chromium: Browser, tmp_path: Path, case: str, scheme: str, width: int) -> None:
+    chromium.resize(width)
+    chromium.prefer(scheme)
+    open_case(chromium, tmp_path, case)
+    assert chromium.complaints() == []
+    assert {url.partition(":")[0] for url in chromium.requested()} <= {"file", "about"}
+    assert chromium.evaluate("document.documentElement.scrollWidth") <= width
+    contrasts = chromium.evaluate(CONTRASTS)
+    assert len(contrasts) > 100
+    assert [entry for entry in contrasts if entry["ratio"] < 4.5] == []
+    # One of the two drawings of a figure, and no text of it smaller than 9 px.
+    kind = "wide" if width > 640 else "narrow"
+    shown = (
+        "[...document.querySelectorAll('svg')].filter((svg) => svg.getClientRects().length)"
+        ".map((svg) => svg.classList[0])"
+    )
+    assert set(chromium.evaluate(shown)) == {kind}
+    smallest = (
+        "Math.min(...[...document.querySelectorAll('svg text')].filter((text) => text.getClientRects().length)"
+        ".map((text) => text.getBoundingClientRect().height))"
+    )
+    assert chromium.evaluate(smallest) > 9
+
+
+@pytest.mark.parametrize("case", ["seventeen variants", "drift", "one variant"])
+@pytest.mark.parametrize("width", [1200, 390])
+def test_texts_of_a_drawing_lie_beside_each_other(chromium: Browser, tmp_path: Path, case: str, width: int) -> None:
+    chromium.resize(width)
+    open_case(chromium, tmp_path, case)
+    assert chromium.evaluate(OVERLAPS) == []
+
+
+OVERLAPS = """(() => {
+  const found = [];
+  for (const svg of document.querySelectorAll("svg")) {
+    if (!svg.getClientRects().length) continue;
+    const edge = svg.getBoundingClientRect();
+    const texts = [...svg.querySelectorAll("text")]
+      .map((text) => ({said: text.textContent, box: text.getBoundingClientRect()}));
+    texts.forEach(({said, box}, index) => {
+      if (box.left < edge.left - 3 || box.right > edge.right + 3) found.push(`${said} leaves its drawing`);
+      for (const other of texts.slice(index + 1)) {
+        const wide = Math.min(box.right, other.box.right) - Math.max(box.left, other.box.left);
+        const high = Math.min(box.bottom, other.box.bottom) - Math.max(box.top, other.box.top);
+        if (wide > 2 && high > 4) found.push(`${said} lies on ${other.said}`);
+      }
+    });
+  }
+  return found;
+})()"""

@@ -1,0 +1,112 @@
+"""Subjects of reports: profiles as they may come, without a repository."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import msgspec
+from tests.support.profiles import latency, revision_manifest, variant
+
+from gnnserve_api.profile import VariantProfile
+from gnnserve_api.provenance import provenance_of
+from gnnserve_api.repository import RankingRun, RevisionManifest
+from gnnserve_api.variants import Storage
+from gnnserve_cli.report.subject import Subject
+
+
+def manifest_of(*variants: VariantProfile, others: int = 0, **changes: object) -> RevisionManifest:
+    """`changes`: fields of the profile. `others`: rankings of other seeds, of which the first columns agree."""
+    manifest = revision_manifest()
+    profile = manifest.profile if not variants else msgspec.structs.replace(manifest.profile, variants=variants)
+    columns = manifest.ranking.columns
+    runs = tuple(
+        RankingRun(seed=seed, columns=(*columns[: 8 - seed], *reversed(columns[8 - seed :])))
+        for seed in range(1, others + 1)
+    )
+    return msgspec.structs.replace(
+        manifest,
+        ranking=msgspec.structs.replace(manifest.ranking, others=runs),
+        profile=msgspec.structs.replace(profile, **changes),
+    )
+
+
+def subject_of(
+    *variants: VariantProfile, others: int = 0, service: str = "default/digits", source: str = "builtin Digits",
+    **changes: object,
+) -> Subject:  # fmt: skip
+    manifest = manifest_of(*variants, others=others, **changes)
+    return Subject(
+        service=service,
+        revision=manifest.revision,
+        recipe=manifest.recipe,
+        nodes=1797,
+        features=64,
+        classes=10,
+        multi_label=manifest.profile.metric == "f1Micro",
+        profile=manifest.profile,
+        provenance=provenance_of(manifest, source, 24_680, 1078),
+    )
+
+
+def five_widths() -> list[VariantProfile]:
+    return [variant(k, validation=0.99 - 0.004 * k, p50_ms=0.05 + 0.16 / k) for k in (1, 2, 4, 8, 16)]
+
+
+def every_storage() -> Subject:
+    """17 variants from 0.03 to 300 ms, names of every length."""
+    made = []
+    for number, storage in enumerate(Storage):
+        made += [
+            variant(k, validation=0.95 - 0.02 * i - 0.003 * number, p50_ms=12 / k / (1 + number / 3), storage=storage)
+            for i, k in enumerate((1, 2, 4, 16))
+        ]
+    made.append(variant(1, 128, validation=0.949, p50_ms=1.1, storage=Storage.BFLOAT16, projected=True))
+    return subject_of(*made, others=2)
+
+
+def without_test_nodes() -> Subject:
+    made = [untested(variant(k, validation=0.99 - 0.004 * k)) for k in (1, 4)]
+    return subject_of(*made, test_nodes=0)
+
+
+def untested(one: VariantProfile) -> VariantProfile:
+    return msgspec.structs.replace(one, test_accuracy=None, test_latency=None)
+
+
+def without_stages(one: VariantProfile) -> VariantProfile:
+    """As the made-up profiles of `serving/rehearsal.py`."""
+    points = tuple(
+        msgspec.structs.replace(point, sample_ms=0, gather_ms=0, compute_ms=0, window_p50_ms=0, gathered_bytes=0)
+        for point in one.latency
+    )
+    return msgspec.structs.replace(one, latency=points)
+
+
+def drifting() -> Subject:
+    """As the paper's Products: test nodes are less accurate, and have fewer neighbours."""
+    made = [
+        msgspec.structs.replace(
+            one, test_accuracy=one.validation_accuracy - 0.12, test_latency=latency(1024, 3.0, 9_000_000)
+        )
+        for one in (variant(k, validation=0.9 - 0.01 * k) for k in (1, 2, 4, 8))
+    ]
+    return subject_of(*made, validation_nodes=40_000, test_nodes=50_000)
+
+
+CASES = {
+    "five widths": lambda: subject_of(*five_widths(), others=2),
+    "seventeen variants": every_storage,
+    "one variant": lambda: subject_of(variant(1)),
+    "no test nodes": without_test_nodes,
+    "drift": drifting,
+    "several labels per node": lambda: subject_of(metric="f1Micro"),
+    "all neighbours": lambda: _with_network(subject_of(), fanouts=(-1, -1)),
+    "GIN of one layer": lambda: _with_network(subject_of(), architecture="GIN", fanouts=(10,)),
+    "stages of nothing": lambda: subject_of(*(without_stages(variant(k)) for k in (1, 2, 4))),
+    "two equal variants": lambda: subject_of(variant(1), variant(2, validation=0.9889)),
+}
+
+
+def _with_network(subject: Subject, **changes: object) -> Subject:
+    network = msgspec.structs.replace(subject.provenance.network, **changes)
+    return replace(subject, provenance=msgspec.structs.replace(subject.provenance, network=network))

@@ -1,0 +1,94 @@
+"""What `gnnserve graph inspect` says of a graph, against graphs small enough to count by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import scipy.sparse as sp
+
+from gnnserve_api.repository import NodeIdKind
+from gnnserve_worker.graph.ids import lay_out, string_ids
+from gnnserve_worker.graph.inspection import inspect
+from gnnserve_worker.graph.store import Finding, Graph, GraphData, Splits
+
+
+def _graph(rows: list[list[int]]) -> Graph:
+    indptr = np.concatenate([[0], np.cumsum([len(row) for row in rows])]).astype(np.int64)
+    return Graph(indptr, np.array([node for row in rows for node in row], dtype=np.int32))
+
+
+def _data(**changes: object) -> GraphData:
+    # 0 and 1 read each other, 0 reads itself and 2 twice; 3 reads nobody.
+    data = GraphData(
+        source="a test", digest="d", graph=_graph([[1, 0, 2, 2], [0], [1], []]),
+        features=np.array([[1, 5, 0.001], [1, 0, 0.002], [1, -5, 0], [1, 700, 0]], dtype=np.float32),
+        labels=np.array([0, 1, 1, -1]), classes=(3, 7),
+        splits=Splits(np.array([0]), np.array([1]), np.array([2])),
+    )  # fmt: skip
+    return replace(data, **changes)  # type: ignore[arg-type]
+
+
+def test_edges_are_counted_as_they_are() -> None:
+    found = inspect(_data())
+    assert (found.nodes, found.edges, found.self_loops, found.repeated_edges) == (4, 6, 1, 1)
+    assert found.neighbours.histogram == ((0, 1), (1, 2), (4, 1))
+    assert (found.neighbours.isolated, found.neighbours.highest, found.neighbours.mean) == (1, 4, 1.5)
+
+
+def test_a_directed_graph_is_told_from_an_undirected_one() -> None:
+    ring = [[(node + 1) % 50] for node in range(50)]
+    both = [[(node + 1) % 50, (node - 1) % 50] for node in range(50)]
+    one_label = {"labels": np.zeros(50, dtype=np.int64), "features": np.ones((50, 1), dtype=np.float32)}
+    assert inspect(_data(graph=_graph(ring), **one_label)).reversed_share == 0
+    assert inspect(_data(graph=_graph(both), **one_label)).reversed_share == 1
+
+
+def test_features_and_labels_are_summed_up() -> None:
+    found = inspect(_data())
+    assert (found.features.columns, found.features.constant_columns) == (3, 1)
+    assert (found.features.lowest, found.features.highest, found.features.nonzero_share) == (-5, 700, 9 / 12)
+    assert [(entry.label, entry.nodes, entry.training_nodes) for entry in found.classes] == [(3, 1, 1), (7, 2, 0)]
+    assert found.unlabelled_nodes == 1
+    assert found.features.smallest_deviation == np.float32([0.001, 0.002, 0, 0]).std(dtype=np.float64)
+
+
+def test_sparse_features_say_the_same_as_dense_ones() -> None:
+    dense, sparse = inspect(_data()).features, inspect(_data(features=sp.csr_array(_data().features))).features
+    assert sparse.is_sparse
+    assert not dense.is_sparse
+    assert np.isclose(sparse.largest_deviation, dense.largest_deviation)
+    assert (sparse.lowest, sparse.highest, sparse.nonzero_share) == (dense.lowest, dense.highest, dense.nonzero_share)
+
+
+def test_several_labels_per_node_are_counted_by_class() -> None:
+    found = inspect(_data(labels=np.array([[1, 1], [0, 1], [0, 0], [0, 1]], dtype=np.uint8), classes=("a", "b")))
+    assert found.multi_label
+    assert [(entry.label, entry.nodes, entry.training_nodes) for entry in found.classes] == [("a", 1, 1), ("b", 3, 1)]
+    assert found.unlabelled_nodes == 1
+
+
+def test_what_tends_to_be_a_mistake_is_noted() -> None:
+    notes = " ".join(inspect(_data()).notes)
+    assert "25% of the nodes read no neighbour" in notes
+    assert "1 of 3 feature columns have one value everywhere" in notes
+    assert "Columns differ in scale" in notes
+    assert "No training node has class 7" in notes
+    assert "Only 1 validation nodes" in notes
+
+
+def test_ids_and_findings_are_shown() -> None:
+    ids = string_ids(*lay_out(["anna", "bert", "cara", "dora"]))
+    found = inspect(_data(ids=ids, findings=(Finding("duplicate edges merged", 3, "anna, bert"),)))
+    assert (found.node_ids, found.first_ids) == (NodeIdKind.STRINGS, ["anna", "bert", "cara"])
+    assert [(noted.what, noted.count, noted.example) for noted in found.findings] == [
+        ("duplicate edges merged", 3, "anna, bert")
+    ]
+
+
+def test_a_graph_without_edges_or_test_nodes_is_inspected() -> None:
+    empty = np.array([], dtype=np.int64)
+    found = inspect(_data(graph=_graph([[], [], [], []]), splits=Splits(np.array([0]), np.array([1]), empty)))
+    assert (found.edges, found.neighbours.isolated, found.neighbours.highest) == (0, 4, 0)
+    assert any("no edges" in note for note in found.notes)
+    assert any("no test nodes" in note for note in found.notes)

@@ -1,0 +1,334 @@
+"""From edges that arrive in pieces, in any order, to the neighbour lists of a `Graph`.
+
+Two counting sorts and no comparison: grouping edges by the node that sends, then reading those groups in the order of
+nodes into the lists of the nodes that receive, leaves every list ascending. A third gives the other direction, which
+is merged in row by row. Every step works on int32 and in every thread.
+
+Memory: 8 bytes per edge while edges arrive, and at most 12 while they are sorted (16 with both directions, of which 8
+are the result), besides 8 bytes per node and thread.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gnnserve_api.gnnservice import Direction, Duplicates, SelfLoops
+from gnnserve_worker.graph.store import Finding, Graph
+from gnnserve_worker.kernel_cache import inlined, kernel
+from gnnserve_worker.parallel import map_parallel, thread_count
+from gnnserve_worker.sampling.kernels import prefetch
+
+_PIECE_EDGES = 1 << 20
+"""Edges are kept in pieces of at most this many, which threads share out."""
+_AHEAD = 16
+"""How many edges before its turn a node's place is asked for."""
+_ROW_BLOCKS_PER_THREAD = 8
+"""So that threads end together although some nodes have most of the edges."""
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeCounts:
+    """What became of the edges that were given."""
+
+    read: int
+    dangling: int
+    """Left out, because an end was no node."""
+    self_loops_removed: int
+    merged: int
+    """Edges that were given before, with the same source and target."""
+    reversed_added: int
+    """With `Direction.UNDIRECTED`: edges whose other direction was not given."""
+
+    def findings(self) -> tuple[Finding, ...]:
+        """But for the dangling ones, of which only the source knows what they are called."""
+        told = (
+            ("duplicate edges merged", self.merged),
+            ("self-loops removed", self.self_loops_removed),
+            ("edges added in the other direction", self.reversed_added),
+        )
+        return tuple(Finding(what, count) for what, count in told if count)
+
+
+class EdgeList:
+    """Takes edges in any order, and becomes a `Graph` once."""
+
+    def __init__(
+        self,
+        nodes: int,
+        direction: Direction = Direction.DIRECTED,
+        duplicates: Duplicates = Duplicates.MERGE,
+        self_loops: SelfLoops = SelfLoops.KEEP,
+    ) -> None:
+        self._nodes = nodes
+        self._direction = direction
+        self._merges = duplicates is Duplicates.MERGE
+        self._keeps_loops = self_loops is SelfLoops.KEEP
+        self._senders: list[np.ndarray] = []
+        self._receivers: list[np.ndarray] = []
+        self._read = self._dangling = self._loops_removed = 0
+
+    def add(self, sources: np.ndarray, targets: np.ndarray) -> int:
+        """Positions of nodes, integers of one length. An edge with an end that is not from 0 to nodes - 1 is left out.
+
+        Returns which of these edges is the first such one, or -1.
+        """
+        first_dangling = -1
+        for start in range(0, len(sources), _PIECE_EDGES):
+            piece = slice(start, start + _PIECE_EDGES)
+            found = self._add_piece(_kernel_integers(sources[piece]), _kernel_integers(targets[piece]))
+            if found >= 0 > first_dangling:
+                first_dangling = start + found
+        self._read += len(sources)
+        return first_dangling
+
+    def _add_piece(self, sources: np.ndarray, targets: np.ndarray) -> int:
+        senders = np.empty(len(sources), dtype=np.int32)
+        receivers = np.empty(len(sources), dtype=np.int32)
+        kept, loops, dangling, first_dangling = _pack(
+            sources, targets, self._nodes, self._keeps_loops, senders, receivers
+        )
+        if kept < len(sources):
+            senders, receivers = senders[:kept].copy(), receivers[:kept].copy()
+        if self._direction is Direction.REVERSED:
+            senders, receivers = receivers, senders
+        self._senders.append(senders)
+        self._receivers.append(receivers)
+        self._dangling += dangling
+        self._loops_removed += loops
+        return int(first_dangling)
+
+    def to_graph(self) -> tuple[Graph, EdgeCounts]:
+        """Neighbour lists are ascending. The edges are gone afterwards: their memory went into the graph."""
+        given = sum(map(len, self._senders))
+        indptr, indices = _grouped(self._senders, self._receivers, self._nodes)
+        self._senders, self._receivers = [], []
+        indptr, indices = _transposed(indptr, indices)
+        if self._merges:
+            kept = _merge_repeats(indptr, indices)
+            # In place: a copy would need both at once. Nothing else looks at the array.
+            indices.resize(kept, refcheck=False)
+        distinct = len(indices)
+        if self._direction is Direction.UNDIRECTED:
+            indptr, indices = _united(indptr, indices, *_transposed(indptr, indices), merges=self._merges)
+        counts = EdgeCounts(self._read, self._dangling, self._loops_removed, given - distinct, len(indices) - distinct)
+        return Graph(indptr, indices), counts
+
+
+def _kernel_integers(values: np.ndarray) -> np.ndarray:
+    """int32 and int64 are what kernels are compiled for."""
+    return np.ascontiguousarray(values, dtype=np.int32 if values.dtype == np.int32 else np.int64)
+
+
+def _grouped(keys: list[np.ndarray], values: list[np.ndarray], nodes: int) -> tuple[np.ndarray, np.ndarray]:
+    """CSR lists of values by key, in no order. Pieces of one length each, int32."""
+    edges = sum(map(len, keys))
+    workers = _worker_count(nodes, edges)
+    shares = [range(len(keys) * worker // workers, len(keys) * (worker + 1) // workers) for worker in range(workers)]
+    cursors = np.zeros((workers, nodes), dtype=np.int64)
+
+    def count(worker: int) -> None:
+        for piece in shares[worker]:
+            _count(keys[piece], cursors[worker])
+
+    map_parallel(count, workers)
+    indptr = np.empty(nodes + 1, dtype=np.int64)
+    _begin(cursors, indptr)
+    grouped = np.empty(edges, dtype=np.int32)
+
+    def scatter(worker: int) -> None:
+        for piece in shares[worker]:
+            _scatter(keys[piece], values[piece], cursors[worker], grouped)
+
+    map_parallel(scatter, workers)
+    return indptr, grouped
+
+
+def _transposed(indptr: np.ndarray, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The same edges by their other end; lists are ascending."""
+    nodes = len(indptr) - 1
+    workers = _worker_count(nodes, len(indices))
+    bounds = _row_bounds(indptr, workers)
+    cursors = np.zeros((workers, nodes), dtype=np.int64)
+    map_parallel(
+        lambda worker: _count(indices[indptr[bounds[worker]] : indptr[bounds[worker + 1]]], cursors[worker]), workers
+    )
+    other_indptr = np.empty(nodes + 1, dtype=np.int64)
+    _begin(cursors, other_indptr)
+    other_indices = np.empty(len(indices), dtype=np.int32)
+    map_parallel(
+        lambda worker: _scatter_rows(
+            indptr, indices, bounds[worker], bounds[worker + 1], cursors[worker], other_indices
+        ),
+        workers,
+    )
+    return other_indptr, other_indices
+
+
+def _united(
+    indptr: np.ndarray, indices: np.ndarray, other_indptr: np.ndarray, other_indices: np.ndarray, *, merges: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    """Row by row both lists as one, ascending. A self-loop is its own other direction, and is there once."""
+    nodes = len(indptr) - 1
+    blocks = thread_count() * _ROW_BLOCKS_PER_THREAD
+    bounds = _row_bounds(indptr, blocks)
+    united_indptr = np.zeros(nodes + 1, dtype=np.int64)
+    map_parallel(
+        lambda block: _unite_lengths(
+            indptr, indices, other_indptr, other_indices, merges, bounds[block], bounds[block + 1], united_indptr
+        ),
+        blocks,
+    )
+    np.cumsum(united_indptr, out=united_indptr)
+    united = np.empty(united_indptr[-1], dtype=np.int32)
+    map_parallel(
+        lambda block: _unite(
+            indptr, indices, other_indptr, other_indices, merges, bounds[block], bounds[block + 1],
+            united_indptr, united,
+        ),
+        blocks,
+    )  # fmt: skip
+    return united_indptr, united
+
+
+def _worker_count(nodes: int, edges: int) -> int:
+    """Every worker has counters of its own; together they take no more than the edges do."""
+    return max(1, min(thread_count(), edges // max(nodes, 1)))
+
+
+def _row_bounds(indptr: np.ndarray, parts: int) -> list[int]:
+    """Where `parts` runs of rows begin and end that have about equally many edges."""
+    wanted = np.linspace(0, indptr[-1], parts + 1)[1:-1]
+    return [0, *np.searchsorted(indptr, wanted).tolist(), len(indptr) - 1]
+
+
+@kernel
+def _pack(
+    sources: np.ndarray, targets: np.ndarray, nodes: int, keeps_loops: bool,
+    packed_sources: np.ndarray, packed_targets: np.ndarray,
+) -> tuple[int, int, int, int]:  # fmt: skip
+    """How many are kept, how many self-loops and dangling edges are not, and which of these is the first."""
+    kept = loops = dangling = 0
+    first_dangling = -1
+    for i in range(len(sources)):
+        source, target = sources[i], targets[i]
+        if source < 0 or source >= nodes or target < 0 or target >= nodes:
+            dangling += 1
+            if first_dangling < 0:
+                first_dangling = i
+        elif source == target and not keeps_loops:
+            loops += 1
+        else:
+            packed_sources[kept] = source
+            packed_targets[kept] = target
+            kept += 1
+    return kept, loops, dangling, first_dangling
+
+
+@kernel
+def _count(keys: np.ndarray, counts: np.ndarray) -> None:
+    for i in range(len(keys)):
+        counts[keys[i]] += 1
+
+
+@kernel
+def _begin(counts: np.ndarray, indptr: np.ndarray) -> None:
+    """Turns each worker's counts into where it writes first: behind the workers before it."""
+    running = 0
+    for node in range(counts.shape[1]):
+        indptr[node] = running
+        for worker in range(counts.shape[0]):
+            count = counts[worker, node]
+            counts[worker, node] = running
+            running += count
+    indptr[counts.shape[1]] = running
+
+
+@kernel
+def _scatter(keys: np.ndarray, values: np.ndarray, cursors: np.ndarray, out: np.ndarray) -> None:
+    for i in range(len(keys)):
+        if i + _AHEAD < len(keys):
+            prefetch(out, cursors[keys[i + _AHEAD]])
+        key = keys[i]
+        out[cursors[key]] = values[i]
+        cursors[key] += 1
+
+
+@kernel
+def _scatter_rows(
+    indptr: np.ndarray, indices: np.ndarray, start: int, end: int, cursors: np.ndarray, out: np.ndarray
+) -> None:
+    last = indptr[end]
+    for row in range(start, end):
+        for i in range(indptr[row], indptr[row + 1]):
+            if i + _AHEAD < last:
+                prefetch(out, cursors[indices[i + _AHEAD]])
+            key = indices[i]
+            out[cursors[key]] = row
+            cursors[key] += 1
+
+
+@kernel
+def _merge_repeats(indptr: np.ndarray, indices: np.ndarray) -> int:
+    """In place. Returns how many are left."""
+    kept = 0
+    start = indptr[0]
+    for row in range(len(indptr) - 1):
+        end = indptr[row + 1]
+        first = kept
+        for i in range(start, end):
+            if kept == first or indices[kept - 1] != indices[i]:
+                indices[kept] = indices[i]
+                kept += 1
+        start = end
+        indptr[row + 1] = kept
+    return kept
+
+
+@inlined
+def _unite_row(
+    left: np.ndarray, i: int, left_end: int, right: np.ndarray, j: int, right_end: int, row: int, merges: bool,
+    out: np.ndarray, first: int, writes: bool,
+) -> int:  # fmt: skip
+    """How many there are. `right` has the self-loops of `left`."""
+    count = 0
+    while i < left_end or j < right_end:
+        takes_left = j >= right_end or (i < left_end and left[i] <= right[j])
+        value = left[i] if takes_left else right[j]
+        if takes_left:
+            i += 1
+            if merges and j < right_end and right[j] == value:
+                j += 1
+        else:
+            j += 1
+            if value == row:
+                continue
+        if writes:
+            out[first + count] = value
+        count += 1
+    return count
+
+
+@kernel
+def _unite_lengths(
+    indptr: np.ndarray, indices: np.ndarray, other_indptr: np.ndarray, other_indices: np.ndarray, merges: bool,
+    start: int, end: int, united_indptr: np.ndarray,
+) -> None:  # fmt: skip
+    for row in range(start, end):
+        united_indptr[row + 1] = _unite_row(
+            indices, indptr[row], indptr[row + 1], other_indices, other_indptr[row], other_indptr[row + 1], row,
+            merges, indices, 0, False,
+        )  # fmt: skip
+
+
+@kernel
+def _unite(
+    indptr: np.ndarray, indices: np.ndarray, other_indptr: np.ndarray, other_indices: np.ndarray, merges: bool,
+    start: int, end: int, united_indptr: np.ndarray, united: np.ndarray,
+) -> None:  # fmt: skip
+    for row in range(start, end):
+        _unite_row(
+            indices, indptr[row], indptr[row + 1], other_indices, other_indptr[row], other_indptr[row + 1], row,
+            merges, united, united_indptr[row], True,
+        )  # fmt: skip

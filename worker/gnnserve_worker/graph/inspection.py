@@ -1,0 +1,243 @@
+"""What was understood of a graph, in numbers, and what of it deserves a second look.
+
+Every note answers to a number beside it: nothing is called bad, but what tends to be a mistake in a graph file (edges
+in one direction, classes that no training node has, columns that say nothing) is said before hours go into training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+import numpy as np
+
+from gnnserve_api.repository import NodeIdKind
+from gnnserve_worker.graph.store import Features, Graph, GraphData, Splits
+
+_BLOCK_ROWS = 65_536
+_PROBED_EDGES = 10_000
+"""Looking for the reverse of each of 100 million edges would take longer than reading them."""
+_SHOWN_IDS = 3
+_FEW_NODES = 100
+_UNEVEN_SCALES = 100.0
+
+
+class DegreeFacts(msgspec.Struct, frozen=True, rename="camel"):
+    """Of the neighbours that a node reads."""
+
+    isolated: int
+    """Nodes without any."""
+    median: float
+    mean: float
+    p99: float
+    highest: int
+    histogram: tuple[tuple[int, int], ...]
+    """(from, nodes): nodes with at least so many neighbours and fewer than the next entry says; powers of four."""
+
+
+class FeatureFacts(msgspec.Struct, frozen=True, rename="camel"):
+    columns: int
+    is_sparse: bool
+    nonzero_share: float
+    lowest: float
+    highest: float
+    constant_columns: int
+    smallest_deviation: float
+    """Of the columns that are not constant."""
+    largest_deviation: float
+
+
+class ClassCount(msgspec.Struct, frozen=True, rename="camel"):
+    label: int | str
+    nodes: int
+    training_nodes: int
+
+
+class Noted(msgspec.Struct, frozen=True, rename="camel"):
+    """What importing did: a `Finding` as JSON."""
+
+    what: str
+    count: int
+    example: str
+
+
+class Inspection(msgspec.Struct, frozen=True, rename="camel"):
+    source: str
+    digest: str
+    nodes: int
+    node_ids: NodeIdKind
+    first_ids: list[int] | list[str]
+    edges: int
+    """Directed: an undirected link counts twice."""
+    self_loops: int
+    repeated_edges: int
+    reversed_share: float
+    """Share of the edges, of a sample of 10,000, whose reverse is there as well: 1 in an undirected graph."""
+    neighbours: DegreeFacts
+    features: FeatureFacts
+    multi_label: bool
+    classes: tuple[ClassCount, ...]
+    """In the order of the scores."""
+    unlabelled_nodes: int
+    training_nodes: int
+    validation_nodes: int
+    test_nodes: int
+    findings: tuple[Noted, ...]
+    notes: tuple[str, ...]
+
+
+def inspect(data: GraphData) -> Inspection:
+    """Reads everything once, in blocks; needs little memory beside the graph."""
+    graph, nodes = data.graph, data.graph.nodes
+    self_loops, repeated = _count_odd_edges(graph)
+    known = data.labels.any(axis=1) if data.multi_label else data.labels >= 0
+    features = _feature_facts(data.features)
+    neighbours = _degree_facts(graph)
+    classes = _class_counts(data)
+    reversed_share = _reversed_share(graph)
+    first = list(range(min(_SHOWN_IDS, nodes))) if data.ids is None else data.ids.shown(0, min(_SHOWN_IDS, nodes))
+    return Inspection(
+        source=data.source,
+        digest=data.digest,
+        nodes=nodes,
+        node_ids=NodeIdKind.POSITIONS if data.ids is None else data.ids.kind,
+        first_ids=first,
+        edges=graph.edges,
+        self_loops=self_loops,
+        repeated_edges=repeated,
+        reversed_share=reversed_share,
+        neighbours=neighbours,
+        features=features,
+        multi_label=data.multi_label,
+        classes=classes,
+        unlabelled_nodes=int(nodes - known.sum()),
+        training_nodes=len(data.splits.train),
+        validation_nodes=len(data.splits.validation),
+        test_nodes=len(data.splits.test),
+        findings=tuple(Noted(finding.what, finding.count, finding.example) for finding in data.findings),
+        notes=tuple(_notes(nodes, graph.edges, neighbours, reversed_share, features, classes, data.splits)),
+    )
+
+
+def _count_odd_edges(graph: Graph) -> tuple[int, int]:
+    """Edges from a node to itself, and edges that a row lists again."""
+    self_loops = repeated = 0
+    for start in range(0, graph.nodes, _BLOCK_ROWS):
+        bounds = np.asarray(graph.indptr[start : start + _BLOCK_ROWS + 1])
+        sources = np.asarray(graph.indices[bounds[0] : bounds[-1]], dtype=np.int64)
+        targets = np.repeat(np.arange(start, start + len(bounds) - 1), np.diff(bounds))
+        self_loops += int((sources == targets).sum())
+        keys = np.sort(targets * graph.nodes + sources)
+        repeated += int((keys[1:] == keys[:-1]).sum())
+    return self_loops, repeated
+
+
+def _degree_facts(graph: Graph) -> DegreeFacts:
+    degrees = np.diff(graph.indptr)
+    if not len(degrees):
+        return DegreeFacts(0, 0.0, 0.0, 0.0, 0, ())
+    edges = [0, 1]
+    while edges[-1] <= degrees.max():
+        edges.append(edges[-1] * 4)
+    found, _ = np.histogram(degrees, bins=edges)
+    return DegreeFacts(
+        isolated=int((degrees == 0).sum()),
+        median=float(np.median(degrees)),
+        mean=float(degrees.mean()),
+        p99=float(np.percentile(degrees, 99)),
+        highest=int(degrees.max()),
+        histogram=tuple(zip(edges[:-1], found.tolist(), strict=True)),
+    )
+
+
+def _reversed_share(graph: Graph) -> float:
+    if not graph.edges:
+        return 1.0
+    probed = np.random.default_rng(0).integers(0, graph.edges, min(graph.edges, _PROBED_EDGES))
+    targets = np.searchsorted(graph.indptr, probed, side="right") - 1
+    found = 0
+    for target, source in zip(targets.tolist(), graph.indices[probed].tolist(), strict=True):
+        row = graph.indices[graph.indptr[source] : graph.indptr[source + 1]]
+        found += bool((row == target).any())
+    return found / len(probed)
+
+
+def _feature_facts(features: Features) -> FeatureFacts:
+    rows, columns = features.shape
+    total, squares = np.zeros(columns), np.zeros(columns)
+    low, high = np.full(columns, np.inf), np.full(columns, -np.inf)
+    nonzero = 0
+    for start in range(0, rows, _BLOCK_ROWS):
+        if isinstance(features, np.ndarray):
+            block = features[start : start + _BLOCK_ROWS]
+            nonzero += int(np.count_nonzero(block))
+            total += block.sum(axis=0, dtype=np.float64)
+            squares += np.einsum("ij,ij->j", block, block, dtype=np.float64)
+            low, high = np.minimum(low, block.min(axis=0)), np.maximum(high, block.max(axis=0))
+        else:
+            part = features[start : start + _BLOCK_ROWS].astype(np.float64)
+            nonzero += part.count_nonzero()
+            total += np.asarray(part.sum(axis=0)).ravel()
+            squares += np.asarray(part.power(2).sum(axis=0)).ravel()
+            low = np.minimum(low, part.min(axis=0).toarray().ravel())
+            high = np.maximum(high, part.max(axis=0).toarray().ravel())
+    varies = high > low
+    deviations = np.sqrt(np.maximum(squares / max(1, rows) - (total / max(1, rows)) ** 2, 0.0))[varies]
+    return FeatureFacts(
+        columns=columns,
+        is_sparse=not isinstance(features, np.ndarray),
+        nonzero_share=nonzero / max(1, rows * columns),
+        lowest=float(low.min()),
+        highest=float(high.max()),
+        constant_columns=int(columns - varies.sum()),
+        smallest_deviation=float(deviations.min()) if len(deviations) else 0.0,
+        largest_deviation=float(deviations.max()) if len(deviations) else 0.0,
+    )
+
+
+def _class_counts(data: GraphData) -> tuple[ClassCount, ...]:
+    def counts(labels: np.ndarray) -> list[int]:
+        if data.multi_label:
+            found: list[int] = labels.sum(axis=0, dtype=np.int64).tolist()
+        else:
+            found = np.bincount(labels[labels >= 0], minlength=len(data.classes)).tolist()
+        return found
+
+    everywhere, training = counts(data.labels), counts(data.labels[data.splits.train])
+    return tuple(map(ClassCount, data.classes, everywhere, training))
+
+
+def _notes(
+    nodes: int,
+    edges: int,
+    neighbours: DegreeFacts,
+    reversed_share: float,
+    features: FeatureFacts,
+    classes: tuple[ClassCount, ...],
+    splits: Splits,
+) -> Iterator[str]:
+    if not edges:
+        yield "There are no edges: every node is classified by its own features."
+    elif neighbours.isolated > 0.2 * nodes:
+        one_way = f": {1 - reversed_share:.0%} of the edges go one way only, and direction Undirected adds the other"
+        yield (
+            f"{neighbours.isolated / nodes:.0%} of the nodes read no neighbour and are classified by their own features"
+            f"{one_way * (reversed_share < 0.9)}."
+        )
+    if features.constant_columns:
+        yield f"{features.constant_columns:,} of {features.columns:,} feature columns have one value everywhere."
+    if not features.is_sparse and features.largest_deviation > _UNEVEN_SCALES * features.smallest_deviation > 0:
+        yield (
+            f"Columns differ in scale: deviations go from {features.smallest_deviation:.3g} to "
+            f"{features.largest_deviation:.3g}. Normalization Standardize, the default here, evens them out."
+        )
+    untaught = [str(entry.label) for entry in classes if entry.nodes and not entry.training_nodes]
+    if untaught:
+        shown = ", ".join(untaught[:5]) + " …" * (len(untaught) > 5)
+        yield f"No training node has class {shown}: it will not be predicted."
+    for name, split in (("validation", splits.validation), ("test", splits.test)):
+        if 0 < len(split) < _FEW_NODES:
+            points = 100 / len(split) ** 0.5
+            yield f"Only {len(split)} {name} nodes: their accuracy is known to about {points:.0f} points."
+    if not len(splits.test):
+        yield "There are no test nodes: nothing will tell whether validation accuracies hold elsewhere."

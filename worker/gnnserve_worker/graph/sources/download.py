@@ -1,0 +1,371 @@
+"""Files of public data sets: fetched once over HTTP, kept in the repository, checked whenever they are used again.
+
+A file appears under its name only when all of it has arrived and was looked at; until then it is `NAME.part`, which the
+next attempt goes on from if the server says that it still has the same file. Beside it is `NAME.fetched.json`: where
+from, and its SHA-256. One process at a time fetches into a folder.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import re
+import shutil
+import ssl
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http import HTTPStatus
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+from gnnserve_api.errors import InputError, ResourceError
+from gnnserve_worker.progress import Progress, ProgressListener
+
+if TYPE_CHECKING:
+    import httpx
+
+MIB = 1024 * 1024
+_CHUNK_BYTES = MIB
+_HASHED_BYTES = 16 * MIB
+_HTML = re.compile(rb"\s*<(!doctype\s+html|html|head)", re.IGNORECASE)
+_TITLE = re.compile(rb"<title[^>]*>(.*?)</title>", re.IGNORECASE | re.DOTALL)
+
+
+_PASSING = {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_EARLY, HTTPStatus.TOO_MANY_REQUESTS}
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A file, and how it is known to be the right one."""
+
+    name: str
+    url: str
+    begins: bytes = b""
+    """Its first bytes, where its format has such."""
+    sha256: str | None = None
+    field: str = "spec.graph.source"
+    """Of the manifest: what messages name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    connect_s: float = 15.0
+    silence_s: float = 60.0
+    """So long may a server say nothing."""
+    pauses_s: tuple[float, ...] = (1.0, 5.0, 15.0, 30.0)
+    """Before each further attempt; counted anew whenever more has arrived than ever before."""
+
+
+class _PassingError(Exception):
+    """What another attempt may not meet."""
+
+
+class _GoneError(_PassingError):
+    """What was there of the file cannot be gone on from."""
+
+
+def fetch(wanted: Wanted, folder: Path, progress: ProgressListener, patience: Patience | None = None) -> Path:
+    """The file in `folder`: the one that is kept there, if it is still what was fetched, or a new one.
+
+    Raises ResourceError where the network or the disk is not up to it, InputError where another file arrived than the
+    one that is expected.
+    """
+    path = folder / wanted.name
+    with _storing(wanted, folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    with _locked(wanted, folder, progress):
+        if not _is_kept(wanted, path, progress):
+            _Download(wanted, path, progress, patience or Patience()).run()
+    return path
+
+
+def _sha256_of(name: str, path: Path, progress: ProgressListener) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        total = os.fstat(file.fileno()).st_size
+        done = 0
+        while chunk := file.read(_HASHED_BYTES):
+            digest.update(chunk)
+            done += len(chunk)
+            if total > _HASHED_BYTES:  # else it is over before anybody could read it
+                progress(Progress(f"check {name}", done, total, _amount(done, total)))
+    return digest.hexdigest()
+
+
+def _is_kept(wanted: Wanted, path: Path, progress: ProgressListener) -> bool:
+    try:
+        record = json.loads(_record_of(path).read_bytes())
+        expected, size = record["sha256"], record["bytes"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+    if wanted.sha256 not in {None, expected}:
+        return False
+    with _storing(wanted, path):
+        return path.is_file() and path.stat().st_size == size and _sha256_of(wanted.name, path, progress) == expected
+
+
+def _record_of(path: Path) -> Path:
+    return path.with_name(f"{path.name}.fetched.json")
+
+
+class _Download:
+    """One file, in as many attempts as it takes."""
+
+    def __init__(self, wanted: Wanted, path: Path, progress: ProgressListener, patience: Patience) -> None:
+        self._wanted = wanted
+        self._path = path
+        self._part = path.with_name(f"{path.name}.part")
+        self._about_part = path.with_name(f"{path.name}.part.json")
+        self._progress = progress
+        self._patience = patience
+        self._reported = (-1, -1)
+
+    def run(self) -> None:
+        self._transfer()
+        digest = _sha256_of(self._wanted.name, self._part, self._progress)
+        if self._wanted.sha256 not in {None, digest}:
+            self._forget()
+            raise InputError(
+                f"{self._wanted.field}.sha256",
+                f"{self._wanted.url} has SHA-256 {digest}, expected {self._wanted.sha256}",
+                "fetch from a mirror that has the pinned file, or change sha256 to take this one",
+            )
+        with _storing(self._wanted, self._path):
+            size = self._part.stat().st_size
+            _sync(self._part)
+            self._part.rename(self._path)
+            _write_whole(_record_of(self._path), {"url": self._wanted.url, "bytes": size, "sha256": digest})
+            self._about_part.unlink(missing_ok=True)
+            _sync(self._path.parent)
+
+    def _transfer(self) -> None:
+        import httpx  # noqa: PLC0415  (a fifth of a second, for those who fetch)
+
+        timeout = httpx.Timeout(self._patience.silence_s, connect=self._patience.connect_s)
+        headers = {"Accept-Encoding": "identity", "User-Agent": "gnnserve"}
+        most, pauses = self._arrived(), iter(self._patience.pauses_s)
+        with httpx.Client(timeout=timeout, headers=headers, follow_redirects=True) as client:
+            while True:
+                try:
+                    self._attempt(client)
+                except _PassingError as error:
+                    arrived = self._arrived()
+                    if arrived > most:
+                        most, pauses = arrived, iter(self._patience.pauses_s)
+                    if isinstance(error, _GoneError):
+                        self._forget()
+                    if (pause := next(pauses, None)) is None:
+                        raise self._unreachable(str(error)) from error
+                    time.sleep(pause)
+                else:
+                    return
+
+    def _attempt(self, client: httpx.Client) -> None:
+        import httpx  # noqa: PLC0415
+
+        try:
+            with client.stream("GET", self._wanted.url, headers=self._resuming()) as response:
+                self._receive(response)
+        except httpx.TooManyRedirects as error:
+            raise self._unreachable("it redirects in a circle") from error
+        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+            raise self._unconnected(error) from error
+        except httpx.TimeoutException as error:
+            raise _PassingError(f"it said nothing for {self._patience.silence_s:g} s") from error
+        except (httpx.NetworkError, httpx.RemoteProtocolError) as error:  # closed early, or garbled
+            raise _PassingError(f"the connection broke: {error}") from error
+        except (httpx.InvalidURL, httpx.RequestError) as error:  # a proxy that refuses, a redirect to ftp://
+            raise self._unreachable(str(error)) from error
+
+    def _receive(self, response: httpx.Response) -> None:
+        start = self._start_of(response)
+        encoding = response.headers.get("content-encoding", "identity")
+        if encoding != "identity":
+            raise self._unreachable(f"it sends the file encoded as {encoding}, though it was asked not to")
+        length = _natural(response.headers.get("content-length"))
+        total = None if length is None else start + length
+        self._require_free(length or 0)
+        with _storing(self._wanted, self._part):
+            if start == 0:
+                self._remember(response)
+            with self._part.open("r+b" if start else "wb") as file:
+                file.seek(start)
+                self._copy(response, file, start, total)
+
+    def _start_of(self, response: httpx.Response) -> int:
+        """Where in the file what is sent belongs."""
+        status = f"it answers {response.status_code} {response.reason_phrase}".rstrip()
+        arrived = self._arrived()
+        if response.status_code == HTTPStatus.OK:
+            return 0
+        if response.status_code == HTTPStatus.PARTIAL_CONTENT:
+            if response.headers.get("content-range", "").startswith(f"bytes {arrived}-"):
+                return arrived
+            raise _GoneError("it sends another part of the file than the one it was asked for")
+        if response.status_code == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and arrived:
+            raise _GoneError(status)
+        if response.status_code in _PASSING or response.status_code >= HTTPStatus.INTERNAL_SERVER_ERROR:
+            raise _PassingError(status)
+        raise self._unreachable(status)
+
+    def _copy(self, response: httpx.Response, file: BinaryIO, start: int, total: int | None) -> None:
+        done = start
+        self._report(done, total)
+        for chunk in response.iter_raw(_CHUNK_BYTES):
+            if done == 0:
+                self._look_at(chunk, response)
+            file.write(chunk)
+            done += len(chunk)
+            self._report(done, total)
+        if total is not None and done != total:
+            raise _PassingError(f"{done:,} of {total:,} bytes arrived")
+        if done == 0:
+            raise self._unreachable("it sends an empty file")
+        self._report(done, done)
+
+    def _look_at(self, first: bytes, response: httpx.Response) -> None:
+        """Refuse a page about the file before all of it is fetched."""
+        is_page = response.headers.get("content-type", "").startswith("text/html") or _HTML.match(first)
+        if not is_page and first.startswith(self._wanted.begins[: len(first)]):
+            return
+        found = f"a file that begins with {first[:8]!r}, expected {self._wanted.begins!r}"
+        if is_page:
+            title = _TITLE.search(first)
+            words = " ".join(title[1].decode(errors="replace").split())[:200] if title else "without a title"
+            found = f"a web page ({words}), where the file itself was expected"
+        raise InputError(
+            f"{self._wanted.field}.mirror",
+            f"{self._wanted.url} answers with {found}",
+            f"try later if a quota is used up, or fetch {self._wanted.name} with a browser and set mirror to file:/// "
+            "and the folder that it is in",
+        )
+
+    # --- what has arrived so far
+
+    def _arrived(self) -> int:
+        """Bytes of `NAME.part`; 0 where it cannot be gone on from."""
+        return self._part.stat().st_size if self._validator() is not None and self._part.is_file() else 0
+
+    def _validator(self) -> str | None:
+        """By which the server tells whether it still has the file that the part is of."""
+        try:
+            about = json.loads(self._about_part.read_bytes())
+            validator = about["validator"] if about["url"] == self._wanted.url else None
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+        return validator if isinstance(validator, str) else None
+
+    def _resuming(self) -> dict[str, str]:
+        arrived, validator = self._arrived(), self._validator()
+        return {"Range": f"bytes={arrived}-", "If-Range": validator} if arrived and validator else {}
+
+    def _remember(self, response: httpx.Response) -> None:
+        self._forget()
+        tag = response.headers.get("etag", "")
+        validator = tag if tag.startswith('"') else response.headers.get("last-modified")
+        if validator is not None and response.headers.get("accept-ranges") != "none":
+            _write_whole(self._about_part, {"url": self._wanted.url, "validator": validator})
+
+    def _forget(self) -> None:
+        with _storing(self._wanted, self._part):
+            self._about_part.unlink(missing_ok=True)
+            self._part.unlink(missing_ok=True)
+
+    # --- what people read
+
+    def _report(self, done: int, total: int | None) -> None:
+        # Without a length the end is always one byte away.
+        reported = done, total if total is not None else done + 1
+        if reported != self._reported:
+            self._progress(Progress(f"download {self._wanted.name}", *reported, _amount(done, total)))
+        self._reported = reported
+
+    def _require_free(self, wanted_bytes: int) -> None:
+        with _storing(self._wanted, self._path.parent):
+            free = shutil.disk_usage(self._path.parent).free
+        if wanted_bytes > free:
+            raise ResourceError(
+                f"{self._path.parent}: {_amount(wanted_bytes, None)} are still to be fetched of {self._wanted.url}, "
+                f"but only {_amount(free, None)} are free; free some, or use a repository on a larger disk"
+            )
+
+    def _unreachable(self, problem: str) -> ResourceError:
+        return ResourceError(
+            f"{self._wanted.url}: {problem}; check the network and HTTPS_PROXY, or set {self._wanted.field}.mirror to "
+            f"an address that has {self._wanted.name}, or to file:/// and a folder that it is in"
+        )
+
+    def _unconnected(self, error: httpx.ConnectError | httpx.ConnectTimeout) -> Exception:
+        cause: BaseException | None = error
+        while cause is not None:
+            if isinstance(cause, ssl.SSLCertVerificationError):
+                return self._unreachable(
+                    f"its certificate is not trusted ({cause.verify_message}), where SSL_CERT_FILE may name another "
+                    "list of authorities"
+                )
+            cause = cause.__cause__ or cause.__context__
+        problem = f"cannot connect: {str(error) or 'no answer'}"
+        # Retried only where it was there a moment ago: who has no network shall not wait to be told.
+        return _PassingError(problem) if self._arrived() else self._unreachable(problem)
+
+
+@contextmanager
+def _locked(wanted: Wanted, folder: Path, progress: ProgressListener) -> Iterator[None]:
+    """The kernel drops it when its holder dies, however it dies."""
+    path = folder / ".lock"
+    with _storing(wanted, path):
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        with _storing(wanted, path):
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                progress(Progress(f"wait for another process that is downloading {wanted.name}", 0, 1))
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _storing(wanted: Wanted, path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise ResourceError(
+            f"{path}: cannot keep {wanted.url}: {error.strerror or error}; make room or the folder writable"
+        ) from error
+
+
+def _write_whole(path: Path, record: dict[str, str | int]) -> None:
+    unfinished = path.with_name(f"{path.name}.tmp")
+    unfinished.write_text(json.dumps(record) + "\n", encoding="utf-8")
+    _sync(unfinished)
+    unfinished.rename(path)
+
+
+def _sync(path: Path) -> None:
+    """Of a file its content; of a folder the names in it."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _natural(text: str | None) -> int | None:
+    return int(text) if text is not None and text.isascii() and text.isdigit() else None
+
+
+def _amount(done: int, total: int | None) -> str:
+    """`512 of 1,400 MiB`."""
+    size = done if total is None else total
+    unit, name = next(
+        (unit, name) for unit, name in ((MIB, "MiB"), (1024, "KiB"), (1, "bytes")) if size >= 4 * unit or unit == 1
+    )
+    amounts = [done] if total is None else [done, total]
+    return f"{' of '.join(f'{amount / unit:,.0f}' for amount in amounts)} {name}"

@@ -1,0 +1,193 @@
+"""Public data sets by name: where their files are, and the graph that is in them.
+
+`catalogue.py` knows the files, `download.py` fetches them, and a file per format reads them: `ogb.py`, `graphsaint.py`,
+`planetoid.py`, `gnn_benchmark.py`. Nothing of a public file is unpickled or run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+import numpy as np
+
+from gnnserve_api.errors import InputError
+from gnnserve_api.gnnservice import OgbSource, PublishedSource, PygSource
+from gnnserve_worker.graph.sources import gnn_benchmark, graphsaint, planetoid
+from gnnserve_worker.graph.sources.catalogue import CATALOGUE, OGB_EDGE, Dataset, GraphSaint, Ogb, Planetoid
+from gnnserve_worker.graph.sources.checks import check_class_count, check_node_count
+from gnnserve_worker.graph.sources.download import Wanted, fetch
+from gnnserve_worker.graph.sources.files import digest_of, file_path
+from gnnserve_worker.graph.sources.raw import RawGraph
+from gnnserve_worker.graph.sources.splits import random_splits
+from gnnserve_worker.graph.store import GraphData, Splits
+from gnnserve_worker.progress import ProgressListener
+
+READER_VERSION = 1
+"""Raised when the same files would be read into another graph than before."""
+
+
+@dataclass(frozen=True, slots=True)
+class _LocalFiles:
+    """Where the files of a data set are in the folder of a mirror."""
+
+    files: dict[str, Path]
+    """By the names of the catalogue. An extracted zip is a folder."""
+    pinned: dict[str, Path]
+    """By the names that `sha256` may have: the same, or the paths within an extracted zip."""
+
+
+def identity(source: OgbSource | PygSource) -> str:
+    """What names the content, without downloading it. Raises InputError when files of a folder are not the pinned ones.
+
+    An address is not part of it: the same data set from elsewhere is the same.
+    """
+    dataset = CATALOGUE[source.name]
+    digests = dict(source.sha256)
+    if (folder := _folder_of(source)) is not None:
+        local = _local_files(source, dataset, folder)
+        _check_pins(source, local.pinned)
+        digests = {name: _pinned_digest(source, name, path) for name, path in local.pinned.items()}
+    else:
+        _check_pins(source, [file.name for file in dataset.files])
+    parts = [source.name.value, f"reader {READER_VERSION}", source.direction.value]
+    return "\n".join([*parts, *(f"{name} {digest}" for name, digest in sorted(digests.items()))])
+
+
+def load(source: OgbSource | PygSource, digest: str, downloads: Path, progress: ProgressListener) -> GraphData:
+    """Fetched into `downloads` unless a mirror is a folder.
+
+    Raises ResourceError where the network or the disk is not up to it, InputError where a file is not the right one.
+    """
+    dataset = CATALOGUE[source.name]
+    if (folder := _folder_of(source)) is not None:
+        files = _local_files(source, dataset, folder).files
+    else:
+        files = _fetched(source, dataset, downloads / source.name.value, progress)
+    return _checked(source, digest, _read(source, dataset, files, progress))
+
+
+def _read(
+    source: OgbSource | PygSource, dataset: Dataset, files: dict[str, Path], progress: ProgressListener
+) -> RawGraph:
+    if isinstance(dataset, Ogb):
+        from gnnserve_worker.graph.sources import ogb  # noqa: PLC0415  (pyarrow takes a fifth of a second)
+
+        return ogb.read(files[dataset.files[0].name], dataset, source.direction, progress)
+    if isinstance(dataset, GraphSaint):
+        return graphsaint.read(files, source.direction, progress)
+    if isinstance(dataset, Planetoid):
+        return planetoid.read(files, dataset.prefix, source.direction)
+    return gnn_benchmark.read(files[dataset.files[0].name], source.direction)
+
+
+# --- where the files are
+
+
+def _field_of(source: PublishedSource) -> str:
+    return f"spec.graph.source.{'ogb' if isinstance(source, OgbSource) else 'pyg'}"
+
+
+def _folder_of(source: PublishedSource) -> Path | None:
+    return file_path(source.mirror) if source.mirror is not None and source.mirror.startswith("file:") else None
+
+
+def _fetched(
+    source: OgbSource | PygSource, dataset: Dataset, folder: Path, progress: ProgressListener
+) -> dict[str, Path]:
+    files = {}
+    for file in dataset.files:
+        url = file.url if source.mirror is None else f"{source.mirror.rstrip('/')}/{quote(file.name)}"
+        wanted = Wanted(file.name, url, file.begins, source.sha256.get(file.name), _field_of(source))
+        files[file.name] = fetch(wanted, folder, progress)
+    return files
+
+
+def _local_files(source: PublishedSource, dataset: Dataset, folder: Path) -> _LocalFiles:
+    missing = [file.name for file in dataset.files if not (folder / file.name).is_file()]
+    if not missing:
+        files = {file.name: folder / file.name for file in dataset.files}
+        return _LocalFiles(files, files)
+    also = ""
+    if isinstance(dataset, Ogb):
+        for extracted in (folder / dataset.folder, folder):
+            if (extracted / OGB_EDGE).is_file():
+                pinned = {member: extracted / member for member in dataset.members}
+                return _LocalFiles({dataset.files[0].name: extracted}, pinned)
+        also = f", nor {OGB_EDGE}, extracted from it"
+    raise InputError(
+        f"{_field_of(source)}.mirror",
+        f"{folder} has no {missing[0]}{also}",
+        f"the folder needs {', '.join(file.name for file in dataset.files)}",
+    )
+
+
+# --- which files they have to be
+
+
+def _check_pins(source: PublishedSource, names: Iterable[str]) -> None:
+    known = list(names)
+    if (unknown := next((name for name in source.sha256 if name not in known), None)) is not None:
+        raise InputError(
+            f"{_field_of(source)}.sha256", f"has {unknown}, which is not read", f"the files are {', '.join(known)}"
+        )
+
+
+def _pinned_digest(source: PublishedSource, name: str, path: Path) -> str:
+    digest = digest_of(f"{_field_of(source)}.mirror", path)
+    if (expected := source.sha256.get(name, digest)) != digest:
+        raise InputError(
+            f"{_field_of(source)}.sha256[{name}]",
+            f"{path} has SHA-256 {digest}, expected {expected}",
+            "restore the file, or change sha256 to serve this one",
+        )
+    return digest
+
+
+# --- from what its authors mean to a graph
+
+
+def _checked(source: OgbSource | PygSource, digest: str, raw: RawGraph) -> GraphData:
+    kind = "ogb" if isinstance(source, OgbSource) else "pyg"
+    where = f"{kind} {source.name.value}" + ("" if source.mirror is None else f" from {source.mirror}")
+    check_node_count(where, raw.graph.nodes)
+    if raw.labels.ndim == 2:
+        labels, classes = raw.labels, tuple(range(raw.labels.shape[1]))
+        known = np.ones(len(labels), dtype=bool)
+    else:
+        known = raw.labels >= 0
+        distinct, indices = np.unique(raw.labels[known], return_inverse=True)
+        check_class_count(f"{where}: classes", len(distinct))
+        labels = np.full(len(known), -1, dtype=np.int64)
+        labels[known] = indices
+        classes = tuple(int(label) for label in distinct)
+    splits = random_splits(known) if raw.splits is None else _splits(where, raw.splits, known)
+    return GraphData(where, digest, raw.graph, raw.features, labels, classes, splits, findings=raw.findings)
+
+
+def _splits(where: str, given: tuple[np.ndarray, np.ndarray, np.ndarray], known: np.ndarray) -> Splits:
+    names = ("training", "validation", "test")
+    times = np.zeros(len(known), dtype=np.int64)
+    found = []
+    for name, ids in zip(names, given, strict=True):
+        outside = np.flatnonzero((ids < 0) | (ids >= len(known)))
+        if len(outside):
+            problem = f"have {ids[outside[0]]}, expected 0 to {len(known) - 1}"
+            raise InputError(f"{where}: {name} nodes", problem, "set mirror to where the published files are")
+        nodes = np.unique(ids)
+        times[nodes] += 1
+        # Nodes without a label can be served, but neither taught nor judged by.
+        found.append(nodes[known[nodes]].astype(np.int64))
+    if (twice := np.flatnonzero(times > 1)).size:
+        problem = f"share {len(twice)} nodes, the first is {twice[0]}"
+        raise InputError(
+            f"{where}: training, validation and test nodes", problem, "set mirror to where the published files are"
+        )
+    for name, nodes in zip(names[:2], found[:2], strict=True):
+        if len(nodes) == 0:
+            raise InputError(
+                f"{where}: {name} nodes", "none has a class", "set mirror to where the published files are"
+            )
+    return Splits(*found)

@@ -1,0 +1,176 @@
+"""Columns of arrow's as numpy arrays: texts as they lie in its memory, integers, and numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gnnserve_worker.kernel_cache import kernel
+
+_MARKERS = pa.array(["", "na", "n/a", "nan", "null", "none", "-"])
+"""What people and programs write into a CSV where a number is missing; compared in lower case."""
+_INT64_MAX = np.iinfo(np.int64).max
+
+
+def is_text(kind: Any) -> bool:
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    return bool(
+        pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+        or pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
+    )  # fmt: skip
+
+
+def is_integer(kind: Any) -> bool:
+    return bool(pa.types.is_integer(kind.value_type if pa.types.is_dictionary(kind) else kind))
+
+
+def is_number(kind: Any) -> bool:
+    return bool(
+        pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
+        or pa.types.is_decimal(kind)
+    )  # fmt: skip
+
+
+def is_list(kind: Any) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+
+
+def plain(array: Any) -> Any:
+    """Without a dictionary or the name of an extension; texts as string or large_string."""
+    if isinstance(array, pa.ExtensionArray):
+        array = array.storage
+    if pa.types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    if pa.types.is_string_view(array.type) or pa.types.is_binary(array.type) or pa.types.is_large_binary(array.type):
+        array = array.cast(pa.large_string())
+    return array
+
+
+def missing_rows(array: Any) -> np.ndarray:
+    """Which rows are missing, ascending."""
+    if array.null_count == 0:
+        return np.empty(0, dtype=np.int64)
+    return np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))
+
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """Text i is `utf8[offsets[i]:offsets[i + 1]]`, in arrow's own memory."""
+
+    utf8: np.ndarray
+    offsets: np.ndarray
+    """int32 or int64 [texts + 1]; need not begin at 0."""
+
+
+def texts_of(array: Any) -> Texts:
+    """Of a string or large_string array; what is missing has any length."""
+    dtype = np.dtype(np.int64 if pa.types.is_large_string(array.type) else np.int32)
+    _, offsets, utf8 = array.buffers()
+    if len(array) == 0 or offsets is None:
+        return Texts(np.empty(0, dtype=np.uint8), np.zeros(1, dtype=dtype))
+    begins = np.frombuffer(offsets, dtype=dtype, count=array.offset + len(array) + 1)[array.offset :]
+    return Texts(np.frombuffer(utf8 if utf8 is not None else b"", dtype=np.uint8), begins)
+
+
+def integers_of(array: Any) -> tuple[np.ndarray, int]:
+    """Of an array of integers, int64 without a copy where that is possible, 0 where it is missing; and the first row
+    that 64 bits with a sign do not hold, or -1."""
+    if array.null_count:
+        array = array.fill_null(0)
+    values = array.to_numpy(zero_copy_only=False)
+    if values.dtype == np.uint64:
+        large = np.flatnonzero(values > np.uint64(_INT64_MAX))
+        if len(large):
+            return values.view(np.int64), int(large[0])
+    return values.astype(np.int64, copy=False), -1
+
+
+def parsed_integers(array: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Of an array of texts: int64, and which of them are canonical integers: `0`, `17`, `-3`, but not `007`, ` 1` or
+    `1.0`, which would not be found again by the text that they were."""
+    texts = texts_of(array)
+    values = np.zeros(len(array), dtype=np.int64)
+    canonical = np.zeros(len(array), dtype=np.bool_)
+    _parse_integers(texts.utf8, texts.offsets, values, canonical)
+    return values, canonical
+
+
+def parse_integer(text: str) -> int | None:
+    """The same for one text."""
+    values, canonical = parsed_integers(pa.array([text], type=pa.string()))
+    return int(values[0]) if canonical[0] else None
+
+
+class NotANumberError(ValueError):
+    def __init__(self, row: int, value: object) -> None:
+        super().__init__(f"{value!r} is not a number")
+        self.row = row
+        self.value = value
+
+
+def numbers_of(array: Any) -> np.ndarray:
+    """float64; nan where a number is missing. Numbers, true and false, or texts of them. Raises NotANumberError."""
+    if pa.types.is_string(array.type) or pa.types.is_large_string(array.type):
+        array = _parsed_numbers(array)
+    elif pa.types.is_null(array.type):
+        return np.full(len(array), np.nan)
+    elif pa.types.is_boolean(array.type):
+        array = array.cast(pa.uint8())
+    # Not safely: that refuses integers which a double rounds, as it may.
+    numbers = array.cast(pa.float64(), safe=False)
+    if numbers.null_count:
+        numbers = numbers.fill_null(np.nan)
+    return np.asarray(numbers.to_numpy(zero_copy_only=False))
+
+
+def _parsed_numbers(array: Any) -> Any:
+    try:
+        return array.cast(pa.float64())
+    except pa.ArrowInvalid:
+        pass  # at least one is written in another way
+    words = pc.utf8_lower(pc.utf8_trim_whitespace(array))
+    words = pc.if_else(pc.is_in(words, value_set=_MARKERS.cast(words.type)), pa.scalar(None, words.type), words)
+    words = pc.if_else(pc.equal(words, "true"), "1", pc.if_else(pc.equal(words, "false"), "0", words))
+    try:
+        return words.cast(pa.float64())
+    except pa.ArrowInvalid:
+        row = _first_that_fails(words)
+        raise NotANumberError(row, array[row].as_py()) from None
+
+
+def _first_that_fails(words: Any) -> int:
+    low, high = 0, len(words)  # words[:low] can be cast, words[:high] cannot
+    while high - low > 1:
+        middle = (low + high) // 2
+        try:
+            words.slice(low, middle - low).cast(pa.float64())
+        except pa.ArrowInvalid:
+            high = middle
+        else:
+            low = middle
+    return low
+
+
+@kernel
+def _parse_integers(text: np.ndarray, offsets: np.ndarray, values: np.ndarray, canonical: np.ndarray) -> None:
+    for i in range(len(values)):
+        start, end = np.int64(offsets[i]), np.int64(offsets[i + 1])
+        negative = end > start and text[start] == 45
+        first = start + 1 if negative else start
+        digits = end - first
+        # 19 digits fit into 64 bits without a sign.
+        good = 1 <= digits <= 19 and (text[first] != 48 or (digits == 1 and not negative))
+        value = np.uint64(0)
+        if good:
+            for place in range(first, end):
+                digit = np.uint64(text[place]) - np.uint64(48)
+                good &= digit <= np.uint64(9)
+                value = value * np.uint64(10) + digit
+        good &= value <= np.uint64(9223372036854775807) + np.uint64(negative)
+        canonical[i] = good
+        if good:
+            values[i] = -np.int64(value) if negative else np.int64(value)

@@ -1,0 +1,267 @@
+"""Columns of features: which they are, their numbers as one float32 matrix, and what becomes of missing ones."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gnnserve_api.errors import InputError
+from gnnserve_api.gnnservice import MissingFeature, NodeTable
+from gnnserve_worker.graph.sources.checks import as_float32
+from gnnserve_worker.graph.sources.table_columns import NotANumberError, is_list, is_number, numbers_of, plain
+from gnnserve_worker.graph.sources.table_files import CsvTable, RowPlaces, Rows, Table
+from gnnserve_worker.graph.store import Finding
+from gnnserve_worker.progress import silent
+
+_NAMES_SHOWN = 5
+_PEEKED_ROWS = 1024
+
+
+@dataclass(slots=True)
+class _Column:
+    name: str
+    width: int
+    """1, or the length of its lists."""
+    is_list: bool
+    left_out: str = ""
+    """Why, once that is known; only of columns that nobody named."""
+    first_missing: tuple[int, str] | None = None
+    """Row, and what is there instead of a number."""
+    missing: int = 0
+    present: int = 0
+
+
+@dataclass(slots=True)
+class FeatureColumns:
+    """Collects features batch by batch. A column that the manifest does not name is left out once it turns out to be
+    none of numbers; in a CSV that may be in the last row."""
+
+    _table: Table
+    _nodes: NodeTable
+    _places: RowPlaces
+    _columns: list[_Column]
+    _never: dict[str, str]
+    """Columns that are no features by their name or type, and why."""
+    _blocks: list[np.ndarray] = field(default_factory=list)
+    _sums: np.ndarray = field(default_factory=lambda: np.empty(0))
+
+    @property
+    def names(self) -> list[str]:
+        """The columns that have to be read."""
+        return [column.name for column in self._columns]
+
+    @property
+    def width(self) -> int:
+        return sum(column.width for column in self._columns)
+
+    def add(self, rows: Rows, first_row: int) -> None:
+        # nan stands for what is missing, until all is read and the means are known.
+        block = np.full((rows.batch.num_rows, self.width), np.nan, dtype=np.float32)
+        start = 0
+        for column in self._columns:
+            if not column.left_out:
+                part = block[:, start : start + column.width]
+                self._fill(part, column, plain(rows.batch.column(column.name)), first_row)
+            start += column.width
+        if self._nodes.missing is MissingFeature.MEAN:
+            if not len(self._sums):
+                self._sums = np.zeros(self.width)
+            self._sums += np.nansum(block, axis=0, dtype=np.float64)
+        self._blocks.append(block)
+
+    def _fill(self, part: np.ndarray, column: _Column, array: Any, first_row: int) -> None:
+        try:
+            numbers = self._lists(column, array, first_row) if column.is_list else numbers_of(array)[:, None]
+        except NotANumberError as error:
+            if column.name in self._nodes.features:
+                raise self._places.error(
+                    first_row + error.row, column.name, f"is {error.value!r}, expected a number",
+                    "correct it, or name other columns in features",
+                ) from error  # fmt: skip
+            column.left_out = f"{error.value!r}"
+            return
+        part[:] = as_float32(numbers)
+        bad = ~np.isfinite(part)
+        if not bad.any():
+            column.present += part.size
+            return
+        beyond = np.argwhere(bad & np.isfinite(numbers))
+        if len(beyond):
+            row, place = beyond[0].tolist()
+            raise self._places.error(
+                first_row + row, column.name, f"is {numbers[row, place]}, which float32 cannot hold",
+                "scale the column before you write it",
+            )  # fmt: skip
+        row, place = np.argwhere(bad)[0].tolist()
+        if column.first_missing is None:
+            shown = "is missing" if np.isnan(numbers[row, place]) else f"is {numbers[row, place]}"
+            column.first_missing = first_row + row, shown
+        part[bad] = np.nan
+        missing = int(bad.sum())
+        column.missing += missing
+        column.present += part.size - missing
+
+    def _lists(self, column: _Column, array: Any, first_row: int) -> np.ndarray:
+        """float64 [rows, width]; nan where the list is missing."""
+        lengths = np.asarray(pc.list_value_length(array).fill_null(column.width).to_numpy(zero_copy_only=False))
+        wrong = np.flatnonzero(lengths != column.width)
+        if len(wrong):
+            raise self._places.error(
+                first_row + int(wrong[0]), column.name,
+                f"has {lengths[wrong[0]]} numbers, expected {column.width} as in the first row",
+                "give all lists of the column one length, or leave it out of features",
+            )  # fmt: skip
+        numbers = numbers_of(plain(array.flatten())).reshape(-1, column.width)
+        if array.null_count == 0:
+            return numbers
+        all_rows = np.full((len(array), column.width), np.nan)
+        all_rows[array.is_valid().to_numpy(zero_copy_only=False)] = numbers
+        return all_rows
+
+    def to_matrix(self, positions: np.ndarray | None) -> tuple[np.ndarray, list[Finding]]:
+        """float32 [nodes, columns], row i at `positions[i]`, and what was done to it."""
+        for column in self._columns:
+            if not column.left_out and not column.present and column.name not in self._nodes.features:
+                column.left_out = "no number"
+        kept = np.repeat(
+            [not column.left_out for column in self._columns], [column.width for column in self._columns]
+        )  # fmt: skip
+        if not kept.any():
+            raise InputError(
+                f"{self._table.field}.features",
+                f"no column of {self._table.paths[0]} can be a feature; left out: {self._left_out().example}",
+                "add a column of numbers",
+            )
+        self._refuse_missing()
+        fill = self._fill_values()
+        features = np.empty((self._places.rows, int(kept.sum())), dtype=np.float32)
+        row = 0
+        self._blocks.reverse()
+        while self._blocks:  # each is released once it is copied
+            block = self._blocks.pop()
+            missing = np.isnan(block)
+            if missing.any():
+                np.copyto(block, fill, where=missing)
+            end = row + len(block)
+            features[slice(row, end) if positions is None else positions[row:end]] = (
+                block if kept.all() else block[:, kept]
+            )
+            row = end
+        return features, self._findings()
+
+    def _refuse_missing(self) -> None:
+        found = [
+            (column.first_missing, column) for column in self._columns if column.first_missing and not column.left_out
+        ]
+        if self._nodes.missing is MissingFeature.MEAN:
+            for _, column in found:
+                if not column.present:
+                    raise InputError(
+                        f"{self._table.field}.features", f"column {column.name!r} has no number, and so no mean",
+                        "leave it out, or set missing to Zero",
+                    )  # fmt: skip
+        if found and self._nodes.missing is MissingFeature.REFUSE:
+            (row, shown), column = min(found, key=lambda each: each[0])
+            missing = sum(column.missing for _, column in found)
+            raise self._places.error(
+                row, column.name, f"{shown}, expected a finite number ({missing:,} such values)",
+                f"fill it in, or set {self._table.field}.missing to Zero or Mean",
+            )  # fmt: skip
+
+    def _fill_values(self) -> np.ndarray:
+        """float32 [width]."""
+        values = np.zeros(self.width, dtype=np.float32)
+        if self._nodes.missing is MissingFeature.MEAN:
+            present = self._places.rows - self._missing_per_place()
+            values[:] = np.divide(self._sums, present, out=np.zeros(self.width), where=present > 0)
+        return values
+
+    def _missing_per_place(self) -> np.ndarray:
+        return sum((np.isnan(block).sum(axis=0) for block in self._blocks), np.zeros(self.width, dtype=np.int64))
+
+    def _findings(self) -> list[Finding]:
+        findings = []
+        filled = [column for column in self._columns if column.missing and not column.left_out]
+        if filled:
+            what = "0" if self._nodes.missing is MissingFeature.ZERO else "the mean of their column"
+            findings.append(
+                Finding(
+                    f"missing features set to {what}", sum(column.missing for column in filled),
+                    _shown([column.name for column in filled]),
+                )
+            )  # fmt: skip
+        left_out = self._left_out()
+        return [*findings, left_out] if left_out.count else findings
+
+    def _left_out(self) -> Finding:
+        reasons = self._never | {column.name: column.left_out for column in self._columns if column.left_out}
+        return Finding(
+            "columns left out of the features", len(reasons),
+            _shown([f"{name or repr(name)} ({why})" for name, why in reasons.items()]),
+        )  # fmt: skip
+
+
+def feature_columns(table: Table, nodes: NodeTable, used: Collection[str], places: RowPlaces) -> FeatureColumns:
+    """`used`: columns that are something else. Of lists the first ones are read, to see how long they are."""
+    if nodes.features:
+        for position, name in enumerate(nodes.features):
+            if not _may_be_numbers(table, name):
+                raise InputError(
+                    f"{table.field}.features[{position}]",
+                    f"column {name!r} of {table.paths[0]} is {table.columns[name]}, expected numbers, true and false, "
+                    "or lists of numbers", "convert the column, or leave it out",
+                )  # fmt: skip
+        candidates, never = list(nodes.features), {}
+    else:
+        unused = [name for name in table.columns if name not in used]
+        never = {name: reason for name in unused if (reason := _never_a_feature(table, name))}
+        candidates = [name for name in unused if name not in never]
+    columns = []
+    for name in candidates:
+        kind = table.columns[name]
+        width = _list_length(table, name) if is_list(kind) else 1
+        if width:
+            columns.append(_Column(name, width, is_list(kind)))
+        elif name in nodes.features:
+            raise InputError(
+                f"{table.field}.features", f"the lists of column {name!r} are all missing or empty", "leave it out"
+            )
+        else:
+            never[name] = "no number"
+    return FeatureColumns(table, nodes, places, columns, never)
+
+
+def _never_a_feature(table: Table, name: str) -> str:
+    """Why a column that nobody named is none, whatever its values are."""
+    if not name:
+        return "no name"
+    if name.startswith("__index_level_"):
+        return "an index of pandas"
+    return "" if _may_be_numbers(table, name) else str(table.columns[name])
+
+
+def _may_be_numbers(table: Table, name: str) -> bool:
+    kind = table.columns[name]
+    return is_number(kind.value_type if is_list(kind) else kind) or isinstance(table, CsvTable)
+
+
+def _list_length(table: Table, name: str) -> int:
+    """Of the first list that is there."""
+    kind = table.columns[name]
+    if pa.types.is_fixed_size_list(kind):
+        return int(kind.list_size)
+    for rows in table.read([name], _PEEKED_ROWS, silent, ""):
+        lengths = pc.list_value_length(plain(rows.batch.column(name))).drop_null()
+        if len(lengths):
+            return int(lengths[0].as_py())
+    return 0
+
+
+def _shown(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
+    return ", ".join(names[:_NAMES_SHOWN]) + more

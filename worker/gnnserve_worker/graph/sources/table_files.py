@@ -1,0 +1,349 @@
+"""Tables in Parquet and CSV files, read in batches of rows: what columns there are, and where a row is for a person.
+
+Nothing here knows what a column means. A table is a file, or a folder of files that are read in the order of their
+names; memory holds one batch of the columns that are asked for, not the table.
+"""
+
+from __future__ import annotations
+
+import io
+import itertools
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+import pyarrow.parquet as pq
+
+from gnnserve_api.errors import InputError
+from gnnserve_worker.graph.sources.files import file_path
+from gnnserve_worker.progress import Progress, ProgressListener
+
+PARQUET_SUFFIXES = (".parquet", ".pq")
+_COMPRESSIONS = ("", ".gz", ".zst", ".bz2")
+CSV_SUFFIXES = tuple(f".{kind}{compression}" for kind in ("csv", "tsv") for compression in _COMPRESSIONS)
+_BUFFER_BYTES = 1 << 20
+_CSV_BLOCK_BYTES = 4 << 20
+"""Parsed by all threads side by side; smaller blocks cost time, and larger ones memory."""
+_MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Some rows of a table, one after the other."""
+
+    path: Path
+    first: int
+    """Which row of that file the first of them is, from 0; a CSV's header is none."""
+    batch: Any
+    """pyarrow.RecordBatch."""
+
+
+class Table(ABC):
+    """`field` is where the manifest names it: `spec.graph.source.csv.nodes`."""
+
+    def __init__(self, field: str, uri: str, suffixes: Sequence[str]) -> None:
+        self.field = field
+        self.paths = table_paths(field, uri, suffixes)
+        self.columns = self._columns_of(self.paths[0])
+        """The columns of the first file and pyarrow's types of them, in their order; all texts in a CSV."""
+
+    def read(self, names: Sequence[str], batch_rows: int, progress: ProgressListener, stage: str) -> Iterator[Rows]:
+        """Every row. Of other files than the first, columns that are not there are refused here."""
+        for path in self.paths:
+            if path != self.paths[0]:
+                there = self._columns_of(path)
+                for name in names:
+                    if name not in there:
+                        raise InputError(
+                            str(path), f"has no column {name!r}, as {self.paths[0].name} has; it has {_listed(there)}",
+                            "give all files of the folder the same columns",
+                        )  # fmt: skip
+        reporter = _Reporter(progress, stage, self._size())
+        yield from self._read(names, batch_rows, reporter)
+        reporter.end()
+
+    def require(self, option: str, name: str) -> None:
+        """Refuses a manifest that names a column which is not there. `option`: the field's name, as in `label`."""
+        if name not in self.columns:
+            raise InputError(
+                f"{self.field}.{option}",
+                f"names a column {name!r}, but {self.paths[0]} has {_listed(self.columns)}",
+                "name one of them",
+            )
+
+    def error(self, path: Path, row: int, column: str, problem: str, remedy: str) -> InputError:
+        return InputError(f"{self.place(path, row)}, column {column!r}", problem, remedy)
+
+    @abstractmethod
+    def place(self, path: Path, row: int) -> str:
+        """For people: the file, and where in it."""
+
+    @abstractmethod
+    def _columns_of(self, path: Path) -> dict[str, Any]: ...
+
+    @abstractmethod
+    def _size(self) -> int:
+        """Of all files, in what `_read` reports."""
+
+    @abstractmethod
+    def _read(self, names: Sequence[str], batch_rows: int, reporter: _Reporter) -> Iterator[Rows]: ...
+
+
+class RowPlaces:
+    """Which file a row of the whole table is in."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+        self._starts: list[tuple[int, Path]] = []
+        self.rows = 0
+
+    def add(self, rows: Rows) -> None:
+        if rows.first == 0:
+            self._starts.append((self.rows, rows.path))
+        self.rows += rows.batch.num_rows
+
+    def in_file(self, row: int) -> tuple[Path, int]:
+        start, path = [(start, path) for start, path in self._starts if start <= row][-1]
+        return path, row - start
+
+    def place(self, row: int) -> str:
+        return self._table.place(*self.in_file(row))
+
+    def error(self, row: int, column: str, problem: str, remedy: str) -> InputError:
+        return self._table.error(*self.in_file(row), column, problem, remedy)
+
+
+class ParquetTable(Table):
+    def __init__(self, field: str, uri: str) -> None:
+        super().__init__(field, uri, PARQUET_SUFFIXES)
+
+    def place(self, path: Path, row: int) -> str:
+        return f"{path}: row {row}"
+
+    def _open(self, path: Path) -> Any:
+        try:
+            # Not mapped, and not column by column: both would count whole row groups as this process's memory.
+            return pq.ParquetFile(path, buffer_size=_BUFFER_BYTES, pre_buffer=False)
+        except (pa.ArrowException, OSError) as error:
+            raise _unreadable(path, "Parquet", error) from error
+
+    def _columns_of(self, path: Path) -> dict[str, Any]:
+        schema = self._open(path).schema_arrow
+        _require_distinct(path, schema.names)
+        return {
+            field.name: field.type.storage_type if isinstance(field.type, pa.BaseExtensionType) else field.type
+            for field in schema
+        }
+
+    def _read(self, names: Sequence[str], batch_rows: int, reporter: _Reporter) -> Iterator[Rows]:
+        done = 0
+        for path in self.paths:
+            batches = self._open(path).iter_batches(batch_size=batch_rows, columns=list(names))
+            first = 0
+            for batch in _reading(batches, partial(_unreadable, path, "Parquet")):
+                yield Rows(path, first, batch)
+                first += batch.num_rows
+                done += batch.num_rows
+                reporter.report(done, batch.num_rows)
+
+    def _size(self) -> int:
+        return int(sum(self._open(path).metadata.num_rows for path in self.paths))
+
+
+class CsvTable(Table):
+    """Every value is a text, and an empty one is missing: whether `007` is a number depends on what it is for."""
+
+    def __init__(self, field: str, uri: str, delimiter: str) -> None:
+        self._delimiter = delimiter
+        super().__init__(field, uri, CSV_SUFFIXES)
+
+    def place(self, path: Path, row: int) -> str:
+        """Reads the file up to there: a batch knows rows, and a person looks for lines."""
+        line = next((number for number, _ in itertools.islice(_csv_records(path), row + 1, None)), None)
+        return str(path) if line is None else f"{path}: line {line}"
+
+    def _columns_of(self, path: Path) -> dict[str, Any]:
+        with _opened(path) as file:
+            names = self._reader(path, file, None, []).schema.names
+        _require_distinct(path, names)
+        return dict.fromkeys(names, pa.string())
+
+    def _read(self, names: Sequence[str], batch_rows: int, reporter: _Reporter) -> Iterator[Rows]:
+        read_bytes = 0
+        for path in self.paths:
+            with _opened(path) as file:
+                first = 0
+                refused: list[Any] = []
+                reader = self._reader(path, file, names, refused)
+                for block in _reading(reader, partial(self._problem, path, refused)):
+                    for start in range(0, block.num_rows, batch_rows):
+                        batch = block.slice(start, batch_rows)
+                        yield Rows(path, first, batch)
+                        first += batch.num_rows
+                    reporter.report((read_bytes + file.tell()) // _MIB, block.num_rows)
+            read_bytes += path.stat().st_size
+
+    def _size(self) -> int:
+        return sum(path.stat().st_size for path in self.paths) // _MIB
+
+    def _reader(self, path: Path, file: Any, names: Sequence[str] | None, refused: list[Any]) -> Any:
+        """`refused` gets the rows that have another number of values than the header, before the error is raised."""
+
+        def refuse(row: Any) -> str:
+            refused.append(row)
+            return "error"
+
+        try:
+            compressed = pa.CompressedInputStream(file, _codec(path)) if _codec(path) else file
+            return pa_csv.open_csv(
+                compressed,
+                read_options=pa_csv.ReadOptions(block_size=_CSV_BLOCK_BYTES),
+                parse_options=pa_csv.ParseOptions(
+                    delimiter=self._delimiter, newlines_in_values=True, invalid_row_handler=refuse
+                ),
+                convert_options=pa_csv.ConvertOptions(
+                    default_column_type=pa.string(),
+                    include_columns=None if names is None else list(names),
+                    null_values=[""],
+                    strings_can_be_null=True,
+                ),
+            )
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise self._problem(path, refused, error) from error
+
+    def _problem(self, path: Path, refused: Sequence[Any], error: Exception) -> InputError:
+        if refused:
+            row = refused[0]
+            line = _first_line(path, lambda record: record.rstrip("\r\n") == row.text.rstrip("\r\n"))
+            return InputError(
+                f"{path}: line {line}" if line else str(path),
+                f"has {row.actual_columns} values, expected {row.expected_columns} as in the header line: "
+                f"{_shortened(row.text)}",
+                f"correct the line, or the manifest's delimiter, which is {self._delimiter!r}",
+            )
+        if "invalid UTF8" in str(error) and (line := _first_line(path, _is_not_utf8)):
+            return InputError(f"{path}: line {line}", "is not UTF-8", "save the file as UTF-8")
+        return _unreadable(path, "CSV", error)
+
+
+class _Reporter:
+    """Tells how far reading is: never that it is done before it is."""
+
+    def __init__(self, progress: ProgressListener, stage: str, total: int) -> None:
+        self._progress = progress
+        self._stage = stage
+        self._total = max(total, 1)
+        self._rows = 0
+        progress(Progress(stage, 0, self._total))
+
+    def report(self, done: int, rows: int) -> None:
+        """`done` of the total so far, and `rows` more rows."""
+        self._rows += rows
+        self._progress(Progress(self._stage, min(done, self._total - 1), self._total, f"{self._rows:,} rows"))
+
+    def end(self) -> None:
+        self._progress(Progress(self._stage, self._total, self._total, f"{self._rows:,} rows"))
+
+
+def table_paths(field: str, uri: str, suffixes: Sequence[str]) -> list[Path]:
+    """The file, or the files of a folder that end in one of `suffixes`."""
+    path = file_path(uri)
+    try:
+        if not path.is_dir():
+            path.open("rb").close()
+            return [path]
+        inside = sorted(path.iterdir(), key=lambda entry: entry.name)
+    except (OSError, ValueError) as error:  # ValueError: a zero byte in the name
+        problem = error.strerror if isinstance(error, OSError) else error
+        raise InputError(f"{field}.uri", f"cannot read {path}: {problem}", "check the path") from error
+    # What begins with a dot or an underscore is what other programs leave beside their parts: _SUCCESS, .part.crc.
+    parts = [
+        entry for entry in inside
+        if entry.name.lower().endswith(tuple(suffixes)) and not entry.name.startswith((".", "_")) and entry.is_file()
+    ]  # fmt: skip
+    if not parts:
+        raise InputError(
+            f"{field}.uri", f"the folder {path} has no file that ends in {', '.join(suffixes)}",
+            "check the path, or name one file",
+        )  # fmt: skip
+    return parts
+
+
+def _reading(batches: Iterator[Any], explain: Callable[[Exception], InputError]) -> Iterator[Any]:
+    """`batches`, with errors that name the file."""
+    while True:
+        try:
+            batch = next(batches, None)
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise explain(error) from error
+        if batch is None:
+            return
+        yield batch
+
+
+def _unreadable(path: Path, kind: str, error: Exception) -> InputError:
+    problem = str(error).strip().splitlines()[0].rstrip(".") if str(error).strip() else type(error).__name__
+    return InputError(str(path), f"is not a readable {kind} file: {problem}", "write it again")
+
+
+def _require_distinct(path: Path, names: Sequence[str]) -> None:
+    for name in dict.fromkeys(names):
+        if name and names.count(name) > 1:
+            raise InputError(str(path), f"has {names.count(name)} columns {name!r}", "rename all but one")
+
+
+def _listed(names: Sequence[str] | dict[str, Any]) -> str:
+    shown = [repr(name) for name in names][:20]
+    return ", ".join(shown) + (f" and {len(names) - 20} more" if len(names) > 20 else "") if shown else "no columns"
+
+
+def _shortened(text: str) -> str:
+    text = text.rstrip("\r\n")
+    return repr(text if len(text) <= 80 else text[:77] + "…")
+
+
+def _codec(path: Path) -> str | None:
+    return {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2"}.get(path.suffix.lower())
+
+
+def _opened(path: Path) -> Any:
+    try:
+        return pa.OSFile(str(path))
+    except OSError as error:
+        raise _unreadable(path, "CSV", error) from error
+
+
+def _csv_records(path: Path) -> Iterator[tuple[int, str]]:
+    """The line where each record begins, from 1, and its text; the header first. Blank lines are no records."""
+    codec = _codec(path)
+    with pa.OSFile(str(path)) as file, pa.CompressedInputStream(file, codec) if codec else file as raw:
+        lines = io.TextIOWrapper(raw, encoding="utf-8", errors="surrogateescape", newline=None)
+        begins, record = 0, ""
+        for number, line in enumerate(lines, 1):
+            if not record:
+                if line == "\n":
+                    continue
+                begins = number
+            record += line
+            if record.count('"') % 2 == 0:  # an odd one is open, and its value goes on in the next line
+                yield begins, record
+                record = ""
+        if record:
+            yield begins, record
+
+
+def _first_line(path: Path, matches: Callable[[str], bool]) -> int | None:
+    return next((number for number, record in _csv_records(path) if matches(record)), None)
+
+
+def _is_not_utf8(record: str) -> bool:
+    try:
+        record.encode()
+    except UnicodeEncodeError:
+        return True
+    return False

@@ -1,0 +1,212 @@
+"""Columns that say what a node is, and what it is for: its class or classes, and its split."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gnnserve_api.classes import Classes
+from gnnserve_api.errors import InputError
+from gnnserve_worker.graph.sources.checks import check_class_count, check_splits
+from gnnserve_worker.graph.sources.splits import random_splits
+from gnnserve_worker.graph.sources.table_columns import (
+    NotANumberError,
+    integers_of,
+    is_integer,
+    is_number,
+    is_text,
+    missing_rows,
+    numbers_of,
+    parse_integer,
+    plain,
+)
+from gnnserve_worker.graph.sources.table_files import CsvTable, RowPlaces, Rows, Table
+from gnnserve_worker.graph.store import Finding, Splits
+
+_SPLITS = {"train": 0, "validation": 1, "val": 1, "valid": 1, "test": 2}
+_IN_NO_SPLIT = 3
+
+
+class LabelColumn:
+    """Collects a class per node batch by batch: integers or texts, nothing where it is unknown."""
+
+    def __init__(self, table: Table, column: str, places: RowPlaces) -> None:
+        self._table = table
+        self._column = column
+        self._places = places
+        self._chunks: list[Any] = []
+        kind = table.columns[column]
+        if not (is_text(kind) or is_number(kind) or is_integer(kind)) or pa.types.is_decimal(kind):
+            raise InputError(
+                f"{table.field}.label", f"column {column!r} of {table.paths[0]} is {kind}, expected integers or texts",
+                "convert the column, or name another",
+            )  # fmt: skip
+        self._is_text = is_text(kind)
+
+    @property
+    def names(self) -> list[str]:
+        return [self._column]
+
+    def add(self, rows: Rows, first_row: int) -> None:
+        array = plain(rows.batch.column(self._column))
+        if self._is_text:
+            self._chunks.append(array.cast(pa.large_string()))
+            return
+        if pa.types.is_floating(array.type):  # what pandas makes of integers with gaps
+            array = self._whole(array, first_row)
+        elif pa.types.is_boolean(array.type):
+            array = array.cast(pa.int64())
+        values, large = integers_of(array)
+        if large >= 0:
+            raise self._error(first_row + large, f"is {array[large]}, beyond 64 bits with a sign", "number the classes")
+        mask = None
+        if array.null_count:
+            mask = np.zeros(len(array), dtype=np.bool_)
+            mask[missing_rows(array)] = True
+        self._chunks.append(pa.array(values, mask=mask))
+
+    def _whole(self, array: Any, first_row: int) -> Any:
+        numbers = numbers_of(array)
+        known = ~np.isnan(numbers)
+        # Beyond 2^53 a double does not tell one integer from the next.
+        broken = np.flatnonzero(known & ~((numbers == np.floor(numbers)) & (np.abs(numbers) < 2**53)))
+        if len(broken):
+            raise self._error(
+                first_row + int(broken[0]), f"is {numbers[broken[0]]}, expected an integer or a text",
+                "number the classes, or write their names",
+            )  # fmt: skip
+        return pa.array(np.where(known, numbers, 0).astype(np.int64), mask=~known)
+
+    def to_labels(self, positions: np.ndarray | None) -> tuple[np.ndarray, Classes, np.ndarray, list[Finding]]:
+        """Class indices int64 [nodes], the classes, which nodes have one (bool [nodes]), and what is worth telling."""
+        encoded = pa.chunked_array(self._chunks).dictionary_encode().combine_chunks()
+        self._chunks = []
+        distinct = encoded.dictionary.to_pylist()
+        check_class_count(f"{self._table.field}.label: column {self._column!r}", len(distinct))
+        if isinstance(self._table, CsvTable):
+            integers = [parse_integer(text) for text in distinct]
+            distinct = distinct if None in integers else integers
+        classes: Classes = tuple(sorted(distinct))
+        index = {label: number for number, label in enumerate(classes)}
+        # The last is for what is missing.
+        new = np.array([*(index[label] for label in distinct), -1], dtype=np.int64)
+        labels = new[encoded.indices.fill_null(len(distinct)).to_numpy(zero_copy_only=False)]
+        findings = []
+        if classes[0] == -1 and (count := int((labels == 0).sum())):
+            findings.append(Finding("nodes of class -1: leave the value out where the class is unknown", count))
+        labels = _placed(labels, positions)
+        return labels, classes, labels >= 0, findings
+
+    def _error(self, row: int, problem: str, remedy: str) -> InputError:
+        return self._places.error(row, self._column, problem, remedy)
+
+
+class LabelColumns:
+    """Collects a matrix of 0 and 1 batch by batch, a column per class. A row without any value is unknown."""
+
+    def __init__(self, table: Table, columns: Sequence[str], places: RowPlaces) -> None:
+        self._table = table
+        self._columns = columns
+        self._places = places
+        self._blocks: list[np.ndarray] = []
+        self._known: list[np.ndarray] = []
+        for position, column in enumerate(columns):
+            kind = table.columns[column]
+            if not (is_number(kind) or isinstance(table, CsvTable)):
+                raise InputError(
+                    f"{table.field}.labels[{position}]",
+                    f"column {column!r} of {table.paths[0]} is {kind}, expected 0 and 1", "convert the column",
+                )  # fmt: skip
+
+    @property
+    def names(self) -> list[str]:
+        return list(self._columns)
+
+    def add(self, rows: Rows, first_row: int) -> None:
+        block = np.empty((rows.batch.num_rows, len(self._columns)), dtype=np.float64)
+        for place, column in enumerate(self._columns):
+            try:
+                block[:, place] = numbers_of(plain(rows.batch.column(column)))
+            except NotANumberError as error:
+                raise self._bad(first_row + error.row, column, f"{error.value!r}") from error
+        missing = np.isnan(block)
+        known: np.ndarray = missing.sum(axis=1) < len(self._columns)
+        bad = np.argwhere((block != 0) & (block != 1) & known[:, None])
+        if len(bad):
+            row, place = bad[0].tolist()
+            shown = "missing, although the row has other labels" if missing[row, place] else f"{block[row, place]:g}"
+            raise self._bad(first_row + row, self._columns[place], shown)
+        self._known.append(known)
+        self._blocks.append((block == 1).astype(np.uint8))
+
+    def to_labels(self, positions: np.ndarray | None) -> tuple[np.ndarray, Classes, np.ndarray, list[Finding]]:
+        """0 and 1 as uint8 [nodes, classes], the classes, which nodes are known (bool [nodes]), and no finding."""
+        labels = _placed(np.concatenate(self._blocks), positions)
+        return labels, tuple(self._columns), _placed(np.concatenate(self._known), positions), []
+
+    def _bad(self, row: int, column: str, shown: str) -> InputError:
+        return self._places.error(row, column, f"is {shown}, expected 0 or 1", "correct it")
+
+
+class SplitColumn:
+    """Collects which split nodes are in."""
+
+    def __init__(self, table: Table, column: str | None) -> None:
+        self._table = table
+        self._column = column
+        self._chunks: list[np.ndarray] = []
+        self._others: dict[str, int] = {}
+        if column is not None and not is_text(kind := table.columns[column]):
+            raise InputError(
+                f"{table.field}.split",
+                f"column {column!r} of {table.paths[0]} is {kind}, expected texts: train, validation, test",
+                "convert the column, or leave split out",
+            )
+
+    @property
+    def names(self) -> list[str]:
+        return [] if self._column is None else [self._column]
+
+    def add(self, rows: Rows) -> None:
+        if self._column is None:
+            return
+        words = pc.utf8_lower(pc.utf8_trim_whitespace(plain(rows.batch.column(self._column)))).dictionary_encode()
+        distinct = words.dictionary.to_pylist()
+        codes = np.array([*(_SPLITS.get(word, _IN_NO_SPLIT) for word in distinct), _IN_NO_SPLIT], dtype=np.int8)
+        self._chunks.append(codes[words.indices.fill_null(len(distinct)).to_numpy(zero_copy_only=False)])
+        for count in words.value_counts():
+            word = count["values"].as_py()
+            if word not in _SPLITS:
+                shown = "nothing" if word is None else repr(word)
+                self._others[shown] = self._others.get(shown, 0) + count["counts"].as_py()
+
+    def to_splits(self, known: np.ndarray, positions: np.ndarray | None) -> tuple[Splits, list[Finding]]:
+        """Nodes without a label can be served, but neither taught nor judged by: they are in no split."""
+        findings: list[Finding] = []
+        if self._column is None:
+            splits = random_splits(known)
+            where = f"{self._table.field}: the split 60/20/20 of {int(known.sum())} labelled nodes"
+            check_splits(splits, where, where)
+            return splits, findings
+        codes = _placed(np.concatenate(self._chunks), positions)
+        train, validation, test = (np.flatnonzero((codes == split) & known).astype(np.int64) for split in range(3))
+        if self._others:
+            shown = ", ".join(list(self._others)[:5])
+            findings.append(Finding("nodes in no split by their word", sum(self._others.values()), shown))
+        splits = Splits(train, validation, test)
+        where = f"{self._table.field}.split: column {self._column!r}"
+        check_splits(splits, f"{where}: train", f"{where}: validation")
+        return splits, findings
+
+
+def _placed(values: np.ndarray, positions: np.ndarray | None) -> np.ndarray:
+    """Row i at `positions[i]`."""
+    if positions is None:
+        return values
+    placed = np.empty_like(values)
+    placed[positions] = values
+    return placed

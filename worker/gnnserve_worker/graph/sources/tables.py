@@ -1,0 +1,220 @@
+"""Users' own graphs: a table of nodes and a table of edges, in Parquet or CSV.
+
+Both are read once, in batches. Of the nodes everything is kept as arrays; of the edges 8 bytes each, the positions of
+their ends (`graph/edges.py`), so that many more edges than memory could hold as a table become a graph.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from gnnserve_api.classes import Classes
+from gnnserve_api.errors import InputError
+from gnnserve_api.gnnservice import CsvSource, DanglingEdge, EdgeTable, NodeTable, ParquetSource
+from gnnserve_worker.graph.edges import EdgeList
+from gnnserve_worker.graph.sources.checks import check_node_count
+from gnnserve_worker.graph.sources.files import file_path
+from gnnserve_worker.graph.sources.table_features import feature_columns
+from gnnserve_worker.graph.sources.table_files import (
+    CSV_SUFFIXES,
+    PARQUET_SUFFIXES,
+    CsvTable,
+    ParquetTable,
+    RowPlaces,
+    Table,
+    table_paths,
+)
+from gnnserve_worker.graph.sources.table_ids import EndColumns, IdColumn, NodeOrder
+from gnnserve_worker.graph.sources.table_labels import LabelColumn, LabelColumns, SplitColumn
+from gnnserve_worker.graph.store import Finding, Graph, GraphData, Splits
+from gnnserve_worker.parallel import map_parallel, thread_count
+from gnnserve_worker.progress import Progress, ProgressListener
+
+_BATCH_ROWS = 1 << 18
+_BATCH_VALUES = 1 << 22
+"""Of a batch of nodes: 16 MiB of features."""
+
+
+def identity(source: ParquetSource | CsvSource) -> str:
+    """Of the files' content and of every option, wherever the files are."""
+    suffixes = PARQUET_SUFFIXES if isinstance(source, ParquetSource) else CSV_SUFFIXES
+    files: list[tuple[str, Path]] = []
+    for name, table in (("nodes", source.nodes), ("edges", source.edges)):
+        is_folder = file_path(table.uri).is_dir()
+        paths = table_paths(f"{_field(source)}.{name}", table.uri, suffixes)
+        files += [(f"{name}/{path.name if is_folder else ''}", path) for path in paths]
+    digests = map_parallel(lambda each: _sha256(files[each][1]), len(files))
+    options = source.model_dump_json(exclude={"nodes": {"uri"}, "edges": {"uri"}}, exclude_defaults=True)
+    return "\n".join(
+        [type(source).__name__, options]
+        + [f"{name} {digest}" for (name, _), digest in zip(files, digests, strict=True)]
+    )
+
+
+def load(source: ParquetSource | CsvSource, digest: str, progress: ProgressListener) -> GraphData:
+    """Raises InputError that names the file, the row, the column and the value."""
+    pa.set_cpu_count(thread_count())
+    nodes, edges = _tables(source)
+    order, data = _read_nodes(nodes, source.nodes, progress)
+    graph, edge_findings = _read_edges(edges, source.edges, order, progress)
+    return GraphData(
+        source=source.nodes.uri,
+        digest=digest,
+        graph=graph,
+        features=data.features,
+        labels=data.labels,
+        classes=data.classes,
+        splits=data.splits,
+        ids=order.ids,
+        findings=(*data.findings, *edge_findings),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _NodeData:
+    """As in `GraphData`."""
+
+    features: np.ndarray
+    labels: np.ndarray
+    classes: Classes
+    splits: Splits
+    findings: list[Finding]
+
+
+def _read_nodes(table: Table, options: NodeTable, progress: ProgressListener) -> tuple[NodeOrder, _NodeData]:
+    used = _check_columns(table, options)
+    places = RowPlaces(table)
+    ids = IdColumn(table, options.id, places)
+    labels = (
+        LabelColumn(table, options.label, places)
+        if options.label is not None
+        else LabelColumns(table, options.labels, places)
+    )
+    split = SplitColumn(table, options.split)
+    features = feature_columns(table, options, used, places)
+    names = [*used, *features.names]
+    for rows in table.read(names, _batch_rows(features.width), progress, "read nodes"):
+        first_row = places.rows
+        places.add(rows)
+        ids.add(rows, first_row)
+        labels.add(rows, first_row)
+        split.add(rows)
+        features.add(rows, first_row)
+    if places.rows == 0:
+        raise InputError(str(table.paths[0]), "has no rows, expected one per node", "write the nodes")
+    check_node_count(f"{table.field}.uri", places.rows)
+    order = ids.to_order()
+    class_indices, classes, known, label_findings = labels.to_labels(order.positions)
+    splits, split_findings = split.to_splits(known, order.positions)
+    matrix, feature_findings = features.to_matrix(order.positions)
+    findings = [*label_findings, *split_findings, *feature_findings]
+    if order.positions is not None:
+        findings.insert(0, Finding("rows put in the order of their ids, which are 0 to nodes - 1", order.nodes))
+    if unknown := int((~known).sum()):
+        findings.append(Finding("nodes without a label: served, but in no split", unknown))
+    return order, _NodeData(matrix, class_indices, classes, splits, findings)
+
+
+def _check_columns(table: Table, options: NodeTable) -> list[str]:
+    """Every column that is named is there and has one use. Returns those that are no features."""
+    named = [("id", options.id)]
+    named += [("label", options.label)] if options.label is not None else []
+    named += [(f"labels[{place}]", name) for place, name in enumerate(options.labels)]
+    named += [("split", options.split)] if options.split is not None else []
+    used = [name for _, name in named]
+    named += [(f"features[{place}]", name) for place, name in enumerate(options.features)]
+    first_use: dict[str, str] = {}
+    for option, name in named:
+        table.require(option, name)
+        if name in first_use:
+            raise InputError(
+                f"{table.field}.{option}", f"names the column {name!r}, which {first_use[name]} names already",
+                "give every column one use",
+            )  # fmt: skip
+        first_use[name] = option
+    return used
+
+
+def _read_edges(
+    table: Table, options: EdgeTable, order: NodeOrder, progress: ProgressListener
+) -> tuple[Graph, list[Finding]]:
+    ends = EndColumns(table, order)
+    columns = [options.source, options.target]
+    for option, name in zip(("source", "target"), columns, strict=True):
+        table.require(option, name)
+        ends.check_type(f"{table.field}.{option}: column {name!r} of {table.paths[0]}", table.columns[name])
+    if options.source == options.target:
+        raise InputError(
+            f"{table.field}.target", f"names the column {options.target!r}, which source names already",
+            "name the column of the other end",
+        )  # fmt: skip
+    edges = EdgeList(order.nodes, options.direction, options.duplicates, options.self_loops)
+    first_dropped: _End | None = None
+    for rows in table.read(columns, _BATCH_ROWS, progress, "read edges"):
+        sources, targets = (ends.positions(rows.batch.column(name)) for name in columns)
+        dangling = edges.add(sources, targets)
+        if dangling >= 0 and first_dropped is None:
+            is_source = not 0 <= sources[dangling] < order.nodes
+            column = options.source if is_source else options.target
+            first_dropped = _End(rows.path, rows.first + dangling, column, rows.batch.column(column)[dangling].as_py())
+            if options.dangling is DanglingEdge.REFUSE:
+                raise table.error(
+                    first_dropped.path, first_dropped.row, column, first_dropped.problem,
+                    f"correct it, or set {table.field}.dangling to Drop",
+                )  # fmt: skip
+    progress(Progress("sort edges", 0, 1))
+    graph, counts = edges.to_graph()
+    progress(Progress("sort edges", 1, 1, f"{graph.edges:,} edges"))
+    findings = list(counts.findings())
+    if first_dropped is not None:
+        place = table.place(first_dropped.path, first_dropped.row)
+        example = f"{place}, column {first_dropped.column!r}: {first_dropped.problem}"
+        findings.append(Finding("edges dropped, because an end is no node", counts.dangling, example))
+    return graph, findings
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    """An end of an edge that is no node."""
+
+    path: Path
+    row: int
+    column: str
+    value: object
+
+    @property
+    def problem(self) -> str:
+        return "is missing" if self.value is None else f"is {self.value!r}, which is no id of the node table"
+
+
+def _tables(source: ParquetSource | CsvSource) -> tuple[Table, Table]:
+    nodes, edges = f"{_field(source)}.nodes", f"{_field(source)}.edges"
+    if isinstance(source, CsvSource):
+        if not source.delimiter.isascii() or source.delimiter in '"\r\n':
+            raise InputError(
+                f"{_field(source)}.delimiter", f"is {source.delimiter!r}, expected an ASCII character that is neither "
+                "a quotation mark nor the end of a line", "name the character between values",
+            )  # fmt: skip
+        return CsvTable(nodes, source.nodes.uri, source.delimiter), CsvTable(edges, source.edges.uri, source.delimiter)
+    return ParquetTable(nodes, source.nodes.uri), ParquetTable(edges, source.edges.uri)
+
+
+def _field(source: ParquetSource | CsvSource) -> str:
+    return f"spec.graph.source.{'parquet' if isinstance(source, ParquetSource) else 'csv'}"
+
+
+def _batch_rows(width: int) -> int:
+    return max(1, min(_BATCH_ROWS, _BATCH_VALUES // max(width, 1)))
+
+
+def _sha256(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise InputError(str(path), f"cannot be read: {error.strerror}", "check the path") from error
