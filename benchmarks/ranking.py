@@ -27,8 +27,8 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.ranking_findings import judge_findings
-from benchmarks.results import FOLDER, write_result
+from benchmarks.ranking_findings import SPREAD_SUFFIX, judge_findings
+from benchmarks.results import FOLDER, commit, write_result
 from benchmarks.shapes import CACHE
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class Study:
 
     @property
     def name(self) -> str:
-        return f"{self.graph}_spread" if self.spread_columns else self.graph
+        return self.graph + SPREAD_SUFFIX * self.spread_columns
 
 
 _SAGE_ONLY = ("GraphSAGE",)
@@ -98,10 +98,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--graphs", nargs="+", choices=[study.name for study in STUDIES], help="only these")
     parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)), help="default: one per core")
     parser.add_argument("--picture", action="store_true", help=f"only draw {PICTURE.name} from the result file")
+    parser.add_argument("--judge", action="store_true", help="only judge the findings of the result file anew")
     parser.add_argument("--job", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.job:
         print(json.dumps(run_job(_job(json.loads(options.job)))))
+    elif options.judge:
+        judge_again(FOLDER / "ranking.json")
     elif options.picture:
         from benchmarks.ranking_picture import draw_picture
 
@@ -147,6 +150,15 @@ def run_all(jobs: Sequence[Job], processes: int) -> list[dict[str, Any]]:
         finally:
             pool.shutdown(cancel_futures=True)
     return [result for result in known.values() if result is not None]
+
+
+def judge_again(path: Path) -> None:
+    """Training takes an hour, judging its rows a moment: whoever mends a judge need not train again."""
+    result = json.loads(path.read_text())
+    result["findings"] = judge_findings(result["rows"])
+    result["findings_judged_at"] = commit()
+    path.write_text(json.dumps(result, indent=2) + "\n")
+    Console(width=120).print(findings_table(result["findings"]))
 
 
 class Progress:
@@ -211,14 +223,17 @@ def _data_digests(graphs: set[str]) -> dict[str, str]:
 
 
 def _code_identity() -> list[str]:
-    """The code that trains and ranks, and its libraries."""
+    """Everything of ours that a job runs, and its libraries."""
+    import gnnserve_api
     import gnnserve_worker
 
-    worker = Path(gnnserve_worker.__path__[0])
+    worker, api, own = Path(gnnserve_worker.__path__[0]), Path(gnnserve_api.__path__[0]), Path(__file__).parent
+    files = [path for part in ("generation", "sampling", "graph") for path in (worker / part).rglob("*.py")]
+    files += [api / "gnnservice.py", *(own / f"{name}.py" for name in ("ranking", "retraining", "generation"))]
     digest = hashlib.sha256()
-    for path in sorted(path for part in ("generation", "sampling") for path in (worker / part).rglob("*.py")):
+    for path in sorted(files):
         digest.update(path.read_bytes())
-    return [digest.hexdigest(), version("torch"), version("torch-geometric"), version("numpy")]
+    return [digest.hexdigest(), *map(version, ("torch", "torch-geometric", "numpy", "scikit-learn"))]
 
 
 def _run_elsewhere(job: Job) -> dict[str, Any]:

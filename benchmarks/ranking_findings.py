@@ -21,6 +21,9 @@ _WIDE_SPREAD = 5.0
 _FEW_FEATURES = 128
 """The paper's losses are worst on its two graphs with no more: Arxiv with 128, Products with 100."""
 
+SPREAD_SUFFIX = "_spread"
+"""Of graphs whose columns were made to deviate wildly, to try the one finding that is about it and no other."""
+
 Cell = tuple[str, str]
 Row = Mapping[str, Any]
 
@@ -50,7 +53,8 @@ class Study:
 
     @property
     def cells(self) -> list[Cell]:
-        return list(self.spread)
+        """Of graphs as they are."""
+        return [cell for cell in self.spread if not cell[0].endswith(SPREAD_SUFFIX)]
 
     @property
     def factors(self) -> list[int]:
@@ -132,13 +136,10 @@ def random_is_sometimes_as_good(study: Study) -> Judgement:
 
 
 def informed_rankings_gain_a_point_in_places(study: Study) -> Judgement:
-    gains = {cell: max(study.gain(cell, method) for method in _INFORMED) for cell in study.cells}
+    better = {cell: max(_INFORMED, key=lambda method, cell=cell: study.gain(cell, method)) for cell in study.cells}
+    gains = {cell: study.gain(cell, method) for cell, method in better.items()}
     large = [cell for cell, gain in gains.items() if gain > NEGLIGIBLE_POINTS]
-    in_every_seed = [
-        cell
-        for cell in large
-        if any(min(study.gains_by_seed(cell, method)) > 0 for method in _INFORMED)
-    ]  # fmt: skip
+    in_every_seed = [cell for cell in large if min(study.gains_by_seed(cell, better[cell])) > 0]
     most = max(gains, key=lambda cell: gains[cell])
     return Judgement(
         _verdict(bool(in_every_seed), bool(large)),
@@ -173,13 +174,13 @@ def lasso_is_steadier(study: Study) -> Judgement:
 
 
 def greedy_fails_where_deviations_differ(study: Study) -> Judgement:
-    wide = [cell for cell in study.cells if study.spread[cell] >= _WIDE_SPREAD]
-    even = [cell for cell in study.cells if study.spread[cell] < _WIDE_SPREAD]
+    wide = [cell for cell, spread in study.spread.items() if spread >= _WIDE_SPREAD]
+    even = [cell for cell, spread in study.spread.items() if spread < _WIDE_SPREAD]
     if not wide or not even:
         return Judgement("not measured", "the graphs' columns deviate alike", {"wide": len(wide), "even": len(even)})
     below_lasso = {
         cell: study.mean(cell, "Greedy", SHOWN_FACTOR) - study.mean(cell, "Lasso", SHOWN_FACTOR)
-        for cell in study.cells
+        for cell in study.spread
     }  # fmt: skip
     of_wide, of_even = (mean(below_lasso[cell] for cell in cells) for cells in (wide, even))
     below_random = sum(study.gain(cell, "Greedy") < 0 for cell in wide)

@@ -27,7 +27,7 @@ def write_result(name: str, quick: bool, body: Mapping[str, Any]) -> Path:
         "benchmark": name,
         **({"quick": True} if quick else {}),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "commit": _commit(),
+        "commit": commit(),
         "machine": describe_machine(),
         "versions": {"python": platform.python_version(), **_versions()},
         **body,
@@ -49,7 +49,7 @@ def _versions() -> dict[str, str]:
     return {package: importlib.metadata.version(package) for package in _PACKAGES if package in installed}
 
 
-def _commit() -> dict[str, Any]:
+def commit() -> dict[str, Any]:
     """`dirty`: the figures belong to the commit with changes on top."""
     try:
         commit = _git("rev-parse", "HEAD")
