@@ -62,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "verdicts": verdicts_of(rows),
         "rows": rows,
     }
-    write_result("paper_shapes", options.quick, body)
+    write_result("shapes", options.quick, body)
 
 
 def shape_of(name: str) -> Shape:

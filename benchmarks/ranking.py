@@ -156,7 +156,7 @@ def judge_again(path: Path) -> None:
     """Training takes an hour, judging its rows a moment: whoever mends a judge need not train again."""
     result = json.loads(path.read_text())
     result["findings"] = judge_findings(result["rows"])
-    result["findings_judged_at"] = commit()
+    result["findings_judged_at"] = commit()["id"]
     path.write_text(json.dumps(result, indent=2) + "\n")
     Console(width=120).print(findings_table(result["findings"]))
 

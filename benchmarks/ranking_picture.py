@@ -24,25 +24,27 @@ _STYLE: Any = {
 }
 
 
+_MOST_ACROSS = 5
+"""Panels beside each other, so that a page need not shrink them."""
+
+
 def draw_picture(rows: Sequence[Row], path: Path) -> None:
     """Percent by factor and ranking; bars reach from the least to the most accurate seed."""
-    graphs, models = (list(dict.fromkeys(row[field] for row in rows)) for field in ("graph", "model"))
+    cells = sorted({(row["model"], row["graph"]): None for row in rows}, key=lambda cell: cell[0] != "GraphSAGE")
+    down = -(-len(cells) // _MOST_ACROSS)
     with rc_context(_STYLE):
-        figure = Figure(figsize=(1.5 * len(graphs) + 0.6, 1.9 * len(models)), layout="constrained")
-        panels = figure.subplots(len(models), len(graphs), squeeze=False)
-        for across, graph in enumerate(graphs):
-            for down, model in enumerate(models):
-                measured = [row for row in rows if (row["graph"], row["model"]) == (graph, model)]
-                if measured:
-                    _draw_panel(panels[down][across], measured, f"{graph}\n{model}")
-                else:
-                    panels[down][across].set_visible(False)
-        first = next(axes for row in panels for axes in row if axes.get_visible())
+        figure = Figure(figsize=(1.9 * _MOST_ACROSS, 1.9 * down), layout="constrained")
+        panels = [axes for line in figure.subplots(down, _MOST_ACROSS, squeeze=False) for axes in line]
+        for axes in panels[len(cells) :]:
+            axes.set_visible(False)
+        for axes, (model, graph) in zip(panels, cells, strict=False):
+            _draw_panel(axes, [row for row in rows if (row["graph"], row["model"]) == (graph, model)], graph, model)
+        first = panels[0]
         figure.legend(*first.get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
         figure.savefig(path, dpi=100, metadata={"Date": None})
 
 
-def _draw_panel(axes: Axes, rows: Sequence[Row], title: str) -> None:
+def _draw_panel(axes: Axes, rows: Sequence[Row], graph: str, model: str) -> None:
     name = "roc_auc" if rows[0]["judged_by"] == "rocAuc" else "accuracy"
     factors = sorted({row["factor"] for row in rows})
     for method, color in _COLORS.items():
@@ -56,4 +58,4 @@ def _draw_panel(axes: Axes, rows: Sequence[Row], title: str) -> None:
         axes.errorbar(steps, middles, yerr=lengths, color=color, label=method, linewidth=1.2, capsize=2)
     axes.set_xticks(range(len(factors)), [f"{factor}x" for factor in factors])
     figures = {"rocAuc": "ROC AUC", "f1Micro": "F1-micro", "accuracy": "accuracy"}
-    axes.set_title(f"{title}, {figures[rows[0]['judged_by']]}, %")
+    axes.set_title(f"{graph}\n{model}, {figures[rows[0]['judged_by']]} %")

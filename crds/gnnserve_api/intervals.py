@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from statistics import NormalDist
 
 CONFIDENCE_PERCENT = 95
-_Z = 1.959963984540054
-"""The normal quantile that 95 % lie within."""
+_CHANCE = 1 - CONFIDENCE_PERCENT / 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,20 +23,25 @@ class Interval:
         return self.low <= value <= self.high
 
 
-def share_interval(share: float, count: int) -> Interval:
-    """Where the true share lies, in 95 of 100 cases, when `share` of `count` independent draws were found."""
+def share_interval(share: float, count: int, comparisons: int = 1) -> Interval:
+    """Where the true share lies, in 95 of 100 cases, when `share` of `count` independent draws were found. Of several
+    `comparisons` all intervals hold in 95 of 100 cases (Bonferroni), whether they depend on each other or not."""
     if count < 1:
         return Interval(0.0, 1.0)
-    weight = _Z * _Z / count
+    z = NormalDist().inv_cdf(1 - _CHANCE / comparisons / 2)
+    weight = z * z / count
     middle = (share + weight / 2) / (1 + weight)
-    half = _Z * math.sqrt(share * (1 - share) / count + weight / (4 * count)) / (1 + weight)
+    half = z * math.sqrt(share * (1 - share) / count + weight / (4 * count)) / (1 + weight)
     # At 0 and at 1 the interval ends there; rounding must not leave them outside.
     return Interval(max(0.0, min(share, middle - half)), min(1.0, max(share, middle + half)))
 
 
-def difference_interval(first: float, first_count: int, second: float, second_count: int) -> Interval:
+def difference_interval(
+    first: float, first_count: int, second: float, second_count: int, comparisons: int = 1
+) -> Interval:
     """Of `first` − `second`, two shares of different draws. Over the same draws it is wider than need be."""
-    one, other = share_interval(first, first_count), share_interval(second, second_count)
+    one = share_interval(first, first_count, comparisons)
+    other = share_interval(second, second_count, comparisons)
     difference = first - second
     return Interval(
         difference - math.hypot(first - one.low, other.high - second),

@@ -278,18 +278,30 @@ def calibrate_paper(wide: Measured, narrow: Measured) -> PaperRates:
 
 def paper_rates_of(one: Measured) -> PaperRates:
     """BW and OPS from the two stages of one variant."""
-    if one.gather_ms <= 0 or one.compute_ms <= 0:
+    gather_ms, compute_ms = _stages(one)
+    if gather_ms <= 0 or compute_ms <= 0:
         raise CalibrationError(f"a stage of {one.name} took no measurable time, so it has no rate")
-    return PaperRates(1e3 * one.gathered_bytes / one.gather_ms, 1e3 * one.operations / one.compute_ms)
+    return PaperRates(1e3 * one.gathered_bytes / gather_ms, 1e3 * one.operations / compute_ms)
+
+
+def _stages(one: Measured) -> tuple[float, float]:
+    """Gathering and computing, made to add up to the window: models are held against that, and medians need not."""
+    both_ms = one.gather_ms + one.compute_ms
+    if both_ms <= 0 or one.window_ms <= 0:
+        return one.gather_ms, one.compute_ms
+    scale = one.window_ms / both_ms
+    return one.gather_ms * scale, one.compute_ms * scale
 
 
 def calibrate_corrected(wide: Measured, narrow: Measured) -> CorrectedModel:
-    """A rate and a fixed cost for each stage, from how each grew between the two measurements."""
+    """A rate and a fixed cost for each stage, from how each grew between the two measurements. Both windows come back
+    exactly, unless a note says what was taken instead."""
+    (wide_gather_ms, wide_compute_ms), (narrow_gather_ms, narrow_compute_ms) = _stages(wide), _stages(narrow)
     gather, about_gather = _calibrate_stage(
-        "gathering", wide, narrow, (wide.gather_ms, narrow.gather_ms), (wide.gathered_bytes, narrow.gathered_bytes)
+        "gathering", wide, narrow, (wide_gather_ms, narrow_gather_ms), (wide.gathered_bytes, narrow.gathered_bytes)
     )
     compute, about_compute = _calibrate_stage(
-        "computing", wide, narrow, (wide.compute_ms, narrow.compute_ms), (wide.operations, narrow.operations)
+        "computing", wide, narrow, (wide_compute_ms, narrow_compute_ms), (wide.operations, narrow.operations)
     )
     return CorrectedModel(gather, compute, (*about_gather, *about_compute))
 

@@ -7,63 +7,70 @@ from __future__ import annotations
 
 import statistics
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
+from msgspec import Meta
 
 from gnnserve_api.variants import Storage
 
 Metric = Literal["accuracy", "f1Micro"]
 Compute = Literal["float32", "bfloat16"]
+# What a reader may rely on, of a file or of a server: reports divide by these, and draw them. No float loses a count.
+Count = Annotated[int, Meta(ge=0, le=2**53)]
+Positive = Annotated[int, Meta(ge=1, le=2**53)]
+Share = Annotated[float, Meta(ge=0, le=1)]
+Duration = Annotated[float, Meta(ge=0, le=1e9)]
+PositiveDuration = Annotated[float, Meta(ge=1e-6, le=1e9)]
 
 
 class LatencyProfile(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
     """Times of one batch size, sampling included, queueing and HTTP excluded."""
 
-    seeds: int
-    runs: int
-    p50_ms: float
-    p99_ms: float
-    mean_ms: float
-    std_ms: float
-    sample_ms: float
+    seeds: Positive
+    runs: Positive
+    p50_ms: PositiveDuration
+    p99_ms: PositiveDuration
+    mean_ms: Duration
+    std_ms: Duration
+    sample_ms: Duration
     """Median of the stage; the three stage medians need not add up to `p50_ms`."""
-    gather_ms: float
-    compute_ms: float
-    gathered_bytes: int
+    gather_ms: Duration
+    compute_ms: Duration
+    gathered_bytes: Count
     """Of the table, read per batch, mean over the runs: rows times columns times bytes per number."""
-    window_p50_ms: float
+    window_p50_ms: Duration
     """Of gather plus compute: the window that paper A reports (section 4.2: from the start of the feature transfer to
     the end of computing), which leaves sampling out. Here rows are copied to no device: gathering is the transfer."""
-    window_mean_ms: float
-    window_std_ms: float
+    window_mean_ms: Duration
+    window_std_ms: Duration
 
 
 class VariantProfile(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
     """One variant. Accuracies are fractions of 1 under `Profile.metric`."""
 
     name: str
-    factor: int
+    factor: Positive
     """1 for projected variants: they lose nothing but rounding."""
     table: str
     """Key of the revision's `tables`."""
-    columns: int
+    columns: Positive
     """Leading columns of the table that are read per row."""
     storage: Storage
     projected: bool
     compute: Compute
     """What the matrix products run in where the processor has it; float32 elsewhere."""
-    validation_accuracy: float
-    test_accuracy: float | None
+    validation_accuracy: Share
+    test_accuracy: Share | None
     """None where the graph has no test split."""
-    latency: tuple[LatencyProfile, ...]
+    latency: Annotated[tuple[LatencyProfile, ...], Meta(min_length=1)]
     """Ascending in `seeds`, the same sizes for every variant; never empty. On validation nodes."""
     test_latency: LatencyProfile | None
     """On test nodes, at the largest size: what was profiled on validation nodes may not hold for others (paper A,
     section 4.4). None where the graph has no test split."""
-    size_bytes: int
+    size_bytes: Count
     """The serialised weights."""
-    memory_bytes: int
+    memory_bytes: Count
     """Weights and the columns of its table that this variant reads."""
 
 
@@ -92,10 +99,10 @@ class Profile(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields
     metric: Metric
     machine: str
     """Processor and thread count of the measurement: a profile from elsewhere is only a hint."""
-    threads: int
-    validation_nodes: int
+    threads: Count
+    validation_nodes: Count
     """How many the validation accuracies are of."""
-    test_nodes: int
+    test_nodes: Count
     variants: tuple[VariantProfile, ...]
 
     def variant(self, name: str) -> VariantProfile:

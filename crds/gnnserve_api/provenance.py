@@ -7,6 +7,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from gnnserve_api.profile import Count
 from gnnserve_api.repository import NetworkManifest, RevisionManifest
 from gnnserve_api.stability import RankStability, rank_stability
 
@@ -16,8 +17,8 @@ class Provenance(msgspec.Struct, frozen=True, rename="camel"):
     generator: Annotated[str, Meta(description="What made it, with versions.")]
     graph: Annotated[str, Meta(description="Digest of the graph.")]
     source: Annotated[str, Meta(description="Where the graph came from.")]
-    edges: int
-    train_nodes: int
+    edges: Count
+    train_nodes: Count
     scope: Annotated[str, Meta(description="Inductive or Transductive: what training could see.")]
     checkpoint: Annotated[str | None, Meta(description="SHA-256 of given weights; null: they were trained.")]
     network: NetworkManifest

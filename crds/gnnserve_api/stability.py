@@ -9,32 +9,36 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import combinations
 from statistics import mean
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
+
+from gnnserve_api.profile import Count, Positive, Share
 
 
 class TopStability(msgspec.Struct, frozen=True, rename="camel"):
     """The columns that one variant reads, compared over the seeds."""
 
-    columns: int
+    columns: Positive
     """How many the variant reads."""
-    in_common: float
+    in_common: Share
     """Share of them that two seeds agree on, mean over all pairs."""
-    least_in_common: float
+    least_in_common: Share
     """Of the pair that agrees least."""
-    jaccard: float
+    jaccard: Share
     """Columns that both have over columns that either has, mean over all pairs."""
-    by_chance: float
+    by_chance: Annotated[float, Meta(ge=0, lt=1)]
     """Share that two random choices would have in common: columns over all features."""
-    in_every: int
+    in_every: Count
     """Columns that every seed chose."""
 
 
 class RankStability(msgspec.Struct, frozen=True, rename="camel"):
     seeds: tuple[int, ...]
     """Of the other masters; the served one is not among them."""
-    features: int
-    rank_correlation: float
+    features: Positive
+    rank_correlation: Annotated[float, Meta(ge=-1, le=1)]
     """Spearman's, of the whole order, mean over all pairs: 1 is the same order, 0 is none in common."""
     top: tuple[TopStability, ...]
     """Ascending in columns."""

@@ -112,6 +112,8 @@ class ColumnsWithin:
     columns: int
     extrapolated: bool
     """Fewer than any measured variant reads."""
+    capped: bool
+    """As many as the widest measured variant reads: more may fit."""
 
 
 class WidthCurve:
@@ -121,6 +123,7 @@ class WidthCurve:
     def __init__(self, measured: Sequence[Width]) -> None:
         if len({width.columns for width in measured}) < 2:
             raise ValueError("a curve needs two measured widths")
+        self.measured = tuple(measured)
         self.affine = fit_affine(measured)
         self.widths = tuple(_rising(measured))
 
@@ -145,15 +148,17 @@ class WidthCurve:
                 low = middle
             else:
                 high = middle - 1
-        return ColumnsWithin(low, extrapolated=low < self.widths[0].columns) if low else None
+        first, last = self.widths[0], self.widths[-1]
+        return ColumnsWithin(low, extrapolated=low < first.columns, capped=low == last.columns) if low else None
 
     def left_out_errors(self) -> Iterator[tuple[int, float]]:
         """Columns of each measured width but the outermost, and by what share its latency is missed when it is
-        predicted from the others: how far the curve can be trusted between measured widths."""
-        for index in range(1, len(self.widths) - 1):
-            width = self.widths[index]
-            rest = WidthCurve([*self.widths[:index], *self.widths[index + 1 :]])
-            if width.latency_ms > 0:
+        predicted from the others: how far the curve can be trusted between measured widths. From what was measured, and
+        against it: `widths` are pooled, so they know something of each other."""
+        first, last = self.widths[0].columns, self.widths[-1].columns
+        for width in sorted(self.measured, key=lambda w: w.columns):
+            if first < width.columns < last and width.latency_ms > 0:
+                rest = WidthCurve([other for other in self.measured if other.columns != width.columns])
                 yield width.columns, rest.at(width.columns) / width.latency_ms - 1
 
 

@@ -10,6 +10,7 @@ import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TypeVar
 from urllib.parse import urlsplit
 
@@ -17,6 +18,7 @@ import msgspec
 
 from gnnserve_api.errors import GnnserveError, InputError, ResourceError
 from gnnserve_api.objective import Objective
+from gnnserve_api.profile import Profile
 from gnnserve_api.protocol import (
     ErrorAnswer,
     ErrorDetail,
@@ -26,12 +28,19 @@ from gnnserve_api.protocol import (
     PredictRequest,
     VariantsAnswer,
 )
+from gnnserve_api.repository import NetworkManifest
 from gnnserve_api.routing import Route
 from gnnserve_cli.exits import RefusedError
+from gnnserve_cli.printable import printable_line
 
 T = TypeVar("T")
 TIMEOUT_S = 60.0
 _FOREIGN = "does another program listen on that port?"
+_OTHER_VERSION = "is the server an older or a newer gnnserve than this command?"
+_MOST = 2**53
+"""Of any number that counts: no float loses it."""
+_MOST_LAYERS, _MOST_DRAWN = 4, 1_000_000
+"""As a manifest may have them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +100,47 @@ def _ascii_host(text: str, host: str) -> str:
 
 def fetch_variants(endpoint: Endpoint) -> VariantsAnswer:
     answer = _decode(endpoint, _fetch(endpoint, "GET", "/v1/variants").body, VariantsAnswer)
-    if not 1 <= answer.nodes < 2**63:
-        raise _not_ours(endpoint, f"a graph of {answer.nodes} nodes")
+    if misfit := _misfit(answer):
+        raise _not_ours(endpoint, misfit)
     return answer
+
+
+def _misfit(answer: VariantsAnswer) -> str | None:
+    """What no gnnserve says: what is shown of an answer divides by its numbers, and pairs one with another. Limits of
+    single numbers are the profile's own, and were checked while it was read."""
+    for number, what in ((answer.nodes, "nodes"), (answer.features, "features"), (len(answer.classes), "classes")):
+        if not 1 <= number < _MOST:
+            return f"a graph of {number} {what}"
+    return _network_misfit(answer.provenance.network) or _profile_misfit(answer.profile, answer.features)
+
+
+def _network_misfit(network: NetworkManifest) -> str | None:
+    drawn = network.fanouts
+    is_full = all(fanout == -1 for fanout in drawn)
+    if not 1 <= len(drawn) <= _MOST_LAYERS or not (is_full or all(1 <= fanout <= _MOST_DRAWN for fanout in drawn)):
+        return f"a network of fan-outs {list(drawn)[:10]}"
+    widths = (network.hidden, network.classes, 1 if network.mlp_hidden is None else network.mlp_hidden)
+    if not all(1 <= width < _MOST for width in widths):
+        return f"a network of widths {list(widths)}"
+    return None
+
+
+def _profile_misfit(profile: Profile, features: int) -> str | None:
+    if not profile.variants:
+        return "a profile without variants"
+    names = [variant.name for variant in profile.variants]
+    if len(set(names)) != len(names):
+        return "two variants of one name"
+    sizes = [point.seeds for point in profile.variants[0].latency]
+    if any(low >= high for low, high in pairwise(sizes)):
+        return f"batch sizes {sizes}, which do not ascend"
+    for variant in profile.variants:
+        found = [point.seeds for point in variant.latency]
+        if found != sizes:
+            return f"batch sizes {found} of {variant.name}, and {sizes} of {names[0]}"
+        if not variant.projected and variant.columns > features:
+            return f"{variant.columns} columns of {variant.name}, of {features} features"
+    return None
 
 
 def fetch_route(endpoint: Endpoint) -> Route:
@@ -139,25 +186,38 @@ def _fetch(endpoint: Endpoint, method: str, path: str, body: bytes | None = None
 def _decode(endpoint: Endpoint, body: bytes, answer: type[T]) -> T:
     try:
         return msgspec.json.decode(body, type=answer)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except msgspec.ValidationError as error:
+        raise _not_ours(endpoint, str(error), _OTHER_VERSION if _has_profile(body) else _FOREIGN) from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise _not_ours(endpoint, str(error)) from error
 
 
-def _not_ours(endpoint: Endpoint, why: str) -> ResourceError:
-    return ResourceError(f"{endpoint.url}: the answer is not gnnserve's: {why}; {_FOREIGN}")
+def _has_profile(body: bytes) -> bool:
+    """Whether it is the answer of some gnnserve, if not of this one."""
+    try:
+        answer = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False  # what did not fit came before what is no JSON
+    return isinstance(answer, dict) and isinstance(answer.get("profile"), dict) and "revision" in answer
+
+
+def _not_ours(endpoint: Endpoint, why: str, likely: str = _FOREIGN) -> ResourceError:
+    return ResourceError(f"{endpoint.url}: the answer is not gnnserve's: {printable_line(why)}; {likely}")
 
 
 def parse_refusal(endpoint: Endpoint, status: int, headers: Mapping[str, str], body: bytes) -> GnnserveError:
     try:
         detail = msgspec.json.decode(body, type=ErrorAnswer).error
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         words = " ".join(body[:200].decode(errors="replace").split())
-        said = "".join(c if c.isprintable() else "?" for c in words) or "without an explanation"
+        said = printable_line(words) or "without an explanation"
         if status < 500 and status != 429:
             return _not_ours(endpoint, f"{status} {said}")
         # A proxy's own: it says nothing of what is behind it.
         detail = ErrorDetail("error", said)
-    return RefusedError(status, detail.code, detail.field, detail.message, headers.get("retry-after"))
+    texts = (detail.code, detail.field, detail.message, headers.get("retry-after"))
+    code, about, message, retry_after = (None if text is None else printable_line(text) for text in texts)
+    return RefusedError(status, code or "error", about, message or "", retry_after)
 
 
 def parse_server_timing(header: str) -> dict[str, float]:

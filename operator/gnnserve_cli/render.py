@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -18,12 +19,15 @@ from rich.table import Table
 from rich.text import Text
 
 from gnnserve_api.profile import LatencyProfile, Profile, VariantProfile
+from gnnserve_cli.printable import printable, printable_line
 
 _METRICS = {"accuracy": "accuracy", "f1Micro": "micro-averaged F1"}
 _OWN_HEADERS = ("Variant", "Storage", "Columns", "Validation", "Test", "Size", "Memory")
 _TIMING_HEADERS = ("Seeds", "p50 ms", "p99 ms", "Sample", "Gather", "Compute", "Bytes")
 
 
+_OBEYED = re.compile(r"[\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+"""What JSON does not escape: control characters above ASCII's, and those that turn the direction of text."""
 _UNLIMITED = 10_000
 """Columns of a file or a pipe: lines there are as long as what they say."""
 
@@ -36,14 +40,15 @@ class Output(Console):
 
 
 def output() -> Console:
-    console = Output(highlight=False)
+    console = Output(highlight=False, markup=False, emoji=False)  # names and paths may look like either
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = _UNLIMITED
     return console
 
 
 def put(console: Console, *renderables: RenderableType) -> None:
-    for renderable in renderables:
+    for given in renderables:
+        renderable = printable(given) if isinstance(given, str) else given
         if console.is_terminal:
             console.print(renderable)
             continue
@@ -54,7 +59,9 @@ def put(console: Console, *renderables: RenderableType) -> None:
 
 
 def print_json(value: object) -> None:
-    sys.stdout.write(msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n")
+    text = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
+    # Valid as they are, and a terminal might obey them: escaped they mean the same.
+    sys.stdout.write(_OBEYED.sub(lambda found: f"\\u{ord(found.group()):04x}", text) + "\n")
 
 
 def round_floats(value: Any, digits: int = 6) -> Any:
@@ -100,7 +107,7 @@ def profile_tables(profile: Profile, console: Console) -> list[RenderableType]:
     caption = (
         f"\nValidation and test: {_METRICS[profile.metric]}. Sample, gather and compute: medians in ms."
         "\nBytes: of the table, read per batch."
-        f"\nMeasured on {profile.machine}."
+        f"\nMeasured on {printable_line(profile.machine)}."
     )
     whole = _table(*_OWN_HEADERS, *_TIMING_HEADERS)
     gives, costs = _table(*_OWN_HEADERS), _table("Variant", *_TIMING_HEADERS)
@@ -129,8 +136,8 @@ def _table(first: str, *numbers: str) -> Table:
 def _own_figures(variant: VariantProfile) -> list[str]:
     test = "-" if variant.test_accuracy is None else f"{variant.test_accuracy:.4f}"
     return [
-        variant.name, variant.storage, f"{variant.columns:,}", f"{variant.validation_accuracy:.4f}", test,
-        format_bytes(variant.size_bytes), format_bytes(variant.memory_bytes),
+        printable_line(variant.name), variant.storage, f"{variant.columns:,}", f"{variant.validation_accuracy:.4f}",
+        test, format_bytes(variant.size_bytes), format_bytes(variant.memory_bytes),
     ]  # fmt: skip
 
 
@@ -145,7 +152,8 @@ def facts_table(facts: Sequence[tuple[str, str]]) -> Table:
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
     for name, value in facts:
-        table.add_row(name, value)
+        # As rich's own texts: a path may look like markup.
+        table.add_row(Text(printable_line(name)), Text(printable(value)))
     return table
 
 

@@ -42,5 +42,12 @@ def test_an_interval_holds_what_was_found_and_stays_a_share(count: int, share: f
     assert 0 <= found.low <= share <= found.high <= 1
 
 
+def test_intervals_of_several_comparisons_are_as_wide_as_all_of_them_need() -> None:
+    one, of_ten = difference_interval(0.5, 1000, 0.5, 1000), difference_interval(0.5, 1000, 0.5, 1000, 10)
+    # The normal quantiles of 0.05 and of 0.05 / 10, two-sided.
+    assert of_ten.high / one.high == pytest.approx(2.807 / 1.960, rel=2e-3)
+    assert difference_interval(0.5, 1000, 0.5, 1000, 1) == one
+
+
 def test_no_nodes_tell_nothing() -> None:
     assert (share_interval(0.0, 0).low, share_interval(0.0, 0).high) == (0, 1)

@@ -126,6 +126,18 @@ def test_rates_of_the_corrected_model_come_back_with_its_fixed_costs() -> None:
     assert model.window_ms(4e6, 4e7) == pytest.approx(at(4e6).window_ms)
 
 
+def test_stages_that_do_not_add_up_to_their_window_are_made_to() -> None:
+    """As medians: 0.361 and 1.17 ms of a window of 1.86 ms."""
+    wide = Measured("x1", 0.361, 1.17, 1.86, 8e6, 8e7)
+    narrow = Measured("x8", 0.2, 0.7, 1.0, 1e6, 1e7)
+    model = calibrate_corrected(wide, narrow)
+    assert model.notes == ()
+    assert model.window_ms(8e6, 8e7) == pytest.approx(1.86)
+    assert model.window_ms(1e6, 1e7) == pytest.approx(1.0)
+    rates = paper_rates_of(wide)
+    assert 1e3 * (8e6 / rates.bytes_per_s + 8e7 / rates.operations_per_s) == pytest.approx(1.86)
+
+
 def test_a_negative_bandwidth_is_explained_instead_of_returned() -> None:
     # Half of the narrow one's time is fixed: what the model has no term for.
     wide, narrow = measured("x1", 0.3, 1.2, 1e7, 1e8), measured("x16", 0.15, 0.6, 1e6, 2e7)

@@ -168,6 +168,28 @@ def test_noise_does_not_make_wider_variants_faster() -> None:
     assert [curve.at(columns) for columns in (10, 20, 40, 80)] == [1.0, 2.5, 2.5, 4.0]
 
 
+def test_a_left_out_variant_is_predicted_from_what_was_measured_and_held_against_it() -> None:
+    """20 and 40 columns are pooled to 2.5 ms, which would tell each of them about the other."""
+    errors = list(WidthCurve([Width(10, 1.0), Width(20, 3.0), Width(40, 2.0), Width(80, 4.0)]).left_out_errors())
+    assert errors == [(20, pytest.approx((1 + 1 / 3) / 3 - 1)), (40, pytest.approx((3 + 1 / 3) / 2 - 1))]
+
+
+def test_times_that_fall_with_columns_are_not_predicted_without_error() -> None:
+    curve = WidthCurve([Width(10, 4.0), Width(20, 3.0), Width(40, 2.0), Width(80, 1.0)])
+    assert [width.latency_ms for width in curve.widths] == [2.5] * 4
+    assert min(abs(error) for _, error in curve.left_out_errors()) > 0.1
+
+
+def test_of_variants_with_equal_columns_both_are_left_out() -> None:
+    curve = WidthCurve([Width(10, 1.0), Width(20, 2.0), Width(20, 4.0), Width(40, 4.0)])
+    assert list(curve.left_out_errors()) == [(20, pytest.approx(2 / 2 - 1)), (20, pytest.approx(2 / 4 - 1))]
+
+
+def test_the_widest_that_was_measured_is_no_limit_of_what_fits() -> None:
+    curve = WidthCurve([Width(10, 1.0), Width(20, 2.0)])
+    assert [curve.columns_within(ms).capped for ms in (1000, 2.0, 1.9)] == [True, True, False]  # type: ignore[union-attr]
+
+
 def test_equal_times_at_every_width_are_no_reason_to_prune() -> None:
     curve = WidthCurve([Width(10, 1.0), Width(20, 1.0)])
     assert curve.affine.per_column_ms == 0

@@ -35,6 +35,40 @@ def test_a_file_is_inspected_as_json(tmp_path: Path) -> None:
     assert sum(nodes for _, nodes in found["neighbours"]["histogram"]) == 40
 
 
+def _people(folder: Path, labels: str, classes: list[str], value: str) -> Path:
+    rows = "".join(f"{n},{classes[n % len(classes)]},{n / 7}\n" for n in range(30))
+    (folder / "people.csv").write_text(f"id,{value},age\n{rows}")
+    (folder / "follows.csv").write_text("source,target\n1,2\n")
+    manifest = folder / "people.yaml"
+    manifest.write_text(
+        "apiVersion: gnnserve.dev/v1alpha1\nkind: GNNService\nmetadata: {name: people}\n"
+        f"spec: {{graph: {{source: {{csv: {{nodes: {{uri: {(folder / 'people.csv').as_uri()}, {labels}}}, "
+        f"edges: {{uri: {(folder / 'follows.csv').as_uri()}}}}}}}}}}}\n"
+    )
+    return manifest
+
+
+def test_no_class_reaches_the_terminal_as_a_command(tmp_path: Path) -> None:
+    manifest = _people(tmp_path, "label: group", ["\x1b[31mred", "blue"], "group")
+
+    result = CliRunner().invoke(app, ["graph", "inspect", str(manifest)], env={"COLUMNS": "200"})
+
+    assert result.exit_code == 0, result.stderr
+    assert r'"\u001b[31mred"' in result.output
+    assert "\x1b" not in result.output
+    # Both tables are the source.
+    assert "people.csv and file://" in result.output.replace("\n", " ")
+
+
+def test_nodes_without_any_of_several_classes_are_called_that(tmp_path: Path) -> None:
+    manifest = _people(tmp_path, "labels: [red, blue]", ["1,0", "0,0", "0,1"], "red,blue")
+
+    result = CliRunner().invoke(app, ["graph", "inspect", str(manifest)], env={"COLUMNS": "200"})
+
+    assert result.exit_code == 0, result.stderr
+    assert "2 classes, several per node; 10 nodes of none" in result.output
+
+
 def test_what_is_no_source_is_refused_with_the_known_names() -> None:
     result = CliRunner().invoke(app, ["graph", "inspect", "nix"])
     assert result.exit_code == ExitCode.BAD_INPUT

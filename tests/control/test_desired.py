@@ -335,6 +335,12 @@ def test_network_policies_let_through_what_pods_need() -> None:
             [80, 443, 3128],
             id="a proxy of the chart's extraEnv",
         ),
+        pytest.param(
+            {"pyg": {"name": "Cora"}},
+            [{"name": "HTTPS_PROXY", "value": "proxy.lan:3128"}, {"name": "ALL_PROXY", "value": "u:p@10.0.0.5:8888/"}],
+            [80, 443, 3128, 8888],
+            id="proxies without a scheme",
+        ),
         pytest.param({"pyg": {"name": "Cora", "mirror": "file:///data"}}, [], None, id="a folder"),
         pytest.param({"npz": {"uri": "file:///data/graph.npz"}}, [], None, id="a file"),
     ],

@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pytest
 import scipy.sparse as sp
 
 from gnnserve_api.repository import NodeIdKind
+from gnnserve_worker.graph import inspection
 from gnnserve_worker.graph.ids import lay_out, string_ids
 from gnnserve_worker.graph.inspection import inspect
 from gnnserve_worker.graph.store import Finding, Graph, GraphData, Splits
@@ -36,6 +38,43 @@ def test_edges_are_counted_as_they_are() -> None:
     assert (found.neighbours.isolated, found.neighbours.highest, found.neighbours.mean) == (1, 4, 1.5)
 
 
+@pytest.mark.parametrize("edges", [1, 2, 3, 5, 100])
+def test_blocks_of_any_size_count_the_same(edges: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    draw = np.random.default_rng(1)
+    data = _data(graph=_graph([draw.integers(0, 4, 3).tolist(), [], draw.integers(0, 4, 9).tolist(), [3]]))
+    expected = inspect(data)
+
+    monkeypatch.setattr(inspection, "_BLOCK_EDGES", edges)
+
+    assert inspect(data) == expected
+
+
+def test_a_dense_graph_is_looked_through_in_blocks_of_edges(monkeypatch: pytest.MonkeyPatch) -> None:
+    sorted_at_once = []
+    monkeypatch.setattr(inspection, "_BLOCK_EDGES", 40)
+    sort = np.sort
+    monkeypatch.setattr(np, "sort", lambda keys: sorted_at_once.append(len(keys)) or sort(keys))
+    ones = {"labels": np.zeros(30, dtype=np.int64), "features": np.ones((30, 1), dtype=np.float32)}
+
+    found = inspect(_data(graph=_graph([list(range(30))] * 30), **ones))
+
+    assert (found.self_loops, found.reversed_share) == (30, 1)
+    assert max(sorted_at_once) <= 40
+
+
+def test_reverses_are_found_by_the_row_of_each_source_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    # All read node 0, which reads every other one.
+    hub = [list(range(0, 1000, 2))] + [[0]] * 999
+    ones = {"labels": np.zeros(1000, dtype=np.int64), "features": np.ones((1000, 1), dtype=np.float32)}
+    graph = _graph(hub)
+    edges = {(source, target) for target, row in enumerate(hub) for source in row}
+    expected = sum((target, source) in edges for source, target in edges) / len(edges)
+    assert inspect(_data(graph=graph, **ones)).reversed_share == pytest.approx(expected, abs=0.05)
+
+    monkeypatch.setattr(inspection, "_SCANNED_EDGES", 600)  # then only some sources are looked at
+    assert 0 <= inspect(_data(graph=graph, **ones)).reversed_share <= 1
+
+
 def test_a_directed_graph_is_told_from_an_undirected_one() -> None:
     ring = [[(node + 1) % 50] for node in range(50)]
     both = [[(node + 1) % 50, (node - 1) % 50] for node in range(50)]
@@ -49,7 +88,7 @@ def test_features_and_labels_are_summed_up() -> None:
     assert (found.features.columns, found.features.constant_columns) == (3, 1)
     assert (found.features.lowest, found.features.highest, found.features.nonzero_share) == (-5, 700, 9 / 12)
     assert [(entry.label, entry.nodes, entry.training_nodes) for entry in found.classes] == [(3, 1, 1), (7, 2, 0)]
-    assert found.unlabelled_nodes == 1
+    assert found.classless_nodes == 1
     assert found.features.smallest_deviation == np.float32([0.001, 0.002, 0, 0]).std(dtype=np.float64)
 
 
@@ -65,7 +104,7 @@ def test_several_labels_per_node_are_counted_by_class() -> None:
     found = inspect(_data(labels=np.array([[1, 1], [0, 1], [0, 0], [0, 1]], dtype=np.uint8), classes=("a", "b")))
     assert found.multi_label
     assert [(entry.label, entry.nodes, entry.training_nodes) for entry in found.classes] == [("a", 1, 1), ("b", 3, 1)]
-    assert found.unlabelled_nodes == 1
+    assert found.classless_nodes == 1  # though every node counts as labelled
 
 
 def test_what_tends_to_be_a_mistake_is_noted() -> None:

@@ -569,18 +569,20 @@ def test_refused_requests_are_not_even_read_but_counted() -> None:
         unread = await client.http.post(
             "/v1/predict", content=b'{"return": ["labels", "scores"], "nodes": [' + b"1, " * 39 + b'?], "strict": 0, 1'
         )
+        # Neither is an id with an escape, as programs write whatever is not ASCII.
+        escaped = await client.http.post("/v1/predict", content=b'{"nodes": ["Zo\\u00eb"' + b", 1" * 39 + b"], 1")
         binary = await client.http.post(
             "/v1/predict", content=b"\xff" * 8 * 40, headers={"content-type": "application/octet-stream"}
         )
-        for response in (unread, binary):
+        for response in (unread, escaped, binary):
             assert response.status_code == 429
             assert error_of(response)["code"] == "DeadlineOutOfReach"
             assert int(response.headers["retry-after"]) >= 1
         after = samples_of(await client.http.get("/metrics"))
         for name, grown in (
-            (("gnnserve_offered_seeds_total",), 80),
-            (("gnnserve_requests_total", "refused"), 2),
-            (("gnnserve_errors_total", "DeadlineOutOfReach"), 2),
+            (("gnnserve_offered_seeds_total",), 120),
+            (("gnnserve_requests_total", "refused"), 3),
+            (("gnnserve_errors_total", "DeadlineOutOfReach"), 3),
         ):
             assert after[name] - before[name] == grown
         worker.gate.set()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import io
 import json
 import warnings
@@ -25,6 +26,7 @@ from tests.support.published import (
     ogb_files,
     ogb_members,
     pickled_array,
+    pickled_csr,
     planetoid_files,
     saint_files,
     sample,
@@ -34,7 +36,7 @@ from tests.support.published import (
 from gnnserve_api.errors import InputError, ResourceError
 from gnnserve_api.gnnservice import Direction, GNNService, GraphSource, OgbName, OgbSource, PygName, PygSource
 from gnnserve_worker.generation.pipeline import generate
-from gnnserve_worker.graph.sources import raw
+from gnnserve_worker.graph.sources import ogb, raw
 from gnnserve_worker.graph.sources.catalogue import CATALOGUE, GraphSaint, Planetoid
 from gnnserve_worker.graph.sources.load import load_source, source_digest
 from gnnserve_worker.graph.store import GraphData
@@ -347,6 +349,26 @@ def test_fetched_files_are_kept_and_used_without_a_network(tmp_path: Path) -> No
     assert names == [".lock", "adj_full.npz", "class_map.json", "feats.npy", "role.json"]
 
 
+@pytest.mark.parametrize("is_pinned", [True, False])
+def test_files_that_another_service_replaces_while_they_are_read_are_not_used(
+    is_pinned: bool, server: FileServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files, others = ogb_files(SAMPLE), ogb_files(sample(14))
+    pins = [{"arxiv.zip": hashlib.sha256(each["arxiv.zip"]).hexdigest()} for each in (files, others)]
+    mirror, other_mirror = server.serve("a", files), server.serve("b", others)
+    read = ogb.read
+
+    def slow_read(*args: Any) -> Any:
+        monkeypatch.setattr(ogb, "read", read)
+        load_source(_ogb(other_mirror, sha256=pins[1]), tmp_path)
+        return read(*args)
+
+    monkeypatch.setattr(ogb, "read", slow_read)
+
+    with pytest.raises(ResourceError, match=r"arxiv\.zip: another process put another file in its place while it was"):
+        load_source(_ogb(mirror, sha256=pins[0] if is_pinned else {}), tmp_path)
+
+
 def test_a_name_with_a_slash_at_the_end_of_the_mirror_is_the_same(server: FileServer, tmp_path: Path) -> None:
     mirror = server.serve("deep/down", ogb_files(SAMPLE))
 
@@ -453,7 +475,15 @@ def _cut_gzip() -> Files:
     pytest.param(_ogb_with(num_node_list="3\n4\n"), r"has \[3, 4\], expected the size of one graph", id="two graphs"),
     pytest.param(_ogb_with(num_edge_list="47\n"), "has 48 lines, expected 47, as raw/num-edge-list", id="an edge more"),
     pytest.param(_ogb_with(num_edge_list="49\n"), "has 48 lines, expected 49", id="an edge less"),
-    pytest.param(_ogb_with(num_node_list="13\n"), r"node-feat.csv.gz: has 12 lines, expected 13", id="a node less"),
+    pytest.param(_ogb_with(num_node_list="13\n"), r"node-label.csv.gz: has 12 lines, expected 13", id="a node less"),
+    pytest.param(_ogb_with(num_node_list="900000000000\n"), "has 900,000,000,000 nodes; the limit is 2,147,483,647",
+                 id="more nodes than there can be"),
+    pytest.param(_ogb_with(num_node_list="2147483647\n"), "node-label.csv.gz: has 12 lines, expected 2,147,483,647",
+                 id="more nodes than memory has room for"),
+    pytest.param(_ogb_with(node_feat="1" * (64 << 20)), "node-feat.csv.gz: cannot be read: its first line is longer",
+                 id="a file that is one line"),
+    pytest.param(_ogb_with(node_feat="1,2\n" * 11), "node-feat.csv.gz: has 11 lines, expected 12",
+                 id="a row of features less"),
     pytest.param(_ogb_with(edge="0,1\n5,12\n"), r"edge.csv.gz: line 2 is 5,12, expected nodes from 0", id="no node"),
     pytest.param(_ogb_with(edge="0,-1\n"), r"line 1 is 0,-1", id="a node below 0"),
     pytest.param(_ogb_with(edge="0,1,2\n"), "Expected 2 columns, got 3", id="three ends"),
@@ -526,6 +556,9 @@ FEATURES_WITH_NAN[7, 2] = np.nan
     pytest.param(_json(**{"3": "x"}), "expected a class as an integer", id="a name for a class"),
     pytest.param(_json(**{"3": -1}), "3: is -1, expected a class from 0", id="a class below 0"),
     pytest.param(_json(**{"3": [1, 0]}), "expected a class as an integer", id="one list among numbers"),
+    pytest.param(_json(**{"03": 2}), "has the node 3 2 times, expected it once", id="a class twice"),
+    pytest.param({"class_map.json": json.dumps({f"{n}": [0, 1] for n in range(12)} | {"03": [1, 0]}).encode()},
+                 "has the node 3 2 times", id="a list of classes twice"),
     pytest.param({"class_map.json": b'{"0": [0, 1]}'}, "has classes of 1 nodes, expected all 12", id="lists missing"),
     pytest.param({"class_map.json": json.dumps({str(n): [0, 1] if n else [1, 10] for n in range(12)}).encode()},
                  r"0: is \[1, 10\], expected a list of 2 numbers that are 0 or 1", id="ten of a class"),
@@ -568,10 +601,19 @@ def _benchmark(**replaced: np.ndarray) -> Files:
     pytest.param(_benchmark(attr_indices=np.full(33, 0.5)), "attr_indices: is float64", id="half a column"),
     pytest.param(_benchmark(attr_indices=benchmark_arrays(SAMPLE)["attr_indices"] + 4), r"attr_indices\[\d+\]: is 4",
                  id="a column beyond the last"),
-    pytest.param(_benchmark(attr_data=np.ones(2)), "attr_data: has 2 entries", id="values missing"),
+    pytest.param(_benchmark(attr_data=np.ones(2)), r"attr_data: has the shape \[2\], expected", id="values missing"),
     pytest.param(_benchmark(labels=np.zeros(11, dtype=int)), "labels: has 11 rows, but the graph has 12 nodes",
                  id="a label missing"),
     pytest.param(_benchmark(adj_shape=np.array([12])), r"adj_shape: is \[12\]", id="a shape of one number"),
+    pytest.param(_benchmark(adj_shape=np.array([-1, -1]), adj_indptr=np.array([], dtype=int)),
+                 r"adj_shape: is \[-1, -1\], expected rows and columns", id="a shape below 0"),
+    pytest.param(_benchmark(attr_data=np.array(1.0)), r"attr_data: has the shape \[\], expected \[33\]", id="a number"),
+    pytest.param(_benchmark(attr_shape=np.array([12, 1 << 40])),
+                 "attr_shape: says that there are 1,099,511,627,776 columns, expected 1 to 10,000,000", id="columns"),
+    pytest.param(_benchmark(labels=np.array([0.0, 1.0, np.inf] * 4)), r"labels\[2\]: is inf, expected an integer",
+                 id="an infinite class"),
+    pytest.param(_benchmark(labels=np.array([0, 1, 2**63] * 4, dtype=np.uint64)),
+                 r"labels\[2\]: is 9223372036854775808, expected an integer", id="a class beyond 64 bits"),
     pytest.param(_benchmark(labels=np.array(["a"] * 12)), "labels has no numbers", id="names of classes"),
 ])  # fmt: skip
 def test_a_gnn_benchmark_file_that_is_wrong_is_refused(files: Files, message: str, tmp_path: Path) -> None:
@@ -583,6 +625,8 @@ def test_a_gnn_benchmark_file_that_is_wrong_is_refused(files: Files, message: st
     pytest.param("graph", pickled_array(np.ones((2, 2))), "is refused: it holds array", id="another object"),
     pytest.param("allx", b"\x80\x02cos\nsystem\n(U\x04truetR.", "it names os.system", id="a pickle that runs"),
     pytest.param("allx", pickled_array(np.ones((2, 2))), "has a dense matrix", id="dense features"),
+    pytest.param("allx", pickled_csr(sp.csr_matrix((520, 1 << 30), dtype=np.float32)),
+                 "says that there are 1,073,741,824 columns", id="columns"),
     pytest.param("ally", pickled_array(np.eye(3)), r"ally: has 3 rows, expected 520", id="classes missing"),
     pytest.param("ty", pickled_array(np.eye(3)), r"ty: has the shape \[3, 3\], expected \[20, 3\]", id="test classes"),
     pytest.param("ty", pickled_array(np.full((20, 3), 1)), "at most one 1 per row", id="two classes of one node"),

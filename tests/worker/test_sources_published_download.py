@@ -214,6 +214,41 @@ def test_a_part_that_does_not_fit_begins_anew(answer: Odd, server: FileServer, t
     assert server.ranges(PATH)[-1] is None
 
 
+@pytest.mark.parametrize("has_length", [True, False], ids=["with a length", "until the connection closes"])
+def test_a_part_that_ends_before_the_file_does_is_gone_on_from(
+    has_length: bool, server: FileServer, tmp_path: Path
+) -> None:
+    shown = {"Content-Range": f"bytes {3 << 20}-{(4 << 20) - 1}/{len(CONTENT)}"}
+    lengths = {} if has_length else {"Content-Length": ""}
+    shorter = Odd(status=206, headers=shown | lengths, body=CONTENT[3 << 20 : 4 << 20])
+    server.answer_oddly(PATH, Odd(cut_after=3 << 20), shorter)
+
+    _fetch(server, tmp_path)
+
+    assert _is_whole(tmp_path)
+    assert server.ranges(PATH)[2] == f"bytes={4 << 20}-"
+
+
+def test_a_part_of_a_file_of_unknown_length_begins_anew(server: FileServer, tmp_path: Path) -> None:
+    shown = f"bytes {3 << 20}-{(4 << 20) - 1}/*"
+    shorter = Odd(status=206, headers={"Content-Range": shown}, body=CONTENT[3 << 20 : 4 << 20])
+    server.answer_oddly(PATH, Odd(cut_after=3 << 20), shorter)
+
+    _fetch(server, tmp_path)
+
+    assert _is_whole(tmp_path)
+    assert server.ranges(PATH)[-1] is None
+
+
+def test_what_came_before_a_break_is_not_fetched_again(server: FileServer, tmp_path: Path) -> None:
+    server.answer_oddly(PATH, Odd(cut_after=700_000))
+
+    _fetch(server, tmp_path)
+
+    assert _is_whole(tmp_path)
+    assert server.ranges(PATH) == [None, "bytes=700000-"]
+
+
 def test_the_next_process_goes_on_with_what_the_last_one_left(server: FileServer, tmp_path: Path) -> None:
     server.answer_oddly(PATH, *[Odd(cut_after=3 << 20)], *[Odd(status=500, body=b"")] * 4)
     with pytest.raises(ResourceError, match="it answers 500 Internal Server Error"):
@@ -288,6 +323,25 @@ def test_redirects_in_a_circle_are_told(server: FileServer, tmp_path: Path) -> N
 
     with pytest.raises(ResourceError, match="it redirects in a circle"):
         _fetch(server, tmp_path)
+
+
+@pytest.mark.parametrize(("name", "value"), [
+    ("HTTP_PROXY", "ftp://proxy.lan:21"), ("HTTP_PROXY", "proxy:31x8"), ("ALL_PROXY", "socks5://proxy.lan:1080"),
+    ("SSL_CERT_FILE", "/nonexistent/authorities.pem"),
+])  # fmt: skip
+def test_a_setting_of_the_environment_that_cannot_be_used_is_told(
+    name: str, value: str, server: FileServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, value)
+
+    with pytest.raises(ResourceError, match=f"{name}.* of the environment has a value that cannot be used: "):
+        _fetch(server, tmp_path)
+
+
+@pytest.mark.parametrize("host", ["a..b", "x" * 64 + ".lan"])
+def test_a_host_that_none_can_be_called_is_told(host: str, server: FileServer, tmp_path: Path) -> None:
+    with pytest.raises(ResourceError, match=r"file\.zip: .*; check the network and HTTPS_PROXY, or set"):
+        fetch(_wanted(server, url=f"http://{host}/file.zip"), tmp_path, silent, HASTE)
 
 
 def test_no_network_is_told_without_further_attempts(tmp_path: Path) -> None:

@@ -75,6 +75,49 @@ def test_a_name_that_is_no_data_is_refused_by_that_name(module: str, name: str) 
         read_matrix(pickled(named(module, name), b"(U\x01xtR"))
 
 
+def _lists_in_lists(depth: int) -> bytes:
+    """Each has the one before it four times: written out, 4 ** depth numbers."""
+    made = b"]q\xfe]q\x00K\x01aa"
+    for level in range(depth):
+        made += b"]q" + bytes([level + 1]) + b"(" + (b"h" + bytes([level])) * 4 + b"ea"
+    return pickled(made)
+
+
+@pytest.mark.parametrize("written", [
+    pytest.param(_lists_in_lists(200), id="lists"),
+    pytest.param(pickled(b"K\x01" + b"\x85" * 200_000), id="tuples"),
+    pytest.param(pickled(named("os.path" * 40, "x")), id="a name"),
+])  # fmt: skip
+@pytest.mark.parametrize("reader", [read_matrix, read_neighbours])
+def test_what_would_be_long_to_write_out_is_refused_in_a_few_words(reader, written: bytes) -> None:
+    with pytest.raises(RefusedPickleError) as caught:
+        reader(written)
+    assert len(str(caught.value)) < 400
+
+
+def _tuples_in_tuples(depth: int) -> bytes:
+    """Its hash takes 3 ** depth steps."""
+    return b"K\x01q\x00" + b"".join(
+        b"h" + bytes([level]) + b"h" + bytes([level]) + b"\x87q" + bytes([level + 1]) for level in range(depth)
+    )
+
+
+@pytest.mark.parametrize("instructions", [
+    pytest.param(b"}(" + _tuples_in_tuples(60) + b"K\x01u", id="as a key"),
+    pytest.param(named("numpy", "dtype") + _tuples_in_tuples(60) + b"K\x00K\x01\x87R", id="as a type"),
+])  # fmt: skip
+def test_no_hash_is_computed_of_what_a_file_made_up(instructions: bytes) -> None:
+    with pytest.raises(RefusedPickleError):
+        read_matrix(pickled(instructions))
+
+
+def test_lists_that_are_longer_than_the_file_are_refused() -> None:
+    again = b"".join(b"M" + bytes([key, 1]) + b"h\x00" for key in range(100))
+    neighbours = b"](" + b"K\x01" * 500 + b"eq\x00"
+    with pytest.raises(RefusedPickleError, match="more entries than the file has bytes"):
+        read_neighbours(pickled(b"}(K\x00" + neighbours + again + b"u"))
+
+
 @pytest.mark.parametrize("kind", ["O8", "S4", "V4", "M8", "c8", "i4,i4"])
 def test_an_array_of_anything_but_numbers_is_refused_by_its_kind(kind: str) -> None:
     written = pickled_array(ARRAY).replace(b"U\x02i4", b"U" + bytes([len(kind)]) + kind.encode())

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from tests.support.graphs import neighbours_of
 from tests.support.tables import edges_of, import_tables, nodes_of, table_source, write_table
 
+from gnnserve_api.errors import InputError
 from gnnserve_api.gnnservice import Direction, GraphSource
 from gnnserve_api.repository import NodeIdKind
 from gnnserve_worker.graph.sources import table_files, tables
@@ -52,7 +53,7 @@ def test_texts_are_ids_and_edges_are_found_by_them(tmp_path: Path, suffix: str) 
     assert data.features.tolist() == [[0, 0], [1, 0.5], [2, 1], [3, 1.5], [4, 2]]
     assert (data.features.dtype, data.labels.dtype) == (np.float32, np.int64)
     assert data.findings == ()
-    assert data.source == (tmp_path / f"nodes{suffix}").as_uri()
+    assert data.source == " and ".join((tmp_path / f"{table}{suffix}").as_uri() for table in ("nodes", "edges"))
 
 
 @FORMATS
@@ -353,15 +354,22 @@ def test_a_csv_writes_numbers_in_many_ways(tmp_path: Path) -> None:
     ).tolist()  # fmt: skip
 
 
-def test_a_column_may_turn_out_to_be_none_of_numbers_in_the_last_row(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("batch_rows", [2, 100])
+def test_a_slip_in_a_column_of_numbers_is_refused_and_not_the_end_of_the_column(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch_rows: int
 ) -> None:
-    monkeypatch.setattr(tables, "_BATCH_ROWS", 2)
+    monkeypatch.setattr(tables, "_BATCH_ROWS", batch_rows)
     nodes = nodes_of(NAMES) | {"code": ["1", "", "3", "4", "5a"]}
 
-    data = import_tables(tmp_path, ".csv", nodes, edges_of(FOLLOWS))
+    with pytest.raises(InputError) as raised:
+        import_tables(tmp_path, ".csv", nodes, edges_of(FOLLOWS))
 
-    assert data.features.shape == (5, 2)
+    assert "line 6, column 'code': is '5a', where the rows before it have numbers" in str(raised.value)
+
+
+def test_a_column_that_begins_with_texts_is_left_out(tmp_path: Path) -> None:
+    data = import_tables(tmp_path, ".csv", nodes_of(NAMES) | {"code": ["", "5a", "3", "4", "5"]}, edges_of(FOLLOWS))
+
     assert _found(data, "left out").example == "code ('5a')"
 
 

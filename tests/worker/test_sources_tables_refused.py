@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.csv as pa_csv
 import pytest
 from tests.support.tables import edges_of, import_tables, nodes_of, table_source, write_table
 
 from gnnserve_api.errors import InputError
+from gnnserve_worker.graph.sources import checks, table_labels
 from gnnserve_worker.graph.sources.load import load_source, source_digest
+from gnnserve_worker.graph.sources.table_files import CsvTable
 
 FORMATS = pytest.mark.parametrize("suffix", [".parquet", ".csv"])
 NAMES = ["ann", "bob", "cid", "dan", "eve"]
@@ -384,8 +388,176 @@ def test_ids_of_two_types_in_a_folder_are_refused(tmp_path: Path) -> None:
     write_table(folder / "b.parquet", nodes_of([1, 2]))
     edges = write_table(tmp_path / "edges.parquet", edges_of(FOLLOWS))
 
-    with pytest.raises(InputError, match=r"b.parquet: has ids of type int64, but a.parquet has other ones"):
+    with pytest.raises(InputError, match=r"b.parquet: column 'id': is int64, but string in a.parquet; write all files"):
         load_source(table_source(folder, edges), Path("unused"))
+
+
+def _folder(path: Path, *files: Mapping[str, Any]) -> Path:
+    path.mkdir()
+    for number, columns in enumerate(files):
+        write_table(path / f"{number}{path.suffix}", columns)
+    return path
+
+
+@pytest.mark.parametrize("later", [
+    pytest.param({"source": [3.7, None], "target": [4.2, 1.0]}, id="doubles"),
+    pytest.param({"source": [1.0, None], "target": [2.0, 1.0]}, id="whole doubles"),
+    pytest.param({"source": [True, False], "target": [False, True]}, id="true and false"),
+    pytest.param({"source": ["3", "1"], "target": ["1", "2"]}, id="texts"),
+    pytest.param({"source": [[3], [1]], "target": [[1], [2]]}, id="lists"),
+])  # fmt: skip
+def test_ends_of_another_type_in_a_later_file_are_refused(tmp_path: Path, later: dict[str, Any]) -> None:
+    nodes = write_table(tmp_path / "nodes.parquet", nodes_of(range(5)))
+    edges = _folder(tmp_path / "edges.parquet", edges_of([(0, 1), (3, 2)]), later)
+
+    with pytest.raises(InputError, match=r"1\.parquet: column 'source': is .*write"):
+        load_source(table_source(nodes, edges, edge_options={"dangling": "Drop"}), Path("unused"))
+
+
+@pytest.mark.parametrize(("first", "later", "column", "types"), [
+    pytest.param({"id": [1, 2]}, {"id": [3.6, 4.0]}, "id", "double, but int64", id="ids 3.6"),
+    pytest.param({"id": [1, 2]}, {"id": [True, False]}, "id", "bool, but int64", id="ids true"),
+    pytest.param({"id": [1, 2]}, {"id": ["x", "y"]}, "id", "string, but int64", id="ids of integers, then texts"),
+    pytest.param({"kind": [0, 1]}, {"kind": ["a", "b"]}, "kind", "string, but int64", id="classes"),
+    pytest.param({"kind": ["a", "b"]}, {"kind": [0, 1]}, "kind", "int64, but string", id="classes the other way"),
+    pytest.param({"age": [1.0, 2.0]}, {"age": [[1.0], [2.0]]}, "age", "list<.*>, but double", id="features"),
+    pytest.param({"age": [[1.0], [2.0]]}, {"age": [1.0, 2.0]}, "age", "double, but list<", id="lists of features"),
+    pytest.param({"part": ["train", "val"]}, {"part": [1, 2]}, "part", "int64, but string", id="splits"),
+])  # fmt: skip
+def test_a_later_file_of_nodes_with_another_type_is_refused(
+    tmp_path: Path, first: dict[str, Any], later: dict[str, Any], column: str, types: str
+) -> None:
+    part = {"part": ["train", "val"]}
+    nodes = _folder(
+        tmp_path / "nodes.parquet", nodes_of([1, 2]) | part | first, nodes_of([3, 4]) | part | later
+    )  # fmt: skip
+    edges = write_table(tmp_path / "edges.parquet", edges_of([(1, 2)]))
+
+    with pytest.raises(InputError, match=rf"1\.parquet: column '{column}': is {types}"):
+        load_source(table_source(nodes, edges, {"split": "part"}), Path("unused"))
+
+
+def test_numbers_of_other_types_and_columns_without_a_value_are_taken_from_later_files(tmp_path: Path) -> None:
+    nothing = pa.array([None] * 2, pa.null())
+    nodes = _folder(
+        tmp_path / "nodes.parquet",
+        nodes_of(range(5)) | {"kind": [0, 1, 0, 1, 0], "age": [1, 2, 3, 4, 5]},
+        nodes_of([5, 6]) | {"kind": [1.0, None], "age": [0.5, None]},
+        nodes_of([7, 8]) | {"kind": nothing, "age": nothing},
+    )
+    no_ends = {"source": nothing, "target": nothing}
+    edges = _folder(tmp_path / "edges.parquet", edges_of([(0, 1), (5, 6)]), no_ends)
+
+    data = load_source(
+        table_source(nodes, edges, {"missing": "Zero"}, {"dangling": "Drop", "direction": "Directed"}), Path("unused")
+    )
+
+    assert data.labels.tolist() == [0, 1, 0, 1, 0, 1, -1, -1, -1]
+    assert data.features[:, 0].tolist() == [1, 2, 3, 4, 5, 0.5, 0, 0, 0]
+    assert data.graph.edges == 2
+
+
+def _bytes_as_text(*values: bytes) -> pa.Array:
+    """As a program writes it that never asked whether they are UTF-8."""
+    return pa.Array.from_buffers(pa.string(), len(values), pa.array(values, pa.binary()).buffers())
+
+
+BROKEN = (b"ann", b"bob", b"c\xffd", b"dan", b"eve")
+
+
+@pytest.mark.parametrize("values", [
+    pytest.param(_bytes_as_text(*BROKEN), id="text"),
+    pytest.param(pa.array(BROKEN, pa.binary()), id="binary"),
+    pytest.param(pa.array(BROKEN, pa.binary()).dictionary_encode(), id="dictionary"),
+])  # fmt: skip
+@pytest.mark.parametrize("column", ["id", "kind", "part"])
+def test_a_text_of_parquet_that_is_not_utf_8_is_refused_by_row(
+    tmp_path: Path, values: pa.Array, column: str
+) -> None:  # fmt: skip
+    nodes = nodes_of(NAMES) | {"part": ["train", "val", "test", "train", "val"], column: values}
+
+    with pytest.raises(InputError, match=rf"nodes.parquet: row 2, column '{column}': is not UTF-8; write texts as"):
+        import_tables(tmp_path, ".parquet", nodes, edges_of([]), {"split": "part"})
+
+
+def test_an_end_that_is_not_utf_8_is_refused_by_row(tmp_path: Path) -> None:
+    ends = {"source": ["ann", "bob"], "target": _bytes_as_text(b"bob", b"\xc3")}
+
+    with pytest.raises(InputError, match=r"edges.parquet: row 1, column 'target': is not UTF-8"):
+        import_tables(tmp_path, ".parquet", nodes_of(NAMES), ends, edge_options={"dangling": "Drop"})
+
+
+@FORMATS
+def test_a_folder_with_folders_in_it_is_refused(tmp_path: Path, suffix: str) -> None:
+    edges = _folder(tmp_path / f"edges{suffix}", edges_of(FOLLOWS))
+    nodes = write_table(tmp_path / f"nodes{suffix}", nodes_of(NAMES))
+    (edges / "_logs").mkdir()
+    load_source(table_source(nodes, edges), Path("unused"))
+    (edges / "day=2").mkdir()
+
+    with pytest.raises(InputError, match=r"edges\.uri: the folder \S* has the folder 'day=2' in it, whose files would"):
+        load_source(table_source(nodes, edges), Path("unused"))
+
+
+LONG = "x" * 200_000
+
+
+@pytest.mark.parametrize(("nodes", "edges", "options"), [
+    pytest.param(_with(id=[LONG, LONG, "cid", "dan", "eve"]), [], {}, id="an id twice"),
+    pytest.param(_with(), [("ann", LONG)], {}, id="an end"),
+    pytest.param(_with(age=[1, 2, LONG, 4, 5]), [], {"features": ["age"]}, id="a feature"),
+    pytest.param(_with(a=[0, 1, LONG, 0, 1]), [], {"labels": ["a"]}, id="a label"),
+])  # fmt: skip
+def test_a_cell_of_megabytes_is_shown_in_part(
+    tmp_path: Path, nodes: dict[str, Any], edges: list[Any], options: dict[str, Any]
+) -> None:
+    with pytest.raises(InputError, match=r"'x{77}…'") as caught:
+        import_tables(tmp_path, ".csv", nodes, edges_of(edges), options)
+    assert len(str(caught.value)) < 1000
+
+
+def test_a_cell_of_megabytes_is_shown_in_part_of_what_was_left_out(tmp_path: Path) -> None:
+    words = ["train", "val", "test", "train", LONG]
+    data = import_tables(tmp_path, ".csv", _with(note=[LONG] * 5, part=words), edges_of([]), {"split": "part"})
+
+    assert {finding.what for finding in data.findings} == {
+        "columns left out of the features", "nodes in no split by their word"
+    }  # fmt: skip
+    assert all("xxx…'" in finding.example and len(finding.example) < 200 for finding in data.findings)
+
+
+QUOTED: list[Any] = [
+    pytest.param('ann,5" disk\nann,bob\nann,"zoe"\n', ",", id="one within a value"),
+    pytest.param('ann,"a ""b"" \nc"\nann,zoe\n', ",", id="doubled ones"),
+    pytest.param('ann,"a"b"c\nann,"d\n,""e\n"\nann,zoe\n', ",", id="behind the end of a quoted value"),
+    pytest.param('"an\nn",""\n""""\t,"x"\nann,zoe\n', ",", id="at the beginning of a line"),
+    pytest.param('ann;a,"b\nann;"b;\n"\nann;zoe\n', ";", id="with another delimiter"),
+]
+
+
+@pytest.mark.parametrize(("text", "delimiter"), QUOTED)
+def test_lines_are_counted_by_the_quotes_that_arrow_sees(tmp_path: Path, text: str, delimiter: str) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text(f"source{delimiter}target\n{text}")
+    rows = pa_csv.read_csv(
+        path, parse_options=pa_csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
+    ).num_rows  # fmt: skip
+    lines = path.read_text().split("\n")
+
+    places = [CsvTable("field", path.as_uri(), delimiter).place(path, row) for row in range(rows + 1)]
+
+    assert places[-2:] == [f"{path}: line {len(lines) - 1}", str(path)]
+    assert all(earlier < later for earlier, later in itertools.pairwise(places[:-1]))
+
+
+def test_a_column_of_ids_as_classes_is_refused_before_it_becomes_objects(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checks, "MAX_CLASSES", 3)
+    monkeypatch.setattr(table_labels, "parse_integer", lambda _: pytest.fail("looked at every class"))
+
+    with pytest.raises(InputError, match=r"label: column 'name': have 5 distinct classes, expected 2 to 3"):
+        import_tables(tmp_path, ".csv", _with(name=NAMES), edges_of([]), {"label": "name"})
 
 
 @pytest.mark.parametrize("delimiter", ['"', "\n", "→"])

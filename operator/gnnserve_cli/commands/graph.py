@@ -90,6 +90,7 @@ def _tables(found: Inspection) -> list[RenderableType]:
     kind = "sparse" if features.is_sparse else "dense"
     called = f"called {ids}{', …' * (found.nodes > len(found.first_ids))} ({found.node_ids})"
     several = ", several per node" * found.multi_label
+    classless = f"{count(found.classless_nodes, 'node')} {'of none' if found.multi_label else 'without'}"
     classes = "1 class" if len(found.classes) == 1 else f"{len(found.classes):,} classes"
     facts = [
         ("source", found.source),
@@ -106,7 +107,7 @@ def _tables(found: Inspection) -> list[RenderableType]:
             f"{count(features.columns, 'column')}, {kind}, {features.nonzero_share:.1%} not zero, "
             f"from {features.lowest:.4g} to {features.highest:.4g}",
         ),
-        ("labels", f"{classes}{several}; {count(found.unlabelled_nodes, 'node')} without"),
+        ("labels", f"{classes}{several}; {classless}"),
         (
             "split",
             f"{found.training_nodes:,} to train on, {found.validation_nodes:,} to validate, "
@@ -126,6 +127,8 @@ def _tables(found: Inspection) -> list[RenderableType]:
 
 
 def _pictures(found: Inspection) -> list[RenderableType]:
+    from gnnserve_cli.render import format_name  # noqa: PLC0415
+
     histogram = found.neighbours.histogram
     ends = [start - 1 for start, _ in histogram[1:]] + [found.neighbours.highest]
     neighbours = [
@@ -133,7 +136,7 @@ def _pictures(found: Inspection) -> list[RenderableType]:
         for (start, nodes), end in zip(histogram, ends, strict=True)
     ]
     by_size = sorted(found.classes, key=lambda entry: -entry.nodes)
-    classes = [(str(entry.label), entry.nodes) for entry in by_size[:_SHOWN_CLASSES]]
+    classes = [(format_name(entry.label), entry.nodes) for entry in by_size[:_SHOWN_CLASSES]]
     parts: list[RenderableType] = []
     for title, rows in (("Neighbours", neighbours), ("Class", classes)):
         parts += [_bars(title, rows), ""]

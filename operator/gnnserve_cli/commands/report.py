@@ -86,7 +86,9 @@ def report(
 
         put(output(), *render_report(made))
     else:
-        put(output(), f"{out}: report of {made.service}, revision {made.revision}")
+        from rich.text import Text  # noqa: PLC0415
+
+        put(output(), Text(f"{out}: report of {made.service}, revision {made.revision}"))
 
 
 def check_page(path: Path) -> None:

@@ -7,37 +7,35 @@ from collections.abc import Sequence
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.intervals import difference_interval, share_interval
-from gnnserve_api.profile import LatencyProfile, Profile, VariantProfile
-from gnnserve_api.tolerance import Point, Within, fastest_within, frontier, most_accurate, tiers
+from gnnserve_api.profile import LatencyProfile, Profile
+from gnnserve_api.provenance import Provenance
+from gnnserve_api.tolerance import ROUNDING, Point, Within, fastest_within, frontier, most_accurate, tiers
 from gnnserve_cli.report.data import (
     Accuracy,
     Chosen,
-    Drift,
-    DriftRow,
     Report,
     Says,
     SizeRow,
-    Stability,
     Summary,
     Tier,
     ToleranceRow,
     Tolerances,
     VariantRow,
-    Verdict,
     at_size,
 )
+from gnnserve_cli.report.drift import compare_splits
 from gnnserve_cli.report.performance import answer_latencies, fit_models
-from gnnserve_cli.report.subject import Subject
-from gnnserve_cli.report.words import gets_right, ms, names, nodes, number, percent, points, ratio, signed_points
+from gnnserve_cli.report.stability import compare_rankings
+from gnnserve_cli.report.subject import Subject, printable_subject
+from gnnserve_cli.report.words import gets_right, ms, names, nodes, number, percent, points, ratio
 
 DEFAULT_TOLERANCES_PERMILLE = (0.0, 10.0, 20.0, 50.0, 100.0)
 """The paper's 0, 1, 2, 5 and 10 points (its figure 3)."""
 _FEW_NODES = 1000
 _FEW_RUNS = 100
 """Below it a p99 is about the slowest run."""
-_SMALL_POINTS = 0.5
-_ROWS_DIFFER = 0.1
-"""Share of table rows by which test nodes may differ from validation nodes before it is worth a word."""
+_NO_LOSS = 100 * ROUNDING
+"""Points; less is the rounding of floats."""
 
 
 def build_report(
@@ -48,6 +46,7 @@ def build_report(
     tolerances_permille: Sequence[float] = (),
 ) -> Report:
     """`seeds`: the batch size of latencies, one that was measured; the largest without it."""
+    subject = printable_subject(subject)
     profile = subject.profile
     size = _size_index(profile, seeds)
     chosen_seeds = profile.variants[0].latency[size].seeds
@@ -68,16 +67,16 @@ def build_report(
         classes=subject.classes,
         multi_label=subject.multi_label,
         seeds=chosen_seeds,
-        cautions=_cautions(profile, chosen_seeds, size),
+        cautions=_cautions(subject, rows, chosen_seeds, size),
         summary=_summarize(profile, of_points, chosen_seeds),
         variants=rows,
         tolerances=_tolerances(of_points, tolerances_permille or DEFAULT_TOLERANCES_PERMILLE, rows),
-        drift=_drift(profile),
-        stability=_stability(subject),
+        drift=compare_splits(subject),
+        stability=compare_rankings(subject),
         models=models,
         latencies=answer_latencies(subject, size, sorted(set(latencies_ms)), fitted),
         says=Says(
-            frontier=_says_frontier(profile, rows),
+            frontier=_says_frontier(profile, rows, most_accurate(of_points).name),
             stages=_says_stages(rows),
             window=_says_window(rows, chosen_seeds),
             costs=_says_costs(rows, chosen_seeds),
@@ -151,20 +150,18 @@ def _size_row(point: LatencyProfile) -> SizeRow:
     )
 
 
-def _cautions(profile: Profile, seeds: int, size: int) -> tuple[str, ...]:
+def _cautions(subject: Subject, rows: Sequence[VariantRow], seeds: int, size: int) -> tuple[str, ...]:
+    profile = subject.profile
     found = [
         f"Latencies were measured on {profile.machine} with {_threads(profile.threads)}, sampling included, queueing "
         "and HTTP not. On another machine only their order is likely to hold."
     ]
     if profile.validation_nodes < _FEW_NODES:
-        widest = max(
-            share_interval(v.validation_accuracy, profile.validation_nodes).high
-            - share_interval(v.validation_accuracy, profile.validation_nodes).low
-            for v in profile.variants
-        )
+        found.append(_says_few_nodes(profile, rows))
+    if any(row.loss_may_be_chance and row.loss_points > _NO_LOSS for row in rows):
         found.append(
-            f"Accuracies come from {profile.validation_nodes:,} validation nodes: they can be off by up to about "
-            f"{points(50 * widest)} either way."
+            f"The most accurate of {len(rows)} variants was found by the very nodes that it is judged by, so part of "
+            "its lead may be luck: its accuracy, and what others lose, are likely a little too high."
         )
     if profile.validation_nodes < seeds:
         found.append(
@@ -183,12 +180,36 @@ def _cautions(profile: Profile, seeds: int, size: int) -> tuple[str, ...]:
         )
     if profile.test_nodes == 0:
         found.append(
-            "The graph has no test nodes. Every accuracy is of validation nodes, by which the best epoch was picked, "
-            "so it is a little too high; drift cannot be told."
+            "The graph has no test nodes. Every accuracy is of validation nodes, "
+            f"{_part_in_training(subject.provenance)}; drift cannot be told."
         )
     if len(profile.variants) == 1:
         found.append("There is one variant only, so there is nothing to choose between.")
     return tuple(found)
+
+
+def _says_few_nodes(profile: Profile, rows: Sequence[VariantRow]) -> str:
+    best = min(rows, key=lambda row: (row.loss_points, not row.on_frontier))
+    least_sure = max(rows, key=_half_width)
+    text = (
+        f"Accuracies come from {profile.validation_nodes:,} validation nodes: at 95 % confidence that of {best.name} "
+        f"is within about {points(_half_width(best))} of the true one"
+    )
+    if _half_width(least_sure) - _half_width(best) < _NO_LOSS:
+        return f"{text}."
+    return f"{text}, that of {least_sure.name} within {points(_half_width(least_sure))}."
+
+
+def _half_width(row: VariantRow) -> float:
+    return 50 * (row.validation.high - row.validation.low)
+
+
+def _part_in_training(made: Provenance) -> str:
+    """Of validation nodes."""
+    if made.checkpoint is not None:
+        return "and whether these had a part in training the given weights is not known"
+    seen = " and whose features and edges it saw" if made.scope == "Transductive" else ""
+    return f"by which training picked its best epoch{seen}, so it is a little too high"
 
 
 def _threads(count: int) -> str:
@@ -246,12 +267,17 @@ def _tolerances(
         ToleranceRow(tolerance_points=value / 10, answer=_chosen(fastest_within(of_points, value / 1000)))
         for value in sorted(set(permille))
     )
-    found = tuple(
-        Tier(tolerance_permille=math.ceil(1000 * within.loss - 1e-6), answer=_chosen(within))
-        for within in tiers(of_points)
-    )
+    exact = tiers(of_points)
+    # Of two that come to one permille the faster answers.
+    found = {math.ceil(1000 * within.loss - 1e-6): _chosen(within) for within in exact}
+    stated = tuple(Tier(stated_permille, answer) for stated_permille, answer in found.items())
+    told = {tier.answer.variant for tier in stated}
+    merged = [within.point.name for within in exact if within.point.name not in told]
     return Tolerances(
-        says=_says_tolerances(rows), says_tiers=_says_tiers(found, rows_of_variants), rows=rows, tiers=found
+        says=_says_tolerances(rows),
+        says_tiers=_says_tiers(stated, merged, rows_of_variants),
+        rows=rows,
+        tiers=stated,
     )
 
 
@@ -266,20 +292,23 @@ def _says_tolerances(rows: Sequence[ToleranceRow]) -> str:
         return f"{text} No such tolerance makes anything faster."
     first = paying[0]
     return (
-        f"{text} Who gives up {points(first.tolerance_points)} gets an answer in "
+        f"{text} Who allows {points(first.tolerance_points)} gets an answer in "
         f"{percent(first.answer.relative_latency, 0)} of the time, from {first.answer.variant}."
     )
 
 
-def _says_tiers(found: Sequence[Tier], rows: Sequence[VariantRow]) -> str:
-    if len(found) == 1:
+def _says_tiers(found: Sequence[Tier], merged: Sequence[str], rows: Sequence[VariantRow]) -> str:
+    if len(found) == 1 and not merged:
         only = found[0].answer.variant
         return f"{only} is both the most accurate and the fastest, so no tolerance buys anything."
-    beaten = len(rows) - len(found)
+    beaten = len(rows) - len(found) - len(merged)
     text = (
         f"The answer changes at {len(found)} tolerances; between them a larger one changes nothing. These are the "
         "choices worth offering."
     )
+    if merged:
+        less = "loses" if len(merged) == 1 else "lose"
+        text += f" {names(merged)} {less} less than a permille less than a faster one, which answers instead."
     if beaten:
         are = "One variant is" if beaten == 1 else f"{beaten} variants are"
         text += f" {are} never the answer: another is as accurate and faster."
@@ -293,16 +322,19 @@ def _says_tiers(found: Sequence[Tier], rows: Sequence[VariantRow]) -> str:
 # --- figures of the variants
 
 
-def _says_frontier(profile: Profile, rows: Sequence[VariantRow]) -> str:
-    best = min(rows, key=lambda row: row.loss_points)
+def _says_frontier(profile: Profile, rows: Sequence[VariantRow], most_accurate_name: str) -> str:
+    best = next(row for row in rows if row.name == most_accurate_name)
     text = (
         "Each point is a variant; the line joins those than which no other is both as accurate and faster. Bars are "
         f"95 % intervals: {profile.validation_nodes:,} validation nodes cannot tell the accuracy of {best.name} more "
         f"exactly than {percent(best.validation.low)} to {percent(best.validation.high)}."
     )
-    noisy = [row.name for row in rows if row.loss_may_be_chance and row is not best]
+    equal = [row.name for row in rows if row.loss_points <= _NO_LOSS and row is not best]
+    if equal:
+        text += f" {names(equal)} {'is' if len(equal) == 1 else 'are'} exactly as accurate."
+    noisy = [row.name for row in rows if row.loss_may_be_chance and row.loss_points > _NO_LOSS]
     if not noisy:
-        return text if len(rows) == 1 else f"{text} All others lose more than chance explains."
+        return text if len(rows) == 1 + len(equal) else f"{text} All others lose more than chance explains."
     return (
         f"{text} The distance to {names(noisy)} may be chance. All variants were asked about the same nodes, which the "
         "bars leave out of account, so a smaller difference can be real."
@@ -321,9 +353,16 @@ def _says_stages(rows: Sequence[VariantRow]) -> str:
         parts.append(f"with {nodes(size.seeds)}, {', '.join(shares)}")
     if len(widest.sizes) == 1:
         parts = parts[:1]
+    text = f"Where the time of a batch goes. Of {widest.name}: {'; '.join(parts)}."
+    alike = [row for row in rows if row.storage is widest.storage and not row.projected]
+    narrowest = min(alike, key=lambda row: row.columns, default=widest)
+    if narrowest.columns >= widest.columns:
+        return text
+    first, last = widest.sizes[-1], narrowest.sizes[-1]
     return (
-        f"Where the time of a batch goes. Of {widest.name}: {'; '.join(parts)}. Fewer columns shorten gathering and "
-        "computing; sampling stays."
+        f"{text} From {widest.columns:,} columns to {narrowest.columns:,}, with {nodes(first.seeds)}, gathering goes "
+        f"from {ms(first.gather_ms)} to {ms(last.gather_ms)} and computing from {ms(first.compute_ms)} to "
+        f"{ms(last.compute_ms)}; sampling does not depend on them."
     )
 
 
@@ -339,7 +378,13 @@ def _says_window(rows: Sequence[VariantRow], seeds: int) -> str:
     narrowest = min(rows, key=lambda row: at_size(row, seeds).window_ms)
     last = at_size(narrowest, seeds)
     if narrowest is rows[0]:
-        return f"{text} It is the fastest by either."
+        quickest = min(rows, key=lambda row: at_size(row, seeds).p50_ms)
+        if quickest is rows[0]:
+            return f"{text} It is the fastest by either."
+        return (
+            f"{text} It is the fastest by the window; by the whole request {quickest.name} is, with "
+            f"{ms(at_size(quickest, seeds).p50_ms)}."
+        )
     return (
         f"{text} By the window {narrowest.name} is {number(first.window_ms / last.window_ms)} times as fast as "
         f"{rows[0].name}, by the whole request {number(first.p50_ms / last.p50_ms)} times."
@@ -348,9 +393,11 @@ def _says_window(rows: Sequence[VariantRow], seeds: int) -> str:
 
 def _says_costs(rows: Sequence[VariantRow], seeds: int) -> str:
     text = (
-        f"Bytes are read from the table for a batch of {nodes(seeds)}, weights are what a variant adds on disk, memory "
-        "is weights and the columns of the table that it reads."
+        f"Bytes are read from the table for a batch of {nodes(seeds)}, weights are the file of a variant's network, "
+        "memory is weights and the columns of the table that it reads."
     )
+    if any(row.projected for row in rows):
+        text += " Projected variants add a table of their own on disk, which is no part of the weights."
     least = min(rows, key=lambda row: at_size(row, seeds).gathered_bytes)
     most = max(rows, key=lambda row: at_size(row, seeds).gathered_bytes)
     if least is most:
@@ -367,142 +414,7 @@ def _says_models(subject: Subject, size: int) -> str:
     return (
         "What a batch should take by counting bytes and operations: by paper A's formulas as printed, and corrected "
         "(all targets and the nodes' own rows counted, a multiply-add as two operations, all matrices of the "
-        f"architecture, and a fixed cost for each stage). Rates are fitted to two variants at {nodes(point.seeds)}; "
-        "how far the others are missed says how far a width that was never measured can be predicted."
+        "architecture, and a fixed cost for each stage). Rates come from one or two variants of a storage at "
+        f"{nodes(point.seeds)}; how far the others are missed says how far a width that was never measured can be "
+        "predicted."
     )
-
-
-# --- drift
-
-
-def _drift(profile: Profile) -> Drift | None:
-    tested = [variant for variant in profile.variants if variant.test_accuracy is not None]
-    if not tested or profile.test_nodes == 0:
-        return None
-    rows = tuple(_drift_row(profile, variant, variant.test_accuracy or 0.0) for variant in tested)
-    outside = [row for row in rows if row.verdict is not Verdict.WITHIN_CHANCE]
-    verdict = Verdict.WITHIN_CHANCE
-    # Of twenty that are compared at 95 %, one is outside without a reason.
-    if 2 * len(outside) > len(rows):
-        middle = sorted(rows, key=lambda row: row.difference_points)[len(rows) // 2]
-        verdict = Verdict.SMALL if abs(middle.difference_points) < _SMALL_POINTS else Verdict.DRIFT
-    seeds = profile.variants[0].latency[-1].seeds
-    return Drift(says=_says_drift(profile, rows, verdict, seeds), verdict=verdict, latency_seeds=seeds, rows=rows)
-
-
-def _drift_row(profile: Profile, variant: VariantProfile, test: float) -> DriftRow:
-    interval = difference_interval(test, profile.test_nodes, variant.validation_accuracy, profile.validation_nodes)
-    difference = 100 * (test - variant.validation_accuracy)
-    verdict = Verdict.WITHIN_CHANCE
-    if not interval.contains(0):
-        verdict = Verdict.SMALL if abs(difference) < _SMALL_POINTS else Verdict.DRIFT
-    on_test = variant.test_latency
-    same_size = None if on_test is None else next((p for p in variant.latency if p.seeds == on_test.seeds), None)
-    rows_ratio = None
-    if on_test is not None and same_size is not None and same_size.gathered_bytes > 0:
-        rows_ratio = on_test.gathered_bytes / same_size.gathered_bytes
-    return DriftRow(
-        variant=variant.name,
-        validation=variant.validation_accuracy,
-        test=test,
-        difference_points=difference,
-        low_points=100 * interval.low,
-        high_points=100 * interval.high,
-        verdict=verdict,
-        validation_ms=same_size.p50_ms if same_size else None,
-        test_ms=on_test.p50_ms if on_test else None,
-        rows_ratio=rows_ratio,
-    )
-
-
-def _says_drift(profile: Profile, rows: Sequence[DriftRow], verdict: Verdict, seeds: int) -> str:
-    row = max(rows, key=lambda r: r.validation)
-    text = (
-        f"{row.variant} differs by {signed_points(row.difference_points)} points between {profile.validation_nodes:,} "
-        f"validation and {profile.test_nodes:,} test nodes (95 % interval {signed_points(row.low_points)} to "
-        f"{signed_points(row.high_points)})."
-    )
-    outside = [r.variant for r in rows if r.verdict is not Verdict.WITHIN_CHANCE]
-    match verdict:
-        case Verdict.WITHIN_CHANCE if not outside:
-            text += (
-                " No variant differs by more than chance: what was profiled on validation nodes held on nodes that "
-                "had no part in training."
-            )
-        case Verdict.WITHIN_CHANCE:
-            text += (
-                f" Most variants differ by no more than chance; {names(outside)} by more, which among {len(rows)} can "
-                "be chance too."
-            )
-        case Verdict.SMALL:
-            text += " That is more than chance, and too little to choose differently."
-        case Verdict.DRIFT:
-            text += (
-                f" That is more than chance for {names(outside)}: validation nodes are not like test nodes, so go by "
-                "the test figures, and watch accuracy on your own traffic."
-            )
-    ratios = [r.rows_ratio for r in rows if r.rows_ratio is not None]
-    if ratios:
-        middle = sorted(ratios)[len(ratios) // 2]
-        if abs(middle - 1) > _ROWS_DIFFER:
-            more = "more" if middle > 1 else "fewer"
-            text += (
-                f" Test nodes have {more} neighbours: a batch of {seeds:,} reads {number(middle)} times the rows, so "
-                f"expect {'higher' if middle > 1 else 'lower'} latencies than the profile's."
-            )
-        else:
-            text += (
-                f" Test nodes read {number(middle)} times the rows of validation nodes, so latencies hold for them too."
-            )
-    return text
-
-
-# --- stability
-
-
-def _stability(subject: Subject) -> Stability:
-    made = subject.provenance
-    measured = made.stability
-    if measured is not None:
-        return Stability(says=_says_stability(subject), measured=measured)
-    if made.ranking_method == "Random":
-        says = (
-            "Columns were ranked by chance, so another seed would choose others; what they have in common is what "
-            "chance gives."
-        )
-    elif made.checkpoint is not None:
-        says = "Columns were ranked by given weights, of which there is one set, so there is no seed to compare."
-    else:
-        says = (
-            f"Columns were ranked once, by {made.ranking_method}. To see how far the order depends on the seed of the "
-            "network, set `spec.variants.pruning.stabilitySeeds` to 2 or more and generate again: so many more "
-            "networks are trained."
-        )
-    return Stability(says=says, measured=None)
-
-
-def _says_stability(subject: Subject) -> str:
-    measured = subject.provenance.stability
-    assert measured is not None  # noqa: S101 - the caller looked
-    count = len(measured.seeds) + 1
-    text = (
-        f"{count} networks that differ in their seed alone were ranked by {subject.provenance.ranking_method}. Their "
-        f"orders have a rank correlation of {measured.rank_correlation:.2f} (1: the same order, 0: none in common)."
-    )
-    if not measured.top:
-        return f"{text} No variant reads fewer columns, so nothing depends on it."
-    narrowest = measured.top[0]
-    text += (
-        f" Of the {_columns(narrowest.columns)} of the narrowest variant two seeds agree on "
-        f"{percent(narrowest.in_common, 0)}; chance would give {percent(narrowest.by_chance, 0)}."
-    )
-    above = (narrowest.in_common - narrowest.by_chance) / (1 - narrowest.by_chance)
-    if above > 2 / 3:
-        return f"{text} The choice is the features' rather than the seed's."
-    if above > 1 / 3:
-        return f"{text} Part of the choice is the seed's: several columns say much the same, or little."
-    return f"{text} The choice is mostly the seed's, so another seed may do better or worse: compare several."
-
-
-def _columns(count: int) -> str:
-    return "one column" if count == 1 else f"{count:,} columns"

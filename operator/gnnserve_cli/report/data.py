@@ -117,7 +117,7 @@ class DriftRow(Struct, frozen=True):
     validation: float
     test: float
     difference_points: float
-    """Test minus validation, and its 95 % interval."""
+    """Test minus validation, and its interval: all variants' hold together at 95 % confidence."""
     low_points: float
     high_points: float
     verdict: Verdict
@@ -125,7 +125,8 @@ class DriftRow(Struct, frozen=True):
     """Median of the largest batch size on either split."""
     test_ms: float | None
     rows_ratio: float | None
-    """Table rows read for test nodes over those for validation nodes: what a difference of degrees does."""
+    """Table rows read for test nodes over those for validation nodes: what a difference of degrees does, and of how
+    often nodes repeat where a split has fewer than a batch."""
 
 
 class Drift(Struct, frozen=True):
@@ -145,7 +146,10 @@ class Prediction(Struct, frozen=True):
     columns: int
     projected: bool
     calibrated_with: bool
-    """One of the two that the rates come from: it agrees by construction, at least in the corrected model."""
+    """One of the two that the corrected model's rates come from: it agrees by construction, unless `problems` say that
+    a stage did not fit."""
+    paper_calibrated_with: bool
+    """The same of the paper's model, whose rates may come from one variant's stages instead."""
     measured_ms: float
     paper_ms: float | None
     paper_error_percent: float | None
@@ -166,8 +170,9 @@ class ModelFit(Struct, frozen=True):
     compute_fixed_ms: float | None
     rows_per_seed: float
     distinct_share: float | None
-    """The paper's c: rows read over its bound. Above 1 where rows of the nodes themselves, which the bound leaves out,
-    outnumber repetitions."""
+    """Stands for the paper's c, the share of the bound that is distinct: all rows that were read, repetitions and the
+    nodes' own included, over the bound, which counts neither. None where a target draws less than one row, of which
+    the paper's model says nothing."""
     predictions: tuple[Prediction, ...]
     problems: tuple[str, ...]
 
@@ -177,11 +182,15 @@ class WidthAnswer(Struct, frozen=True):
     columns: int | None
     """The most that the curve through the measured medians allows; None: not even one."""
     factor: int | None
-    """k of the widest variant with no more columns."""
+    """k of the widest variant with no more columns; None where `capped`."""
     extrapolated: bool
     """Fewer columns than any measured variant: nothing was measured there."""
     model_columns: int | None
     """By the corrected performance model; None: not even one, or the model could not be calibrated."""
+    capped: bool
+    """As wide as was measured, though the graph has more columns: more may fit."""
+    model_capped: bool
+    """The same of `modelColumns`."""
 
 
 class LatencyAnswer(Struct, frozen=True):
@@ -192,7 +201,7 @@ class LatencyAnswer(Struct, frozen=True):
     by_median: str | None
     """The most accurate measured variant whose median is within it."""
     by_p99: str | None
-    """The same by p99, which is what serving promises by."""
+    """The same by p99, which is what serving promises by: a median times `Latencies.tailRatio`."""
     widths: tuple[WidthAnswer, ...]
 
 
@@ -208,6 +217,8 @@ class Curve(Struct, frozen=True):
 
 class Latencies(Struct, frozen=True):
     says: str
+    tail_ratio: float
+    """The typical p99 over median, which routing takes for every variant's."""
     curves: tuple[Curve, ...]
     answers: tuple[LatencyAnswer, ...]
 

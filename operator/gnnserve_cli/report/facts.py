@@ -13,6 +13,14 @@ def made_facts(report: Report) -> list[tuple[str, str]]:
     fanouts = "all neighbours" if network.fanouts[0] < 0 else ", ".join(str(fanout) for fanout in network.fanouts)
     settings = ", ".join(f"{name} {value:g}" for name, value in made.ranking_settings.items())
     labels = "classes, several per node" if report.multi_label else "classes"
+    model = [network.architecture]
+    if len(network.fanouts) > 1:
+        model.append(f"hidden {network.hidden:,}")
+    if network.mlp_hidden is not None:
+        model.append(f"{network.mlp_hidden:,} between the two products of a layer")
+    model.append(f"fan-outs {fanouts}")
+    if made.checkpoint is None:
+        model.append(f"{made.scope.lower()} training")
     return [
         ("Service", report.service),
         ("Revision", report.revision),
@@ -29,10 +37,7 @@ def made_facts(report: Report) -> list[tuple[str, str]]:
             "Splits",
             f"{made.train_nodes:,} training, {report.validation_nodes:,} validation, {report.test_nodes:,} test nodes",
         ),
-        (
-            "Model",
-            f"{network.architecture}, hidden {network.hidden}, fan-outs {fanouts}, {made.scope.lower()} training",
-        ),
+        ("Model", ", ".join(model)),
         ("Weights", f"given: SHA-256 {made.checkpoint}" if made.checkpoint else "trained"),
         ("Ranking", f"{made.ranking_method}" + (f" ({settings})" if settings else "")),
     ]
@@ -41,7 +46,7 @@ def made_facts(report: Report) -> list[tuple[str, str]]:
 def model_facts(fit: ModelFit) -> list[tuple[str, str]]:
     facts = [("Rows read per node", number(fit.rows_per_seed))]
     if fit.distinct_share is not None:
-        facts.append(("The paper's c", number(fit.distinct_share)))
+        facts.append(("Rows read over the paper's bound, for its c", number(fit.distinct_share)))
     if fit.paper_gigabytes_per_s is not None and fit.paper_gigaoperations_per_s is not None:
         rates = f"{number(fit.paper_gigabytes_per_s)} GB/s, {number(fit.paper_gigaoperations_per_s)} GOP/s"
         facts.append(("Paper's rates", rates))

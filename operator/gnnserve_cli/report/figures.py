@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 
 from gnnserve_cli.render import format_bytes
-from gnnserve_cli.report.data import ModelFit, Report, SizeRow, VariantRow, at_size
+from gnnserve_cli.report.data import ModelFit, Prediction, Report, SizeRow, VariantRow, at_size
 from gnnserve_cli.report.svg import (
     Bar,
     Box,
@@ -244,12 +244,16 @@ def draw_model(fit: ModelFit, width: float) -> Plot:
         plot.path(line, f"series {class_}")
     for p in shown:
         plot.mark(
-            x.at(p.columns), y.at(p.measured_ms), f"s-{fit.storage} {'hollow' if p.calibrated_with else 'solid'}",
+            x.at(p.columns), y.at(p.measured_ms), f"s-{fit.storage} {_filling(p)}",
             f"{p.variant}: {ms(p.measured_ms)} measured", shape="diamond" if p.projected else "circle", radius=4.0,
         )  # fmt: skip
     for p in shown:
         plot.try_label(x.at(p.columns), y.at(p.measured_ms), p.variant)
     return plot
+
+
+def _filling(prediction: Prediction) -> str:
+    return "hollow" if prediction.calibrated_with or prediction.paper_calibrated_with else "solid"
 
 
 def _told(value: float | None, what: str) -> str:

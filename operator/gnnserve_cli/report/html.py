@@ -180,8 +180,10 @@ def _widths(report: Report) -> str:
     told = report.latencies
     drawn = _figure(lambda width: figures.draw_widths(report, width))
     answers = "".join(_says(answer.says) for answer in told.answers)
-    guessed = any(width.extrapolated for answer in told.answers for width in answer.widths)
-    note = _says("* Fewer than any measured variant reads.") if guessed else ""
+    widths = [width for answer in told.answers for width in answer.widths]
+    note = _says("* Fewer than any measured variant reads.") if any(width.extrapolated for width in widths) else ""
+    if any(width.capped or width.model_capped for width in widths):
+        note += _says("≥ As wide as was measured; more may fit.")
     return _says(told.says) + drawn + answers + _table(tables.widths_table(report)) + note
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -29,7 +30,7 @@ from gnnserve_api.tolerance import Point, Width, WidthCurve, factor_for, most_ac
 from gnnserve_api.variants import Storage
 from gnnserve_cli.report.data import Curve, Latencies, LatencyAnswer, ModelFit, Prediction, WidthAnswer
 from gnnserve_cli.report.subject import Subject
-from gnnserve_cli.report.words import ms, names, nodes
+from gnnserve_cli.report.words import ms, names, nodes, number
 
 _NUMBER_BYTES = {Storage.FLOAT32: 4, Storage.FLOAT16: 2, Storage.BFLOAT16: 2, Storage.INT8: 1}
 _SCALE_BYTES = 4
@@ -63,7 +64,8 @@ def answer_latencies(
         for latency_ms in wanted_ms or _round_latencies(subject, size)
     )
     told = tuple(_curve(storage, curve) for storage, curve in curves.items())
-    return Latencies(says=_says_curves(told, seeds), curves=told, answers=answers)
+    tail = subject.profile.tail_ratio(size)
+    return Latencies(says=_says_curves(told, seeds, tail), tail_ratio=tail, curves=told, answers=answers)
 
 
 def _by_storage(profile: Profile) -> dict[Storage, list[VariantProfile]]:
@@ -96,6 +98,8 @@ class _Fitted:
         network = subject.provenance.network
         wide, narrow = max(pruned, key=lambda v: v.columns), min(pruned, key=lambda v: v.columns)
         self._calibrated = (wide.name, narrow.name)
+        self._paper_calibrated: tuple[str, ...] = self._calibrated
+        self._capped = wide.columns < subject.features
         point = wide.latency[size]
         self.rows_per_seed = point.gathered_bytes / self._row_bytes(wide.columns) / point.seeds
         self._drawn = effective_fanouts(network.fanouts, self.rows_per_seed)
@@ -105,7 +109,8 @@ class _Fitted:
         )
         self._paper_shape = limits
         bound = Shape(1, limits, _widths(network, wide.columns)).bound_of(0)
-        self.distinct_share = self.rows_per_seed / bound if bound else None
+        has_draws = self.rows_per_seed > 1 and bound >= 1
+        self.distinct_share = self.rows_per_seed / bound if has_draws else None
         self.paper = self._calibrate_paper(wide, narrow)
         self.corrected = self._calibrate_corrected(wide, narrow)
 
@@ -129,6 +134,11 @@ class _Fitted:
             counts = self.counts(variant.columns, variant.latency[self._size].seeds)
             return _measured(variant, self._size, counts.paper_bytes, counts.paper_operations)
 
+        if self.distinct_share is None:
+            self.problems.append(
+                "The paper's model: nodes of a batch draw less than one row each, of which it says nothing."
+            )
+            return None
         try:
             return calibrate_paper(measured(wide), measured(narrow))
         except CalibrationError as error:
@@ -138,6 +148,7 @@ class _Fitted:
         except CalibrationError as error:
             self.problems.append(f"The paper's model: {error}.")
             return None
+        self._paper_calibrated = (wide.name,)
         self.problems.append(f"The paper's model is drawn with the rates of {wide.name}'s two stages instead.")
         return rates
 
@@ -170,10 +181,11 @@ class _Fitted:
         counts = self.counts(columns, seeds, projected=projected)
         return self.corrected.window_ms(counts.read_bytes, counts.operations)
 
-    def columns_within(self, latency_ms: float) -> int | None:
-        """The most columns whose predicted request, sampling as measured, is within it."""
+    def columns_within(self, latency_ms: float) -> tuple[int | None, bool]:
+        """The most columns whose predicted request, sampling as measured, is within it; whether the graph has more, and
+        none wider was measured."""
         if self.corrected is None:
-            return None
+            return None, False
         widest = max(self._pruned, key=lambda v: v.columns)
         point = widest.latency[self._size]
         # It does not depend on the width; what is measured does a little, by what else is in the caches.
@@ -182,7 +194,8 @@ class _Fitted:
         def total_ms(columns: int) -> float:
             return sample_ms + (self.corrected_ms(columns, point.seeds) or 0.0)
 
-        return _largest(widest.columns, lambda columns: total_ms(columns) <= latency_ms)
+        found = _largest(widest.columns, lambda columns: total_ms(columns) <= latency_ms)
+        return found, self._capped and found == widest.columns
 
     def to_fit(self) -> ModelFit:
         projected = [v for v in self._subject.profile.variants if v.projected and v.storage is self._storage]
@@ -190,7 +203,7 @@ class _Fitted:
         gather = self.corrected.gather if self.corrected else None
         compute = self.corrected.compute if self.corrected else None
         return ModelFit(
-            says=_says_fit(self._storage, predictions, self._calibrated),
+            says=self._says_fit(predictions),
             storage=self._storage,
             paper_gigabytes_per_s=_giga(self.paper.bytes_per_s if self.paper else None),
             paper_gigaoperations_per_s=_giga(self.paper.operations_per_s if self.paper else None),
@@ -213,13 +226,39 @@ class _Fitted:
             variant=variant.name,
             columns=variant.columns,
             projected=variant.projected,
-            calibrated_with=variant.name in self._calibrated,
+            calibrated_with=self.corrected is not None and variant.name in self._calibrated,
+            paper_calibrated_with=self.paper is not None and variant.name in self._paper_calibrated,
             measured_ms=point.window_p50_ms,
             paper_ms=paper,
             paper_error_percent=_error_percent(paper, point),
             corrected_ms=corrected,
             corrected_error_percent=_error_percent(corrected, point),
         )
+
+    def _says_fit(self, predictions: Sequence[Prediction]) -> str:
+        return " ".join([
+            f"Tables of {self._storage}.",
+            _says_errors(
+                "The paper's model", self._paper_calibrated if self.paper else None,
+                [p.paper_error_percent for p in predictions if not p.paper_calibrated_with],
+            ),
+            _says_errors(
+                "The corrected model", self._calibrated if self.corrected else None,
+                [p.corrected_error_percent for p in predictions if not p.calibrated_with],
+            ),
+        ])  # fmt: skip
+
+
+def _says_errors(model: str, calibrated: Sequence[str] | None, errors: Sequence[float | None]) -> str:
+    """`errors`: of those that it was not calibrated with, in percent; None where it predicts nothing."""
+    if calibrated is None:
+        return f"{model} could not be calibrated."
+    text = f"{model} has its rates from {names(calibrated)}"
+    known = [abs(error) for error in errors if error is not None]
+    if not known:
+        return f"{text}, and no other variant to check it against."
+    what = "the only other" if len(known) == 1 else f"the {len(known)} others that it predicts"
+    return f"{text} and misses {what} by {max(known):.0f} %{' at most' if len(known) > 1 else ''}."
 
 
 def _widths(network: NetworkManifest, columns: int) -> tuple[int, ...]:
@@ -255,24 +294,6 @@ def _largest(most: int, fits: Callable[[int], bool]) -> int | None:
     return low or None
 
 
-def _says_fit(storage: Storage, predictions: Sequence[Prediction], calibrated: tuple[str, str]) -> str:
-    wide, narrow = calibrated
-    text = f"Tables of {storage}: rates come from {wide} and {narrow}; the others are predicted."
-    checked = [prediction for prediction in predictions if not prediction.calibrated_with]
-    if not checked:
-        return f"{text} There is no other variant to check them against."
-    for name, errors in (
-        ("The paper's model", [p.paper_error_percent for p in checked if p.paper_error_percent is not None]),
-        ("the corrected one", [p.corrected_error_percent for p in checked if p.corrected_error_percent is not None]),
-    ):
-        if errors:
-            worst = max(abs(error) for error in errors)
-            text += f" {name[0].upper()}{name[1:]} misses them by {worst:.0f} % at most."
-        else:
-            text += f" {name[0].upper()}{name[1:]} could not be calibrated."
-    return text
-
-
 # --- latencies
 
 
@@ -286,14 +307,18 @@ def _answer(
     widths = []
     for storage, curve in curves.items():
         found = curve.columns_within(latency_ms)
+        capped = found is not None and found.capped and found.columns < subject.features
         model = fitted.get(storage)
+        model_columns, model_capped = model.columns_within(latency_ms) if model else (None, False)
         widths.append(
             WidthAnswer(
                 storage=storage,
                 columns=found.columns if found else None,
-                factor=factor_for(subject.features, found.columns) if found else None,
+                factor=factor_for(subject.features, found.columns) if found and not capped else None,
                 extrapolated=found.extrapolated if found else False,
-                model_columns=model.columns_within(latency_ms) if model else None,
+                model_columns=model_columns,
+                capped=capped,
+                model_capped=model_capped,
             )
         )
     seeds = profile.variants[0].latency[size].seeds
@@ -321,11 +346,11 @@ def _says_answer(
     if by_median is None:
         text = "no variant answers in time, even by its median"
     elif by_p99 is None:
-        text = f"{by_median} is the most accurate by its median; no variant is in time for 99 of 100 batches"
+        text = f"{by_median} is the most accurate by its median; by p99 no variant is in time"
     elif by_p99 == by_median:
-        text = f"{by_median} is the most accurate, by its median and for 99 of 100 batches"
+        text = f"{by_median} is the most accurate, by its median and by p99"
     else:
-        text = f"{by_median} is the most accurate by its median, {by_p99} for 99 of 100 batches"
+        text = f"{by_median} is the most accurate by its median, {by_p99} by p99"
     by_width = [_says_width(answer, with_storage=len(widths) > 1) for answer in widths]
     told = "; ".join([text, *by_width])
     return f"Within {ms(latency_ms)} for {nodes(seeds)}: {told}."
@@ -337,6 +362,8 @@ def _says_width(answer: WidthAnswer, *, with_storage: bool) -> str:
         return f"{where}not even one column would do"
     guess = ", beyond what was measured" if answer.extrapolated else ""
     columns = "1 column" if answer.columns == 1 else f"{answer.columns:,} columns"
+    if answer.capped or answer.factor is None:
+        return f"{where}{columns} fit, as wide as was measured; more may fit"
     return f"{where}up to {columns} fit (k = {answer.factor:,}{guess})"
 
 
@@ -350,9 +377,13 @@ def _curve(storage: Storage, curve: WidthCurve) -> Curve:
     )
 
 
-def _says_curves(curves: Sequence[Curve], seeds: int) -> str:
+def _says_curves(curves: Sequence[Curve], seeds: int, tail: float) -> str:
+    by_p99 = (
+        f"By p99 a variant is taken to need its median times the typical p99/median, {number(tail)}, as routing takes "
+        "it; its own p99 may differ."
+    )
     if not curves:
-        return "There are not two widths of one storage, so no width can be told from a latency."
+        return f"There are not two widths of one storage, so no width can be told from a latency. {by_p99}"
     parts = [
         f"about {ms(max(0.0, curve.fixed_ms))} and {ms(curve.per_column_us / 1000)} for each column from tables of "
         f"{curve.storage}"
@@ -362,7 +393,7 @@ def _says_curves(curves: Sequence[Curve], seeds: int) -> str:
     errors = [curve.worst_left_out_percent for curve in curves if curve.worst_left_out_percent is not None]
     if errors:
         text += f" A measured variant that is predicted from the others is missed by {max(errors):.0f} % at most."
-    return f"{text} So a width can be found for a latency before it is trained; its accuracy cannot."
+    return f"{text} So a width can be found for a latency before it is trained; its accuracy cannot. {by_p99}"
 
 
 def _round_latencies(subject: Subject, size: int) -> tuple[float, ...]:
@@ -376,5 +407,12 @@ def _round_latencies(subject: Subject, size: int) -> tuple[float, ...]:
         if fastest <= factor * 10.0**power <= slowest
     ]
     if not between:
-        return (float(f"{(fastest + slowest) / 2:.2g}"),)
+        return (_rounded_up((fastest + slowest) / 2),)
     return tuple(between[-3:])
+
+
+def _rounded_up(latency_ms: float) -> float:
+    """To two digits, never below: what takes 3.63 ms is in time for 3.7 and not for 3.6."""
+    step = 10.0 ** (math.floor(math.log10(latency_ms)) - 1)
+    up = float(f"{math.ceil(latency_ms / step - 1e-9) * step:.2g}")
+    return up if up >= latency_ms else latency_ms

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
 
 from gnnserve_api.errors import InputError, RepositoryError
 from gnnserve_api.profile import Profile
@@ -12,6 +15,9 @@ from gnnserve_api.provenance import Provenance, provenance_of
 from gnnserve_api.repository import RevisionManifest
 from gnnserve_cli.client import fetch_variants, parse_url
 from gnnserve_cli.commands.variants import ServiceRevisions, load_services
+from gnnserve_cli.printable import printable_line
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +33,33 @@ class Subject:
     multi_label: bool
     profile: Profile
     provenance: Provenance
+
+
+def printable_subject(subject: Subject) -> Subject:
+    """With every text as it may be shown: names and paths of a server, or of a repository, may hold anything."""
+    return replace(
+        subject,
+        service=printable_line(subject.service),
+        revision=printable_line(subject.revision),
+        recipe=printable_line(subject.recipe),
+        profile=_printable(subject.profile),
+        provenance=_printable(subject.provenance),
+    )
+
+
+def _printable(made: T) -> T:
+    return msgspec.convert(_each_printable(msgspec.to_builtins(made)), type(made))
+
+
+def _each_printable(value: Any) -> Any:
+    match value:
+        case str():
+            return printable_line(value)
+        case dict():
+            return {_each_printable(key): _each_printable(item) for key, item in value.items()}
+        case list() | tuple():
+            return [_each_printable(item) for item in value]
+    return value
 
 
 def fetch_subject(url: str) -> Subject:

@@ -108,7 +108,15 @@ def costs_table(report: Report) -> Cells:
 
 
 def widths_table(report: Report) -> Cells:
-    headers = ["Latency, ms", "By median", "By p99", "Stored as", "Columns", "k", "Columns by the model"]
+    headers = [
+        "Latency, ms",
+        "By median",
+        f"By median × {number(report.latencies.tail_ratio)}",
+        "Stored as",
+        "Columns",
+        "k",
+        "Columns by the model",
+    ]
     rows = [row for answer in report.latencies.answers for row in _width_rows(answer)]
     return _cells("Widths that meet a latency", headers, rows)
 
@@ -121,28 +129,36 @@ def _width_rows(answer: LatencyAnswer) -> list[list[str]]:
         [
             *chosen,
             str(width.storage),
-            "none" if width.columns is None else f"{width.columns:,}{' *' if width.extrapolated else ''}",
+            "none"
+            if width.columns is None
+            else _columns(width.columns, extrapolated=width.extrapolated, capped=width.capped),
             _NOTHING if width.factor is None else f"{width.factor:,}",
-            _NOTHING if width.model_columns is None else f"{width.model_columns:,}",
+            _NOTHING if width.model_columns is None else _columns(width.model_columns, capped=width.model_capped),
         ]
         for width in answer.widths
     ]
 
 
+def _columns(count: int, *, extrapolated: bool = False, capped: bool) -> str:
+    return f"{'≥ ' if capped else ''}{count:,}{' *' if extrapolated else ''}"
+
+
 def model_table(fit: ModelFit) -> Cells:
     rows = [
-        [f"{p.variant}{' (fitted)' if p.calibrated_with else ''}", f"{p.columns:,}", plain_ms(p.measured_ms),
-         *_predicted(p.paper_ms, p.paper_error_percent), *_predicted(p.corrected_ms, p.corrected_error_percent)]
+        [p.variant, f"{p.columns:,}", plain_ms(p.measured_ms),
+         *_predicted(p.paper_ms, p.paper_error_percent, fitted=p.paper_calibrated_with),
+         *_predicted(p.corrected_ms, p.corrected_error_percent, fitted=p.calibrated_with)]
         for p in fit.predictions
     ]  # fmt: skip
     headers = ["Variant", "Columns", "Measured, ms", "Paper's, ms", "Error", "Corrected, ms", "Error"]
     return _cells(f"Predicted and measured, {fit.storage}", headers, rows)
 
 
-def _predicted(predicted_ms: float | None, error_percent: float | None) -> tuple[str, str]:
+def _predicted(predicted_ms: float | None, error_percent: float | None, *, fitted: bool) -> tuple[str, str]:
     if predicted_ms is None:
         return _NOTHING, _NOTHING
-    return plain_ms(predicted_ms), _NOTHING if error_percent is None else _signed_percent(error_percent)
+    error = _NOTHING if error_percent is None else _signed_percent(error_percent)
+    return plain_ms(predicted_ms), f"{error} (fitted)" if fitted else error
 
 
 def _signed_percent(value: float) -> str:
@@ -154,7 +170,8 @@ def drift_table(report: Report) -> Cells | None:
     drift = report.drift
     if drift is None:
         return None
-    headers = ["Variant", "Validation", "Test", "Difference, points", "95 % interval", "Verdict",
+    interval = "95 % interval" if len(drift.rows) == 1 else "Joint 95 % interval"
+    headers = ["Variant", "Validation", "Test", "Difference, points", interval, "Verdict",
                f"Validation, ms for {drift.latency_seeds:,}", "Test, ms", "Rows, test / validation"]  # fmt: skip
     rows = [
         [row.variant, percent(row.validation), percent(row.test), signed_points(row.difference_points),

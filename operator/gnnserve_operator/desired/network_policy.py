@@ -59,8 +59,11 @@ def _download_ports(source: GraphSource, settings: Settings) -> set[int]:
 
 
 def _port_of(address: object) -> int | None:
+    if not isinstance(address, str):
+        return None
     try:
-        return urlsplit(address).port if isinstance(address, str) else None
+        # As httpx has it: a proxy is also named without a scheme, `proxy.lan:3128`.
+        return urlsplit(address if "://" in address else f"//{address}").port
     except ValueError:  # no number, or none that a port can be: whoever connects says so
         return None
 

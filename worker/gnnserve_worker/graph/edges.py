@@ -5,11 +5,12 @@ nodes into the lists of the nodes that receive, leaves every list ascending. A t
 is merged in row by row. Every step works on int32 and in every thread.
 
 Memory: 8 bytes per edge while edges arrive, and at most 12 while they are sorted (16 with both directions, of which 8
-are the result), besides 8 bytes per node and thread.
+are the result), besides counters of 8 bytes per node and thread, which are at most 8 bytes per edge or node.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -114,6 +115,17 @@ class EdgeList:
             indptr, indices = _united(indptr, indices, *_transposed(indptr, indices), merges=self._merges)
         counts = EdgeCounts(self._read, self._dangling, self._loops_removed, given - distinct, len(indices) - distinct)
         return Graph(indptr, indices), counts
+
+
+def row_blocks(indptr: np.ndarray, most_edges: int) -> Iterator[tuple[int, int]]:
+    """First row and end of runs of rows that have at most so many edges together, or are a single row."""
+    rows = len(indptr) - 1
+    start = 0
+    while start < rows:
+        end = int(np.searchsorted(indptr, indptr[start] + most_edges, side="right")) - 1
+        end = min(max(end, start + 1), rows)
+        yield start, end
+        start = end
 
 
 def _kernel_integers(values: np.ndarray) -> np.ndarray:

@@ -209,8 +209,12 @@ class Predict:
 
 
 def _may_have_objective(head: Head, body: bytes) -> bool:
-    """One of the request's own, so that it has to be read. A name in JSON may be written with escapes."""
-    return head.wishes.objective != NO_OBJECTIVE or (not head.binary and (b'"objective"' in body or b"\\" in body))
+    """One of the request's own, so that it has to be read."""
+    return head.wishes.objective != NO_OBJECTIVE or (not head.binary and any(part in body for part in _OBJECTIVES))
+
+
+_OBJECTIVES = (b'"objective"', b"\\u006", b"\\u007")
+"""A letter of its name may also be written as an escape, `\\u006f`; those of other ids, `\\u00eb`, are not meant."""
 
 
 def _estimate_seeds(head: Head, body: bytes, are_texts: bool) -> int:

@@ -9,6 +9,8 @@ from gnnserve_worker.graph.store import Splits
 
 MAX_CLASSES = 65_536
 MAX_NODES = np.iinfo(np.int32).max
+MAX_COLUMNS = 10_000_000
+"""Of sparse features, where a single number says how many there are."""
 
 
 def check_node_count(where: str, nodes: int) -> None:

@@ -29,12 +29,13 @@ if TYPE_CHECKING:
     import httpx
 
 MIB = 1024 * 1024
-_CHUNK_BYTES = MIB
+_REPORTED_BYTES = MIB
+_LOOKED_AT_BYTES = 4096
+"""So much tells a page from a file, and has the title of most pages."""
 _HASHED_BYTES = 16 * MIB
 _HTML = re.compile(rb"\s*<(!doctype\s+html|html|head)", re.IGNORECASE)
 _TITLE = re.compile(rb"<title[^>]*>(.*?)</title>", re.IGNORECASE | re.DOTALL)
-
-
+_COMPLETE_LENGTH = re.compile(r"bytes \d+-\d+/(\d+)", re.ASCII)
 _PASSING = {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_EARLY, HTTPStatus.TOO_MANY_REQUESTS}
 
 
@@ -81,6 +82,15 @@ def fetch(wanted: Wanted, folder: Path, progress: ProgressListener, patience: Pa
         if not _is_kept(wanted, path, progress):
             _Download(wanted, path, progress, patience or Patience()).run()
     return path
+
+
+def fetched_digest(path: Path) -> str | None:
+    """SHA-256 of what was fetched to `path` last."""
+    try:
+        digest = json.loads(_record_of(path).read_bytes())["sha256"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return digest if isinstance(digest, str) else None
 
 
 def _sha256_of(name: str, path: Path, progress: ProgressListener) -> str:
@@ -143,12 +153,8 @@ class _Download:
             _sync(self._path.parent)
 
     def _transfer(self) -> None:
-        import httpx  # noqa: PLC0415  (a fifth of a second, for those who fetch)
-
-        timeout = httpx.Timeout(self._patience.silence_s, connect=self._patience.connect_s)
-        headers = {"Accept-Encoding": "identity", "User-Agent": "gnnserve"}
         most, pauses = self._arrived(), iter(self._patience.pauses_s)
-        with httpx.Client(timeout=timeout, headers=headers, follow_redirects=True) as client:
+        with self._client() as client:
             while True:
                 try:
                     self._attempt(client)
@@ -163,6 +169,20 @@ class _Download:
                     time.sleep(pause)
                 else:
                     return
+
+    def _client(self) -> httpx.Client:
+        import httpx  # noqa: PLC0415  (a fifth of a second, for those who fetch)
+
+        timeout = httpx.Timeout(self._patience.silence_s, connect=self._patience.connect_s)
+        headers = {"Accept-Encoding": "identity", "User-Agent": "gnnserve"}
+        try:
+            return httpx.Client(timeout=timeout, headers=headers, follow_redirects=True)
+        # A proxy's address that is none, or of a kind that needs a package; a file of certificates that is not there.
+        except (ValueError, ImportError, OSError, httpx.InvalidURL) as error:
+            raise self._unreachable(
+                "HTTP_PROXY, HTTPS_PROXY, ALL_PROXY or SSL_CERT_FILE of the environment has a value that cannot be "
+                f"used: {error}"
+            ) from error
 
     def _attempt(self, client: httpx.Client) -> None:
         import httpx  # noqa: PLC0415
@@ -180,15 +200,16 @@ class _Download:
             raise _PassingError(f"the connection broke: {error}") from error
         except (httpx.InvalidURL, httpx.RequestError) as error:  # a proxy that refuses, a redirect to ftp://
             raise self._unreachable(str(error)) from error
+        except UnicodeError as error:  # a label that is empty, or longer than DNS allows
+            raise self._unreachable(f"no host can have such a name: {error}") from error
 
     def _receive(self, response: httpx.Response) -> None:
         start = self._start_of(response)
         encoding = response.headers.get("content-encoding", "identity")
         if encoding != "identity":
             raise self._unreachable(f"it sends the file encoded as {encoding}, though it was asked not to")
-        length = _natural(response.headers.get("content-length"))
-        total = None if length is None else start + length
-        self._require_free(length or 0)
+        total = self._total_of(response)
+        self._require_free((total or 0) - start)
         with _storing(self._wanted, self._part):
             if start == 0:
                 self._remember(response)
@@ -204,6 +225,8 @@ class _Download:
             return 0
         if response.status_code == HTTPStatus.PARTIAL_CONTENT:
             if response.headers.get("content-range", "").startswith(f"bytes {arrived}-"):
+                if self._total_of(response) is None:
+                    raise _GoneError("it sends a part of the file without saying how long all of it is")
                 return arrived
             raise _GoneError("it sends another part of the file than the one it was asked for")
         if response.status_code == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and arrived:
@@ -212,20 +235,43 @@ class _Download:
             raise _PassingError(status)
         raise self._unreachable(status)
 
+    @staticmethod
+    def _total_of(response: httpx.Response) -> int | None:
+        """Bytes of the whole file, if it says so. A part may end before the file does, whatever was asked for."""
+        if response.status_code == HTTPStatus.PARTIAL_CONTENT:
+            found = _COMPLETE_LENGTH.fullmatch(response.headers.get("content-range", ""))
+            return int(found[1]) if found else None
+        return _natural(response.headers.get("content-length"))
+
     def _copy(self, response: httpx.Response, file: BinaryIO, start: int, total: int | None) -> None:
-        done = start
+        done = reported = start
         self._report(done, total)
-        for chunk in response.iter_raw(_CHUNK_BYTES):
-            if done == 0:
-                self._look_at(chunk, response)
+        # As they come: chunks of a size would be held back until they are full, and lost where the connection breaks.
+        chunks = response.iter_raw()
+        if start == 0:
+            chunks = self._looked_at(chunks, response)
+        for chunk in chunks:
             file.write(chunk)
             done += len(chunk)
-            self._report(done, total)
+            if done - reported >= _REPORTED_BYTES or done == total:
+                self._report(done, total)
+                reported = done
         if total is not None and done != total:
             raise _PassingError(f"{done:,} of {total:,} bytes arrived")
         if done == 0:
             raise self._unreachable("it sends an empty file")
         self._report(done, done)
+
+    def _looked_at(self, chunks: Iterator[bytes], response: httpx.Response) -> Iterator[bytes]:
+        first = b""
+        for chunk in chunks:
+            first += chunk
+            if len(first) >= _LOOKED_AT_BYTES:
+                break
+        if first:
+            self._look_at(first, response)
+            yield first
+        yield from chunks
 
     def _look_at(self, first: bytes, response: httpx.Response) -> None:
         """Refuse a page about the file before all of it is fetched."""

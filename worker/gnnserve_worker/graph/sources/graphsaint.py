@@ -13,8 +13,7 @@ import msgspec
 import numpy as np
 
 from gnnserve_api.gnnservice import Direction
-from gnnserve_worker.graph.sources.raw import CsrParts, RawGraph, float32, read_members, unexpected
-from gnnserve_worker.graph.store import Finding
+from gnnserve_worker.graph.sources.raw import CsrParts, RawGraph, float32, read_members, unexpected, unlabelled
 from gnnserve_worker.progress import Progress, ProgressListener
 
 _T = TypeVar("_T")
@@ -37,10 +36,7 @@ def read(files: Mapping[str, Path], direction: Direction, progress: ProgressList
     labels = _labels(files["class_map.json"], graph.nodes, progress)
     roles = _decoded(files["role.json"], _Roles)
     splits = tuple(_ids(files["role.json"], role, getattr(roles, role)) for role in ("tr", "va", "te"))
-    unknown = np.flatnonzero(labels < 0) if labels.ndim == 1 else np.empty(0)
-    findings = counts.findings()
-    if len(unknown):
-        findings = (*findings, Finding("nodes without a class", len(unknown), str(unknown[0])))
+    findings = (*counts.findings(), *unlabelled(labels))
     return RawGraph(graph, features, labels, (splits[0], splits[1], splits[2]), findings)
 
 
@@ -67,6 +63,9 @@ def _labels(path: Path, nodes: int, progress: ProgressListener) -> np.ndarray:
     outside = np.flatnonzero((ids < 0) | (ids >= nodes))
     if len(outside):
         raise unexpected(path, "", f"has the node {ids[outside[0]]}, expected 0 to {nodes - 1}")
+    distinct, counts = np.unique(ids, return_counts=True)
+    if len(distinct) < len(ids):  # JSON takes "3" and "03" for two keys
+        raise unexpected(path, "", f"has the node {distinct[counts > 1][0]} {counts.max()} times, expected it once")
     values = list(map(bytes, written.values()))
     parse = _several_classes if values and values[0].startswith(b"[") else _classes
     labels = parse(path, ids, values, nodes)
@@ -87,7 +86,7 @@ def _classes(path: Path, ids: np.ndarray, values: list[bytes], nodes: int) -> np
 
 
 def _several_classes(path: Path, ids: np.ndarray, values: list[bytes], nodes: int) -> np.ndarray:
-    if len(np.unique(ids)) != nodes:
+    if len(ids) != nodes:
         raise unexpected(path, "", f"has classes of {len(ids)} nodes, expected all {nodes}")
     count = values[0].count(b",") + 1
     rows = b"".join([_digits(path, node, value, count) for node, value in zip(ids, values, strict=True)])

@@ -15,13 +15,18 @@ import scipy.sparse as sp
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.gnnservice import NpzSource
-from gnnserve_worker.graph.sources.checks import as_float32, check_class_count, check_node_count, check_splits
+from gnnserve_worker.graph.sources.checks import (
+    MAX_COLUMNS,
+    as_float32,
+    check_class_count,
+    check_node_count,
+    check_splits,
+)
 from gnnserve_worker.graph.sources.files import file_path, pinned_digest
 from gnnserve_worker.graph.store import Features, Graph, GraphData, Splits
 
 FIELD = "spec.graph.source.npz"
 _SPARSE = ("feat_indptr", "feat_indices", "feat_data", "feat_shape")
-_MAX_COLUMNS = 10_000_000
 _KINDS = {"i": "integers", "u": "unsigned integers", "f": "floats", "b": "bool"}
 
 
@@ -133,8 +138,8 @@ class _GraphFile:
         features: Features
         if sparse and "features" not in self._arrays:
             shape = self._int64("feat_shape", 1)
-            if len(shape) != 2 or shape.min() < 0 or shape[1] > _MAX_COLUMNS:
-                expected = f"expected [nodes, columns] with at most {_MAX_COLUMNS:,} columns"
+            if len(shape) != 2 or shape.min() < 0 or shape[1] > MAX_COLUMNS:
+                expected = f"expected [nodes, columns] with at most {MAX_COLUMNS:,} columns"
                 raise self._error("feat_shape", f"is {shape.tolist()}, {expected}", "write both")
             indptr, indices = self._csr("feat_indptr", "feat_indices", int(shape[1]))
             data = self._float32("feat_data", 1)

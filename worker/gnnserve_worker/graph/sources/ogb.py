@@ -22,26 +22,27 @@ from gnnserve_api.errors import InputError
 from gnnserve_api.gnnservice import Direction
 from gnnserve_worker.graph.edges import EdgeCounts, EdgeList
 from gnnserve_worker.graph.sources.catalogue import OGB_EDGE, OGB_EDGES, OGB_FEATURES, OGB_LABEL, OGB_NODES, Ogb
-from gnnserve_worker.graph.sources.raw import RawGraph, unexpected
-from gnnserve_worker.graph.store import Finding, Graph
+from gnnserve_worker.graph.sources.checks import check_node_count
+from gnnserve_worker.graph.sources.raw import RawGraph, unexpected, unlabelled
+from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.progress import Progress, ProgressListener
 
 _BLOCK_BYTES = 8 << 20
+_MOST_LINE_BYTES = 64 << 20
+"""A file in gzip without line ends may be a thousand times as long once it is unpacked."""
 
 
 def read(path: Path, dataset: Ogb, direction: Direction, progress: ProgressListener) -> RawGraph:
     """`path`: the zip, or the folder that has `raw` and `split` in it."""
     files = _Files(path, dataset)
     nodes, edges = files.count(OGB_NODES), files.count(OGB_EDGES)
+    check_node_count(f"{path}: {OGB_NODES}", nodes)
+    # First, since it is a line per node: then there are as many as arrays are made for.
+    labels = _labels(files, nodes)
     graph, counts = _graph(files, nodes, edges, direction, progress)
     features = _features(files, nodes, progress)
-    labels = _labels(files, nodes)
     train, validation, test = (files.column(split) for split in dataset.splits)
-    unknown = np.flatnonzero(labels < 0)
-    findings = counts.findings()
-    if len(unknown):
-        findings = (*findings, Finding("nodes without a class", len(unknown), str(unknown[0])))
-    return RawGraph(graph, features, labels, (train, validation, test), findings)
+    return RawGraph(graph, features, labels, (train, validation, test), (*counts.findings(), *unlabelled(labels)))
 
 
 class _Files:
@@ -78,7 +79,10 @@ class _Files:
     def width(self, member: str) -> int:
         """Numbers in its first line."""
         with self._reading(member) as text:
-            return text.readline().count(b",") + 1
+            line = text.readline(_MOST_LINE_BYTES)
+            if len(line) == _MOST_LINE_BYTES:
+                raise ValueError(f"its first line is longer than {_MOST_LINE_BYTES:,} bytes")
+            return line.count(b",") + 1
 
     @contextmanager
     def _reading(self, member: str) -> Iterator[gzip.GzipFile]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import pickletools
+import reprlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -75,9 +76,13 @@ def read_neighbours(data: bytes) -> dict[int, list[int]]:
     found = _finished(_Interpreter(data).run())
     if not isinstance(found, dict):
         raise RefusedPickleError(f"it holds {_shown(found)}, expected a dictionary")
+    entries = 0
     for key, value in found.items():
         if not _is_integer(key) or not isinstance(value, list) or not all(map(_is_integer, value)):
             raise RefusedPickleError(f"its dictionary has {_shown(key)}: {_shown(value)}, expected lists of integers")
+        entries += len(value)
+        if entries > len(data):  # one list, listed again and again
+            raise RefusedPickleError("its lists have more entries than the file has bytes")
     return found
 
 
@@ -131,6 +136,9 @@ class _Interpreter:
             _expect(self._stack[-1], list).extend(added)
         elif instruction == "SETITEMS":
             items = self._since_mark()
+            # Of tuples in tuples the hash would be computed for every path to them.
+            if not all(_is_integer(key) or isinstance(key, str) for key in items[::2]):
+                raise TypeError("a key that is neither a number nor a text")
             _expect(self._stack[-1], dict).update(zip(items[::2], items[1::2], strict=True))
         elif instruction in {"REDUCE", "NEWOBJ"}:
             arguments, name = self._stack.pop(), self._stack.pop()
@@ -165,7 +173,7 @@ def _made(name: Any, arguments: Any) -> Any:
     """What the file would call `name` for."""
     if name is _ARRAY and arguments == (_ARRAY_TYPE, (0,), "b"):
         return _Array()
-    if name is _ELEMENT and arguments[1:] == (0, 1) and arguments[0] in _ELEMENTS:
+    if name is _ELEMENT and arguments[1:] == (0, 1) and _expect(arguments[0], str) in _ELEMENTS:
         return _Element(arguments[0])
     if name is _MATRIX and arguments == ():
         return _Matrix()
@@ -177,7 +185,7 @@ def _made(name: Any, arguments: Any) -> Any:
 def _build(made: Any, state: Any) -> None:
     if isinstance(made, _Element):
         version, order, *others = state
-        if version != 3 or order not in {"<", ">", "|"} or others[:3] != [None, None, None]:
+        if version != 3 or order not in ("<", ">", "|") or others[:3] != [None, None, None]:
             raise RefusedPickleError(f"it has an array of {_shown(state)}, expected plain numbers")
         made.order = order
     elif isinstance(made, _Array):
@@ -233,5 +241,8 @@ def _is_integer(value: Any) -> bool:
 
 
 def _shown(value: Any) -> str:
-    text = value.text.replace(" ", ".") if isinstance(value, _Name) else repr(value)
+    # Not all of it: lists in lists, as a few bytes of a pickle make them, would not fit into memory.
+    brief = reprlib.Repr()
+    brief.maxlevel, brief.maxstring, brief.maxother = 3, 100, 100
+    text = value.text.replace(" ", ".") if isinstance(value, _Name) else brief.repr(value)
     return text if len(text) <= 100 else f"{text[:100]}…"

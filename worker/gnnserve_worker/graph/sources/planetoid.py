@@ -18,10 +18,11 @@ import scipy.sparse as sp
 from gnnserve_api.gnnservice import Direction, SelfLoops
 from gnnserve_worker.graph.edges import EdgeCounts, EdgeList
 from gnnserve_worker.graph.sources.pickled import RefusedPickleError, read_matrix, read_neighbours
-from gnnserve_worker.graph.sources.raw import RawGraph, float32, unexpected
-from gnnserve_worker.graph.store import Finding, Graph
+from gnnserve_worker.graph.sources.raw import RawGraph, check_columns, float32, unexpected, unlabelled
+from gnnserve_worker.graph.store import Graph
 
 VALIDATION_NODES = 500
+_MOST_TEST_NODES = 1 << 20
 _T = TypeVar("_T")
 
 
@@ -53,7 +54,7 @@ def read(files: Mapping[str, Path], prefix: str, direction: Direction) -> RawGra
         features,
         labels,
         (np.arange(train), np.arange(train, train + VALIDATION_NODES), listed),
-        (*counts.findings(), *_unknown(labels)),
+        (*counts.findings(), *unlabelled(labels, "nodes without features and class")),
     )
 
 
@@ -68,6 +69,7 @@ def _features(path: Path) -> sp.csr_array:
     found = _unpickled(path, read_matrix)
     if isinstance(found, np.ndarray):
         raise unexpected(path, "", "has a dense matrix, expected a sparse one")
+    check_columns(path, "", found.shape[1])
     return sp.csr_array((float32(path, "data", found.data), found.indices, found.indptr), shape=found.shape)
 
 
@@ -95,9 +97,6 @@ def _test_nodes(path: Path, first: int) -> np.ndarray:
     if listed.max() - first >= _MOST_TEST_NODES:
         raise unexpected(path, "", f"lists node {listed.max()}, more than {_MOST_TEST_NODES} behind those of allx")
     return listed
-
-
-_MOST_TEST_NODES = 1 << 20
 
 
 def _with_rows(path: Path, others: sp.csr_array, tested: sp.csr_array, listed: np.ndarray, nodes: int) -> sp.csr_array:
@@ -132,8 +131,3 @@ def _graph(path: Path, nodes: int, direction: Direction) -> tuple[Graph, EdgeCou
         problem = f"has an edge from {sources[bad]} to {targets[bad]}, expected nodes from 0 to {nodes - 1}"
         raise unexpected(path, "", problem)
     return edges.to_graph()
-
-
-def _unknown(labels: np.ndarray) -> tuple[Finding, ...]:
-    unknown = np.flatnonzero(labels < 0)
-    return (Finding("nodes without features and class", len(unknown), str(unknown[0])),) if len(unknown) else ()

@@ -13,12 +13,12 @@ from urllib.parse import quote
 
 import numpy as np
 
-from gnnserve_api.errors import InputError
+from gnnserve_api.errors import InputError, ResourceError
 from gnnserve_api.gnnservice import OgbSource, PublishedSource, PygSource
 from gnnserve_worker.graph.sources import gnn_benchmark, graphsaint, planetoid
 from gnnserve_worker.graph.sources.catalogue import CATALOGUE, OGB_EDGE, Dataset, GraphSaint, Ogb, Planetoid
 from gnnserve_worker.graph.sources.checks import check_class_count, check_node_count
-from gnnserve_worker.graph.sources.download import Wanted, fetch
+from gnnserve_worker.graph.sources.download import Wanted, fetch, fetched_digest
 from gnnserve_worker.graph.sources.files import digest_of, file_path
 from gnnserve_worker.graph.sources.raw import RawGraph
 from gnnserve_worker.graph.sources.splits import random_splits
@@ -64,9 +64,18 @@ def load(source: OgbSource | PygSource, digest: str, downloads: Path, progress: 
     dataset = CATALOGUE[source.name]
     if (folder := _folder_of(source)) is not None:
         files = _local_files(source, dataset, folder).files
-    else:
-        files = _fetched(source, dataset, downloads / source.name.value, progress)
-    return _checked(source, digest, _read(source, dataset, files, progress))
+        return _checked(source, digest, _read(source, dataset, files, progress))
+    files = _fetched(source, dataset, downloads / source.name.value, progress)
+    wanted = {path: source.sha256.get(name) or fetched_digest(path) for name, path in files.items()}
+    raw = _read(source, dataset, files, progress)
+    # They are read without the lock. A service that pins other files of this name puts those in their place.
+    for path, expected in wanted.items():
+        if fetched_digest(path) != expected:
+            raise ResourceError(
+                f"{path}: another process put another file in its place while it was read; run again, and pin the same "
+                "sha256 in all services of this repository"
+            )
+    return _checked(source, digest, raw)
 
 
 def _read(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,10 +11,13 @@ import scipy.sparse as sp
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.gnnservice import Direction, SelfLoops
-from gnnserve_worker.graph.edges import EdgeCounts, EdgeList
+from gnnserve_worker.graph.edges import EdgeCounts, EdgeList, row_blocks
+from gnnserve_worker.graph.sources.checks import MAX_COLUMNS
 from gnnserve_worker.graph.store import Features, Finding, Graph
 
 _BLOCK_EDGES = 1 << 22
+_WHOLE_FLOATS = 2**53
+"""Beyond that a double does not tell one integer from the next."""
 _BLOCK_VALUES = 1 << 24
 
 
@@ -41,6 +44,16 @@ def unexpected(path: Path, part: str, problem: str) -> InputError:
     )
 
 
+def unlabelled(labels: np.ndarray, what: str = "nodes without a class") -> tuple[Finding, ...]:
+    unknown = np.flatnonzero(labels < 0) if labels.ndim == 1 else np.empty(0)
+    return (Finding(what, len(unknown), str(unknown[0])),) if len(unknown) else ()
+
+
+def check_columns(path: Path, part: str, columns: int) -> None:
+    if not 0 < columns <= MAX_COLUMNS:
+        raise unexpected(path, part, f"says that there are {columns:,} columns, expected 1 to {MAX_COLUMNS:,}")
+
+
 def read_members(path: Path, names: Sequence[str]) -> list[np.ndarray]:
     """Arrays of an `.npz` file; nothing is unpickled."""
     try:
@@ -65,10 +78,19 @@ def _numbers(archive: np.lib.npyio.NpzFile, name: str) -> np.ndarray:
 def whole_numbers(path: Path, part: str, given: np.ndarray) -> np.ndarray:
     """int32 or int64 of one dimension. Some authors wrote integers as floats."""
     if given.ndim == 1 and given.dtype.kind == "f" and (np.trunc(given) == given).all():
+        _refuse_beyond(path, part, given, np.abs(given) > _WHOLE_FLOATS)
         return given.astype(np.int64)
+    if given.ndim == 1 and given.dtype == np.uint64:
+        _refuse_beyond(path, part, given, given > np.uint64(np.iinfo(np.int64).max))
     if given.ndim != 1 or given.dtype.kind not in "iu":
         raise unexpected(path, part, f"is {given.dtype} with shape {list(given.shape)}, expected integers in a row")
     return given if given.dtype == np.int32 else given.astype(np.int64)
+
+
+def _refuse_beyond(path: Path, part: str, given: np.ndarray, is_beyond: np.ndarray) -> None:
+    beyond = np.flatnonzero(is_beyond)
+    if len(beyond):
+        raise unexpected(path, f"{part}[{beyond[0]}]", f"is {given[beyond[0]]}, expected an integer of 64 bits")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +109,7 @@ class CsrParts:
         """Checked, except for what `indices` are."""
         indptr = whole_numbers(path, f"{prefix}indptr", indptr).astype(np.int64)
         indices = whole_numbers(path, f"{prefix}indices", indices)
-        if shape.shape != (2,) or shape.dtype.kind not in "iu":
+        if shape.shape != (2,) or shape.dtype.kind not in "iu" or shape.min() < 0:
             raise unexpected(path, f"{prefix}shape", f"is {shape.tolist()}, expected rows and columns")
         rows, columns = (int(length) for length in shape)
         if len(indptr) != rows + 1 or indptr[0] != 0 or indptr[-1] != len(indices) or (np.diff(indptr) < 0).any():
@@ -103,8 +125,9 @@ class CsrParts:
         if len(outside):
             problem = f"is {self.indices[outside[0]]}, expected 0 to {self.columns - 1}"
             raise unexpected(self.path, f"{self.prefix}indices[{outside[0]}]", problem)
+        check_columns(self.path, f"{self.prefix}shape", self.columns)
         if values.shape != self.indices.shape:
-            raise unexpected(self.path, part, f"has {len(values)} entries, expected {len(self.indices)}")
+            raise unexpected(self.path, part, f"has the shape {list(values.shape)}, expected {[len(self.indices)]}")
         values = float32(self.path, part, values)
         features = sp.csr_array((values, self.indices, self.indptr), shape=(self.rows, self.columns))
         features.sum_duplicates()
@@ -116,7 +139,7 @@ class CsrParts:
             problem = f"is {self.rows} × {self.columns}, expected as many rows as columns"
             raise unexpected(self.path, f"{self.prefix}shape", problem)
         edges = EdgeList(self.rows, direction, self_loops=self_loops)
-        for start, end in self._row_blocks():
+        for start, end in row_blocks(self.indptr, _BLOCK_EDGES):
             first, last = self.indptr[start], self.indptr[end]
             sources = np.repeat(np.arange(start, end, dtype=np.int32), np.diff(self.indptr[start : end + 1]))
             bad = edges.add(sources, self.indices[first:last])
@@ -124,14 +147,6 @@ class CsrParts:
                 problem = f"is {self.indices[first + bad]}, expected a node, 0 to {self.rows - 1}"
                 raise unexpected(self.path, f"{self.prefix}indices[{first + bad}]", problem)
         return edges.to_graph()
-
-    def _row_blocks(self) -> Iterator[tuple[int, int]]:
-        start = 0
-        while start < self.rows:
-            end = int(np.searchsorted(self.indptr, self.indptr[start] + _BLOCK_EDGES, side="right")) - 1
-            end = min(max(end, start + 1), self.rows)
-            yield start, end
-            start = end
 
 
 def float32(path: Path, part: str, given: np.ndarray) -> np.ndarray:

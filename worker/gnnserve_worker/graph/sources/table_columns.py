@@ -35,12 +35,21 @@ def is_number(kind: Any) -> bool:
     )  # fmt: skip
 
 
+def kind_of(kind: Any) -> str:
+    """What may stand for the same in two files: integers and doubles do where numbers are wanted."""
+    if is_text(kind):
+        return "texts"
+    if is_list(kind):
+        return f"lists of {kind_of(kind.value_type)}"
+    return "numbers" if is_number(kind) or is_integer(kind) else str(kind)
+
+
 def is_list(kind: Any) -> bool:
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
 
 def plain(array: Any) -> Any:
-    """Without a dictionary or the name of an extension; texts as string or large_string."""
+    """Without a dictionary or the name of an extension; texts, known to be UTF-8, as string or large_string."""
     if isinstance(array, pa.ExtensionArray):
         array = array.storage
     if pa.types.is_dictionary(array.type):
@@ -48,6 +57,40 @@ def plain(array: Any) -> Any:
     if pa.types.is_string_view(array.type) or pa.types.is_binary(array.type) or pa.types.is_large_binary(array.type):
         array = array.cast(pa.large_string())
     return array
+
+
+def first_broken_text(array: Any) -> int:
+    """Which row is the first that is not UTF-8, or -1; also of bytes, and of a dictionary. Nobody checks that while a
+    Parquet file is read."""
+    if isinstance(array, pa.ExtensionArray):
+        array = array.storage
+    texts = array.dictionary if pa.types.is_dictionary(array.type) else array
+    if not is_text(texts.type):
+        return -1
+    try:
+        if pa.types.is_binary(texts.type) or pa.types.is_large_binary(texts.type):
+            texts.cast(pa.large_string())
+        else:
+            texts.validate(full=True)
+    except pa.ArrowInvalid:
+        return next((row for row, text in enumerate(array) if text.is_valid and not _is_utf8(text)), -1)
+    return -1
+
+
+def _is_utf8(text: Any) -> bool:
+    try:
+        (text.value if isinstance(text, pa.DictionaryScalar) else text).as_buffer().to_pybytes().decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def shortened(value: object) -> str:
+    """For messages: one cell may hold megabytes."""
+    if not isinstance(value, str):
+        return repr(value)
+    text = value.rstrip("\r\n")
+    return repr(text if len(text) <= 80 else text[:77] + "…")
 
 
 def missing_rows(array: Any) -> np.ndarray:
@@ -79,6 +122,8 @@ def texts_of(array: Any) -> Texts:
 def integers_of(array: Any) -> tuple[np.ndarray, int]:
     """Of an array of integers, int64 without a copy where that is possible, 0 where it is missing; and the first row
     that 64 bits with a sign do not hold, or -1."""
+    if not pa.types.is_integer(array.type):  # numpy would cut 3.7 to 3
+        raise TypeError(f"{array.type} are no integers")
     if array.null_count:
         array = array.fill_null(0)
     values = array.to_numpy(zero_copy_only=False)
@@ -107,7 +152,7 @@ def parse_integer(text: str) -> int | None:
 
 class NotANumberError(ValueError):
     def __init__(self, row: int, value: object) -> None:
-        super().__init__(f"{value!r} is not a number")
+        super().__init__(f"{shortened(value)} is not a number")
         self.row = row
         self.value = value
 

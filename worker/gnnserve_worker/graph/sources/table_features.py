@@ -13,7 +13,14 @@ import pyarrow.compute as pc
 from gnnserve_api.errors import InputError
 from gnnserve_api.gnnservice import MissingFeature, NodeTable
 from gnnserve_worker.graph.sources.checks import as_float32
-from gnnserve_worker.graph.sources.table_columns import NotANumberError, is_list, is_number, numbers_of, plain
+from gnnserve_worker.graph.sources.table_columns import (
+    NotANumberError,
+    is_list,
+    is_number,
+    numbers_of,
+    plain,
+    shortened,
+)
 from gnnserve_worker.graph.sources.table_files import CsvTable, RowPlaces, Rows, Table
 from gnnserve_worker.graph.store import Finding
 from gnnserve_worker.progress import silent
@@ -38,8 +45,8 @@ class _Column:
 
 @dataclass(slots=True)
 class FeatureColumns:
-    """Collects features batch by batch. A column that the manifest does not name is left out once it turns out to be
-    none of numbers; in a CSV that may be in the last row."""
+    """Collects features batch by batch. A column that the manifest does not name is left out if it begins with what is
+    no number."""
 
     _table: Table
     _nodes: NodeTable
@@ -80,10 +87,17 @@ class FeatureColumns:
         except NotANumberError as error:
             if column.name in self._nodes.features:
                 raise self._places.error(
-                    first_row + error.row, column.name, f"is {error.value!r}, expected a number",
+                    first_row + error.row, column.name, f"is {shortened(error.value)}, expected a number",
                     "correct it, or name other columns in features",
                 ) from error  # fmt: skip
-            column.left_out = f"{error.value!r}"
+            if column.present or (not column.is_list and np.isfinite(numbers_of(array.slice(0, error.row))).any()):
+                # A column of numbers with a slip is not one of texts: leaving it out would show in the accuracy alone.
+                raise self._places.error(
+                    first_row + error.row, column.name,
+                    f"is {shortened(error.value)}, where the rows before it have numbers",
+                    f"correct it; or, to do without this column, list the others in {self._table.field}.features",
+                ) from error  # fmt: skip
+            column.left_out = shortened(error.value)
             return
         part[:] = as_float32(numbers)
         bad = ~np.isfinite(part)

@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 
 from gnnserve_api.errors import InputError
 from gnnserve_worker.graph.sources.files import file_path
+from gnnserve_worker.graph.sources.table_columns import first_broken_text, kind_of, shortened
 from gnnserve_worker.progress import Progress, ProgressListener
 
 PARQUET_SUFFIXES = (".parquet", ".pq")
@@ -53,7 +54,7 @@ class Table(ABC):
         """The columns of the first file and pyarrow's types of them, in their order; all texts in a CSV."""
 
     def read(self, names: Sequence[str], batch_rows: int, progress: ProgressListener, stage: str) -> Iterator[Rows]:
-        """Every row. Of other files than the first, columns that are not there are refused here."""
+        """Every row. Refuses columns of other files that are not there, or are something else than in the first."""
         for path in self.paths:
             if path != self.paths[0]:
                 there = self._columns_of(path)
@@ -63,9 +64,18 @@ class Table(ABC):
                             str(path), f"has no column {name!r}, as {self.paths[0].name} has; it has {_listed(there)}",
                             "give all files of the folder the same columns",
                         )  # fmt: skip
+                    self._require_kind(path, name, there[name])
         reporter = _Reporter(progress, stage, self._size())
         yield from self._read(names, batch_rows, reporter)
         reporter.end()
+
+    def _require_kind(self, path: Path, name: str, found: Any) -> None:
+        expected = self.columns[name]
+        if kind_of(found) != kind_of(expected) and not pa.types.is_null(found):
+            raise InputError(
+                f"{path}: column {name!r}", f"is {found}, but {expected} in {self.paths[0].name}",
+                "write all files of the folder with the same types",
+            )  # fmt: skip
 
     def require(self, option: str, name: str) -> None:
         """Refuses a manifest that names a column which is not there. `option`: the field's name, as in `label`."""
@@ -146,10 +156,20 @@ class ParquetTable(Table):
             batches = self._open(path).iter_batches(batch_size=batch_rows, columns=list(names))
             first = 0
             for batch in _reading(batches, partial(_unreadable, path, "Parquet")):
-                yield Rows(path, first, batch)
+                yield self._checked(Rows(path, first, batch), names)
                 first += batch.num_rows
                 done += batch.num_rows
                 reporter.report(done, batch.num_rows)
+
+    def _checked(self, rows: Rows, names: Sequence[str]) -> Rows:
+        """Texts are UTF-8, and a column that has no value in this file is of the type that the first file gives it."""
+        arrays = [rows.batch.column(name) for name in names]
+        for place, (name, array) in enumerate(zip(names, arrays, strict=True)):
+            if (row := first_broken_text(array)) >= 0:
+                raise self.error(rows.path, rows.first + row, name, "is not UTF-8", "write texts as UTF-8")
+            if pa.types.is_null(array.type):
+                arrays[place] = pa.nulls(len(array), self.columns[name])
+        return Rows(rows.path, rows.first, pa.RecordBatch.from_arrays(arrays, names=list(names)))
 
     def _size(self) -> int:
         return int(sum(self._open(path).metadata.num_rows for path in self.paths))
@@ -164,7 +184,8 @@ class CsvTable(Table):
 
     def place(self, path: Path, row: int) -> str:
         """Reads the file up to there: a batch knows rows, and a person looks for lines."""
-        line = next((number for number, _ in itertools.islice(_csv_records(path), row + 1, None)), None)
+        records = itertools.islice(_csv_records(path, self._delimiter), row + 1, None)
+        line = next((number for number, _ in records), None)
         return str(path) if line is None else f"{path}: line {line}"
 
     def _columns_of(self, path: Path) -> dict[str, Any]:
@@ -219,16 +240,19 @@ class CsvTable(Table):
     def _problem(self, path: Path, refused: Sequence[Any], error: Exception) -> InputError:
         if refused:
             row = refused[0]
-            line = _first_line(path, lambda record: record.rstrip("\r\n") == row.text.rstrip("\r\n"))
+            line = self._first_line(path, lambda record: record.rstrip("\r\n") == row.text.rstrip("\r\n"))
             return InputError(
                 f"{path}: line {line}" if line else str(path),
                 f"has {row.actual_columns} values, expected {row.expected_columns} as in the header line: "
-                f"{_shortened(row.text)}",
+                f"{shortened(row.text)}",
                 f"correct the line, or the manifest's delimiter, which is {self._delimiter!r}",
             )
-        if "invalid UTF8" in str(error) and (line := _first_line(path, _is_not_utf8)):
+        if "invalid UTF8" in str(error) and (line := self._first_line(path, _is_not_utf8)):
             return InputError(f"{path}: line {line}", "is not UTF-8", "save the file as UTF-8")
         return _unreadable(path, "CSV", error)
+
+    def _first_line(self, path: Path, matches: Callable[[str], bool]) -> int | None:
+        return next((number for number, record in _csv_records(path, self._delimiter) if matches(record)), None)
 
 
 class _Reporter:
@@ -262,10 +286,13 @@ def table_paths(field: str, uri: str, suffixes: Sequence[str]) -> list[Path]:
         problem = error.strerror if isinstance(error, OSError) else error
         raise InputError(f"{field}.uri", f"cannot read {path}: {problem}", "check the path") from error
     # What begins with a dot or an underscore is what other programs leave beside their parts: _SUCCESS, .part.crc.
-    parts = [
-        entry for entry in inside
-        if entry.name.lower().endswith(tuple(suffixes)) and not entry.name.startswith((".", "_")) and entry.is_file()
-    ]  # fmt: skip
+    seen = [entry for entry in inside if not entry.name.startswith((".", "_"))]
+    if (folder := next((entry for entry in seen if entry.is_dir()), None)) is not None:
+        raise InputError(
+            f"{field}.uri", f"the folder {path} has the folder {folder.name!r} in it, whose files would not be read",
+            "put all files of the table into one folder, and nothing else",
+        )  # fmt: skip
+    parts = [entry for entry in seen if entry.name.lower().endswith(tuple(suffixes)) and entry.is_file()]
     if not parts:
         raise InputError(
             f"{field}.uri", f"the folder {path} has no file that ends in {', '.join(suffixes)}",
@@ -302,11 +329,6 @@ def _listed(names: Sequence[str] | dict[str, Any]) -> str:
     return ", ".join(shown) + (f" and {len(names) - 20} more" if len(names) > 20 else "") if shown else "no columns"
 
 
-def _shortened(text: str) -> str:
-    text = text.rstrip("\r\n")
-    return repr(text if len(text) <= 80 else text[:77] + "…")
-
-
 def _codec(path: Path) -> str | None:
     return {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2"}.get(path.suffix.lower())
 
@@ -318,27 +340,45 @@ def _opened(path: Path) -> Any:
         raise _unreadable(path, "CSV", error) from error
 
 
-def _csv_records(path: Path) -> Iterator[tuple[int, str]]:
+def _csv_records(path: Path, delimiter: str) -> Iterator[tuple[int, str]]:
     """The line where each record begins, from 1, and its text; the header first. Blank lines are no records."""
     codec = _codec(path)
     with pa.OSFile(str(path)) as file, pa.CompressedInputStream(file, codec) if codec else file as raw:
         lines = io.TextIOWrapper(raw, encoding="utf-8", errors="surrogateescape", newline=None)
-        begins, record = 0, ""
+        begins, is_open = 0, False
+        record: list[str] = []
         for number, line in enumerate(lines, 1):
             if not record:
                 if line == "\n":
                     continue
                 begins = number
-            record += line
-            if record.count('"') % 2 == 0:  # an odd one is open, and its value goes on in the next line
-                yield begins, record
-                record = ""
+            record.append(line)
+            is_open = _ends_in_quotes(line.removeprefix("\ufeff") if number == 1 else line, delimiter, is_open)
+            if not is_open:
+                yield begins, "".join(record)
+                record = []
         if record:
-            yield begins, record
+            yield begins, "".join(record)
 
 
-def _first_line(path: Path, matches: Callable[[str], bool]) -> int | None:
-    return next((number for number, record in _csv_records(path) if matches(record)), None)
+def _ends_in_quotes(line: str, delimiter: str, is_open: bool) -> bool:
+    """Whether a quoted value goes on behind `line`, at whose beginning one is open or a record begins. As for arrow, a
+    quotation mark opens a value only as its first character, and a doubled one does not close it."""
+    at = 0
+    if not is_open and line.startswith('"'):
+        is_open, at = True, 1
+    while True:
+        if is_open:
+            at = line.find('"', at) + 1
+            if at == 0:
+                return True
+            if line.startswith('"', at):
+                at += 1
+                continue
+        at = line.find(f'{delimiter}"', at) + 2
+        if at == 1:
+            return False
+        is_open = True
 
 
 def _is_not_utf8(record: str) -> bool:

@@ -18,6 +18,7 @@ from gnnserve_worker.graph.sources.table_columns import (
     missing_rows,
     parsed_integers,
     plain,
+    shortened,
     texts_of,
 )
 from gnnserve_worker.graph.sources.table_files import CsvTable, RowPlaces, Rows, Table
@@ -57,10 +58,10 @@ class IdColumn:
         missing = missing_rows(array)
         if len(missing):
             raise self._error(first_row + int(missing[0]), "is missing, but requests and edges need it", "fill it in")
-        if is_text(array.type) != self._is_text:
+        if not (is_text if self._is_text else is_integer)(array.type):
             raise InputError(
-                str(rows.path), f"has ids of type {array.type}, but {self._table.paths[0].name} has other ones",
-                "write all files of the folder with the same types",
+                f"{rows.path}: column {self._column!r}", f"is {array.type}, but {self._table.columns[self._column]} in "
+                f"{self._table.paths[0].name}", "write all files of the folder with the same types",
             )  # fmt: skip
         if not self._is_text:
             values, large = integers_of(array)
@@ -113,7 +114,7 @@ class IdColumn:
             return NodeOrder(NodeIdKind.STRINGS, string_ids(utf8, offsets), nodes, None)
         except DuplicateIdError as error:
             text = utf8[offsets[error.first] : offsets[error.first + 1]].tobytes().decode()
-            raise self._duplicate(error, repr(text)) from error
+            raise self._duplicate(error, shortened(text)) from error
 
     def _duplicate(self, error: DuplicateIdError, shown: str) -> InputError:
         first = self._places.place(error.first)

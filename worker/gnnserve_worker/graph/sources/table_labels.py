@@ -23,6 +23,7 @@ from gnnserve_worker.graph.sources.table_columns import (
     numbers_of,
     parse_integer,
     plain,
+    shortened,
 )
 from gnnserve_worker.graph.sources.table_files import CsvTable, RowPlaces, Rows, Table
 from gnnserve_worker.graph.store import Finding, Splits
@@ -56,6 +57,10 @@ class LabelColumn:
         if self._is_text:
             self._chunks.append(array.cast(pa.large_string()))
             return
+        if pa.types.is_decimal(array.type):
+            raise InputError(
+                f"{rows.path}: column {self._column!r}", f"is {array.type}, expected integers", "convert the column"
+            )
         if pa.types.is_floating(array.type):  # what pandas makes of integers with gaps
             array = self._whole(array, first_row)
         elif pa.types.is_boolean(array.type):
@@ -85,8 +90,9 @@ class LabelColumn:
         """Class indices int64 [nodes], the classes, which nodes have one (bool [nodes]), and what is worth telling."""
         encoded = pa.chunked_array(self._chunks).dictionary_encode().combine_chunks()
         self._chunks = []
+        # First: the ids of millions of nodes, named as classes by mistake, need not become Python's objects.
+        check_class_count(f"{self._table.field}.label: column {self._column!r}", len(encoded.dictionary))
         distinct = encoded.dictionary.to_pylist()
-        check_class_count(f"{self._table.field}.label: column {self._column!r}", len(distinct))
         if isinstance(self._table, CsvTable):
             integers = [parse_integer(text) for text in distinct]
             distinct = distinct if None in integers else integers
@@ -132,7 +138,7 @@ class LabelColumns:
             try:
                 block[:, place] = numbers_of(plain(rows.batch.column(column)))
             except NotANumberError as error:
-                raise self._bad(first_row + error.row, column, f"{error.value!r}") from error
+                raise self._bad(first_row + error.row, column, shortened(error.value)) from error
         missing = np.isnan(block)
         known: np.ndarray = missing.sum(axis=1) < len(self._columns)
         bad = np.argwhere((block != 0) & (block != 1) & known[:, None])
@@ -181,7 +187,7 @@ class SplitColumn:
         for count in words.value_counts():
             word = count["values"].as_py()
             if word not in _SPLITS:
-                shown = "nothing" if word is None else repr(word)
+                shown = "nothing" if word is None else shortened(word)
                 self._others[shown] = self._others.get(shown, 0) + count["counts"].as_py()
 
     def to_splits(self, known: np.ndarray, positions: np.ndarray | None) -> tuple[Splits, list[Finding]]:

@@ -6,7 +6,6 @@ their ends (`graph/edges.py`), so that many more edges than memory could hold as
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +17,8 @@ from gnnserve_api.errors import InputError
 from gnnserve_api.gnnservice import CsvSource, DanglingEdge, EdgeTable, NodeTable, ParquetSource
 from gnnserve_worker.graph.edges import EdgeList
 from gnnserve_worker.graph.sources.checks import check_node_count
-from gnnserve_worker.graph.sources.files import file_path
+from gnnserve_worker.graph.sources.files import digest_of, file_path
+from gnnserve_worker.graph.sources.table_columns import shortened
 from gnnserve_worker.graph.sources.table_features import feature_columns
 from gnnserve_worker.graph.sources.table_files import (
     CSV_SUFFIXES,
@@ -43,16 +43,17 @@ _BATCH_VALUES = 1 << 22
 def identity(source: ParquetSource | CsvSource) -> str:
     """Of the files' content and of every option, wherever the files are."""
     suffixes = PARQUET_SUFFIXES if isinstance(source, ParquetSource) else CSV_SUFFIXES
-    files: list[tuple[str, Path]] = []
+    files: list[tuple[str, str, Path]] = []
     for name, table in (("nodes", source.nodes), ("edges", source.edges)):
         is_folder = file_path(table.uri).is_dir()
-        paths = table_paths(f"{_field(source)}.{name}", table.uri, suffixes)
-        files += [(f"{name}/{path.name if is_folder else ''}", path) for path in paths]
-    digests = map_parallel(lambda each: _sha256(files[each][1]), len(files))
+        field = f"{_field(source)}.{name}"
+        paths = table_paths(field, table.uri, suffixes)
+        files += [(f"{name}/{path.name if is_folder else ''}", f"{field}.uri", path) for path in paths]
+    digests = map_parallel(lambda each: digest_of(*files[each][1:]), len(files))
     options = source.model_dump_json(exclude={"nodes": {"uri"}, "edges": {"uri"}}, exclude_defaults=True)
     return "\n".join(
         [type(source).__name__, options]
-        + [f"{name} {digest}" for (name, _), digest in zip(files, digests, strict=True)]
+        + [f"{name} {digest}" for (name, *_), digest in zip(files, digests, strict=True)]
     )
 
 
@@ -63,7 +64,7 @@ def load(source: ParquetSource | CsvSource, digest: str, progress: ProgressListe
     order, data = _read_nodes(nodes, source.nodes, progress)
     graph, edge_findings = _read_edges(edges, source.edges, order, progress)
     return GraphData(
-        source=source.nodes.uri,
+        source=f"{source.nodes.uri} and {source.edges.uri}",
         digest=digest,
         graph=graph,
         features=data.features,
@@ -156,6 +157,8 @@ def _read_edges(
     edges = EdgeList(order.nodes, options.direction, options.duplicates, options.self_loops)
     first_dropped: _End | None = None
     for rows in table.read(columns, _BATCH_ROWS, progress, "read edges"):
+        for name in columns:  # of every file: the first one's types are not those of the others
+            ends.check_type(f"{rows.path}: column {name!r}", rows.batch.column(name).type)
         sources, targets = (ends.positions(rows.batch.column(name)) for name in columns)
         dangling = edges.add(sources, targets)
         if dangling >= 0 and first_dropped is None:
@@ -189,7 +192,7 @@ class _End:
 
     @property
     def problem(self) -> str:
-        return "is missing" if self.value is None else f"is {self.value!r}, which is no id of the node table"
+        return "is missing" if self.value is None else f"is {shortened(self.value)}, which is no id of the node table"
 
 
 def _tables(source: ParquetSource | CsvSource) -> tuple[Table, Table]:
@@ -210,11 +213,3 @@ def _field(source: ParquetSource | CsvSource) -> str:
 
 def _batch_rows(width: int) -> int:
     return max(1, min(_BATCH_ROWS, _BATCH_VALUES // max(width, 1)))
-
-
-def _sha256(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise InputError(str(path), f"cannot be read: {error.strerror}", "check the path") from error
