@@ -319,6 +319,11 @@ CSVS: list[Any] = [
     ),
     pytest.param(b"source,target\nann,bob\nann,b\xffb\n", r"edges.csv: line 3: is not UTF-8; save the file as UTF-8",
                  id="Latin-1"),
+    pytest.param("source,target\nann,bob\n".encode("utf-16"), r"edges.csv: is UTF-16; save the file as UTF-8",
+                 id="UTF-16"),
+    pytest.param(b"PK\x03\x04\x14\x00\x06\x00\xff\xff,\n\xff", r"edges.csv: is a zip archive, or a workbook of a "
+                                                                    r"spreadsheet; extract it, or save it as CSV",
+                 id="a workbook"),
     pytest.param(b"source,target,target\nann,bob,bob\n", r"edges.csv: has 2 columns 'target'; rename all but one",
                  id="a column twice"),
     pytest.param(b"source;target\nann;bob\n", r"edges.source: names a column 'source', but \S* has 'source;target'",

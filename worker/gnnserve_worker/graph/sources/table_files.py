@@ -189,6 +189,7 @@ class CsvTable(Table):
         return str(path) if line is None else f"{path}: line {line}"
 
     def _columns_of(self, path: Path) -> dict[str, Any]:
+        _require_text(path)
         with _opened(path) as file:
             names = self._reader(path, file, None, []).schema.names
         _require_distinct(path, names)
@@ -253,6 +254,22 @@ class CsvTable(Table):
 
     def _first_line(self, path: Path, matches: Callable[[str], bool]) -> int | None:
         return next((number for number, record in _csv_records(path, self._delimiter) if matches(record)), None)
+
+
+_NO_TEXT = {
+    b"PK\x03\x04": ("is a zip archive, or a workbook of a spreadsheet", "extract it, or save it as CSV"),
+    b"\xff\xfe": ("is UTF-16", "save the file as UTF-8"),
+    b"\xfe\xff": ("is UTF-16", "save the file as UTF-8"),
+}
+"""By how a file begins: what spreadsheets write under the name of a CSV."""
+
+
+def _require_text(path: Path) -> None:
+    with _opened(path) as file:
+        begins = bytes(file.read(4))
+    for mark, (problem, remedy) in _NO_TEXT.items():
+        if begins.startswith(mark):
+            raise InputError(str(path), problem, remedy)
 
 
 class _Reporter:
