@@ -105,8 +105,8 @@ NODES: list[Any] = [
     ),
     pytest.param(
         _with(), {"label": "kinds"},
-        r"nodes.label: names a column 'kinds', but \S*nodes.csv has 'id', 'kind', 'age', 'weight'; name one of "
-        r"them", None,
+        r"nodes.label: names a column 'kinds', but \S*nodes.csv has 'id', 'kind', 'age', 'weight'; did you "
+        r"mean 'kind'\?", None,
         id="no such label column",
     ),
     pytest.param(
@@ -326,8 +326,11 @@ CSVS: list[Any] = [
                  id="a workbook"),
     pytest.param(b"source,target,target\nann,bob,bob\n", r"edges.csv: has 2 columns 'target'; rename all but one",
                  id="a column twice"),
-    pytest.param(b"source;target\nann;bob\n", r"edges.source: names a column 'source', but \S* has 'source;target'",
+    pytest.param(b"source;target\nann;bob\n", r"edges.source: names a column 'source', but \S* has "
+                 r"'source;target'; if ';' is between values, set spec.graph.source.csv.delimiter to it",
                  id="another delimiter"),
+    pytest.param(b" Source,target\nann,bob\n", r"has ' Source', 'target'; did you mean ' Source'\?",
+                 id="a column written otherwise"),
     pytest.param(b'source,target\n\n"a\nnn",bob\nann,bob\n', r"edges.csv: line 3, column 'source': is 'a\\nnn', "
                                                              r"which is no id",
                  id="a row of two lines"),

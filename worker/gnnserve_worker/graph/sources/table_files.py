@@ -6,6 +6,7 @@ names; memory holds one batch of the columns that are asked for, not the table.
 
 from __future__ import annotations
 
+import difflib
 import io
 import itertools
 from abc import ABC, abstractmethod
@@ -83,8 +84,15 @@ class Table(ABC):
             raise InputError(
                 f"{self.field}.{option}",
                 f"names a column {name!r}, but {self.paths[0]} has {_listed(self.columns)}",
-                "name one of them",
+                self._naming(name),
             )
+
+    def _naming(self, name: str) -> str:
+        """What to do about a column that is not there."""
+        folded = {column.strip().casefold(): column for column in self.columns}
+        if near := difflib.get_close_matches(name.strip().casefold(), folded, n=1):
+            return f"did you mean {folded[near[0]]!r}?"
+        return "name one of them"
 
     def error(self, path: Path, row: int, column: str, problem: str, remedy: str) -> InputError:
         return InputError(f"{self.place(path, row)}, column {column!r}", problem, remedy)
@@ -187,6 +195,13 @@ class CsvTable(Table):
         records = itertools.islice(_csv_records(path, self._delimiter), row + 1, None)
         line = next((number for number, _ in records), None)
         return str(path) if line is None else f"{path}: line {line}"
+
+    def _naming(self, name: str) -> str:
+        # A single column with marks in its name: they stand between values.
+        marks = [mark for mark in ";\t|, " if len(self.columns) == 1 and mark in next(iter(self.columns))]
+        if marks:
+            return f"if {marks[0]!r} is between values, set {self.field.rpartition('.')[0]}.delimiter to it"
+        return super()._naming(name)
 
     def _columns_of(self, path: Path) -> dict[str, Any]:
         _require_text(path)
