@@ -1,7 +1,7 @@
 """Requests to the API server: get, list, server-side apply, delete, post an event. Watching is kopf's.
 
-Over kubernetes.aio's transport, which knows kubeconfigs and rotated tokens; its discovery is left out, because the
-kinds are fixed (`kinds.py`). Each request is tried once, with a timeout: when to try again is the loop's to decide.
+Over `transport.py`, without discovery, because the kinds are fixed (`kinds.py`). Each request is tried once, with a
+timeout: when to try again is the loop's to decide.
 Answers that are no answer become the errors of `errors.py`.
 """
 
@@ -15,15 +15,14 @@ from typing import Literal
 from urllib.parse import urlencode
 
 import aiohttp
-from kubernetes.aio.client import ApiClient, Configuration
 
 from gnnserve_operator.desired.labels import FIELD_MANAGER, STATUS_FIELD_MANAGER
 from gnnserve_operator.errors import ConflictError, GoneError, RefusedError, RetryLaterError
 from gnnserve_operator.kinds import EVENT, POD_MONITOR, Kind, Manifest, kind_of
 from gnnserve_operator.metrics import Metrics
 from gnnserve_operator.observed import ObjectRef, observed_ref
+from gnnserve_operator.transport import Transport
 
-_TIMEOUT = aiohttp.ClientTimeout(total=15, sock_connect=5)
 _METADATA_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
 _APPLY = "application/apply-patch+yaml"
 _JSON = "application/json"
@@ -39,12 +38,9 @@ class _Answer:
 
 
 class Cluster:
-    def __init__(self, connection: Configuration, metrics: Metrics) -> None:
-        self._client = ApiClient(connection)
+    def __init__(self, transport: Transport, metrics: Metrics) -> None:
+        self._transport = transport
         self._metrics = metrics
-
-    async def close(self) -> None:
-        await self._client.close()  # type: ignore[no-untyped-call]
 
     async def get(self, ref: ObjectRef) -> Manifest | None:
         kind = kind_of(ref.api_version, ref.kind)
@@ -118,18 +114,14 @@ class Cluster:
         headers = {"Content-Type": content_type, "Accept": _METADATA_ONLY if verb == "list" else _JSON}
         code = "none"
         try:
-            request = await self._client.param_serialize(
-                method, url, header_params=headers, body=body, auth_settings=["BearerToken"]
-            )
-            response = await self._client.call_api(*request, _request_timeout=_TIMEOUT)
-            code = str(response.status)
-            text = await response.read()  # type: ignore[no-untyped-call]
+            answer = await self._transport.send(method, url, headers, body)
+            code = str(answer.code)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             problem = str(error) or type(error).__name__
             raise RetryLaterError(f"{verb} {what}: the API server does not answer: {problem}") from error
         finally:
             self._metrics.api_requests.labels(verb, kind.name, code).inc()
-        return _Answer(response.status, _body_of(verb, what, response.status, response.headers, text))
+        return _Answer(answer.code, _body_of(verb, what, answer.code, answer.headers, answer.body))
 
 
 def _shown(ref: ObjectRef) -> str:

@@ -40,6 +40,7 @@ from gnnserve_operator.report import Reporter
 from gnnserve_operator.routing_memory import RoutingMemory
 from gnnserve_operator.settings import Settings, load_settings
 from gnnserve_operator.slow_loop import SlowLoop
+from gnnserve_operator.transport import HttpTransport
 
 CRD_POLL_S = 2.0
 KOPF_STOP_S = 8.0
@@ -80,8 +81,9 @@ async def run(
     index = Index()
     _stop_on_signals(stop)
     async with contextlib.AsyncExitStack() as stack:
-        cluster = Cluster(await load_connection(), metrics)
-        stack.push_async_callback(cluster.close)
+        transport = HttpTransport(await load_connection())
+        stack.push_async_callback(transport.close)
+        cluster = Cluster(transport, metrics)
         prober = await stack.enter_async_context(Prober(addresses or Addresses(settings.cluster_domain)))
         prometheus = await stack.enter_async_context(Prometheus(metrics))
         # What a reconcile asks of the slow loop, and what the slow loop wakes, are made of each other.

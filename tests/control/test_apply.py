@@ -30,6 +30,7 @@ from gnnserve_operator.login import load_connection
 from gnnserve_operator.metrics import Metrics
 from gnnserve_operator.observed import Conflict, ObjectRef, Rejection, observed_ref
 from gnnserve_operator.routing_memory import RoutingMemory
+from gnnserve_operator.transport import HttpTransport
 
 Manifest = dict[str, Any]
 CONFIG = child(data={"a": "1"})
@@ -118,12 +119,13 @@ class Applying:
         self, *desired: Manifest, known: dict[ObjectRef, Manifest | None] | None = None
     ) -> tuple[Survey, tuple[Rejection, ...]]:
         async def run() -> tuple[Survey, tuple[Rejection, ...]]:
-            client = self.applier.cluster = Cluster(await load_connection(), Metrics(RoutingMemory()))
+            transport = HttpTransport(await load_connection())
+            self.applier.cluster = Cluster(transport, Metrics(RoutingMemory()))
             try:
                 survey = await self.applier.survey(KEY, UID, desired, known or {})
                 return survey, await self.applier.apply(KEY, desired, survey)
             finally:
-                await client.close()
+                await transport.close()
 
         return asyncio.run(run())
 

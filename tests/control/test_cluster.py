@@ -20,6 +20,7 @@ from gnnserve_operator.login import load_connection
 from gnnserve_operator.metrics import Metrics
 from gnnserve_operator.observed import ObjectRef, observed_ref
 from gnnserve_operator.routing_memory import RoutingMemory
+from gnnserve_operator.transport import HttpTransport
 
 T = TypeVar("T")
 CONFIG = child(data={"a": "1"})
@@ -43,11 +44,11 @@ def ask(question: Callable[[Cluster], Awaitable[T]], metrics: Metrics | None = N
     async def run() -> T:
         connection = await load_connection()
         connection.host = host or connection.host
-        cluster = Cluster(connection, metrics or Metrics(RoutingMemory()))
+        transport = HttpTransport(connection)
         try:
-            return await question(cluster)
+            return await question(Cluster(transport, metrics or Metrics(RoutingMemory())))
         finally:
-            await cluster.close()
+            await transport.close()
 
     return asyncio.run(run())
 

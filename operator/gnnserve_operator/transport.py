@@ -1,0 +1,51 @@
+"""One HTTP exchange with the API server: the bytes, and nothing of what they mean.
+
+Apart from `cluster.py`, so that tests can put an API server in memory in its place and everything above stays real.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import aiohttp
+from kubernetes.aio.client import ApiClient, Configuration
+
+from gnnserve_operator.kinds import Manifest
+
+_TIMEOUT = aiohttp.ClientTimeout(total=15, sock_connect=5)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    code: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class Transport(Protocol):
+    async def send(self, method: str, url: str, headers: Mapping[str, str], body: Manifest | None) -> Answer:
+        """`url` is a path with its query. Raises OSError, TimeoutError or aiohttp.ClientError where there is no answer;
+        whether the request was carried out is not known then."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class HttpTransport:
+    """Over kubernetes.aio's, which knows kubeconfigs and rotated tokens."""
+
+    def __init__(self, connection: Configuration) -> None:
+        self._client = ApiClient(connection)
+
+    async def send(self, method: str, url: str, headers: Mapping[str, str], body: Manifest | None) -> Answer:
+        request = await self._client.param_serialize(
+            method, url, header_params=dict(headers), body=body, auth_settings=["BearerToken"]
+        )
+        response = await self._client.call_api(*request, _request_timeout=_TIMEOUT)
+        text = await response.read()  # type: ignore[no-untyped-call]
+        return Answer(response.status, response.headers, text)
+
+    async def close(self) -> None:
+        await self._client.close()  # type: ignore[no-untyped-call]
