@@ -7,9 +7,10 @@ BIN := .venv/bin
 QUICK ?=
 FULL ?=
 MINUTES ?=
+SEED ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check format generate bench-generation bench-ranking bench-shapes bench-serving bench-startup bench-cluster bench-cluster-routing bench-routing bench-peers bench-roofline bench-scaling bench-soak bench-simulation bench-decision wrk test-image chromium cluster-binaries clean
+.PHONY: help run test check format audit generate bench-generation bench-ranking bench-shapes bench-serving bench-startup bench-cluster bench-cluster-routing bench-routing bench-peers bench-roofline bench-scaling bench-soak bench-malformed bench-simulation bench-decision bench-faults bench-fleet chaos wrk test-image chromium cluster-binaries clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -57,6 +58,9 @@ cluster-binaries:
 format: .venv/installed ## format and fix what can be fixed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+audit: .venv/installed ## known vulnerabilities of the environment and of what each image would contain; needs the network
+	$(BIN)/python -m tools.audit --uv $(UV)
 
 generate: .venv/installed ## the CRD and docs/manifest.md from the types
 	$(BIN)/python -m gnnserve_api.schema
@@ -106,6 +110,18 @@ bench-simulation: .venv/installed ## routing in simulated time, against the targ
 
 bench-decision: .venv/installed ## what one decision about a batch costs
 	$(BIN)/python -m benchmarks.decision $(if $(QUICK),--quick)
+
+bench-malformed: .venv/installed ## 100,000 malformed requests: answers, memory, descriptors, tracebacks
+	$(BIN)/python -m benchmarks.malformed $(if $(QUICK),--quick)
+
+bench-faults: .venv/installed ## the operator in simulated trouble, random lives, guards taken away; FULL=1: every point
+	$(BIN)/python -m benchmarks.faults $(if $(QUICK),--quick) $(if $(FULL),--full)
+
+bench-fleet: .venv/installed ## 500 GNNServices on an API server without nodes: time, memory and requests of the operator
+	$(BIN)/python -m benchmarks.fleet $(if $(QUICK),--quick)
+
+chaos: .venv/installed ## everything killed and paused at random under load on a real cluster; MINUTES=10, SEED= to repeat
+	$(BIN)/python -m benchmarks.chaos $(if $(QUICK),--quick) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED))
 
 wrk:
 	@command -v wrk >/dev/null || { \

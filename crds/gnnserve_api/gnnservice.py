@@ -710,6 +710,47 @@ class RepositorySpec(ApiModel):
         return self
 
 
+class EndpointTls(ApiModel):
+    secret_name: _Name
+    """A Secret of type kubernetes.io/tls in the namespace of the service. A renewed certificate is followed without a
+    restart."""
+
+
+class EndpointTokens(ApiModel):
+    secret_name: _Name
+    """A Secret in the namespace of the service. Each of its values is an accepted token: 16 to 4096 letters, digits and
+    -._~+/ with = at the end. Several make rotation possible; changes are followed without a restart."""
+
+
+class EndpointSpec(ApiModel):
+    """How clients reach the workers, and which of them get answers. In a cluster only; `gnnserve run` has `--tls-cert`,
+    `--tls-key` and `--token-file`."""
+
+    model_config = ConfigDict(
+        json_schema_extra=cel(
+            (
+                "!has(self.tls) || !has(self.tokens) || self.tls.secretName != self.tokens.secretName",
+                "tls and tokens must name two Secrets: every value of the second is an accepted token",
+            )
+        )
+    )
+
+    tls: EndpointTls | None = None
+    """HTTPS, on port 443 of the Service. Absent: HTTP, on port 80."""
+    tokens: EndpointTokens | None = None
+    """Requests must send `Authorization: Bearer` and one of these tokens. Absent: anyone who reaches a worker is
+    answered."""
+
+    @model_validator(mode="after")
+    def _secrets_differ(self) -> EndpointSpec:
+        if self.tls is not None and self.tokens is not None and self.tls.secret_name == self.tokens.secret_name:
+            raise ValueError(
+                f"tls and tokens both name the Secret {self.tls.secret_name!r}, and must name two: every value of the "
+                "second is an accepted token"
+            )
+        return self
+
+
 _RECIPE_PARTS: Any = {"graph": {"source", "normalization"}, "model": True, "variants": True}
 """Where a file lies in a pod changes nothing about what is in it."""
 
@@ -734,6 +775,8 @@ class GNNServiceSpec(ApiModel):
     """What requests get that state no objective of their own."""
     routing: RoutingSpec = RoutingSpec()
     """Which variant answers which request."""
+    endpoint: EndpointSpec = EndpointSpec()
+    """How clients reach the workers, and which of them get answers."""
     worker: Worker = Worker()
     """The workers that answer."""
     generation: Generation = Generation()

@@ -8,9 +8,14 @@ from __future__ import annotations
 from enum import IntEnum
 
 HTTP_PORT = 8080
-"""Of worker pods; named `http`."""
+"""Of worker pods, whichever of the two they speak."""
+HTTP_PORT_NAME = "http"
+HTTPS_PORT_NAME = "https"
+"""Two names: while pods are replaced, a Service or a scrape for one must not meet a pod that speaks the other."""
 SERVICE_PORT = 80
 """Of the Service, so that a URL needs none."""
+TLS_SERVICE_PORT = 443
+"""Likewise, where workers speak HTTPS."""
 USER_ID = 65_532
 """User, group and fsGroup of every pod."""
 
@@ -20,6 +25,13 @@ SERVE_COMMAND = ("python", "-m", "gnnserve_worker.pods.serve")
 REPOSITORY_PATH = "/repository"
 ROUTING_PATH = "/etc/gnnserve/routing"
 """Folder of the mounted ConfigMap, for a start while the API server is away."""
+TLS_PATH = "/etc/gnnserve/tls"
+"""Folder of the mounted Secret of type kubernetes.io/tls."""
+TLS_CERTIFICATE_KEY = "tls.crt"
+TLS_PRIVATE_KEY_KEY = "tls.key"
+"""Kubernetes' own names of what is in it."""
+TOKENS_PATH = "/etc/gnnserve/tokens"
+"""Folder of the mounted Secret whose values are tokens."""
 TEMPORARY_PATH = "/tmp"  # noqa: S108 - an emptyDir of the pod
 TERMINATION_MESSAGE_PATH = "/dev/termination-log"
 
@@ -30,6 +42,10 @@ SERVICE_VARIABLE = "GNNSERVE_SERVICE"
 NAMESPACE_VARIABLE = "GNNSERVE_NAMESPACE"
 ROUTING_VARIABLE = "GNNSERVE_ROUTING"
 """Name of the ConfigMap to follow."""
+TLS_VARIABLE = "GNNSERVE_TLS"
+"""Folder with certificate and key; unset or empty: plain HTTP."""
+TOKENS_VARIABLE = "GNNSERVE_TOKENS"
+"""Folder with a token in each file; unset or empty: everybody is answered."""
 LAME_DUCK_VARIABLE = "GNNSERVE_LAME_DUCK_S"
 """Seconds between SIGTERM and draining, in which answers ask clients to connect anew; elsewhere 0."""
 LAME_DUCK_S = 5

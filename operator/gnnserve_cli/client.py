@@ -6,11 +6,14 @@ The standard library's HTTP client is enough here, and starts faster than any ot
 from __future__ import annotations
 
 import http.client
+import os
 import re
+import ssl
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
+from pathlib import Path
 from typing import TypeVar
 from urllib.parse import urlsplit
 
@@ -30,6 +33,7 @@ from gnnserve_api.protocol import (
 )
 from gnnserve_api.repository import NetworkManifest
 from gnnserve_api.routing import Route
+from gnnserve_api.tokens import check_token, read_client_token
 from gnnserve_cli.exits import RefusedError
 from gnnserve_cli.printable import printable_line
 
@@ -37,16 +41,46 @@ T = TypeVar("T")
 TIMEOUT_S = 60.0
 _FOREIGN = "does another program listen on that port?"
 _OTHER_VERSION = "is the server an older or a newer gnnserve than this command?"
+_PORTS = {"http": 80, "https": 443}
 _MOST = 2**53
 """Of any number that counts: no float loses it."""
 _MOST_LAYERS, _MOST_DRAWN = 4, 1_000_000
 """As a manifest may have them."""
 
 
+TOKEN_VARIABLE = "GNNSERVE_TOKEN"  # noqa: S105 - its name
+"""A token for servers that want one; what a program's arguments are, every user of a machine can see."""
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """How a server is reached that not everybody may ask."""
+
+    token: str | None = field(default=None, repr=False)
+    ca_file: Path | None = None
+    """Certificates that are trusted instead of the machine's."""
+
+
+NO_ACCESS = Access()
+
+
+def read_access(token_file: Path | None, ca_file: Path | None) -> Access:
+    if token_file is not None:
+        token: str | None = read_client_token(token_file)
+    else:
+        # One that is set and empty is none, as shells leave it.
+        given = os.environ.get(TOKEN_VARIABLE)
+        token = check_token(given, f"environment variable {TOKEN_VARIABLE}") if given else None
+    return Access(token, ca_file)
+
+
 @dataclass(frozen=True, slots=True)
 class Endpoint:
     host: str
     port: int
+    token: str | None = field(default=None, repr=False)
+    tls: ssl.SSLContext | None = field(default=None, repr=False)
+    """None: plain HTTP."""
 
     @property
     def authority(self) -> str:
@@ -54,7 +88,11 @@ class Endpoint:
 
     @property
     def url(self) -> str:
-        return f"http://{self.authority}"
+        return f"{'http' if self.tls is None else 'https'}://{self.authority}"
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {} if self.token is None else {"Authorization": f"Bearer {self.token}"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,21 +109,37 @@ def stated_objective(latency_ms: float | None, tolerance_permille: float | None)
     return None if objective.is_empty() else objective
 
 
-def parse_url(text: str) -> Endpoint:
+def parse_url(text: str, access: Access = NO_ACCESS) -> Endpoint:
     try:
         parts = urlsplit(text)
         port = parts.port
     except ValueError as error:
         raise InputError("URL", f"{text!r}: {error}", "write http://host:port") from None
-    if parts.scheme == "https":
-        raise InputError("URL", f"{text!r} is https, and gnnserve answers plain HTTP", "write http://host:port")
-    if parts.scheme != "http" or not parts.hostname:
+    if parts.scheme not in _PORTS or not parts.hostname:
         raise InputError("URL", f"{text!r} is not the address of a server", "write http://host:port")
     if parts.path not in {"", "/"} or parts.query or parts.fragment or parts.username is not None:
-        raise InputError("URL", f"{text!r} has more than host and port", f"write http://{parts.netloc.split('@')[-1]}")
+        raise InputError(
+            "URL", f"{text!r} has more than host and port", f"write {parts.scheme}://{parts.netloc.split('@')[-1]}"
+        )
     if port == 0:
         raise InputError("URL", f"{text!r} has port 0, on which nobody listens", "write the port that the server names")
-    return Endpoint(_ascii_host(text, parts.hostname), 80 if port is None else port)
+    if access.ca_file is not None and parts.scheme == "http":
+        raise InputError(
+            "--ca-file", f"says whom to trust, and {text!r} proves nothing", "write https://, or leave it out"
+        )
+    tls = _client_context(access.ca_file) if parts.scheme == "https" else None
+    return Endpoint(
+        _ascii_host(text, parts.hostname), _PORTS[parts.scheme] if port is None else port, access.token, tls
+    )
+
+
+def _client_context(ca_file: Path | None) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cafile=ca_file)
+    except ssl.SSLError:
+        raise InputError("--ca-file", f"{str(ca_file)!r} holds no certificate in PEM", "name one that does") from None
+    except OSError as error:
+        raise InputError("--ca-file", f"{str(ca_file)!r} cannot be read: {error.strerror}", "check the path") from None
 
 
 def _ascii_host(text: str, host: str) -> str:
@@ -163,12 +217,23 @@ def fetch_prediction(endpoint: Endpoint, request: PredictRequest[Id]) -> tuple[P
 
 
 def _fetch(endpoint: Endpoint, method: str, path: str, body: bytes | None = None) -> Reply:
-    connection = http.client.HTTPConnection(endpoint.host, endpoint.port, timeout=TIMEOUT_S)
+    connection = (
+        http.client.HTTPConnection(endpoint.host, endpoint.port, timeout=TIMEOUT_S)
+        if endpoint.tls is None
+        else http.client.HTTPSConnection(endpoint.host, endpoint.port, timeout=TIMEOUT_S, context=endpoint.tls)
+    )
     started = time.perf_counter()
     try:
-        connection.request(method, path, body, {"Content-Type": "application/json"} if body else {})
+        connection.request(
+            method, path, body, endpoint.headers | ({"Content-Type": "application/json"} if body else {})
+        )
         response = connection.getresponse()
         content = response.read()
+    except ssl.SSLCertVerificationError as error:
+        raise ResourceError(
+            f"{endpoint.url}: its certificate is not trusted: {error.verify_message}; give the certificate of whoever "
+            "signed it with --ca-file, or ask by a name that it is for"
+        ) from error
     except (OSError, http.client.HTTPException) as error:
         problem = str(error) or type(error).__name__
         raise ResourceError(

@@ -45,6 +45,8 @@ class RefusedError(GnnserveError):
         self.code = code
         self.field = field
         advice = f"; retry after {retry_after} s" if retry_after else ""
+        if status == 401:
+            advice = "; give one with --token-file, or in the environment variable GNNSERVE_TOKEN"
         about = f" ({field})" if field and field not in message else ""
         super().__init__(f"the server answered {status} {code}{about}: {message}{advice}")
 

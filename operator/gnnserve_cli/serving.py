@@ -7,7 +7,9 @@ import shlex
 import socket
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
+from gnnserve_api.errors import InputError
 from gnnserve_api.gnnservice import GNNService
 from gnnserve_api.repository import RevisionManifest
 from gnnserve_cli.prometheus import Prometheus
@@ -15,6 +17,8 @@ from gnnserve_cli.render import output, profile_tables, put
 from gnnserve_cli.slow_loop import OwnRegistry, Source, slow_loop
 from gnnserve_worker.repository.loaded import LoadedRevision
 from gnnserve_worker.serving import server
+from gnnserve_worker.serving.credentials import Credentials
+from gnnserve_worker.serving.tls import KeyPairFiles
 
 _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - read, not bound
 
@@ -31,26 +35,61 @@ def source_of_load(prometheus: str | None, service: GNNService) -> Source:
     return Prometheus.of_service(prometheus, service.metadata.name, interval_s)
 
 
-def serve_routed(revision: LoadedRevision, service: GNNService, sock: socket.socket, source: Source) -> None:
+def choose_credentials(
+    service: GNNService, certificate: Path | None, key: Path | None, tokens: Path | None
+) -> Credentials:
+    """What the options say. A manifest's own words are for a cluster; where nothing takes their place, it is said."""
+    if (certificate is None) != (key is None):
+        given, missing = ("--tls-cert", "--tls-key") if key is None else ("--tls-key", "--tls-cert")
+        raise InputError(missing, f"is not given, and {given} is", "give both, or none")
+    endpoint = service.spec.endpoint
+    if endpoint.tls is not None and certificate is None:
+        _note("spec.endpoint.tls", "this server speaks plain HTTP", "--tls-cert and --tls-key")
+    if endpoint.tokens is not None and tokens is None:
+        _note("spec.endpoint.tokens", "this server answers everybody who reaches it", "--token-file")
+    pair = None if certificate is None or key is None else KeyPairFiles(certificate, key)
+    return Credentials(pair, tokens)
+
+
+def _note(field: str, meaning: str, options: str) -> None:
+    print(f"note: {field} names a Secret of a cluster: {meaning}; {options} would change that", file=sys.stderr)
+
+
+def serve_routed(
+    revision: LoadedRevision,
+    service: GNNService,
+    sock: socket.socket,
+    source: Source,
+    credentials: Credentials,
+) -> None:
     """Until SIGINT or SIGTERM."""
     with slow_loop(service.spec, source) as begin_routing:
 
         def begin(serving: server.Serving) -> None:
-            announce(sock, range(revision.graph.nodes) if revision.ids is None else revision.ids.shown(0, 3))
+            nodes = range(revision.graph.nodes) if revision.ids is None else revision.ids.shown(0, 3)
+            announce(sock, nodes, credentials)
             begin_routing(serving)
 
-        server.serve(revision, service, sock, begin)
+        server.serve(revision, service, sock, begin, credentials)
 
 
-def announce(sock: socket.socket, nodes: Sequence[int | str]) -> None:
+def announce(sock: socket.socket, nodes: Sequence[int | str], credentials: Credentials) -> None:
     """The address, and a request that works: with ids that the graph has."""
     host, port = sock.getsockname()[:2]
     host = _EVERYWHERE.get(host, host)
-    url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    scheme = "http" if credentials.tls is None else "https"
+    url = f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
     body = shlex.quote(json.dumps({"nodes": list(nodes[:3])}))
     # Not through rich: a wrapped line could not be pasted.
     print(f"Serving on {url}", flush=True)
-    print(f"  curl -s {url}/v1/predict -H 'content-type: application/json' -d {body}", flush=True)
+    options = ""
+    if credentials.tls is not None:
+        # Where it signed itself this is all that it takes; otherwise it is its signer's.
+        options += f" --cacert {shlex.quote(str(credentials.tls.certificate))}"
+    if credentials.tokens is not None:
+        # The shell reads it: a token in a line that is pasted would stay in its history.
+        options += f' -H "authorization: Bearer $(head -n 1 {shlex.quote(str(credentials.tokens))})"'
+    print(f"  curl -s{options} {url}/v1/predict -H 'content-type: application/json' -d {body}", flush=True)
     print("  Ctrl-C stops it.", flush=True)
 
 

@@ -3,6 +3,9 @@
 Three things would go wrong with a plain "apply everything": an idle operator would write for ever, an object of
 somebody else that happens to have the name would be taken over, and a child would be made anew for a service that is
 just being deleted. Which objects should exist, and what a refusal means to the user, is the plan's.
+
+A decision holds for the version of an object that it was made on. Each write names it, so that the API server refuses
+(409) what follows from a stale view, or from a leader that was overtaken.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from typing import Protocol
 
 from gnnserve_operator.cluster import Cluster
 from gnnserve_operator.desired.labels import APPLIED_ANNOTATION
@@ -63,8 +67,15 @@ class Survey:
     def has_leaving(self) -> bool:
         return Place.LEAVING in self.places.values()
 
-    def free(self) -> tuple[ObjectRef, ...]:
-        return tuple(ref for ref, place in self.places.items() if place is Place.FREE)
+
+class Versions(Protocol):
+    """Of an object that we wrote."""
+
+    @property
+    def version(self) -> str: ...
+
+    @property
+    def overtaken(self) -> frozenset[str]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +83,25 @@ class Applied:
     """So that what the server makes of a manifest, and a watch that lags behind, do not make us apply it again."""
 
     desired: str
-    version_before: str | None
+    """Digest of the manifest."""
+    version: str
+    """Of the object as we left it."""
+    overtaken: frozenset[str]
+    """The versions before it, in an unbroken row of our own writes: a watch that tells of one lags behind."""
     content_after: str
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """An object that has to be applied."""
+
+    ref: ObjectRef
+    manifest: Manifest
+    digest: str
+    """Of what is desired, without the annotation and the precondition that `manifest` has."""
+    is_new: bool
+    overtaken: frozenset[str]
+    """The versions that it comes after."""
 
 
 @dataclass(slots=True)
@@ -100,9 +128,9 @@ class Applier:
         ]
         return Survey(live, places, tuple(conflict for conflict in found if conflict is not None))
 
-    async def apply(self, service: ServiceKey, desired: Iterable[Manifest], survey: Survey) -> tuple[Rejection, ...]:
-        """In order; one that is refused does not keep the others back. Raises RetryLaterError."""
-        rejections = []
+    def changes(self, service: ServiceKey, desired: Iterable[Manifest], survey: Survey) -> tuple[Change, ...]:
+        """What differs, in order. Forgets what is desired no longer."""
+        found = []
         before = self._applied.get(service, {})
         after = self._applied[service] = {}
         for manifest in desired:
@@ -112,17 +140,26 @@ class Applier:
             live, digest = survey.live[ref], digest_of(manifest)
             if ref in before:
                 after[ref] = before[ref]
-            if not is_needed(manifest, digest, live, before.get(ref)):
-                continue
+            if is_needed(manifest, digest, live, before.get(ref)):
+                found.append(_change(ref, manifest, digest, live, before.get(ref)))
+        return tuple(found)
+
+    async def apply(self, service: ServiceKey, changes: Iterable[Change]) -> tuple[Rejection, ...]:
+        """In order; one that is refused does not keep the others back. Raises RetryLaterError, and ConflictError where
+        an object is another by now: what else was decided with it is not to be trusted either."""
+        rejections = []
+        for change in changes:
             try:
-                applied = await self.cluster.apply(_sent(manifest, digest, live))
+                applied = await self.cluster.apply(change.manifest)
             except RefusedError as error:
-                rejections.append(Rejection(ref, error.message))
+                rejections.append(Rejection(change.ref, error.message))
                 continue
-            after[ref] = Applied(
-                digest, None if live is None else live["metadata"]["resourceVersion"], digest_of_content(applied)
+            version = applied["metadata"]["resourceVersion"]
+            self._applied[service][change.ref] = Applied(
+                change.digest, version, change.overtaken - {version}, digest_of_content(applied)
             )
-            logger.info("%s %s", "created" if live is None else "changed", ref, extra=about(service, reason="Applied"))
+            verb = "created" if change.is_new else "changed"
+            logger.info("%s %s", verb, change.ref, extra=about(service, reason="Applied"))
         return tuple(rejections)
 
 
@@ -130,7 +167,7 @@ def is_needed(desired: Manifest, digest: str, live: Manifest | None, before: App
     if live is None:
         return True
     if before is not None and before.desired == digest:
-        if live["metadata"]["resourceVersion"] == before.version_before:
+        if live["metadata"]["resourceVersion"] in before.overtaken:
             return False  # the watch has not told of our own write yet
         if digest_of_content(live) == before.content_after:
             return False  # the server made of it what it makes of it
@@ -138,12 +175,22 @@ def is_needed(desired: Manifest, digest: str, live: Manifest | None, before: App
     return annotations.get(APPLIED_ANNOTATION) != digest or not is_declared(desired, live)
 
 
-def _sent(desired: Manifest, digest: str, live: Manifest | None) -> Manifest:
+def _change(ref: ObjectRef, desired: Manifest, digest: str, live: Manifest | None, before: Applied | None) -> Change:
     metadata = dict(desired["metadata"])
     metadata["annotations"] = {**(metadata.get("annotations") or {}), APPLIED_ANNOTATION: digest}
+    overtaken = frozenset[str]()
     if live is not None:
-        metadata["uid"] = live["metadata"]["uid"]  # refused where somebody has put another object there since
-    return {**desired, "metadata": metadata}
+        version, overtaken = last_version(live["metadata"]["resourceVersion"], before)
+        # Refused where somebody has put another object there since, or has changed it.
+        metadata |= {"uid": live["metadata"]["uid"], "resourceVersion": version}
+    return Change(ref, {**desired, "metadata": metadata}, digest, live is None, overtaken)
+
+
+def last_version(told: str, before: Versions | None) -> tuple[str, frozenset[str]]:
+    """The version that a write follows, and all that it overtakes; `told`: by the watch, which may lag behind us."""
+    if before is None or told not in before.overtaken:
+        return told, frozenset({told})
+    return before.version, before.overtaken | {before.version}
 
 
 def digest_of_content(live: Manifest) -> str:

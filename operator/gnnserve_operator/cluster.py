@@ -1,24 +1,27 @@
-"""Requests to the API server: get, list, server-side apply, delete, post an event. Watching is kopf's.
+"""Requests to the API server: get, list, server-side apply, create, update, delete. Watching is kopf's.
 
 Over `transport.py`, without discovery, because the kinds are fixed (`kinds.py`). Each request is tried once, with a
 timeout: when to try again is the loop's to decide.
 Answers that are no answer become the errors of `errors.py`.
+
+Every write goes through one place, which asks right before it is sent whether this process may still write.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 from urllib.parse import urlencode
 
 import aiohttp
 
-from gnnserve_operator.desired.labels import FIELD_MANAGER, STATUS_FIELD_MANAGER
+from gnnserve_operator.desired.labels import FIELD_MANAGER, STATUS_FIELD_MANAGER, TERM_ANNOTATION
 from gnnserve_operator.errors import ConflictError, GoneError, RefusedError, RetryLaterError
-from gnnserve_operator.kinds import EVENT, POD_MONITOR, Kind, Manifest, kind_of
+from gnnserve_operator.kinds import POD_MONITOR, Kind, Manifest, kind_of
 from gnnserve_operator.metrics import Metrics
 from gnnserve_operator.observed import ObjectRef, observed_ref
 from gnnserve_operator.transport import Transport
@@ -28,7 +31,10 @@ _APPLY = "application/apply-patch+yaml"
 _JSON = "application/json"
 _PAGE = 500
 
-Verb = Literal["get", "list", "apply", "delete", "create"]
+_OURS = {"fieldManager": FIELD_MANAGER}
+_READS = frozenset({"get", "list"})
+
+Verb = Literal["get", "list", "apply", "delete", "create", "update"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +43,24 @@ class _Answer:
     body: Manifest
 
 
+class Leadership(Protocol):
+    @property
+    def term(self) -> int: ...
+
+    def remaining_s(self) -> float:
+        """For how long a write may be under way from now; raises LostLeadershipError when it may not even begin."""
+        ...
+
+
 class Cluster:
-    def __init__(self, transport: Transport, metrics: Metrics) -> None:
+    """`leadership` None: this process is alone."""
+
+    def __init__(
+        self, transport: Transport, metrics: Metrics, leadership: Leadership | None = None
+    ) -> None:  # fmt: skip
         self._transport = transport
         self._metrics = metrics
+        self._leadership = leadership
 
     async def get(self, ref: ObjectRef) -> Manifest | None:
         kind = kind_of(ref.api_version, ref.kind)
@@ -49,6 +69,10 @@ class Cluster:
 
     async def apply(self, manifest: Manifest) -> Manifest:
         """All that we own of the object, and nothing else; what others set to something else becomes ours."""
+        if self._leadership is not None:
+            metadata = manifest["metadata"]
+            annotations = {**(metadata.get("annotations") or {}), TERM_ANNOTATION: str(self._leadership.term)}
+            manifest = {**manifest, "metadata": {**metadata, "annotations": annotations}}
         return await self._apply(manifest, None, FIELD_MANAGER)
 
     async def apply_status(self, manifest: Manifest) -> Manifest:
@@ -60,25 +84,37 @@ class Cluster:
         path = kind.path(ref.namespace, ref.name, subresource)
         query = {"fieldManager": manager, "force": "true"}
         answer = await self._request("apply", kind, path, _shown(ref), query, manifest, _APPLY)
-        if answer.code == 404:  # the namespace is gone, or the resource itself where its status was meant
-            raise GoneError(f"{_shown(ref)}: {answer.body.get('message', 'not found')}")
-        return answer.body
+        return _written(ref, answer)  # 404: also of the resource itself, where its status was meant
 
-    async def delete(self, ref: ObjectRef, *, uid: str | None = None) -> None:
-        """With its dependents, in the background. That it is gone already is what was wanted, also where another
-        object has its name by now: then the uid is another."""
+    async def delete(self, live: Manifest) -> None:
+        """With its dependents, in the background; raises ConflictError where it is not as given any more. That it is
+        gone already is what was wanted."""
+        ref, metadata = observed_ref(live), live["metadata"]
         kind = kind_of(ref.api_version, ref.kind)
-        options: Manifest = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Background"}
-        if uid is not None:
-            options["preconditions"] = {"uid": uid}
-        with contextlib.suppress(ConflictError):
-            await self._request("delete", kind, kind.path(ref.namespace, ref.name), _shown(ref), body=options)
+        options: Manifest = {
+            "kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Background",
+            "preconditions": {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]},
+        }  # fmt: skip
+        await self._request("delete", kind, kind.path(ref.namespace, ref.name), _shown(ref), body=options)
+
+    async def create(self, manifest: Manifest) -> Manifest:
+        """Raises ConflictError where one of that name is there."""
+        ref = observed_ref(manifest)
+        kind = kind_of(ref.api_version, ref.kind)
+        path = kind.path(ref.namespace)
+        return _written(ref, await self._request("create", kind, path, _shown(ref), _OURS, manifest))
+
+    async def update(self, manifest: Manifest) -> Manifest:
+        """As a whole; raises ConflictError where it is not of the resourceVersion that the manifest has any more."""
+        ref = observed_ref(manifest)
+        kind = kind_of(ref.api_version, ref.kind)
+        path = kind.path(ref.namespace, ref.name)
+        return _written(ref, await self._request("update", kind, path, _shown(ref), _OURS, manifest))
 
     async def create_event(self, event: Manifest) -> None:
         """An event of that name is this one, posted before."""
-        ref = observed_ref(event)
         with contextlib.suppress(ConflictError):
-            await self._request("create", EVENT, EVENT.path(ref.namespace), _shown(ref), body=event)
+            await self.create(event)
 
     async def list_versions(self, kind: Kind, namespace: str | None, label_selector: str = "") -> dict[str, str]:
         """resourceVersion by uid, from the API server's cache; in all namespaces where none is given."""
@@ -109,12 +145,15 @@ class Cluster:
         self, verb: Verb, kind: Kind, path: str, what: str,
         query: Mapping[str, str] | None = None, body: Manifest | None = None, content_type: str = _JSON,
     ) -> _Answer:  # fmt: skip
-        method = {"list": "GET", "apply": "PATCH", "create": "POST"}.get(verb, verb.upper())
+        method = {"list": "GET", "apply": "PATCH", "create": "POST", "update": "PUT"}.get(verb, verb.upper())
         url = f"{path}?{urlencode(query)}" if query else path
         headers = {"Content-Type": content_type, "Accept": _METADATA_ONLY if verb == "list" else _JSON}
+        # A connection that is slow to come about must not send it when another leads already.
+        limit_s = None if verb in _READS or self._leadership is None else self._leadership.remaining_s()
         code = "none"
         try:
-            answer = await self._transport.send(method, url, headers, body)
+            async with asyncio.timeout(limit_s):
+                answer = await self._transport.send(method, url, headers, body)
             code = str(answer.code)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             problem = str(error) or type(error).__name__
@@ -126,6 +165,12 @@ class Cluster:
 
 def _shown(ref: ObjectRef) -> str:
     return f"{ref.kind} {ref.namespace}/{ref.name}"
+
+
+def _written(ref: ObjectRef, answer: _Answer) -> Manifest:
+    if answer.code == 404:  # the object, or its namespace
+        raise GoneError(f"{_shown(ref)}: {answer.body.get('message', 'not found')}")
+    return answer.body
 
 
 def _body_of(verb: Verb, what: str, code: int, headers: Mapping[str, str], text: bytes) -> Manifest:

@@ -2,11 +2,13 @@
 
     OperatorError
     ├── RetryLaterError      nobody's mistake: the server is away or busy; `after_s` when it said so
-    │   ├── ConflictError    409: the object is there already, or is not the one that was meant any more
+    │   ├── ConflictError    409: the object is there already, or is not what was decided on any more: look again soon
     │   └── GoneError        404: what was to be changed is not there
-    └── RefusedError         the server said no (400, 403, 422): somebody must act; `message` is its sentence
+    ├── RefusedError         the server said no (400, 403, 422): somebody must act; `message` is its sentence
+    └── LostLeadershipError  another may lead by now: nothing is written any more, and the process ends
 
-The loop backs off on both. Everything else that is raised is a mistake in the operator, and is logged with its stack.
+The loop backs off on the first two, and says nothing of conflicts unless they last. LostLeadershipError ends the
+process. Everything else that is raised is a mistake in the operator, and is logged with its stack.
 """
 
 from __future__ import annotations
@@ -35,3 +37,7 @@ class RefusedError(OperatorError):
         super().__init__(f"{what}: the API server refuses it ({code}): {message}")
         self.message = message
         self.code = code
+
+
+class LostLeadershipError(OperatorError):
+    pass

@@ -12,6 +12,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from aiohttp import web
 
@@ -109,14 +110,15 @@ class WatchCheck:
             logger.warning("cannot tell whether the watch on %s is alive: %s", kind.plural, error)
             await self._clock.wait(asyncio.Event(), _RETRY_S)
             return False
-        indexed = {uid: body["metadata"]["resourceVersion"] for uid, body in self._index.by_uid(kind).items()}
+        indexed = {uid: kept.version for uid, kept in self._index.by_uid(kind).items()}
         self._lag.update(kind, listed, indexed, self._clock.now())
         return not listed.keys() - indexed.keys()
 
     async def _bury_the_dead(self, kind: Kind, listed: Set[str]) -> None:
-        for uid, body in self._index.by_uid(kind).items():
+        for uid, kept in self._index.by_uid(kind).items():
             if uid in listed:
                 continue
+            body = kept.body()
             # The list may be older than the object: this answer is not.
             live = await self._cluster.get(observed_ref(body))
             if live is None or live["metadata"]["uid"] != uid:
@@ -136,14 +138,25 @@ def find_problems(loop: Loop, watches: WatchCheck, clock: Clock) -> list[str]:
     return [problem for problem in problems if problem is not None]
 
 
-def build_app(problems: Callable[[], list[str]], is_ready: Callable[[], bool], metrics: Metrics) -> web.Application:
+class Readiness(StrEnum):
+    """What /readyz says; the value is its text."""
+
+    READY = "ok"
+    STANDING_BY = "standing by"
+    """Another leads: as ready as it can be."""
+    STARTING = "the watches have not begun yet"
+
+
+def build_app(
+    problems: Callable[[], list[str]], readiness: Callable[[], Readiness], metrics: Metrics
+) -> web.Application:
     async def healthz(_: web.Request) -> web.Response:
         found = problems()
         return web.Response(text="; ".join(found or ["ok"]) + "\n", status=503 if found else 200)
 
     async def readyz(_: web.Request) -> web.Response:
-        text, status = ("ok\n", 200) if is_ready() else ("the watches have not begun yet\n", 503)
-        return web.Response(text=text, status=status)
+        found = readiness()
+        return web.Response(text=f"{found}\n", status=503 if found is Readiness.STARTING else 200)
 
     async def metrics_page(_: web.Request) -> web.Response:
         headers = {"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}

@@ -68,8 +68,9 @@ WATCHED_CHILDREN = (
 POD_MONITOR = Kind("monitoring.coreos.com/v1", "PodMonitor", "podmonitors")
 """Read one by one: its API is not everywhere, and a watch on a missing kind is none when it comes later."""
 EVENT = Kind("v1", "Event", "events")
+LEASE = Kind("coordination.k8s.io/v1", "Lease", "leases")
 
-_KINDS = {(kind.api_version, kind.name): kind for kind in (GNNSERVICE, *WATCHED_CHILDREN, POD_MONITOR, EVENT)}
+_KINDS = {(kind.api_version, kind.name): kind for kind in (GNNSERVICE, *WATCHED_CHILDREN, POD_MONITOR, EVENT, LEASE)}
 
 
 def kind_of(api_version: str, name: str) -> Kind:

@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Protocol
 
-from gnnserve_operator.errors import RefusedError, RetryLaterError
+from gnnserve_operator.errors import ConflictError, LostLeadershipError, RefusedError, RetryLaterError
 from gnnserve_operator.kinds import ServiceKey
 from gnnserve_operator.logs import about
 from gnnserve_operator.metrics import Metrics, Result
@@ -29,6 +29,9 @@ BURST = 20
 """So many changes of one key in a row are looked at as they come; a service that starts makes about as many."""
 SUSTAINED_PER_S = 1.0
 """Then it is so many: somebody who undoes what we do, as a second operator would, must not keep the cluster busy."""
+CONFLICTS = 5
+"""So many in a row are nothing to tell: something changed while it was looked at, and the watch is about to tell.
+Each is looked at again after twice the time of the one before, so the last after 1.6 s."""
 FIRST_BACKOFF_S = 1.0
 LONGEST_BACKOFF_S = 60.0
 """Somebody who has just mended what was wrong should not wait for longer."""
@@ -165,11 +168,14 @@ class Loop:
         self._queue = WorkQueue()
         self._rate = RateLimit()
         self._failures: dict[ServiceKey, _Failures] = {}
+        self._conflicts: dict[ServiceKey, int] = {}
+        """In a row."""
         self._tasks: dict[ServiceKey, asyncio.Task[None]] = {}
         self._started: dict[ServiceKey, float] = {}
         self._wake = asyncio.Event()
         self._next_resync = clock.now()
         self._is_stopping = False
+        self._lost: LostLeadershipError | None = None
         self.last_tick: float | None = None
         """None: it has not begun."""
         metrics.observe_queue(lambda: self._queue.depth(clock.now()))
@@ -192,12 +198,15 @@ class Loop:
         return max((self._clock.now() - started for started in self._started.values()), default=0.0)
 
     async def run(self) -> None:
+        """Until told to stop; raises LostLeadershipError when a reconcile met it."""
         try:
             while not self._is_stopping:
                 await self._clock.wait(self._wake, self._tick())
                 self._wake.clear()
         finally:
             await self._finish()
+        if self._lost is not None:
+            raise self._lost
 
     def _tick(self) -> float:
         """Starts what is due; returns for how long nothing else will be."""
@@ -228,6 +237,11 @@ class Loop:
         try:
             async with asyncio.timeout(RECONCILE_LIMIT_S):
                 look_again_s = await self._reconcile(key)
+        except LostLeadershipError as error:
+            self._lost = error
+            self.stop()
+        except ConflictError as error:
+            self._conflicted(key, error)
         except RetryLaterError as error:
             self._failed(key, Result.RETRY, error, error.after_s or 0.0)
         except RefusedError as error:
@@ -236,12 +250,22 @@ class Loop:
             self._failed(key, Result.ERROR, error)
         else:
             self._failures.pop(key, None)
+            self._conflicts.pop(key, None)
             self._metrics.reconciles.labels(Result.SUCCESS.value).inc()
             if look_again_s is not None:
                 self._add(key, look_again_s)
         finally:
             self._metrics.reconcile_seconds.observe(self._clock.now() - started)
         logger.debug("reconciled", extra=about(key, duration_s=self._clock.now() - started))
+
+    def _conflicted(self, key: ServiceKey, error: ConflictError) -> None:
+        conflicts = self._conflicts[key] = self._conflicts.get(key, 0) + 1
+        if conflicts > CONFLICTS:
+            self._failed(key, Result.CONFLICT, error)
+            return
+        self._metrics.reconciles.labels(Result.CONFLICT.value).inc()
+        logger.debug("%s; looked at again", error, extra=about(key, reason=type(error).__name__))
+        self._add(key, SETTLE_S * 2 ** (conflicts - 1))
 
     def _failed(self, key: ServiceKey, result: Result, error: Exception, at_least_s: float = 0.0) -> None:
         message = str(error) or type(error).__name__

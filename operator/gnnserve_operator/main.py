@@ -1,7 +1,8 @@
 """The operator's process: puts the parts together, runs them until told to stop, and ends when one of them dies.
 
 kopf runs inside our own event loop and only watches. It ends every task that was created after it began, when it ends
-itself; so all of ours are created first. Exit codes: 0 stopped as asked, 1 something died, 2 it could not begin.
+itself; so all of ours are created first. Exit codes: 0 stopped as asked, 1 something died, 2 it could not begin, 3 it
+led and may not lead any more.
 """
 
 from __future__ import annotations
@@ -23,11 +24,12 @@ from gnnserve_api.errors import GnnserveError, ResourceError
 from gnnserve_operator.apply import Applier
 from gnnserve_operator.cluster import Cluster
 from gnnserve_operator.desired.labels import MANAGER
-from gnnserve_operator.errors import OperatorError
+from gnnserve_operator.errors import LostLeadershipError, OperatorError
 from gnnserve_operator.handlers.index import Index
 from gnnserve_operator.handlers.watches import OnChange, build_kopf_settings, build_registry
-from gnnserve_operator.health import WatchCheck, build_app, find_problems
+from gnnserve_operator.health import Readiness, WatchCheck, build_app, find_problems
 from gnnserve_operator.kinds import GNNSERVICE, ServiceKey
+from gnnserve_operator.leadership import AwakeOrNotClock, Elector, identity_of
 from gnnserve_operator.login import load_connection
 from gnnserve_operator.logs import configure_logging
 from gnnserve_operator.loop import Clock, Loop, SystemClock
@@ -55,6 +57,9 @@ def main() -> int:
         # Else each counter has a second series, which nobody asks for.
         disable_created_metrics()  # type: ignore[no-untyped-call]
         asyncio.run(run(settings))
+    except LostLeadershipError as error:
+        logger.critical("the operator ends, since another may lead by now: %s", error)
+        return 3
     except GnnserveError as error:
         if not logging.getLogger().handlers:
             logging.basicConfig()
@@ -71,6 +76,7 @@ async def run(
     *,
     addresses: Addresses | None = None,
     stop: asyncio.Event | None = None,
+    identity: str | None = None,
     on_listening: Callable[[int], None] = lambda port: None,
 ) -> None:
     """Until SIGTERM, SIGINT or `stop`. Raises what killed a part of it."""
@@ -83,7 +89,12 @@ async def run(
     async with contextlib.AsyncExitStack() as stack:
         transport = HttpTransport(await load_connection())
         stack.push_async_callback(transport.close)
-        cluster = Cluster(transport, metrics)
+        elector = None
+        if settings.leader_election is not None:
+            elector = Elector(
+                Cluster(transport, metrics), settings.leader_election, identity or identity_of(), AwakeOrNotClock()
+            )
+        cluster = Cluster(transport, metrics, elector)
         prober = await stack.enter_async_context(Prober(addresses or Addresses(settings.cluster_domain)))
         prometheus = await stack.enter_async_context(Prometheus(metrics))
         # What a reconcile asks of the slow loop, and what the slow loop wakes, are made of each other.
@@ -105,16 +116,21 @@ async def run(
             concurrency=settings.concurrency, resync_s=settings.resync_seconds, clock=clock,
         )  # fmt: skip
         watches = WatchCheck(cluster, index, settings.namespaces, clock, loop.enqueue)
-        app = build_app(lambda: find_problems(loop, watches, clock), watches.caught_up.is_set, metrics)
+        metrics.observe_leader(lambda: elector is None or elector.is_leader)
+        app = build_app(lambda: find_problems(loop, watches, clock), lambda: _readiness(elector, watches), metrics)
         http = web.AppRunner(app, access_log=None, shutdown_timeout=1)
         stack.push_async_callback(http.cleanup)
         port = await _listen(http, settings.http_port)
         on_listening(port)
         logger.info("listening on port %d", port)
-        if await _crd_is_there(cluster, clock, stop):
-            metrics.observe_services(index.count_by_ready, index.declared_workers)
-            registry = build_registry(index, _noting_events(loop.enqueue, metrics, clock))
-            await _run_until(stop, Parts(settings, registry, loop, slow_loop, watches, http))
+
+        async def work() -> None:
+            if await _crd_is_there(cluster, clock, stop):
+                metrics.observe_services(index.count_by_ready, index.declared_workers)
+                registry = build_registry(index, _noting_events(loop.enqueue, metrics, clock))
+                await _run_until(stop, Parts(settings, registry, loop, slow_loop, watches, http))
+
+        await (work() if elector is None else elector.lead(stop, work))
     logger.info("stopped")
 
 
@@ -168,6 +184,12 @@ async def _watch(registry: kopf.OperatorRegistry, settings: Settings, stop: asyn
     options: dict[str, Any] = {"identity": MANAGER, "standalone": True, "stop_flag": stop}
     where = {"namespaces": list(settings.namespaces)} if settings.namespaces else {"clusterwide": True}
     await kopf.operator(registry=registry, settings=build_kopf_settings(), **options, **where)
+
+
+def _readiness(elector: Elector | None, watches: WatchCheck) -> Readiness:
+    if elector is not None and elector.is_standing_by:
+        return Readiness.STANDING_BY
+    return Readiness.READY if watches.caught_up.is_set() else Readiness.STARTING
 
 
 async def _crd_is_there(cluster: Cluster, clock: Clock, stop: asyncio.Event) -> bool:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import StrEnum
-from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, GCCollector, Histogram, ProcessCollector
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -25,6 +24,8 @@ class Result(StrEnum):
     """Everything is as it should be, or waits for the cluster."""
     RETRY = "retry"
     """The cluster was away or busy; tried again."""
+    CONFLICT = "conflict"
+    """Something changed while it was looked at; looked at again soon."""
     REFUSED = "refused"
     """The API server refused an object; somebody must act."""
     ERROR = "error"
@@ -69,20 +70,25 @@ class Metrics:
             "Since a watch last told of a change; grows on a quiet cluster.",
             registry=registry,
         )
-        self._services = Gauge(
-            "gnnserve_operator_services", "GNNServices by the status of Ready.", ["ready"], registry=registry
-        )
         self.prometheus_requests = Counter(
             "gnnserve_operator_prometheus_requests", "Questions to a Prometheus.", ["result"], registry=registry
         )
+        self._leader = Gauge(
+            "gnnserve_operator_leader", "1 if this operator leads, 0 if it stands by.", registry=registry
+        )
         registry.register(_Collected(routing.collect))
+        self._count_by_ready: Callable[[], Mapping[str, int]] = dict
         self._declared_workers: Callable[[], Mapping[ServiceKey, int]] = dict
+        registry.register(_Collected(self._collect_services))
         registry.register(_Collected(self._collect_declared))
         # Series that start at 0, so that their first increase is seen.
         for result in Result:
             self.reconciles.labels(result.value)
         for asked in PrometheusResult:
             self.prometheus_requests.labels(asked.value)
+
+    def observe_leader(self, is_leader: Callable[[], bool]) -> None:
+        self._leader.set_function(is_leader)
 
     def observe_queue(self, depth: Callable[[], float]) -> None:
         self._queue_depth.set_function(depth)
@@ -93,9 +99,17 @@ class Metrics:
     def observe_services(
         self, count_by_ready: Callable[[], Mapping[str, int]], declared_workers: Callable[[], Mapping[ServiceKey, int]]
     ) -> None:
-        for ready in ("True", "False", "Unknown"):
-            self._services.labels(ready).set_function(partial(_count, count_by_ready, ready))
+        self._count_by_ready = count_by_ready
         self._declared_workers = declared_workers
+
+    def _collect_services(self) -> Iterator[Metric]:
+        family = GaugeMetricFamily(
+            "gnnserve_operator_services", "GNNServices by the status of Ready.", labels=("ready",)
+        )
+        counted = self._count_by_ready()  # once a scrape: it reads every service
+        for ready in ("True", "False", "Unknown"):
+            family.add_metric((ready,), counted.get(ready, 0))
+        yield family
 
     def _collect_declared(self) -> Iterator[Metric]:
         family = GaugeMetricFamily(
@@ -115,7 +129,3 @@ class _Collected(Collector):
 
     def collect(self) -> Iterable[Metric]:
         return self._collect()
-
-
-def _count(count_by_ready: Callable[[], Mapping[str, int]], ready: str) -> float:
-    return count_by_ready().get(ready, 0)

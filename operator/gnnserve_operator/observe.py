@@ -60,10 +60,16 @@ class Observer:
         measured: Answer | Silence | None,
     ) -> Seen:
         """`service` is the live GNNService; what follows is remembered."""
-        children = self._index.children(key)
-        pods = tuple(observed_pod(raw) for raw in children if raw["kind"] == "Pod" and not _is_older(raw, service))
-        answers, pod_monitors = await asyncio.gather(self._prober.ask(key, pods), self._pod_monitors(key))
-        known = {observed_ref(raw): raw for raw in children if raw["kind"] != "Pod"} | pod_monitors
+        pods = tuple(
+            observed_pod(raw)
+            for raw in self._index.children(key)
+            if raw["kind"] == "Pod" and not _is_older(raw, service)
+        )
+        answers, pod_monitors = await asyncio.gather(
+            self._prober.ask(key, pods, tls=_wants_tls(service)), self._pod_monitors(key)
+        )
+        # After the asking, which may take seconds: a write holds only for the version that it was decided on.
+        known = {observed_ref(raw): raw for raw in self._index.children(key) if raw["kind"] != "Pod"} | pod_monitors
         uid = service["metadata"]["uid"]
         owned = {ref: raw for ref, raw in known.items() if raw is not None and _is_controlled(raw, uid)}
         observed = self._observed(key, owned, pods, answers)
@@ -102,6 +108,10 @@ class Observer:
 
 def _named(owned: Mapping[ObjectRef, Manifest], kind: str, name: str) -> Manifest | None:
     return next((raw for ref, raw in owned.items() if (ref.kind, ref.name) == (kind, name)), None)
+
+
+def _wants_tls(service: Manifest) -> bool:
+    return bool((service["spec"].get("endpoint") or {}).get("tls"))
 
 
 def _is_controlled(raw: Manifest, uid: str) -> bool:

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from gnnserve_api.generation import GENERATION_KEY, GenerationResult, decode_result
+from gnnserve_api.pods import HTTPS_PORT_NAME
 from gnnserve_api.routing import ROUTING_KEY, Route, RoutingTable, decode_routing
 from gnnserve_operator.decide.routing import RoutingDecision
 from gnnserve_operator.decide.signals import Answer, Silence
@@ -99,6 +100,8 @@ class ObservedJob:
     deadline_seconds: int | None = None
     started_at: str = ""
     """RFC 3339; when it was started, or resumed. Empty before."""
+    succeeded_at: str = ""
+    """RFC 3339; empty: it did not, or nobody says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +161,8 @@ class ObservedPod:
     terminated: Termination | None = None
     last_terminated: Termination | None = None
     memory_limit: str | None = None
+    speaks_tls: bool = False
+    """By the name of its port: while pods are replaced, some may speak it and others not."""
 
     @property
     def is_worker(self) -> bool:
@@ -260,20 +265,21 @@ def observed_claim(raw: Raw) -> ObservedClaim:
 
 def observed_job(raw: Raw) -> ObservedJob:
     metadata, spec = raw.get("metadata", {}), raw.get("spec", {})
-    failed = _condition(raw, "Failed")
+    failed, complete = _condition(raw, "Failed"), _condition(raw, "Complete")
     return ObservedJob(
         name=str(metadata.get("name", "")),
         recipe=str((metadata.get("labels") or {}).get(RECIPE, "")),
         created_at=str(metadata.get("creationTimestamp", "")),
         deleting=bool(metadata.get("deletionTimestamp")),
         suspended=bool(spec.get("suspend")),
-        succeeded=_is_true(_condition(raw, "Complete")),
+        succeeded=_is_true(complete),
         failed=_is_true(failed),
         failure_reason=str(failed.get("reason", "")),
         failure_message=str(failed.get("message", "")),
         retries=spec.get("backoffLimit"),
         deadline_seconds=spec.get("activeDeadlineSeconds"),
         started_at=str((raw.get("status") or {}).get("startTime") or ""),
+        succeeded_at=str(complete.get("lastTransitionTime") or "") if _is_true(complete) else "",
     )
 
 
@@ -323,6 +329,7 @@ def observed_pod(raw: Raw) -> ObservedPod:
         terminated=_termination(now),
         last_terminated=_termination(last),
         memory_limit=((container.get("resources") or {}).get("limits") or {}).get("memory"),
+        speaks_tls=any(port.get("name") == HTTPS_PORT_NAME for port in container.get("ports") or ()),
     )
 
 

@@ -101,15 +101,16 @@ def plan(service: GNNService, identity: Identity, observed: Observed, settings: 
     situation = Situation(parent.name, spec, observed, published, declared, generation, workers, obstacle)
     conditions = decide_conditions(situation) | routing.conditions
     service_ref = next(ref for ref in refs if ref.kind == "Service")
+    # Where nobody is to answer, what somebody once said is not told as if he did.
+    base_before = identity.status.get("baseVariant") if workers.wanted else None
     is_job_made = any(ref.kind == "Job" for ref in appliable)
     status = build_status(
         conditions,
         result=result,
-        base_variant=routing.base_variant
-        or decide_base_variant(workers.ready, observed, identity.status.get("baseVariant")),
+        base_variant=routing.base_variant or decide_base_variant(workers.ready, observed, base_before),
         workers=workers,
         selector=selector_text(selector_for(parent.name, Component.WORKER)),
-        endpoint=service_url(parent, settings.cluster_domain) if service_ref in appliable else None,
+        endpoint=service_url(parent, spec, settings.cluster_domain) if service_ref in appliable else None,
         generation=identity.generation,
         before=identity.status,
         now=now,

@@ -2,6 +2,10 @@
 
 Kubernetes' readiness says that a pod answers; only the pod knows with what. Read-only, short, and never an error:
 a worker that does not answer is an observation. What follows from it is the plan's.
+
+Certificates are not verified: a pod is asked by its address, which no certificate names, and the authority that signed
+the Service's is the clients' affair. Nothing secret is sent, and who could answer in a worker's place could make it
+look ready, no more.
 """
 
 from __future__ import annotations
@@ -33,10 +37,13 @@ class Addresses:
 
     def of_pod(self, pod: ObservedPod) -> str:
         host = f"[{pod.ip}]" if ":" in pod.ip else pod.ip
-        return f"http://{host}:{HTTP_PORT}"
+        return f"{'https' if pod.speaks_tls else 'http'}://{host}:{HTTP_PORT}"
 
     def of_service(self, key: ServiceKey) -> str:
         return f"http://{service_name(key.name)}.{key.namespace}.svc.{self._cluster_domain}"
+
+    def of_tls_service(self, key: ServiceKey) -> str:
+        return f"https://{service_name(key.name)}.{key.namespace}.svc.{self._cluster_domain}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +69,7 @@ class Prober:
 
     async def __aenter__(self) -> Self:
         # A connection for each question: a kept one could lead to a pod that the Service has no more.
-        connector = aiohttp.TCPConnector(force_close=True)
+        connector = aiohttp.TCPConnector(force_close=True, ssl=False)
         self._session = aiohttp.ClientSession(
             connector=connector, timeout=aiohttp.ClientTimeout(total=self.timeout_s), trust_env=False
         )
@@ -74,10 +81,12 @@ class Prober:
         if self._session is not None:
             await self._session.close()
 
-    async def ask(self, key: ServiceKey, pods: Iterable[ObservedPod]) -> Answers:
+    async def ask(self, key: ServiceKey, pods: Iterable[ObservedPod], *, tls: bool = False) -> Answers:
+        """`tls`: whether clients are to reach the Service by it."""
         asked = [pod for pod in pods if pod.can_be_asked]
+        endpoint = self.addresses.of_tls_service(key) if tls else self.addresses.of_service(key)
         # A Service without ready pods has nobody behind it: asking it would only cost the timeout.
-        with_endpoint = [self.addresses.of_service(key)] if any(pod.ready for pod in asked) else []
+        with_endpoint = [endpoint] if any(pod.ready and pod.speaks_tls == tls for pod in asked) else []
         urls = [*(self.addresses.of_pod(pod) for pod in asked), *with_endpoint]
         replies = await asyncio.gather(*map(self._ask_one, urls))
         workers = (

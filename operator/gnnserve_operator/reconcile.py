@@ -16,7 +16,7 @@ from gnnserve_api.gnnservice import GNNService
 from gnnserve_api.manifest import parse_manifest
 from gnnserve_operator.apply import Applier, Survey
 from gnnserve_operator.cluster import Cluster
-from gnnserve_operator.errors import RefusedError
+from gnnserve_operator.errors import ConflictError, RefusedError
 from gnnserve_operator.handlers.index import Index
 from gnnserve_operator.kinds import Manifest, ServiceKey
 from gnnserve_operator.logs import about
@@ -70,10 +70,13 @@ class Reconciler:
             self.memory.remember(key, identity.uid, planned.routed, service.spec.objective)
             self.slow_loop.read(key, measured)
         self.slow_loop.follow(key, planned.question)
-        if survey.free() and not await self._is_still_there(raw):
-            return None  # its children are going with it; the watch is about to tell
-        rejections = await self.applier.apply(key, planned.apply, survey)
-        await self._delete(key, planned, seen)
+        changes, deletions = self.applier.changes(key, planned.apply, survey), _deletions(planned, seen)
+        if changes or deletions:
+            await self._check_still_so(raw)
+        rejections = await self.applier.apply(key, changes)
+        for live in deletions:
+            await self.cluster.delete(live)
+            logger.info("deleted %s", observed_ref(live), extra=about(key, reason="Deleted"))
         if rejections != seen.observed.rejections:
             self._rejections[key] = rejections
             observed = replace(seen.observed, rejections=rejections)
@@ -97,19 +100,15 @@ class Reconciler:
                 seen, observed=replace(seen.observed, conflicts=(*seen.observed.conflicts, *found))
             )  # fmt: skip
 
-    async def _delete(self, key: ServiceKey, planned: Plan, seen: Seen) -> None:
-        for ref in planned.delete:
-            live = seen.known.get(ref)
-            if live is not None and not live["metadata"].get("deletionTimestamp"):
-                await self.cluster.delete(ref, uid=live["metadata"]["uid"])
-                logger.info("deleted %s", ref, extra=about(key, reason="Deleted"))
-
-    async def _is_still_there(self, raw: Manifest) -> bool:
-        """Asked of the API server: a watch may tell late that the service is gone, and its children would come back."""
-        live = await self.cluster.get(observed_ref(raw))
-        if live is None or live["metadata"]["uid"] != raw["metadata"]["uid"]:
-            return False
-        return not live["metadata"].get("deletionTimestamp")
+    async def _check_still_so(self, raw: Manifest) -> None:
+        """Asked of the API server, since a watch may lag behind: children of a service that is gone would come back,
+        and those of an earlier spec would replace those of the present one. Raises ConflictError."""
+        ref = observed_ref(raw)
+        live = await self.cluster.get(ref)
+        if live is None or live["metadata"].get("deletionTimestamp") or any(
+            live["metadata"][name] != raw["metadata"][name] for name in ("uid", "generation")
+        ):  # fmt: skip
+            raise ConflictError(f"{ref} has changed, and its watch has not told of it yet")
 
     def _identity(self, key: ServiceKey, raw: Manifest) -> Identity:
         metadata = raw["metadata"]
@@ -139,6 +138,12 @@ def parse_service(raw: Manifest) -> GNNService | str:
         except InputError as error:
             return error.problem
         return str(invalid)
+
+
+def _deletions(planned: Plan, seen: Seen) -> list[Manifest]:
+    """Of what is there and not going already."""
+    found = [live for ref in planned.delete if (live := seen.known.get(ref)) is not None]
+    return [live for live in found if not live["metadata"].get("deletionTimestamp")]
 
 
 def _soonest(*delays_s: float | None) -> float | None:

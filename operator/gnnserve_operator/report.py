@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from gnnserve_operator.apply import last_version
 from gnnserve_operator.cluster import Cluster
 from gnnserve_operator.desired.labels import MANAGER
 from gnnserve_operator.diff import without_empty
-from gnnserve_operator.errors import ConflictError, GoneError, OperatorError
+from gnnserve_operator.errors import GoneError, RefusedError, RetryLaterError
 from gnnserve_operator.kinds import EVENT, GNNSERVICE, Manifest, ServiceKey
 from gnnserve_operator.logs import about
 from gnnserve_operator.plan import EventNote
@@ -31,7 +32,9 @@ logger = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True)
 class _Written:
     uid: str
-    version_before: str
+    version: str
+    overtaken: frozenset[str]
+    """The versions before it, in an unbroken row of our own writes."""
     status: Manifest
 
 
@@ -47,26 +50,28 @@ class Reporter:
         """Its status, or the one that we wrote and that the watch has not told of yet."""
         written = self._written.get(key)
         metadata = service["metadata"]
-        if written and (written.uid, written.version_before) == (metadata["uid"], metadata["resourceVersion"]):
+        if written and written.uid == metadata["uid"] and metadata["resourceVersion"] in written.overtaken:
             return written.status
         return service.get("status") or {}
 
     async def report(
         self, key: ServiceKey, service: Manifest, status: Manifest | None, events: Iterable[EventNote], now: datetime
     ) -> None:
+        """Raises RetryLaterError; ConflictError where the service is not what was judged any more."""
         metadata = service["metadata"]
         version = metadata["resourceVersion"]
         if status is not None and without_empty(status) != without_empty(self.status_of(key, service)):
-            # The uid makes the API server refuse it for another service that has the name by now.
-            identity = {name: metadata[name] for name in ("name", "namespace", "uid")}
+            follows, overtaken = last_version(version, self._written.get(key))
+            # Refused for another service that has the name by now, and for one that has changed since it was judged.
+            identity = {name: metadata[name] for name in ("name", "namespace", "uid")} | {"resourceVersion": follows}
             manifest = {"apiVersion": service["apiVersion"], "kind": service["kind"], "metadata": identity}
             try:
                 answer = await self.cluster.apply_status({**manifest, "status": status})
-            except (ConflictError, GoneError):
+            except GoneError:
                 logger.debug("gone before its status was written", extra=about(key, uid=metadata["uid"]))
                 return
-            self._written[key] = _Written(metadata["uid"], version, status)
             version = answer["metadata"]["resourceVersion"]
+            self._written[key] = _Written(metadata["uid"], version, overtaken - {version}, status)
         for event in events:
             log = logger.warning if event.type == "Warning" else logger.info
             log("%s", event.message, extra=about(key, uid=metadata["uid"], reason=event.reason))
@@ -75,7 +80,7 @@ class Reporter:
     async def _post(self, key: ServiceKey, event: Manifest) -> None:
         try:
             await self.cluster.create_event(event)
-        except OperatorError as error:
+        except (RetryLaterError, RefusedError) as error:
             logger.warning("an event is lost: %s", error, extra=about(key, reason="EventNotPosted"))
 
 

@@ -10,10 +10,10 @@ import os
 from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 import yaml
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, model_validator
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.pod_settings import ApiModel
@@ -45,6 +45,29 @@ class LogLevel(StrEnum):
     """What changed."""
     WARNING = "WARNING"
     """What needs attention."""
+
+
+class LeaderElection(ApiModel):
+    lease_name: Annotated[str, Field(min_length=1)]
+    """Of the Lease by which one operator of several works."""
+    namespace: Annotated[str, Field(min_length=1)]
+    """Where it is."""
+    lease_seconds: Annotated[int, Field(ge=2, le=3600)] = 15
+    """Others take over when they have seen no renewal for so long."""
+    renew_deadline_seconds: Annotated[float, Field(ge=1)] = 10
+    """The leader stops to write when no renewal was granted for so long. What is left of `lease_seconds` then is for
+    requests that are under way."""
+    retry_seconds: Annotated[float, Field(ge=0.1)] = 2
+    """Between two renewals, and between two looks of one that stands by."""
+
+    @model_validator(mode="after")
+    def _is_in_order(self) -> Self:
+        if not 2 * self.retry_seconds <= self.renew_deadline_seconds < self.lease_seconds:
+            raise ValueError(
+                f"expected 2 x retrySeconds <= renewDeadlineSeconds < leaseSeconds, found {self.retry_seconds:g}, "
+                f"{self.renew_deadline_seconds:g} and {self.lease_seconds}"
+            )
+        return self
 
 
 KubernetesObjects = tuple[dict[str, Any], ...]
@@ -79,6 +102,8 @@ class Settings(ApiModel):
     """GNNServices reconciled side by side."""
     http_port: Annotated[int, Field(ge=0, le=65_535)] = 8080
     """For /healthz, /readyz and /metrics; 0 takes a free one."""
+    leader_election: LeaderElection | None = None
+    """Absent: this operator is the only one, and asks nobody."""
     log_format: LogFormat = LogFormat.JSON
     log_level: LogLevel = LogLevel.INFO
 

@@ -15,6 +15,8 @@ from kubernetes.aio.client import ApiClient, Configuration
 from gnnserve_operator.kinds import Manifest
 
 _TIMEOUT = aiohttp.ClientTimeout(total=15, sock_connect=5)
+_CONNECTIONS = 16
+"""At once, where 100 is the client's default: asyncio keeps 256 KiB of buffers for each that speaks TLS."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,7 @@ class HttpTransport:
     """Over kubernetes.aio's, which knows kubeconfigs and rotated tokens."""
 
     def __init__(self, connection: Configuration) -> None:
+        connection.connection_pool_maxsize = _CONNECTIONS
         self._client = ApiClient(connection)
 
     async def send(self, method: str, url: str, headers: Mapping[str, str], body: Manifest | None) -> Answer:

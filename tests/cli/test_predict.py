@@ -202,7 +202,6 @@ def test_addresses_that_are_understood(text: str, endpoint: Endpoint) -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        pytest.param("https://127.0.0.1:8080", "plain HTTP", id="https"),
         pytest.param("localhost:8080", "not the address of a server", id="no scheme"),
         pytest.param("http://", "not the address of a server", id="no host"),
         pytest.param("http://localhost:eighty", "Port could not be cast", id="a port that is no number"),

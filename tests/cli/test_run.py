@@ -71,7 +71,9 @@ class FakeWorker:
         assert self.published is not None
         return self.published
 
-    def serve(self, revision: Any, service: Any, sock: socket.socket, ready: Callable[[Any], None]) -> None:
+    def serve(
+        self, revision: Any, service: Any, sock: socket.socket, ready: Callable[[Any], None], credentials: Any
+    ) -> None:
         self.steps.append("serve")
         ready(SimpleNamespace(look=lambda: None))
 

@@ -26,15 +26,22 @@ from tests.support.helm import (
 )
 from tests.support.pages import anchors, links
 
-from gnnserve_operator.kinds import EVENT, GNNSERVICE, POD_MONITOR, WATCHED_CHILDREN
-from gnnserve_operator.settings import SETTINGS_VARIABLE, Settings, load_settings
+from gnnserve_operator.kinds import EVENT, GNNSERVICE, LEASE, POD_MONITOR, WATCHED_CHILDREN
+from gnnserve_operator.leadership import identity_of
+from gnnserve_operator.settings import SETTINGS_VARIABLE, LeaderElection, Settings, load_settings
 
 # The first test may have to wait until helm is compiled.
 pytestmark = pytest.mark.timeout(2400)
 
 LONGEST_RELEASE = "r" * 53
 """Helm takes no longer one."""
-CLUSTER_WIDE = {"ClusterRole", "ClusterRoleBinding", "CustomResourceDefinition"}
+CLUSTER_WIDE = {
+    "ClusterRole",
+    "ClusterRoleBinding",
+    "CustomResourceDefinition",
+    "ValidatingAdmissionPolicy",
+    "ValidatingAdmissionPolicyBinding",
+}
 VALUE_SETS: dict[str, dict[str, Any]] = {
     "as it comes": {},
     "two namespaces": {"watchNamespaces": ["a", "b"], "crds": {"enabled": False}},
@@ -51,6 +58,8 @@ VALUE_SETS: dict[str, dict[str, Any]] = {
             "extraVolumeMounts": [{"name": "p", "mountPath": "/p", "readOnly": True}],
             "extraEnv": [{"name": "QUOTED", "value": "a: \"b\" 'c' {{ d }} #"}],
         },
+        "replicas": 2,
+        "leaderElection": {"leaseSeconds": 30, "renewDeadlineSeconds": 20, "retrySeconds": 2.5, "fencing": True},
         "clusterDomain": "cluster.example",
         "resyncSeconds": 3600,
         "concurrency": 256,
@@ -161,7 +170,7 @@ def test_everything_with_a_namespace_says_which(values: dict[str, Any]) -> None:
 def test_names_fit_with_the_longest_release() -> None:
     for found in render(VALUE_SETS["as it comes"], release=LONGEST_RELEASE):
         # Roles may be longer, and Kubernetes has names of its own for pods behind a Deployment.
-        if found["kind"] not in CLUSTER_WIDE:
+        if found["kind"] not in {*CLUSTER_WIDE, "Role", "RoleBinding"}:
             assert len(found["metadata"]["name"]) <= 63, found["metadata"]["name"]
         for value in found["metadata"]["labels"].values():
             assert len(value) <= 63
@@ -234,13 +243,29 @@ def test_cluster_wide_the_operator_may_do_what_it_calls_and_nothing_else() -> No
     assert len(rights) == len(set(rights))
     assert set(rights) == needed_rights()
     assert binding["subjects"] == [{"kind": "ServiceAccount", "name": "gnnserve", "namespace": "gnnserve-system"}]
-    assert not of_kind(objects, "Role") + of_kind(objects, "RoleBinding")
+    assert [role["metadata"]["name"] for role in of_kind(objects, "Role")] == ["gnnserve-system:gnnserve:lease"]
+
+
+@pytest.mark.parametrize("values", [{}, {"watchNamespaces": ["a", "gnnserve-system"]}], ids=["cluster-wide", "here"])
+def test_where_it_is_installed_it_may_hold_its_lease(values: dict[str, Any]) -> None:
+    objects = render(values)
+    (role,) = (found for found in of_kind(objects, "Role") if found["metadata"]["name"].endswith(":lease"))
+    (binding,) = (found for found in of_kind(objects, "RoleBinding") if found["metadata"]["name"].endswith(":lease"))
+    assert role["metadata"]["namespace"] == binding["metadata"]["namespace"] == "gnnserve-system"
+    assert set(rules_of(role)) == {(LEASE.group, LEASE.plural, verb) for verb in ("create", "get", "update")}
+    names = {verb: rule.get("resourceNames") for rule in role["rules"] for verb in rule["verbs"]}
+    assert names == {"create": None, "get": ["gnnserve"], "update": ["gnnserve"]}
+    assert binding["roleRef"]["name"] == role["metadata"]["name"]
+    assert binding["subjects"] == [{"kind": "ServiceAccount", "name": "gnnserve", "namespace": "gnnserve-system"}]
 
 
 def test_in_namespaces_it_may_do_the_same_there_and_nothing_elsewhere() -> None:
     objects = render({"watchNamespaces": ["a", "b"]})
     assert not of_kind(objects, "ClusterRole") + of_kind(objects, "ClusterRoleBinding")
-    roles, bindings = of_kind(objects, "Role"), of_kind(objects, "RoleBinding")
+    roles, bindings = (
+        [found for found in of_kind(objects, kind) if not found["metadata"]["name"].endswith(":lease")]
+        for kind in ("Role", "RoleBinding")
+    )
     assert [role["metadata"]["namespace"] for role in roles] == ["a", "b"]
     assert [binding["metadata"]["namespace"] for binding in bindings] == ["a", "b"]
     for role, binding in zip(roles, bindings, strict=True):
@@ -296,6 +321,30 @@ def test_an_existing_account_needs_a_name() -> None:
         render({"serviceAccount": {"create": False}})
 
 
+def test_the_fence_is_around_everything_that_the_operator_applies() -> None:
+    objects = render({"leaderElection": {"fencing": True}, "serviceAccount": {"name": "own"}})
+    policy, binding = one(objects, "ValidatingAdmissionPolicy"), one(objects, "ValidatingAdmissionPolicyBinding")
+    fenced = {
+        (group, resource)
+        for rule in policy["spec"]["matchConstraints"]["resourceRules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+    }
+    applied = {(group, resource) for group, resource, verb in needed_rights() if verb == "patch"}
+    assert fenced >= applied - {(GNNSERVICE.group, "gnnservices/status")}
+    (condition,) = policy["spec"]["matchConditions"]
+    assert '"system:serviceaccount:gnnserve-system:own"' in condition["expression"]
+    assert binding["spec"]["policyName"] == policy["metadata"]["name"]
+    election = settings_map({})["data"]["settings.yaml"]
+    assert binding["spec"]["paramRef"]["name"] == yaml.safe_load(election)["leaderElection"]["leaseName"]
+
+
+def test_there_is_no_fence_where_nothing_is_cluster_wide() -> None:
+    assert not of_kind(render(), "ValidatingAdmissionPolicy")
+    with pytest.raises(HelmError, match="which watchNamespaces excludes"):
+        render({"watchNamespaces": ["a"], "leaderElection": {"fencing": True}})
+
+
 # --- the CustomResourceDefinition
 
 
@@ -342,13 +391,17 @@ def settings_of(values: dict[str, Any], folder: Path) -> Settings:
 
 def test_the_operator_reads_the_defaults(tmp_path: Path) -> None:
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
-    assert settings_of({}, tmp_path) == Settings(worker_image=f"gnnserve/worker:{version}")
+    election = LeaderElection(lease_name="gnnserve", namespace="gnnserve-system")
+    assert settings_of({}, tmp_path) == Settings(
+        worker_image=f"gnnserve/worker:{version}", leader_election=election
+    )  # fmt: skip
 
 
 def test_the_operator_reads_every_value_that_is_meant_for_it(tmp_path: Path) -> None:
     values = VALUE_SETS["everything set"]
     worker = values["worker"]
-    assert settings_of({**values, "watchNamespaces": ["a", "b"]}, tmp_path) == Settings.model_validate(
+    in_namespaces = {"watchNamespaces": ["a", "b"], "leaderElection": {**values["leaderElection"], "fencing": False}}
+    assert settings_of({**values, **in_namespaces}, tmp_path) == Settings.model_validate(
         {
             "workerImage": f"b/worker@sha256:{'0' * 64}",
             "imagePullPolicy": "Never",
@@ -362,6 +415,13 @@ def test_the_operator_reads_every_value_that_is_meant_for_it(tmp_path: Path) -> 
             "prometheusUrl": "http://prometheus.monitoring:9090",
             "resyncSeconds": 3600,
             "concurrency": 256,
+            "leaderElection": {
+                "leaseName": "gnnserve",
+                "namespace": "gnnserve-system",
+                "leaseSeconds": 30,
+                "renewDeadlineSeconds": 20,
+                "retrySeconds": 2.5,
+            },
             "logFormat": "Text",
             "logLevel": "DEBUG",
         }
@@ -416,9 +476,25 @@ def test_both_pods_are_restricted(values: dict[str, Any]) -> None:
         }
 
 
-def test_there_is_one_operator_at_a_time() -> None:
+def test_a_new_operator_stands_by_before_the_old_one_ends() -> None:
     spec = one(render(), "Deployment")["spec"]
-    assert (spec["replicas"], spec["strategy"]) == (1, {"type": "Recreate"})
+    assert spec["replicas"] == 1
+    assert spec["strategy"] == {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}
+
+
+def test_several_operators_are_apart_and_not_evicted_at_once() -> None:
+    assert not of_kind(render(), "PodDisruptionBudget")
+    assert "affinity" not in operator_pod(render())
+    objects = render({"replicas": 2})
+    deployment, budget = one(objects, "Deployment"), one(objects, "PodDisruptionBudget")
+    assert deployment["spec"]["replicas"] == 2
+    assert budget["spec"] == {"maxUnavailable": 1, "selector": deployment["spec"]["selector"]}
+    (preferred,) = operator_pod(objects)["affinity"]["podAntiAffinity"][
+        "preferredDuringSchedulingIgnoredDuringExecution"
+    ]
+    assert preferred["podAffinityTerm"] == {
+        "topologyKey": "kubernetes.io/hostname", "labelSelector": deployment["spec"]["selector"]
+    }  # fmt: skip
 
 
 def test_the_pod_is_as_the_values_say() -> None:
@@ -456,6 +532,13 @@ def test_the_operator_has_a_name_that_kopf_can_find() -> None:
     # kopf would ask for the name of the user, who has none in the image, and end.
     (container,) = operator_pod(render())["containers"]
     assert {"name": "POD_ID", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}} in container["env"]
+
+
+def test_a_restarted_container_has_the_name_in_the_lease_of_the_one_before() -> None:
+    (container,) = operator_pod(render())["containers"]
+    assert {"name": "POD_UID", "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}} in container["env"]
+    fields = {v["name"]: v["valueFrom"]["fieldRef"]["fieldPath"] for v in container["env"] if "valueFrom" in v}
+    assert identity_of(fields) == "metadata.name_metadata.uid"
 
 
 def operator_egress(values: Mapping[str, Any]) -> list[Manifest]:
@@ -589,6 +672,12 @@ def test_helm_test_asks_the_service_of_the_release() -> None:
         ({"watchNamespaces": "a"}, r"at '/watchNamespaces': got string, want array"),
         ({"watchNamespaces": ["A"]}, r"at '/watchNamespaces/0': 'A' does not match pattern"),
         ({"watchNamespaces": ["a", "a"]}, r"at '/watchNamespaces': items at 0 and 1 are equal"),
+        ({"replicas": 0}, r"at '/replicas': minimum: got 0, want 1"),
+        ({"leaderElection": {"leaseSeconds": 10}}, r"renewDeadlineSeconds < leaseSeconds, found 2, 10 and 10"),
+        (
+            {"leaderElection": {"retrySeconds": 5.5}},
+            r"2 x retrySeconds <= renewDeadlineSeconds .* found 5.5, 10 and 15",
+        ),
         ({"resyncSeconds": 0}, r"at '/resyncSeconds': minimum: got 0, want 1"),
         ({"concurrency": 0.5}, r"at '/concurrency'"),
         ({"networkPolicy": {"apiServerPorts": []}}, r"at '/networkPolicy/apiServerPorts': minItems"),
@@ -630,6 +719,11 @@ OTHER_VALUES: dict[str, Any] = {
     "image.digest": "sha256:" + "1" * 64,
     "image.pullPolicy": "Always",
     "imagePullSecrets": [{"name": "other"}],
+    "replicas": 2,
+    "leaderElection.leaseSeconds": 16,
+    "leaderElection.renewDeadlineSeconds": 9,
+    "leaderElection.retrySeconds": 2.5,
+    "leaderElection.fencing": True,
     "worker.image.repository": "other/worker",
     "worker.image.tag": "other",
     "worker.image.digest": "sha256:" + "1" * 64,

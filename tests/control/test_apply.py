@@ -66,8 +66,9 @@ def applied(manifest: Manifest, version: int = 1, **metadata: Any) -> Manifest:
     return live(manifest, version, annotations={APPLIED_ANNOTATION: digest_of(manifest)}, **metadata)
 
 
-def remembered(desired: Manifest, before: str | None, after: Manifest) -> Applied:
-    return Applied(digest_of(desired), before, digest_of_content(after))
+def remembered(desired: Manifest, before: str, after: Manifest) -> Applied:
+    version = after["metadata"]["resourceVersion"]
+    return Applied(digest_of(desired), version, frozenset({before}), digest_of_content(after))
 
 
 NORMALISED = {**applied(CONFIG, 7), "data": {"a": "one"}}
@@ -123,7 +124,7 @@ class Applying:
             self.applier.cluster = Cluster(transport, Metrics(RoutingMemory()))
             try:
                 survey = await self.applier.survey(KEY, UID, desired, known or {})
-                return survey, await self.applier.apply(KEY, desired, survey)
+                return survey, await self.applier.apply(KEY, self.applier.changes(KEY, desired, survey))
             finally:
                 await transport.close()
 
@@ -230,6 +231,42 @@ def test_an_object_that_was_replaced_meanwhile_is_not_taken_over(applying: Apply
     with pytest.raises(ConflictError):
         applying.apply(child(data={"a": "2"}), known=stale)
     assert applying.cluster.get("ConfigMap", "digits-routing")["data"] == {"a": "theirs"}
+
+
+def test_an_object_that_changed_since_it_was_looked_at_is_left_to_the_next_look(applying: Applying) -> None:
+    applying.apply(CONFIG, DEPLOYMENT)
+    stale = applying.seen("ConfigMap", "Deployment")
+    applying.cluster.replace("ConfigMap", "digits-routing", lambda found: found["data"].update(a="by another leader"))
+    with pytest.raises(ConflictError):
+        applying.apply(child(data={"a": "2"}), child("Deployment", "digits-worker", spec={"replicas": 3}), known=stale)
+    assert applying.cluster.get("ConfigMap", "digits-routing")["data"] == {"a": "by another leader"}
+    assert applying.cluster.get("Deployment", "digits-worker")["spec"] == {"replicas": 2}, "decided on the same view"
+    applying.apply(child(data={"a": "2"}), known=applying.seen("ConfigMap"))
+    assert applying.cluster.get("ConfigMap", "digits-routing")["data"] == {"a": "2"}
+
+
+def test_a_watch_that_lags_behind_our_own_writes_makes_no_conflict(applying: Applying) -> None:
+    applying.apply(CONFIG)
+    views = [applying.seen("ConfigMap")]
+    for number in (2, 3, 4):
+        applying.apply(child(data={"a": str(number)}), known=views[0])
+        views.append(applying.seen("ConfigMap"))
+    for view in views:
+        applying.apply(child(data={"a": "4"}), known=view)
+    assert applying.cluster.get("ConfigMap", "digits-routing")["data"] == {"a": "4"}
+    assert len(applying.cluster.writes) == 4
+    applying.apply(child(data={"a": "5"}), known=views[2])
+    assert applying.cluster.get("ConfigMap", "digits-routing")["data"] == {"a": "5"}
+
+
+def test_a_change_of_others_after_our_own_is_not_overtaken(applying: Applying) -> None:
+    applying.apply(CONFIG)
+    stale = applying.seen("ConfigMap")
+    applying.apply(child(data={"a": "2"}), known=stale)
+    applying.cluster.replace("ConfigMap", "digits-routing", lambda found: found["data"].update(a="by another leader"))
+    with pytest.raises(ConflictError):
+        applying.apply(child(data={"a": "3"}), known=stale)
+    assert applying.cluster.get("ConfigMap", "digits-routing")["data"] == {"a": "by another leader"}
 
 
 def test_nothing_is_remembered_of_a_service_that_is_gone(applying: Applying) -> None:

@@ -81,19 +81,22 @@ def test_the_status_of_what_is_gone_is_tried_later(api: FakeApi) -> None:
 
 
 def test_what_is_deleted_takes_its_dependents_along_and_may_be_gone_already(api: FakeApi) -> None:
-    ask(lambda cluster: cluster.apply(CONFIG))
-    ask(lambda cluster: cluster.delete(REF, uid="u1"))
-    ask(lambda cluster: cluster.delete(REF))
+    live = ask(lambda cluster: cluster.apply(CONFIG))
+    ask(lambda cluster: cluster.delete(live))
+    ask(lambda cluster: cluster.delete(live))
     assert api.cluster.find("ConfigMap", "digits-routing") is None
     options = api.cluster.writes[1].body
     assert options is not None
-    assert (options["propagationPolicy"], options["preconditions"]) == ("Background", {"uid": "u1"})
+    seen = {name: live["metadata"][name] for name in ("uid", "resourceVersion")}
+    assert (options["propagationPolicy"], options["preconditions"]) == ("Background", seen)
 
 
-def test_what_has_another_uid_by_now_is_not_deleted_and_was_deleted(api: FakeApi) -> None:
-    replaced = Refusal(409, "Conflict", "the UID in the precondition does not match the UID in record")
-    api.cluster.faults.append(Fault("delete", "ConfigMap", replaced))
-    ask(lambda cluster: cluster.delete(REF, uid="u1"))
+def test_what_is_another_by_now_is_not_deleted(api: FakeApi) -> None:
+    live = ask(lambda cluster: cluster.apply(CONFIG))
+    ask(lambda cluster: cluster.apply(child(data={"a": "2"})))
+    with pytest.raises(ConflictError):
+        ask(lambda cluster: cluster.delete(live))
+    assert api.cluster.find("ConfigMap", "digits-routing") is not None
 
 
 def test_an_event_that_was_posted_before_is_posted(api: FakeApi) -> None:
@@ -189,7 +192,7 @@ def test_every_request_is_counted_by_verb_kind_and_code(api: FakeApi) -> None:
         return metrics.registry.get_sample_value("gnnserve_operator_api_requests_total", labels)
 
     assert count(verb="get", kind="ConfigMap", code="404") == 1
-    assert count(verb="apply", kind="ConfigMap", code="200") == 1
+    assert count(verb="apply", kind="ConfigMap", code="201") == 1
     assert count(verb="get", kind="ConfigMap", code="none") == 1
 
 

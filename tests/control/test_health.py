@@ -13,9 +13,17 @@ from tests.support.clock import FakeClock, settle
 from tests.support.operator import KEY, child, gnnservice, live
 
 from gnnserve_operator.errors import RetryLaterError
-from gnnserve_operator.handlers.index import Index, trimmed
+from gnnserve_operator.handlers.index import Index, Kept
 from gnnserve_operator.handlers.watches import service_of
-from gnnserve_operator.health import CHECK_EVERY_S, WATCH_LIMIT_S, WatchCheck, WatchLag, build_app, find_problems
+from gnnserve_operator.health import (
+    CHECK_EVERY_S,
+    WATCH_LIMIT_S,
+    Readiness,
+    WatchCheck,
+    WatchLag,
+    build_app,
+    find_problems,
+)
 from gnnserve_operator.kinds import GNNSERVICE, Kind, Manifest, ServiceKey, kind_of
 from gnnserve_operator.loop import Loop
 from gnnserve_operator.metrics import Metrics
@@ -85,11 +93,11 @@ def index_of(*objects: Manifest) -> Index:
 
 
 def fill(index: Index, *objects: Manifest) -> None:
-    services = {service_of(found): [found] for found in objects if found["kind"] == "GNNService"}
-    children: dict[ServiceKey, list[Manifest]] = {}
+    services = {service_of(found): [Kept.of(found)] for found in objects if found["kind"] == "GNNService"}
+    children: dict[ServiceKey, list[Kept]] = {}
     for found in objects:
         if found["kind"] != "GNNService":
-            children.setdefault(service_of(found), []).append(found)
+            children.setdefault(service_of(found), []).append(Kept.of(found))
     index.attach(services, children)
 
 
@@ -233,28 +241,31 @@ def test_a_loop_that_does_not_turn_and_a_reconcile_that_hangs_are_told() -> None
 
 
 @pytest.mark.parametrize(
-    ("path", "problems", "is_ready", "expected"),
+    ("path", "problems", "readiness", "expected"),
     [
-        pytest.param("/healthz", [], False, (200, "ok\n"), id="well, before it is ready"),
-        pytest.param("/healthz", ["one", "two"], True, (503, "one; two\n"), id="unwell, and why"),
-        pytest.param("/readyz", [], True, (200, "ok\n"), id="ready"),
-        pytest.param("/readyz", [], False, (503, "the watches have not begun yet\n"), id="not ready, and why"),
+        pytest.param("/healthz", [], Readiness.STARTING, (200, "ok\n"), id="well, before it is ready"),
+        pytest.param("/healthz", ["one", "two"], Readiness.READY, (503, "one; two\n"), id="unwell, and why"),
+        pytest.param("/readyz", [], Readiness.READY, (200, "ok\n"), id="ready"),
+        pytest.param("/readyz", [], Readiness.STARTING, (503, "the watches have not begun yet\n"),
+                     id="not ready, and why"),
+        pytest.param("/readyz", [], Readiness.STANDING_BY, (200, "standing by\n"), id="ready to lead"),
     ],
-)
-def test_probes_answer(path: str, problems: list[str], is_ready: bool, expected: tuple[int, str]) -> None:
-    assert asyncio.run(fetch(path, problems, is_ready)) == expected
+)  # fmt: skip
+def test_probes_answer(path: str, problems: list[str], readiness: Readiness, expected: tuple[int, str]) -> None:
+    assert asyncio.run(fetch(path, problems, readiness)) == expected
 
 
 def test_metrics_are_in_the_prometheus_format() -> None:
-    code, text = asyncio.run(fetch("/metrics", [], True))
+    code, text = asyncio.run(fetch("/metrics", [], Readiness.READY))
     assert code == 200
     for name in ("reconcile_seconds", "queue_depth", "last_event_age_seconds", "api_requests_total", "services"):
         assert f"# HELP gnnserve_operator_{name} " in text
     assert 'gnnserve_operator_reconciles_total{result="error"} 0.0' in text
 
 
-async def fetch(path: str, problems: list[str], is_ready: bool) -> tuple[int, str]:
-    runner = web.AppRunner(build_app(lambda: problems, lambda: is_ready, Metrics(RoutingMemory())), access_log=None)
+async def fetch(path: str, problems: list[str], readiness: Readiness) -> tuple[int, str]:
+    app = build_app(lambda: problems, lambda: readiness, Metrics(RoutingMemory()))
+    runner = web.AppRunner(app, access_log=None)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     try:
@@ -269,14 +280,20 @@ async def fetch(path: str, problems: list[str], is_ready: bool) -> tuple[int, st
 
 
 def test_what_is_kept_has_no_managed_fields() -> None:
-    kept = trimmed({**CONFIG, "metadata": {**CONFIG["metadata"], "managedFields": [{"manager": "x"}]}})
-    assert kept == CONFIG
+    kept = Kept.of({**CONFIG, "metadata": {**CONFIG["metadata"], "managedFields": [{"manager": "x"}]}})
+    assert kept.body() == CONFIG
+
+
+def test_what_is_kept_cannot_be_changed_by_its_readers() -> None:
+    index = index_of(SERVICE, CONFIG)
+    index.children(KEY)[0]["metadata"]["labels"].clear()
+    assert index.children(KEY) == [CONFIG]
 
 
 def test_of_two_services_of_one_name_the_newer_counts() -> None:
     old, new = (live(gnnservice(), 1, creationTimestamp=f"2026-01-0{day}T00:00:00Z", uid=f"u{day}") for day in (1, 2))
     index = Index()
-    index.attach({KEY: [new, old]}, {})
+    index.attach({KEY: [Kept.of(new), Kept.of(old)]}, {})
     assert index.service(KEY) == new
     index.bury("u2")
     assert index.service(KEY) == old

@@ -13,7 +13,7 @@ import pytest
 from tests.support.clock import FakeClock, settle
 
 from gnnserve_operator import loop as loop_module
-from gnnserve_operator.errors import RefusedError, RetryLaterError
+from gnnserve_operator.errors import ConflictError, RefusedError, RetryLaterError
 from gnnserve_operator.kinds import ServiceKey
 from gnnserve_operator.loop import BURST, LONGEST_BACKOFF_S, SETTLE_S, Loop, WorkQueue, backoff_s
 from gnnserve_operator.metrics import Metrics
@@ -137,6 +137,39 @@ async def test_only_so_many_keys_are_reconciled_side_by_side() -> None:
         await settle()
         assert it.work.seen == [A, B, C]
         assert it.work.most_at_once == 2
+
+
+@scenario
+async def test_what_changed_while_it_was_looked_at_is_looked_at_again_soon() -> None:
+    async with running() as it:
+        it.work.answers[A] = ConflictError("the object has been modified")
+        it.loop.enqueue(A)
+        await it.clock.advance(SETTLE_S + 3.0)
+        assert it.work.gaps(A) == [0.1, 0.2, 0.4, 0.8]
+        assert value_of(it.metrics, "gnnserve_operator_reconciles_total", result="conflict") == 5
+
+
+def test_a_conflict_is_not_worth_a_word_unless_it_lasts(caplog: pytest.LogCaptureFixture) -> None:
+    async def run() -> None:
+        async with running() as it:
+            it.work.answers[A] = ConflictError("the watch tells nothing")
+            it.loop.enqueue(A)
+            await it.clock.advance(SETTLE_S + 3.0)
+            assert caplog.records == []
+            await it.clock.advance(57)
+            assert it.work.gaps(A)[:8] == [0.1, 0.2, 0.4, 0.8, 1.6, 1, 2, 4]
+            it.work.answers[A] = None
+            await it.clock.advance(LONGEST_BACKOFF_S)
+            it.work.at.clear()
+            it.work.answers[A] = ConflictError("the object has been modified")
+            it.loop.enqueue(A)
+            await it.clock.advance(SETTLE_S + 1)
+            assert it.work.gaps(A) == [0.1, 0.2, 0.4]
+
+    asyncio.run(run())
+    assert [record.getMessage() for record in caplog.records] == [
+        "the watch tells nothing; attempt 1 failed, the next one is in 1.0 s at the latest"
+    ]
 
 
 @scenario

@@ -186,12 +186,43 @@ def test_a_result_that_nothing_tells_of_any_more_is_asked_for_by_another_job() -
     namespace = begun()
     namespace.finish_job()
     namespace.pods.clear()
+    namespace.now += timedelta(minutes=2)
     planned = namespace.reconcile()
     assert len(planned.delete) == 1
     assert not [manifest for manifest in planned.apply if manifest["kind"] == "Job"], "not before the old one is gone"
     assert planned.look_again_s == 1.0
     namespace.settle()
     assert namespace.get("Job")["status"] == {}
+
+
+@pytest.mark.parametrize("seen", ["no pod at all", "an attempt that failed"])
+def test_a_job_that_is_done_is_not_made_again_while_the_watch_of_pods_is_behind(seen: str) -> None:
+    namespace = begun()
+    if seen == "an attempt that failed":
+        namespace.fail_attempt(4, "no space left")
+    attempts = dict(namespace.pods)
+    namespace.finish_job()
+    told = namespace.pods
+    namespace.pods = attempts
+    planned = namespace.reconcile()
+    assert (planned.delete, planned.look_again_s) == ((), 1.0)
+    assert "is being read" in namespace.condition("Ready")["message"]
+    namespace.pods = told
+    namespace.settle()
+    assert namespace.table().revision == "rev-1"
+
+
+def test_a_job_whose_pod_is_done_before_it_says_so_is_not_thrown_away_for_another_image() -> None:
+    namespace = begun()
+    (name,) = namespace.jobs()
+    namespace.finish_job()
+    complete, namespace.job()["status"] = namespace.job()["status"], {}
+    namespace.settings = make_settings(workerImage="gnnserve/worker:2")
+    namespace.settle()
+    assert namespace.jobs() == [name]
+    namespace.job()["status"] = complete
+    namespace.settle()
+    assert namespace.table().revision == "rev-1"
 
 
 def test_a_result_of_another_version_stalls_and_does_not_loop() -> None:

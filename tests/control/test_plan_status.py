@@ -520,3 +520,16 @@ def test_every_status_fits_the_schema() -> None:
         step()
         if namespace.status:
             adapter.validate_python(namespace.status)
+
+
+@pytest.mark.parametrize("edit", [{"suspend": True}, {"worker": {"replicas": 0}}], ids=["suspended", "no replicas"])
+def test_a_base_variant_is_not_told_where_nobody_is_to_answer(edit: dict[str, Any]) -> None:
+    """It would be that of long ago: another may be declared meanwhile."""
+    namespace = Namespace()
+    namespace.serve()
+    namespace.edit(**edit)
+    namespace.settle()
+    namespace.roll_out()
+    namespace.answer()
+    namespace.settle()
+    assert "baseVariant" not in namespace.status

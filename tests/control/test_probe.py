@@ -5,17 +5,22 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from tests.support.certificates import make_key_pair
 from tests.support.fake_server import Asked, Told, fake_server
 from tests.support.operator import KEY
 from tests.support.running_operator import OneAddress
+from tests.support.secured_worker import started as secured_worker
 
 from gnnserve_api.routing import Route
+from gnnserve_operator.kinds import ServiceKey
 from gnnserve_operator.observed import ObservedPod
 from gnnserve_operator.probe import Addresses, Answers, Prober
+from gnnserve_worker.serving.credentials import Credentials
 
 ROUTE = Route("r1", "x4", "the most accurate", ("x1", "x4"))
 
@@ -133,4 +138,44 @@ def test_addresses_are_those_of_the_cluster() -> None:
     addresses = Addresses("cluster.local")
     assert addresses.of_pod(pod()) == "http://10.0.0.1:8080"
     assert addresses.of_pod(pod(ip="fd00::1")) == "http://[fd00::1]:8080"
+    assert addresses.of_pod(pod(speaks_tls=True)) == "https://10.0.0.1:8080"
+    assert addresses.of_tls_service(KEY) == "https://digits.default.svc.cluster.local"
     assert addresses.of_service(KEY) == "http://digits.default.svc.cluster.local"
+
+
+class _Both(Addresses):
+    """Tells which address was asked for."""
+
+    def __init__(self, plain: str, secured: str) -> None:
+        super().__init__("cluster.local")
+        self._plain, self._secured = plain, secured
+
+    def of_pod(self, pod: ObservedPod) -> str:
+        return self._secured if pod.speaks_tls else self._plain
+
+    def of_service(self, key: ServiceKey) -> str:
+        return self._plain
+
+    def of_tls_service(self, key: ServiceKey) -> str:
+        return self._secured
+
+
+def test_while_pods_are_replaced_each_is_asked_as_it_speaks_and_the_endpoint_once_one_is_behind_it(
+    tmp_path: Path,
+) -> None:
+    """And whoever signed its certificate: this one signed itself, for another name."""
+    pair = make_key_pair(tmp_path, "somebody-else")
+
+    async def run(plain: str, secured: str) -> tuple[Answers, Answers]:
+        old, new = pod("old"), pod("new", speaks_tls=True)
+        async with Prober(_Both(plain, secured)) as prober:
+            begun = await prober.ask(KEY, [old, pod("new", speaks_tls=True, ready=False)], tls=True)
+            return begun, await prober.ask(KEY, [old, new], tls=True)
+
+    with fake_server(tell(SERVED)) as server, secured_worker(Credentials(pair)) as worker:
+        begun, done = asyncio.run(run(server.url, f"https://127.0.0.1:{worker.port}"))
+    of_new = "f0eae20c16c00ac0-1"
+    assert [answer.route and answer.route.revision for answer in begun.workers] == ["r1", of_new]
+    assert begun.endpoint is None
+    assert done.endpoint is not None
+    assert done.endpoint.revision == of_new

@@ -46,11 +46,13 @@ def reporting() -> tuple[Reporter, RecordingCluster]:
     return Reporter(cluster), cluster  # type: ignore[arg-type]
 
 
-def test_a_status_is_written_with_the_uid_it_is_about() -> None:
+def test_a_status_is_written_with_the_uid_and_the_version_it_is_about() -> None:
     reporter, cluster = reporting()
     report(reporter, live(gnnservice()), {"revision": "r1"})
     (written,) = cluster.statuses
-    assert written["metadata"] == {"name": "digits", "namespace": "default", "uid": "uid-of-digits"}
+    assert written["metadata"] == {
+        "name": "digits", "namespace": "default", "uid": "uid-of-digits", "resourceVersion": "1"
+    }  # fmt: skip
     assert written["status"] == {"revision": "r1"}
 
 
@@ -74,12 +76,30 @@ def test_a_watch_that_lags_behind_does_not_bring_the_old_status_back() -> None:
     assert reporter.status_of(KEY, service) == {}
 
 
-@pytest.mark.parametrize("error", [GoneError("not found"), ConflictError("uid mismatch")])
-def test_a_service_that_is_gone_by_now_needs_no_status_and_no_event(error: Exception) -> None:
+def test_a_status_follows_our_own_one_that_the_watch_has_not_told_of_yet() -> None:
     reporter, cluster = reporting()
-    cluster.status_error = error
+    service = live(gnnservice(), 1)
+    for revision in ("r1", "r2", "r3"):
+        report(reporter, service, {"revision": revision})
+    assert [written["metadata"]["resourceVersion"] for written in cluster.statuses] == ["1", "11", "12"]
+    told_of_the_second = {**live(gnnservice(), 12), "status": {"revision": "r2"}}
+    assert reporter.status_of(KEY, told_of_the_second) == {"revision": "r3"}
+
+
+def test_a_service_that_is_gone_by_now_needs_no_status_and_no_event() -> None:
+    reporter, cluster = reporting()
+    cluster.status_error = GoneError("not found")
     report(reporter, live(gnnservice()), {"revision": "r1"}, READY)
     assert cluster.events == []
+
+
+def test_a_service_that_changed_since_it_was_judged_is_judged_again_and_nothing_is_told() -> None:
+    reporter, cluster = reporting()
+    cluster.status_error = ConflictError("the object has been modified")
+    with pytest.raises(ConflictError):
+        report(reporter, live(gnnservice()), {"revision": "r1"}, READY)
+    assert cluster.events == []
+    assert reporter.status_of(KEY, live(gnnservice())) == {}
 
 
 def test_an_event_names_its_object_and_who_says_it() -> None:

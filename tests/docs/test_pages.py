@@ -129,6 +129,8 @@ def exposed() -> Iterator[tuple[str, str, set[str]]]:
     metrics = ServingMetrics("digits")
     metrics.show_revision(revision_manifest(), load_s=0.5)
     metrics.count_error("QueueFull")
+    metrics.show_certificate(1_800_000_000)
+    metrics.show_credentials("tls", is_refused=False)
     route = Route("r1", "x1", "most accurate", ("x1",), Objective(latency_ms=5))
     metrics.watch_routing(lambda: RoutingState(route, {"x1": 1.0}))
     for family in text_string_to_metric_families(metrics.render().decode()):

@@ -14,7 +14,8 @@ from uvicorn.config import Config
 from uvicorn.server import ServerState
 
 from gnnserve_api.gnnservice import GNNService
-from gnnserve_worker.serving.connection import Connection, Patience, connection_class
+from gnnserve_worker.serving.access import Access
+from gnnserve_worker.serving.connection import DEFAULT_ROOM, Connection, Patience, Room, connection_class
 
 DATE = b"Sat, 21 Nov 2026 12:00:00 GMT"
 
@@ -132,10 +133,14 @@ class Server:
 
 @asynccontextmanager
 async def serving(
-    worker: FakeWorker | None = None, of: GNNService | None = None, patience: Patience | None = None
+    worker: FakeWorker | None = None,
+    of: GNNService | None = None,
+    patience: Patience | None = None,
+    access: Access | None = None,
+    room: Room = DEFAULT_ROOM,
 ) -> AsyncIterator[Server]:
-    async with running(worker or FakeWorker(), of) as client:
-        make = connection_class(client.app, patience or Patience())
+    async with running(worker or FakeWorker(), of, access=access) as client:
+        make = connection_class(client.app, patience or Patience(), room)
         config = Config(client.app, http=make, ws="none", lifespan="off", log_config=None, proxy_headers=False)
         config.load()
         state = ServerState()

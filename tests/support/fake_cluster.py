@@ -1,36 +1,72 @@
-"""A small Kubernetes in memory: objects, server-side apply, owner references, and a history that watches follow.
+"""A small Kubernetes in memory: what an API server does to objects, and a history that watches follow.
 
-What the operator's shell needs and no more: defaulting, admission and schemas are the real API server's, in
-tests/cluster. `fake_api.py` puts it behind HTTP; tests call it directly, and play kubelet and controllers through it.
-Thread-safe, because the server's threads and the test meet here.
+Held against a real API server by one suite (`api_contract.py`). As there: resourceVersions and preconditions,
+generations, the status subresource, server-side apply with managed fields, finalizers, deletion, and for GNNService
+the CRD's pruning and defaults. Not there: defaults and validation of other kinds (except what may never change), CEL
+and the rest of a CRD's validation, admission by webhooks and policies, quotas, authorisation, conversion between
+versions, JSON and strategic patches, and controllers: tests play them, and choose when the garbage collector runs.
+`create` and `replace` are for tests that play people and controllers: they may set anything, also a status. What a
+client may do is `post`, `put`, `apply` and `delete`.
+Thread-safe, because the server's threads and the test meet here. Stored objects are never changed in place.
 """
 
 from __future__ import annotations
 
-import copy
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from typing import Any
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeVar
 
-from gnnserve_operator.kinds import EVENT, GNNSERVICE, POD_MONITOR, WATCHED_CHILDREN, Kind
+import msgspec
+from tests.support import garbage_collector
+from tests.support.api_types import (
+    CLAIM_PROTECTION,
+    GNNSERVICE_SCHEMA,
+    Traits,
+    defaulted,
+    forbidden_change,
+    pruned,
+    traits_of,
+    unknown_field,
+)
+from tests.support.managed_fields import (
+    ConflictsError,
+    Manager,
+    Managers,
+    UntypedError,
+    apply_declared,
+    decode_managers,
+    encode_managers,
+    update,
+)
 
+from gnnserve_operator.kinds import EVENT, GNNSERVICE, LEASE, POD_MONITOR, WATCHED_CHILDREN, Kind
+
+T = TypeVar("T")
 Manifest = dict[str, Any]
+Key = tuple[str, str, str]
+"""Kind, namespace, name."""
 REPLICA_SET = Kind("apps/v1", "ReplicaSet", "replicasets")
-KINDS = (GNNSERVICE, *WATCHED_CHILDREN, POD_MONITOR, EVENT, REPLICA_SET)
+KINDS = (GNNSERVICE, *WATCHED_CHILDREN, POD_MONITOR, EVENT, REPLICA_SET, LEASE)
 WAIT_S = 20.0
 """Longest a test waits for a condition: far beyond any, so that only a mistake meets it."""
+_MODIFIED = "the object has been modified; please apply your changes to the latest version and try again"
+_GRACE_S = 30
 
 
 class Refusal(Exception):  # noqa: N818 - an answer, not a mistake
     def __init__(
-        self, code: int, reason: str, message: str, headers: Mapping[str, str] | None = None, causes: Iterable[str] = ()
-    ) -> None:
+        self, code: int, reason: str, message: str, headers: Mapping[str, str] | None = None,
+        causes: Iterable[str | Mapping[str, str]] = (), details: Mapping[str, Any] | None = None,
+    ) -> None:  # fmt: skip
+        """A cause is its reason, or all that is told of it."""
         super().__init__(message)
         self.code, self.reason, self.message, self.headers = code, reason, message, dict(headers or {})
-        self.causes = tuple(causes)
+        self.causes = tuple({"reason": cause} if isinstance(cause, str) else dict(cause) for cause in causes)
+        self.details = dict(details or {})
+        self.metadata: dict[str, str] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +88,7 @@ class Change:
     version: int
     type: str
     object: Manifest
+    previous: Manifest | None = None
 
 
 @dataclass(slots=True)
@@ -68,8 +105,10 @@ class Fault:
 @dataclass(slots=True)
 class FakeCluster:
     kinds: tuple[Kind, ...] = tuple(kind for kind in KINDS if kind is not POD_MONITOR)
-    default: Callable[[Manifest], None] = lambda _: None
-    """What the API server makes of an object that is written; in place."""
+    default: Callable[[Manifest], None] | None = None
+    """What the API server makes of an object that is written, beyond what is here; in place."""
+    schema: Manifest | None = field(default_factory=lambda: GNNSERVICE_SCHEMA)
+    """Of the CRD: what it does not know is pruned, what is absent gets its default. None: neither."""
     writes: list[Write] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
     frozen_kinds: set[str] = field(default_factory=set)
@@ -77,17 +116,22 @@ class FakeCluster:
     broken_kinds: set[str] = field(default_factory=set)
     """Kinds whose watches answer with an error that kopf does not recover from."""
     collects_garbage: bool = True
+    """At once after every change; otherwise when a test says `collect_garbage(now=True)`."""
+    protects_claims: bool = False
+    """PersistentVolumeClaims get the finalizer kubernetes.io/pvc-protection, as on a real cluster."""
+    missing_namespaces: set[str] = field(default_factory=set)
+    terminating_namespaces: set[str] = field(default_factory=set)
     paths: list[str] = field(default_factory=list)
     """What was asked for, in order."""
-    objects: dict[tuple[str, str, str], Manifest] = field(default_factory=dict)
+    objects: dict[Key, Manifest] = field(default_factory=dict)
     """By kind, namespace and name."""
     history: list[Change] = field(default_factory=list)
     oldest_version: int = 0
     """Watches from before it are answered 410 Gone."""
     changed: threading.Condition = field(default_factory=threading.Condition)
+    clock: Callable[[], datetime] = lambda: datetime.now(UTC)
+    new_uid: Callable[[], str] = lambda: str(uuid.uuid4())
     _version: int = 100
-    _applied: dict[tuple[str, str, str, str], Manifest] = field(default_factory=dict)
-    """What each field manager applied last."""
 
     @property
     def version(self) -> int:
@@ -97,15 +141,16 @@ class FakeCluster:
 
     def get(self, kind: str, name: str, namespace: str = "default") -> Manifest:
         with self.changed:
-            return copy.deepcopy(self.objects[kind, namespace, name])
+            return copied(self.objects[kind, namespace, name])
 
     def find(self, kind: str, name: str, namespace: str = "default") -> Manifest | None:
         with self.changed:
-            return copy.deepcopy(self.objects.get((kind, namespace, name)))
+            found = self.objects.get((kind, namespace, name))
+            return None if found is None else copied(found)
 
     def all(self, kind: str) -> list[Manifest]:
         with self.changed:
-            return [copy.deepcopy(found) for (of, _, _), found in self.objects.items() if of == kind]
+            return [copied(found) for (of, _, _), found in self.objects.items() if of == kind]
 
     def wait_until(self, condition: Callable[[], object]) -> None:
         """In a thread of its own: `await asyncio.to_thread(cluster.wait_until, …)`."""
@@ -113,57 +158,129 @@ class FakeCluster:
             if not self.changed.wait_for(condition, timeout=WAIT_S):
                 raise TimeoutError(f"nothing of that kind within {WAIT_S:.0f} s; writes: {list(map(str, self.writes))}")
 
-    # --- what a client does
+    # --- what people and controllers of a test do
 
-    def create(self, manifest: Manifest) -> Manifest:
+    def create(self, manifest: Manifest, manager: str = "somebody") -> Manifest:
+        """With its status, if it has one."""
         with self.changed:
-            key = _key(manifest)
+            key = key_of(manifest)
             self._check_faults("create", *key)
-            if key in self.objects:
-                raise Refusal(409, "AlreadyExists", f'{key[0]} "{key[2]}" already exists')
-            return self._store("ADDED", self._created(manifest))
+            self._check_absent(key)
+            return self._create(copied(manifest), Manager(manager, "Update", manifest["apiVersion"]))
 
-    def apply(self, manifest: Manifest, manager: str, subresource: str | None = None) -> Manifest:
-        with self.changed:
-            key = _key(manifest)
-            live = self.objects.get(key)
-            self._check_faults("apply status" if subresource else "apply", *key)
-            self._check_applicable(manifest, live, subresource)
-            scope = {"apiVersion", "kind", "metadata", "status"} if subresource else set(manifest) - {"status"}
-            declared = {name: copy.deepcopy(value) for name, value in manifest.items() if name in scope}
-            declared["metadata"].pop("uid", None)
-            before = self._applied.get((*key, manager), {})
-            self._applied[*key, manager] = declared
-            merged = _merge(_without(copy.deepcopy(live or {}), before, declared), declared)
-            if live is None:
-                return self._store("ADDED", self._created(merged))
-            merged["metadata"] = {**merged["metadata"], **_server_fields(live)}
-            return self._update(live, merged)
-
-    def replace(self, kind: str, name: str, change: Callable[[Manifest], None], namespace: str = "default") -> Manifest:
+    def replace(
+        self, kind: str, name: str, change: Callable[[Manifest], None], namespace: str = "default",
+        manager: str = "somebody",
+    ) -> Manifest:  # fmt: skip
         """What kubectl edit does, and what kubelet and controllers do to a status."""
         with self.changed:
             live = self.objects[kind, namespace, name]
-            edited = copy.deepcopy(live)
+            edited = copied(live)
             change(edited)
-            return self._update(live, edited)
+            return self._update(live, edited, Manager(manager, "Update", live["apiVersion"]))
 
-    def delete(self, kind: str, name: str, namespace: str = "default") -> None:
+    # --- what a client does
+
+    def post(self, manifest: Manifest, manager: str) -> Manifest:
+        with self.changed:
+            key = key_of(manifest)
+            self._check_faults("create", *key)
+            if manifest["metadata"].get("resourceVersion"):
+                raise Refusal(500, "", "resourceVersion should not be set on objects to be created")
+            self._check_namespace(key)
+            self._check_absent(key)
+            updater = Manager(manager, "Update", manifest["apiVersion"])
+            return self._create(self._admitted(_without_status(copied(manifest))), updater)
+
+    def put(self, manifest: Manifest, manager: str, subresource: str | None = None) -> Manifest:
+        with self.changed:
+            key = key_of(manifest)
+            traits = traits_of(key[0])
+            self._check_faults("put status" if subresource else "put", *key)
+            live = self.objects.get(key)
+            if live is None:
+                if not traits.creates_by_put or subresource:
+                    raise self._not_found(key)
+                self._check_namespace(key)
+                sent = copied(manifest)
+                sent["metadata"].pop("resourceVersion", None)
+                return self._create(
+                    self._admitted(_without_status(sent)), Manager(manager, "Update", sent["apiVersion"])
+                )
+            self._check_version(key, live, manifest, is_required=traits.needs_version)
+            ignores_uid = subresource and key[0] == GNNSERVICE.name
+            uid = manifest["metadata"].get("uid")
+            if uid and uid != live["metadata"]["uid"] and not ignores_uid:
+                differs = f"UID in precondition: {uid}, UID in object meta: {live['metadata']['uid']}"
+                raise self._conflict(key, f"Precondition failed: {differs}")
+            edited = {**live, "status": copied(manifest.get("status"))} if subresource else copied(manifest)
+            if not subresource:
+                edited["metadata"] = {**edited["metadata"], **_system_fields(live)}
+                edited = _with_status_of(live, edited)
+            updater = Manager(manager, "Update", live["apiVersion"], subresource or "")
+            return self._update(live, self._admitted(edited, live), updater)
+
+    def apply(
+        self, manifest: Manifest, manager: str, subresource: str | None = None, *, force: bool = True
+    ) -> Manifest:
+        with self.changed:
+            key = key_of(manifest)
+            live = self.objects.get(key)
+            self._check_faults("apply status" if subresource else "apply", *key)
+            declared = self._declared(manifest, live, subresource)
+            applier = Manager(manager, "Apply", manifest["apiVersion"], subresource or "")
+            managers = decode_managers(live["metadata"]) if live else {}
+            plain = {} if live is None else _plain(live)
+            try:
+                becomes, managers = apply_declared(
+                    plain, declared, traits_of(key[0]).type, managers, applier, self._now(), force=force
+                )
+            except ConflictsError as error:
+                raise _apply_conflict(error) from error
+            except UntypedError as error:
+                raise Refusal(500, "", f"failed to create typed patch object: {error}") from error
+            if live is None:
+                return self._create(self._admitted(becomes), applier, managers)
+            becomes["metadata"] = {**becomes["metadata"], **_system_fields(live)}
+            uid = manifest["metadata"].get("uid")
+            if uid and uid != live["metadata"]["uid"] and not (subresource and key[0] == GNNSERVICE.name):
+                raise self._invalid(key, "metadata.uid", f'Invalid value: "{uid}": field is immutable')
+            return self._update(live, self._admitted(becomes, live), applier, managers)
+
+    def delete(
+        self, kind: str, name: str, namespace: str = "default", *, uid: str | None = None, version: str | None = None,
+        policy: str = "Background", grace_s: int | None = None,
+    ) -> Manifest | None:  # fmt: skip
+        """What is left of it, waiting for finalizers or the kubelet; None where it is gone."""
         with self.changed:
             self._check_faults("delete", kind, namespace, name)
-            if (kind, namespace, name) not in self.objects:
-                raise Refusal(404, "NotFound", f'{kind} "{name}" not found')
-            self._remove((kind, namespace, name))
+            key = kind, namespace, name
+            live = self.objects.get(key)
+            if live is None:
+                raise self._not_found(key)
+            self._check_preconditions(live, uid, version)
+            left = self._deleted(key, live, policy, grace_s)
             self.collect_garbage()
+            return left
 
     # --- what the control plane does
 
     def collect_garbage(self, *, now: bool = False) -> None:
-        """Removes what has owners, all of which are gone."""
+        """Until nothing is left to collect."""
         with self.changed:
-            while (self.collects_garbage or now) and (orphans := list(self._orphans())):
-                for key in orphans:
-                    self._remove(key)
+            while (self.collects_garbage or now) and garbage_collector.step(self):
+                pass
+
+    def release_claims(self) -> None:
+        """What the controller of kubernetes.io/pvc-protection does: claims that are deleted and unused may go."""
+        with self.changed:
+            for key, claim in list(self.objects.items()):
+                metadata = claim["metadata"]
+                is_held = key[0] == "PersistentVolumeClaim" and CLAIM_PROTECTION in metadata.get("finalizers", ())
+                if is_held and "deletionTimestamp" in metadata and not self._is_used(key):
+                    self.replace(
+                        *key[::2], lambda found: found["metadata"]["finalizers"].remove(CLAIM_PROTECTION), key[1]
+                    )
 
     def forget_history(self) -> None:
         """Watches must list again."""
@@ -177,48 +294,141 @@ class FakeCluster:
         self._version += 1
         return self._version
 
-    def _created(self, manifest: Manifest) -> Manifest:
-        created = copy.deepcopy(manifest)
-        created["metadata"] = {
-            "namespace": "default", **created["metadata"],
-            "uid": str(uuid.uuid4()), "generation": 1, "creationTimestamp": _now(),
-            "managedFields": [{"manager": "somebody"}],
-        }  # fmt: skip
-        return created
+    def _now(self, after_s: float = 0) -> str:
+        at = self.clock() + timedelta(seconds=after_s)
+        return at.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+    def _admitted(self, manifest: Manifest, live: Manifest | None = None) -> Manifest:
+        """Pruned and with the CRD's defaults, where it differs from what is there."""
+        if self.schema is None or manifest["kind"] != GNNSERVICE.name:
+            return manifest
+        kept = {name: value for name, value in manifest.items() if live and live.get(name) == value}
+        changed = {name: value for name, value in manifest.items() if name not in kept}
+        found = defaulted(pruned(changed, self.schema), self.schema)
+        return {**found, **kept, "metadata": manifest["metadata"]}
+
+    def _declared(self, manifest: Manifest, live: Manifest | None, subresource: str | None) -> Manifest:
+        """What of it an apply declares, after the checks that come before the merge."""
+        key = key_of(manifest)
+        metadata = copied(manifest["metadata"])
+        if metadata.get("managedFields") is not None:
+            raise Refusal(400, "BadRequest", "metadata.managedFields must be nil")
+        if self.schema is not None and key[0] == GNNSERVICE.name and (path := unknown_field(manifest, self.schema)):
+            raise Refusal(500, "", f"failed to create typed patch object: {path}: field not declared in schema")
+        if live is None:
+            if subresource:
+                raise self._not_found(key)
+            if uid := metadata.get("uid"):
+                told = f"the provided object specified uid {uid}, and no existing object was found"
+                raise self._conflict(key, f"uid mismatch: {told}")
+            self._check_namespace(key)
+        else:
+            self._check_version(key, live, manifest, is_required=False)
+        for name in _SYSTEM_FIELDS:
+            metadata.pop(name, None)
+        metadata.setdefault("namespace", key[1])
+        identity = {"apiVersion": manifest["apiVersion"], "kind": manifest["kind"]}
+        if subresource:
+            own = {name: metadata[name] for name in ("name", "namespace")}
+            return {
+                **identity,
+                "metadata": own,
+                **({"status": copied(manifest["status"])} if "status" in manifest else {}),
+            }
+        return _without_status({**copied(manifest), "metadata": metadata})
+
+    def _create(self, manifest: Manifest, by: Manager, managers: Managers | None = None) -> Manifest:
+        manifest["metadata"] = _without_empty({"namespace": "default", **manifest["metadata"]})
+        for name in _SYSTEM_FIELDS:
+            manifest["metadata"].pop(name, None)
+        if manifest["kind"] == "PersistentVolumeClaim" and self.protects_claims:
+            manifest["metadata"].setdefault("finalizers", []).append(CLAIM_PROTECTION)
+        self._check_owners(manifest)
+        traits = traits_of(manifest["kind"])
+        if managers is None:
+            managers = update({}, manifest, traits.type, {}, by, self._now())
+        manifest["metadata"] |= {"uid": self.new_uid(), "creationTimestamp": self._now()}
+        if traits.has_generation:
+            manifest["metadata"]["generation"] = 1
+        if managers:
+            manifest["metadata"]["managedFields"] = encode_managers(managers)
+        if self.default:
+            self.default(manifest)
+        return self._store("ADDED", manifest)
+
+    def _update(self, live: Manifest, edited: Manifest, by: Manager, managers: Managers | None = None) -> Manifest:
+        key, traits = key_of(live), traits_of(live["kind"])
+        before = decode_managers(live["metadata"])
+        if managers is None:
+            managers = update(_plain(live), _plain(edited), traits.type, before, by, self._now())
+        edited["metadata"] = _without_empty({**edited["metadata"], **_system_fields(live)})
+        if managers != before:
+            edited["metadata"].pop("managedFields", None)
+            if managers:
+                edited["metadata"]["managedFields"] = encode_managers(managers)
+        if self.default:
+            edited = copied(edited)  # which shares parts with what is there
+            self.default(edited)
+        if edited == live:
+            return copied(live)
+        self._check_change(key, live, edited)
+        if traits.has_generation and _is_new_generation(live, edited, traits):
+            edited["metadata"]["generation"] = live["metadata"]["generation"] + 1
+        metadata = edited["metadata"]
+        is_last = "deletionTimestamp" in metadata and not metadata.get("deletionGracePeriodSeconds")
+        if is_last and not metadata.get("finalizers"):
+            self._remove(key, edited)
+            self.collect_garbage()
+            return copied(edited)
+        return self._store("MODIFIED", edited)
 
     def _store(self, change: str, manifest: Manifest) -> Manifest:
-        self.default(manifest)
-        version = self._bump()
+        version, key = self._bump(), key_of(manifest)
         manifest["metadata"]["resourceVersion"] = str(version)
-        self.objects[_key(manifest)] = manifest
-        self.history.append(Change(version, change, copy.deepcopy(manifest)))
+        self.history.append(Change(version, change, manifest, self.objects.get(key)))
+        self.objects[key] = manifest
         self.collect_garbage()
         self.changed.notify_all()
-        return copy.deepcopy(manifest)
+        return copied(manifest)
 
-    def _update(self, live: Manifest, updated: Manifest) -> Manifest:
-        self.default(updated)
-        if updated == live:
-            return copy.deepcopy(live)
-        if updated.get("spec") != live.get("spec"):
-            updated["metadata"]["generation"] = live["metadata"]["generation"] + 1
-        return self._store("MODIFIED", updated)
+    def _deleted(self, key: Key, live: Manifest, policy: str, grace_s: int | None) -> Manifest | None:
+        left = copied(live)
+        metadata = left["metadata"]
+        kept = [name for name in metadata.get("finalizers", ()) if name not in {"orphan", "foregroundDeletion"}]
+        kept += {"Foreground": ["foregroundDeletion"], "Orphan": ["orphan"]}.get(policy, [])
+        waits_s = 0 if grace_s == 0 else _grace_s(live)
+        if not kept and not waits_s:
+            self._remove(key, live)
+            return None
+        told_s = metadata.get("deletionGracePeriodSeconds")
+        if told_s is None:
+            waits_s = waits_s if grace_s is None or not waits_s else grace_s
+            metadata |= {"deletionTimestamp": self._now(waits_s), "deletionGracePeriodSeconds": waits_s}
+            if "generation" in metadata:
+                metadata["generation"] += 1
+        elif grace_s is not None and grace_s < told_s:  # it may be shortened, and never prolonged
+            metadata |= {"deletionTimestamp": self._now(grace_s), "deletionGracePeriodSeconds": grace_s}
+        metadata["finalizers"] = kept
+        if not kept:
+            del metadata["finalizers"]
+        return copied(live) if left == live else self._store("MODIFIED", left)
 
-    def _remove(self, key: tuple[str, str, str]) -> None:
-        gone = self.objects.pop(key)
-        for owner in [owner for owner in self._applied if owner[:3] == key]:
-            del self._applied[owner]
+    def _remove(self, key: Key, last: Manifest) -> None:
+        """`last` is what it was in the end."""
         version = self._bump()
-        gone["metadata"]["resourceVersion"] = str(version)
-        self.history.append(Change(version, "DELETED", gone))
+        gone = {**last, "metadata": {**last["metadata"], "resourceVersion": str(version)}}
+        self.history.append(Change(version, "DELETED", gone, self.objects.pop(key)))
         self.changed.notify_all()
 
-    def _orphans(self) -> Iterator[tuple[str, str, str]]:
-        uids = {found["metadata"]["uid"] for found in self.objects.values()}
-        for key, found in self.objects.items():
-            owners = found["metadata"].get("ownerReferences") or ()
-            if owners and not any(owner["uid"] in uids for owner in owners):
-                yield key
+    def _is_used(self, claim: Key) -> bool:
+        pods = (found for (kind, namespace, _), found in self.objects.items() if (kind, namespace) == ("Pod", claim[1]))
+        return any(
+            volume.get("persistentVolumeClaim", {}).get("claimName") == claim[2]
+            for pod in pods if (pod.get("status") or {}).get("phase") not in {"Succeeded", "Failed"}
+            for volume in (pod.get("spec") or {}).get("volumes") or ()
+        )  # fmt: skip
+
+    # --- refusals
 
     def _check_faults(self, verb: str, kind: str, namespace: str, name: str) -> None:
         for fault in self.faults:
@@ -226,54 +436,174 @@ class FakeCluster:
                 fault.times -= 1
                 raise fault.refusal
 
-    def _check_applicable(self, manifest: Manifest, live: Manifest | None, subresource: str | None) -> None:
-        kind, _, name = _key(manifest)
-        if subresource and live is None:
-            raise Refusal(404, "NotFound", f'{kind} "{name}" not found')
-        uid = manifest["metadata"].get("uid")
-        if uid is not None and (live is None or live["metadata"]["uid"] != uid):
-            raise Refusal(409, "Conflict", f'uid mismatch: "{uid}" is not that of {kind} "{name}"')
-        owners = [o["uid"] for of in (manifest, live or {"metadata": {}})
-                  for o in of["metadata"].get("ownerReferences") or () if o.get("controller")]  # fmt: skip
-        if len(set(owners)) > 1:
-            raise Refusal(422, "Invalid", f"{kind} {name!r} is invalid: only one reference can have controller set")
+    def _check_absent(self, key: Key) -> None:
+        if key in self.objects:
+            raise Refusal(
+                409, "AlreadyExists", f'{self.resource(key[0])} "{key[2]}" already exists', details=self._told(key)
+            )
+
+    def _check_namespace(self, key: Key) -> None:
+        kind, namespace, name = key
+        if namespace in self.missing_namespaces:
+            details = {"name": namespace, "kind": "namespaces"}
+            raise Refusal(404, "NotFound", f'namespaces "{namespace}" not found', details=details)
+        if namespace in self.terminating_namespaces:
+            why = f"unable to create new content in namespace {namespace} because it is being terminated"
+            cause = {"reason": "NamespaceTerminating", "message": f"namespace {namespace} is being terminated",
+                     "field": "metadata.namespace"}  # fmt: skip
+            raise Refusal(403, "Forbidden", f'{self.resource(kind)} "{name}" is forbidden: {why}', causes=[cause],
+                          details=self._told(key))  # fmt: skip
+
+    def _check_version(self, key: Key, live: Manifest, manifest: Manifest, *, is_required: bool) -> None:
+        version = manifest["metadata"].get("resourceVersion")
+        if version and version != live["metadata"]["resourceVersion"]:
+            raise self._conflict(key, _MODIFIED)
+        if not version and is_required:
+            told = "Invalid value: 0: must be specified for an update"
+            raise self._invalid(key, "metadata.resourceVersion", told, of=self.resource(key[0]))
+
+    def _check_preconditions(self, live: Manifest, uid: str | None, version: str | None) -> None:
+        """Told of the kind where all else is told of the resource."""
+        kind, _, name = key_of(live)
+        metadata = live["metadata"]
+        if uid is not None and uid != metadata["uid"]:
+            why = (f"the UID in the precondition ({uid}) does not match the UID in record ({metadata['uid']}). "
+                   "The object might have been deleted and then recreated")  # fmt: skip
+        elif version is not None and version != metadata["resourceVersion"]:
+            why = (f"the ResourceVersion in the precondition ({version}) does not match the ResourceVersion in record "
+                   f"({metadata['resourceVersion']}). The object might have been modified")  # fmt: skip
+        else:
+            return
+        raise Refusal(409, "Conflict", f'Operation cannot be fulfilled on {self._qualified(kind)} "{name}": {why}')
+
+    def _check_owners(self, manifest: Manifest) -> None:
+        owners = [owner for owner in manifest["metadata"].get("ownerReferences") or () if owner.get("controller")]
+        if len(owners) > 1:
+            names = " and ".join(f"{owner['kind']}/{owner['name']}" for owner in owners[:2])
+            told = f'Only one reference can have Controller set to true. Found "true" in references for {names}'
+            raise self._invalid(key_of(manifest), "metadata.ownerReferences", f"Invalid value: {told}")
+
+    def _check_change(self, key: Key, live: Manifest, edited: Manifest) -> None:
+        self._check_owners(edited)
+        if "deletionTimestamp" in live["metadata"]:
+            held = set(live["metadata"].get("finalizers", ()))
+            if new := [name for name in edited["metadata"].get("finalizers", ()) if name not in held]:
+                told = "[]string{" + ", ".join(f'"{name}"' for name in new) + "}"
+                why = f"no new finalizers can be added if the object is being deleted, found new finalizers {told}"
+                raise self._invalid(key, "metadata.finalizers", f"Forbidden: {why}")
+        if found := forbidden_change(live, edited):
+            raise self._invalid(key, *found)
+
+    def _not_found(self, key: Key) -> Refusal:
+        return Refusal(404, "NotFound", f'{self.resource(key[0])} "{key[2]}" not found', details=self._told(key))
+
+    def _conflict(self, key: Key, why: str) -> Refusal:
+        message = f'Operation cannot be fulfilled on {self.resource(key[0])} "{key[2]}": {why}'
+        return Refusal(409, "Conflict", message, details=self._told(key))
+
+    def _invalid(self, key: Key, path: str, told: str, of: str | None = None) -> Refusal:
+        message = f'{of or self._qualified(key[0])} "{key[2]}" is invalid: {path}: {told}'
+        reason = "FieldValueForbidden" if told.startswith("Forbidden") else "FieldValueInvalid"
+        return Refusal(422, "Invalid", message, causes=[{"reason": reason, "message": told, "field": path}],
+                       details={**self._told(key), "kind": key[0]})  # fmt: skip
+
+    def resource(self, kind: str) -> str:
+        """As messages name it: configmaps, deployments.apps."""
+        found = self.kind(kind)
+        return f"{found.plural}.{found.group}" if found.group else found.plural
+
+    def _qualified(self, kind: str) -> str:
+        found = self.kind(kind)
+        return f"{kind}.{found.group}" if found.group else kind
+
+    def _told(self, key: Key) -> dict[str, str]:
+        found = self.kind(key[0])
+        return {"name": key[2], "kind": found.plural, **({"group": found.group} if found.group else {})}
+
+    def kind(self, name: str) -> Kind:
+        return next(kind for kind in (*self.kinds, *KINDS) if kind.name == name)
 
 
-def _key(manifest: Manifest) -> tuple[str, str, str]:
+def key_of(manifest: Manifest) -> Key:
     metadata = manifest["metadata"]
     return manifest["kind"], metadata.get("namespace", "default"), metadata["name"]
 
 
-def _server_fields(live: Manifest) -> Manifest:
-    names = ("uid", "generation", "creationTimestamp", "resourceVersion", "managedFields", "deletionTimestamp")
-    return {name: live["metadata"][name] for name in names if name in live["metadata"]}
+def copied(value: T) -> T:
+    """As JSON: what is kept is nobody else's."""
+    found: T = msgspec.json.decode(msgspec.json.encode(value))
+    return found
 
 
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+_SYSTEM_FIELDS = (
+    "uid", "generation", "creationTimestamp", "resourceVersion", "managedFields", "deletionTimestamp",
+    "deletionGracePeriodSeconds",
+)  # fmt: skip
+"""The API server's own: what a client sends of them is not written."""
 
 
-_ATOMIC = {"selector", "nodeSelector", "podSelector"}
+def _system_fields(live: Manifest) -> Manifest:
+    return {name: live["metadata"][name] for name in _SYSTEM_FIELDS if name in live["metadata"]}
 
 
-def _merge(live: Any, declared: Any) -> Any:
-    """Mappings field by field; lists as a whole, which is coarser than the real one."""
-    if isinstance(live, dict) and isinstance(declared, dict):
-        return {**live, **{
-            name: value if name in _ATOMIC else _merge(live.get(name), value) for name, value in declared.items()
-        }}  # fmt: skip
-    if isinstance(live, list) and isinstance(declared, list) and len(live) == len(declared):
-        return [_merge(*pair) for pair in zip(live, declared, strict=True)]
-    return declared
+def _plain(manifest: Manifest) -> Manifest:
+    """Without the API server's own fields."""
+    metadata = {name: value for name, value in manifest["metadata"].items() if name not in _SYSTEM_FIELDS}
+    return {**manifest, "metadata": metadata}
 
 
-def _without(live: Manifest, before: Manifest, declared: Manifest) -> Manifest:
-    """What the same manager applied before and declares no longer is removed."""
-    kept: Manifest = {}
-    for name, value in live.items():
-        if name in before and name not in declared:
-            continue
-        was, becomes = before.get(name), declared.get(name)
-        is_nested = isinstance(value, dict) and isinstance(was, dict) and isinstance(becomes, dict)
-        kept[name] = _without(value, was or {}, becomes or {}) if is_nested else value
-    return kept
+def _without_empty(metadata: Manifest) -> Manifest:
+    return {name: value for name, value in metadata.items() if value not in (None, [], {})}
+
+
+def _without_status(manifest: Manifest) -> Manifest:
+    if traits_of(manifest["kind"]).has_status:
+        manifest.pop("status", None)
+    return manifest
+
+
+def _with_status_of(live: Manifest, edited: Manifest) -> Manifest:
+    if traits_of(live["kind"]).has_status:
+        edited.pop("status", None)
+        return {**edited, **({"status": live["status"]} if "status" in live else {})}
+    return edited
+
+
+def _is_new_generation(live: Manifest, edited: Manifest, traits: Traits) -> bool:
+    if live["kind"] == GNNSERVICE.name:
+        return any(live.get(name) != edited.get(name) for name in {*live, *edited} - {"metadata", "status"})
+    if traits.annotations_are_spec:
+        before, after = (found["metadata"].get("annotations") or {} for found in (live, edited))
+        if before != after:
+            return True
+    return bool(live.get("spec") != edited.get("spec"))
+
+
+def _grace_s(pod: Manifest) -> int:
+    """How long the kubelet may take to stop it; what runs nowhere is gone at once."""
+    spec, phase = pod.get("spec") or {}, (pod.get("status") or {}).get("phase")
+    if pod["kind"] != "Pod" or not spec.get("nodeName") or phase in {"Succeeded", "Failed"}:
+        return 0
+    return int(spec.get("terminationGracePeriodSeconds", _GRACE_S))
+
+
+def _apply_conflict(error: ConflictsError) -> Refusal:
+    told: dict[str, list[str]] = {}
+    for found in error.conflicts:
+        manager = f'"{found.manager.name}"'
+        if found.manager.subresource:
+            manager += f' with subresource "{found.manager.subresource}"'
+        if found.manager.operation == "Update":
+            manager += f" using {found.manager.api_version}"
+        told.setdefault(manager, []).append(found.path)
+    causes = [
+        {"reason": "FieldManagerConflict", "message": f"conflict with {manager}", "field": path}
+        for manager, paths in told.items() for path in paths
+    ]  # fmt: skip
+    if len(causes) == 1:
+        message = f"Apply failed with 1 conflict: {causes[0]['message']}: {causes[0]['field']}"
+    else:
+        lines = [line for manager in sorted(told) for line in (f"conflicts with {manager}:",
+                 *(f"- {path}" for path in told[manager]))]  # fmt: skip
+        message = f"Apply failed with {len(causes)} conflicts: " + "\n".join(lines)
+    return Refusal(409, "Conflict", message, causes=causes)

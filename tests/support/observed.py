@@ -215,7 +215,8 @@ class Namespace:
         text = encode_result(make_result(recipe, revision)) if message is None else message
         self._end_pods_of(job)
         self.add_pod(job, state={"terminated": {"exitCode": 0, "message": text}}, phase="Succeeded")
-        job["status"] = {"conditions": [{"type": "Complete", "status": "True"}]}
+        complete = {"type": "Complete", "status": "True", "lastTransitionTime": self._stamp()}
+        job["status"] = {"conditions": [complete]}
 
     def fail_attempt(self, exit_code: int, message: str = "", reason: str = "Error") -> None:
         job = self.job()

@@ -80,14 +80,18 @@ class RunningOperator:
 
 
 @asynccontextmanager
-async def running_operator(cluster: FakeCluster, **settings: Any) -> AsyncIterator[RunningOperator]:
+async def running_operator(
+    cluster: FakeCluster, identity: str | None = None, **settings: Any
+) -> AsyncIterator[RunningOperator]:
     """KUBECONFIG must lead to the cluster."""
     built = Settings(**{"worker_image": "worker:test", "http_port": 0, "resync_seconds": 1, **settings})
     port: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     stop = asyncio.Event()
     with fake_server(answer_like_a_worker(cluster)) as worker:
         addresses = OneAddress(worker.url)
-        task = asyncio.create_task(run(built, addresses=addresses, stop=stop, on_listening=port.set_result))
+        task = asyncio.create_task(
+            run(built, addresses=addresses, stop=stop, identity=identity, on_listening=port.set_result)
+        )
         started: set[asyncio.Future[Any]] = {task, port}
         await asyncio.wait(started, return_when=asyncio.FIRST_COMPLETED)
         operator = RunningOperator(cluster, port.result() if port.done() else 0, task, stop)

@@ -25,6 +25,7 @@ from gnnserve_api.profile import LatencyProfile, Profile, VariantProfile
 from gnnserve_api.provenance import provenance_of
 from gnnserve_api.variants import Storage
 from gnnserve_worker.graph.ids import NodeIds
+from gnnserve_worker.serving.access import Access
 from gnnserve_worker.serving.app import ServingApp
 from gnnserve_worker.serving.batcher import Refusal
 from gnnserve_worker.serving.engine import Engine, EngineState, Outcome, Pending, monotonic_ms
@@ -201,13 +202,16 @@ async def held(worker: FakeWorker, client: Client, node: int = 0) -> Submitted:
 
 @asynccontextmanager
 async def running(
-    worker: FakeWorker, of: GNNService | None = None, clock_ms: Callable[[], float] = monotonic_ms
+    worker: FakeWorker,
+    of: GNNService | None = None,
+    clock_ms: Callable[[], float] = monotonic_ms,
+    access: Access | None = None,
 ) -> AsyncIterator[Client]:
     """A ready engine and its application, without sockets."""
     of = of or service()
     metrics = ServingMetrics(of.metadata.name)
     engine = Engine(metrics, clock_ms)
-    app = ServingApp(of.metadata.name, engine, metrics)
+    app = ServingApp(of.metadata.name, engine, metrics, access)
     engine.start()
     try:
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://worker") as http:

@@ -1,18 +1,20 @@
 """A worker pod's program without its pod: everything that a pod provides is an argument.
 
 `python -m tests.support.worker_pod URL FOLDER LAME_DUCK_S`: the folder holds `token` and `repository/`, and may hold
-`routing.json` as the kubelet would mount it.
+`routing.json` as the kubelet would mount it. TESTS_LOOK_EVERY_S in the environment: how often the repository is
+looked at, where tests want it sooner or never.
 """
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from pathlib import Path
 
 from tests.support.configmap_server import NAME, NAMESPACE
 
-from gnnserve_worker.pods import serve
+from gnnserve_worker.pods import loader, repository_watch, serve
 from gnnserve_worker.pods.logs import log_as_json
 from gnnserve_worker.pods.routing_watch import ApiServer
 from gnnserve_worker.pods.serve import Settings
@@ -22,6 +24,8 @@ def main() -> int:
     url, folder, lame_duck_s = sys.argv[1], Path(sys.argv[2]), float(sys.argv[3])
     signal.signal(signal.SIGTERM, serve._leave)
     log_as_json("digits", NAMESPACE)
+    loader.RETRY_S = (0.05, 1.0)
+    repository_watch.INTERVAL_S = float(os.environ.get("TESTS_LOOK_EVERY_S", "0.05"))
     settings = Settings(
         service="digits",
         namespace=NAMESPACE,

@@ -11,6 +11,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 from numba.core import caching
+from tests.support.small_disk import small_disk
 
 from gnnserve_worker import kernel_cache
 from gnnserve_worker.kernel_cache import KERNELS, level, levels, watch_compiling
@@ -164,3 +165,16 @@ def test_level_is_the_best_that_the_processor_has_all_of(
     )
     assert level() == expected
     assert expected is None or expected in levels()
+
+
+def test_kernel_on_a_full_disk_runs_all_the_same(
+    source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with small_disk(tmp_path, kib=256) as disk:
+        monkeypatch.setattr(kernel_cache._config, "CACHE_DIR", str(disk.path / "kernels"))
+        (disk.path / "kernels").mkdir()
+        disk.fill()
+        assert source.compiles(ONES)
+        disk.free()
+        assert source.compiles(ONES), "half a kernel is none"
+        assert not source.compiles(ONES)

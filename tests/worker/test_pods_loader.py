@@ -3,92 +3,28 @@
 from __future__ import annotations
 
 import logging
-import os
-import queue
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 import pytest
-from tests.support.serving import FakeWorker
+from tests.support.loading import DEADLINE_S, FakeRepository, FakeServer, Loading, loading_into
 
 from gnnserve_api.batching import Batching
 from gnnserve_api.errors import RepositoryError
 from gnnserve_api.objective import NO_OBJECTIVE, Objective
 from gnnserve_api.routing import AffineCost, RoutingMode, RoutingTable
 from gnnserve_worker.pods.loader import Loader
-from gnnserve_worker.serving.served import ServedRevision
 
 A, B, C = (RoutingTable(revision, f"recipe-{revision}") for revision in "abc")
 STRICT = Objective(latency_ms=5)
-DEADLINE_S = 60
-
-Switch = tuple[str, Objective, Batching]
-
-
-@dataclass(slots=True)
-class FakeServer:
-    switches: queue.Queue[Switch] = field(default_factory=queue.Queue)
-    tables: queue.Queue[RoutingTable] = field(default_factory=queue.Queue)
-    """As switched to, one for each of `switches`."""
-    problems: queue.Queue[str | None] = field(default_factory=queue.Queue)
-
-    def switch(self, revision: ServedRevision, table: RoutingTable, load_s: float) -> None:
-        self.tables.put(table)
-        self.switches.put((revision.manifest.revision, table.objective, table.batching))
-
-    def report(self, problem: str | None) -> None:
-        self.problems.put(problem)
-
-    def next_switch(self) -> Switch:
-        return self.switches.get(timeout=DEADLINE_S)
-
-    def wait_for_problem(self, part: str | None) -> str | None:
-        while True:
-            problem = self.problems.get(timeout=DEADLINE_S)
-            if problem is part or (part is not None and problem is not None and part in problem):
-                return problem
-
-
-@dataclass(slots=True)
-class FakeRepository:
-    loads: queue.Queue[str] = field(default_factory=queue.Queue)
-    broken: dict[str, Exception] = field(default_factory=dict)
-    gates: dict[str, threading.Event] = field(default_factory=dict)
-    """Loading a revision waits for its gate, where it has one."""
-    nice: dict[str, int] = field(default_factory=dict)
-
-    def load(self, revision: str) -> ServedRevision:
-        self.nice[revision] = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
-        self.loads.put(revision)
-        if revision in self.gates:
-            assert self.gates[revision].wait(DEADLINE_S)
-        if revision in self.broken:
-            raise self.broken[revision]
-        return FakeWorker(name=revision).revision()
-
-    def next_load(self) -> str:
-        return self.loads.get(timeout=DEADLINE_S)
-
-
-@dataclass(frozen=True, slots=True)
-class Loading:
-    server: FakeServer
-    repository: FakeRepository
-    loader: Loader
 
 
 @pytest.fixture
 def loading() -> Iterator[Loading]:
-    server, repository = FakeServer(), FakeRepository()
-    loader = Loader(server, repository.load, retry_s=(0.001, 0.01))
-    loader.start()
-    yield Loading(server, repository, loader)
-    for gate in repository.gates.values():
-        gate.set()
-    assert loader.stop(DEADLINE_S)
+    with loading_into(FakeServer()) as made:
+        yield made
 
 
 def test_declared_revision_is_loaded_and_switched_to(loading: Loading) -> None:

@@ -368,8 +368,8 @@ def test_head_without_an_end_is_refused(path: bytes) -> None:
             if not wire.transport.closed:
                 wire.send(b"a" * 1024)
         (response,) = wire.responses()
-        assert (response.status, wire.transport.closed) == (400, True)
-        assert b"64 KiB" in response.body
+        assert (response.status, wire.transport.closed) == (431, True)
+        assert b"65,536 bytes" in response.body
 
     on_server(scenario)
 

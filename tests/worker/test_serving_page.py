@@ -17,9 +17,11 @@ import httpx
 import pytest
 from tests.support.browser import PROGRAM, Browser, browser
 from tests.support.contrasts import CONTRASTS
+from tests.support.secured_worker import started
 from tests.support.serving import FakeWorker, running
 from tests.support.slow_worker import PROFILE, SlowWorker, slow_worker
 
+from gnnserve_worker.serving.credentials import Credentials
 from gnnserve_worker.serving.page import build_page
 
 # What travels
@@ -251,3 +253,25 @@ def test_nothing_moves_once_figures_come(tab: Browser, generous: SlowWorker) -> 
         tab.wait_for(state_is("serving"))
         tab.wait_for("points.length > 0")
         assert tab.evaluate(places) == before
+
+
+def test_where_tokens_are_wanted_the_page_asks_for_one_and_then_shows_the_variants(
+    tab: Browser, tmp_path: Path
+) -> None:
+    (tmp_path / "tokens").write_text("alpha-0123456789abcdef")
+
+    def give(token: str) -> None:
+        tab.evaluate(f"document.querySelector('#token').value = '{token}'")
+        tab.evaluate("document.querySelector('#access button').click()")
+
+    with started(Credentials(tokens=tmp_path / "tokens")) as secured:
+        tab.open(f"http://127.0.0.1:{secured.port}/")
+        tab.wait_for(state_is("serving"))
+        tab.wait_for("!document.querySelector('#access').hidden")
+        assert tab.evaluate("document.querySelectorAll('#rows tr').length") == 0
+        give("wrong-0123456789abcdef")
+        tab.wait_for("document.querySelector('#access-said').textContent === 'Not accepted.'")
+        give("alpha-0123456789abcdef")
+        tab.wait_for("document.querySelector('#access').hidden")
+        tab.wait_for("document.querySelectorAll('#rows tr').length === 3")
+        assert "alpha" not in tab.evaluate("document.documentElement.outerHTML + location.href")

@@ -65,9 +65,26 @@ prometheusUrl: {{ with .Values.prometheus.url }}{{ . | quote }}{{ else }}null{{ 
 prometheusNamespaceLabel: {{ .Values.prometheus.namespaceLabel }}
 resyncSeconds: {{ .Values.resyncSeconds }}
 concurrency: {{ .Values.concurrency }}
+leaderElection:
+  leaseName: {{ include "gnnserve.name" . }}
+  namespace: {{ .Release.Namespace }}
+  leaseSeconds: {{ .Values.leaderElection.leaseSeconds }}
+  renewDeadlineSeconds: {{ .Values.leaderElection.renewDeadlineSeconds }}
+  retrySeconds: {{ .Values.leaderElection.retrySeconds }}
 httpPort: 8080
 logFormat: {{ .Values.logs.format }}
 logLevel: {{ .Values.logs.level }}
+{{- end }}
+
+{{/*
+Refuses times by which two operators could work at once, or one would give up after a single failure. Also the operator does.
+*/}}
+{{- define "gnnserve.requireElectionTimes" -}}
+{{- with .Values.leaderElection -}}
+{{- if or (ge (float64 .renewDeadlineSeconds) (float64 .leaseSeconds)) (gt (mulf 2 .retrySeconds) (float64 .renewDeadlineSeconds)) -}}
+{{ fail (printf "leaderElection: expected 2 x retrySeconds <= renewDeadlineSeconds < leaseSeconds, found %v, %v and %v" .retrySeconds .renewDeadlineSeconds .leaseSeconds) }}
+{{- end -}}
+{{- end -}}
 {{- end }}
 
 {{/*

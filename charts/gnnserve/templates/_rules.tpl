@@ -39,3 +39,17 @@ Jobs of old recipes, and NetworkPolicies and PodMonitors that are no longer want
   resources: [podmonitors]
   verbs: [get, create, patch, delete]
 {{- end }}
+
+{{/*
+What the operator may do in the release's namespace, to be the only one that works. Nobody can be given the right to create
+one name only.
+*/}}
+{{- define "gnnserve.leaseRules" -}}
+- apiGroups: [coordination.k8s.io]
+  resources: [leases]
+  verbs: [create]
+- apiGroups: [coordination.k8s.io]
+  resources: [leases]
+  resourceNames: [{{ include "gnnserve.name" . }}]
+  verbs: [get, update]
+{{- end }}

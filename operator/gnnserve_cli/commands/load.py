@@ -16,8 +16,16 @@ from gnnserve_api.objective import Objective
 from gnnserve_api.profile import Profile
 from gnnserve_api.protocol import VariantsAnswer
 from gnnserve_api.repository import NodeIdKind
-from gnnserve_cli.client import Endpoint, fetch_nodes, fetch_route, fetch_variants, parse_url, stated_objective
-from gnnserve_cli.commands.options import Json, ObjectiveMs, TolerancePermille, Url, between
+from gnnserve_cli.client import (
+    Endpoint,
+    fetch_nodes,
+    fetch_route,
+    fetch_variants,
+    parse_url,
+    read_access,
+    stated_objective,
+)
+from gnnserve_cli.commands.options import CaFile, Json, ObjectiveMs, TokenFile, TolerancePermille, Url, between
 from gnnserve_cli.exits import ExitCode, exit_code_of_status
 from gnnserve_cli.loadgen.picture import check_picture, draw_picture
 from gnnserve_cli.loadgen.report import facts_of, slices_table
@@ -112,6 +120,8 @@ def load(
         Path | None,
         typer.Option(metavar="FILE", help="Draw the run of a --rate into a .svg or .png.", show_default=False),
     ] = None,
+    token_file: TokenFile = None,
+    ca_file: CaFile = None,
     as_json: Json = False,
 ) -> None:
     """Put load on a running server and measure its answers.
@@ -136,7 +146,7 @@ def load(
     if scenario is not None and arrivals is not None:
         raise InputError("--arrivals", "a scenario has arrivals of its own", "leave out --arrivals or --scenario")
     schedule = None if rate is None else _build_schedule(scenario, arrivals, rate, duration, seed)
-    endpoint = parse_url(url)
+    endpoint = parse_url(url, read_access(token_file, ca_file))
     served = fetch_variants(endpoint)
     asked = stated_objective(latency_ms, tolerance_permille)
     objective = _objective_in_effect(endpoint, asked)

@@ -40,6 +40,53 @@ Prometheus = Annotated[
         show_default=False,
     ),
 ]
+_ACCESS = "Access"
+TokenFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--token-file",
+        metavar="FILE",
+        rich_help_panel=_ACCESS,
+        help="Show the token in the file's first line. Unset: the one in the variable GNNSERVE_TOKEN, if any.",
+        show_default=False,
+    ),
+]
+CaFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--ca-file",
+        metavar="FILE",
+        rich_help_panel=_ACCESS,
+        help="Trust certificates that those in this file signed. Unset: those that the machine trusts.",
+        show_default=False,
+    ),
+]
+TlsCertificate = Annotated[
+    Path | None,
+    typer.Option(
+        "--tls-cert",
+        metavar="FILE",
+        rich_help_panel=_ACCESS,
+        help="Answer over HTTPS, with this certificate in PEM; a renewed one is followed. Unset: plain HTTP.",
+        show_default=False,
+    ),
+]
+TlsKey = Annotated[
+    Path | None,
+    typer.Option(
+        "--tls-key", metavar="FILE", rich_help_panel=_ACCESS, help="Its key in PEM, unencrypted.", show_default=False
+    ),
+]
+AcceptedTokens = Annotated[
+    Path | None,
+    typer.Option(
+        "--token-file",
+        metavar="FILE",
+        rich_help_panel=_ACCESS,
+        help="Answer only who shows a token of this file, one in each line; changes are followed. Unset: everybody.",
+        show_default=False,
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", metavar="", help="Print JSON for scripts.")]
 
 

@@ -19,9 +19,10 @@ from gnnserve_cli.client import (
     fetch_prediction,
     parse_server_timing,
     parse_url,
+    read_access,
     stated_objective,
 )
-from gnnserve_cli.commands.options import Json, LatencyMs, Strict, TolerancePermille, Url
+from gnnserve_cli.commands.options import CaFile, Json, LatencyMs, Strict, TokenFile, TolerancePermille, Url
 from gnnserve_cli.render import facts_table, format_ms, format_name, nodes_table, output, print_json, put
 
 OUTPUTS: dict[str, Output] = {"labels": "labels", "scores": "scores", "embeddings": "embeddings"}
@@ -48,10 +49,13 @@ def predict(
     outputs: Annotated[
         str, typer.Option("--return", metavar="WHAT", help="Any of labels, scores, embeddings, with commas.")
     ] = "labels",
+    token_file: TokenFile = None,
+    ca_file: CaFile = None,
     as_json: Json = False,
 ) -> None:
     """Ask a running server for nodes of its graph."""
-    listed, wanted, endpoint = parse_nodes(nodes), parse_outputs(outputs), parse_url(url)
+    listed, wanted = parse_nodes(nodes), parse_outputs(outputs)
+    endpoint = parse_url(url, read_access(token_file, ca_file))
     ids = listed if isinstance(listed, tuple) else _ids_of(listed, endpoint)
     request: PredictRequest[Any] = PredictRequest(
         ids, stated_objective(latency_ms, tolerance_permille), strict or UNSET, wanted

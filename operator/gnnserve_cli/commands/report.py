@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from gnnserve_api.errors import InputError
-from gnnserve_cli.commands.options import Json, between
+from gnnserve_cli.commands.options import CaFile, Json, TokenFile, between
 from gnnserve_cli.render import output, print_json, put
 
 
@@ -50,12 +50,15 @@ def report(
             help="Say what this tolerance buys; may be repeated. 10 is one point. 0, 10, 20, 50 and 100 without it.",
         ),
     ] = None,
+    token_file: TokenFile = None,
+    ca_file: CaFile = None,
     seeds: Annotated[
         int | None,
         typer.Option("--seeds", help="Batch size of the latencies, one that was measured; the largest without it."),
     ] = None,
 ) -> None:
     """Explain accuracy, latency and cost of the variants."""
+    from gnnserve_cli.client import read_access  # noqa: PLC0415
     from gnnserve_cli.report.build import build_report  # noqa: PLC0415 - other commands start without it
     from gnnserve_cli.report.subject import fetch_subject, load_subject  # noqa: PLC0415
 
@@ -65,7 +68,7 @@ def report(
         for option, given in (("--service", service), ("--revision", revision)):
             if given is not None:
                 raise InputError(option, "chooses in a folder, and this is a server with one revision", "leave it out")
-        subject = fetch_subject(place)
+        subject = fetch_subject(place, read_access(token_file, ca_file))
     else:
         subject = load_subject(Path(place), service, revision)
     made = build_report(

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from contextlib import closing
 
-from gnnserve_cli.commands.options import DEFAULT_REPOSITORY, Host, Manifest, Port, Prometheus, RepositoryRoot
+from gnnserve_cli.commands.options import (
+    DEFAULT_REPOSITORY,
+    AcceptedTokens,
+    Host,
+    Manifest,
+    Port,
+    Prometheus,
+    RepositoryRoot,
+    TlsCertificate,
+    TlsKey,
+)
 
 
 def run(
@@ -13,16 +23,26 @@ def run(
     port: Port = 8080,
     repository: RepositoryRoot = DEFAULT_REPOSITORY,
     prometheus: Prometheus = None,
+    tls_cert: TlsCertificate = None,
+    tls_key: TlsKey = None,
+    token_file: AcceptedTokens = None,
 ) -> None:
     """Train, profile and serve a manifest; a second start serves what is already there."""
     # Imported here: they bring numpy and numba, which the other commands start without.
     from gnnserve_api.manifest import load_manifest  # noqa: PLC0415
-    from gnnserve_cli.serving import farewell, print_profile, serve_routed, source_of_load  # noqa: PLC0415
+    from gnnserve_cli.serving import (  # noqa: PLC0415
+        choose_credentials,
+        farewell,
+        print_profile,
+        serve_routed,
+        source_of_load,
+    )
     from gnnserve_worker.repository.repository import Repository  # noqa: PLC0415
     from gnnserve_worker.serving.server import bind  # noqa: PLC0415
 
     service = load_manifest(manifest)
     source = source_of_load(prometheus, service)
+    credentials = choose_credentials(service, tls_cert, tls_key, token_file)
     # A busy port must show before minutes of training, not after.
     with closing(bind(host, port)) as sock:
         from gnnserve_cli.generating import generate_visibly  # noqa: PLC0415
@@ -31,5 +51,5 @@ def run(
         published = generate_visibly(service, stored)
         revision = stored.load(published.revision)
         print_profile(published)
-        serve_routed(revision, service, sock, source)
+        serve_routed(revision, service, sock, source, credentials)
     farewell()

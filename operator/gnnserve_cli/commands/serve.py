@@ -5,7 +5,17 @@ from __future__ import annotations
 from contextlib import closing
 
 from gnnserve_api.errors import RepositoryError
-from gnnserve_cli.commands.options import DEFAULT_REPOSITORY, Host, Manifest, Port, Prometheus, RepositoryRoot
+from gnnserve_cli.commands.options import (
+    DEFAULT_REPOSITORY,
+    AcceptedTokens,
+    Host,
+    Manifest,
+    Port,
+    Prometheus,
+    RepositoryRoot,
+    TlsCertificate,
+    TlsKey,
+)
 
 
 def serve(
@@ -14,16 +24,26 @@ def serve(
     host: Host = "127.0.0.1",
     port: Port = 8080,
     prometheus: Prometheus = None,
+    tls_cert: TlsCertificate = None,
+    tls_key: TlsKey = None,
+    token_file: AcceptedTokens = None,
 ) -> None:
     """Serve the published revision of a manifest."""
     # Imported here: they bring numpy and numba, which the other commands start without.
     from gnnserve_api.manifest import load_manifest  # noqa: PLC0415
-    from gnnserve_cli.serving import farewell, print_profile, serve_routed, source_of_load  # noqa: PLC0415
+    from gnnserve_cli.serving import (  # noqa: PLC0415
+        choose_credentials,
+        farewell,
+        print_profile,
+        serve_routed,
+        source_of_load,
+    )
     from gnnserve_worker.repository.repository import Repository  # noqa: PLC0415
     from gnnserve_worker.serving.server import bind  # noqa: PLC0415
 
     service = load_manifest(manifest)
     source = source_of_load(prometheus, service)
+    credentials = choose_credentials(service, tls_cert, tls_key, token_file)
     with closing(bind(host, port)) as sock:
         stored = Repository(repository, service.metadata.namespace, service.metadata.name)
         published = stored.find(service.spec.recipe())
@@ -36,5 +56,5 @@ def serve(
             )
         revision = stored.load(published.revision)
         print_profile(published)
-        serve_routed(revision, service, sock, source)
+        serve_routed(revision, service, sock, source, credentials)
     farewell()

@@ -106,6 +106,9 @@ class Generator:
         self._due: deque[_Ask] = deque()
         self._busy: set[asyncio.Task[None]] = set()
 
+    def _connect(self) -> Coroutine[Any, Any, Connection]:
+        return connect(self._endpoint.host, self._endpoint.port, self._endpoint.tls)
+
     async def run_closed(self, plan: Plan) -> Record:
         connections = await self._open(plan)
         async with asyncio.TaskGroup() as group:
@@ -118,7 +121,7 @@ class Generator:
             ask = _Ask(self._record.started, now_s, now_s)
             if connection is None or not connection.is_open:
                 try:
-                    connection = await connect(self._endpoint.host, self._endpoint.port)
+                    connection = await self._connect()
                 except TransportError as error:
                     self._record.started += 1
                     self._give_up(ask, str(error))
@@ -183,7 +186,7 @@ class Generator:
     async def _send_due(self, connection: Connection | None, ask: _Ask) -> Connection | None:
         if connection is None or not connection.is_open:
             try:
-                connection = await connect(self._endpoint.host, self._endpoint.port)
+                connection = await self._connect()
             except TransportError as error:
                 self._give_up(ask, str(error))
                 return None
@@ -192,9 +195,7 @@ class Generator:
 
     async def _open(self, plan: Plan) -> list[Connection | None]:
         """Every connection before the clock starts; those that fail are tried again during the run."""
-        attempts: list[Coroutine[Any, Any, Connection]] = [
-            connect(self._endpoint.host, self._endpoint.port) for _ in range(plan.connections)
-        ]
+        attempts: list[Coroutine[Any, Any, Connection]] = [self._connect() for _ in range(plan.connections)]
         opened = await asyncio.gather(*attempts, return_exceptions=True)
         for failure in opened:
             if isinstance(failure, BaseException) and not isinstance(failure, TransportError):

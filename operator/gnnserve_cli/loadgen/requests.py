@@ -113,6 +113,7 @@ def _binary_headers(objective: Objective | None) -> list[str]:
 
 def _encode(endpoint: Endpoint, method: str, path: str, body: bytes, headers: Sequence[str]) -> bytes:
     head = [f"{method} {path} HTTP/1.1", f"Host: {endpoint.authority}"]
+    head += [f"{name}: {value}" for name, value in endpoint.headers.items()]
     if body:
         head += [*headers, f"Content-Length: {len(body)}"]
     return "\r\n".join([*head, "", ""]).encode() + body

@@ -6,6 +6,7 @@ Knows no schedule and no statistics. One exchange at a time; after any failure t
 from __future__ import annotations
 
 import asyncio
+import ssl
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -101,13 +102,17 @@ class Connection(asyncio.Protocol):
             self._waiting.set_result(Answer(status, bytes(self._body), self._sent_at_s, answered_at_s, self._told))
 
 
-async def connect(host: str, port: int) -> Connection:
+async def connect(host: str, port: int, tls: ssl.SSLContext | None = None) -> Connection:
     loop = asyncio.get_running_loop()
     try:
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
-            _, connection = await loop.create_connection(Connection, host, port)
+            _, connection = await loop.create_connection(Connection, host, port, ssl=tls)
     except ConnectionRefusedError:
         raise TransportError("connection refused") from None
+    except ssl.SSLCertVerificationError as error:
+        raise TransportError(f"certificate not trusted: {error.verify_message}") from None
+    except ssl.SSLError as error:
+        raise TransportError(f"no TLS: {error.reason}") from None
     except TimeoutError:
         raise TransportError("no connection in time") from None
     except OSError as error:

@@ -14,7 +14,13 @@ from gnnserve_api.gnnservice import GNNServiceSpec
 from gnnserve_api.pods import PodExit
 from gnnserve_operator.decide.job_failure import describe_attempt, explain_failure, last_failure
 from gnnserve_operator.decide.pod_problem import pod_problem
-from gnnserve_operator.decide.published import Published, is_of_lost_claim, read_result
+from gnnserve_operator.decide.published import (
+    Published,
+    ended_well,
+    is_of_lost_claim,
+    is_result_awaited,
+    read_result,
+)
 from gnnserve_operator.decide.verdict import Problem, Reason
 from gnnserve_operator.observed import Observed, ObservedJob
 
@@ -86,7 +92,7 @@ def decide_generation(
         return _while_suspended(wanted, jobs)
     exact = jobs.named(wanted.name)
     if exact is not None and _is_over(exact):
-        return _after_the_end(wanted, exact, jobs, spec, observed)
+        return _after_the_end(wanted, exact, jobs, spec, observed, now)
     return _under_way(wanted, jobs, service, spec, observed, now)
 
 
@@ -112,7 +118,7 @@ def _under_way(
     wanted: WantedJob, jobs: _Jobs, service: str, spec: GNNServiceSpec, observed: Observed, now: datetime
 ) -> Generation:
     exact = jobs.named(wanted.name)
-    ended = [job for job in jobs.candidates if job.succeeded and read_result(job, observed.pods).is_pending]
+    ended = [job for job in jobs.candidates if job.succeeded and is_result_awaited(job, observed.pods, now)]
     if ended:
         message = f"The result of Job {ended[-1].name} is being read."
         return Generation(Stage.WAITING, message, delete=jobs.all_but(*ended))
@@ -147,7 +153,7 @@ def _while_suspended(wanted: WantedJob, jobs: _Jobs) -> Generation:
 
 
 def _after_the_end(
-    wanted: WantedJob, exact: ObservedJob, jobs: _Jobs, spec: GNNServiceSpec, observed: Observed
+    wanted: WantedJob, exact: ObservedJob, jobs: _Jobs, spec: GNNServiceSpec, observed: Observed, now: datetime
 ) -> Generation:
     """The Job with the very template that is wanted is over, and nothing is published."""
     if exact.failed:
@@ -157,7 +163,7 @@ def _after_the_end(
         message = f"Job {exact.name} failed and is made again, with the retries and deadline of the spec."
         return Generation(Stage.WAITING, message, delete=jobs.all_but())
     result = read_result(exact, observed.pods)
-    if result.is_pending:
+    if is_result_awaited(exact, observed.pods, now):
         return Generation(Stage.WAITING, f"The result of Job {exact.name} is being read.", delete=jobs.all_but(exact))
     if result.unreadable is not None:
         problem = Problem(
@@ -214,8 +220,10 @@ def _problem_of(job: ObservedJob, service: str, spec: GNNServiceSpec, observed: 
 
 
 def _computes(job: ObservedJob, observed: Observed) -> bool:
-    """Whether there is training to lose; a pod that waits for its image or volume has none."""
-    return not job.suspended and any(p.job == job.name and p.running and not p.deleting for p in observed.pods)
+    """Whether there is training to lose: also when it is done and the Job does not say so yet. A pod that waits for its
+    image or volume has none."""
+    own = [pod for pod in observed.pods if pod.job == job.name and not pod.deleting]
+    return not job.suspended and any(pod.running or ended_well(pod) for pod in own)
 
 
 def _is_over(job: ObservedJob) -> bool:

@@ -7,12 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 
 import msgspec
 
 from gnnserve_api.generation import GenerationResult, decode_result
 from gnnserve_operator.decide.verdict import sentence
 from gnnserve_operator.observed import Observed, ObservedJob, ObservedPod
+
+_LONGEST_LAG = timedelta(minutes=2)
+"""Of a watch: one that is behind for a minute makes the operator unhealthy, and then it starts anew (`health.py`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,13 +28,11 @@ class Published:
 
 @dataclass(frozen=True, slots=True)
 class JobResult:
-    """What a succeeded Job left. None of the three: its pod is gone."""
+    """What a succeeded Job left. Neither: its pod has not been seen to end."""
 
     result: GenerationResult | None = None
     unreadable: str | None = None
     """Why its message is no result."""
-    is_pending: bool = False
-    """Its pod has not been seen to end yet."""
 
 
 def decide_published(recipe: str, observed: Observed) -> Published | None:
@@ -62,12 +64,25 @@ def is_of_lost_claim(job: ObservedJob, observed: Observed) -> bool:
     return observed.claim is not None and job.created_at < observed.claim.created_at
 
 
-def read_result(job: ObservedJob, pods: Iterable[ObservedPod]) -> JobResult:
+def is_result_awaited(job: ObservedJob, pods: Iterable[ObservedPod], now: datetime) -> bool:
+    """Whether the pod of a succeeded Job may yet be seen to end: Jobs and pods are told of by two watches, and that of
+    the pods may be behind by any state of theirs, also before there was one."""
     own = [pod for pod in pods if pod.job == job.name]
-    ended = [pod for pod in own if pod.terminated is not None and pod.terminated.exit_code == 0]
+    if any(ended_well(pod) for pod in own):
+        return False
+    if any(pod.terminated is None and not pod.deleting for pod in own):
+        return True
+    return bool(job.succeeded_at) and now - datetime.fromisoformat(job.succeeded_at) < _LONGEST_LAG
+
+
+def ended_well(pod: ObservedPod) -> bool:
+    return pod.terminated is not None and pod.terminated.exit_code == 0
+
+
+def read_result(job: ObservedJob, pods: Iterable[ObservedPod]) -> JobResult:
+    ended = [pod for pod in pods if pod.job == job.name and ended_well(pod)]
     if not ended:
-        # Jobs and pods are seen by two watches: the Job's success may be seen first.
-        return JobResult(is_pending=any(pod.terminated is None and not pod.deleting for pod in own))
+        return JobResult()
     pod = max(ended, key=lambda pod: (pod.created_at, pod.name))
     message = pod.terminated.message if pod.terminated is not None else ""
     try:

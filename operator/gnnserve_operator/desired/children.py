@@ -38,7 +38,7 @@ def build_children(
         build_generation_network_policy(parent, spec, settings),
         build_volume_claim(parent, spec),
         None if routing is None else build_routing(parent, *routing, claim_uid),
-        build_service(parent),
+        build_service(parent, spec),
         job,
         build_deployment(parent, spec, settings) if with_workers else None,
         build_disruption_budget(parent) if with_workers else None,

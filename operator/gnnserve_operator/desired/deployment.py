@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from gnnserve_api import pods
 from gnnserve_api.gnnservice import AccessMode, GNNServiceSpec, RepositoryClaim
+from gnnserve_operator.desired import endpoint
 from gnnserve_operator.desired.labels import TEMPLATE_ANNOTATION, Component, labels_for, selector_for
 from gnnserve_operator.desired.metadata import Manifest, Parent, child_metadata, digest_of
 from gnnserve_operator.desired.names import routing_name, worker_name
@@ -68,19 +69,21 @@ def build_worker_template(parent: Parent, spec: GNNServiceSpec, settings: Settin
             pods.ROUTING_VARIABLE: routing_name(parent.name),
             pods.REPOSITORY_VARIABLE: pods.REPOSITORY_PATH,
             pods.LAME_DUCK_VARIABLE: str(pods.LAME_DUCK_S),
+            **endpoint.build_environment(spec),
         },
         mounts=[
             {"name": REPOSITORY_VOLUME, "mountPath": pods.REPOSITORY_PATH, "readOnly": True},
             {"name": ROUTING_VOLUME, "mountPath": pods.ROUTING_PATH, "readOnly": True},
+            *endpoint.build_mounts(spec),
         ],
         resources=build_resources(spec.worker),
     )
     container |= {
-        "ports": [{"name": "http", "containerPort": pods.HTTP_PORT, "protocol": "TCP"}],
-        "startupProbe": _probe("/healthz", period_s=2, timeout_s=2, failures=_STARTUP_ATTEMPTS),
-        "readinessProbe": _probe("/readyz", period_s=1, timeout_s=2, failures=3),
+        "ports": [{"name": endpoint.port_name(spec), "containerPort": pods.HTTP_PORT, "protocol": "TCP"}],
+        "startupProbe": _probe(spec, "/healthz", period_s=2, timeout_s=2, failures=_STARTUP_ATTEMPTS),
+        "readinessProbe": _probe(spec, "/readyz", period_s=1, timeout_s=2, failures=3),
         # Slow on purpose: a busy worker is late, and to restart it would only make the others later.
-        "livenessProbe": _probe("/healthz", period_s=10, timeout_s=5, failures=6),
+        "livenessProbe": _probe(spec, "/healthz", period_s=10, timeout_s=5, failures=6),
         "lifecycle": {"preStop": {"sleep": {"seconds": pods.PRE_STOP_S}}},
     }
     pod = build_pod_spec(
@@ -92,6 +95,7 @@ def build_worker_template(parent: Parent, spec: GNNServiceSpec, settings: Settin
             claim_volume(REPOSITORY_VOLUME, repository_claim_of(parent.name, spec)),
             # Optional, so that a pod starts and says what is missing instead of waiting for its volume.
             {"name": ROUTING_VOLUME, "configMap": {"name": routing_name(parent.name), "optional": True}},
+            *endpoint.build_volumes(spec),
         ],
     )
     pod |= {
@@ -117,6 +121,7 @@ def build_worker_template(parent: Parent, spec: GNNServiceSpec, settings: Settin
                 "prometheus.io/scrape": "true",
                 "prometheus.io/port": str(pods.HTTP_PORT),
                 "prometheus.io/path": "/metrics",
+                **({"prometheus.io/scheme": "https"} if endpoint.speaks_tls(spec) else {}),
             },
         },
         "spec": pod,
@@ -129,9 +134,10 @@ def _may_spread(spec: GNNServiceSpec) -> bool:
     return spec.repository.claim_name is not None or claim.access_mode == AccessMode.READ_WRITE_MANY
 
 
-def _probe(path: str, *, period_s: int, timeout_s: int, failures: int) -> Manifest:
+def _probe(spec: GNNServiceSpec, path: str, *, period_s: int, timeout_s: int, failures: int) -> Manifest:
     return {
-        "httpGet": {"path": path, "port": "http", "scheme": "HTTP"},
+        # The kubelet does not look at the certificate.
+        "httpGet": {"path": path, "port": endpoint.port_name(spec), "scheme": endpoint.scheme(spec).upper()},
         "periodSeconds": period_s,
         "timeoutSeconds": timeout_s,
         "failureThreshold": failures,

@@ -27,6 +27,9 @@ TEMPLATE_ANNOTATION = "gnnserve.dev/template"
 APPLIED_ANNOTATION = "gnnserve.dev/applied"
 """On every child: digest of what was applied last, so that a field which is no longer declared is noticed, whoever
 applied it."""
+TERM_ANNOTATION = "gnnserve.dev/term"
+"""On every child: the term of the leader that wrote it last, for the chart's ValidatingAdmissionPolicy. No part of what
+is desired, so that a new leader rewrites nothing."""
 
 # Set by Kubernetes.
 JOB_NAME = "batch.kubernetes.io/job-name"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gnnserve_api.gnnservice import GNNServiceSpec
+from gnnserve_operator.desired.endpoint import port_name, scheme, speaks_tls
 from gnnserve_operator.desired.labels import Component, selector_for
 from gnnserve_operator.desired.metadata import Manifest, Parent, child_metadata
 from gnnserve_operator.desired.names import worker_name
@@ -16,12 +17,16 @@ def build_pod_monitor(parent: Parent, spec: GNNServiceSpec, available: bool) -> 
         return None
     # The slow loop learns nothing new between two scrapes, and Prometheus' own default may be a minute.
     interval_s = min(spec.routing.interval_seconds, _LONGEST_INTERVAL_S)
+    endpoint: Manifest = {"port": port_name(spec), "path": "/metrics", "interval": f"{interval_s}s"}
+    if speaks_tls(spec):
+        # A pod is asked by its address, which is in no certificate.
+        endpoint |= {"scheme": scheme(spec), "tlsConfig": {"insecureSkipVerify": True}}
     return {
         "apiVersion": POD_MONITOR_API_VERSION,
         "kind": "PodMonitor",
         "metadata": child_metadata(parent, worker_name(parent.name), Component.WORKER),
         "spec": {
             "selector": {"matchLabels": selector_for(parent.name, Component.WORKER)},
-            "podMetricsEndpoints": [{"port": "http", "path": "/metrics", "interval": f"{interval_s}s"}],
+            "podMetricsEndpoints": [endpoint],
         },
     }

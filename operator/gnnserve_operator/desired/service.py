@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from gnnserve_api.pods import SERVICE_PORT
+from gnnserve_api.gnnservice import GNNServiceSpec
+from gnnserve_operator.desired.endpoint import port_name, scheme, service_port
 from gnnserve_operator.desired.labels import Component, selector_for
 from gnnserve_operator.desired.metadata import Manifest, Parent, child_metadata
 from gnnserve_operator.desired.names import service_name
 
 
-def build_service(parent: Parent) -> Manifest:
+def build_service(parent: Parent, spec: GNNServiceSpec) -> Manifest:
+    name = port_name(spec)
     return {
         "apiVersion": "v1",
         "kind": "Service",
@@ -16,10 +18,10 @@ def build_service(parent: Parent) -> Manifest:
         "spec": {
             "type": "ClusterIP",
             "selector": selector_for(parent.name, Component.WORKER),
-            "ports": [{"name": "http", "protocol": "TCP", "port": SERVICE_PORT, "targetPort": "http"}],
+            "ports": [{"name": name, "protocol": "TCP", "port": service_port(spec), "targetPort": name}],
         },
     }
 
 
-def service_url(parent: Parent, cluster_domain: str) -> str:
-    return f"http://{service_name(parent.name)}.{parent.namespace}.svc.{cluster_domain}"
+def service_url(parent: Parent, spec: GNNServiceSpec, cluster_domain: str) -> str:
+    return f"{scheme(spec)}://{service_name(parent.name)}.{parent.namespace}.svc.{cluster_domain}"

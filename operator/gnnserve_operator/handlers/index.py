@@ -1,7 +1,8 @@
 """What the watches have told so far: GNNServices, and everything that the operator made, by the service it is for.
 
 kopf fills and empties it; the rest of the operator reads it through this class and knows nothing of kopf. What is
-stored is the object without `managedFields`, which are most of it and say nothing that the operator asks.
+stored is the object as JSON, without `managedFields`, which are most of it and say nothing that the operator asks:
+a Deployment of ours is 21 KB as Python's dicts and 3 KB as JSON, which is read in 26 µs.
 
 A watch that was away for too long lists anew, and kopf does not notice what was deleted meanwhile. `bury` takes such
 an object out, by its uid, which no other object will ever have.
@@ -12,17 +13,39 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from sys import intern
+from typing import Self
+
+import msgspec
 
 from gnnserve_api.status import ConditionType
 from gnnserve_operator.kinds import Kind, Manifest, ServiceKey
 
-Objects = Mapping[ServiceKey, Iterable[Manifest]]
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """One object, and what is asked of all of them at once."""
+
+    api_version: str
+    kind: str
+    uid: str
+    version: str
+    text: bytes
+    """JSON."""
+
+    @classmethod
+    def of(cls, body: Manifest) -> Self:
+        metadata = {name: value for name, value in body["metadata"].items() if name != "managedFields"}
+        text = msgspec.json.encode({**body, "metadata": metadata})
+        return cls(intern(body["apiVersion"]), intern(body["kind"]), metadata["uid"], metadata["resourceVersion"], text)
+
+    def body(self) -> Manifest:
+        """Anew each time: nobody can change what is kept."""
+        return dict(msgspec.json.decode(self.text))
+
+
+Objects = Mapping[ServiceKey, Iterable[Kept]]
 """What a kopf.Index is, as far as we use it."""
-
-
-def trimmed(body: Manifest) -> Manifest:
-    metadata = {name: value for name, value in body["metadata"].items() if name != "managedFields"}
-    return {**body, "metadata": metadata}
 
 
 @dataclass(slots=True)
@@ -41,36 +64,36 @@ class Index:
 
     def service(self, key: ServiceKey) -> Manifest | None:
         # Two for a moment when one was deleted and made again: the newer is what counts.
-        found = self._alive(self._services.get(key, ()))
+        found = self._bodies(self._services.get(key, ()))
         return max(found, key=lambda body: str(body["metadata"].get("creationTimestamp")), default=None)
 
     def children(self, key: ServiceKey) -> list[Manifest]:
-        return list(self._alive(self._children.get(key, ())))
+        return list(self._bodies(self._children.get(key, ())))
 
-    def by_uid(self, kind: Kind) -> dict[str, Manifest]:
-        bodies = (*self._bodies(self._services), *self._bodies(self._children))
+    def by_uid(self, kind: Kind) -> dict[str, Kept]:
         return {
-            body["metadata"]["uid"]: body
-            for body in bodies
-            if (body["apiVersion"], body["kind"]) == (kind.api_version, kind.name)
+            kept.uid: kept
+            for objects in (self._services, self._children)
+            for key in objects
+            for kept in self._alive(objects[key])
+            if (kept.api_version, kept.kind) == (kind.api_version, kind.name)
         }
 
     def bury(self, uid: str) -> None:
         self._buried.add(uid)
 
     def count_by_ready(self) -> Mapping[str, int]:
-        return Counter(map(_ready, self._bodies(self._services)))
+        return Counter(_ready(body) for key in self._services for body in self._bodies(self._services[key]))
 
     def declared_workers(self) -> Mapping[ServiceKey, int]:
         """That should answer by now: none of a suspended service, or of one whose first revision is not there yet."""
         return {key: _declared_workers(body) for key in self.service_keys() if (body := self.service(key)) is not None}
 
-    def _bodies(self, objects: Objects) -> Iterator[Manifest]:
-        for key in objects:
-            yield from self._alive(objects[key])
+    def _bodies(self, kept: Iterable[Kept]) -> Iterator[Manifest]:
+        return (found.body() for found in self._alive(kept))
 
-    def _alive(self, bodies: Iterable[Manifest]) -> Iterator[Manifest]:
-        return (body for body in bodies if body["metadata"]["uid"] not in self._buried)
+    def _alive(self, kept: Iterable[Kept]) -> Iterator[Kept]:
+        return (found for found in kept if found.uid not in self._buried)
 
 
 def _declared_workers(body: Manifest) -> int:

@@ -13,7 +13,7 @@ from typing import Any
 import kopf
 
 from gnnserve_operator.desired.labels import CHILDREN_SELECTOR, SERVICE
-from gnnserve_operator.handlers.index import Index, trimmed
+from gnnserve_operator.handlers.index import Index, Kept
 from gnnserve_operator.kinds import GNNSERVICE, WATCHED_CHILDREN, Kind, Manifest, ServiceKey
 from gnnserve_operator.login import login
 
@@ -34,9 +34,9 @@ def build_registry(index: Index, on_change: OnChange) -> kopf.OperatorRegistry:
     async def attach(**indices: Any) -> None:
         index.attach(indices["services"], indices["children"])
 
-    async def keep(body: kopf.Body, **_: Any) -> dict[ServiceKey, Manifest]:
+    async def keep(body: kopf.Body, **_: Any) -> dict[ServiceKey, Kept]:
         raw = dict(body)
-        return {service_of(raw): trimmed(raw)}
+        return {service_of(raw): Kept.of(raw)}
 
     async def pass_on(body: kopf.Body, **_: Any) -> None:
         on_change(service_of(dict(body)))

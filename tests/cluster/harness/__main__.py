@@ -7,6 +7,7 @@ env               what a shell needs: eval "$(python -m tests.cluster.harness en
 image TARGET TAG  build a target of the Dockerfile and hand it to the node if that runs
 gpus N [NAME]     let the node offer N pieces of an extended resource (nvidia.com/gpu)
 down              stop; objects and images stay on disk
+api               an API server without a node, in a folder of its own, until Ctrl-C; prints its KUBECONFIG
 wipe              stop and forget all but programs and built images
 
 All of it lies under ~/.cache/gnnserve/cluster (or GNNSERVE_CLUSTER_DIR), which may be deleted after `wipe`.
@@ -14,13 +15,16 @@ All of it lies under ~/.cache/gnnserve/cluster (or GNNSERVE_CLUSTER_DIR), which 
 
 from __future__ import annotations
 
+import contextlib
 import shlex
+import signal
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
 from tests.cluster.harness import binaries, images, packages, prometheus
 from tests.cluster.harness.commands import HarnessError, say
 from tests.cluster.harness.node import Node
+from tests.cluster.harness.session import running_api_server
 
 
 def main(words: list[str]) -> int:
@@ -46,6 +50,10 @@ def main(words: list[str]) -> int:
             node.offer(int(count), *name)
         case ["down"]:
             node.down()
+        case ["api"]:
+            with running_api_server(controllers=True) as alone, contextlib.suppress(KeyboardInterrupt):
+                print(f"export KUBECONFIG={shlex.quote(alone.kubeconfig)}", flush=True)
+                signal.pause()
         case ["wipe"]:
             node.wipe()
         case _:

@@ -11,17 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.cluster.harness.commands import HarnessError, succeeds, tail
-from tests.cluster.harness.layout import (
-    API,
-    API_PORT,
-    ETCD_PEER_PORT,
-    ETCD_PORT,
-    HOST_IP,
-    NODE,
-    POD_CIDR,
-    SERVICE_CIDR,
-    Layout,
-)
+from tests.cluster.harness.layout import HOST_IP, NODE, POD_CIDR, SERVICE_CIDR, Layout
 from tests.cluster.harness.processes import Background
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -67,8 +57,12 @@ def ctr(layout: Layout, *words: str) -> tuple[str, ...]:
     return ("ctr", "--address", str(layout.containerd_socket), "--namespace", "k8s.io", *words)
 
 
+def _etcd_url(layout: Layout) -> str:
+    return f"http://127.0.0.1:{layout.addresses.etcd_port}"
+
+
 def _etcd(layout: Layout) -> list[str]:
-    client, peer = f"http://127.0.0.1:{ETCD_PORT}", f"http://127.0.0.1:{ETCD_PEER_PORT}"
+    client, peer = _etcd_url(layout), f"http://127.0.0.1:{layout.addresses.etcd_peer_port}"
     return [
         "etcd",
         f"--data-dir={layout.state}/etcd",
@@ -82,13 +76,13 @@ def _etcd(layout: Layout) -> list[str]:
 
 
 def _apiserver(layout: Layout) -> list[str]:
-    pki = layout.pki
+    pki, addresses = layout.pki, layout.addresses
     return [
         f"{layout.bin}/kube-apiserver",
-        f"--etcd-servers=http://127.0.0.1:{ETCD_PORT}",
-        f"--bind-address={HOST_IP}",
-        f"--secure-port={API_PORT}",
-        f"--advertise-address={HOST_IP}",
+        f"--etcd-servers={_etcd_url(layout)}",
+        f"--bind-address={addresses.host}",
+        f"--secure-port={addresses.api_port}",
+        f"--advertise-address={addresses.host}",
         f"--tls-cert-file={pki}/apiserver.crt",
         f"--tls-private-key-file={pki}/apiserver.key",
         f"--client-ca-file={pki}/ca.crt",
@@ -123,6 +117,7 @@ def _controller_manager(layout: Layout) -> list[str]:
         f"--authentication-kubeconfig={kubeconfig}",
         f"--authorization-kubeconfig={kubeconfig}",
         "--bind-address=127.0.0.1",
+        f"--secure-port={layout.addresses.controller_manager_port}",
         f"--service-account-private-key-file={pki}/sa.key",
         f"--root-ca-file={pki}/ca.crt",
         f"--cluster-signing-cert-file={pki}/ca.crt",
@@ -167,15 +162,19 @@ def _kubelet(layout: Layout) -> list[str]:
     ]
 
 
-ETCD = Component("etcd", _etcd, lambda _: _get(f"http://127.0.0.1:{ETCD_PORT}/health"))
+ETCD = Component("etcd", _etcd, lambda layout: _get(f"{_etcd_url(layout)}/health"))
 CONTAINERD = Component(
     "containerd",
     lambda layout: ["containerd", "--config", f"{layout.etc}/containerd.toml"],
     lambda layout: succeeds(*ctr(layout, "version")),
 )
-API_SERVER = Component("apiserver", _apiserver, lambda layout: _get(f"{API}/readyz", layout.pki / "ca.crt"))
+API_SERVER = Component(
+    "apiserver", _apiserver, lambda layout: _get(f"{layout.addresses.api}/readyz", layout.pki / "ca.crt")
+)
 CONTROLLER_MANAGER = Component(
-    "controller-manager", _controller_manager, lambda _: _get("https://127.0.0.1:10257/healthz")
+    "controller-manager",
+    _controller_manager,
+    lambda layout: _get(f"https://127.0.0.1:{layout.addresses.controller_manager_port}/healthz"),
 )
 SCHEDULER = Component("scheduler", _scheduler, lambda _: _get("https://127.0.0.1:10259/readyz"))
 DNS = Component(

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from tests.cluster.harness.layout import (
-    API,
     BRIDGE,
     DNS_SERVICE_IP,
     HOST_IP,
@@ -25,14 +25,19 @@ PROVISIONER = "gnnserve.dev/test-folders"
 def write(layout: Layout) -> None:
     for folder in (layout.etc / "cni", layout.logs / "pods", layout.volumes, layout.run):
         folder.mkdir(parents=True, exist_ok=True)
-    for name in COMPONENT_KUBECONFIGS:
-        _kubeconfig(layout, layout.etc / f"{name}.kubeconfig", name)
-    _kubeconfig(layout, layout.kubeconfig, "admin")
+    write_kubeconfigs(layout, COMPONENT_KUBECONFIGS)
     (layout.etc / "containerd.toml").write_text(_containerd(layout))
     (layout.etc / "Corefile").write_text(_corefile(layout))
     _json(layout.etc / "cni" / "10-bridge.conflist", _network(layout))
     _json(layout.etc / "kubelet.yaml", _kubelet(layout))
     _json(layout.etc / "objects.json", {"apiVersion": "v1", "kind": "List", "items": _objects()})
+
+
+def write_kubeconfigs(layout: Layout, components: Iterable[str]) -> None:
+    layout.etc.mkdir(parents=True, exist_ok=True)
+    for name in components:
+        _kubeconfig(layout, layout.etc / f"{name}.kubeconfig", name)
+    _kubeconfig(layout, layout.kubeconfig, "admin")
 
 
 def _json(path: Path, content: dict[str, Any]) -> None:
@@ -44,7 +49,7 @@ def _kubeconfig(layout: Layout, path: Path, certificate: str) -> None:
         "client-certificate": str(layout.pki / f"{certificate}.crt"),
         "client-key": str(layout.pki / f"{certificate}.key"),
     }
-    cluster = {"server": API, "certificate-authority": str(layout.pki / "ca.crt")}
+    cluster = {"server": layout.addresses.api, "certificate-authority": str(layout.pki / "ca.crt")}
     _json(
         path,
         {
@@ -114,6 +119,8 @@ def _kubelet(layout: Layout) -> dict[str, Any]:
         # What was imported by hand cannot be pulled again, so nothing is collected and little evicted.
         "imageGCHighThresholdPercent": 100,
         "serializeImagePulls": False,
+        # What is killed again and again, as chaos does, would otherwise be away for minutes.
+        "crashLoopBackOff": {"maxContainerRestartPeriod": "10s"},
         "evictionHard": {
             "memory.available": "100Mi",
             "nodefs.available": "1%",

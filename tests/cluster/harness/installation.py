@@ -43,8 +43,13 @@ class Installation:
         self.cluster.helm("uninstall", RELEASE, "--namespace", self.namespace.name, "--ignore-not-found", "--wait")
 
     def pod(self) -> dict[str, Any]:
-        (pod,) = self.namespace.items("pods", "--selector=app.kubernetes.io/component=operator")
+        (pod,) = self.pods()
         return pod
+
+    def pods(self) -> list[dict[str, Any]]:
+        """Without those that are about to end: a new one is there before the old one has gone."""
+        found = self.namespace.items("pods", "--selector=app.kubernetes.io/component=operator")
+        return [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]
 
     def metrics(self) -> str:
         """The operator's /metrics, by way of the API server."""

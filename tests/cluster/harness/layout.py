@@ -2,7 +2,7 @@
 
 `bin` holds what is slow to make and never changes, `images` the image store, `state` everything that `wipe` forgets.
 What lives only as long as the processes (sockets, pids, the network's traces) is under /run. One node a machine: the
-bridge, its addresses and the ports are fixed.
+bridge, its addresses and the ports are fixed. An API server without a node (`api_server.py`) has its own of all these.
 """
 
 from __future__ import annotations
@@ -20,10 +20,6 @@ SERVICE_CIDR = "10.96.0.0/16"
 HOST_IP = "10.244.0.1"
 API_SERVICE_IP = "10.96.0.1"
 DNS_SERVICE_IP = "10.96.0.10"
-API_PORT = 6443
-API = f"https://{HOST_IP}:{API_PORT}"
-ETCD_PORT = 23790
-ETCD_PEER_PORT = 23800
 
 PAUSE_IMAGE = "localhost/gnnserve/pause:1"
 STORAGE_CLASS = "gnnserve-test"
@@ -32,10 +28,28 @@ POD_UID = 65532
 
 
 @dataclass(frozen=True, slots=True)
+class Addresses:
+    """Of the control plane; those of the node, where nothing else is said."""
+
+    host: str = HOST_IP
+    api_port: int = 6443
+    etcd_port: int = 23790
+    etcd_peer_port: int = 23800
+    controller_manager_port: int = 10257
+
+    @property
+    def api(self) -> str:
+        return f"https://{self.host}:{self.api_port}"
+
+
+@dataclass(frozen=True, slots=True)
 class Layout:
     root: Path
     # A short path: a unix socket's name holds at most 107 bytes, and containerd's shims add their own.
     run: Path = Path("/run/gnnserve")
+    home: Path | None = None
+    """Of state and logs, where they do not lie beside the programs."""
+    addresses: Addresses = Addresses()
 
     @classmethod
     def of_this_machine(cls) -> Layout:
@@ -52,7 +66,7 @@ class Layout:
 
     @property
     def logs(self) -> Path:
-        return self.root / "log"
+        return (self.home or self.root) / "log"
 
     @property
     def images(self) -> Path:
@@ -60,7 +74,7 @@ class Layout:
 
     @property
     def state(self) -> Path:
-        return self.root / "state"
+        return (self.home or self.root) / "state"
 
     @property
     def pki(self) -> Path:

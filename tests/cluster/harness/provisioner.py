@@ -21,7 +21,7 @@ from urllib.parse import urlencode
 
 from tests.cluster.harness.commands import say
 from tests.cluster.harness.configuration import PROVISIONER
-from tests.cluster.harness.layout import API_PORT, HOST_IP, NODE, POD_UID, STORAGE_CLASS, Layout
+from tests.cluster.harness.layout import NODE, POD_UID, STORAGE_CLASS, Addresses, Layout
 from tests.cluster.harness.volumes import OURS, volume
 
 CLAIMS = "/api/v1/persistentvolumeclaims"
@@ -32,12 +32,13 @@ WATCH_S = 240
 @dataclass(frozen=True, slots=True)
 class Api:
     tls: ssl.SSLContext
+    addresses: Addresses
 
     @classmethod
     def of(cls, layout: Layout) -> Api:
         tls = ssl.create_default_context(cafile=layout.pki / "ca.crt")
         tls.load_cert_chain(layout.pki / "admin.crt", layout.pki / "admin.key")
-        return cls(tls)
+        return cls(tls, layout.addresses)
 
     def call(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         connection = self._connection(30)
@@ -69,7 +70,8 @@ class Api:
             connection.close()
 
     def _connection(self, timeout_s: float) -> http.client.HTTPSConnection:
-        return http.client.HTTPSConnection(HOST_IP, API_PORT, timeout=timeout_s, context=self.tls)
+        host, port = self.addresses.host, self.addresses.api_port
+        return http.client.HTTPSConnection(host, port, timeout=timeout_s, context=self.tls)
 
 
 def follow(layout: Layout, api: Api) -> None:

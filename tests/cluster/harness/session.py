@@ -9,11 +9,11 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.cluster.harness import binaries, images
+from tests.cluster.harness import api_server, binaries, images
 from tests.cluster.harness.client import Cluster
 from tests.cluster.harness.commands import HarnessError, say
 from tests.cluster.harness.images import OPERATOR_IMAGE, WORKER_IMAGE
@@ -33,6 +33,18 @@ def why_not() -> str | None:
     if os.geteuid() != 0 and not users_kubeconfig():
         return "a Kubernetes node needs root; run as root, or set KUBECONFIG to a cluster that you have"
     return None
+
+
+@contextmanager
+def running_api_server(*, controllers: bool, api_server_flags: Sequence[str] = ()) -> Iterator[Cluster]:
+    """An API server of its own, empty, for as long as this process lives; `controllers`: and who collects garbage.
+
+    Nothing runs pods, and any number of them stand beside each other and beside the node. Needs no root.
+    """
+    with api_server.started(controllers=controllers, api_server_flags=api_server_flags) as layout:
+        yield Cluster(
+            str(layout.kubeconfig), layout.bin / "kubectl", layout.bin / "helm", OPERATOR_IMAGE, WORKER_IMAGE, None
+        )
 
 
 @contextmanager

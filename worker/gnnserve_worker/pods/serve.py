@@ -28,6 +28,10 @@ from gnnserve_api.pods import (
     ROUTING_PATH,
     ROUTING_VARIABLE,
     SERVICE_VARIABLE,
+    TLS_CERTIFICATE_KEY,
+    TLS_PRIVATE_KEY_KEY,
+    TLS_VARIABLE,
+    TOKENS_VARIABLE,
     PodExit,
 )
 from gnnserve_api.routing import ROUTING_KEY
@@ -51,6 +55,10 @@ class Settings:
     repository: Path
     api: ApiServer
     lame_duck_s: float = 0.0
+    tls: Path | None = None
+    """Folder with certificate and key; None: plain HTTP."""
+    tokens: Path | None = None
+    """Folder with a token in each file; None: everybody is answered."""
     host: str = ""
     """Empty: every address of the pod."""
     port: int = HTTP_PORT
@@ -65,6 +73,8 @@ class Settings:
             repository=Path(required(environ, REPOSITORY_VARIABLE)),
             api=ApiServer.in_cluster(environ),
             lame_duck_s=_seconds(environ, LAME_DUCK_VARIABLE),
+            tls=_folder(environ, TLS_VARIABLE),
+            tokens=_folder(environ, TOKENS_VARIABLE),
         )
 
 
@@ -89,21 +99,31 @@ def run(read_settings: Callable[[], Settings]) -> int:
 def _serve(settings: Settings) -> int:
     # Imported here: they take a second, and a signal must find its handler before.
     from gnnserve_worker.pods.loader import Loader  # noqa: PLC0415
+    from gnnserve_worker.pods.repository_watch import RepositoryWatch  # noqa: PLC0415
     from gnnserve_worker.pods.routing import MountedRouting  # noqa: PLC0415
     from gnnserve_worker.pods.routing_watch import RoutingWatch  # noqa: PLC0415
+    from gnnserve_worker.repository.bus_error import exit_on_bus_error  # noqa: PLC0415
     from gnnserve_worker.repository.repository import Repository  # noqa: PLC0415
+    from gnnserve_worker.serving.credentials import Credentials  # noqa: PLC0415
     from gnnserve_worker.serving.served import ServedRevision, served_revision  # noqa: PLC0415
     from gnnserve_worker.serving.server import Worker, bind  # noqa: PLC0415
+    from gnnserve_worker.serving.tls import KeyPairFiles  # noqa: PLC0415
 
+    exit_on_bus_error(lambda words: _log.critical("%s", words), PodExit.REPOSITORY)
     repository = Repository(settings.repository, settings.namespace, settings.service)
 
     def load(revision: str) -> ServedRevision:
         return served_revision(repository.load(revision))
 
+    tls = settings.tls
+    credentials = Credentials(
+        None if tls is None else KeyPairFiles(tls / TLS_CERTIFICATE_KEY, tls / TLS_PRIVATE_KEY_KEY), settings.tokens
+    )
     host = settings.host or ("::" if socket.has_dualstack_ipv6() else "0.0.0.0")  # noqa: S104 - a pod's own addresses
     with bind(host, settings.port) as sock:
-        worker = Worker(settings.service, sock, settings.lame_duck_s)
+        worker = Worker(settings.service, sock, settings.lame_duck_s, credentials=credentials)
         loader = Loader(worker, load)
+        repository_watch = RepositoryWatch(loader)
         about = f"the ConfigMap {settings.namespace}/{settings.routing}"
 
         def say_missing() -> None:
@@ -115,6 +135,7 @@ def _serve(settings: Settings) -> int:
         def begin() -> None:
             worker.report(f"waiting for a routing table in {about}")
             loader.start()
+            repository_watch.start()
             watch.start()
             mounted = MountedRouting(settings.mounted_routing)
             while not watch.answered.wait(_API_PATIENCE_S):
@@ -129,12 +150,18 @@ def _serve(settings: Settings) -> int:
 
         worker.run(start)
         watch.stop()
+        repository_watch.stop()
         if not loader.stop(_STOP_PATIENCE_S):
             # In the middle of a checksum or of compiling, which nobody wants any more and nothing can interrupt.
             logging.shutdown()
             os._exit(PodExit.OK)
     _log.info("stopped")
     return PodExit.OK
+
+
+def _folder(environ: Mapping[str, str], variable: str) -> Path | None:
+    text = environ.get(variable, "")
+    return Path(text) if text else None
 
 
 def _seconds(environ: Mapping[str, str], variable: str) -> float:

@@ -90,15 +90,24 @@ class ListedFiles:
     remedy: str
 
 
+def verify_sizes(lists: Sequence[ListedFiles]) -> None:
+    """Of every listed file, without reading any."""
+    for path, entry, how_to_repair in _listed(lists):
+        _verify_size(path, entry, how_to_repair)
+
+
+def _listed(lists: Sequence[ListedFiles]) -> list[tuple[Path, FileEntry, str]]:
+    return [(files.folder / name, entry, files.remedy) for files in lists for name, entry in files.entries.items()]
+
+
 def verify_files(lists: Sequence[ListedFiles]) -> dict[Path, np.ndarray]:
     """Size and SHA-256 of every listed file, several at a time; returns the arrays among them, mapped.
 
     Arrays are hashed through the mapping that will serve, which then has its pages, and a cold page cache fills in huge
     pages where the kernel has them. Hashing runs outside of the GIL.
     """
-    listed = [(files.folder / name, entry, files.remedy) for files in lists for name, entry in files.entries.items()]
-    for path, entry, how_to_repair in listed:
-        _verify_size(path, entry, how_to_repair)
+    verify_sizes(lists)
+    listed = _listed(lists)
     # Largest first, so that the longest does not start last.
     listed.sort(key=lambda item: item[1].bytes, reverse=True)
     # Not in the threads: numpy parses headers by `ast`, which in Python 3.11 fails when two threads use it at once
@@ -132,7 +141,7 @@ def _read(path: Path, kind: type[AnyManifest], how_to_repair: str) -> tuple[AnyM
     except FileNotFoundError as error:
         raise DamagedError(path, "is missing", how_to_repair) from error
     except OSError as error:
-        raise _unreadable(path, error) from error
+        raise unreadable(path, error) from error
     try:
         version = msgspec.json.decode(data, type=_Header).schema_version
         if version > SCHEMA_VERSION:
@@ -192,7 +201,7 @@ def _verify_size(path: Path, entry: FileEntry, how_to_repair: str) -> None:
     except FileNotFoundError as error:
         raise DamagedError(path, f"is missing, expected {entry.bytes:,} bytes", how_to_repair) from error
     except OSError as error:
-        raise _unreadable(path, error) from error
+        raise unreadable(path, error) from error
     if found_bytes != entry.bytes:
         raise DamagedError(path, f"has {found_bytes:,} bytes, expected {entry.bytes:,}", how_to_repair)
 
@@ -205,14 +214,14 @@ def _map_if_array(path: Path) -> np.ndarray | None:
     except ValueError:
         return None  # a damaged header: the digest says so
     except OSError as error:
-        raise _unreadable(path, error) from error
+        raise unreadable(path, error) from error
 
 
 def _verify_digest(path: Path, array: np.ndarray | None, entry: FileEntry, how_to_repair: str) -> None:
     try:
         found = _file_digest(path) if array is None else _array_digest(path, array)
     except OSError as error:
-        raise _unreadable(path, error) from error
+        raise unreadable(path, error) from error
     if found != entry.sha256:
         raise DamagedError(path, f"was altered: its SHA-256 is {found}, expected {entry.sha256}", how_to_repair)
 
@@ -230,5 +239,5 @@ def _array_digest(path: Path, array: np.ndarray) -> str:
     return digest.hexdigest()
 
 
-def _unreadable(path: Path, error: OSError) -> RepositoryError:
+def unreadable(path: Path, error: OSError) -> RepositoryError:
     return RepositoryError(path, f"cannot be read: {error.strerror}", "check the permissions of that file")

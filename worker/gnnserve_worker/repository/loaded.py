@@ -32,6 +32,7 @@ from gnnserve_worker.graph.store import Graph, Splits
 from gnnserve_worker.graph.table import NO_SCALES, Rows, Table
 from gnnserve_worker.models.network import Network
 from gnnserve_worker.repository import checks, paths
+from gnnserve_worker.repository.watched import WatchedFiles
 from gnnserve_worker.sampling.neighbours import effective_nodes
 
 NetworkBuilder = Callable[[NetworkManifest, Mapping[str, np.ndarray], int, bool, Compute], Network]
@@ -67,6 +68,8 @@ class LoadedRevision:
     splits: Splits
     manifest: RevisionManifest | None
     """None while the revision is staged: it has no profile yet, because this is what gets profiled."""
+    files: WatchedFiles | None = None
+    """What it was opened from; None where nobody else can reach that, or it is not published yet."""
 
 
 @dataclass(frozen=True, slots=True)

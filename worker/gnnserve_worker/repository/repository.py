@@ -36,6 +36,9 @@ from gnnserve_worker.repository.loaded import (
 )
 from gnnserve_worker.repository.lock import ServiceLock
 from gnnserve_worker.repository.staged import StagedRevision, to_json
+from gnnserve_worker.repository.watched import Change, WatchedFiles
+
+_KEPT_DAMAGED = 3
 
 
 class Repository:
@@ -94,7 +97,7 @@ class Repository:
         return None
 
     def load(self, revision: str) -> LoadedRevision:
-        """Verified by checksum, arrays memory-mapped."""
+        """Verified by checksum, arrays memory-mapped, files watched from before the first byte was read."""
         folder = self._layout.revision(revision)
         if not paths.is_name(revision) or not _is_committed(folder, paths.REVISION_COMMIT):
             known = ", ".join(published.name for published in self._published()) or "none"
@@ -118,13 +121,26 @@ class Repository:
             },
             manifest=manifest,
         )
-        mapped = checks.verify_files(
-            [
-                checks.ListedFiles(folder, manifest.files, revision_files.remedy),
-                checks.ListedFiles(graph_folder, graph.files, revision_files.graph_remedy),
-            ]
+        lists = [
+            checks.ListedFiles(folder, manifest.files, revision_files.remedy),
+            checks.ListedFiles(graph_folder, graph.files, revision_files.graph_remedy),
+        ]
+        checks.verify_sizes(lists)
+        watched = WatchedFiles(
+            {files.folder / name: entry for files in lists for name, entry in files.entries.items()},
+            (folder / paths.REVISION_COMMIT, graph_folder / paths.GRAPH_COMMIT),
         )
-        return open_revision(replace(revision_files, mapped=mapped), self._build)
+        mapped = checks.verify_files(lists)
+        loaded = open_revision(replace(revision_files, mapped=mapped), self._build)
+        for finding in watched.look():
+            if finding.change is not Change.TOUCHED:
+                # Not damage: what is there now may be as good as what was there before.
+                raise RepositoryError(
+                    finding.path,
+                    f"{finding.words}, while it was being loaded",
+                    "published files must never change: find out who writes there, then load again",
+                )
+        return replace(loaded, files=watched)
 
     # --- writing
 
@@ -174,7 +190,8 @@ class Repository:
     def set_aside(self, recipe: str, graph_digest: str, checkpoint: str | None = None) -> Path:
         """Takes a revision and its graph out of the way, so that they can be generated anew. Returns where they are.
 
-        Nothing is deleted: a process that has them mapped goes on, and a person can look at what happened.
+        A process that has them mapped goes on, and a person can look at what happened. The last few are kept: a disk
+        that damages whatever is written to it must not be filled by that.
         """
         revision = self._layout.revision(paths.revision_id(recipe, graph_digest, checkpoint))
         with self.locked():
@@ -184,7 +201,15 @@ class Repository:
                     files.make_folder(kept)
                     with files.storing(folder):
                         files.rename(folder, kept / folder.name)
+            self._remove_oldest(kept.parent)
         return kept
+
+    @staticmethod
+    def _remove_oldest(parent: Path) -> None:
+        """Named by their time."""
+        for folder in sorted(parent.iterdir())[:-_KEPT_DAMAGED] if parent.is_dir() else ():
+            with files.storing(folder):
+                files.remove_tree(folder)
 
     @contextmanager
     def stage(self, recipe: str, graph_digest: str, checkpoint: str | None = None) -> Iterator[StagedRevision]:

@@ -24,6 +24,7 @@ from swagger_ui_bundle import swagger_ui_path
 from gnnserve_api.protocol import ErrorDetail, NodesAnswer, VariantsAnswer
 from gnnserve_api.routing import Route
 from gnnserve_worker.serving import openapi
+from gnnserve_worker.serving.access import RESERVED_PATHS, Access, is_open
 from gnnserve_worker.serving.engine import Engine, EngineState, Lane, Pending
 from gnnserve_worker.serving.metrics import RoutingState, ServingMetrics
 from gnnserve_worker.serving.nodes import list_nodes
@@ -44,6 +45,12 @@ from gnnserve_worker.serving.question import ErrorCode, RequestError
 _WATCH_AFTER_S = 0.05
 """A client is watched for leaving only when its answer takes longer: a watcher costs as much as a short answer."""
 
+MOST_HEAD_BYTES = 64 * 1024
+"""Of a request: its first line and its headers."""
+MOST_CONNECTIONS = 4096
+RESERVED_CONNECTIONS = 64
+"""Beyond those, for whoever asks a reserved path."""
+
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -58,9 +65,11 @@ class _ClientGoneError(Exception):
 class ServingApp:
     """The application; what it answers from is the engine's lane of the moment."""
 
-    def __init__(self, service: str, engine: Engine, metrics: ServingMetrics) -> None:
+    def __init__(self, service: str, engine: Engine, metrics: ServingMetrics, access: Access | None = None) -> None:
+        """`access`: None: everybody is answered."""
         self.leaving = False
         """Answer on, but ask clients to go elsewhere: `/readyz` says no, and no connection is kept."""
+        self.access = access or Access()
         self.predict = Predict(engine, metrics)
         self._rest = _build_rest(service, self, engine, metrics)
         metrics.watch(queue_seeds=lambda: engine.queued_seeds, in_flight=lambda: self.predict.in_flight)
@@ -71,10 +80,52 @@ class ServingApp:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self.leaving:
             send = _closing(send)
-        if scope["type"] == "http" and scope["path"] == PREDICT_PATH:
+        if self.access.needs_token and not is_open(scope["path"]) and not self.access.accepts(scope["headers"]):
+            await _send_response(send, self.predict.refuse_request(_unauthorized()))
+        elif scope["type"] == "http" and scope["path"] == PREDICT_PATH:
             await _serve_prediction(self.predict, scope, receive, send)
         else:
             await self._rest(scope, receive, send)
+
+    async def answer_surplus(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """On a connection beyond those for everybody."""
+        if scope["path"] in RESERVED_PATHS:
+            await self(scope, receive, send if self.leaving else _closing(send))
+        else:
+            await _send_response(_closing(send), self.refuse_connection())
+
+    async def refuse_head(self, _scope: Scope, _receive: Receive, send: Send) -> None:
+        await _send_response(_closing(send), self.refuse_large_head())
+
+    def refuse_connection(self) -> Reply:
+        return self.predict.refuse_request(
+            RequestError(
+                ErrorCode.TOO_MANY_CONNECTIONS,
+                "connection",
+                f"there are {MOST_CONNECTIONS:,} already, as many as a worker keeps",
+                "use fewer, or send again later",
+            )
+        )
+
+    def refuse_large_head(self) -> Reply:
+        return self.predict.refuse_request(
+            RequestError(
+                ErrorCode.HEAD_TOO_LARGE,
+                "head",
+                f"over the limit of {MOST_HEAD_BYTES:,} bytes",
+                "send a shorter address and fewer or shorter headers",
+            )
+        )
+
+
+def _unauthorized() -> RequestError:
+    # The same words whether a token is missing or wrong, and nothing of what was sent.
+    return RequestError(
+        ErrorCode.UNAUTHORIZED,
+        "Authorization",
+        "this needs a token that the service accepts",
+        "send `Authorization: Bearer` and the token",
+    )
 
 
 def _closing(send: Send) -> Send:
@@ -275,9 +326,12 @@ def _build_rest(service: str, serving: ServingApp, engine: Engine, metrics: Serv
     )
 
     @app.get("/openapi.json", include_in_schema=False)
-    async def get_description() -> Response:
-        revision = None if engine.lane is None else engine.lane.revision
-        return Response(_json(openapi.complete(described, revision)), media_type="application/json")
+    async def get_description(request: Request) -> Response:
+        # Open to everybody, so that /docs can be read; ids of the graph only to those who may ask for them.
+        may_see = serving.access.accepts(request.scope["headers"])
+        revision = engine.lane.revision if engine.lane is not None and may_see else None
+        description = openapi.complete(described, revision, needs_token=serving.access.needs_token)
+        return Response(_json(description), media_type="application/json")
 
     @app.exception_handler(HTTPException)
     async def refuse(request: Request, error: HTTPException) -> Response:

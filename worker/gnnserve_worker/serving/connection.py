@@ -21,11 +21,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+from uvicorn._types import ASGI3Application
 from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from gnnserve_worker.serving.app import ServingApp
+from gnnserve_worker.serving.app import MOST_CONNECTIONS, MOST_HEAD_BYTES, RESERVED_CONNECTIONS, ServingApp
 from gnnserve_worker.serving.engine import Pending
 from gnnserve_worker.serving.predict import PREDICT_PATH, READ_HEADERS, Asked, Head, Predict, Reply, read_head
 from gnnserve_worker.serving.question import RequestError
@@ -39,7 +40,6 @@ _ONE_WRITE_BYTES = 32 * 1024
 """Up to here copying the body behind its head is cheaper than another write."""
 _RARE = frozenset((b"transfer-encoding", b"expect", b"upgrade"))
 _NOTED = READ_HEADERS | _RARE | {b"content-length", b"connection"}
-_MOST_HEAD_BYTES = 64 * 1024
 _UPGRADE = re.compile(rb"^upgrade(?=[ \t]*:)", re.IGNORECASE | re.MULTILINE)
 _KNOWN_HEADS = 1024
 _KNOWN_HEAD_BYTES = 1024
@@ -59,6 +59,20 @@ class Patience:
 DEFAULT_PATIENCE = Patience()
 
 
+@dataclass(frozen=True, slots=True)
+class Room:
+    """For how many connections there is room."""
+
+    connections: int = MOST_CONNECTIONS
+    reserved: int = RESERVED_CONNECTIONS
+    """Beyond those: for probes, scrapes and the operator, each for one answer. Whoever comes after them is refused
+    unheard."""
+
+
+DEFAULT_ROOM = Room()
+_SURPLUS_PATIENCE_S = 5.0
+
+
 class _KnownHead(msgspec.Struct, frozen=True):
     """A request's head on the short way. Nothing else in it matters to the answer."""
 
@@ -70,11 +84,14 @@ class _KnownHead(msgspec.Struct, frozen=True):
 class _Shared:
     """Between all connections of a server."""
 
-    def __init__(self, app: ServingApp, patience: Patience) -> None:
+    def __init__(self, app: ServingApp, patience: Patience, room: Room) -> None:
         self.app = app
         self.patience = patience
+        self.room = room
         self.known: dict[bytes, _KnownHead] = {}
-        """By their bytes. Only of requests after which the parser is as it was before."""
+        """By their bytes. Only of requests after which the parser is as it was before, and whose token is accepted.
+        Bytes are compared only where all bits of their keyed hash agree, so that time tells nothing of a token."""
+        app.access.when_changed(self.known.clear)
         self._headers: list[tuple[bytes, bytes]] | None = None
         self._lines = b""
         self._ok = b""
@@ -118,11 +135,13 @@ class _Exchange:
         self.body = bytearray()
 
 
-def connection_class(app: ServingApp, patience: Patience = DEFAULT_PATIENCE) -> type[Connection]:
+def connection_class(
+    app: ServingApp, patience: Patience = DEFAULT_PATIENCE, room: Room = DEFAULT_ROOM
+) -> type[Connection]:
     """uvicorn makes the connections, and knows nothing of the application behind its ASGI face."""
 
     class Bound(Connection):
-        _shared = _Shared(app, patience)
+        _shared = _Shared(app, patience, room)
         _predict = app.predict
 
     return Bound
@@ -154,17 +173,33 @@ class Connection(HttpToolsProtocol):
         self._head_is_open = False
         self._head_bytes = 0
         """Of the head that is being read, roughly: whole packets are counted."""
+        self._fed_bytes = 0
+        """Of the packet that is being read."""
         self._patience_s = math.inf
         """For what the client does next; infinite while it waits for us."""
         self._waited_s = 0.0
         self._look: asyncio.TimerHandle | None = None
+        self._running: RequestResponseCycle | None = None
+        """uvicorn's request that is being answered. uvicorn itself knows only the one that was read last, which may
+        wait behind this one."""
 
     # asyncio.Protocol
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._patience_s = self._shared.patience.request_s
+        surplus = len(self.connections) - self._shared.room.connections
+        if surplus > 0:
+            self._take_as_surplus(surplus)
         self._look = self.loop.call_later(self._shared.patience.look_every_s, self._close_when_overdue)
+
+    def _take_as_surplus(self, surplus: int) -> None:
+        # Its first request is read as one in parts, which no known head shortens; there is no second one.
+        self._between_messages = False
+        self._patience_s = min(self._patience_s, _SURPLUS_PATIENCE_S)
+        self.app = self._shared.app.answer_surplus
+        if surplus > self._shared.room.reserved:
+            self._refuse_unheard(self._shared.app.refuse_connection())
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._look is not None:
@@ -174,7 +209,18 @@ class Connection(HttpToolsProtocol):
             self._predict.count_gone()
             self._predict.in_flight -= 1
             self._pending = None
+        self._silence()
         super().connection_lost(exc)
+
+    def _silence(self) -> None:
+        """Nobody reads any more what uvicorn's request is answered, so that it must not be written."""
+        if self._running is not None and not self._running.response_complete:
+            self._running.disconnected = True
+            self._running.message_event.set()
+
+    def send_400_response(self, msg: str) -> None:
+        super().send_400_response(msg)
+        self._silence()
 
     def _close_when_overdue(self) -> None:
         every_s = self._shared.patience.look_every_s
@@ -183,6 +229,7 @@ class Connection(HttpToolsProtocol):
             self._look = self.loop.call_later(every_s, self._close_when_overdue)
         elif not self.transport.is_closing():
             self.transport.close()
+            self._silence()
 
     def data_received(self, data: bytes) -> None:
         if not self._between_messages:
@@ -203,11 +250,20 @@ class Connection(HttpToolsProtocol):
             self._shared.remember(data[:end], known)
 
     def _feed(self, data: bytes) -> None:
+        self._fed_bytes = len(data)
         super().data_received(data)
         if self._head_is_open:
             self._head_bytes += len(data)
-            if self._head_bytes > _MOST_HEAD_BYTES and not self.transport.is_closing():
-                self.send_400_response(f"The head of a request may have {_MOST_HEAD_BYTES // 1024} KiB.")
+            if self._head_bytes > MOST_HEAD_BYTES and not self.transport.is_closing():
+                self._refuse_unheard(self._shared.app.refuse_large_head())
+
+    def _refuse_unheard(self, reply: Reply) -> None:
+        """Before there is a request that uvicorn could answer."""
+        start = self._shared.start_reply(reply.status, self.server_state.default_headers)
+        framing = b"content-length: %d\r\nconnection: close\r\n\r\n" % len(reply.body)
+        self.transport.write(b"".join((start, reply.head, framing, reply.body)))
+        self.transport.close()
+        self._silence()
 
     # The parser's callbacks
 
@@ -227,6 +283,9 @@ class Connection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._head_is_open = False
+        # Not counted where what came so far, bodies included, is less.
+        if self._head_bytes + self._fed_bytes > MOST_HEAD_BYTES and self._count_head() > MOST_HEAD_BYTES:
+            self.app = self._shared.app.refuse_head
         known = self._recognize()
         if known is not None and self._is_free():
             self._parts.clear()
@@ -234,8 +293,13 @@ class Connection(HttpToolsProtocol):
         else:
             self._hand_to_uvicorn()
 
+    def _count_head(self) -> int:
+        return len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
+
     def _recognize(self) -> _KnownHead | None:
         """None: not for the short way."""
+        if self.app is not self.config.loaded_app:
+            return None  # a connection that gets one answer, and that is a refusal
         path, _, query = self.url.partition(b"?")
         if path != _PATH or self.parser.get_method() != b"POST":
             return None
@@ -247,6 +311,8 @@ class Connection(HttpToolsProtocol):
         try:
             head = read_head(noted, query)
         except RequestError:
+            return None
+        if not self._shared.app.access.accepts(self.headers):
             return None
         # As uvicorn has it, HTTP/1.0 is never kept alive.
         old = self.parser.get_http_version() == "1.0"
@@ -279,6 +345,10 @@ class Connection(HttpToolsProtocol):
         if self.parser.should_upgrade():
             # Here the parser stops. What follows is this request's body, and must not pass for another request.
             self.cycle.keep_alive = False
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        self._running = cycle
+        super()._start_asgi_task(cycle, app)
 
     def on_body(self, body: bytes) -> None:
         if self._is_on_short_way():

@@ -234,6 +234,19 @@ class Engine:
         batcher = Batcher(chooser, table, batching.max_queued_seeds, busy_until_ms, drawn)
         return Lane(revision, table.objective, batching, chooser, batcher, np.empty(batching.max_seeds, np.int64))
 
+    def withdraw(self, problem: str) -> None:
+        """Answer nothing until the next switch: what is computed, or is being computed, may be wrong. Whoever waits is
+        refused, and so are those of the batch that the thread has."""
+        self.problem = problem
+        if self._state is EngineState.READY:
+            self._state = EngineState.LOADING
+        self.lane = self.table = None
+        for lane in self._lanes:
+            lane.batcher.clear()
+        self._lanes.clear()
+        self._deliver(self._settle([(key, self.refuse()) for key in list(self._pending)]))
+        self._go_on()
+
     def submit(
         self,
         lane: Lane,

@@ -144,6 +144,20 @@ class ServingMetrics:
         self._load_seconds = gauge(
             "gnnserve_revision_load_seconds", "Loading and warming up the revision that answers.", "service"
         ).labels(service)
+        self._certificate = gauge(
+            "gnnserve_certificate_expiry_timestamp_seconds",
+            "When the certificate that new connections get expires, in seconds since 1970.",
+            "service",
+        )
+        self._credentials_refused = gauge(
+            "gnnserve_credentials_refused",
+            "1 where some of what lies there now cannot be used; the log says what.",
+            "service",
+            "kind",
+        )
+        self._intact = gauge(
+            "gnnserve_repository_intact", "0 where the files of the revision are not what was verified.", "service"
+        ).labels(service)
 
     def show_revision(self, manifest: RevisionManifest, load_s: float) -> None:
         """Another revision answers from now on."""
@@ -160,6 +174,18 @@ class ServingMetrics:
         )
         self._switches.inc()
         self._load_seconds.set(load_s)
+        self.show_intact(True)
+
+    def show_intact(self, intact: bool) -> None:
+        """Whether the files of the revision that answers, or answered, are those that were verified."""
+        self._intact.set(int(intact))
+
+    def show_certificate(self, expires_at_s: float) -> None:
+        """The one that new connections get from now on."""
+        self._certificate.labels(self._service).set(expires_at_s)
+
+    def show_credentials(self, kind: str, *, is_refused: bool) -> None:
+        self._credentials_refused.labels(self._service, kind).set(is_refused)
 
     def watch(self, queue_seeds: Callable[[], float], in_flight: Callable[[], float]) -> None:
         """Gauges are read when scraped, so that they cost a request nothing."""

@@ -13,6 +13,8 @@ NODES_OF_A_PAGE = 100
 MOST_NODES_OF_A_PAGE = 10_000
 """A few milliseconds of work, in which nobody else is answered."""
 _MOST_DIGITS = 18
+MOST_START = 10**_MOST_DIGITS - 1
+"""Far beyond any graph; what has more digits is not even read."""
 
 
 def list_nodes(query: bytes, revision: ServedRevision) -> NodesAnswer:

@@ -13,10 +13,17 @@ import msgspec
 
 from gnnserve_api.protocol import ErrorAnswer, NodesAnswer, PredictAnswer, PredictRequest, VariantsAnswer
 from gnnserve_api.routing import Route
-from gnnserve_worker.serving.nodes import MOST_NODES_OF_A_PAGE, NODES_OF_A_PAGE
+from gnnserve_worker.serving.access import is_open
+from gnnserve_worker.serving.nodes import MOST_NODES_OF_A_PAGE, MOST_START, NODES_OF_A_PAGE
 from gnnserve_worker.serving.predict import PREDICT_PATH
 from gnnserve_worker.serving.protocol_binary import CONTENT_TYPE, OUTPUTS
-from gnnserve_worker.serving.question import LATENCY_HEADER, STRICT_HEADER, TOLERANCE_HEADER
+from gnnserve_worker.serving.question import (
+    LATENCY_HEADER,
+    MAX_LATENCY_MS,
+    MAX_TOLERANCE_PERMILLE,
+    STRICT_HEADER,
+    TOLERANCE_HEADER,
+)
 from gnnserve_worker.serving.served import ServedRevision
 
 OPENAPI_VERSION = "3.0.3"
@@ -34,15 +41,38 @@ _EXAMPLE_ANSWER = {
     "objectiveMet": True,
 }
 _BINARY = {CONTENT_TYPE.decode(): {"schema": {"type": "string", "format": "binary"}}}
+_TOKEN = "token"  # noqa: S105 - the name of the scheme
+_CHALLENGE = {"WWW-Authenticate": {"description": "What to send.", "schema": {"type": "string"}}}
+_LATENCY_BOUNDS = {"minimum": 0, "exclusiveMinimum": True, "maximum": MAX_LATENCY_MS}
+_TOLERANCE_BOUNDS = {"minimum": 0, "maximum": MAX_TOLERANCE_PERMILLE}
 RETRY_AFTER = {"Retry-After": {"description": "Seconds to wait before another attempt.", "schema": {"type": "integer"}}}
 
 
-def complete(described: dict[str, Any], revision: ServedRevision | None) -> dict[str, Any]:
+def complete(
+    described: dict[str, Any], revision: ServedRevision | None, *, needs_token: bool = False
+) -> dict[str, Any]:
     """FastAPI's description with what it does not know."""
     components = described.get("components", {})
     schemas = {**components.get("schemas", {}), **_component_schemas(revision)}
     paths = {PREDICT_PATH: _predict_path(revision), **described["paths"]}
-    return {**described, "paths": paths, "components": {**components, "schemas": schemas}}
+    whole = {**described, "paths": paths, "components": {**components, "schemas": schemas}}
+    return _with_tokens(whole) if needs_token else whole
+
+
+def _with_tokens(description: dict[str, Any]) -> dict[str, Any]:
+    """Which operations want one, so that /docs asks for it."""
+    refused = error_response("The token is missing, or is none that the service accepts.", _CHALLENGE)
+    paths = {
+        path: item
+        if is_open(path)
+        else {
+            method: {**operation, "security": [{_TOKEN: []}], "responses": {**operation["responses"], "401": refused}}
+            for method, operation in item.items()
+        }
+        for path, item in description["paths"].items()
+    }
+    schemes = {_TOKEN: {"type": "http", "scheme": "bearer"}}
+    return {**description, "paths": paths, "components": {**description["components"], "securitySchemes": schemes}}
 
 
 def _component_schemas(revision: ServedRevision | None) -> dict[str, Any]:
@@ -55,6 +85,11 @@ def _component_schemas(revision: ServedRevision | None) -> dict[str, Any]:
     described = schemas.pop(reference["$ref"].rpartition("/")[2])
     if revision is None:
         described["properties"]["nodes"]["items"] = {"anyOf": [{"type": "integer"}, {"type": "string"}]}
+    elif revision.ids is None:
+        described["properties"]["nodes"]["items"] |= {"minimum": 0, "maximum": revision.nodes - 1}
+    objective = schemas["Objective"]["properties"]
+    objective["latencyMs"] |= _LATENCY_BOUNDS
+    objective["accuracyTolerancePermille"] |= _TOLERANCE_BOUNDS
     return {"PredictRequest": described | {"title": "PredictRequest"}, **schemas}
 
 
@@ -72,7 +107,7 @@ def nodes_parameters() -> list[dict[str, Any]]:
         return {"name": name, "in": "query", "description": description, "schema": {"type": "integer", **schema}}
 
     return [
-        whole_number("start", "Position of the first one.", default=0, minimum=0),
+        whole_number("start", "Position of the first one.", default=0, minimum=0, maximum=MOST_START),
         whole_number("count", "How many, at most.", default=NODES_OF_A_PAGE, minimum=1, maximum=MOST_NODES_OF_A_PAGE),
     ]
 
@@ -109,11 +144,17 @@ def _predict_path(revision: ServedRevision | None) -> dict[str, Any]:
                     "description": "Binary form only: the one output to return. JSON names its outputs in the body.",
                     "schema": {"type": "string", "enum": list(OUTPUTS), "default": OUTPUTS[0]},
                 },
-                _header(LATENCY_HEADER, "As objective.latencyMs; an objective in the body goes first.", "number"),
+                _header(
+                    LATENCY_HEADER,
+                    "As objective.latencyMs; an objective in the body goes first.",
+                    "number",
+                    _LATENCY_BOUNDS,
+                ),
                 _header(
                     TOLERANCE_HEADER,
                     "As objective.accuracyTolerancePermille; an objective in the body goes first.",
                     "number",
+                    _TOLERANCE_BOUNDS,
                 ),
                 _header(STRICT_HEADER, "As strict; the body's goes first.", "boolean"),
             ],
@@ -149,8 +190,9 @@ def _predict_path(revision: ServedRevision | None) -> dict[str, Any]:
     }
 
 
-def _header(name: bytes, description: str, type_: str) -> dict[str, Any]:
-    return {"name": name.decode(), "in": "header", "description": description, "schema": {"type": type_}}
+def _header(name: bytes, description: str, type_: str, bounds: dict[str, Any] | None = None) -> dict[str, Any]:
+    schema = {"type": type_, **(bounds or {})}
+    return {"name": name.decode(), "in": "header", "description": description, "schema": schema}
 
 
 def _told(description: str, example: str) -> dict[str, Any]:
@@ -178,5 +220,8 @@ def _to_openapi_30(schema: Any) -> Any:
     if {"type": "null"} in alternatives:
         rest = [alternative for alternative in alternatives if alternative != {"type": "null"}]
         del converted["anyOf"]
+        if len(rest) == 1 and "$ref" not in rest[0]:
+            # `nullable` counts only beside the type that it belongs to.
+            return {**converted, **rest[0], "nullable": True}
         return {**converted, "allOf" if len(rest) == 1 else "anyOf": rest, "nullable": True}
     return converted

@@ -48,8 +48,20 @@ REFUSAL_STATUS = {
     RefusalReason.LOADING: 503,
     RefusalReason.DRAINING: 503,
 }
-ERROR_STATUS = {ErrorCode.BODY_TOO_LARGE: 413, ErrorCode.METHOD_NOT_ALLOWED: 405, ErrorCode.INTERNAL_ERROR: 500}
+ERROR_STATUS = {
+    ErrorCode.UNAUTHORIZED: 401,
+    ErrorCode.METHOD_NOT_ALLOWED: 405,
+    ErrorCode.BODY_TOO_LARGE: 413,
+    ErrorCode.HEAD_TOO_LARGE: 431,
+    ErrorCode.INTERNAL_ERROR: 500,
+    ErrorCode.TOO_MANY_CONNECTIONS: 503,
+}
 _JSON = b"content-type: application/json\r\n"
+_HEAD_OF_ERROR = {
+    ErrorCode.UNAUTHORIZED: _JSON + b'www-authenticate: Bearer realm="gnnserve"\r\n',
+    ErrorCode.METHOD_NOT_ALLOWED: _JSON + b"allow: POST\r\n",
+    ErrorCode.TOO_MANY_CONNECTIONS: _JSON + b"retry-after: 1\r\n",
+}
 
 
 class Head(msgspec.Struct, frozen=True):
@@ -247,8 +259,9 @@ def _describe(answer: Answer, lane: Lane, array: np.ndarray) -> bytes:
 def error_reply(error: RequestError) -> Reply:
     status = ERROR_STATUS.get(error.code, 400)
     field = error.where if status == 400 else None
-    head = _JSON + b"allow: POST\r\n" if error.code is ErrorCode.METHOD_NOT_ALLOWED else _JSON
-    return Reply(status, head, encode_error(ErrorDetail(error.code, str(error), field)))
+    return Reply(
+        status, _HEAD_OF_ERROR.get(error.code, _JSON), encode_error(ErrorDetail(error.code, str(error), field))
+    )
 
 
 def refusal_reply(refusal: Refusal) -> Reply:

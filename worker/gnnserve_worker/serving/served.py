@@ -19,6 +19,7 @@ from gnnserve_api.repository import NodeIdKind, RevisionManifest
 from gnnserve_api.routing import RoutingTable
 from gnnserve_worker.graph.ids import NodeIds
 from gnnserve_worker.repository.loaded import LoadedRevision
+from gnnserve_worker.repository.watched import WatchedFiles
 from gnnserve_worker.serving.inference import Inference, infer_batch, warm_up
 
 Infer = Callable[[str, np.ndarray, int], Inference]
@@ -43,6 +44,8 @@ class ServedRevision:
     """Run once, before the first batch."""
     ids: NodeIds | None = None
     """What requests call nodes by; None: their positions, 0 to nodes - 1."""
+    files: WatchedFiles | None = None
+    """What it is mapped from; None: from nothing that could change."""
     class_ids: np.ndarray = field(init=False)
     """`classes` as int64; empty where they are texts."""
     has_text_ids: bool = field(init=False)
@@ -95,6 +98,7 @@ def served_revision(loaded: LoadedRevision) -> ServedRevision:
         infer=partial(infer_batch, loaded),
         warm_up=partial(_warm_up, loaded),
         ids=loaded.ids,
+        files=loaded.files,
     )
 
 

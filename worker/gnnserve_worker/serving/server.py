@@ -30,10 +30,12 @@ from gnnserve_api.gnnservice import GNNService
 from gnnserve_api.routing import Route, RoutingTable
 from gnnserve_worker.repository.loaded import LoadedRevision
 from gnnserve_worker.serving.app import ServingApp
-from gnnserve_worker.serving.connection import DEFAULT_PATIENCE, Patience, connection_class
+from gnnserve_worker.serving.connection import DEFAULT_PATIENCE, DEFAULT_ROOM, Patience, Room, connection_class
+from gnnserve_worker.serving.credentials import NO_CREDENTIALS, Credentials, CredentialsFollower, CredentialsInUse
 from gnnserve_worker.serving.engine import Engine, EngineState
 from gnnserve_worker.serving.metrics import CounterValue, ServingMetrics
 from gnnserve_worker.serving.served import ServedRevision, served_revision
+from gnnserve_worker.serving.tls import CLOSE_TIMEOUT_S, HANDSHAKE_TIMEOUT_S, ListeningTls
 
 _BACKLOG = 2048
 _MAX_PORT = 65_535
@@ -68,14 +70,24 @@ def bind(host: str, port: int) -> socket.socket:
     return sock
 
 
-def serve(revision: LoadedRevision, service: GNNService, sock: socket.socket, ready: Callable[[Serving], None]) -> None:
+def serve(
+    revision: LoadedRevision,
+    service: GNNService,
+    sock: socket.socket,
+    ready: Callable[[Serving], None],
+    credentials: Credentials = NO_CREDENTIALS,
+) -> None:
     """Answers from one revision until SIGINT or SIGTERM. `ready` is called once, when `/readyz` says 200, on the event
     loop."""
-    serve_revision(served_revision(revision), service, sock, ready)
+    serve_revision(served_revision(revision), service, sock, ready, credentials)
 
 
 def serve_revision(
-    revision: ServedRevision, service: GNNService, sock: socket.socket, ready: Callable[[Serving], None]
+    revision: ServedRevision,
+    service: GNNService,
+    sock: socket.socket,
+    ready: Callable[[Serving], None],
+    credentials: Credentials = NO_CREDENTIALS,
 ) -> None:
     table = service.spec.routing_table(revision.manifest.revision)
     revision.check(table)
@@ -89,7 +101,7 @@ def serve_revision(
         except BaseException as error:  # noqa: BLE001  (without its only revision, the process has no purpose)
             worker.end(error)
 
-    worker = Worker(service.metadata.name, sock)
+    worker = Worker(service.metadata.name, sock, credentials=credentials)
     worker.run(threading.Thread(target=load, name="load", daemon=True).start)
 
 
@@ -120,17 +132,26 @@ class Worker:
     """A server in this process's main thread, answering from what `switch` brings. Runs once."""
 
     def __init__(
-        self, service: str, sock: socket.socket, lame_duck_s: float = 0.0, patience: Patience = DEFAULT_PATIENCE
+        self,
+        service: str,
+        sock: socket.socket,
+        lame_duck_s: float = 0.0,
+        patience: Patience = DEFAULT_PATIENCE,
+        room: Room = DEFAULT_ROOM,
+        credentials: Credentials = NO_CREDENTIALS,
+        handshake_timeout_s: float = HANDSHAKE_TIMEOUT_S,
     ) -> None:
+        """Raises GnnserveError where the credentials cannot be used."""
         self._metrics = ServingMetrics(service)
+        self._credentials = CredentialsInUse(credentials, self._metrics)
         self._engine = Engine(self._metrics)
         self._sock = sock
         self._failure: BaseException | None = None
-        app = ServingApp(service, self._engine, self._metrics)
+        app = ServingApp(service, self._engine, self._metrics, self._credentials.access)
         config = uvicorn.Config(
             app,
             loop="uvloop",
-            http=connection_class(app, patience),
+            http=connection_class(app, patience, room),
             ws="none",
             lifespan="off",
             log_config=None,
@@ -140,7 +161,9 @@ class Worker:
             backlog=_BACKLOG,
             timeout_graceful_shutdown=_LINGER_S,
         )
-        self._server = _DrainingServer(config, app, self._engine, lame_duck_s)
+        self._server = _DrainingServer(
+            config, app, self._engine, lame_duck_s, self._credentials.tls, handshake_timeout_s
+        )
 
     def run(self, started: Callable[[], object]) -> None:
         """Until SIGINT or SIGTERM. `started` is called once, when HTTP answers."""
@@ -154,11 +177,19 @@ class Worker:
         # answered. Revisions come later, and are collected as ever.
         gc.collect()
         gc.freeze()
-        self._server.when_started = started
+        follower = CredentialsFollower(self._credentials, self.call_later)
+
+        def begin() -> None:
+            if self._credentials.may_change:
+                follower.start()
+            started()
+
+        self._server.when_started = begin
         try:
             self._server.run(sockets=[self._sock])
         finally:
             self._server.ended = True
+            follower.stop()
         if (failure := self._failure or self._engine.failure) is not None:
             raise failure
 
@@ -178,6 +209,29 @@ class Worker:
             self._engine.switch(revision, table)
 
         self._call(switch)
+
+    def withdraw(self, revision: ServedRevision, problem: str) -> None:
+        """Answer from this revision no more, for its files are not what was verified. Where another one answers by now,
+        nothing happens."""
+
+        def withdraw() -> None:
+            lane = self._engine.lane
+            if lane is not None and lane.revision is revision:
+                self._metrics.show_intact(False)
+                self._engine.withdraw(problem)
+
+        self._call(withdraw)
+
+    def warn(self, revision: ServedRevision, problem: str) -> None:
+        """It answers rightly, but the next start would not find it."""
+
+        def warn() -> None:
+            lane = self._engine.lane
+            if lane is not None and lane.revision is revision:
+                self._metrics.show_intact(False)
+                self._engine.problem = problem
+
+        self._call(warn)
 
     def look(self) -> Look | None:
         """None: nothing answers, yet or any more."""
@@ -233,8 +287,18 @@ class Worker:
 
 
 class _DrainingServer(uvicorn.Server):
-    def __init__(self, config: uvicorn.Config, app: ServingApp, engine: Engine, lame_duck_s: float) -> None:
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        app: ServingApp,
+        engine: Engine,
+        lame_duck_s: float,
+        tls: ListeningTls | None,
+        handshake_timeout_s: float,
+    ) -> None:
         super().__init__(config)
+        self._tls = tls
+        self._handshake_timeout_s = handshake_timeout_s
         self.loop: asyncio.AbstractEventLoop | None = None
         self.ended = False
         self.when_started: Callable[[], object] = lambda: None
@@ -243,10 +307,34 @@ class _DrainingServer(uvicorn.Server):
         self._lame_duck_s = lame_duck_s
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
+        if self._tls is None:
+            await super().startup(sockets)
+        else:
+            # All of it but listening: uvicorn's own would wait for handshakes for a minute.
+            await super().startup([])
+            await self._listen(sockets or [], self._tls)
         self.loop = asyncio.get_running_loop()
         self._engine.start(self._on_engine_stopped)
         self.when_started()
+
+    async def _listen(self, sockets: list[socket.socket], tls: ListeningTls) -> None:
+        loop = asyncio.get_running_loop()
+
+        def connect() -> asyncio.Protocol:
+            return self.config.http_protocol_class(  # type: ignore[call-arg]
+                config=self.config, server_state=self.server_state, app_state=self.lifespan.state, _loop=loop
+            )
+
+        for sock in sockets:
+            server = await loop.create_server(
+                connect,
+                sock=sock,
+                ssl=tls.context,
+                backlog=_BACKLOG,
+                ssl_handshake_timeout=self._handshake_timeout_s,
+                ssl_shutdown_timeout=CLOSE_TIMEOUT_S,
+            )
+            self.servers.append(server)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._app.leaving = True

@@ -1,0 +1,70 @@
+"""Who leads, by a Lease: may it be taken, is it still ours; pure.
+
+The rules are those of client-go's leader election
+(https://github.com/kubernetes/client-go/blob/master/tools/leaderelection/leaderelection.go), with two of our own: each
+taking of the Lease is a new term, and one that was deleted counts for as long as it would have.
+
+Clocks of nodes differ, so the times in a Lease are for people: what counts is how long *we* have seen it unchanged, on
+our own clock. A holder stops to write some seconds after it last asked for a renewal that was granted; others take over
+a few seconds later than that after they saw the renewal. The difference is what a request may be under way.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """What matters of a Lease object. A label that somebody puts on it says nothing of its holder."""
+
+    uid: str
+    holder: str
+    """Empty: nobody, it was released."""
+    duration_s: float
+    term: int
+    """leaseTransitions: grows by one each time that it is taken."""
+    renewed: str
+    """What the holder wrote when it renewed it last; compared with itself only."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    lease: Lease
+    since_s: float
+    """When we first saw it as it is."""
+
+
+def sight(before: Sighting | None, lease: Lease | None, now_s: float) -> Sighting | None:
+    """None: there never was one. One that was deleted is remembered, since its holder may not have noticed yet."""
+    return before if lease is None or (before is not None and before.lease == lease) else Sighting(lease, now_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Take:
+    """It may be taken, for this term."""
+
+    term: int
+
+
+@dataclass(frozen=True, slots=True)
+class StandBy:
+    """Another leads, or did so a moment ago."""
+
+    holder: str
+
+
+def decide_candidacy(seen: Sighting | None, identity: str, now_s: float) -> Take | StandBy:
+    if seen is None:
+        return Take(1)
+    lease = seen.lease
+    # Our own name: a container before this one in the same pod, which has ended.
+    if lease.holder in {"", identity} or now_s >= seen.since_s + lease.duration_s:
+        return Take(lease.term + 1)
+    return StandBy(lease.holder)
+
+
+def is_still_ours(lease: Lease | None, identity: str, term: int) -> bool:
+    """After a renewal that was refused, since the Lease is not as we left it. One that was deleted may be made again:
+    who takes it in between is found by that."""
+    return lease is None or (lease.holder, lease.term) == (identity, term)

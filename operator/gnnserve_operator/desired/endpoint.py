@@ -1,0 +1,78 @@
+"""What spec.endpoint means to the children: ports, schemes, and the Secrets that workers mount.
+
+Without it every manifest is, byte for byte, what it was before there was such a field: an operator that learns of it
+restarts nobody's workers.
+"""
+
+from __future__ import annotations
+
+from gnnserve_api import pods
+from gnnserve_api.gnnservice import GNNServiceSpec
+from gnnserve_operator.desired.metadata import Manifest
+
+_READABLE_BY_GROUP = 0o440
+"""Files of a Secret belong to root and to the pod's group, as which the worker runs."""
+TLS_VOLUME = "tls"
+TOKENS_VOLUME = "tokens"
+
+
+def speaks_tls(spec: GNNServiceSpec) -> bool:
+    return spec.endpoint.tls is not None
+
+
+def port_name(spec: GNNServiceSpec) -> str:
+    """Of the workers' port, and of the Service's, which leads only to pods that have one of that name."""
+    return pods.HTTPS_PORT_NAME if speaks_tls(spec) else pods.HTTP_PORT_NAME
+
+
+def service_port(spec: GNNServiceSpec) -> int:
+    return pods.TLS_SERVICE_PORT if speaks_tls(spec) else pods.SERVICE_PORT
+
+
+def scheme(spec: GNNServiceSpec) -> str:
+    return "https" if speaks_tls(spec) else "http"
+
+
+def secrets_of(spec: GNNServiceSpec) -> dict[str, str]:
+    """Names of the Secrets, by the field that names them."""
+    found = {}
+    if spec.endpoint.tls is not None:
+        found["spec.endpoint.tls.secretName"] = spec.endpoint.tls.secret_name
+    if spec.endpoint.tokens is not None:
+        found["spec.endpoint.tokens.secretName"] = spec.endpoint.tokens.secret_name
+    return found
+
+
+def build_environment(spec: GNNServiceSpec) -> dict[str, str]:
+    """Where a worker finds what it must use; it does not start without."""
+    found = {}
+    if spec.endpoint.tls is not None:
+        found[pods.TLS_VARIABLE] = pods.TLS_PATH
+    if spec.endpoint.tokens is not None:
+        found[pods.TOKENS_VARIABLE] = pods.TOKENS_PATH
+    return found
+
+
+def build_mounts(spec: GNNServiceSpec) -> list[Manifest]:
+    return [
+        {"name": name, "mountPath": path, "readOnly": True}
+        for name, path, secret in _secrets(spec)
+        if secret is not None
+    ]
+
+
+def build_volumes(spec: GNNServiceSpec) -> list[Manifest]:
+    """Not optional: a worker that came up without its tokens would answer everybody, or nobody."""
+    return [
+        {"name": name, "secret": {"secretName": secret, "optional": False, "defaultMode": _READABLE_BY_GROUP}}
+        for name, _, secret in _secrets(spec)
+        if secret is not None
+    ]
+
+
+def _secrets(spec: GNNServiceSpec) -> tuple[tuple[str, str, str | None], ...]:
+    tls, tokens = spec.endpoint.tls, spec.endpoint.tokens
+    return (
+        (TLS_VOLUME, pods.TLS_PATH, None if tls is None else tls.secret_name),
+        (TOKENS_VOLUME, pods.TOKENS_PATH, None if tokens is None else tokens.secret_name),
+    )

@@ -1,0 +1,245 @@
+"""One operator of several works, by a Lease of coordination.k8s.io; the others stand by.
+
+While it is held it is renewed every few seconds. Every write asks `remaining_s` right before it is sent, and finds it
+spent once no renewal has been granted for `renew_deadline_seconds`, whatever the rest of the process believes: it may
+have been stopped for an hour between two of its lines. A leader that lost its Lease ends, so that nothing it remembers
+outlives its term. What follows from a Lease's contents is `decide/leadership.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+import socket
+import time
+import uuid
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+
+from gnnserve_operator.cluster import Cluster
+from gnnserve_operator.decide.leadership import Lease, Sighting, StandBy, decide_candidacy, is_still_ours, sight
+from gnnserve_operator.errors import ConflictError, GoneError, LostLeadershipError, OperatorError
+from gnnserve_operator.kinds import LEASE, Manifest
+from gnnserve_operator.loop import Clock, SystemClock
+from gnnserve_operator.observed import ObjectRef
+from gnnserve_operator.settings import LeaderElection
+
+RELEASED_S = 1
+"""The duration of a released Lease, which must be positive."""
+RELEASE_LIMIT_S = 3.0
+"""An API server that is away must not hold up the end of the process."""
+
+logger = logging.getLogger(__name__)
+
+
+class AwakeOrNotClock(SystemClock):
+    """Also counts the time in which the machine was suspended, where the system can tell."""
+
+    def now(self) -> float:
+        return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+
+
+def identity_of(environment: Mapping[str, str] = os.environ) -> str:
+    """Who we are in the Lease. Of a pod it outlives the container, so that the next one need not wait for the Lease of
+    the one that died; elsewhere each process is another."""
+    name, uid = environment.get("POD_ID"), environment.get("POD_UID")
+    if name and uid:
+        return f"{name}_{uid}"
+    return f"{name or socket.gethostname()}_{uuid.uuid4()}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    body: Manifest
+    """As we left it."""
+    term: int
+    until_s: float
+    """No write is sent from then on."""
+
+
+class Elector:
+    """`cluster` is one whose writes are not fenced by this."""
+
+    def __init__(
+        self, cluster: Cluster, settings: LeaderElection, identity: str, clock: Clock,
+        jitter: Callable[[], float] = random.random,
+    ) -> None:  # fmt: skip
+        self._cluster = cluster
+        self._settings = settings
+        self._identity = identity
+        self._clock = clock
+        self._jitter = jitter
+        self._ref = ObjectRef(LEASE.api_version, LEASE.name, settings.namespace, settings.lease_name)
+        self._attempt_s = settings.renew_deadline_seconds / 2
+        self._seen: Sighting | None = None
+        self._held: _Held | None = None
+        self._lost: str | None = None
+        self._said = ""
+        self.is_standing_by = False
+        """Another was seen to lead; False while nobody can tell."""
+
+    @property
+    def is_leader(self) -> bool:
+        return self._lost is None and self._held is not None and self._clock.now() < self._held.until_s
+
+    @property
+    def term(self) -> int:
+        """0: none."""
+        return 0 if self._held is None else self._held.term
+
+    def remaining_s(self) -> float:
+        """For how long a write may be under way from now; raises LostLeadershipError, and then for ever."""
+        if self._held is None or self._lost is not None:
+            raise LostLeadershipError(self._lost or f"{self._ref} is not held")
+        remaining_s = self._held.until_s - self._clock.now()
+        if remaining_s <= 0:
+            self._lose(f"{self._ref} could not be renewed for {self._settings.renew_deadline_seconds:g} s")
+        return remaining_s
+
+    async def lead(self, stop: asyncio.Event, work: Callable[[], Awaitable[None]]) -> None:
+        """Stands by, works, and lets the Lease go when the work is done. `stop` is set when it is lost; raises
+        LostLeadershipError then."""
+        if not await self._acquire(stop):
+            return
+        holding = asyncio.create_task(self._hold(), name="lease")
+        holding.add_done_callback(lambda _: stop.set())
+        try:
+            await work()
+        finally:
+            holding.cancel()
+            (ended,) = await asyncio.gather(holding, return_exceptions=True)
+            await self._release()
+        if isinstance(ended, Exception):
+            raise ended
+        if self._lost is not None:
+            raise LostLeadershipError(self._lost)
+
+    async def _acquire(self, stop: asyncio.Event) -> bool:
+        while not stop.is_set():
+            try:
+                async with asyncio.timeout(self._attempt_s):
+                    holder = await self._try_to_take()
+                self.is_standing_by = holder is not None
+                if holder is None:
+                    return True
+                self._say(logging.INFO, f"standing by: {holder} leads by {self._ref}")
+            except ConflictError:
+                pass  # another was faster
+            except (OperatorError, TimeoutError) as error:
+                self.is_standing_by = False
+                self._say(logging.WARNING, f"waiting for {self._ref}: {_words(error)}")
+            await self._clock.wait(stop, self._settings.retry_seconds * (1 + self._jitter() / 5))
+        return False
+
+    async def _try_to_take(self) -> str | None:
+        """Returns who leads instead."""
+        body = await self._cluster.get(self._ref)
+        self._seen = sight(self._seen, None if body is None else lease_of(body), self._clock.now())
+        decided = decide_candidacy(self._seen, self._identity, self._clock.now())
+        if isinstance(decided, StandBy):
+            return decided.holder
+        sent_s = self._clock.now()
+        spec = self._spec(self._identity, self._settings.lease_seconds, decided.term, self._stamp())
+        self._holds(await self._put(body, spec), decided.term, sent_s)
+        logger.info("leading by %s, term %d, as %s", self._ref, decided.term, self._identity)
+        return None
+
+    async def _hold(self) -> None:
+        never = asyncio.Event()
+        while self._held is not None:
+            await self._clock.wait(never, min(self._settings.retry_seconds, self.remaining_s()))
+            try:
+                async with asyncio.timeout(min(self._attempt_s, self.remaining_s())):
+                    await self._renew(self._held)
+            except LostLeadershipError:
+                raise
+            except (OperatorError, TimeoutError) as error:
+                self._say(logging.WARNING, f"{self._ref} is not renewed: {_words(error)}")
+
+    async def _renew(self, held: _Held) -> None:
+        sent_s = self._clock.now()
+        spec = self._spec(self._identity, self._settings.lease_seconds, held.term, held.body["spec"]["acquireTime"])
+        self._holds(await self._put_again(held, spec), held.term, sent_s)
+        self._said = ""
+
+    async def _release(self) -> None:
+        """Nothing is written after it, so that another may begin at once."""
+        held, self._held = self._held, None
+        if held is None or self._lost is not None:
+            return
+        spec = self._spec("", RELEASED_S, held.term, held.body["spec"]["acquireTime"])
+        try:
+            async with asyncio.timeout(RELEASE_LIMIT_S):
+                await self._put_again(held, spec)
+            logger.info("released %s", self._ref)
+        except (OperatorError, TimeoutError) as error:
+            logger.warning("%s is not released, so that another waits until it ends: %s", self._ref, _words(error))
+
+    async def _put_again(self, held: _Held, spec: Manifest) -> Manifest:
+        try:
+            return await self._put(held.body, spec)
+        except (ConflictError, GoneError):
+            # Perhaps our own renewal, whose answer did not come; perhaps somebody's label; perhaps another leader.
+            body = await self._cluster.get(self._ref)
+            lease = None if body is None else lease_of(body)
+            if not is_still_ours(lease, self._identity, held.term):
+                self._lose(f"{self._ref} is {_held_by(lease)}")
+            return await self._put(body, spec)
+
+    async def _put(self, body: Manifest | None, spec: Manifest) -> Manifest:
+        """On top of what was read, or anew. What others put on it stays."""
+        if body is not None:
+            return await self._cluster.update({**body, "spec": {**(body.get("spec") or {}), **spec}})
+        identity = {"name": self._ref.name, "namespace": self._ref.namespace}
+        manifest = {"apiVersion": LEASE.api_version, "kind": LEASE.name, "metadata": identity, "spec": spec}
+        return await self._cluster.create(manifest)
+
+    def _holds(self, body: Manifest, term: int, sent_s: float) -> None:
+        """From before it was sent: others count from when they saw it, which is later."""
+        self._held = _Held(body, term, sent_s + self._settings.renew_deadline_seconds)
+
+    def _spec(self, holder: str, duration_s: int, term: int, acquired: str) -> Manifest:
+        return {
+            "holderIdentity": holder,
+            "leaseDurationSeconds": duration_s,
+            "leaseTransitions": term,
+            "acquireTime": acquired,
+            "renewTime": self._stamp(),
+        }
+
+    def _stamp(self) -> str:
+        return self._clock.utc().isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+    def _lose(self, why: str) -> None:
+        self._lost = why
+        raise LostLeadershipError(why)
+
+    def _say(self, level: int, message: str) -> None:
+        """Once, and again when something else has been said since."""
+        if message != self._said:
+            logger.log(level, "%s", message)
+            self._said = message
+
+
+def lease_of(body: Manifest) -> Lease:
+    """Every field of a Lease's spec may be missing."""
+    metadata, spec = body["metadata"], body.get("spec") or {}
+    return Lease(
+        uid=metadata["uid"],
+        holder=spec.get("holderIdentity") or "",
+        duration_s=float(spec.get("leaseDurationSeconds") or 0),
+        term=int(spec.get("leaseTransitions") or 0),
+        renewed=str(spec.get("renewTime") or ""),
+    )
+
+
+def _held_by(lease: Lease | None) -> str:
+    if lease is None:
+        return "gone"
+    return f"held by {lease.holder}, term {lease.term}" if lease.holder else "taken from us and held by nobody"
+
+
+def _words(error: Exception) -> str:
+    return str(error) or "the API server does not answer in time"

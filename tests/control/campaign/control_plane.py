@@ -1,0 +1,390 @@
+"""What a cluster does to the operator's children: Job, Deployment and volume controllers, kubelet, and the workers.
+
+Level-triggered, over the objects themselves, and one small act of each at a time, so that an operator meets every
+state in between. Deterministic: what a Job comes to follows from what it was told, and times are fixed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+from tests.control.campaign.clock import SimClock
+from tests.support.control_plane import VARIANT_ROUTES, VARIANTS
+from tests.support.fake_cluster import FakeCluster
+
+from gnnserve_api.generation import GenerationResult, encode_result
+from gnnserve_api.pods import PodExit
+from gnnserve_api.routing import ROUTING_KEY, Route, RoutingTable, decode_routing
+from gnnserve_operator.desired.labels import COMPONENT, JOB_NAME, RECIPE, Component
+from gnnserve_operator.desired.metadata import digest_of
+from gnnserve_operator.desired.names import routing_name, service_name
+from gnnserve_operator.kinds import ServiceKey
+from gnnserve_operator.observed import ObservedPod, WorkerAnswer
+from gnnserve_operator.probe import Answers
+
+Manifest = dict[str, Any]
+ACT_S = 0.15
+"""Between two acts of a controller."""
+GENERATION_S, LOAD_S, SWITCH_S, RETRY_S = 2.0, 0.8, 0.3, 2.0
+MISSING_IMAGE = "registry.example/missing:1"
+NOWHERE = {"zone": "nowhere"}
+"""A node selector that no node has."""
+BAD_PATH = "file:///data/bad.npz"
+"""A graph whose generation fails."""
+VARIANT_NAMES = tuple(variant.name for variant in VARIANTS)
+
+
+def revision_of(recipe: str) -> str:
+    """As the real one, the revision's name follows from what it is generated from."""
+    return f"r-{recipe[:8]}"
+
+
+@dataclass(slots=True)
+class SimWorker:
+    """The process in a worker's pod."""
+
+    claim_uid: str
+    table: RoutingTable | None = None
+    """In effect; None: it is not ready."""
+    problem: str | None = None
+    target: str = ""
+    """The text of the table that it is to take on."""
+    due: float = 0.0
+    """When it takes on the target, or tries again; 0: it is done with it."""
+
+    def route(self) -> Route | None:
+        if self.table is None:
+            return None
+        table = self.table
+        return Route(
+            table.revision, table.base_variant or "x1", "the most accurate", VARIANT_NAMES, table.objective,
+            table.batching, problem=self.problem, mode=table.mode, issued_at=table.issued_at, variants=VARIANT_ROUTES,
+        )  # fmt: skip
+
+
+@dataclass(slots=True)
+class ControlPlane:
+    cluster: FakeCluster
+    clock: SimClock
+    workers: dict[str, SimWorker] = field(default_factory=dict)
+    """By the pod's uid."""
+    repositories: dict[str, set[str]] = field(default_factory=dict)
+    """By the claim's uid: the revisions that lie there."""
+    fails: Callable[[Manifest], str | None] = lambda _: None
+    """Why the Job's next attempt fails; None: it does not."""
+    _due: dict[str, float] = field(default_factory=dict)
+    """By the uid of a generation pod: when it is done."""
+    _made: int = 0
+
+    def step(self) -> bool:
+        """Whether anything was done."""
+        parts = (self._collect, self._bind, self._jobs, self._generate, self._deploy, self._serve)
+        done = [part() for part in parts]
+        return any(done)
+
+    def next_due(self) -> float | None:
+        """The next thing that only time brings."""
+        loading = (w.due for uid, w in self.workers.items() if w.due and self._has(uid))
+        waiting = (due for uid, due in self._due.items() if self._has(uid))
+        return min((*loading, *waiting), default=None)
+
+    # --- what others ask
+
+    def of_kind(self, kind: str) -> list[Manifest]:
+        """Not to be altered."""
+        return [found for (of, _, _), found in list(self.cluster.objects.items()) if of == kind]
+
+    def ready_workers(self, key: ServiceKey) -> list[Manifest]:
+        return [
+            pod for pod in self.of_kind("Pod")
+            if _component(pod) == Component.WORKER and pod["metadata"]["labels"]["gnnserve.dev/service"] == key.name
+            and pod["metadata"]["namespace"] == key.namespace and _is_ready(pod)
+        ]  # fmt: skip
+
+    def endpoint_routes(self, key: ServiceKey) -> list[Route | None]:
+        """What clients may be answered from; empty: nobody answers."""
+        if self.cluster.objects.get(("Service", key.namespace, service_name(key.name))) is None:
+            return []
+        found = (self.workers.get(pod["metadata"]["uid"]) for pod in self.ready_workers(key))
+        return [worker.route() if worker is not None else None for worker in found]
+
+    def answer(self, key: ServiceKey, pods: Iterable[ObservedPod]) -> Answers:
+        """To the operator's prober."""
+        asked = [pod for pod in pods if pod.can_be_asked]
+        uids = {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in self.of_kind("Pod")}
+        said = []
+        for pod in asked:
+            worker = self.workers.get(uids.get(pod.name, ""))
+            route = None if worker is None else worker.route()
+            problem = None if route is not None else "it takes no connection"
+            if worker is not None and route is None:
+                problem = worker.problem or "its first revision is being loaded"
+            said.append(WorkerAnswer(pod.name, route, problem))
+        routes = self.endpoint_routes(key) if any(pod.ready for pod in asked) else []
+        return Answers(tuple(said), routes[0] if routes else None)
+
+    # --- controllers
+
+    def _collect(self) -> bool:
+        if self.cluster.collects_garbage:
+            return False
+        before = self.cluster.version
+        self.cluster.collect_garbage(now=True)
+        return self.cluster.version != before
+
+    def _bind(self) -> bool:
+        for claim in self.of_kind("PersistentVolumeClaim"):
+            if not claim.get("status"):
+                self.repositories.setdefault(claim["metadata"]["uid"], set())
+                return self._set_status(claim, {"phase": "Bound"})
+        return False
+
+    def _jobs(self) -> bool:
+        return any(self._run_job(job) for job in self.of_kind("Job"))
+
+    def _run_job(self, job: Manifest) -> bool:  # noqa: PLR0911 - a ladder, one rung a state
+        status = job.get("status") or {}
+        if _has_condition(job, "Complete") or _has_condition(job, "Failed"):
+            return False
+        pods = [pod for pod in self._pods_of(job) if not pod["metadata"].get("deletionTimestamp")]
+        active = [pod for pod in pods if _phase(pod) in {"Pending", "Running"}]
+        if job["spec"].get("suspend"):
+            for pod in active:
+                self._delete_pod(pod)
+                return True
+            suspended = {"conditions": [{"type": "Suspended", "status": "True"}]}
+            return status != suspended and self._set_status(job, suspended)
+        if any(_phase(pod) == "Succeeded" for pod in pods):
+            done = {"type": "Complete", "status": "True", "lastTransitionTime": self._stamp()}
+            return self._set_status(job, {"conditions": [done], "succeeded": 1})
+        failed = [pod for pod in pods if _phase(pod) == "Failed"]
+        if any(_exit_code(pod) == PodExit.BAD_INPUT for pod in failed):
+            return self._set_status(job, {"conditions": [_failed("PodFailurePolicy")], "failed": len(failed)})
+        if len(failed) > job["spec"]["backoffLimit"]:
+            return self._set_status(job, {"conditions": [_failed("BackoffLimitExceeded")], "failed": len(failed)})
+        if active:
+            return False
+        if not status.get("startTime"):
+            return self._set_status(job, {"startTime": self._stamp()})
+        self._make_pod(job, job["spec"]["template"], {JOB_NAME: job["metadata"]["name"]})
+        return True
+
+    def _generate(self) -> bool:
+        return any(self._run_generation(pod) for pod in self.of_kind("Pod") if _component(pod) == Component.GENERATION)
+
+    def _run_generation(self, pod: Manifest) -> bool:
+        uid = pod["metadata"]["uid"]
+        if _phase(pod) == "Pending":
+            started = self._start(pod)
+            if started and uid in self.workers:
+                del self.workers[uid]
+                self._due[uid] = self.clock.now() + GENERATION_S
+            return started
+        if _phase(pod) != "Running" or self._due.get(uid, 0.0) > self.clock.now():
+            return False
+        self._due.pop(uid, None)
+        job = self.cluster.objects.get(("Job", pod["metadata"]["namespace"], pod["metadata"]["labels"][JOB_NAME]))
+        failure = self.fails(pod) or (f"{BAD_PATH} is no graph" if BAD_PATH in str(pod["spec"]) else None)
+        if failure is not None or job is None:
+            return self._end_pod(pod, PodExit.BAD_INPUT, failure or "its Job is gone")
+        recipe = pod["metadata"]["labels"][RECIPE]
+        claim = self._claim_of(pod)
+        if claim is not None:
+            self.repositories.setdefault(claim["metadata"]["uid"], set()).add(revision_of(recipe))
+        result = GenerationResult(revision_of(recipe), recipe, "9" * 16, VARIANTS)
+        return self._end_pod(pod, PodExit.OK, encode_result(result))
+
+    def _deploy(self) -> bool:
+        return any(self._roll(deployment) for deployment in self.of_kind("Deployment"))
+
+    def _roll(self, deployment: Manifest) -> bool:
+        """One pod more or one less, never fewer ready ones than are wanted: maxSurge 1, maxUnavailable 0."""
+        metadata, spec = deployment["metadata"], deployment["spec"]
+        wanted, template_hash = int(spec["replicas"]), digest_of(spec["template"])[:8]
+        sets = [r for r in self.of_kind("ReplicaSet") if _is_owned(r, metadata["uid"])]
+        newest = next((r for r in sets if r["metadata"]["name"].endswith(template_hash)), None)
+        if newest is None:
+            name = f"{metadata['name']}-{template_hash}"
+            owned = {"name": name, "namespace": metadata["namespace"], "ownerReferences": [_owned_by(deployment)]}
+            self.cluster.create({"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": owned})
+            return True
+        pods = [pod for r in sets for pod in self._pods_of(r) if not pod["metadata"].get("deletionTimestamp")]
+        new = [pod for pod in pods if _is_owned(pod, newest["metadata"]["uid"])]
+        old = [pod for pod in pods if pod not in new]
+        ready = [pod for pod in pods if _is_ready(pod)]
+        dispensable = [pod for pod in old if not _is_ready(pod)] or (old if len(ready) > wanted else [])
+        if wanted == 0:
+            dispensable = pods
+        elif not old and len(new) > wanted:
+            dispensable = sorted(new, key=_is_ready)
+        if dispensable and (old or len(pods) > wanted):
+            self._delete_pod(dispensable[0])
+            return True
+        if len(new) < wanted and len(pods) < wanted + bool(old):
+            self._make_pod(newest, spec["template"], {"pod-template-hash": template_hash})
+            return True
+        counts = {"replicas": len(pods), "updatedReplicas": len(new), "readyReplicas": len(ready)}
+        status = {"observedGeneration": metadata["generation"], **{name: n for name, n in counts.items() if n}}
+        return deployment.get("status") != status and self._set_status(deployment, status)
+
+    # --- kubelet and workers
+
+    def _serve(self) -> bool:
+        return any(self._run_worker(pod) for pod in self.of_kind("Pod") if _component(pod) == Component.WORKER)
+
+    def _run_worker(self, pod: Manifest) -> bool:
+        if _phase(pod) == "Pending":
+            return self._start(pod)
+        metadata = pod["metadata"]
+        worker = self.workers[metadata["uid"]]
+        self._follow(worker, self._declared(pod))
+        if worker.table is not None and not _is_ready(pod):
+            ready = {"type": "Ready", "status": "True", "lastTransitionTime": self._stamp()}
+            return self._set_status(pod, {**pod["status"], "conditions": [ready]})
+        return False
+
+    def _follow(self, worker: SimWorker, declared: str | None) -> None:
+        """Takes on the table that the ConfigMap declares, a while after it was written; keeps the last one else."""
+        now = self.clock.now()
+        if declared is None:
+            return
+        if declared != worker.target:
+            worker.target = declared
+            is_loaded = worker.table is not None and f'"revision":"{worker.table.revision}"' in declared
+            worker.due = now + (SWITCH_S if is_loaded else LOAD_S)
+        if worker.due == 0.0 or now < worker.due:
+            return
+        try:
+            table = decode_routing(declared)
+        except msgspec.DecodeError:
+            worker.problem, worker.due = "the declared table is not understood", 0.0
+            return
+        if table.revision not in self.repositories.get(worker.claim_uid, ()):
+            worker.problem, worker.due = f"revision {table.revision} cannot be loaded: it is not there", now + RETRY_S
+            return
+        worker.table, worker.problem, worker.due = table, None, 0.0
+
+    def _start(self, pod: Manifest) -> bool:
+        """Scheduler and kubelet: from Pending to Running, or why not."""
+        status, claim = dict(pod.get("status") or {"phase": "Pending"}), self._claim_of(pod)
+        image = pod["spec"]["containers"][0]["image"]
+        message = None
+        if claim is None or claim["metadata"].get("deletionTimestamp"):
+            what = "not found" if claim is None else "is being deleted"
+            message = f'0/1 nodes are available: persistentvolumeclaim "{_claim_name(pod)}" {what}.'
+        elif pod["spec"].get("nodeSelector") == NOWHERE:
+            message = "0/1 nodes are available: 1 node(s) didn't match Pod's node affinity/selector."
+        if message is not None:
+            status["conditions"] = [
+                {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
+            ]
+        elif image == MISSING_IMAGE:
+            waiting = {"waiting": {"reason": "ErrImagePull", "message": "not found"}}
+            status |= {"conditions": [], "containerStatuses": [{"name": _container(pod), "state": waiting}]}
+        else:
+            self._made += 1
+            status |= {
+                "phase": "Running", "podIP": f"10.0.{self._made // 250}.{self._made % 250 + 1}", "conditions": [],
+                "containerStatuses": [{"name": _container(pod), "state": {"running": {}}}],
+            }  # fmt: skip
+            self.workers[pod["metadata"]["uid"]] = SimWorker(claim["metadata"]["uid"] if claim else "")
+        return status != pod.get("status") and self._set_status(pod, status)
+
+    def _end_pod(self, pod: Manifest, code: PodExit, message: str) -> bool:
+        reason = "Completed" if code == PodExit.OK else "Error"
+        terminated = {"exitCode": int(code), "reason": reason, "message": message}
+        phase = "Succeeded" if code == PodExit.OK else "Failed"
+        states = [{"name": _container(pod), "state": {"terminated": terminated}}]
+        return self._set_status(pod, {**pod["status"], "phase": phase, "conditions": [], "containerStatuses": states})
+
+    # --- objects
+
+    def _declared(self, pod: Manifest) -> str | None:
+        metadata = pod["metadata"]
+        name = routing_name(metadata["labels"]["gnnserve.dev/service"])
+        found = self.cluster.objects.get(("ConfigMap", metadata["namespace"], name))
+        return None if found is None else (found.get("data") or {}).get(ROUTING_KEY)
+
+    def _claim_of(self, pod: Manifest) -> Manifest | None:
+        return self.cluster.objects.get(
+            ("PersistentVolumeClaim", pod["metadata"]["namespace"], _claim_name(pod))
+        )  # fmt: skip
+
+    def _pods_of(self, owner: Manifest) -> Iterator[Manifest]:
+        return (pod for pod in self.of_kind("Pod") if _is_owned(pod, owner["metadata"]["uid"]))
+
+    def _make_pod(self, owner: Manifest, template: Manifest, labels: dict[str, str]) -> None:
+        self._made += 1
+        metadata = {
+            "name": f"{owner['metadata']['name']}-{self._made}",
+            "namespace": owner["metadata"]["namespace"],
+            "labels": {**template["metadata"]["labels"], **labels},
+            "ownerReferences": [_owned_by(owner)],
+        }
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]}
+        self.cluster.create({**pod, "status": {"phase": "Pending"}})
+
+    def _delete_pod(self, pod: Manifest) -> None:
+        self.cluster.delete("Pod", pod["metadata"]["name"], pod["metadata"]["namespace"])
+
+    def _set_status(self, found: Manifest, status: Manifest) -> bool:
+        metadata = found["metadata"]
+        before = self.cluster.version
+        self.cluster.replace(
+            found["kind"], metadata["name"], lambda live: live.update(status=status), metadata["namespace"]
+        )
+        return self.cluster.version != before
+
+    def _has(self, uid: str) -> bool:
+        return any(pod["metadata"]["uid"] == uid for pod in self.of_kind("Pod"))
+
+    def _stamp(self) -> str:
+        return self.clock.utc().strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _component(pod: Manifest) -> str:
+    return str(pod["metadata"]["labels"].get(COMPONENT, ""))
+
+
+def _phase(pod: Manifest) -> str:
+    return str((pod.get("status") or {}).get("phase", "Pending"))
+
+
+def _container(pod: Manifest) -> str:
+    return str(pod["spec"]["containers"][0]["name"])
+
+
+def _claim_name(pod: Manifest) -> str:
+    volumes = {volume["name"]: volume for volume in pod["spec"]["volumes"]}
+    return str(volumes["repository"]["persistentVolumeClaim"]["claimName"])
+
+
+def _has_condition(found: Manifest, kind: str) -> bool:
+    conditions = (found.get("status") or {}).get("conditions") or ()
+    return any((condition["type"], condition["status"]) == (kind, "True") for condition in conditions)
+
+
+def _is_ready(pod: Manifest) -> bool:
+    return _has_condition(pod, "Ready") and not pod["metadata"].get("deletionTimestamp")
+
+
+def _exit_code(pod: Manifest) -> int | None:
+    terminated = pod["status"]["containerStatuses"][0]["state"].get("terminated")
+    return None if terminated is None else int(terminated["exitCode"])
+
+
+def _failed(reason: str) -> Manifest:
+    return {"type": "Failed", "status": "True", "reason": reason, "message": "see the pod"}
+
+
+def _is_owned(found: Manifest, uid: str) -> bool:
+    return any(owner["uid"] == uid for owner in found["metadata"].get("ownerReferences") or ())
+
+
+def _owned_by(parent: Manifest) -> Manifest:
+    metadata = parent["metadata"]
+    identity = {"apiVersion": parent["apiVersion"], "kind": parent["kind"]}
+    return {**identity, "name": metadata["name"], "uid": metadata["uid"], "controller": True}

@@ -1,0 +1,244 @@
+"""What must hold at every moment, and what a run leaves behind: the oracles of the campaign.
+
+Each violation is a sentence. What the end and the history are compared with is a run of the same scene in peace.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.control.campaign.control_plane import ControlPlane, revision_of
+from tests.support.api_server import Request
+from tests.support.fake_cluster import FakeCluster
+
+from gnnserve_api.gnnservice import GNNService
+from gnnserve_api.routing import Route, RoutingMode
+from gnnserve_operator.desired.labels import (
+    APPLIED_ANNOTATION,
+    CLAIM_ANNOTATION,
+    COMPONENT,
+    TERM_ANNOTATION,
+    Component,
+)
+from gnnserve_operator.kinds import ServiceKey
+from gnnserve_operator.reconcile import parse_service
+
+Manifest = dict[str, Any]
+_NOT_COMPARED = {"Event", "ReplicaSet", "Pod"}
+_OF_THE_SERVER = {"uid", "resourceVersion", "generation", "creationTimestamp", "managedFields"}
+_POD_NAME = re.compile(r"(-worker-[0-9a-f]{8}|-generate-[0-9a-f]{8})-\d+")
+_DELETED_BY_OPERATOR = {"Job", "NetworkPolicy", "PodMonitor"}
+"""Nothing else is ever deleted by it."""
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """How often each object was made, and each one deleted by the operator; pods by what they are of."""
+
+    made: Mapping[tuple[str, str], int]
+    deleted: Mapping[tuple[str, str], int]
+
+    def excess(
+        self, peaceful: History, pardoned: tuple[str, str] | None, timed: Mapping[str, int]
+    ) -> list[str]:  # fmt: skip
+        """What was made or deleted more often than in peace; `pardoned` may have been made once more, and so many more
+        of the kinds in `timed`."""
+        found = []
+        for word, ours, theirs in (("made", self.made, peaceful.made), ("deleted", self.deleted, peaceful.deleted)):
+            for (kind, name), count in ours.items():
+                usual = theirs.get((kind, name), 0)
+                if count > usual + timed.get(kind, 0) + (word == "made" and (kind, name) == pardoned):
+                    found.append(f"{kind} {name} was {word} {count} times, {usual} in peace")
+        return sorted(found)
+
+
+@dataclass(slots=True)
+class Judge:
+    cluster: FakeCluster
+    plane: ControlPlane
+    violations: list[str] = field(default_factory=list)
+    guarded: str | None = None
+    """The revision that must go on answering, whatever happens; None: nothing is promised now."""
+    deleted: Counter[tuple[str, str]] = field(default_factory=Counter)
+    _parsed: dict[tuple[str, int], GNNService | str] = field(default_factory=dict)
+
+    def accuse(self, words: str) -> None:
+        if words not in self.violations:
+            self.violations.append(words)
+
+    # --- at every moment
+
+    def look(self, *, is_busy: bool) -> None:
+        """`is_busy`: the operator is about to look again, or has not been told of everything yet."""
+        for service in self.plane.of_kind("GNNService"):
+            status, metadata = service.get("status") or {}, service["metadata"]
+            observed = status.get("observedGeneration") or 0
+            if observed > metadata["generation"]:
+                self.accuse(f"observedGeneration {observed} is ahead of generation {metadata['generation']}")
+            if not is_busy and (lie := self.lie_of(service)) is not None:
+                self.accuse(f"Ready is True, but {lie}")
+            if self.guarded is not None:
+                key = ServiceKey(metadata["namespace"], metadata["name"])
+                routes = self.plane.endpoint_routes(key)
+                if not routes or any(route is None or route.revision != self.guarded for route in routes):
+                    self.accuse(f"the old revision {self.guarded} stopped answering")
+
+    def lie_of(self, service: Manifest) -> str | None:  # noqa: PLR0911 - a ladder, one rung a lie
+        """Why Ready=True of this generation is not true; None: it is, or is not said."""
+        status, metadata = service.get("status") or {}, service["metadata"]
+        if status.get("observedGeneration") != metadata["generation"] or not _says_ready(status):
+            return None
+        parsed = self._parse(service)
+        if isinstance(parsed, str):
+            return f"the spec is invalid: {parsed}"
+        spec = parsed.spec
+        if spec.suspend or spec.worker.replicas == 0:
+            return "no worker is wanted"
+        routes = self.plane.endpoint_routes(ServiceKey(metadata["namespace"], metadata["name"]))
+        if not routes:
+            return "nobody answers"
+        wanted = spec.routing_table(revision_of(spec.recipe()))
+        for route in routes:
+            if route is None:
+                return "a ready worker has no answer"
+            said = (route.revision, route.objective, route.batching, route.mode)
+            if said != (wanted.revision, wanted.objective, wanted.batching, wanted.mode):
+                return f"a worker answers from {_shown(route)}, and {wanted.revision} is declared"
+            if wanted.mode is RoutingMode.STATIC and route.base_variant != wanted.base_variant:
+                return f"a worker answers by variant {route.base_variant}, not {wanted.base_variant}"
+        images = {pod["spec"]["containers"][0]["image"] for pod in self.plane.ready_workers(
+            ServiceKey(metadata["namespace"], metadata["name"]))}  # fmt: skip
+        if spec.image is not None and images != {spec.image}:
+            return f"workers run {sorted(images)}, and {spec.image} is declared"
+        return None
+
+    def note_write(self, request: Request, kind: str, name: str, *, is_strict: bool) -> None:
+        """After a write of the operator that was carried out."""
+        if request.method == "DELETE":
+            self.deleted[kind, name] += 1
+            if kind not in _DELETED_BY_OPERATOR:
+                self.accuse(f"the operator deleted {kind} {name}")
+        is_status = request.method == "PATCH" and request.path.endswith("/status")
+        if not (is_status and is_strict and _says_ready((request.body or {}).get("status") or {})):
+            return
+        found = next((s for s in self.plane.of_kind("GNNService") if s["metadata"]["name"] == name), None)
+        if found is not None and (lie := self.lie_of(found)) is not None:
+            self.accuse(f"Ready=True was written, but {lie}")
+
+    def _parse(self, service: Manifest) -> GNNService | str:
+        key = (service["metadata"]["uid"], service["metadata"]["generation"])
+        if key not in self._parsed:
+            self._parsed[key] = parse_service(service)
+        return self._parsed[key]
+
+    # --- at the end
+
+    def history(self) -> History:
+        made: Counter[tuple[str, str]] = Counter()
+        for change in self.cluster.history:
+            kind, metadata = change.object["kind"], change.object["metadata"]
+            if change.type != "ADDED" or kind in {"Event", "ReplicaSet", "GNNService"}:
+                continue
+            name = metadata["name"]
+            if kind == "Pod":
+                name = _POD_NAME.sub(r"\1", name)
+            made[kind, name] += 1
+        return History(made, dict(self.deleted))
+
+    def end_state(self) -> dict[str, Any]:
+        """Everything but what differs from run to run: uids, versions, times, names of pods."""
+        uids = {found["metadata"]["uid"]: f"{found['kind']} {found['metadata']['name']}" for found in self._objects()}
+        state: dict[str, Any] = {}
+        pods: Counter[str] = Counter()
+        for found in self._objects():
+            kind, metadata = found["kind"], found["metadata"]
+            if kind == "Pod":
+                pods[_pod_words(found)] += 1
+            elif kind not in _NOT_COMPARED:
+                state[f"{kind} {metadata['namespace']}/{metadata['name']}"] = _normal(found, uids)
+        return state | {"pods": dict(sorted(pods.items()))}
+
+    def leftovers(self, services: Iterable[str]) -> list[str]:
+        """What is there of services that are not."""
+        return [
+            f"{found['kind']} {found['metadata']['name']}" for found in self._objects()
+            if found["kind"] != "Event"
+            and (found["metadata"].get("labels") or {}).get("gnnserve.dev/service", "") not in {"", *services}
+        ]  # fmt: skip
+
+    def _objects(self) -> list[Manifest]:
+        return list(self.cluster.objects.values())
+
+
+def differences(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]:
+    """Between two end states, the first being the disturbed one."""
+    found = []
+    for name in sorted(ours.keys() | theirs.keys()):
+        if name not in ours:
+            found.append(f"{name} is missing at the end")
+        elif name not in theirs:
+            found.append(f"{name} is there at the end, and not in peace")
+        elif ours[name] != theirs[name]:
+            found.append(f"{name} differs at the end: {_first_difference(ours[name], theirs[name])}")
+    return found
+
+
+def _first_difference(ours: Any, theirs: Any, path: str = "") -> str:
+    if isinstance(ours, Mapping) and isinstance(theirs, Mapping):
+        for name in sorted(ours.keys() | theirs.keys(), key=str):
+            if ours.get(name) != theirs.get(name):
+                return _first_difference(ours.get(name), theirs.get(name), f"{path}.{name}")
+    if isinstance(ours, list) and isinstance(theirs, list) and len(ours) == len(theirs):
+        for number, pair in enumerate(zip(ours, theirs, strict=True)):
+            if pair[0] != pair[1]:
+                return _first_difference(*pair, f"{path}[{number}]")
+    return f"{path} is {json.dumps(ours)[:300]}, in peace {json.dumps(theirs)[:300]}"
+
+
+def _says_ready(status: Mapping[str, Any]) -> bool:
+    return any((c["type"], c["status"]) == ("Ready", "True") for c in status.get("conditions") or ())
+
+
+def _shown(route: Route) -> str:
+    return f"{route.revision} with {route.objective}, {route.mode.value}"
+
+
+def _pod_words(pod: Manifest) -> str:
+    labels, spec = pod["metadata"]["labels"], pod["spec"]
+    component = labels.get(COMPONENT, "")
+    states = [next(iter(s.get("state") or {}), "") for s in (pod.get("status") or {}).get("containerStatuses") or ()]
+    ready = any((c["type"], c["status"]) == ("Ready", "True") for c in (pod["status"].get("conditions") or ()))
+    words = (component, spec["containers"][0]["image"], pod["status"]["phase"], *states, "ready" if ready else "")
+    return (
+        " ".join(words) if component == Component.WORKER else f"{labels.get('gnnserve.dev/recipe')} " + " ".join(words)
+    )
+
+
+def _normal(found: Manifest, uids: Mapping[str, str]) -> Any:
+    metadata = {name: value for name, value in found["metadata"].items() if name not in _OF_THE_SERVER}
+    annotations = {
+        name: uids.get(value, "gone") if name == CLAIM_ANNOTATION else value
+        for name, value in (metadata.get("annotations") or {}).items()
+        if name not in {APPLIED_ANNOTATION, TERM_ANNOTATION}  # the one has the owner's uid in it, the other who led
+    }
+    metadata["annotations"] = annotations
+    metadata["ownerReferences"] = [
+        {**owner, "uid": uids.get(owner["uid"], "gone")} for owner in metadata.get("ownerReferences") or ()
+    ]
+    normal = {**found, "metadata": metadata}
+    text = _POD_NAME.sub(r"\1", json.dumps(normal, sort_keys=True))
+    return _without_times(json.loads(text))
+
+
+def _without_times(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {
+            name: _without_times(item) for name, item in value.items()
+            if name not in {"lastTransitionTime", "startTime", "observedGeneration"}
+        }  # fmt: skip
+    return [_without_times(item) for item in value] if isinstance(value, list) else value

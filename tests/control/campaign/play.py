@@ -1,0 +1,91 @@
+"""Plays a scene, in peace or with one trouble, and says what was violated."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.control.campaign.judge import History, differences
+from tests.control.campaign.scenarios import TIMED, Scene
+from tests.control.campaign.sim_operator import RESYNC_S
+from tests.control.campaign.trouble import PEACE, STOPPED, Point, Trouble
+from tests.control.campaign.world import Hung, World
+
+from gnnserve_operator.settings import Settings
+
+SETTINGS = Settings(worker_image="registry.example/worker:1")
+HEAL_S = 130.0
+"""Until a watch that lost a change is noticed, and the operator has started anew."""
+RESYNCS = 3
+"""In which nothing may be written, once all is done."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    violations: tuple[str, ...]
+    end: dict[str, Any]
+    history: History
+    calls: tuple[bool, ...]
+    """Whether each was a write."""
+    changes: int
+    reached: int
+    """How often the trouble struck."""
+    seconds: float
+    """Of real time."""
+    simulated_s: float = 0.0
+    reconciles: int = 0
+
+
+@dataclass(slots=True)
+class Peace:
+    """Runs in peace, to compare with: each scene is played once."""
+
+    _of: dict[Scene, Outcome] = field(default_factory=dict)
+
+    def of(self, scene: Scene) -> Outcome:
+        if scene not in self._of:
+            self._of[scene] = asyncio.run(play(scene))
+        return self._of[scene]
+
+
+async def play(scene: Scene, point: Point = PEACE, peaceful: Outcome | None = None) -> Outcome:
+    began = time.perf_counter()
+    trouble = Trouble(point)
+    world = World(SETTINGS, trouble)
+    judge = world.judge
+    try:
+        world.start_operator()
+        await scene(world)
+        judge.guarded = None
+        await rest(world)
+    except Hung as hung:
+        judge.accuse(f"hangs: {hung}")
+    end, history = judge.end_state(), judge.history()
+    services = [found["metadata"]["name"] for found in world.plane.of_kind("GNNService")]
+    for left in judge.leftovers(services):
+        judge.accuse(f"{left} outlives its service")
+    if peaceful is not None:
+        pardoned = world.created_late if point.kind == STOPPED else None
+        excess = history.excess(peaceful.history, pardoned, TIMED.get(scene, {}))
+        for words in (*differences(end, peaceful.end), *excess):
+            judge.accuse(words)
+    for operator in world.operators:
+        await operator.end()
+    return Outcome(
+        tuple(judge.violations), end, history, tuple(world.call_kinds), len(world.cluster.history), trouble.reached,
+        time.perf_counter() - began, world.clock.now(), world.reconciles,
+    )  # fmt: skip
+
+
+async def rest(world: World) -> None:
+    """Whatever the operator has against what it was not told has its time; then nothing may be written any more."""
+    await world.run_for(HEAL_S if world.trouble.watches_are_checked else RESYNC_S + 1)
+    await world.settled()
+    before = world.cluster.version
+    await world.run_for(RESYNCS * RESYNC_S)
+    if world.cluster.version != before:
+        changes = [c for c in world.cluster.history if c.version > before]
+        what = sorted({f"{c.type} {c.object['kind']} {c.object['metadata']['name']}" for c in changes})
+        world.judge.accuse(f"it is never quiet: {', '.join(what)}")

@@ -1,0 +1,417 @@
+"""The scenes of the campaign: what people do to one GNNService, from its first day to its last.
+
+A scene waits for what everybody can see, never for what an operator thinks, so that the same scene plays in peace and
+in trouble.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from tests.control.campaign.control_plane import BAD_PATH, MISSING_IMAGE, NOWHERE, revision_of
+from tests.control.campaign.world import KEY, World
+from tests.support.fake_cluster import Fault, Refusal
+
+from gnnserve_operator.reconcile import parse_service
+
+Scene = Callable[[World], Awaitable[None]]
+Manifest = dict[str, Any]
+OTHER_MODEL = {"hidden": 32}
+BAD_GRAPH = {"source": {"npz": {"uri": BAD_PATH}}, "volume": {"claimName": "graphs"}}
+DIGITS = {"source": {"builtin": "Digits"}}
+
+
+def recipe_of(world: World) -> str:
+    assert world.service is not None
+    parsed = parse_service(world.service)
+    assert not isinstance(parsed, str), parsed
+    return parsed.spec.recipe()
+
+
+def job_of(world: World) -> Manifest | None:
+    return next(iter(world.plane.of_kind("Job")), None)
+
+
+def is_generating(world: World) -> bool:
+    return any(
+        "batch.kubernetes.io/job-name" in pod["metadata"]["labels"] and pod["status"]["phase"] == "Running"
+        for pod in world.plane.of_kind("Pod")
+    )
+
+
+async def serve(world: World, **spec: Any) -> None:
+    world.create(**spec)
+    await world.settled()
+
+
+def delete_child(world: World, kind: str, name: str) -> None:
+    """If it is there: in trouble, it may not be yet."""
+    if world.cluster.find(kind, name) is not None:
+        world.cluster.delete(kind, name)
+
+
+# --- what is asked for
+
+
+async def first_apply(world: World) -> None:
+    await serve(world)
+
+
+async def objective(world: World) -> None:
+    await serve(world)
+    world.set(objective={"latencyMs": 20, "accuracyTolerancePermille": 10})
+    await world.settled()
+
+
+async def batching(world: World) -> None:
+    await serve(world)
+    world.set(worker={"batching": {"maxSeeds": 64}})
+    await world.settled()
+
+
+async def replicas(world: World) -> None:
+    await serve(world)
+    world.set(worker={"replicas": 3})
+    await world.settled()
+    world.set(worker={"replicas": 0})
+    await world.settled()
+    world.set(worker={"replicas": 1})
+    await world.settled()
+
+
+async def new_recipe(world: World) -> None:
+    await serve(world)
+    world.judge.guarded = None
+    world.set(model=OTHER_MODEL)
+    await world.settled()
+
+
+async def recipe_and_back(world: World) -> None:
+    """The first recipe is wanted again while the second is being generated."""
+    await serve(world)
+    world.judge.guarded = revision_of(recipe_of(world))
+    world.set(model=OTHER_MODEL)
+    await world.until(lambda: is_generating(world))
+    world.edit(lambda spec: spec.pop("model"))
+    await world.settled()
+
+
+async def new_image(world: World) -> None:
+    await serve(world, worker={"replicas": 2})
+    world.judge.guarded = revision_of(recipe_of(world))
+    world.set(image="registry.example/worker:2")
+    await world.settled()
+
+
+async def image_during_generation(world: World) -> None:
+    """What computes is not thrown away for another image."""
+    world.create()
+    await world.until(lambda: is_generating(world))
+    world.set(image="registry.example/worker:2")
+    await world.settled()
+
+
+async def suspend_and_resume(world: World) -> None:
+    await serve(world)
+    world.set(suspend=True)
+    await world.settled()
+    world.set(suspend=False)
+    await world.settled()
+
+
+async def suspend_generation(world: World) -> None:
+    world.create()
+    await world.until(lambda: is_generating(world))
+    world.set(suspend=True)
+    await world.settled()
+    world.set(suspend=False)
+    await world.settled()
+
+
+async def routing_modes(world: World) -> None:
+    await serve(world)
+    world.set(routing={"mode": "Static", "variant": "x2"})
+    await world.settled()
+    world.set(routing={"mode": "Weights", "weights": {"x1": 9, "x4": 1}})
+    await world.settled()
+    world.set(routing={"mode": "Adaptive"})
+    await world.settled()
+
+
+# --- mistakes
+
+
+async def failed_and_mended(world: World) -> None:
+    await serve(world, graph=BAD_GRAPH)
+    world.set(graph=DIGITS)
+    await world.settled()
+
+
+async def failed_job_deleted(world: World) -> None:
+    """What it read was at fault and is mended: deleting the Job has it tried again."""
+    world.plane.fails = lambda _: "its graph is empty"
+    await serve(world)
+    world.plane.fails = lambda _: None
+    job = job_of(world)
+    assert job is not None
+    world.cluster.delete("Job", job["metadata"]["name"])
+    await world.settled()
+
+
+async def failed_recipe_while_serving(world: World) -> None:
+    await serve(world)
+    world.judge.guarded = revision_of(recipe_of(world))
+    world.set(graph=BAD_GRAPH)
+    await world.settled()
+    world.set(graph=DIGITS)
+    await world.settled()
+
+
+async def invalid_and_reverted(world: World) -> None:
+    """The CRD of a newer operator let it pass."""
+    world.let_unknown_fields_pass()
+    await serve(world)
+    world.judge.guarded = revision_of(recipe_of(world))
+    world.set(quantum={"qubits": 3})
+    await world.settled()
+    world.edit(lambda spec: spec.pop("quantum"))
+    await world.settled()
+
+
+async def invalid_from_the_start(world: World) -> None:
+    world.let_unknown_fields_pass()
+    await serve(world, quantum={"qubits": 3})
+    world.edit(lambda spec: spec.pop("quantum"))
+    await world.settled()
+
+
+async def missing_image(world: World) -> None:
+    await serve(world)
+    world.judge.guarded = revision_of(recipe_of(world))
+    world.set(image=MISSING_IMAGE)
+    await world.settled()
+    world.edit(lambda spec: spec.pop("image"))
+    await world.settled()
+
+
+async def impossible_nodes(world: World) -> None:
+    await serve(world)
+    world.judge.guarded = revision_of(recipe_of(world))
+    world.set(worker={"nodeSelector": NOWHERE})
+    await world.run_for(40)
+    world.edit(lambda spec: spec.pop("worker"))
+    await world.settled()
+
+
+async def refused_child(world: World) -> None:
+    """By a quota, until somebody raises it."""
+    sentence = "exceeded quota: compute, requested: count/jobs.batch=1, used: 4, limited: 4"
+    world.cluster.faults.append(Fault("apply", "Job", Refusal(403, "Forbidden", sentence)))
+    world.create()
+    await world.until(lambda: sentence in world.condition("Stalled").get("message", ""))
+    world.cluster.faults.clear()
+    await world.settled()
+
+
+async def unknown_variant(world: World) -> None:
+    await serve(world)
+    world.judge.guarded = revision_of(recipe_of(world))
+    world.set(routing={"mode": "Static", "variant": "x3"})
+    await world.settled()
+    world.edit(lambda spec: spec.pop("routing"))
+    await world.settled()
+
+
+# --- other hands
+
+
+async def foreign_object(world: World) -> None:
+    metadata = {"name": KEY.name, "namespace": "default"}
+    foreign = {"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": {"ports": [{"port": 1}]}}
+    before = world.cluster.create(foreign)
+    world.create()
+    await world.until(lambda: world.condition("Stalled").get("status") == "True")
+    await world.settled()
+    if world.cluster.get("Service", KEY.name)["spec"] != before["spec"]:
+        world.judge.accuse("a foreign object was altered")
+    world.cluster.delete("Service", KEY.name)
+    await world.settled()
+
+
+async def foreign_claim(world: World) -> None:
+    """Nothing may be generated into it, and no worker mount it."""
+    metadata = {"name": "digits-repository", "namespace": "default"}
+    claim = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": metadata, "spec": {"accessModes": []}}
+    world.cluster.create(claim)
+    world.create()
+    await world.until(lambda: world.condition("Stalled").get("status") == "True")
+    await world.settled()
+    if world.plane.of_kind("Job"):
+        world.judge.accuse("a Job writes into a foreign claim")
+    world.cluster.delete("PersistentVolumeClaim", "digits-repository")
+    await world.settled()
+
+
+async def lost_claim(world: World) -> None:
+    await serve(world)
+    await world.run_for(5)
+    delete_child(world, "PersistentVolumeClaim", "digits-repository")
+    await world.settled()
+
+
+async def lost_claim_at_once(world: World) -> None:
+    """Within the second in which the Job was made, which is all that a time stamp tells."""
+    world.create()
+    await world.until(lambda: job_of(world))
+    delete_child(world, "PersistentVolumeClaim", "digits-repository")
+    await world.settled()
+
+
+async def children_deleted(world: World) -> None:
+    await serve(world)
+    for kind, name in (
+        ("ConfigMap", "digits-routing"), ("Service", "digits"), ("ServiceAccount", "digits-worker"),
+        ("Role", "digits-worker"), ("RoleBinding", "digits-worker"), ("PodDisruptionBudget", "digits-worker"),
+        ("NetworkPolicy", "digits-worker"),
+    ):  # fmt: skip
+        delete_child(world, kind, name)
+        await world.settled()
+
+
+async def deployment_deleted(world: World) -> None:
+    await serve(world)
+    delete_child(world, "Deployment", "digits-worker")
+    await world.settled()
+
+
+async def job_deleted_while_it_runs(world: World) -> None:
+    world.create()
+    await world.until(lambda: is_generating(world))
+    job = job_of(world)
+    assert job is not None
+    world.cluster.delete("Job", job["metadata"]["name"])
+    await world.settled()
+
+
+async def job_and_table_deleted(world: World) -> None:
+    """As the message about a lost revision advises."""
+    await serve(world)
+    job = job_of(world)
+    if job is not None:
+        world.cluster.delete("Job", job["metadata"]["name"])
+    delete_child(world, "ConfigMap", "digits-routing")
+    await world.settled()
+
+
+async def children_edited(world: World) -> None:
+    await serve(world)
+    world.cluster.replace("Deployment", "digits-worker", lambda found: found["spec"].update(replicas=4))
+    await world.settled()
+    world.cluster.replace("ConfigMap", "digits-routing", lambda found: found["data"].update({"routing.json": "{}"}))
+    await world.settled()
+    world.cluster.replace("Service", "digits", lambda found: found["spec"].update(ports=[]))
+    await world.settled()
+
+
+async def labels_taken_away(world: World) -> None:
+    """The watch tells no more of such an object; it is there all the same."""
+    await serve(world)
+    for kind, name in (("Service", "digits"), ("ConfigMap", "digits-routing"), ("Deployment", "digits-worker")):
+        world.cluster.replace(kind, name, lambda found: found["metadata"]["labels"].clear())
+        await world.settled()
+
+
+async def settings_change(world: World) -> None:
+    """NetworkPolicies are no longer wanted, then they are."""
+    await serve(world)
+    settings = world.settings
+    await world.restart_operator(settings.model_copy(update={"network_policy": False}))
+    await world.until(lambda: not world.plane.of_kind("NetworkPolicy"))
+    await world.settled()
+    await world.restart_operator(settings)
+    await world.until(lambda: len(world.plane.of_kind("NetworkPolicy")) == 2)
+    await world.settled()
+
+
+# --- the end
+
+
+async def delete_when_served(world: World) -> None:
+    await serve(world)
+    world.delete()
+    await world.settled()
+
+
+async def delete_while_generating(world: World) -> None:
+    world.create()
+    await world.until(lambda: is_generating(world))
+    world.delete()
+    await world.settled()
+
+
+async def delete_at_the_first_child(world: World) -> None:
+    world.create()
+    await world.until(lambda: world.plane.of_kind("ServiceAccount"))
+    world.delete()
+    await world.settled()
+
+
+async def delete_while_rolling_out(world: World) -> None:
+    await serve(world, worker={"replicas": 3})
+    world.set(image="registry.example/worker:2")
+    await world.until(lambda: any(
+        pod["spec"]["containers"][0]["image"].endswith(":2") for pod in world.plane.of_kind("Pod")))  # fmt: skip
+    world.delete()
+    await world.settled()
+
+
+async def delete_while_the_operator_is_away(world: World) -> None:
+    await serve(world)
+    await world.stop_operators()
+    world.delete()
+    await world.run_for(5)
+    world.resume_operators()
+    await world.settled()
+
+
+async def delete_and_apply_at_once(world: World) -> None:
+    await serve(world)
+    world.delete()
+    world.create()
+    await world.settled()
+
+
+async def delete_and_apply_with_slow_collection(world: World) -> None:
+    """The children of the old one are still there when the new one comes."""
+    await serve(world)
+    world.cluster.collects_garbage = False
+    world.delete()
+    world.create(model=OTHER_MODEL)
+    await world.settled()
+
+
+async def delete_and_apply_while_away(world: World) -> None:
+    await serve(world)
+    await world.stop_operators()
+    world.delete()
+    world.create(worker={"replicas": 2})
+    world.resume_operators()
+    await world.settled()
+
+
+SCENES: tuple[Scene, ...] = (
+    first_apply, objective, batching, replicas, new_recipe, recipe_and_back, new_image, image_during_generation,
+    suspend_and_resume, suspend_generation, routing_modes, failed_and_mended, failed_job_deleted,
+    failed_recipe_while_serving, invalid_and_reverted, invalid_from_the_start, missing_image, impossible_nodes,
+    refused_child, unknown_variant, foreign_object, foreign_claim, lost_claim, lost_claim_at_once, children_deleted,
+    deployment_deleted, job_deleted_while_it_runs, job_and_table_deleted, children_edited, labels_taken_away,
+    settings_change, delete_when_served, delete_while_generating, delete_at_the_first_child, delete_while_rolling_out,
+    delete_while_the_operator_is_away, delete_and_apply_at_once, delete_and_apply_with_slow_collection,
+    delete_and_apply_while_away,
+)  # fmt: skip
+
+TIMED: Mapping[Scene, Mapping[str, int]] = {children_edited: {"Pod": 3}, lost_claim_at_once: {"Job": 1, "Pod": 1}}
+"""So many more of a kind than in peace may be made, and deleted: it depends on how soon the operator looks, rightly. An
+edited Deployment has three pods too many until then; a claim that comes back in a later second than its Job was made
+in may not have what that generated."""

@@ -1,0 +1,188 @@
+"""Random lives of a service: edits of the spec, other hands, faults and restarts in between, and then the last spec.
+
+Whatever came before, the end must be what a fresh apply of that last spec leads to.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hypothesis import strategies as st
+from tests.control.campaign.control_plane import BAD_PATH, MISSING_IMAGE
+from tests.control.campaign.judge import differences
+from tests.control.campaign.play import SETTINGS, rest
+from tests.control.campaign.scenarios import delete_child, recipe_of
+from tests.control.campaign.trouble import CRASHES, FAULTS, PEACE, VIEWS, Point, Trouble
+from tests.control.campaign.world import Hung, World
+
+from gnnserve_operator.desired.labels import RECIPE
+
+Manifest = dict[str, Any]
+_FIELDS: Mapping[str, tuple[Any, ...]] = {
+    "model": (None, {"hidden": 32}, {"hidden": 64}),
+    "objective": (None, {"latencyMs": 20}, {"latencyMs": 5.5, "accuracyTolerancePermille": 10}),
+    "worker": (None, {"replicas": 2}, {"replicas": 0}, {"batching": {"maxSeeds": 64}},
+               {"resources": {"requests": {"cpu": "500m"}}}),
+    "image": (None, "registry.example/worker:2", MISSING_IMAGE),
+    "suspend": (False, True),
+    "routing": (None, {"mode": "Static", "variant": "x2"}, {"mode": "Static", "variant": "x9"},
+                {"mode": "Weights", "weights": {"x1": 1}}),
+    "graph": ({"source": {"builtin": "Digits"}}, {"source": {"npz": {"uri": BAD_PATH}}, "volume": {"claimName": "g"}}),
+    "generation": (None, {"retries": 0}, {"resources": {"requests": {"memory": "1Gi"}}}),
+}  # fmt: skip
+_LAST: Mapping[str, tuple[Any, ...]] = {
+    name: tuple(v for v in values if v not in ({"mode": "Static", "variant": "x9"}, MISSING_IMAGE))
+    for name, values in _FIELDS.items() if name != "graph"
+}  # fmt: skip
+"""Specs that can be followed; of others the end depends on what was there before, rightly."""
+_CHILDREN = (
+    ("ConfigMap", "digits-routing"), ("Service", "digits"), ("Deployment", "digits-worker"), ("Role", "digits-worker"),
+    ("PersistentVolumeClaim", "digits-repository"),
+)  # fmt: skip
+_TROUBLES = (*CRASHES, *FAULTS, *VIEWS)
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    kind: str
+    """set, delete child, delete job, delete, restart, away."""
+    name: str = ""
+    value: str = ""
+    """JSON."""
+    wait_s: float = 0.0
+    """Until the next act; -1: until everything is at rest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    acts: tuple[Act, ...]
+    last: tuple[tuple[str, str], ...]
+    trouble: Point
+
+
+_waits = st.sampled_from((0.0, 0.1, 0.35, 1.0, 2.5, 6.0, -1.0))
+_sets = st.sampled_from(sorted(_FIELDS)).flatmap(
+    lambda name: st.builds(
+        Act, st.just("set"), st.just(name), st.sampled_from([json.dumps(v) for v in _FIELDS[name]]), _waits
+    )
+)
+_children = st.builds(
+    lambda child, wait: Act("delete child", child[0], child[1], wait), st.sampled_from(_CHILDREN), _waits
+)
+_others = st.builds(
+    lambda kind, wait: Act(kind, wait_s=wait), st.sampled_from(("delete job", "delete", "restart", "away")), _waits
+)
+lives = st.builds(
+    Life,
+    st.lists(st.one_of(_sets, _sets, _sets, _children, _others), min_size=1, max_size=7).map(tuple),
+    st.tuples(*(
+        st.sampled_from([(name, json.dumps(value)) for value in values]) for name, values in sorted(_LAST.items())
+    )),
+    st.one_of(st.just(PEACE), st.builds(Point, st.sampled_from(_TROUBLES), st.integers(0, 60))),
+)  # fmt: skip
+
+
+async def live(life: Life) -> list[str]:
+    """What was violated."""
+    world = World(SETTINGS, Trouble(life.trouble))
+    try:
+        world.start_operator()
+        world.create()
+        for act in life.acts:
+            await _do(world, act)
+        if world.service is None:
+            world.create()
+        spec = _last_spec(life)
+        world.edit(lambda found: (found.clear(), found.update(copy.deepcopy(spec))))
+        await world.settled()
+        await _suspend(world, life)
+        await rest(world)
+    except Hung as hung:
+        world.judge.accuse(f"hangs: {hung}")
+    finally:
+        for operator in world.operators:
+            await operator.end()
+    fresh = await _fresh(life)
+    for words in differences(_comparable(world), _comparable(fresh)):
+        world.judge.accuse(words)
+    return world.judge.violations
+
+
+async def _fresh(life: Life) -> World:
+    world = World(SETTINGS, Trouble())
+    world.start_operator()
+    world.cluster.create({
+        "apiVersion": "gnnserve.dev/v1alpha1", "kind": "GNNService",
+        "metadata": {"name": "digits", "namespace": "default"}, "spec": _last_spec(life),
+    })  # fmt: skip
+    await world.settled()
+    await _suspend(world, life)
+    for operator in world.operators:
+        await operator.end()
+    return world
+
+
+async def _suspend(world: World, life: Life) -> None:
+    """Only then: what a suspended service has depends on what it had, rightly."""
+    if json.loads(dict(life.last)["suspend"]):
+        world.set(suspend=True)
+        await world.settled()
+
+
+def _last_spec(life: Life) -> Manifest:
+    given = {name: json.loads(value) for name, value in life.last if name != "suspend"}
+    return {
+        "graph": {"source": {"builtin": "Digits"}},
+        **{name: value for name, value in given.items() if value is not None},
+    }
+
+
+async def _do(world: World, act: Act) -> None:
+    match act.kind:
+        case "set" if world.service is not None:
+            value = json.loads(act.value)
+            if value is None:
+                world.edit(lambda found: found.pop(act.name, None))
+            else:
+                world.edit(lambda found: found.update({act.name: value}))
+        case "delete child":
+            delete_child(world, act.name, act.value)
+        case "delete job":
+            for job in world.plane.of_kind("Job"):
+                world.cluster.delete("Job", job["metadata"]["name"])
+        case "delete" if world.service is not None:
+            world.delete()
+            world.create()
+        case "restart":
+            await world.restart_operator()
+        case "away" if world.operators:
+            await world.stop_operators()
+            await world.run_for(3)
+            world.resume_operators()
+    if act.wait_s < 0:
+        await world.settled()
+    else:
+        await world.run_for(act.wait_s)
+
+
+def _comparable(world: World) -> dict[str, Any]:
+    """Which Job told of the revision, and with which image, depends on what came before, and so does whether it is
+    there still: the ConfigMap tells it too. That there is but one, of the wanted recipe and done, does not."""
+    state = world.judge.end_state()
+    jobs = world.plane.of_kind("Job")
+    if len(jobs) > 1:
+        world.judge.accuse(f"{len(jobs)} Jobs are there at the end")
+    wanted = recipe_of(world)
+    for job in jobs:
+        conditions = [found["type"] for found in (job.get("status") or {}).get("conditions") or ()]
+        if (job["metadata"]["labels"][RECIPE], conditions) != (wanted, ["Complete"]):
+            world.judge.accuse(f"Job {job['metadata']['name']} is left: {conditions}, of another recipe or not done")
+    pods = [words for words in state["pods"] if " generation " in words]
+    if any(not words.startswith(wanted) for words in pods) or (pods and not jobs):
+        world.judge.accuse(f"pods are left: {', '.join(pods)}")
+    state["pods"] = {words: count for words, count in state["pods"].items() if words not in pods}
+    return {name: value for name, value in state.items() if not name.startswith("Job ")}

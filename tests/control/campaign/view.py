@@ -1,0 +1,142 @@
+"""What an operator's watches have told it so far, fed from the cluster's history: late, in part, or of long ago.
+
+As kopf keeps it: the changes of one object in order, those of several in any; the newest body of each, by its uid; an
+object that a label selector leaves out has left. A list that is made anew brings what is there, and does not take away
+what is gone.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from tests.support.fake_cluster import Change, FakeCluster
+
+from gnnserve_operator.desired.labels import MANAGED_BY, MANAGER
+from gnnserve_operator.handlers.index import Index, Kept
+from gnnserve_operator.handlers.watches import service_of
+from gnnserve_operator.kinds import GNNSERVICE, WATCHED_CHILDREN, Manifest, ServiceKey
+
+DELAY_S = 0.02
+"""Of a healthy watch."""
+WATCHED = frozenset(kind.name for kind in (GNNSERVICE, *WATCHED_CHILDREN))
+
+
+class Store(Mapping[ServiceKey, Iterable[Kept]]):
+    """Bodies by the service that they are for; what a kopf.Index is."""
+
+    def __init__(self) -> None:
+        self._bodies: dict[str, tuple[ServiceKey, Kept]] = {}
+
+    def put(self, body: Manifest) -> None:
+        self._bodies[body["metadata"]["uid"]] = (service_of(body), Kept.of(body))
+
+    def drop(self, uid: str) -> bool:
+        return self._bodies.pop(uid, None) is not None
+
+    def __getitem__(self, key: ServiceKey) -> list[Kept]:
+        found = [body for of, body in self._bodies.values() if of == key]
+        if not found:
+            raise KeyError(key)
+        return found
+
+    def __iter__(self) -> Iterator[ServiceKey]:
+        return iter(dict.fromkeys(of for of, _ in self._bodies.values()))
+
+    def __len__(self) -> int:
+        return len(set(iter(self)))
+
+
+Meddle = Callable[[Change], float | None]
+"""After how many seconds the operator is told of a change; None: never."""
+
+
+def tell(_: Change) -> float | None:
+    return DELAY_S
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class _Told:
+    due: float
+    version: int
+    change: Change = field(compare=False)
+
+
+@dataclass(slots=True)
+class View:
+    cluster: FakeCluster
+    on_change: Callable[[ServiceKey], None]
+    meddle: Meddle = tell
+    index: Index = field(default_factory=Index)
+    _services: Store = field(default_factory=Store)
+    _children: Store = field(default_factory=Store)
+    _coming: list[_Told] = field(default_factory=list)
+    """A heap."""
+    _latest: dict[str, float] = field(default_factory=dict)
+    """By uid: when the last change that is on its way arrives."""
+    _read: int = 0
+    """So many changes of the history are on their way or told."""
+
+    def __post_init__(self) -> None:
+        self.index.attach(self._services, self._children)
+
+    def begin(self, behind: int = 0) -> None:
+        """Lists everything: as it was so many changes ago, the rest being told afterwards."""
+        self._read = max(len(self.cluster.history) - behind, 0)
+        for body in self._as_of(self._read):
+            self._take("ADDED", body)
+
+    def rewind(self, behind: int) -> None:
+        """A watch was lost, and the next API server is so many changes behind: its list is from then."""
+        self._coming.clear()
+        self._latest.clear()
+        self.begin(behind)
+
+    def fetch(self, now: float) -> None:
+        """Whatever has happened since is on its way."""
+        history = self.cluster.history
+        for change in history[self._read :]:
+            if change.object["kind"] not in WATCHED or (delay_s := self.meddle(change)) is None:
+                continue
+            uid = change.object["metadata"]["uid"]
+            due = self._latest[uid] = max(now + delay_s, self._latest.get(uid, 0.0))
+            heapq.heappush(self._coming, _Told(due, change.version, change))
+        self._read = len(history)
+
+    def receive(self, now: float) -> None:
+        while self._coming and self._coming[0].due <= now:
+            change = heapq.heappop(self._coming).change
+            self._take(change.type, change.object)
+
+    def next_due(self) -> float | None:
+        return self._coming[0].due if self._coming else None
+
+    def has_news(self) -> bool:
+        """That were not fetched yet."""
+        return self._read < len(self.cluster.history)
+
+    def is_caught_up(self) -> bool:
+        return not self.has_news() and not self._coming
+
+    def _take(self, kind: str, body: Manifest) -> None:
+        is_service = body["kind"] == GNNSERVICE.name
+        store = self._services if is_service else self._children
+        is_selected = is_service or (body["metadata"].get("labels") or {}).get(MANAGED_BY) == MANAGER
+        if kind == "DELETED" or not is_selected:
+            if not store.drop(body["metadata"]["uid"]):
+                return
+        else:
+            store.put(body)
+        self.on_change(service_of(body))
+
+    def _as_of(self, read: int) -> Iterable[Manifest]:
+        live: dict[str, Manifest] = {}
+        for change in self.cluster.history[:read]:
+            if change.object["kind"] in WATCHED:
+                uid = change.object["metadata"]["uid"]
+                if change.type == "DELETED":
+                    live.pop(uid, None)
+                else:
+                    live[uid] = change.object
+        return live.values()

@@ -1,0 +1,191 @@
+"""Takes one guard of the operator away at a time, and says which test notices.
+
+    python -m tests.control.mutation [NAME …]
+
+A guard is one edit of a source file, made in a copy of the tree. A guard that no test misses is not needed, or not
+tested. Each is tried on the test that is to notice; should that pass, on all unit tests, and then on the campaign.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+OPERATOR = Path("operator/gnnserve_operator")
+_COPIED = ("operator", "crds", "tests/control", "tests/support")
+_FOLDERS = ("", "operator", "crds")
+UNIT = (
+    "test_apply", "test_report", "test_cluster", "test_observed", "test_observe", "test_diff", "test_plan_edits",
+    "test_plan_jobs", "test_plan_routing", "test_loop", "test_plan_status",
+)  # fmt: skip
+"""The quick ones first."""
+LIMIT_S = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    name: str
+    file: str
+    line: str
+    """What is there once, and once only."""
+    without: str
+    """What stands there instead."""
+    caught_by: str
+    """The test that is to notice; tried before all others."""
+
+
+GUARDS = (
+    Guard("somebody else's object is not touched", "apply.py", "    return Place.TAKEN", "    return Place.OURS",
+          "test_apply.py::test_whose_place_it_is"),
+    Guard("children of a deleted namesake are waited for", "apply.py",
+          'if owner is not None and (owner["kind"], owner["name"]) == (GNNSERVICE.name, service):', "if False:",
+          "test_apply.py::test_a_child_of_a_deleted_service_of_the_same_name_is_waited_for"),
+    Guard("our own write is not repeated while the watch is behind", "apply.py",
+          "            return False  # the watch has not told of our own write yet", "            pass",
+          "test_apply.py::test_what_needs_to_be_applied"),
+    Guard("an edit by hand is undone", "apply.py", " or not is_declared(desired, live)", "",
+          "test_apply.py::test_what_was_edited_by_hand_is_restored_and_what_was_added_stays"),
+    Guard("a write holds for the version that it was decided on", "apply.py",
+          'metadata |= {"uid": live["metadata"]["uid"], "resourceVersion": version}', "pass",
+          "test_apply.py::test_an_object_that_changed_since_it_was_looked_at_is_left_to_the_next_look"),
+    Guard("the service is read again before its children are written", "reconcile.py",
+          "            await self._check_still_so(raw)", "            pass",
+          "test_campaign.py::test_in_trouble_nothing_is_violated_and_the_end_is_the_same[delete_and_apply_at_once]"),
+    Guard("what the API server refuses is told", "reconcile.py",
+          "        if rejections != seen.observed.rejections:", "        if False:",
+          "test_campaign.py::test_in_peace_nothing_is_violated[refused_child]"),
+    Guard("a leader that was overtaken writes no more", "cluster.py",
+          "None if verb in _READS or self._leadership is None else self._leadership.remaining_s()", "None",
+          "test_campaign.py::test_in_trouble_nothing_is_violated_and_the_end_is_the_same[delete_while_generating]"),
+    Guard("a status holds for the version that was judged", "report.py", ' | {"resourceVersion": follows}', "",
+          "test_report.py::test_a_status_is_written_with_the_uid_and_the_version_it_is_about"),
+    Guard("a Job that is done is not thrown away before it says so", "decide/generation.py",
+          "any(pod.running or ended_well(pod) for pod in own)", "any(pod.running for pod in own)",
+          "test_plan_jobs.py::test_a_job_whose_pod_is_done_before_it_says_so_is_not_thrown_away_for_another_image"),
+    Guard("a Job that computes is not thrown away", "decide/generation.py",
+          "not _is_over(job) and _computes(job, observed)", "False",
+          "test_plan_jobs.py::test_an_upgrade_of_the_image_does_not_throw_training_away"),
+    Guard("a failed Job is not tried for ever", "decide/generation.py",
+          "if (exact.retries, exact.deadline_seconds) == (wanted.retries, wanted.deadline_seconds):", "if False:",
+          "test_plan_jobs.py::test_a_failed_job_is_the_record_and_is_not_tried_again"),
+    Guard("a Job on its way out is waited for", "decide/generation.py",
+          "    if any(job.name == wanted.name for job in observed.jobs):", "    if False:",
+          "test_plan_jobs.py::test_a_job_on_its_way_out_is_waited_for"),
+    Guard("pods are told of later than their Job", "decide/published.py",
+          "    return bool(job.succeeded_at) and now - datetime.fromisoformat(job.succeeded_at) < _LONGEST_LAG",
+          "    return False",
+          "test_plan_jobs.py::test_a_job_that_is_done_is_not_made_again_while_the_watch_of_pods_is_behind"),
+    Guard("a lost claim takes its Jobs with it", "decide/published.py",
+          "return observed.claim is not None and job.created_at < observed.claim.created_at", "return False",
+          "test_plan_jobs.py::test_a_claim_that_was_deleted_takes_its_revisions_with_it"),
+    Guard("a lost claim takes its table with it", "decide/published.py",
+          'if routing is not None and claim is not None and routing.claim_uid not in {"", claim.uid}:', "if False:",
+          "test_plan_jobs.py::test_a_claim_that_was_deleted_takes_its_revisions_with_it"),
+    Guard("a table that was edited by hand is not believed", "observed.py",
+          "    if annotations.get(DIGEST_ANNOTATION) != routing_digest(data):", "    if False:",
+          "test_observed.py::test_a_routing_config_map_is_believed_only_as_it_was_written"),
+    Guard("pods of a deleted namesake do not count", "observe.py",
+          ' and not _is_older(raw, service)', "",
+          "test_observe.py::test_pods_of_a_deleted_service_of_the_same_name_do_not_count"),
+    Guard("Ready needs workers of the declared revision", "decide/answers.py",
+          "    if route.revision != declared.revision:", "    if False:",
+          "test_plan_status.py::test_a_worker_that_answers_otherwise_keeps_it_from_ready"),
+    Guard("Ready needs workers of the declared objective", "decide/answers.py",
+          "    if route.objective != declared.objective:", "    if False:",
+          "test_plan_status.py::test_an_edited_objective_is_not_ready_before_workers_have_it"),
+    Guard("Ready needs the end of a rollout", "decide/readiness.py",
+          "    if not workers.is_rolled_out:", "    if False:",
+          "test_plan_status.py::test_a_rolling_update_is_not_ready_before_it_is_done"),
+    Guard("Ready needs the endpoint", "decide/answers.py",
+          "    endpoint = observed.endpoint_answers\n",
+          "    endpoint = observed.endpoint_answers or answers[ready[0].name].route\n",
+          "test_plan_status.py::test_an_endpoint_that_does_not_answer_keeps_it_from_ready"),
+    Guard("a service that is being deleted gets no children", "plan.py",
+          "    if identity.deleting:\n        # Garbage collection", "    if False:\n        # Garbage collection",
+          "test_plan_edits.py::test_a_deleted_service_is_left_to_garbage_collection"),
+    Guard("a table that workers would refuse is not written", "decide/service_routing.py",
+          "    if problem is not None:\n        # Workers would refuse",
+          "    if False:\n        # Workers would refuse",
+          "test_plan_routing.py::test_a_variant_that_the_revision_lacks_is_named_and_the_old_table_stays"),
+    Guard("what builds on a foreign object is not made", "decide/obstacles.py",
+          " and not taken_kinds.intersection(_BUILT_ON.get(ref.kind, ()))", "",
+          "test_plan_status.py::test_nothing_builds_on_what_is_somebody_elses"),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    guard: Guard
+    by: str | None
+    """The test that noticed; None: none did."""
+
+    @property
+    def is_caught(self) -> bool:
+        return self.by is not None
+
+
+def count_places(guard: Guard) -> int:
+    return (ROOT / OPERATOR / guard.file).read_text().count(guard.line)
+
+
+def judge(guard: Guard) -> Verdict:
+    with tempfile.TemporaryDirectory(prefix="gnnserve-mutation-") as folder:
+        tree = Path(folder)
+        for part in _COPIED:
+            shutil.copytree(ROOT / part, tree / part, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copy(ROOT / "pyproject.toml", tree)
+        source = tree / OPERATOR / guard.file
+        text = source.read_text()
+        if text.count(guard.line) != 1:
+            raise ValueError(f"{guard.file}: {guard.line!r} is there {text.count(guard.line)} times, expected once")
+        source.write_text(text.replace(guard.line, guard.without))
+        tries = ([guard.caught_by], [f"{name}.py" for name in UNIT], ["test_campaign.py"])
+        return Verdict(guard, next((by for tests in tries if (by := _first_failure(tree, tests)) is not None), None))
+
+
+def judge_all(guards: Iterable[Guard], processes: int = os.cpu_count() or 1) -> Iterator[Verdict]:
+    with ThreadPoolExecutor(processes) as pool:
+        yield from pool.map(judge, guards)
+
+
+def _first_failure(tree: Path, tests: list[str]) -> str | None:
+    environment = {
+        **os.environ, "PYTHONDONTWRITEBYTECODE": "1",
+        # Before the installed package, which is the tree that this was copied from.
+        "PYTHONPATH": os.pathsep.join(str(tree / folder) for folder in _FOLDERS),
+    }  # fmt: skip
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "--noconftest", "-p", "no:cacheprovider",
+               *(f"tests/control/{test}" for test in tests)]  # fmt: skip
+    done = subprocess.run(
+        command, cwd=tree, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False
+    )
+    if done.returncode == 0:
+        return None
+    found = re.search(r"^FAILED \S*?([^/\s]+?::.*?)(?: - |$)", done.stdout, re.MULTILINE)
+    if found is None:
+        raise RuntimeError(f"pytest ended with {done.returncode}: {done.stdout[-2000:]}{done.stderr[-2000:]}")
+    return found[1]
+
+
+def main(names: list[str]) -> int:
+    chosen = [guard for guard in GUARDS if not names or guard.name in names]
+    missed = 0
+    for verdict in judge_all(chosen):
+        missed += not verdict.is_caught
+        print(f"{'caught' if verdict.is_caught else 'MISSED'}: {verdict.guard.name} ({verdict.guard.file})")
+        others = "" if verdict.by is None or verdict.by.startswith(verdict.guard.caught_by) else "; expected another"
+        print(f"    {verdict.by or 'every test passes'}{others}", flush=True)
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,67 @@
+"""The operator in simulated trouble: every scene in peace, and a sample of every kind of trouble in each of them.
+
+All points, and thousands of random lives, are `make bench-faults`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from tests.control.campaign.play import Peace, play
+from tests.control.campaign.points import Point, pairs, points
+from tests.control.campaign.scenarios import SCENES, Scene
+from tests.control.campaign.sequences import Life, live, lives
+
+_PEACE = Peace()
+_POINTS = 8
+"""Of each scene."""
+_SHORT = 5
+"""A scene of so few reconciles costs little: more of its points are played."""
+
+
+@pytest.fixture(autouse=True)
+def _silent() -> Iterator[None]:
+    """Of an operator in trouble there is much to log."""
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@pytest.mark.parametrize("scene", SCENES, ids=lambda scene: scene.__name__)
+def test_in_peace_nothing_is_violated(scene: Scene) -> None:
+    assert _PEACE.of(scene).violations == ()
+
+
+@pytest.mark.parametrize("scene", SCENES, ids=lambda scene: scene.__name__)
+def test_in_trouble_nothing_is_violated_and_the_end_is_the_same(scene: Scene) -> None:
+    violated = {}
+    for point in _sample(scene):
+        outcome = asyncio.run(play(scene, point, _PEACE.of(scene)))
+        if outcome.violations:
+            violated[str(point)] = outcome.violations
+    assert violated == {}
+
+
+@settings(max_examples=25, derandomize=True, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+@given(lives)
+def test_whatever_came_before_the_end_is_that_of_a_fresh_apply(life: Life) -> None:
+    assert asyncio.run(live(life)) == []
+
+
+def test_a_run_is_the_same_each_time() -> None:
+    """Else a point could not be repeated by its name."""
+    first, second = (asyncio.run(play(SCENES[0])) for _ in range(2))
+    assert (first.calls, first.end, first.history) == (second.calls, second.end, second.history)
+
+
+def _sample(scene: Scene) -> list[Point]:
+    """Other ones in each scene, and of each kind somewhere."""
+    peaceful = _PEACE.of(scene)
+    found = [*points(peaceful), *pairs(peaceful, 3)]
+    wanted = _POINTS if peaceful.reconciles > _SHORT else 5 * _POINTS
+    stride = max(len(found) // wanted, 1)
+    return found[SCENES.index(scene) * 7 % stride :: stride]

@@ -1,0 +1,197 @@
+"""Two operators, with the real kopf, against an API server in memory: one works, and takes over from the other."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from tests.support.control_plane import finish_job, run_workers
+from tests.support.fake_api import FakeApi, fake_api
+from tests.support.fake_cluster import WAIT_S, FakeCluster, Fault, Refusal
+from tests.support.operator import gnnservice
+from tests.support.running_operator import RunningOperator, running_operator
+
+from gnnserve_operator.errors import LostLeadershipError
+from gnnserve_operator.settings import LeaderElection
+
+NAME = "gnnserve"
+STATUS = "apply status GNNService digits"
+TIMES = {"leaseName": NAME, "namespace": "default", "leaseSeconds": 4, "renewDeadlineSeconds": 3, "retrySeconds": 0.1}
+PATIENT = LeaderElection(lease_name=NAME, namespace="default", retry_seconds=0.1)
+"""Whoever dies here is waited for 15 s: a test that takes over sooner does so because the Lease was released."""
+
+
+@pytest.fixture
+def api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeApi]:
+    with fake_api(FakeCluster()) as api:
+        monkeypatch.setenv("KUBECONFIG", str(api.write_kubeconfig(tmp_path)))
+        yield api
+
+
+@pytest.fixture
+def cluster(api: FakeApi) -> FakeCluster:
+    return api.cluster
+
+
+def holder(cluster: FakeCluster) -> str | None:
+    found = cluster.find("Lease", NAME)
+    return None if found is None else found["spec"]["holderIdentity"]
+
+
+def writes(cluster: FakeCluster) -> list[str]:
+    return [str(write) for write in cluster.writes if write.kind not in {"Lease", "Event"}]
+
+
+async def make_ready(operator: RunningOperator) -> None:
+    cluster = operator.cluster
+    cluster.create(gnnservice())
+    await operator.until(lambda: cluster.all("Job"))
+    finish_job(cluster, str(cluster.all("Job")[0]["metadata"]["name"]))
+    await operator.until(lambda: cluster.all("Deployment"))
+    run_workers(cluster)
+    await operator.until_condition("Ready", "True")
+    await operator.resync()
+
+
+async def until_ready_with(operator: RunningOperator, text: str) -> None:
+    async with asyncio.timeout(20):
+        while (await operator.get("/readyz")) != (200, f"{text}\n"):
+            assert not operator.task.done(), operator.task
+            await asyncio.sleep(0.02)
+
+
+def test_who_stands_by_takes_over_at_once_from_who_ends_and_touches_no_child(cluster: FakeCluster) -> None:
+    """In a thread each, since kopf ends every task of its event loop that it does not know."""
+    is_ready, stands_by = threading.Event(), threading.Event()
+
+    async def first() -> None:
+        async with running_operator(cluster, "a", leader_election=PATIENT) as operator:
+            await make_ready(operator)
+            is_ready.set()
+            assert await asyncio.to_thread(stands_by.wait, WAIT_S)
+            assert "gnnserve_operator_leader 1.0" in (await operator.get("/metrics"))[1]
+            cluster.writes.clear()
+
+    async def second() -> None:
+        assert await asyncio.to_thread(is_ready.wait, WAIT_S)
+        async with running_operator(cluster, "b", leader_election=PATIENT) as operator:
+            await until_ready_with(operator, "standing by")
+            assert "gnnserve_operator_leader 0.0" in (await operator.get("/metrics"))[1]
+            assert (await operator.get("/healthz"))[0] == 200
+            assert await operator.reconciles() == 0
+            stands_by.set()
+            await operator.until(lambda: holder(cluster) == "b")
+            await until_ready_with(operator, "ok")
+            await operator.resync()
+            assert writes(cluster) == [], "a new leader rewrites nothing"
+            cluster.delete("Service", "digits")
+            await operator.until(lambda: cluster.find("Service", "digits"))
+
+    with ThreadPoolExecutor() as threads:
+        for running in [threads.submit(asyncio.run, scene()) for scene in (first, second)]:
+            running.result()
+    assert holder(cluster) == ""
+
+
+def test_an_operator_that_lost_the_lease_ends_and_leaves_everything_as_it_is(cluster: FakeCluster) -> None:
+    async def scene() -> None:
+        async with running_operator(cluster, "a", leader_election=PATIENT) as operator:
+            await make_ready(operator)
+            cluster.writes.clear()
+            cluster.replace("Lease", NAME, lambda found: found["spec"].update(holderIdentity="somebody"))
+            await asyncio.wait({operator.task}, timeout=20)
+            assert operator.task.done()
+
+    with pytest.raises(LostLeadershipError, match="Lease gnnserve is held by somebody"):
+        asyncio.run(scene())
+    assert writes(cluster) == []
+    assert cluster.get("Deployment", "digits-worker")["spec"]["replicas"] == 1
+    assert holder(cluster) == "somebody"
+
+
+def test_who_stands_by_without_the_right_to_leases_is_not_ready(cluster: FakeCluster) -> None:
+    cluster.kinds = tuple(kind for kind in cluster.kinds if kind.name != "Lease")
+
+    async def scene() -> None:
+        async with running_operator(cluster, "a", leader_election=PATIENT) as operator:
+            await operator.until(lambda: cluster.paths)
+            assert (await operator.get("/readyz"))[0] == 503
+            assert (await operator.get("/healthz"))[0] == 200
+
+    asyncio.run(scene())
+
+
+# --- as processes
+
+
+@contextmanager
+def process(folder: Path, name: str, **settings: Any) -> Iterator[subprocess.Popen[str]]:
+    path = folder / f"{name}.yaml"
+    document = {"workerImage": "worker:test", "httpPort": 0, "resyncSeconds": 1, "leaderElection": TIMES, **settings}
+    path.write_text(yaml.safe_dump(document))
+    environment = {**os.environ, "GNNSERVE_SETTINGS": str(path), "POD_ID": name, "POD_UID": "u"}
+    command = [sys.executable, "-m", "gnnserve_operator"]
+    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as running:
+        try:
+            yield running
+        finally:
+            if running.poll() is None:
+                running.kill()
+
+
+def test_a_leader_that_was_stopped_wakes_up_to_write_nothing_and_end(cluster: FakeCluster, tmp_path: Path) -> None:
+    """The two want different things, so that whatever the old one writes would be seen."""
+    cluster.create(gnnservice())
+    with process(tmp_path, "old", networkPolicy=True) as old:
+        cluster.wait_until(lambda: len(cluster.all("NetworkPolicy")) == 2 and cluster.all("Job"))
+        assert holder(cluster) == "old_u"
+        with process(tmp_path, "new", networkPolicy=False) as new:
+            old.send_signal(signal.SIGSTOP)
+            cluster.wait_until(lambda: holder(cluster) == "new_u")
+            cluster.wait_until(lambda: cluster.all("NetworkPolicy") == [])
+            old.send_signal(signal.SIGCONT)
+            _, lines = old.communicate(timeout=20)
+            assert old.returncode == 3, lines
+            assert "Traceback" not in lines
+            assert cluster.all("NetworkPolicy") == []
+            applied = [str(write) for write in cluster.writes if write.kind == "NetworkPolicy"]
+            assert [write.partition(" ")[0] for write in applied] == ["apply", "apply", "delete", "delete"]
+            new.send_signal(signal.SIGTERM)
+            _, lines = new.communicate(timeout=20)
+            assert new.returncode == 0, lines
+    assert holder(cluster) == ""
+
+
+def test_a_leader_that_cannot_renew_ends_and_its_next_container_leads_when_it_can(
+    cluster: FakeCluster, tmp_path: Path
+) -> None:
+    cluster.create(gnnservice())
+    with process(tmp_path, "a") as leader:
+        cluster.wait_until(lambda: STATUS in writes(cluster))
+        cluster.faults.append(Fault("put", "Lease", Refusal(500, "InternalError", "etcdserver: no leader")))
+        _, lines = leader.communicate(timeout=20)
+        assert leader.returncode == 3, lines
+        assert "etcdserver: no leader" in lines
+    before = cluster.get("Lease", NAME)["spec"]
+    assert (before["holderIdentity"], before["leaseTransitions"]) == ("a_u", 1), "it had no way to let go"
+    cluster.writes.clear()
+    with process(tmp_path, "a", leaderElection={**TIMES, "leaseSeconds": 3600}) as successor:
+        cluster.wait_until(lambda: [write for write in cluster.writes if write.kind == "Lease"])
+        assert cluster.get("Lease", NAME)["spec"]["leaseTransitions"] == 1
+        cluster.faults.clear()
+        cluster.wait_until(lambda: cluster.get("Lease", NAME)["spec"]["leaseTransitions"] == 2)
+        successor.send_signal(signal.SIGTERM)
+        _, lines = successor.communicate(timeout=20)
+        assert successor.returncode == 0, lines
+    assert writes(cluster) == []

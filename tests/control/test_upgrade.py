@@ -1,0 +1,24 @@
+"""A new operator finds what an older one made, and restarts nothing of it."""
+
+from __future__ import annotations
+
+import pytest
+from tests.support.older_release import Built, older_services
+
+from gnnserve_api.gnnservice import GNNServiceSpec
+from gnnserve_operator.desired.deployment import build_worker_template
+from gnnserve_operator.desired.job import build_job
+from gnnserve_operator.desired.metadata import Parent
+from gnnserve_operator.settings import Settings
+
+OLDER = older_services()
+
+
+@pytest.mark.parametrize(("name", "built"), OLDER.items(), ids=OLDER)
+def test_an_upgrade_of_the_operator_restarts_no_worker_and_generates_nothing_again(name: str, built: Built) -> None:
+    parent, settings = Parent(name, "default", "uid"), Settings(worker_image="worker:1")
+    spec = GNNServiceSpec.model_validate(built.spec)
+    assert build_worker_template(parent, spec, settings) == built.worker
+    job = build_job(parent, spec, settings)
+    assert job["spec"]["template"] == built.generation
+    assert job["metadata"]["name"] == built.job

@@ -1,0 +1,94 @@
+"""A loader's surroundings: a server that notes what it is told, a repository whose revisions are broken or slow."""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from tests.support.serving import FakeWorker
+
+from gnnserve_api.batching import Batching
+from gnnserve_api.objective import Objective
+from gnnserve_api.routing import RoutingTable
+from gnnserve_worker.pods.loader import Loader
+from gnnserve_worker.serving.served import ServedRevision
+
+DEADLINE_S = 60
+
+Switch = tuple[str, Objective, Batching]
+
+
+@dataclass(slots=True)
+class FakeServer:
+    switches: queue.Queue[Switch] = field(default_factory=queue.Queue)
+    tables: queue.Queue[RoutingTable] = field(default_factory=queue.Queue)
+    """As switched to, one for each of `switches`."""
+    problems: queue.Queue[str | None] = field(default_factory=queue.Queue)
+    withdrawn: queue.Queue[str] = field(default_factory=queue.Queue)
+
+    def switch(self, revision: ServedRevision, table: RoutingTable, load_s: float) -> None:
+        self.tables.put(table)
+        self.switches.put((revision.manifest.revision, table.objective, table.batching))
+
+    def report(self, problem: str | None) -> None:
+        self.problems.put(problem)
+
+    def withdraw(self, revision: ServedRevision, problem: str) -> None:
+        self.withdrawn.put(revision.manifest.revision)
+        self.problems.put(problem)
+
+    def warn(self, revision: ServedRevision, problem: str) -> None:
+        assert revision.manifest.revision
+        self.problems.put(problem)
+
+    def next_switch(self) -> Switch:
+        return self.switches.get(timeout=DEADLINE_S)
+
+    def wait_for_problem(self, part: str | None) -> str | None:
+        while True:
+            problem = self.problems.get(timeout=DEADLINE_S)
+            if problem is part or (part is not None and problem is not None and part in problem):
+                return problem
+
+
+@dataclass(slots=True)
+class FakeRepository:
+    loads: queue.Queue[str] = field(default_factory=queue.Queue)
+    broken: dict[str, Exception] = field(default_factory=dict)
+    gates: dict[str, threading.Event] = field(default_factory=dict)
+    """Loading a revision waits for its gate, where it has one."""
+    nice: dict[str, int] = field(default_factory=dict)
+
+    def load(self, revision: str) -> ServedRevision:
+        self.nice[revision] = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+        self.loads.put(revision)
+        if revision in self.gates:
+            assert self.gates[revision].wait(DEADLINE_S)
+        if revision in self.broken:
+            raise self.broken[revision]
+        return FakeWorker(name=revision).revision()
+
+    def next_load(self) -> str:
+        return self.loads.get(timeout=DEADLINE_S)
+
+
+@dataclass(frozen=True, slots=True)
+class Loading:
+    server: FakeServer
+    repository: FakeRepository
+    loader: Loader
+
+
+@contextmanager
+def loading_into(server: FakeServer) -> Iterator[Loading]:
+    repository = FakeRepository()
+    loader = Loader(server, repository.load, retry_s=(0.001, 0.01))
+    loader.start()
+    yield Loading(server, repository, loader)
+    for gate in repository.gates.values():
+        gate.set()
+    assert loader.stop(DEADLINE_S)

@@ -1,0 +1,34 @@
+"""What was installed before: the CRD, and what the operator made of some specs under it.
+
+`older/crd.json` is the CRD of commit 99f4a40 less its descriptions; `older/templates.json` says what that commit's
+operator built. A release that changes a worker's template restarts every pod at the upgrade of the operator: whoever
+means to do that writes the file anew and says so in CHANGELOG.md.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+Manifest = dict[str, Any]
+_HERE = Path(__file__).parent / "older"
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """By the older operator, for a service of that name with the image worker:1."""
+
+    spec: Manifest
+    worker: Manifest
+    job: str
+    generation: Manifest
+
+
+def older_crd() -> Manifest:
+    return dict(json.loads((_HERE / "crd.json").read_text()))
+
+
+def older_services() -> dict[str, Built]:
+    return {name: Built(**built) for name, built in json.loads((_HERE / "templates.json").read_text()).items()}

@@ -1,0 +1,47 @@
+"""A worker with credentials, in a thread of the test's own process."""
+
+from __future__ import annotations
+
+import http.client
+import queue
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.support.certificates import trusting
+from tests.support.serving import FakeWorker, service
+
+from gnnserve_worker.serving.credentials import Credentials
+from gnnserve_worker.serving.server import Worker, bind
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    port: int
+    worker: Worker
+
+    def connect(self, trusted: Path | None) -> http.client.HTTPConnection:
+        if trusted is None:
+            return http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        return http.client.HTTPSConnection("127.0.0.1", self.port, timeout=30, context=trusting(trusted))
+
+
+@contextmanager
+def started(credentials: Credentials, handshake_timeout_s: float = 10.0) -> Iterator[Running]:
+    """In a thread: uvicorn leaves signals alone there."""
+    sock = bind("127.0.0.1", 0)
+    worker = Worker("digits", sock, credentials=credentials, handshake_timeout_s=handshake_timeout_s)
+    revision = FakeWorker().revision()
+    up: queue.Queue[None] = queue.Queue()
+    thread = threading.Thread(target=lambda: worker.run(lambda: up.put(None)), daemon=True)
+    thread.start()
+    up.get(timeout=30)
+    worker.switch(revision, service().spec.routing_table(revision.manifest.revision), 0.0)
+    try:
+        yield Running(sock.getsockname()[1], worker)
+    finally:
+        worker._server.should_exit = True
+        thread.join(30)
+        sock.close()

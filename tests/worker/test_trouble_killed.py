@@ -1,0 +1,196 @@
+"""Pods that are killed in the middle of their work, and pods on a full disk: the next one sets it right."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+import safetensors.numpy
+from tests.support.configmap_server import configmap_server
+from tests.support.graphs import network_manifest, npz_arrays, planted_graph, random_tensors, service_of, write_npz
+from tests.support.interruption import Interruption, in_child
+from tests.support.pods import ROOT, WorkerPod, publish_answering, table_of, worker_pod
+from tests.support.repository import publish, repository_in, tiny_graph
+from tests.support.small_disk import small_disk
+
+from gnnserve_api.batching import Batching
+from gnnserve_api.generation import decode_result
+from gnnserve_api.pods import PodExit
+from gnnserve_worker.pods import generate
+from gnnserve_worker.repository.repository import Repository
+
+COLUMNS, CLASSES = 9, (3, 7)
+NETWORK = network_manifest("GraphSAGE", (4, 3), hidden=8, classes=len(CLASSES))
+
+
+def environ_of(folder: Path, repository: Path, message: Path) -> dict[str, str]:
+    """Given weights, so that nothing is trained."""
+    graph = write_npz(
+        folder / "graph.npz", npz_arrays(planted_graph((2, 5), nodes=200, columns=COLUMNS, classes=CLASSES))
+    )
+    checkpoint = folder / "model.safetensors"
+    safetensors.numpy.save_file(random_tensors(NETWORK, COLUMNS, seed=1), checkpoint)
+    model = {"hidden": 8, "fanouts": [4, 3], "checkpoint": {"uri": checkpoint.as_uri()}}
+    variants = {"pruning": {"factors": [1]}, "projection": "Disabled", "storage": ["float32"]}
+    service = service_of(graph.as_uri(), model=model, variants=variants)
+    return {
+        **os.environ,
+        "GNNSERVE_MANIFEST": service.model_dump_json(by_alias=True, exclude_none=True),
+        "GNNSERVE_REPOSITORY": str(repository),
+        "GNNSERVE_TERMINATION_MESSAGE": str(message),
+    }
+
+
+def published(message: Path, repository: Path) -> str:
+    """What the message names, once every checksum was looked at."""
+    revision = decode_result(message.read_bytes()).revision
+    assert Repository(repository, "default", "tiny").load(revision).manifest is not None
+    return revision
+
+
+def test_generation_that_is_killed_over_and_over_leaves_no_lock_and_nothing_that_grows(tmp_path: Path) -> None:
+    environ = environ_of(tmp_path, tmp_path / "repository", tmp_path / "message")
+    command = [sys.executable, "-m", "tests.support.killed_generation", "13"]
+    done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    *killed, last = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(killed) >= 4
+    assert {one["status"] for one in killed} == {-signal.SIGKILL}
+    assert last["status"] == PodExit.OK, done.stderr
+    assert all(one["lockIsFree"] for one in killed)
+    assert max(one["unfinished"] for one in killed) <= 1
+    assert max(one["bytes"] for one in killed) <= last["bytes"], "what the killed ones left did not add up"
+    assert (last["unfinished"], last["folders"], last["others"]) == (0, 2, [])
+    published(tmp_path / "message", tmp_path / "repository")
+
+
+def test_setting_aside_that_is_killed_is_finished_by_the_next_and_little_is_kept(tmp_path: Path) -> None:
+    root = tmp_path / "repository"
+    repository = repository_in(root)
+
+    def die_at(step: int) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            Interruption(step, {"after"}, lambda: os.kill(os.getpid(), signal.SIGKILL)).install(patch)
+            repository_in(root).set_aside("recipe", "aaaa")
+
+    for step in [0, 1, 2, 3] * 2:
+        publish(repository, "recipe", tiny_graph())
+        assert in_child(partial(die_at, step)) == -signal.SIGKILL
+        repository.set_aside("recipe", "aaaa")
+        assert repository.revisions() == []
+        assert len(list((repository.folder / "damaged").iterdir())) <= 3
+    publish(repository, "recipe", tiny_graph())
+    (manifest,) = repository.revisions()
+    repository.load(manifest.revision)
+
+
+# Workers
+
+
+THREE, FIVE = 3, 5
+LABELS = [THREE] * 3
+
+
+def labels_of(pod: WorkerPod) -> object:
+    connection = pod.connect()
+    connection.request("POST", "/v1/predict", b'{"nodes":[0,3,5]}')
+    return json.loads(connection.getresponse().read())["labels"]
+
+
+def wait_for_log(pod: WorkerPod, part: str) -> None:
+    while not any(part in line["message"] for line in [*pod.log]):
+        assert pod.process.poll() is None, pod.log
+
+
+def kill(pod: WorkerPod) -> None:
+    pod.process.kill()
+    assert pod.wait_for_exit() == -signal.SIGKILL
+
+
+def files_below(root: Path) -> Iterator[tuple[str, int]]:
+    for path in sorted(root.rglob("*")):
+        yield str(path), path.stat().st_mtime_ns
+
+
+def test_worker_that_is_killed_while_it_loads_switches_or_drains_answers_rightly_when_it_is_started_again(
+    tmp_path: Path,
+) -> None:
+    three = publish_answering(tmp_path / "repository", "recipe-three", THREE)
+    five = publish_answering(tmp_path / "repository", "recipe-five", FIVE)
+    before = dict(files_below(tmp_path / "repository"))
+    with configmap_server() as api:
+        api.put(table_of(three))
+        with worker_pod(tmp_path, api) as loading:
+            wait_for_log(loading, "loading revision")
+            kill(loading)
+        with worker_pod(tmp_path, api) as switching:
+            switching.wait_until("/readyz", "ok")
+            assert labels_of(switching) == LABELS
+            api.put(table_of(five))
+            wait_for_log(switching, f"loading revision {five.revision}")
+            kill(switching)
+        api.put(table_of(five, batching=Batching(1000, 60_000)))
+        with worker_pod(tmp_path, api, lame_duck_s=3600) as draining:
+            draining.wait_until("/readyz", "ok")
+            assert labels_of(draining) == [FIVE] * 3
+            # An answer of megabytes, of which the client has read the beginning.
+            client = draining.connect()
+            body = json.dumps({"nodes": [0] * 60_000, "return": ["labels", "scores", "embeddings"]})
+            client.request("POST", "/v1/predict", body)
+            response = client.getresponse()
+            assert response.status == 200
+            draining.process.terminate()
+            draining.wait_until("/readyz", "about to drain", status=503)
+            kill(draining)
+            with pytest.raises((http.client.IncompleteRead, ConnectionResetError)):
+                response.read()
+        with worker_pod(tmp_path, api) as last:
+            last.wait_until("/readyz", "ok")
+            assert labels_of(last) == [FIVE] * 3
+            assert last.route()["revision"] == five.revision
+    assert dict(files_below(tmp_path / "repository")) == before, "workers write nothing"
+
+
+# Full disks
+
+
+@pytest.mark.usefixtures("keep_signals")
+def test_generation_on_a_full_disk_says_so_and_works_once_there_is_room(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with small_disk(tmp_path, kib=1024) as disk:
+        repository = disk.path / "repository"
+        environ = environ_of(tmp_path, repository, tmp_path / "message")
+        disk.fill()
+        assert generate.main(environ) == PodExit.RESOURCE
+        message = (tmp_path / "message").read_text()
+        assert str(repository) in message
+        assert "free" in message
+        disk.free()
+        assert generate.main(environ) == PodExit.OK
+        revision = published(tmp_path / "message", repository)
+
+        # The message has no room, the revision had: another attempt finds it.
+        disk.fill()
+        on_disk = environ_of(tmp_path, repository, disk.path / "message")
+        assert generate.main(on_disk) == PodExit.RESOURCE
+        assert "the termination message cannot be written" in capsys.readouterr().err
+        disk.free()
+        assert generate.main(on_disk) == PodExit.OK
+        assert published(disk.path / "message", repository) == revision
+
+
+@pytest.fixture
+def keep_signals() -> Iterator[None]:
+    """`main` is run in this process, and takes SIGTERM for itself."""
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,189 @@
+"""Requests that are wrong in every way, in numbers: the worker answers on, rightly, and nothing of them stays."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+import schemathesis
+from benchmarks.malformed import LABEL, is_right, wait_until_idle
+from hypothesis import HealthCheck, Phase, given, settings
+from schemathesis import GenerationMode
+from schemathesis.specs.openapi.checks import negative_data_rejection, positive_data_acceptance
+from tests.support.configmap_server import configmap_server
+from tests.support.connections import predict, serving
+from tests.support.malformed import KINDS, expected_nodes, make, send_all
+from tests.support.pods import WorkerPod, publish_answering, table_of, worker_pod
+from tests.support.repository import NODES
+from tests.support.serving import FakeWorker, held, running
+
+from gnnserve_worker.serving.batcher import Refusal, RefusalReason
+from gnnserve_worker.serving.engine import EngineState
+
+REQUESTS = 3000
+SURPLUS = 200
+
+
+@pytest.fixture(scope="module")
+def pod(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerPod]:
+    folder = tmp_path_factory.mktemp("malformed")
+    manifest = publish_answering(folder / "repository", "recipe", LABEL)
+    with configmap_server() as api:
+        api.put(table_of(manifest))
+        with worker_pod(folder, api) as started:
+            started.wait_until("/readyz", "ok")
+            yield started
+
+
+@pytest.fixture
+def unharmed(pod: WorkerPod) -> Iterator[WorkerPod]:
+    """Whatever the test does, the worker comes through it."""
+    before = wait_until_idle(pod)
+    yield pod
+    after = wait_until_idle(pod, before.descriptors)
+    assert after.descriptors <= before.descriptors
+    assert after.anonymous_mib < before.anonymous_mib + 16
+    valid = next(bad for number in range(1000) if (bad := make(number, NODES)).kind == "valid")
+    connection = pod.connect()
+    connection.request("POST", "/v1/predict", valid.data.partition(b"\r\n\r\n")[2])
+    assert is_right(expected_nodes(valid), connection.getresponse().read())
+    assert [line for line in pod.log if "exception" in line or line["level"] in {"ERROR", "CRITICAL"}] == []
+
+
+def test_malformed_requests_are_answered_and_leave_nothing_behind(unharmed: WorkerPod) -> None:
+    noted = send_all(unharmed.port, range(REQUESTS), NODES, is_right)
+    assert (noted.unanswered, noted.wrong) == ([], [])
+    assert set(noted.requests) == set(KINDS)
+    assert {"200", "400", "404", "405"} <= set(noted.statuses)
+    assert not any(status.startswith("5") for status in noted.statuses)
+
+
+def test_connections_beyond_the_descriptors_keep_nobody_out_for_good(pod: WorkerPod) -> None:
+    before = wait_until_idle(pod)
+    limits = resource.prlimit(pod.process.pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(pod.process.pid, resource.RLIMIT_NOFILE, (before.descriptors + 50, limits[1]))
+    try:
+        early = pod.connect()
+        early.request("GET", "/healthz")
+        assert early.getresponse().read() == b"ok\n"
+        with ExitStack() as idle:
+            for _ in range(SURPLUS):
+                idle.enter_context(socket.create_connection(("127.0.0.1", pod.port)))
+            for _ in range(3):  # whoever was there is answered
+                early.request("POST", "/v1/predict", b'{"nodes":[0]}')
+                assert is_right([0], early.getresponse().read())
+        early.close()
+        assert wait_until_idle(pod, before.descriptors).descriptors <= before.descriptors
+        assert pod.process.poll() is None
+    finally:
+        resource.prlimit(pod.process.pid, resource.RLIMIT_NOFILE, limits)
+
+
+def test_answer_that_garbage_is_pipelined_behind_is_not_written_to_a_closed_connection(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def run() -> None:
+        worker = FakeWorker()
+        async with serving(worker) as server:
+            for second in (b"\x16\x03\x01", b"GET / HTTP/1.1\r\nhost: w\r\n\r\n"):
+                wire = server.connect()
+                worker.gate.clear()
+                wire.send(predict(b'{"nodes":[3]}').replace(b"/v1/predict", b"/v1/predict?a", 1)[:-1])
+                wire.send(b"}")
+                wire.leave()
+                wire = server.connect()
+                wire.send(predict(b'{"nodes":[3]}').replace(b"POST /v1/predict", b"POST /v1/predict/"))
+                wire.send(second)
+                if not wire.transport.closed:
+                    wire.leave()
+                worker.gate.set()
+                while server.state.tasks:
+                    await asyncio.sleep(0)
+
+    asyncio.run(run())
+    assert caplog.records == [record for record in caplog.records if record.levelname == "WARNING"]
+
+
+# What the description says
+
+
+@pytest.mark.parametrize("mode", list(GenerationMode))
+def test_description_is_what_the_worker_does(unharmed: WorkerPod, mode: GenerationMode) -> None:
+    url = f"http://127.0.0.1:{unharmed.port}"
+    asked = set()
+    for result in schemathesis.openapi.from_url(f"{url}/openapi.json").get_all_operations():
+        operation = result.ok()
+        has_input = operation.body or operation.query or operation.headers
+        if mode is GenerationMode.NEGATIVE and not has_input:
+            continue  # nothing could be wrong
+
+        @settings(
+            max_examples=50, derandomize=True, deadline=None, database=None, phases=[Phase.generate],
+            suppress_health_check=list(HealthCheck),
+        )  # fmt: skip
+        @given(case=operation.as_strategy(generation_mode=mode))
+        def check(case: Any) -> None:
+            asked.add(case.operation.path)
+            response = case.call(base_url=url, timeout=30)
+            is_binary = case.media_type == "application/octet-stream"
+            if mode is GenerationMode.POSITIVE and not is_binary:
+                # What is strict may be impossible; that bytes come by eights, no description can say.
+                assert response.status_code in {200, 422}, (case.as_curl_command(), response.text)
+            # `return` in the address is the binary form's, and JSON does not look at it.
+            ignored = [negative_data_rejection] if not is_binary and "return" in (case.query or {}) else []
+            case.validate_response(response, excluded_checks=[positive_data_acceptance, *ignored])
+
+        check()
+    assert "/v1/predict" in asked
+
+
+# Answers that were withdrawn
+
+
+def test_whoever_waits_for_a_withdrawn_revision_is_refused_and_what_is_computed_is_not_told() -> None:
+    worker = FakeWorker()
+
+    async def run() -> None:
+        async with running(worker) as client:
+            engine = client.engine
+            computed = await held(worker, client, node=1)
+            other = asyncio.create_task(client.predict([2]))
+            while engine.queued_seeds == 0:
+                await asyncio.sleep(0)
+            engine.withdraw("its table was written to")
+            assert (engine.lane, engine.queued_seeds, engine.state) == (None, 0, EngineState.LOADING)
+            refused = await computed.outcome
+            assert isinstance(refused, Refusal)
+            assert (refused.reason, "its table was written to" in refused.message) == (RefusalReason.LOADING, True)
+            assert (await other).status_code == 503
+            ready = await client.http.get("/readyz")
+            assert (ready.status_code, "its table was written to" in ready.text) == (503, True)
+            worker.gate.set()
+            client.switch(FakeWorker(shift=1).revision())
+            answer = await client.predict([0])
+            assert (answer.status_code, answer.json()["labels"]) == (200, [20])
+
+    asyncio.run(run())
+
+
+def test_draining_worker_whose_revision_is_withdrawn_refuses_and_stops() -> None:
+    worker = FakeWorker()
+
+    async def run() -> None:
+        async with running(worker) as client:
+            computed = await held(worker, client, node=1)
+            client.engine.drain()
+            client.engine.withdraw("its table was written to")
+            refused = await computed.outcome
+            assert isinstance(refused, Refusal)
+            assert refused.reason is RefusalReason.DRAINING
+            worker.gate.set()
+            while client.engine.state is not EngineState.STOPPED:
+                await asyncio.sleep(0)
+
+    asyncio.run(run())

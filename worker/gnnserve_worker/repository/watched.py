@@ -1,0 +1,205 @@
+"""Whether the files that a revision was opened from are still the files that were verified.
+
+A mapping follows its file: what is written into it in place changes answers without a word, and what is cut off ends
+the process at the next touch (`bus_error.py`). Deleting or replacing a file does neither, since the mapping keeps what
+it had; only the next start would find something else. So a look compares both: the mapped file, by a descriptor that is
+kept open, and what stands under its path. It costs three system calls a file. What is done about it is its caller's
+business.
+
+Not noticed are bytes that change without the file's times: a failing disk or memory, a write past the file system, and
+another machine's writes for as long as a network file system keeps attributes in its cache.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import weakref
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from pathlib import Path
+
+from gnnserve_api.repository import FileEntry
+from gnnserve_worker.repository import checks
+
+_READ_BYTES = 4 * 1024 * 1024
+_OUR_OWN_LACK = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR))
+"""Says nothing about the file."""
+
+
+class Change(StrEnum):
+    WRITTEN = "Written"
+    """The mapped file has another size, or was written to: answers may be wrong from now on. Stop, and verify."""
+    TOUCHED = "Touched"
+    """Owner, permissions, links or times of the mapped file were set, and a write may hide in that: verify."""
+    MOVED = "Moved"
+    """What is mapped is whole, but its path has nothing, or something else, for whoever starts next: load again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """What a file system says of a file's content without reading it."""
+
+    device: int
+    inode: int
+    size_bytes: int
+    modified_ns: int
+    changed_ns: int
+    """When content, owner, permissions or links changed last; nobody can set it."""
+
+    @staticmethod
+    def of(status: os.stat_result) -> Stamp:
+        return Stamp(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    path: Path
+    change: Change
+    words: str
+    """What is said of the file: `has 10 bytes, and had 20 when it was verified`."""
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.words}"
+
+
+def compare(
+    path: Path, verified: Stamp, mapped: Stamp | OSError | None, found: Stamp | OSError | None
+) -> list[Finding]:
+    """`mapped`: the very file now, None where nothing maps it; `found`: what stands under its path, None where that
+    could not be asked."""
+    findings = []
+    if isinstance(mapped, OSError):
+        findings.append(Finding(path, Change.WRITTEN, f"cannot be looked at any more: {mapped.strerror}"))
+    elif mapped is not None:
+        if mapped.size_bytes != verified.size_bytes:
+            words = f"has {mapped.size_bytes:,} bytes, and had {verified.size_bytes:,} when it was verified"
+            findings.append(Finding(path, Change.WRITTEN, words))
+        elif mapped.modified_ns != verified.modified_ns:
+            findings.append(Finding(path, Change.WRITTEN, f"was written to at {_time(mapped.modified_ns)}"))
+        elif mapped.changed_ns != verified.changed_ns:
+            words = f"had its owner, permissions, links or times set at {_time(mapped.changed_ns)}"
+            findings.append(Finding(path, Change.TOUCHED, words))
+    if (moved := _moved(verified, found, is_mapped=mapped is not None)) is not None:
+        findings.append(Finding(path, Change.MOVED, moved))
+    return findings
+
+
+def _moved(verified: Stamp, found: Stamp | OSError | None, *, is_mapped: bool) -> str | None:
+    match found:
+        case None:
+            return None
+        case OSError(errno=errno.ENOENT | errno.ENOTDIR):
+            return "is gone"
+        case OSError():
+            return f"cannot be read any more: {found.strerror}"
+    if (found.device, found.inode) != (verified.device, verified.inode):
+        return "was replaced by another file"
+    # Of a mapped file this was said above, and is worse.
+    is_written = (found.size_bytes, found.modified_ns) != (verified.size_bytes, verified.modified_ns)
+    return f"was written to at {_time(found.modified_ns)}" if is_written and not is_mapped else None
+
+
+@dataclass(slots=True)
+class _File:
+    path: Path
+    entry: FileEntry | None
+    """None: a commit file, which carries a checksum of its own."""
+    descriptor: int | None
+    """Of the file that is mapped; None: it was read once, and nothing depends on it any more but the next start."""
+    stamp: Stamp
+
+
+class WatchedFiles:
+    """Of one revision and its graph. Open before they are verified, so that no change falls in between; descriptors
+    are closed when nobody has this any more, as mappings are."""
+
+    def __init__(self, listed: Mapping[Path, FileEntry], read: tuple[Path, ...]) -> None:
+        """`listed`: arrays among them are mapped. `read`: the commits. Raises RepositoryError."""
+        descriptors: list[int] = []
+        weakref.finalize(self, _close, descriptors)
+        self._files = [_open(path, None, descriptors) for path in read]
+        self._files += [_open(path, entry, descriptors) for path, entry in listed.items()]
+
+    def look(self) -> list[Finding]:
+        """What differs from what was verified; empty: nothing does."""
+        return [
+            finding
+            for file in self._files
+            for finding in compare(file.path, file.stamp, _stamp_of(file.descriptor), _stamp_at(file.path))
+        ]
+
+    def verify(self, touched: Path) -> bool:
+        """Whether the mapped file still has the content that was verified. From then on its present times count.
+
+        Read, not touched through the mapping: a file that is being cut short ends nobody then.
+        """
+        file = next(file for file in self._files if file.path == touched)
+        if file.descriptor is None or file.entry is None:
+            raise ValueError(f"{touched} is not mapped")
+        try:
+            stamp = Stamp.of(os.fstat(file.descriptor))
+            digest = _digest(file.descriptor)
+        except OSError:
+            return False
+        if digest != file.entry.sha256:
+            return False
+        file.stamp = stamp
+        return True
+
+
+def _open(path: Path, entry: FileEntry | None, descriptors: list[int]) -> _File:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        descriptors.append(descriptor)
+        stamp = Stamp.of(os.fstat(descriptor))
+    except OSError as error:
+        raise checks.unreadable(path, error) from error
+    if path.suffix == ".npy":
+        return _File(path, entry, descriptor, stamp)
+    os.close(descriptors.pop())
+    return _File(path, entry, None, stamp)
+
+
+def _stamp_of(descriptor: int | None) -> Stamp | OSError | None:
+    if descriptor is None:
+        return None
+    try:
+        return Stamp.of(os.fstat(descriptor))
+    except OSError as error:
+        return error
+
+
+def _stamp_at(path: Path) -> Stamp | OSError | None:
+    """By opening it, as the next start would: what may not be read is as good as gone."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError as error:
+        return None if error.errno in _OUR_OWN_LACK else error
+    try:
+        return Stamp.of(os.fstat(descriptor))
+    except OSError as error:
+        return error
+    finally:
+        os.close(descriptor)
+
+
+def _digest(descriptor: int) -> str:
+    digest = hashlib.sha256()
+    offset = 0
+    while chunk := os.pread(descriptor, _READ_BYTES, offset):
+        digest.update(chunk)
+        offset += len(chunk)
+    return digest.hexdigest()
+
+
+def _close(descriptors: list[int]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)
+
+
+def _time(nanoseconds: int) -> str:
+    return datetime.fromtimestamp(nanoseconds / 1e9, UTC).isoformat(timespec="milliseconds")
