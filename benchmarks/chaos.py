@@ -246,7 +246,7 @@ def measure(world: World, seed: int, minutes: float, quiet_s: float) -> dict[str
         "failed": len(failures),
         "in_flight_at_a_killed_worker": len(in_flight),
         "failures_by_cause": dict(Counter(failure.cause.value for failure in failures)),
-        "violations": [world.described(failure) for failure in others] + checks.violations,
+        "violations": [world.described(failure) for failure in others] + checks.violations + world.problems,
         "answers_checked_while_ready": checks.made,
         "converged": converged_s is not None and not writes and updates <= most_routing_updates(quiet_s),
         "converged_after_s": converged_s,
@@ -291,6 +291,8 @@ class World:
     began_s: float = field(default_factory=time.monotonic)
     events: list[dict[str, Any]] = field(default_factory=list)
     kills: list[Kill] = field(default_factory=list)
+    problems: list[dict[str, Any]] = field(default_factory=list)
+    """What did not come back in time."""
     _busy: set[str] = field(default_factory=set)
     """What is away, or not whole again: not to be taken away twice."""
     _edits: int = 0
@@ -338,6 +340,12 @@ class World:
     def do(self, event: Event) -> None:
         try:
             self._do(event)
+        except HarnessError as late:
+            # It stays taken away for the others, and the rest of the run goes on.
+            processes = [(found.pod, found.pod_ip, found.identity) for found in self.workers(event.service)]
+            print(f"{late}; its processes: {processes}", diagnose(self.namespace), sep="\n", flush=True)
+            with self._lock:
+                self.problems.append({"event": event.kind.value, "service": event.service, "cause": str(late)})
         finally:
             with self._lock:
                 self._busy.discard(_target(event))

@@ -55,6 +55,12 @@ FOUND = (
     Found("new_recipe", "a succeeded Job was deleted and made again while the watch of pods was behind that of Jobs",
           "decide/published.py"),
     Found("(sequences)", "status.baseVariant of a service that nobody answers was the one of long ago", "plan.py"),
+    Found("delete_and_apply_with_slow_collection", "a Job was made before its claim, which the old one still held up, "
+          "and then taken for one of a claim that is lost", "apply.py"),
+    Found("image_during_generation", "a Job whose pod had not been told of yet was thrown away for another image",
+          "decide/generation.py"),
+    Found("job_and_table_deleted", "of two deletions told in the other order, the table is made again from the "
+          "Job, and none is needed", ""),
     Found("children_edited", "more pods than in peace: a Deployment edited by hand stays so until the operator is told",
           ""),
     Found("lost_claim_at_once", "the Job is made again when the claim comes back a second later than it was made", ""),

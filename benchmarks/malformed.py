@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 from tests.support.configmap_server import configmap_server
 from tests.support.malformed import KINDS, Noted, send_all
-from tests.support.pods import WorkerPod, publish_answering, table_of, worker_pod
+from tests.support.pods import POLL_S, WorkerPod, answers_of, publish_answering, table_of, worker_pod
 from tests.support.repository import NODES
 
 from benchmarks.results import write_result
@@ -67,7 +67,7 @@ class Outcome:
 
 
 def is_right(nodes: list[int], body: bytes) -> bool:
-    return json.loads(body).get("labels", [LABEL] * len(nodes)) == [LABEL] * len(nodes)
+    return json.loads(body).get("labels") == answers_of(LABEL, nodes)
 
 
 def look(pod: WorkerPod) -> Look:
@@ -91,6 +91,7 @@ def wait_until_idle(pod: WorkerPod, descriptors: int | None = None) -> Look:
         is_idle = in_flight.endswith(" 0.0") and (descriptors is None or seen.descriptors <= descriptors)
         if is_idle or time.monotonic() > deadline:
             return seen
+        time.sleep(POLL_S)
 
 
 def run(requests: int, folder: Path) -> Outcome:

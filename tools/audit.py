@@ -21,6 +21,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 IMAGES = {"operator image": "operator", "worker image": "worker"}
 """As the Dockerfile's targets install them: the extra of each."""
+IMAGE_PLATFORM = "x86_64-unknown-linux-gnu"
+"""Elsewhere other packages would be resolved; arm64 images have the same versions."""
 _SHOWN = 5
 _OURS = "gnnserve"
 
@@ -94,11 +96,15 @@ def audit_environment(service: str) -> Audit:
 def audit_image(what: str, extra: str, service: str, uv: str) -> Audit:
     with tempfile.TemporaryDirectory() as folder:
         pinned = Path(folder) / "requirements.txt"
-        resolved = subprocess.run(
-            [uv, "pip", "compile", "pyproject.toml", "--extra", extra, "--python-version", "3.11", "--quiet",
-             "--no-header", "--no-annotate", "--output-file", str(pinned)],
-            cwd=ROOT, capture_output=True, text=True, check=False,
-        )  # fmt: skip
+        try:
+            resolved = subprocess.run(
+                [uv, "pip", "compile", "pyproject.toml", "--extra", extra, "--python-version", "3.11",
+                 "--python-platform", IMAGE_PLATFORM, "--quiet", "--no-header", "--no-annotate",
+                 "--output-file", str(pinned)],
+                cwd=ROOT, capture_output=True, text=True, check=False,
+            )  # fmt: skip
+        except OSError as error:
+            return Audit(what, problem=f"{uv} cannot be run ({error.strerror}); name uv by --uv")
         if resolved.returncode:
             return Audit(what, problem=f"its packages cannot be resolved: {_last_line(resolved.stderr)}")
         return _ask(what, service, ["--requirement", str(pinned), "--no-deps", "--disable-pip"])

@@ -105,6 +105,8 @@ class Route(msgspec.Struct, frozen=True, rename="camel"):
     """The table's costs have outlived their time: the worker goes by its own."""
     variants: tuple[VariantRoute, ...] = ()
     """Of the revision, the most accurate first."""
+    needs_token: bool = False
+    """Paths that show the graph or its answers want a token. Workers that do not know tokens do not say so."""
 
 
 def encode_routing(table: RoutingTable) -> str:

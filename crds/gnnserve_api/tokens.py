@@ -33,14 +33,19 @@ class FoundTokens:
 
 
 def read_tokens(place: Path) -> FoundTokens:
-    """Raises InputError where the place itself cannot be read. No message shows a value."""
+    """Raises InputError where the place itself cannot be read. No message shows a value.
+
+    More than MOST_TOKENS are none: nobody is answered, rather than some of them by chance.
+    """
     try:
         texts = _of_folder(place) if place.is_dir() else _of_file(place)
     except OSError as error:
-        raise _unreadable(place, error) from None
+        raise _unreadable(str(place), error) from None
     tokens, problems = [], []
     for where, text in texts:
         try:
+            if isinstance(text, InputError):
+                raise text
             tokens.append(_checked(text, where))
         except InputError as problem:
             problems.append(problem)
@@ -65,16 +70,33 @@ def check_token(text: str, where: str) -> str:
     return _checked(text.strip(), where)
 
 
-def _of_folder(folder: Path) -> list[tuple[str, str]]:
+def _of_folder(folder: Path) -> list[tuple[str, str | InputError]]:
     # The kubelet swaps a link, `..data`, to a folder with all of them: what is behind it now belongs together.
     data = folder / "..data"
     place = data.resolve(strict=True) if data.exists() else folder
     paths = [path for path in sorted(place.iterdir()) if not path.name.startswith("..") and path.is_file()]
-    return [(str(folder / path.name), _read_text(path).strip()) for path in paths]
+    places = [(str(folder / path.name), path) for path in paths]
+    return [(where, _read_value(path, where)) for where, path in places]
 
 
-def _of_file(path: Path) -> list[tuple[str, str]]:
-    lines = [line.strip() for line in _read_text(path).splitlines()]
+def _read_value(path: Path, where: str) -> str | InputError:
+    """What cannot be read is a problem of its own, and no reason to go on with what was taken out beside it."""
+    try:
+        return _read_text(path, where).strip()
+    except InputError as problem:
+        return problem
+    except FileNotFoundError:
+        raise  # they are being replaced: what the link leads to by now is read next time
+    except OSError as error:
+        return _unreadable(where, error)
+
+
+def _of_file(path: Path) -> list[tuple[str, str | InputError]]:
+    try:
+        text = _read_text(path, str(path))
+    except InputError as problem:
+        return [(str(path), problem)]
+    lines = [line.strip() for line in text.splitlines()]
     return [(f"{path}, line {number}", line) for number, line in enumerate(lines, start=1) if line]
 
 
@@ -85,14 +107,14 @@ def _checked(text: str, where: str) -> str:
     return text
 
 
-def _read_text(path: Path) -> str:
+def _read_text(path: Path, where: str) -> str:
     with path.open("rb") as file:
         content = file.read(_MOST_FILE_BYTES + 1)
     if len(content) > _MOST_FILE_BYTES:
-        raise InputError(str(path), f"has more than {_MOST_FILE_BYTES:,} bytes", "name a file of tokens")
+        raise InputError(where, f"has more than {_MOST_FILE_BYTES:,} bytes", "name a file of tokens")
     # What is no ASCII is no token, and is refused as such, without being quoted.
     return content.decode("latin-1")
 
 
-def _unreadable(path: Path, error: OSError) -> InputError:
-    return InputError(str(path), f"cannot be read ({error.strerror})", "check the path and its permissions")
+def _unreadable(where: str, error: OSError) -> InputError:
+    return InputError(where, f"cannot be read ({error.strerror})", "check the path and its permissions")

@@ -6,9 +6,11 @@ The standard library's HTTP client is enough here, and starts faster than any ot
 from __future__ import annotations
 
 import http.client
+import ipaddress
 import os
 import re
 import ssl
+import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -48,6 +50,7 @@ _MOST_LAYERS, _MOST_DRAWN = 4, 1_000_000
 """As a manifest may have them."""
 
 
+_PASSWORD = re.compile(r"^([a-z]+://)?.*@", re.DOTALL | re.IGNORECASE)
 TOKEN_VARIABLE = "GNNSERVE_TOKEN"  # noqa: S105 - its name
 """A token for servers that want one; what a program's arguments are, every user of a machine can see."""
 
@@ -109,12 +112,34 @@ def stated_objective(latency_ms: float | None, tolerance_permille: float | None)
     return None if objective.is_empty() else objective
 
 
-def parse_url(text: str, access: Access = NO_ACCESS) -> Endpoint:
+def open_url(text: str, access: Access) -> Endpoint:
+    """As `parse_url`, for commands: says on standard error that a token can be read on its way."""
+    endpoint = parse_url(text, access)
+    if endpoint.token is not None and endpoint.tls is None and not _is_loopback(endpoint.host):
+        print(
+            f"note: the token goes to {endpoint.url} in plain HTTP, where anyone on the way can read it; "
+            "use https:// where the server has it",
+            file=sys.stderr,
+        )
+    return endpoint
+
+
+def _is_loopback(host: str) -> bool:
     try:
-        parts = urlsplit(text)
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def parse_url(given: str, access: Access = NO_ACCESS) -> Endpoint:
+    # A password may stand before the last @; messages show none.
+    text = _PASSWORD.sub(r"\1…@", given)
+    try:
+        parts = urlsplit(given)
         port = parts.port
     except ValueError as error:
-        raise InputError("URL", f"{text!r}: {error}", "write http://host:port") from None
+        what = f": {error}" if text == given else " is not the address of a server"
+        raise InputError("URL", f"{text!r}{what}", "write http://host:port") from None
     if parts.scheme not in _PORTS or not parts.hostname:
         raise InputError("URL", f"{text!r} is not the address of a server", "write http://host:port")
     if parts.path not in {"", "/"} or parts.query or parts.fragment or parts.username is not None:

@@ -12,9 +12,11 @@ from pathlib import Path
 from gnnserve_api.errors import InputError
 from gnnserve_api.gnnservice import GNNService
 from gnnserve_api.repository import RevisionManifest
+from gnnserve_cli.exits import ExitCode
 from gnnserve_cli.prometheus import Prometheus
 from gnnserve_cli.render import output, profile_tables, put
 from gnnserve_cli.slow_loop import OwnRegistry, Source, slow_loop
+from gnnserve_worker.repository.bus_error import exit_on_bus_error
 from gnnserve_worker.repository.loaded import LoadedRevision
 from gnnserve_worker.serving import server
 from gnnserve_worker.serving.credentials import Credentials
@@ -63,6 +65,7 @@ def serve_routed(
     credentials: Credentials,
 ) -> None:
     """Until SIGINT or SIGTERM."""
+    exit_on_bus_error(lambda words: print(f"error: {words}", file=sys.stderr, flush=True), ExitCode.REPOSITORY)
     with slow_loop(service.spec, source) as begin_routing:
 
         def begin(serving: server.Serving) -> None:

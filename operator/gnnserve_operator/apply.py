@@ -18,6 +18,7 @@ from enum import Enum, auto
 from typing import Protocol
 
 from gnnserve_operator.cluster import Cluster
+from gnnserve_operator.decide.obstacles import builds_on
 from gnnserve_operator.desired.labels import APPLIED_ANNOTATION
 from gnnserve_operator.desired.metadata import digest_of
 from gnnserve_operator.diff import is_declared
@@ -26,6 +27,9 @@ from gnnserve_operator.kinds import GNNSERVICE, Manifest, ServiceKey
 from gnnserve_operator.logs import about
 from gnnserve_operator.observed import Conflict, ObjectRef, Rejection, controller_of, observed_conflict, observed_ref
 
+_NEVER = "1"
+"""A resourceVersion that no object has, an empty etcd having it already: an apply with it creates what is not there,
+and conflicts (409) with whatever is (tests/support/api_contract.py)."""
 _NOT_CONTENT = {"resourceVersion", "generation", "managedFields", "creationTimestamp"}
 
 logger = logging.getLogger(__name__)
@@ -133,11 +137,15 @@ class Applier:
         found = []
         before = self._applied.get(service, {})
         after = self._applied[service] = {}
+        leaving = {ref.kind for ref, place in survey.places.items() if place is Place.LEAVING}
         for manifest in desired:
             ref = observed_ref(manifest)
             if survey.places[ref] not in {Place.FREE, Place.OURS}:
                 continue
             live, digest = survey.live[ref], digest_of(manifest)
+            if live is None and builds_on(ref, leaving):
+                # A Job that is older than its claim would be taken for one of a claim that is lost.
+                continue
             if ref in before:
                 after[ref] = before[ref]
             if is_needed(manifest, digest, live, before.get(ref)):
@@ -179,7 +187,9 @@ def _change(ref: ObjectRef, desired: Manifest, digest: str, live: Manifest | Non
     metadata = dict(desired["metadata"])
     metadata["annotations"] = {**(metadata.get("annotations") or {}), APPLIED_ANNOTATION: digest}
     overtaken = frozenset[str]()
-    if live is not None:
+    if live is None:
+        metadata["resourceVersion"] = _NEVER
+    else:
         version, overtaken = last_version(live["metadata"]["resourceVersion"], before)
         # Refused where somebody has put another object there since, or has changed it.
         metadata |= {"uid": live["metadata"]["uid"], "resourceVersion": version}

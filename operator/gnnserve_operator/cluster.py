@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol
 from urllib.parse import urlencode
@@ -20,7 +20,7 @@ from urllib.parse import urlencode
 import aiohttp
 
 from gnnserve_operator.desired.labels import FIELD_MANAGER, STATUS_FIELD_MANAGER, TERM_ANNOTATION
-from gnnserve_operator.errors import ConflictError, GoneError, RefusedError, RetryLaterError
+from gnnserve_operator.errors import AlreadyExistsError, ConflictError, GoneError, RefusedError, RetryLaterError
 from gnnserve_operator.kinds import POD_MONITOR, Kind, Manifest, kind_of
 from gnnserve_operator.metrics import Metrics
 from gnnserve_operator.observed import ObjectRef, observed_ref
@@ -47,8 +47,17 @@ class Leadership(Protocol):
     @property
     def term(self) -> int: ...
 
+    @property
+    def fence(self) -> str:
+        """The ValidatingAdmissionPolicy that refuses what an overtaken leader applies, where there is one."""
+        ...
+
     def remaining_s(self) -> float:
         """For how long a write may be under way from now; raises LostLeadershipError when it may not even begin."""
+        ...
+
+    def note_unanswered(self) -> None:
+        """A write has just ended without an answer: the API server may carry it out yet."""
         ...
 
 
@@ -73,7 +82,13 @@ class Cluster:
             metadata = manifest["metadata"]
             annotations = {**(metadata.get("annotations") or {}), TERM_ANNOTATION: str(self._leadership.term)}
             manifest = {**manifest, "metadata": {**metadata, "annotations": annotations}}
-        return await self._apply(manifest, None, FIELD_MANAGER)
+        try:
+            return await self._apply(manifest, None, FIELD_MANAGER)
+        except RefusedError as error:
+            if self._leadership is None or f"ValidatingAdmissionPolicy '{self._leadership.fence}'" not in error.message:
+                raise
+            # Overtaken, as we are about to find; or the Lease is missing, and is about to be made again.
+            raise RetryLaterError(str(error)) from error
 
     async def apply_status(self, manifest: Manifest) -> Manifest:
         return await self._apply(manifest, "status", STATUS_FIELD_MANAGER)
@@ -98,7 +113,7 @@ class Cluster:
         await self._request("delete", kind, kind.path(ref.namespace, ref.name), _shown(ref), body=options)
 
     async def create(self, manifest: Manifest) -> Manifest:
-        """Raises ConflictError where one of that name is there."""
+        """Raises AlreadyExistsError where one of that name is there."""
         ref = observed_ref(manifest)
         kind = kind_of(ref.api_version, ref.kind)
         path = kind.path(ref.namespace)
@@ -112,26 +127,40 @@ class Cluster:
         return _written(ref, await self._request("update", kind, path, _shown(ref), _OURS, manifest))
 
     async def create_event(self, event: Manifest) -> None:
-        """An event of that name is this one, posted before."""
-        with contextlib.suppress(ConflictError):
+        """An event of that name is this one, posted before; another conflict, such as that of a quota, is raised."""
+        with contextlib.suppress(AlreadyExistsError):
             await self.create(event)
 
     async def list_versions(self, kind: Kind, namespace: str | None, label_selector: str = "") -> dict[str, str]:
         """resourceVersion by uid, from the API server's cache; in all namespaces where none is given."""
-        versions: dict[str, str] = {}
         query = {"limit": str(_PAGE), "resourceVersion": "0", "labelSelector": label_selector}
+        return {
+            item["metadata"]["uid"]: item["metadata"]["resourceVersion"]
+            async for item in self._list(kind, namespace, query, _METADATA_ONLY)
+        }
+
+    async def list_objects(self, kind: Kind, namespace: str | None, label_selector: str = "") -> list[Manifest]:
+        """As they are now; in all namespaces where none is given."""
+        query = {"limit": str(_PAGE), "labelSelector": label_selector}
+        whose = {"apiVersion": kind.api_version, "kind": kind.name}  # which lists of some kinds leave out
+        return [whose | item async for item in self._list(kind, namespace, query, _JSON)]
+
+    async def _list(
+        self, kind: Kind, namespace: str | None, query: Mapping[str, str], accept: str
+    ) -> AsyncIterator[Manifest]:  # fmt: skip
+        """Page by page."""
+        asked = dict(query)
         while True:
-            answer = await self._request(
-                "list", kind, kind.path(namespace), kind.plural, {k: v for k, v in query.items() if v}
-            )
+            given = {name: value for name, value in asked.items() if value}
+            answer = await self._request("list", kind, kind.path(namespace), kind.plural, given, accept=accept)
             if answer.code == 404:
                 raise RetryLaterError(f"the API server has no {kind.plural} of {kind.api_version}")
             for item in answer.body["items"] or ():  # null where there is none
-                versions[item["metadata"]["uid"]] = item["metadata"]["resourceVersion"]
+                yield item
             token = answer.body["metadata"].get("continue")
             if not token:
-                return versions
-            query = {"limit": str(_PAGE), "continue": token, "labelSelector": label_selector}
+                return
+            asked = {"limit": str(_PAGE), "continue": token, "labelSelector": query["labelSelector"]}
 
     async def has_kind(self, kind: Kind) -> bool:
         """Whether the API server serves it now."""
@@ -144,10 +173,11 @@ class Cluster:
     async def _request(
         self, verb: Verb, kind: Kind, path: str, what: str,
         query: Mapping[str, str] | None = None, body: Manifest | None = None, content_type: str = _JSON,
+        accept: str = _JSON,
     ) -> _Answer:  # fmt: skip
         method = {"list": "GET", "apply": "PATCH", "create": "POST", "update": "PUT"}.get(verb, verb.upper())
         url = f"{path}?{urlencode(query)}" if query else path
-        headers = {"Content-Type": content_type, "Accept": _METADATA_ONLY if verb == "list" else _JSON}
+        headers = {"Content-Type": content_type, "Accept": accept}
         # A connection that is slow to come about must not send it when another leads already.
         limit_s = None if verb in _READS or self._leadership is None else self._leadership.remaining_s()
         code = "none"
@@ -159,6 +189,8 @@ class Cluster:
             problem = str(error) or type(error).__name__
             raise RetryLaterError(f"{verb} {what}: the API server does not answer: {problem}") from error
         finally:
+            if limit_s is not None and self._leadership is not None and code == "none":
+                self._leadership.note_unanswered()
             self._metrics.api_requests.labels(verb, kind.name, code).inc()
         return _Answer(answer.code, _body_of(verb, what, answer.code, answer.headers, answer.body))
 
@@ -196,7 +228,8 @@ def _body_of(verb: Verb, what: str, code: int, headers: Mapping[str, str], text:
     if code in {400, 403, 405, 413, 415, 422} or (code == 500 and "webhook" in message):
         raise RefusedError(f"{verb} {what}", message, code)
     if code == 409:
-        raise ConflictError(f"{verb} {what}: {message}")
+        error = AlreadyExistsError if body.get("reason") == "AlreadyExists" else ConflictError
+        raise error(f"{verb} {what}: {message}")
     raise RetryLaterError(f"{verb} {what}: {message} ({code})", _retry_after_s(headers, body))
 
 

@@ -2,7 +2,8 @@
 
     OperatorError
     ├── RetryLaterError      nobody's mistake: the server is away or busy; `after_s` when it said so
-    │   ├── ConflictError    409: the object is there already, or is not what was decided on any more: look again soon
+    │   ├── ConflictError    409: the object is not what was decided on any more: look again soon
+    │   │   └── AlreadyExistsError  one of that name is there
     │   └── GoneError        404: what was to be changed is not there
     ├── RefusedError         the server said no (400, 403, 422): somebody must act; `message` is its sentence
     └── LostLeadershipError  another may lead by now: nothing is written any more, and the process ends
@@ -25,6 +26,10 @@ class RetryLaterError(OperatorError):
 
 
 class ConflictError(RetryLaterError):
+    pass
+
+
+class AlreadyExistsError(ConflictError):
     pass
 
 

@@ -33,7 +33,10 @@ RECONCILE_LIMIT_S = 300.0
 WATCH_LIMIT_S = 60.0
 """How long a watch may be behind; a healthy one is by milliseconds, and reconnects within a few seconds."""
 CHECK_EVERY_S = 30.0
-_CATCH_UP_S = 0.2
+"""In one namespace, or clusterwide. Several have lists of their own, and so many times as long between them; what is
+behind is looked at again so soon in any case."""
+_FIRST_CATCH_UP_S, _LONGEST_CATCH_UP_S = 0.2, 5.0
+"""Between two looks at an index that fills; twice as long each time, as full lists are not cheap."""
 _RETRY_S = 5.0
 _WATCHED = (GNNSERVICE, *WATCHED_CHILDREN)
 
@@ -46,9 +49,17 @@ class WatchLag:
 
     _behind: dict[str, tuple[str | None, float]] = field(default_factory=dict)
     """By uid: the version in the index, and since when the cluster has another one."""
+    _sizes: dict[str, int] = field(default_factory=dict)
+    """By kind: how much was indexed the last time."""
 
-    def update(self, kind: Kind, listed: Mapping[str, str], indexed: Mapping[str, str], now: float) -> None:
-        """An index that moves on is alive, however far behind; None stands for "not there" on either side."""
+    def update(
+        self, kind: Kind, listed: Mapping[str, str], indexed: Mapping[str, str], now: float, *, is_filling: bool = False
+    ) -> None:
+        """An index that moves on is alive, however far behind; None stands for "not there" on either side.
+        `is_filling`: by its first list, in which one more object is a move of the whole kind."""
+        size = len(listed.keys() & indexed.keys())
+        has_grown = is_filling and size > self._sizes.get(kind.plural, 0)
+        self._sizes[kind.plural] = size
         behind: dict[str, tuple[str | None, float]] = {}
         for uid in listed.keys() | indexed.keys():
             version = indexed.get(uid)
@@ -56,9 +67,13 @@ class WatchLag:
                 continue
             name = f"{kind.plural}/{uid}"
             before = self._behind.get(name)
-            behind[name] = before if before is not None and before[0] == version else (version, now)
+            is_stuck = before is not None and before[0] == version and not (has_grown and version is None)
+            behind[name] = before if before is not None and is_stuck else (version, now)
         others = {name: since for name, since in self._behind.items() if not name.startswith(f"{kind.plural}/")}
         self._behind = others | behind
+
+    def is_behind(self, kind: Kind) -> bool:
+        return any(name.startswith(f"{kind.plural}/") for name in self._behind)
 
     def longest_s(self, now: float) -> tuple[float, str]:
         """And the plural of the kind."""
@@ -81,16 +96,20 @@ class WatchCheck:
 
     async def run(self) -> None:
         never = asyncio.Event()
-        waiting: list[Kind] = list(_WATCHED)
-        while waiting:
-            waiting = [kind for kind in waiting if not await self._has_all(kind)]
-            if waiting:
-                await self._clock.wait(never, _CATCH_UP_S)
+        waiting, pause_s = list(_WATCHED), _FIRST_CATCH_UP_S
+        while waiting := [kind for kind in waiting if not await self._has_all(kind)]:
+            await self._clock.wait(never, pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_CATCH_UP_S)
         self.caught_up.set()
+        round_s, checked_at = CHECK_EVERY_S * len(self._namespaces), self._clock.now()
         while True:
             await self._clock.wait(never, CHECK_EVERY_S)
+            is_round = self._clock.now() - checked_at >= round_s
+            if is_round:
+                checked_at = self._clock.now()
             for kind in _WATCHED:
-                await self._has_all(kind)
+                if is_round or self._lag.is_behind(kind):
+                    await self._has_all(kind)
 
     def problem(self) -> str | None:
         lag_s, kind = self._lag.longest_s(self._clock.now())
@@ -111,7 +130,7 @@ class WatchCheck:
             await self._clock.wait(asyncio.Event(), _RETRY_S)
             return False
         indexed = {uid: kept.version for uid, kept in self._index.by_uid(kind).items()}
-        self._lag.update(kind, listed, indexed, self._clock.now())
+        self._lag.update(kind, listed, indexed, self._clock.now(), is_filling=not self.caught_up.is_set())
         return not listed.keys() - indexed.keys()
 
     async def _bury_the_dead(self, kind: Kind, listed: Set[str]) -> None:

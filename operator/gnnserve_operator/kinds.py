@@ -66,7 +66,7 @@ WATCHED_CHILDREN = (
     Kind("rbac.authorization.k8s.io/v1", "RoleBinding", "rolebindings"),
 )
 POD_MONITOR = Kind("monitoring.coreos.com/v1", "PodMonitor", "podmonitors")
-"""Read one by one: its API is not everywhere, and a watch on a missing kind is none when it comes later."""
+"""Listed from time to time (`pod_monitors.py`): its API is not everywhere."""
 EVENT = Kind("v1", "Event", "events")
 LEASE = Kind("coordination.k8s.io/v1", "Lease", "leases")
 

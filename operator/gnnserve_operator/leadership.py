@@ -19,12 +19,23 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
 from gnnserve_operator.cluster import Cluster
-from gnnserve_operator.decide.leadership import Lease, Sighting, StandBy, decide_candidacy, is_still_ours, sight
+from gnnserve_operator.decide.leadership import (
+    Lease,
+    Sighting,
+    StandBy,
+    Take,
+    Wait,
+    decide_candidacy,
+    first_term,
+    is_still_ours,
+    sight,
+)
 from gnnserve_operator.errors import ConflictError, GoneError, LostLeadershipError, OperatorError
 from gnnserve_operator.kinds import LEASE, Manifest
 from gnnserve_operator.loop import Clock, SystemClock
 from gnnserve_operator.observed import ObjectRef
 from gnnserve_operator.settings import LeaderElection
+from gnnserve_operator.transport import REQUEST_LIMIT_S
 
 RELEASED_S = 1
 """The duration of a released Lease, which must be positive."""
@@ -50,6 +61,11 @@ def identity_of(environment: Mapping[str, str] = os.environ) -> str:
     return f"{name or socket.gethostname()}_{uuid.uuid4()}"
 
 
+def fence_of(settings: LeaderElection) -> str:
+    """The chart's ValidatingAdmissionPolicy, if it is wanted (templates/fencing.yaml)."""
+    return f"{settings.namespace}.{settings.lease_name}"
+
+
 @dataclass(frozen=True, slots=True)
 class _Held:
     body: Manifest
@@ -72,10 +88,13 @@ class Elector:
         self._clock = clock
         self._jitter = jitter
         self._ref = ObjectRef(LEASE.api_version, LEASE.name, settings.namespace, settings.lease_name)
-        self._attempt_s = settings.renew_deadline_seconds / 2
+        # The first renewal, one that hangs, a pause, and another that hangs end at the deadline.
+        self._attempt_s = (settings.renew_deadline_seconds - settings.retry_seconds) / 3
+        self._absent_s = 2 * settings.retry_seconds
         self._seen: Sighting | None = None
         self._held: _Held | None = None
         self._lost: str | None = None
+        self._unanswered_s: float | None = None
         self._said = ""
         self.is_standing_by = False
         """Another was seen to lead; False while nobody can tell."""
@@ -88,6 +107,13 @@ class Elector:
     def term(self) -> int:
         """0: none."""
         return 0 if self._held is None else self._held.term
+
+    @property
+    def fence(self) -> str:
+        return fence_of(self._settings)
+
+    def note_unanswered(self) -> None:
+        self._unanswered_s = self._clock.now()
 
     def remaining_s(self) -> float:
         """For how long a write may be under way from now; raises LostLeadershipError, and then for ever."""
@@ -119,12 +145,15 @@ class Elector:
     async def _acquire(self, stop: asyncio.Event) -> bool:
         while not stop.is_set():
             try:
-                async with asyncio.timeout(self._attempt_s):
-                    holder = await self._try_to_take()
-                self.is_standing_by = holder is not None
-                if holder is None:
-                    return True
-                self._say(logging.INFO, f"standing by: {holder} leads by {self._ref}")
+                decided = await self._try_to_take()
+                self.is_standing_by = isinstance(decided, StandBy)
+                match decided:
+                    case Take():
+                        return True
+                    case StandBy(holder):
+                        self._say(logging.INFO, f"standing by: {holder} leads by {self._ref}")
+                    case Wait():
+                        self._say(logging.INFO, f"waiting: {self._ref} is missing, and its holder may make it again")
             except ConflictError:
                 pass  # another was faster
             except (OperatorError, TimeoutError) as error:
@@ -133,29 +162,35 @@ class Elector:
             await self._clock.wait(stop, self._settings.retry_seconds * (1 + self._jitter() / 5))
         return False
 
-    async def _try_to_take(self) -> str | None:
-        """Returns who leads instead."""
-        body = await self._cluster.get(self._ref)
-        self._seen = sight(self._seen, None if body is None else lease_of(body), self._clock.now())
-        decided = decide_candidacy(self._seen, self._identity, self._clock.now())
-        if isinstance(decided, StandBy):
-            return decided.holder
+    async def _try_to_take(self) -> Take | StandBy | Wait:
+        """It is held when it was to be taken."""
+        body = await self._get()
+        now_s = self._clock.now()
+        self._seen = sight(self._seen, None if body is None else lease_of(body), now_s)
+        decided = decide_candidacy(
+            self._seen, self._identity, now_s, first=first_term(self._clock.utc()), absent_s=self._absent_s
+        )
+        if not isinstance(decided, Take):
+            return decided
         sent_s = self._clock.now()
         spec = self._spec(self._identity, self._settings.lease_seconds, decided.term, self._stamp())
         self._holds(await self._put(body, spec), decided.term, sent_s)
         logger.info("leading by %s, term %d, as %s", self._ref, decided.term, self._identity)
-        return None
+        return decided
 
     async def _hold(self) -> None:
         never = asyncio.Event()
+        pause_s = self._settings.retry_seconds
         while self._held is not None:
-            await self._clock.wait(never, min(self._settings.retry_seconds, self.remaining_s()))
+            await self._clock.wait(never, min(pause_s, self.remaining_s()))
             try:
-                async with asyncio.timeout(min(self._attempt_s, self.remaining_s())):
+                async with asyncio.timeout(self.remaining_s()):
                     await self._renew(self._held)
+                pause_s = self._settings.retry_seconds
             except LostLeadershipError:
                 raise
             except (OperatorError, TimeoutError) as error:
+                pause_s = min(self._settings.retry_seconds, self._attempt_s)
                 self._say(logging.WARNING, f"{self._ref} is not renewed: {_words(error)}")
 
     async def _renew(self, held: _Held) -> None:
@@ -165,9 +200,12 @@ class Elector:
         self._said = ""
 
     async def _release(self) -> None:
-        """Nothing is written after it, so that another may begin at once."""
+        """Nothing is written after it, so that another may begin at once; unless a write of ours may be under way."""
         held, self._held = self._held, None
         if held is None or self._lost is not None:
+            return
+        if self._unanswered_s is not None and self._clock.now() < self._unanswered_s + REQUEST_LIMIT_S:
+            logger.warning("%s is not released, since a write was not answered: another waits until it ends", self._ref)
             return
         spec = self._spec("", RELEASED_S, held.term, held.body["spec"]["acquireTime"])
         try:
@@ -182,19 +220,24 @@ class Elector:
             return await self._put(held.body, spec)
         except (ConflictError, GoneError):
             # Perhaps our own renewal, whose answer did not come; perhaps somebody's label; perhaps another leader.
-            body = await self._cluster.get(self._ref)
+            body = await self._get()
             lease = None if body is None else lease_of(body)
             if not is_still_ours(lease, self._identity, held.term):
                 self._lose(f"{self._ref} is {_held_by(lease)}")
             return await self._put(body, spec)
 
+    async def _get(self) -> Manifest | None:
+        async with asyncio.timeout(self._attempt_s):
+            return await self._cluster.get(self._ref)
+
     async def _put(self, body: Manifest | None, spec: Manifest) -> Manifest:
         """On top of what was read, or anew. What others put on it stays."""
-        if body is not None:
-            return await self._cluster.update({**body, "spec": {**(body.get("spec") or {}), **spec}})
-        identity = {"name": self._ref.name, "namespace": self._ref.namespace}
-        manifest = {"apiVersion": LEASE.api_version, "kind": LEASE.name, "metadata": identity, "spec": spec}
-        return await self._cluster.create(manifest)
+        async with asyncio.timeout(self._attempt_s):
+            if body is not None:
+                return await self._cluster.update({**body, "spec": {**(body.get("spec") or {}), **spec}})
+            identity = {"name": self._ref.name, "namespace": self._ref.namespace}
+            manifest = {"apiVersion": LEASE.api_version, "kind": LEASE.name, "metadata": identity, "spec": spec}
+            return await self._cluster.create(manifest)
 
     def _holds(self, body: Manifest, term: int, sent_s: float) -> None:
         """From before it was sent: others count from when they saw it, which is later."""

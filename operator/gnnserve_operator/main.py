@@ -35,6 +35,7 @@ from gnnserve_operator.logs import configure_logging
 from gnnserve_operator.loop import Clock, Loop, SystemClock
 from gnnserve_operator.metrics import Metrics
 from gnnserve_operator.observe import Observer
+from gnnserve_operator.pod_monitors import PodMonitors
 from gnnserve_operator.probe import Addresses, Prober
 from gnnserve_operator.prometheus import Prometheus
 from gnnserve_operator.reconcile import Reconciler
@@ -91,8 +92,11 @@ async def run(
         stack.push_async_callback(transport.close)
         elector = None
         if settings.leader_election is not None:
+            # Of its own: a renewal must not wait for a connection behind writes that are slow.
+            leasing = HttpTransport(await load_connection(), connections=1)
+            stack.push_async_callback(leasing.close)
             elector = Elector(
-                Cluster(transport, metrics), settings.leader_election, identity or identity_of(), AwakeOrNotClock()
+                Cluster(leasing, metrics), settings.leader_election, identity or identity_of(), AwakeOrNotClock()
             )
         cluster = Cluster(transport, metrics, elector)
         prober = await stack.enter_async_context(Prober(addresses or Addresses(settings.cluster_domain)))
@@ -104,7 +108,7 @@ async def run(
             settings,
             index,
             cluster,
-            Observer(index, cluster, prober, clock),
+            Observer(index, prober, PodMonitors(cluster, settings.namespaces, settings.resync_seconds, clock)),
             Applier(cluster),
             Reporter(cluster),
             clock,

@@ -77,7 +77,7 @@ class Metrics:
             "gnnserve_operator_leader", "1 if this operator leads, 0 if it stands by.", registry=registry
         )
         registry.register(_Collected(routing.collect))
-        self._count_by_ready: Callable[[], Mapping[str, int]] = dict
+        self._count_by_ready: Callable[[], Mapping[str, int]] | None = None
         self._declared_workers: Callable[[], Mapping[ServiceKey, int]] = dict
         registry.register(_Collected(self._collect_services))
         registry.register(_Collected(self._collect_declared))
@@ -103,6 +103,9 @@ class Metrics:
         self._declared_workers = declared_workers
 
     def _collect_services(self) -> Iterator[Metric]:
+        """Nothing before the watches begin: zeros would say that somebody works."""
+        if self._count_by_ready is None:
+            return
         family = GaugeMetricFamily(
             "gnnserve_operator_services", "GNNServices by the status of Ready.", labels=("ready",)
         )

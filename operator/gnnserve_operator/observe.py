@@ -6,16 +6,14 @@ The only I/O before the plan. Turning live objects into observations is `observe
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from gnnserve_operator.cluster import Cluster
 from gnnserve_operator.decide.routing import RoutingDecision
 from gnnserve_operator.decide.signals import Answer, Silence
 from gnnserve_operator.desired.names import repository_claim_name, routing_name, worker_name
 from gnnserve_operator.handlers.index import Index
-from gnnserve_operator.kinds import POD_MONITOR, Manifest, ServiceKey
-from gnnserve_operator.loop import Clock
+from gnnserve_operator.kinds import Manifest, ServiceKey
 from gnnserve_operator.observed import (
     ObjectRef,
     Observed,
@@ -29,10 +27,11 @@ from gnnserve_operator.observed import (
     observed_ref,
     observed_routing,
 )
+from gnnserve_operator.pod_monitors import PodMonitors
 from gnnserve_operator.probe import Answers, Prober
 
-_API_MEMORY_S = 60.0
-"""How long an answer to "is there a PodMonitor API" is good."""
+_LOOKS = 2
+"""At what changes while workers are asked; then they are judged by what they answered before it did."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,37 +42,49 @@ class Seen:
 
 
 class Observer:
-    def __init__(self, index: Index, cluster: Cluster, prober: Prober, clock: Clock) -> None:
+    def __init__(self, index: Index, prober: Prober, pod_monitors: PodMonitors) -> None:
         self._index = index
-        self._cluster = cluster
         self._prober = prober
-        self._clock = clock
-        self._has_pod_monitors = False
-        self._asked_at: float | None = None
+        self._pod_monitors = pod_monitors
+
+    def forget_pod_monitors(self) -> None:
+        """They are not as they were listed any more."""
+        self._pod_monitors.forget()
 
     async def observe(
         self,
         key: ServiceKey,
         service: Manifest,
-        rejections: tuple[Rejection, ...],
-        routed: RoutingDecision | None,
-        measured: Answer | Silence | None,
+        *,
+        rejections: tuple[Rejection, ...] = (),
+        routed: RoutingDecision | None = None,
+        measured: Answer | Silence | None = None,
+        begun_job: str | None = None,
     ) -> Seen:
         """`service` is the live GNNService; what follows is remembered."""
-        pods = tuple(
-            observed_pod(raw)
-            for raw in self._index.children(key)
-            if raw["kind"] == "Pod" and not _is_older(raw, service)
-        )
-        answers, pod_monitors = await asyncio.gather(
-            self._prober.ask(key, pods, tls=_wants_tls(service)), self._pod_monitors(key)
-        )
-        # After the asking, which may take seconds: a write holds only for the version that it was decided on.
-        known = {observed_ref(raw): raw for raw in self._index.children(key) if raw["kind"] != "Pod"} | pod_monitors
+        children = self._index.children(key)
+        for _ in range(_LOOKS):
+            asked = children
+            answers, listed = await asyncio.gather(
+                self._prober.ask(key, _pods(asked, service), tls=_wants_tls(service)), self._pod_monitors.listed()
+            )
+            # After the asking, which may take seconds: a write holds only for the version that it was decided on, and
+            # pods are judged together with the Deployment that they are of.
+            children = self._index.children(key)
+            if _workload(children) == _workload(asked):
+                break
+        known: dict[ObjectRef, Manifest | None] = {
+            observed_ref(raw): raw for raw in children if raw["kind"] != "Pod"
+        }  # fmt: skip
+        known |= {} if listed is None else listed.of(key)
         uid = service["metadata"]["uid"]
         owned = {ref: raw for ref, raw in known.items() if raw is not None and _is_controlled(raw, uid)}
-        observed = self._observed(key, owned, pods, answers)
-        return Seen(replace(observed, rejections=rejections, routed=routed, measured=measured), known)
+        observed = self._observed(key, owned, _pods(children, service), answers)
+        observed = replace(
+            observed, rejections=rejections, routed=routed, measured=measured, begun_job=begun_job,
+            pod_monitor_available=listed is not None,
+        )  # fmt: skip
+        return Seen(observed, known)
 
     def _observed(
         self, key: ServiceKey, owned: Mapping[ObjectRef, Manifest],
@@ -90,20 +101,21 @@ class Observer:
             answers=answers.workers,
             owned=tuple(owned),
             claim=None if claim is None else observed_claim(claim),
-            pod_monitor_available=self._has_pod_monitors,
             endpoint_answers=answers.endpoint,
         )
 
-    async def _pod_monitors(self, key: ServiceKey) -> dict[ObjectRef, Manifest | None]:
-        """Not watched, since the API is not everywhere."""
-        now = self._clock.now()
-        if self._asked_at is None or now - self._asked_at > _API_MEMORY_S:
-            self._asked_at = now
-            self._has_pod_monitors = await self._cluster.has_pod_monitors()
-        if not self._has_pod_monitors:
-            return {}
-        ref = ObjectRef(POD_MONITOR.api_version, POD_MONITOR.name, key.namespace, worker_name(key.name))
-        return {ref: await self._cluster.get(ref)}
+
+def _pods(children: Iterable[Manifest], service: Manifest) -> tuple[ObservedPod, ...]:
+    return tuple(observed_pod(raw) for raw in children if raw["kind"] == "Pod" and not _is_older(raw, service))
+
+
+def _workload(children: Iterable[Manifest]) -> frozenset[tuple[str, str]]:
+    """What answers are judged with: uid and version of each pod and of the Deployment."""
+    return frozenset(
+        (raw["metadata"]["uid"], raw["metadata"]["resourceVersion"])
+        for raw in children
+        if raw["kind"] in {"Pod", "Deployment"}
+    )
 
 
 def _named(owned: Mapping[ObjectRef, Manifest], kind: str, name: str) -> Manifest | None:

@@ -112,6 +112,8 @@ class ObservedDeployment:
     """Of the pod template that was applied last."""
     rolled_out: bool = False
     """Its controller has seen the spec, and every pod is of the newest template."""
+    ready_replicas: int = 0
+    """As its controller counts them, which may be before or after the pods themselves are told of."""
     progress_stopped: bool = False
     """No progress within progressDeadlineSeconds."""
     replica_failure: str | None = None
@@ -208,6 +210,8 @@ class Observed:
     """What the slow loop decided last; None: nothing since the operator started."""
     measured: Answer | Silence | None = None
     """What Prometheus answered since; None: nothing new."""
+    begun_job: str | None = None
+    """The Job that was to be made, and of which no event has told yet; None: there is none."""
     endpoint_answers: Route | None = None
     """What the Service's address answered to `GET /v1/route`."""
 
@@ -292,6 +296,7 @@ def observed_deployment(raw: Raw) -> ObservedDeployment:
         template_digest=str((metadata.get("annotations") or {}).get(TEMPLATE_ANNOTATION, "")),
         rolled_out=int(status.get("observedGeneration") or 0) >= int(metadata.get("generation") or 0)
         and total == updated,
+        ready_replicas=int(status.get("readyReplicas") or 0),
         progress_stopped=progressing.get("reason") == "ProgressDeadlineExceeded",
         replica_failure=str(failure.get("message", "")) if _is_true(failure) else None,
         deleting=bool(metadata.get("deletionTimestamp")),

@@ -71,6 +71,8 @@ class Plan:
     """To be remembered until the next plan."""
     question: Question | None = None
     """For the slow loop; None: nothing is to be asked."""
+    begins_job: str | None = None
+    """Name of the Job that is made now; to be remembered until an event has told of it."""
 
 
 def plan(service: GNNService, identity: Identity, observed: Observed, settings: Settings, now: datetime) -> Plan:
@@ -119,7 +121,10 @@ def plan(service: GNNService, identity: Identity, observed: Observed, settings: 
         apply=tuple(child for child, ref in zip(children, refs, strict=True) if _is_applied(ref, appliable, observed)),
         delete=_deletions(parent, generation, refs, observed),
         status=None if is_said_already(status, identity.status) else status,
-        events=decide_events(identity.status, status, generation if is_job_made else None, routing.why_base),
+        events=decide_events(
+            identity.status, status, generation if is_job_made else None, routing.why_base, _begun_job(observed)
+        ),
+        begins_job=job["metadata"]["name"] if is_job_made and generation.stage == Stage.STARTING else None,
         look_again_s=_look_again_s(situation, conditions, condition_in(status, ConditionType.READY), now),
         routed=routing.decision,
         question=routing.question,
@@ -140,6 +145,11 @@ def plan_for_invalid(identity: Identity, problem: str, now: datetime) -> Plan:
 def _wanted_job(job: Manifest) -> WantedJob:
     metadata, spec = job["metadata"], job["spec"]
     return WantedJob(metadata["name"], metadata["labels"][RECIPE], spec["backoffLimit"], spec["activeDeadlineSeconds"])
+
+
+def _begun_job(observed: Observed) -> str | None:
+    """None also where it did not come to be."""
+    return observed.begun_job if any(job.name == observed.begun_job for job in observed.jobs) else None
 
 
 def _claim_uid(observed: Observed) -> str:

@@ -27,6 +27,12 @@ from gnnserve_operator.observed import ObservedPod, WorkerAnswer
 
 _AT_ONCE = 64
 _LONGEST_PROBLEM = 300
+_MOST_ANSWER_BYTES = 65_536
+"""A route of a dozen variants has 4,000; what it says ends up in a status."""
+
+
+class _TooLongError(Exception):
+    pass
 
 
 class Addresses:
@@ -71,7 +77,10 @@ class Prober:
         # A connection for each question: a kept one could lead to a pod that the Service has no more.
         connector = aiohttp.TCPConnector(force_close=True, ssl=False)
         self._session = aiohttp.ClientSession(
-            connector=connector, timeout=aiohttp.ClientTimeout(total=self.timeout_s), trust_env=False
+            connector=connector,
+            timeout=aiohttp.ClientTimeout(total=self.timeout_s),
+            trust_env=False,
+            auto_decompress=False,  # nobody asked for it, and a little of it makes a lot
         )
         return self
 
@@ -110,14 +119,24 @@ class Prober:
                 return _Reply(problem="it takes no connection")
             except aiohttp.ClientError:
                 return _Reply(problem="it hung up without an answer")
-            except msgspec.DecodeError as error:
-                return _Reply(problem=f"its answer is not understood: {error}")
+            except _NOT_UNDERSTOOD as error:
+                return _Reply(problem=f"its answer is not understood: {error}"[:_LONGEST_PROBLEM])
 
     async def _get(self, url: str) -> tuple[int, bytes]:
         if self._session is None:
             raise RuntimeError("use `async with Prober(…)`")
         async with self._session.get(url, allow_redirects=False) as response:
-            return response.status, await response.content.read(65_536)
+            answer = bytearray()
+            # A read gives what has come so far, which need not be all.
+            while part := await response.content.read(_MOST_ANSWER_BYTES):
+                answer += part
+                if len(answer) > _MOST_ANSWER_BYTES:
+                    raise _TooLongError(f"longer than {_MOST_ANSWER_BYTES:,} bytes")
+            return response.status, bytes(answer)
+
+
+_NOT_UNDERSTOOD = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, _TooLongError)
+"""Of what a worker may send; a compromised one must not end a reconcile."""
 
 
 class _Status(msgspec.Struct):
@@ -132,7 +151,7 @@ def _problem(code: int, text: bytes) -> str:
     """What a body says is wrong; without numbers that change by the second, since it ends up in the status."""
     try:
         body = msgspec.json.decode(text, type=_Status)
-    except msgspec.DecodeError:
+    except _NOT_UNDERSTOOD:
         said = text.decode(errors="replace").strip()
     else:
         error = body.error

@@ -16,9 +16,9 @@ from gnnserve_api.gnnservice import GNNService
 from gnnserve_api.manifest import parse_manifest
 from gnnserve_operator.apply import Applier, Survey
 from gnnserve_operator.cluster import Cluster
-from gnnserve_operator.errors import ConflictError, RefusedError
+from gnnserve_operator.errors import ConflictError, GoneError, RefusedError
 from gnnserve_operator.handlers.index import Index
-from gnnserve_operator.kinds import Manifest, ServiceKey
+from gnnserve_operator.kinds import POD_MONITOR, Manifest, ServiceKey
 from gnnserve_operator.logs import about
 from gnnserve_operator.loop import Clock
 from gnnserve_operator.observe import Observer, Seen
@@ -35,6 +35,13 @@ LEAVING_S = 2.0
 logger = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class _BegunJob:
+    uid: str
+    """Of the GNNService."""
+    job: str
+
+
 @dataclass(slots=True)
 class Reconciler:
     settings: Settings
@@ -47,6 +54,8 @@ class Reconciler:
     slow_loop: SlowLoop
     memory: RoutingMemory
     _rejections: dict[ServiceKey, tuple[Rejection, ...]] = field(default_factory=dict)
+    _begun_jobs: dict[ServiceKey, _BegunJob] = field(default_factory=dict)
+    """That no event has told of yet."""
 
     async def reconcile(self, key: ServiceKey) -> float | None:
         """Returns after how many seconds to look again. Raises OperatorError."""
@@ -59,32 +68,53 @@ class Reconciler:
         if isinstance(service, str):
             self.slow_loop.follow(key, None)
             planned = plan_for_invalid(identity, service, self.clock.utc())
-            await self.reporter.report(key, raw, planned.status, planned.events, self.clock.utc())
-            return planned.look_again_s
+            untold_s = await self.reporter.report(key, raw, planned.status, planned.events, self.clock.utc())
+            return _soonest(planned.look_again_s, untold_s)
 
         routed, measured = self.memory.recall(key, identity.uid), self.slow_loop.unread(key)
-        seen = await self.observer.observe(key, raw, self._rejections.get(key, ()), routed, measured)
+        begun = self._begun_jobs.get(key)
+        seen = await self.observer.observe(
+            key, raw,
+            rejections=self._rejections.get(key, ()), routed=routed, measured=measured,
+            begun_job=begun.job if begun is not None and begun.uid == identity.uid else None,
+        )  # fmt: skip
+        # The asking takes seconds: who writes annotations all the time must not keep the status from being written.
+        raw = self._newest(key, raw)
+        identity = self._identity(key, raw)
         seen, planned, survey = await self._plan(key, service, identity, seen)
         if planned.routed is not None:
             # Before anything is written: if that fails, it is tried again with what was decided now.
             self.memory.remember(key, identity.uid, planned.routed, service.spec.objective)
             self.slow_loop.read(key, measured)
         self.slow_loop.follow(key, planned.question)
+        if planned.begins_job is not None:
+            # Before it is made: if the status cannot be written then, the Job is told of all the same.
+            self._begun_jobs[key] = _BegunJob(identity.uid, planned.begins_job)
         changes, deletions = self.applier.changes(key, planned.apply, survey), _deletions(planned, seen)
         if changes or deletions:
             await self._check_still_so(raw)
-        rejections = await self.applier.apply(key, changes)
-        for live in deletions:
-            await self.cluster.delete(live)
-            logger.info("deleted %s", observed_ref(live), extra=about(key, reason="Deleted"))
+        try:
+            rejections = await self.applier.apply(key, changes)
+            for live in deletions:
+                await self.cluster.delete(live)
+                logger.info("deleted %s", observed_ref(live), extra=about(key, reason="Deleted"))
+        except (ConflictError, GoneError):
+            self.observer.forget_pod_monitors()  # which are not watched, and may be why
+            raise
+        if any(live["kind"] == POD_MONITOR.name for live in deletions):
+            self.observer.forget_pod_monitors()
         if rejections != seen.observed.rejections:
             self._rejections[key] = rejections
             observed = replace(seen.observed, rejections=rejections)
             planned = plan(service, identity, observed, self.settings, self.clock.utc())
-        await self.reporter.report(key, raw, planned.status, planned.events, self.clock.utc())
+        told = self._newest(key, raw)
+        if self.reporter.status_of(key, told) == identity.status:  # as the events suppose
+            raw = told
+        untold_s = await self.reporter.report(key, raw, planned.status, planned.events, self.clock.utc())
+        self._begun_jobs.pop(key, None)
         if rejections:
             raise RefusedError(f"apply {', '.join(str(r.ref) for r in rejections)}", rejections[0].message, 422)
-        return _soonest(planned.look_again_s, LEAVING_S if survey.has_leaving else None)
+        return _soonest(planned.look_again_s, untold_s, LEAVING_S if survey.has_leaving else None)
 
     async def _plan(
         self, key: ServiceKey, service: GNNService, identity: Identity, seen: Seen
@@ -110,6 +140,16 @@ class Reconciler:
         ):  # fmt: skip
             raise ConflictError(f"{ref} has changed, and its watch has not told of it yet")
 
+    def _newest(self, key: ServiceKey, raw: Manifest) -> Manifest:
+        """As the watch tells of it by now, where nothing has changed that a decision rests on."""
+        told = self.index.service(key)
+        if told is None or any(
+            told["metadata"].get(name) != raw["metadata"].get(name)
+            for name in ("uid", "generation", "deletionTimestamp")
+        ):
+            return raw
+        return told
+
     def _identity(self, key: ServiceKey, raw: Manifest) -> Identity:
         metadata = raw["metadata"]
         return Identity(
@@ -121,6 +161,7 @@ class Reconciler:
 
     def _forget(self, key: ServiceKey) -> None:
         self._rejections.pop(key, None)
+        self._begun_jobs.pop(key, None)
         self.slow_loop.follow(key, None)
         self.memory.forget(key)
         self.applier.forget(key)

@@ -14,9 +14,11 @@ from kubernetes.aio.client import ApiClient, Configuration
 
 from gnnserve_operator.kinds import Manifest
 
-_TIMEOUT = aiohttp.ClientTimeout(total=15, sock_connect=5)
-_CONNECTIONS = 16
+REQUEST_LIMIT_S = 15
+"""An answer that has not come by then is not waited for."""
+CONNECTIONS = 16
 """At once, where 100 is the client's default: asyncio keeps 256 KiB of buffers for each that speaks TLS."""
+_TIMEOUT = aiohttp.ClientTimeout(total=REQUEST_LIMIT_S, sock_connect=5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +38,10 @@ class Transport(Protocol):
 
 
 class HttpTransport:
-    """Over kubernetes.aio's, which knows kubeconfigs and rotated tokens."""
+    """Over kubernetes.aio's, which knows kubeconfigs and rotated tokens. Requests beyond `connections` wait for one."""
 
-    def __init__(self, connection: Configuration) -> None:
-        connection.connection_pool_maxsize = _CONNECTIONS
+    def __init__(self, connection: Configuration, connections: int = CONNECTIONS) -> None:
+        connection.connection_pool_maxsize = connections
         self._client = ApiClient(connection)
 
     async def send(self, method: str, url: str, headers: Mapping[str, str], body: Manifest | None) -> Answer:

@@ -70,10 +70,24 @@ def test_a_place_without_tokens_and_one_with_too_many_give_none(tmp_path: Path) 
     assert "keep at most 64" in str(read_tokens(many).problems[0])
 
 
-def test_a_place_that_is_not_there_or_is_huge_is_refused_unread(tmp_path: Path) -> None:
+def test_a_place_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot be read"):
         read_tokens(tmp_path / "nowhere")
+
+
+def test_a_value_that_cannot_be_read_keeps_nothing_alive_that_was_taken_out_beside_it(tmp_path: Path) -> None:
+    mount(tmp_path, {"huge": "a" * 300_000, "good": A})
+    found = read_tokens(tmp_path)
+    assert found.tokens == (A,)
+    assert "more than" in str(found.problems[0])
+    assert str(found.problems[0]).startswith(f"{tmp_path / 'huge'}: ")
+
+
+def test_a_file_of_tokens_that_is_too_large_has_none(tmp_path: Path) -> None:
     huge = tmp_path / "huge"
-    huge.write_bytes(b"a" * 300_000)
+    huge.write_bytes(f"{A}\n".encode() + b"a" * 300_000)
+    found = read_tokens(huge)
+    assert found.tokens == ()
+    assert "more than" in str(found.problems[0])
     with pytest.raises(InputError, match="more than"):
-        read_tokens(huge)
+        read_client_token(huge)

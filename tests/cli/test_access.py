@@ -13,7 +13,7 @@ from tests.support.secured_worker import Running, started
 from typer.testing import CliRunner
 
 from gnnserve_api.errors import InputError
-from gnnserve_cli.client import Access, Endpoint, fetch_route, parse_url, read_access
+from gnnserve_cli.client import Access, Endpoint, fetch_route, open_url, parse_url, read_access
 from gnnserve_cli.exits import ExitCode
 from gnnserve_cli.main import app
 from gnnserve_worker.serving.credentials import Credentials
@@ -180,3 +180,37 @@ def test_half_a_key_pair_is_refused(manifest: Path, tmp_path: Path, given: str, 
     code, said = serve(manifest, tmp_path, given, "file.pem")
     assert code == ExitCode.BAD_INPUT
     assert f"{missing}: is not given, and {given} is" in said
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["http://me:geheim@h:80/x", "http://me:geheim@h:port", "http://me:ge/geheim@h", "me:geheim@h", "http://me:geheim@",
+     "ftp://me:geheim@h", "http://me:geheim@h:0", "http://me:geheim@[::1", "http://me:geheim@a b"],
+)  # fmt: skip
+def test_a_password_in_an_address_is_not_shown(url: str) -> None:
+    with pytest.raises(InputError) as caught:
+        parse_url(url)
+    assert "geheim" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "noted"),
+    [
+        ("http://127.0.0.1:1", False),
+        ("http://[::1]:1", False),
+        ("http://localhost:1", False),
+        ("https://h:1", False),
+        ("http://digits.default.svc", True),
+        ("http://10.0.0.1:8080", True),
+    ],
+)
+def test_a_token_that_goes_in_plain_http_to_another_machine_is_noted(
+    url: str, noted: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    open_url(url, Access())
+    assert capsys.readouterr().err == ""
+    assert open_url(url, Access(TOKEN)) == parse_url(url, Access(TOKEN)) or url.startswith("https")
+    told = capsys.readouterr()
+    assert ("in plain HTTP" in told.err) == noted
+    assert TOKEN not in told.err
+    assert told.out == ""

@@ -488,7 +488,9 @@ def test_several_operators_are_apart_and_not_evicted_at_once() -> None:
     objects = render({"replicas": 2})
     deployment, budget = one(objects, "Deployment"), one(objects, "PodDisruptionBudget")
     assert deployment["spec"]["replicas"] == 2
-    assert budget["spec"] == {"maxUnavailable": 1, "selector": deployment["spec"]["selector"]}
+    assert budget["spec"] == {
+        "maxUnavailable": 1, "unhealthyPodEvictionPolicy": "AlwaysAllow", "selector": deployment["spec"]["selector"]
+    }  # fmt: skip
     (preferred,) = operator_pod(objects)["affinity"]["podAntiAffinity"][
         "preferredDuringSchedulingIgnoredDuringExecution"
     ]
@@ -821,6 +823,7 @@ def test_the_notes_name_what_is_there(values: dict[str, Any]) -> None:
     domain = values.get("clusterDomain", "cluster.local")
     assert f"http://digits.{namespace}.svc.{domain}/v1/predict" in notes
     assert "\n\n\n" not in notes
+    assert "Its Lease, the CustomResourceDefinition" in notes or not values.get("crds", {}).get("keep", True)
 
 
 def test_the_example_in_the_notes_is_a_gnnservice() -> None:

@@ -14,11 +14,14 @@ from tests.support.helm import render
 from tests.support.operator import child
 
 from gnnserve_operator.desired.labels import FIELD_MANAGER, TERM_ANNOTATION
+from gnnserve_operator.leadership import fence_of
+from gnnserve_operator.settings import LeaderElection
 
 # The first test may wait until Kubernetes is compiled.
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(2400)]
 
 SYSTEM = "gnnserve-system"
+POLICY = fence_of(LeaderElection(lease_name="gnnserve", namespace=SYSTEM))
 OPERATOR = f"system:serviceaccount:{SYSTEM}:gnnserve"
 KINDS = {"ClusterRole", "ClusterRoleBinding", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"}
 
@@ -69,12 +72,20 @@ def test_the_leader_applies_and_who_led_before_does_not(fence: Fence) -> None:
     assert fence.apply(3, "a") == ""
     refused = fence.apply(2, "a")
     assert "this operator was overtaken: its term is 2, that of Lease gnnserve is 3" in refused
+    assert f"ValidatingAdmissionPolicy '{POLICY}'" in refused
     assert "this operator was overtaken" in fence.apply(2, "new"), "what versions cannot refuse, since nothing is there"
     assert "this operator was overtaken" in fence.apply(None, "new")
 
 
 def test_nobody_else_is_hindered(fence: Fence) -> None:
     assert fence.apply(None, "b", user=None) == ""
+
+
+def test_while_the_lease_is_missing_the_refusal_names_the_policy_by_which_the_operator_knows_it(fence: Fence) -> None:
+    fence.cluster.kubectl("--namespace", SYSTEM, "delete", "lease", "gnnserve")
+    wait_for("the policy to miss the Lease", lambda: f"ValidatingAdmissionPolicy '{POLICY}'" in fence.apply(3, "d"))
+    fence.lead(3)
+    wait_for("the policy to find it", lambda: fence.apply(3, "d") == "")
 
 
 def test_the_next_term_shuts_out_the_last_one(fence: Fence) -> None:

@@ -108,6 +108,8 @@ HEALTHY = {
     f"gnnserve_operator_routing_wanted_workers{{{SERVICE}}}": constant(1),
     f"gnnserve_operator_routing_metrics_available{{{SERVICE}}}": constant(1),
     'gnnserve_operator_services{ready="True"}': constant(1),
+    'gnnserve_operator_leader{instance="o1"}': constant(1),
+    'gnnserve_operator_leader{instance="o2"}': constant(0),
     **changes((MINUTES, 0)),
 }
 WORKERS_SERIES = [name for name in HEALTHY if "pod=" in name]
@@ -141,7 +143,9 @@ WANTED = f"gnnserve_operator_objective_wanted_ratio{{{SERVICE}}}"
 EXPIRED = f"gnnserve_routing_table_expired{{{WORKER}}}"
 DECLARED = f"gnnserve_operator_declared_workers{{{SERVICE}}}"
 OPERATOR = 'gnnserve_operator_services{ready="True"}'
-OF_THE_LOAD = tuple(name for name in OPERATORS_SERIES if name not in {CHANGES, DECLARED, WANTED, OPERATOR})
+LEADER = 'gnnserve_operator_leader{instance="o1"}'
+LEADERS = [name for name in OPERATORS_SERIES if "_leader" in name]
+OF_THE_LOAD = tuple(name for name in OPERATORS_SERIES if name not in {CHANGES, DECLARED, WANTED, OPERATOR, *LEADERS})
 """Of the operator's: what it does not tell while no worker is ready."""
 NO_WORKERS = {name: missing_for_the_last(20, name) for name in WORKERS_SERIES}
 
@@ -231,7 +235,19 @@ CASES: dict[str, Case] = {
         NO_WORKERS, ("GnnserveWorkersNotScraped",), without=OF_THE_LOAD
     ),
     "workers that were never scraped": Case(without=tuple(WORKERS_SERIES), fires=("GnnserveWorkersNotScraped",)),
-    "an operator that is not scraped": Case(without=tuple(OPERATORS_SERIES), fires=("GnnserveOperatorNotScraped",)),
+    "an operator that is not scraped": Case(
+        without=tuple(OPERATORS_SERIES), fires=("GnnserveOperatorNotScraped", "GnnserveOperatorWithoutLeader")
+    ),
+    "operators that all stand by": Case(
+        {LEADER: for_the_last(8, 0, 1), OPERATOR: f"1x{MINUTES - 9} _x8"}, ("GnnserveOperatorWithoutLeader",)
+    ),
+    "operators that all stand by, for long": Case(
+        {LEADER: for_the_last(20, 0, 1), OPERATOR: f"1x{MINUTES - 21} _x20"},
+        ("GnnserveOperatorNotScraped", "GnnserveOperatorWithoutLeader"),
+    ),
+    "a leader that waits for the CustomResourceDefinition": Case(
+        without=(OPERATOR,), fires=("GnnserveOperatorNotScraped",)
+    ),
     "a routing table that nobody renews": Case({EXPIRED: for_the_last(10, 1, 0)}, ("GnnserveRoutingTableExpired",)),
 }  # fmt: skip
 

@@ -35,6 +35,8 @@ from gnnserve_operator.transport import HttpTransport
 Manifest = dict[str, Any]
 CONFIG = child(data={"a": "1"})
 DEPLOYMENT = child("Deployment", "digits-worker", spec={"replicas": 2})
+CLAIM = child("PersistentVolumeClaim", "digits-repository")
+JOB = child("Job", "digits-generate-1")
 FOREIGN = {"kind": "Service", "apiVersion": "v1", "metadata": {"name": "digits", "namespace": "default"}}
 
 
@@ -202,6 +204,17 @@ def test_a_child_of_a_deleted_service_of_the_same_name_is_waited_for(applying: A
     assert applying.cluster.get("ConfigMap", "digits-routing")["metadata"]["ownerReferences"][0]["uid"] == UID
 
 
+def test_a_job_is_not_made_before_the_claim_that_it_generates_into(applying: Applying) -> None:
+    """It would be older than the claim, as one whose revision went with the claim that it lay in; and be made again."""
+    metadata = {**CLAIM["metadata"], "ownerReferences": [owner(uid="before")]}
+    applying.cluster.create({**CLAIM, "metadata": metadata})
+    applying.apply(CLAIM, JOB)
+    assert applying.cluster.writes == []
+    applying.cluster.collect_garbage(now=True)
+    applying.apply(CLAIM, JOB)
+    assert [write.kind for write in applying.cluster.writes] == ["PersistentVolumeClaim", "Job"]
+
+
 def test_a_refused_child_is_told_of_and_does_not_keep_the_others_back(applying: Applying) -> None:
     sentence = 'Deployment.apps "digits-worker" is invalid: spec.template: image is empty'
     applying.cluster.faults.append(Fault("apply", "Deployment", Refusal(422, "Invalid", sentence), times=1))
@@ -231,6 +244,14 @@ def test_an_object_that_was_replaced_meanwhile_is_not_taken_over(applying: Apply
     with pytest.raises(ConflictError):
         applying.apply(child(data={"a": "2"}), known=stale)
     assert applying.cluster.get("ConfigMap", "digits-routing")["data"] == {"a": "theirs"}
+
+
+def test_an_object_that_was_made_since_it_was_looked_for_is_left_to_the_next_look(applying: Applying) -> None:
+    """As by another leader, if this is one that was overtaken."""
+    applying.cluster.create(child(data={"a": "by another leader"}))
+    with pytest.raises(ConflictError):
+        applying.apply(CONFIG, known={observed_ref(CONFIG): None})
+    assert applying.cluster.get("ConfigMap", "digits-routing")["data"] == {"a": "by another leader"}
 
 
 def test_an_object_that_changed_since_it_was_looked_at_is_left_to_the_next_look(applying: Applying) -> None:

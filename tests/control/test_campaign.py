@@ -7,18 +7,31 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from tests.control.campaign.play import Peace, play
-from tests.control.campaign.points import Point, pairs, points
-from tests.control.campaign.scenarios import SCENES, Scene
+from tests.control.campaign.points import pairs, points
+from tests.control.campaign.scenarios import (
+    SCENES,
+    Scene,
+    delete_and_apply_with_slow_collection,
+    delete_at_the_first_child,
+    delete_while_generating,
+)
 from tests.control.campaign.sequences import Life, live, lives
+from tests.control.campaign.trouble import Point
 
 _PEACE = Peace()
 _POINTS = 8
 """Of each scene."""
+_ALWAYS: Mapping[Scene, tuple[Point, ...]] = {
+    delete_at_the_first_child: (Point("stale", 4),),
+    delete_while_generating: (Point("merged", 6), Point("stopped", 0), Point("stopped and fenced", 0)),
+    delete_and_apply_with_slow_collection: (Point("stale", 36), Point("backward", 39)),
+}
+"""Points that found something once, or without which a guard of `mutation.py` would not be missed."""
 _SHORT = 5
 """A scene of so few reconciles costs little: more of its points are played."""
 
@@ -64,4 +77,4 @@ def _sample(scene: Scene) -> list[Point]:
     found = [*points(peaceful), *pairs(peaceful, 3)]
     wanted = _POINTS if peaceful.reconciles > _SHORT else 5 * _POINTS
     stride = max(len(found) // wanted, 1)
-    return found[SCENES.index(scene) * 7 % stride :: stride]
+    return [*_ALWAYS.get(scene, ()), *found[SCENES.index(scene) * 7 % stride :: stride]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -40,13 +41,16 @@ def api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeApi]:
         yield api
 
 
-def ask(question: Callable[[Cluster], Awaitable[T]], metrics: Metrics | None = None, host: str | None = None) -> T:
+def ask(
+    question: Callable[[Cluster], Awaitable[T]], metrics: Metrics | None = None, host: str | None = None,
+    leader: Leader | None = None,
+) -> T:  # fmt: skip
     async def run() -> T:
         connection = await load_connection()
         connection.host = host or connection.host
         transport = HttpTransport(connection)
         try:
-            return await question(Cluster(transport, metrics or Metrics(RoutingMemory())))
+            return await question(Cluster(transport, metrics or Metrics(RoutingMemory()), leader))
         finally:
             await transport.close()
 
@@ -105,6 +109,21 @@ def test_an_event_that_was_posted_before_is_posted(api: FakeApi) -> None:
     assert len(api.cluster.all("Event")) == 1
 
 
+def test_a_conflict_of_another_kind_is_not_an_event_that_was_posted(api: FakeApi) -> None:
+    refusal = Refusal(409, "Conflict", "Operation cannot be fulfilled on resourcequotas: please try again")
+    api.cluster.faults.append(Fault("create", "Event", refusal))
+    with pytest.raises(ConflictError, match="resourcequotas"):
+        ask(lambda cluster: cluster.create_event(EVENT))
+
+
+def test_objects_are_listed_whole_and_by_label(api: FakeApi) -> None:
+    ours = api.cluster.create({**CONFIG, "metadata": {**CONFIG["metadata"], "labels": {"app": "a"}}})
+    api.cluster.create({**CONFIG, "metadata": {"name": "theirs", "namespace": "default"}})
+    (found,) = ask(lambda cluster: cluster.list_objects(kind_of("v1", "ConfigMap"), "default", "app=a"))
+    assert (found["kind"], found["data"]) == ("ConfigMap", {"a": "1"})
+    assert found["metadata"]["resourceVersion"] == ours["metadata"]["resourceVersion"]
+
+
 def test_versions_are_listed_by_uid_and_by_label(api: FakeApi) -> None:
     ours = api.cluster.create({**CONFIG, "metadata": {**CONFIG["metadata"], "labels": {"app": "a"}}})
     api.cluster.create({**CONFIG, "metadata": {"name": "theirs", "namespace": "default"}})
@@ -160,6 +179,41 @@ def test_refusals_are_told_apart(api: FakeApi, refusal: Refusal, error: type[Exc
     with pytest.raises(error, match=says) as raised:
         ask(lambda cluster: cluster.apply(CONFIG))
     assert isinstance(raised.value, RefusedError) is (error is RefusedError)
+
+
+@dataclass(slots=True)
+class Leader:
+    term: int = 3
+    fence: str = "gnnserve-system.gnnserve"
+    unanswered: int = 0
+
+    def remaining_s(self) -> float:
+        return 60.0
+
+    def note_unanswered(self) -> None:
+        self.unanswered += 1
+
+
+@pytest.mark.parametrize(
+    ("policy", "is_ours"),
+    [pytest.param("gnnserve-system.gnnserve", True, id="our own"), pytest.param("team.gnnserve", False, id="another")],
+)
+def test_a_refusal_by_our_own_policy_is_nobodys_to_correct(api: FakeApi, policy: str, is_ours: bool) -> None:
+    says = f"ValidatingAdmissionPolicy '{policy}' with binding '{policy}' denied request: no params found"
+    api.cluster.faults.append(Fault("apply", "ConfigMap", Refusal(422, "Invalid", says)))
+    with pytest.raises(RetryLaterError if is_ours else RefusedError, match="no params found"):
+        ask(lambda cluster: cluster.apply(CONFIG), leader=Leader())
+
+
+def test_only_writes_without_an_answer_are_noted(api: FakeApi) -> None:
+    leader = Leader()
+    ask(lambda cluster: cluster.apply(CONFIG), leader=leader)
+    with pytest.raises(RetryLaterError):
+        ask(lambda cluster: cluster.get(REF), host="http://127.0.0.1:9", leader=leader)
+    assert leader.unanswered == 0
+    with pytest.raises(RetryLaterError):
+        ask(lambda cluster: cluster.apply(CONFIG), host="http://127.0.0.1:9", leader=leader)
+    assert leader.unanswered == 1
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,9 @@ import pytest
 from tests.support.observed import make_service
 
 from gnnserve_operator.decide.pod_problem import pod_problem
-from gnnserve_operator.observed import ObservedPod, Termination, Waiting
+from gnnserve_operator.decide.verdict import Problem, Reason
+from gnnserve_operator.decide.workers import decide_workers
+from gnnserve_operator.observed import Observed, ObservedPod, Termination, Waiting, WorkerAnswer
 
 POD = ObservedPod("digits-x", "generation", image="gnnserve/worker:1")
 WORKER = replace(POD, component="worker")
@@ -213,3 +215,28 @@ def test_the_same_trouble_has_the_same_words_at_every_attempt() -> None:
     again = replace(WORKER, phase="Running", running=True, last_terminated=ended)
     just_ended = replace(WORKER, phase="Running", terminated=ended)
     assert len({pod_problem(pod, "digits", spec) for pod in (back_off, later, again, just_ended)}) == 1
+
+
+def problem_of_workers(*pods: ObservedPod, **words: str) -> Problem:
+    answers = tuple(WorkerAnswer(pod, problem=said) for pod, said in words.items())
+    found = decide_workers("digits", make_service().spec, "digest", True, Observed(pods=pods, answers=answers)).problem
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("words", ["rev-1 cannot be loaded: x.npy is altered", "rev-1 is not answered from: x.npy"])
+def test_running_worker_knows_better_than_how_its_last_container_ended(words: str) -> None:
+    long_ago = Termination(137, "OOMKilled")
+    first, second = (
+        replace(WORKER, name=name, phase="Running", running=True, last_terminated=long_ago) for name in ("a", "b")
+    )
+    problem = problem_of_workers(first, a=words)
+    assert (problem.reason, words in problem.message) == (Reason.REVISION_NOT_LOADED, True)
+    healthy = replace(second, last_terminated=None)
+    problem = problem_of_workers(replace(first, last_terminated=None), healthy, a="rev-1 is being loaded", b=words)
+    assert (problem.reason, "Worker b" in problem.message) == (Reason.REVISION_NOT_LOADED, True)
+    # Who only loads may need more memory than there is; who has ended says nothing any more.
+    assert problem_of_workers(first, a="rev-1 is being loaded").reason is Reason.OUT_OF_MEMORY
+    assert problem_of_workers(first).reason is Reason.OUT_OF_MEMORY
+    ended = replace(first, running=False, terminated=long_ago)
+    assert problem_of_workers(ended, a=words).reason is Reason.OUT_OF_MEMORY

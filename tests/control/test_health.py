@@ -61,6 +61,21 @@ class TestWatchLag:
             lag.update(PODS, {"u1": str(now + 100)}, {"u1": str(now)}, now)
         assert lag.longest_s(280)[0] == 10
 
+    def test_an_index_that_fills_by_its_first_list_is_alive_and_one_that_has_stopped_to_is_not(self) -> None:
+        lag, listed = WatchLag(), {f"u{number}": "1" for number in range(100)}
+        for now in range(0, 300, 30):
+            lag.update(PODS, listed, dict(list(listed.items())[: now // 30]), now, is_filling=True)
+        assert lag.longest_s(280)[0] == 10
+        lag.update(PODS, listed, dict(list(listed.items())[:9]), 300, is_filling=True)
+        assert lag.longest_s(300)[0] == 30
+
+    def test_an_object_that_was_not_told_of_is_found_however_many_others_were(self) -> None:
+        lag = WatchLag()
+        for now in range(0, 90, 30):
+            told = {f"u{number}": "1" for number in range(now)}
+            lag.update(PODS, told | {"lost": "1"}, told, now)
+        assert lag.longest_s(90)[0] == 90
+
     def test_what_caught_up_is_forgotten_and_kinds_do_not_mix(self) -> None:
         lag = WatchLag()
         lag.update(PODS, {"u1": "6"}, {"u1": "5"}, now=0)
@@ -75,8 +90,10 @@ class ListingCluster:
     def __init__(self, *objects: Manifest) -> None:
         self.objects = list(objects)
         self.is_away = False
+        self.lists = 0
 
     async def list_versions(self, kind: Kind, namespace: str | None, selector: str = "") -> Mapping[str, str]:
+        self.lists += 1
         if self.is_away:
             raise RetryLaterError("away")
         return {found["metadata"]["uid"]: found["metadata"]["resourceVersion"]
@@ -154,6 +171,50 @@ def test_a_silent_watch_is_found_and_one_that_wakes_up_is_forgiven() -> None:
         assert check.problem() == "the watch on gnnservices has been silent about a change for 61 s"
         fill(index, live(gnnservice(), 6))
         await clock.advance(CHECK_EVERY_S)
+        assert check.problem() is None
+        task.cancel()
+
+    asyncio.run(scene())
+
+
+def test_an_index_that_takes_a_minute_to_fill_is_not_compared_with_hundreds_of_lists() -> None:
+    async def scene() -> None:
+        cluster, clock = ListingCluster(SERVICE), FakeClock()
+        task = await run_check(checking(cluster, index_of(), clock, []))
+        first = cluster.lists
+        await clock.advance(WATCH_LIMIT_S)
+        assert cluster.lists - first < 20
+        task.cancel()
+
+    asyncio.run(scene())
+
+
+def test_lists_do_not_grow_with_the_namespaces_that_are_watched() -> None:
+    async def scene() -> None:
+        lists, namespaces = [], ("a", "b", "c", "d")
+        for watched in ((), namespaces):
+            cluster, clock = ListingCluster(), FakeClock()
+            check = WatchCheck(cluster, index_of(), watched, clock, lambda _: None)  # type: ignore[arg-type]
+            task = await run_check(check)
+            cluster.lists = 0
+            await clock.advance(40 * CHECK_EVERY_S)
+            lists.append(cluster.lists)
+            task.cancel()
+        assert lists[1] == lists[0]
+
+    asyncio.run(scene())
+
+
+def test_a_silent_watch_of_many_namespaces_is_looked_at_again_soon_once_it_is_behind() -> None:
+    async def scene() -> None:
+        cluster, index, clock = ListingCluster(SERVICE), index_of(SERVICE), FakeClock()
+        check = WatchCheck(cluster, index, ("a", "b", "c", "d"), clock, lambda _: None)  # type: ignore[arg-type]
+        task = await run_check(check)
+        cluster.objects = [live(gnnservice(), 6)]
+        await clock.advance(4 * CHECK_EVERY_S)
+        fill(index, live(gnnservice(), 6))
+        await clock.advance(CHECK_EVERY_S)
+        await clock.advance(WATCH_LIMIT_S - CHECK_EVERY_S + 1)
         assert check.problem() is None
         task.cancel()
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine
+import selectors
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -22,17 +24,21 @@ from gnnserve_operator.decide.leadership import (
     Sighting,
     StandBy,
     Take,
+    Wait,
     decide_candidacy,
+    first_term,
     is_still_ours,
     sight,
 )
 from gnnserve_operator.desired.labels import TERM_ANNOTATION
 from gnnserve_operator.errors import LostLeadershipError, RetryLaterError
 from gnnserve_operator.leadership import AwakeOrNotClock, Elector, identity_of
+from gnnserve_operator.loop import SystemClock
 from gnnserve_operator.metrics import Metrics
 from gnnserve_operator.observed import observed_ref
 from gnnserve_operator.routing_memory import RoutingMemory
 from gnnserve_operator.settings import LeaderElection
+from gnnserve_operator.transport import REQUEST_LIMIT_S, Answer
 
 Manifest = dict[str, Any]
 NAME = "gnnserve"
@@ -44,7 +50,8 @@ LEASE = Lease("u1", "a", 15, 3, "2026-01-01T00:00:00.000000Z")
 @pytest.mark.parametrize(
     ("seen", "now_s", "expected"),
     [
-        pytest.param(None, 0, Take(1), id="there never was a Lease"),
+        pytest.param(Sighting(None, 100), 103.9, Wait(), id="there is none, and may have been one a moment ago"),
+        pytest.param(Sighting(None, 100), 104, Take(77), id="there is none, and nobody has made it again"),
         pytest.param(Sighting(LEASE, 100), 114.9, StandBy("a"), id="it was renewed less than its duration ago"),
         pytest.param(Sighting(LEASE, 100), 115, Take(4), id="it has not been renewed for its duration"),
         pytest.param(Sighting(Lease("u1", "", 1, 3, ""), 100), 100, Take(4), id="it was released"),
@@ -54,9 +61,15 @@ LEASE = Lease("u1", "a", 15, 3, "2026-01-01T00:00:00.000000Z")
     ],
 )
 def test_a_lease_is_taken_when_its_holder_has_let_go(
-    seen: Sighting | None, now_s: float, expected: Take | StandBy
+    seen: Sighting, now_s: float, expected: Take | StandBy | Wait
 ) -> None:
-    assert decide_candidacy(seen, "us", now_s) == expected
+    assert decide_candidacy(seen, "us", now_s, first=77, absent_s=4) == expected
+
+
+def test_first_terms_grow_with_time_and_fit_a_lease() -> None:
+    assert first_term(datetime(2026, 1, 1, 0, 1, tzinfo=UTC)) == first_term(datetime(2026, 1, 1, tzinfo=UTC)) + 1
+    assert first_term(datetime(1970, 1, 1, tzinfo=UTC)) == 1, "a clock that was never set"
+    assert first_term(datetime(3000, 1, 1, tzinfo=UTC)) < 2**31
 
 
 def test_a_lease_is_seen_anew_whenever_its_holder_writes_and_remembered_when_it_is_deleted() -> None:
@@ -66,7 +79,10 @@ def test_a_lease_is_seen_anew_whenever_its_holder_writes_and_remembered_when_it_
     renewed = Lease("u1", "a", 15, 3, "another time, earlier or later")
     assert sight(first, renewed, 103) == Sighting(renewed, 103)
     assert sight(first, None, 103) == first
-    assert sight(None, None, 103) is None
+    never = sight(None, None, 103)
+    assert never == Sighting(None, 103)
+    assert sight(never, None, 104) == never
+    assert sight(never, LEASE, 105) == Sighting(LEASE, 105)
 
 
 @pytest.mark.parametrize(
@@ -138,10 +154,15 @@ class Process:
 
 @dataclass(slots=True)
 class World:
+    """In which somebody led before, so that the next term is 1."""
+
     api: FakeCluster = field(default_factory=lambda: FakeCluster(collects_garbage=False))
     processes: list[Process] = field(default_factory=list)
     leaders: list[str] = field(default_factory=list)
     """Whoever led, each time that it was another."""
+
+    def __post_init__(self) -> None:
+        self.api.create(lease("", 0))
 
     def add(self, name: str, started_s: float = 1000.0) -> Process:
         """Clocks of two machines have nothing to do with each other."""
@@ -223,7 +244,7 @@ async def test_only_the_leader_may_write(it: World) -> None:
     with pytest.raises(LostLeadershipError):
         await b.write()
     assert await b.cluster.get(observed_ref(child())) is not None, "reading is free"
-    assert [str(write) for write in it.api.writes] == ["create Lease gnnserve", "apply ConfigMap digits-routing"]
+    assert [str(write) for write in it.api.writes] == ["put Lease gnnserve", "apply ConfigMap digits-routing"]
 
 
 @scenario
@@ -364,7 +385,7 @@ async def test_taking_whose_answer_was_lost_is_done_again_at_once(it: World) -> 
     a.loses_answers = True
     await a.start()
     a.loses_answers = False
-    it.api.create(lease("a", 1))
+    it.edit(lambda found: found["spec"].update(holderIdentity="a", leaseDurationSeconds=LEASE_S, leaseTransitions=1))
     await it.pass_time(RETRY_S)
     assert a.leads
     assert it.lease()["spec"]["leaseTransitions"] == 2
@@ -382,6 +403,7 @@ def lease(holder: str, transitions: int, **spec: Any) -> Manifest:
 @scenario
 async def test_a_dead_holder_of_whom_only_the_lease_is_left_is_waited_for_once(it: World) -> None:
     """Its times are of a clock that is nobody's here: a year off, either way."""
+    it.api.delete("Lease", NAME)
     it.api.create(lease("dead", 7, renewTime="2025-01-01T00:00:00.000000Z", acquireTime="2030-01-01T00:00:00.000000Z"))
     a = it.add("a")
     await a.start()
@@ -436,6 +458,82 @@ async def test_a_lease_that_was_deleted_with_its_holder_is_taken_when_it_would_h
     await it.pass_time(3 * RETRY_S)
     assert it.leaders == ["a", "b"]
     assert it.lease()["spec"]["leaseTransitions"] == 2, "a new term also in a new Lease"
+
+
+@scenario
+async def test_where_there_never_was_a_lease_it_is_made_soon(it: World) -> None:
+    it.api.delete("Lease", NAME)
+    a, b = it.add("a"), it.add("b")
+    await a.start()
+    await b.start()
+    assert (it.leaders, a.elector.is_standing_by) == ([], False)
+    await it.pass_time(2 * RETRY_S)
+    assert len(it.leaders) == 1
+
+
+@scenario
+async def test_a_newcomer_leaves_a_lease_that_was_just_deleted_to_its_holder(it: World) -> None:
+    a, b = it.add("a"), it.add("b")
+    await a.start()
+    await it.pass_time(RETRY_S)
+    it.api.delete("Lease", NAME)
+    await b.start()
+    await it.pass_time(10 * RETRY_S)
+    assert (it.leaders, b.works) == (["a"], 0)
+
+
+@scenario
+async def test_terms_grow_also_where_the_lease_was_deleted_and_nobody_is_left_who_saw_it(it: World) -> None:
+    it.api.delete("Lease", NAME)
+    a, b = it.add("a"), it.add("b", started_s=1100)  # FakeClock's date goes by it
+    await a.start()
+    await it.pass_time(2 * RETRY_S)
+    before = it.lease()["spec"]["leaseTransitions"]
+    a.is_paused = True
+    await it.pass_time(DEADLINE_S)
+    it.api.delete("Lease", NAME)
+    await b.start()
+    await it.pass_time(2 * RETRY_S)
+    assert it.leaders == ["a", "b"]
+    assert it.lease()["spec"]["leaseTransitions"] > before
+
+
+@scenario
+async def test_a_lease_is_not_let_go_while_a_write_may_be_under_way(it: World) -> None:
+    a, b = it.add("a"), it.add("b")
+    await a.start()
+    await b.start()
+    a.loses_answers = True
+    with pytest.raises(RetryLaterError):
+        await a.write()
+    a.loses_answers = False
+    a.stop.set()
+    await settle()
+    assert a.task is not None
+    a.task.result()
+    assert it.lease()["spec"]["holderIdentity"] == "a"
+    await it.pass_time(LEASE_S - RETRY_S)
+    assert b.works == 0
+    await it.pass_time(2 * RETRY_S)
+    assert b.leads
+
+
+@scenario
+async def test_a_write_that_was_not_answered_long_ago_or_a_read_keeps_nobody_waiting(it: World) -> None:
+    a = it.add("a")
+    await a.start()
+    a.loses_answers = True
+    with pytest.raises(RetryLaterError):
+        await a.write()
+    a.loses_answers = False
+    await it.pass_time(REQUEST_LIMIT_S)
+    a.loses_answers = True
+    with pytest.raises(RetryLaterError):
+        await a.cluster.get(observed_ref(child()))
+    a.loses_answers = False
+    a.stop.set()
+    await settle()
+    assert it.lease()["spec"]["holderIdentity"] == ""
 
 
 @scenario
@@ -501,6 +599,86 @@ def test_an_api_server_that_is_away_does_not_hold_up_the_end() -> None:
             await a.task
 
     asyncio.run(run())
+
+
+# --- requests that take their time, on an event loop whose clock leaps to what is due
+
+
+class LeapingLoop(asyncio.SelectorEventLoop):
+    def __init__(self) -> None:
+        super().__init__(LeapingSelector(self))
+        self.seconds = 0.0
+
+    def time(self) -> float:
+        return self.seconds
+
+
+class LeapingSelector(selectors.DefaultSelector):  # type: ignore[misc] - its type is the system's
+    def __init__(self, loop: LeapingLoop) -> None:
+        super().__init__()
+        self._loop = loop
+
+    def select(self, timeout: float | None = None) -> Any:
+        found = super().select(0)
+        if not found:
+            assert timeout is not None, "everything waits for ever"
+            self._loop.seconds += timeout
+        return found
+
+
+class LoopClock(SystemClock):
+    def now(self) -> float:
+        return asyncio.get_running_loop().time()
+
+
+@dataclass(frozen=True, slots=True)
+class SlowTransport(InProcessTransport):
+    """The next so many requests of a method take so long."""
+
+    slow: dict[str, list[float]] = field(default_factory=dict)
+
+    async def send(self, method: str, url: str, headers: Mapping[str, str], body: Manifest | None) -> Answer:
+        if self.slow.get(method):
+            await asyncio.sleep(self.slow[method].pop(0))
+        return await InProcessTransport.send(self, method, url, headers, body)
+
+
+def is_held_after(seconds: float, retry_s: float, slow: dict[str, list[float]]) -> bool:
+    """By an elector with a deadline of 10 s whose requests are slow."""
+
+    async def run() -> bool:
+        world = World()
+        transport = SlowTransport(ApiServer(world.api).respond, slow)
+        settings = LeaderElection(lease_name=NAME, namespace="default", retry_seconds=retry_s)
+        elector = Elector(Cluster(transport, Metrics(RoutingMemory())), settings, "a", LoopClock(), lambda: 0.0)
+        stop, never = asyncio.Event(), asyncio.Event()
+        leading = asyncio.create_task(elector.lead(stop, never.wait))  # type: ignore[arg-type]
+        await asyncio.sleep(seconds)
+        held = elector.is_leader
+        leading.cancel()
+        await asyncio.gather(leading, return_exceptions=True)
+        return held
+
+    with asyncio.Runner(loop_factory=LeapingLoop) as runner:
+        return runner.run(run())
+
+
+HANGS = 1e6
+
+
+@pytest.mark.parametrize("retry_s", [0.5, 2, 5])
+def test_a_renewal_that_hangs_is_tried_again_before_the_deadline(retry_s: float) -> None:
+    # The first PUT takes the Lease.
+    assert is_held_after(12, retry_s, {"PUT": [0, HANGS]})
+    assert not is_held_after(12, retry_s, {"PUT": [0, *[HANGS] * 100]})
+
+
+def test_a_slow_look_leaves_a_slow_taking_its_time() -> None:
+    assert is_held_after(7, 0.5, {"GET": [3], "PUT": [3]})
+
+
+def test_a_look_that_hangs_is_given_up() -> None:
+    assert is_held_after(7, 2, {"GET": [HANGS]})
 
 
 def test_a_pod_is_the_same_after_a_restart_and_a_process_elsewhere_is_another() -> None:

@@ -90,6 +90,8 @@ def test_a_deployment_is_rolled_out_when_its_controller_says_so_of_this_generati
         "status": {"observedGeneration": 2},
     }
     assert observed_deployment(raw) == ObservedDeployment(0, "d", rolled_out=True)
+    raw["status"] = {"observedGeneration": 2, "readyReplicas": 3}
+    assert observed_deployment(raw).ready_replicas == 3
     raw["status"] = {"observedGeneration": 1}
     assert not observed_deployment(raw).rolled_out
     raw["status"] = {"observedGeneration": 2, "replicas": 3, "updatedReplicas": 2}

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from tests.support.observed import Namespace, make_result, make_settings
 
 from gnnserve_api.generation import encode_result
-from gnnserve_operator.observed import Conflict, Rejection, observed_ref
+from gnnserve_operator.decide.published import is_result_awaited
+from gnnserve_operator.observed import Conflict, ObservedJob, ObservedPod, Rejection, observed_ref
 
 
 def begun(**spec: Any) -> Namespace:
@@ -53,6 +55,19 @@ def test_a_job_whose_pod_never_ran_gives_way_to_the_corrected_one(status: dict[s
     namespace.settle()
     assert stuck not in namespace.jobs()
     assert len(namespace.jobs()) == 1
+
+
+def test_a_job_whose_pod_has_not_been_told_of_is_not_thrown_away_for_another_image() -> None:
+    namespace = begun()
+    (name,) = namespace.jobs()
+    namespace.job()["status"] = {"startTime": namespace.now.strftime("%Y-%m-%dT%H:%M:%SZ")}
+    namespace.settings = make_settings(workerImage="gnnserve/worker:2")
+    namespace.settle()
+    assert namespace.jobs() == [name]
+    namespace.now += timedelta(minutes=2)
+    namespace.settle()
+    (corrected,) = namespace.jobs()
+    assert corrected != name, "it is not given a pod"
 
 
 def test_a_failed_job_is_the_record_and_is_not_tried_again() -> None:
@@ -210,6 +225,27 @@ def test_a_job_that_is_done_is_not_made_again_while_the_watch_of_pods_is_behind(
     namespace.pods = told
     namespace.settle()
     assert namespace.table().revision == "rev-1"
+
+
+NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
+DONE = ObservedJob("j", "r", succeeded=True)
+
+
+@pytest.mark.parametrize(
+    ("job", "pods", "is_awaited"),
+    [
+        pytest.param(DONE, (ObservedPod("p", "generate", "j", phase="Running"),), True, id="a pod that runs"),
+        pytest.param(DONE, (ObservedPod("p", "generate", "j", phase="Unknown"),), True, id="a node that is cut off"),
+        pytest.param(DONE, (ObservedPod("p", "generate", "j", phase="Failed"),), False, id="rejected by the kubelet"),
+        pytest.param(replace(DONE, succeeded_at="2026-01-01T11:59:00Z"), (), True, id="a minute ago"),
+        pytest.param(replace(DONE, succeeded_at="2026-01-01T12:01:00Z"), (), True, id="by a clock a minute ahead"),
+        pytest.param(replace(DONE, succeeded_at="2026-01-01T15:00:00Z"), (), False, id="by a clock hours ahead"),
+    ],
+)  # fmt: skip
+def test_a_result_is_awaited_for_as_long_as_one_may_come(
+    job: ObservedJob, pods: tuple[ObservedPod, ...], is_awaited: bool
+) -> None:
+    assert is_result_awaited(job, pods, NOW) == is_awaited
 
 
 def test_a_job_whose_pod_is_done_before_it_says_so_is_not_thrown_away_for_another_image() -> None:

@@ -108,6 +108,7 @@ def sightings(draw: st.DrawFn) -> tuple[GNNService, Observed]:
             replicas=service.spec.worker.replicas,
             template_digest=template if not draw(rarely) else "another",
             rolled_out=not draw(rarely),
+            ready_replicas=0 if draw(rarely) else service.spec.worker.replicas,
             progress_stopped=draw(rarely),
             replica_failure="exceeded quota" if draw(rarely) else None,
             deleting=draw(rarely),
@@ -220,6 +221,31 @@ def test_an_endpoint_that_answers_otherwise_keeps_it_from_ready() -> None:
     namespace.settle()
     assert namespace.reason() == "False RevisionSwitching"
     assert namespace.condition("Ready")["message"].startswith("The endpoint answers from revision rev-0")
+
+
+def test_a_worker_that_answers_without_the_declared_tokens_keeps_it_from_ready() -> None:
+    """An older image takes no notice of what the operator tells it of tokens."""
+    namespace = serving()
+    namespace.edit(endpoint={"tokens": {"secretName": "accepted"}})
+    namespace.settle()
+    assert namespace.reason() == "False RollingOut"
+    namespace.roll_out()
+    namespace.answer()
+    namespace.settle()
+    assert namespace.reason() == "False TokensNotChecked"
+    assert namespace.reason("Stalled") == "True TokensNotChecked"
+    message = namespace.condition("Ready")["message"]
+    assert "its image gnnserve/worker:1 is too old" in message
+    of_new = make_route(namespace.table(), needs_token=True)
+    namespace.routes = dict.fromkeys(namespace.workers(), of_new)
+    namespace.settle()
+    assert namespace.reason() == "True Serving"
+    namespace.edit(endpoint=None)
+    namespace.settle()
+    namespace.roll_out()
+    namespace.routes = dict.fromkeys(namespace.workers(), of_new)
+    namespace.settle()
+    assert namespace.reason() == "True Serving"  # who asks for more than declared fails no one silently
 
 
 def test_what_does_not_come_is_asked_for_less_often() -> None:
@@ -533,3 +559,13 @@ def test_a_base_variant_is_not_told_where_nobody_is_to_answer(edit: dict[str, An
     namespace.answer()
     namespace.settle()
     assert "baseVariant" not in namespace.status
+
+
+def test_pods_that_only_one_watch_says_are_ready_are_not_ready_yet() -> None:
+    namespace = serving()
+    namespace.get("Deployment")["status"]["readyReplicas"] = 0
+    namespace.settle()
+    assert namespace.reason() == "False WorkersStarting"
+    namespace.make_ready()
+    namespace.settle()
+    assert namespace.reason() == "True Serving"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -107,6 +108,61 @@ def test_an_answer_that_is_no_route_is_a_problem(body: bytes) -> None:
     (told,) = ask(tell(Told(body=body)), pod())[0].workers
     assert told.route is None
     assert "not understood" in str(told.problem)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param(b'{"revision":"\xff"}', id="no UTF-8"),
+        pytest.param(b'{"x":' + b"[" * 60_000, id="nested without end"),
+        pytest.param(b'{"reason":' + b"[" * 60_000, id="nested in a field that is read"),
+    ],
+)
+@pytest.mark.parametrize("code", [200, 503])
+def test_what_a_compromised_worker_may_send_ends_nothing(body: bytes, code: int) -> None:
+    (told,) = ask(tell(Told(code, body)), pod())[0].workers
+    assert told.route is None
+    assert told.problem
+    assert len(told.problem) <= 300
+
+
+def test_an_answer_without_an_end_is_not_read_to_it() -> None:
+    (told,) = ask(tell(Told(body=b" " * 70_000)), pod())[0].workers
+    assert told.problem == "its answer is not understood: longer than 65,536 bytes"
+
+
+def test_an_answer_that_is_packed_is_not_unpacked() -> None:
+    packed = gzip.compress(msgspec.json.encode(ROUTE))
+    (told,) = ask(tell(Told(body=packed, headers={"Content-Encoding": "gzip"})), pod())[0].workers
+    assert "not understood" in str(told.problem)
+
+
+def test_an_answer_may_come_in_parts() -> None:
+    async def run() -> Answers:
+        body = msgspec.json.encode(ROUTE)
+
+        async def in_parts(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(body))
+            for byte in body:
+                writer.write(bytes([byte]))
+                await writer.drain()
+                await asyncio.sleep(0)
+            writer.close()
+            await writer.wait_closed()
+            answered.release()
+
+        answered = asyncio.Semaphore(0)
+        server = await asyncio.start_server(in_parts, "127.0.0.1", 0)
+        async with server, Prober(OneAddress(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")) as prober:
+            answers = await prober.ask(KEY, [pod()])
+            # It was asked as a pod and as the Service.
+            for _ in range(2):
+                await answered.acquire()
+            return answers
+
+    answers = asyncio.run(run())
+    assert [told.route for told in answers.workers] == [ROUTE]
 
 
 def test_a_worker_that_is_slow_costs_the_others_nothing() -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from tests.support.operator import KEY, gnnservice, live
 
-from gnnserve_operator.errors import ConflictError, GoneError, RefusedError
+from gnnserve_operator.errors import ConflictError, GoneError, RefusedError, RetryLaterError
 from gnnserve_operator.plan import EventNote
 from gnnserve_operator.report import Reporter, build_event
 
@@ -23,6 +23,7 @@ class RecordingCluster:
         self.statuses: list[Manifest] = []
         self.events: list[Manifest] = []
         self.refuses_events = False
+        self.event_error: Exception | None = None
         self.status_error: Exception | None = None
 
     async def apply_status(self, manifest: Manifest) -> Manifest:
@@ -34,11 +35,15 @@ class RecordingCluster:
     async def create_event(self, event: Manifest) -> None:
         if self.refuses_events:
             raise RefusedError("create Event", "no events here", 403)
+        if self.event_error is not None:
+            raise self.event_error
         self.events.append(event)
 
 
-def report(reporter: Reporter, service: Manifest, status: Manifest | None, *events: EventNote) -> None:
-    asyncio.run(reporter.report(KEY, service, status, events, NOW))
+def report(
+    reporter: Reporter, service: Manifest, status: Manifest | None, *events: EventNote, now: datetime = NOW
+) -> float | None:
+    return asyncio.run(reporter.report(KEY, service, status, events, now))
 
 
 def reporting() -> tuple[Reporter, RecordingCluster]:
@@ -128,3 +133,66 @@ def test_an_event_that_cannot_be_posted_costs_only_itself() -> None:
     cluster.refuses_events = True
     report(reporter, live(gnnservice()), {"revision": "r1"}, READY)
     assert len(cluster.statuses) == 1
+
+
+def test_the_events_of_a_write_without_an_answer_are_told_when_the_watch_tells_of_it() -> None:
+    reporter, cluster = reporting()
+    cluster.status_error = RetryLaterError("no answer")
+    with pytest.raises(RetryLaterError):
+        report(reporter, live(gnnservice(), 1), {"revision": "r1"}, READY)
+    assert cluster.events == []
+    written = {**live(gnnservice(), 2), "status": {"revision": "r1"}}
+    later = NOW + timedelta(seconds=30)
+    assert report(reporter, written, None, now=later) is None
+    assert [(event["reason"], event["firstTimestamp"]) for event in cluster.events] == [
+        ("Ready", "2026-01-02T03:04:05Z")
+    ]
+    report(reporter, written, None, now=later)
+    assert len(cluster.events) == 1
+
+
+def test_the_events_of_a_write_that_was_not_carried_out_are_those_of_the_next_one_only() -> None:
+    reporter, cluster = reporting()
+    cluster.status_error = RetryLaterError("no answer")
+    with pytest.raises(RetryLaterError):
+        report(reporter, live(gnnservice(), 1), {"revision": "r1"}, READY)
+    cluster.status_error = None
+    report(reporter, live(gnnservice(), 1), {"revision": "r1"}, READY)
+    report(reporter, {**live(gnnservice(), 11), "status": {"revision": "r1"}}, None)
+    assert len(cluster.events) == 1
+
+
+def test_what_is_left_to_tell_is_not_told_of_a_service_that_was_made_anew() -> None:
+    reporter, cluster = reporting()
+    cluster.status_error = RetryLaterError("no answer")
+    with pytest.raises(RetryLaterError):
+        report(reporter, live(gnnservice(), 1), {"revision": "r1"}, READY)
+    report(reporter, {**live(gnnservice(), 2, uid="another"), "status": {"revision": "r1"}}, None)
+    assert cluster.events == []
+
+
+@pytest.mark.parametrize(
+    ("error", "again_s"),
+    [
+        pytest.param(RetryLaterError("busy", 7), 7, id="when it was asked for"),
+        pytest.param(ConflictError("the quota is being counted"), 5, id="soon"),
+    ],
+)
+def test_an_event_that_cannot_be_posted_now_is_posted_later_under_the_same_name(
+    error: Exception, again_s: float
+) -> None:
+    reporter, cluster = reporting()
+    cluster.event_error = error
+    service = live(gnnservice())
+    assert report(reporter, service, {"revision": "r1"}, READY) == again_s
+    cluster.event_error = None
+    assert report(reporter, {**live(gnnservice(), 99), "status": {"revision": "r1"}}, None) is None
+    assert cluster.events == [build_event(service, READY, "11", NOW)]
+
+
+def test_an_event_that_can_never_be_posted_is_given_up() -> None:
+    reporter, cluster = reporting()
+    cluster.event_error = RetryLaterError("busy")
+    service = live(gnnservice())
+    assert report(reporter, service, {"revision": "r1"}, READY) is not None
+    assert report(reporter, service, {"revision": "r1"}, now=NOW + timedelta(minutes=11)) is None

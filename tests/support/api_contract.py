@@ -537,6 +537,27 @@ def an_apply_with_only_a_version_creates_what_is_not_there(api: Api) -> None:
 
 
 @case
+def an_apply_of_the_first_version_creates_and_never_changes(api: Api) -> None:
+    deployment = api.deployment(container())
+    deployment["metadata"]["resourceVersion"] = "1"
+    service = api.service()
+    service["metadata"]["resourceVersion"] = "1"
+    claim = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+    for manifest in (
+        api.config(resourceVersion="1"),
+        deployment,
+        service,
+        api.object("Role", metadata={"resourceVersion": "1"}, rules=[]),
+        api.object("PersistentVolumeClaim", metadata={"resourceVersion": "1"}, spec=claim),
+        api.object("PodDisruptionBudget", metadata={"resourceVersion": "1"}, spec={"maxUnavailable": 1}),
+    ):
+        assert api.apply(manifest, force=True).code == 201
+        code, reason, message = refusal(api.apply(manifest, force=True))
+        assert (code, reason) == (409, "Conflict")
+        assert message.endswith(MODIFIED)
+
+
+@case
 def the_uid_in_a_custom_resources_status_is_not_looked_at_but_the_version_is(api: Api) -> None:
     before = made(api.apply(api.service()))
     status = {**api.service(), "status": {"revision": "r1"}}

@@ -25,6 +25,9 @@ class FakeTransport:
     written: bytearray = field(default_factory=bytearray)
     closed: bool = False
     reading: bool = True
+    aborted: bool = False
+    unsent_bytes: int = 0
+    """What the client has not taken yet."""
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def get_extra_info(self, _name: str) -> Any:
@@ -39,8 +42,15 @@ class FakeTransport:
         self.closed = True
         self.changed.set()
 
+    def abort(self) -> None:
+        self.aborted = True
+        self.close()
+
     def is_closing(self) -> bool:
         return self.closed
+
+    def get_write_buffer_size(self) -> int:
+        return self.unsent_bytes
 
     def pause_reading(self) -> None:
         self.reading = False

@@ -9,7 +9,7 @@ import json
 import socketserver
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler
@@ -24,10 +24,12 @@ _BOOKMARK_BEFORE_END_S = 2
 """As the real one, which also sends one a minute."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class FakeApi:
     cluster: FakeCluster
     port: int
+    hold: Callable[[Request], object] | None = None
+    """Called before a request other than a watch is carried out, which it may keep waiting."""
 
     @property
     def url(self) -> str:
@@ -47,11 +49,11 @@ class FakeApi:
 @contextmanager
 def fake_api(cluster: FakeCluster) -> Iterator[FakeApi]:
     with _Server(("127.0.0.1", 0), _Handler) as server:
-        server.cluster = cluster
+        server.api = api = FakeApi(cluster, server.server_address[1])
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         try:
-            yield FakeApi(cluster, server.server_address[1])
+            yield api
         finally:
             server.is_closing = True
             with cluster.changed:
@@ -64,7 +66,7 @@ class _Server(socketserver.ThreadingTCPServer):
     allow_reuse_address = True
     daemon_threads = True
     request_queue_size = 128
-    cluster: FakeCluster
+    api: FakeApi
     is_closing = False
 
 
@@ -102,8 +104,10 @@ class _Handler(BaseHTTPRequestHandler):
         length = int(self.headers.get("Content-Length") or 0)
         body = json.loads(self.rfile.read(length)) if length else None
         request = Request(self.command, split.path, dict(parse_qsl(split.query)), dict(self.headers.items()), body)
-        server = ApiServer(self.server.cluster)
+        server = ApiServer(self.server.api.cluster)
         if request.query.get("watch") not in {"true", "1"}:
+            if self.server.api.hold is not None:
+                self.server.api.hold(request)
             self._send(server.respond(request))
             return
         watch = server.watch(request)
@@ -117,7 +121,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Type", "application/json")
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
-        changed = self.server.cluster.changed
+        changed = self.server.api.cluster.changed
         deadline = time.monotonic() + timeout_s
         is_marked = False
         while not watch.is_over and not self.server.is_closing:

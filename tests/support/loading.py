@@ -7,7 +7,8 @@ import queue
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from tests.support.serving import FakeWorker
 
@@ -62,6 +63,8 @@ class FakeRepository:
     gates: dict[str, threading.Event] = field(default_factory=dict)
     """Loading a revision waits for its gate, where it has one."""
     nice: dict[str, int] = field(default_factory=dict)
+    files: dict[str, Any] = field(default_factory=dict)
+    """What a revision says that it is mapped from."""
 
     def load(self, revision: str) -> ServedRevision:
         self.nice[revision] = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
@@ -70,7 +73,7 @@ class FakeRepository:
             assert self.gates[revision].wait(DEADLINE_S)
         if revision in self.broken:
             raise self.broken[revision]
-        return FakeWorker(name=revision).revision()
+        return replace(FakeWorker(name=revision).revision(), files=self.files.get(revision))
 
     def next_load(self) -> str:
         return self.loads.get(timeout=DEADLINE_S)
@@ -84,9 +87,9 @@ class Loading:
 
 
 @contextmanager
-def loading_into(server: FakeServer) -> Iterator[Loading]:
+def loading_into(server: FakeServer, retry_s: tuple[float, float] = (0.001, 0.01)) -> Iterator[Loading]:
     repository = FakeRepository()
-    loader = Loader(server, repository.load, retry_s=(0.001, 0.01))
+    loader = Loader(server, repository.load, retry_s)
     loader.start()
     yield Loading(server, repository, loader)
     for gate in repository.gates.values():

@@ -258,17 +258,18 @@ class Namespace:
             self.routes.pop(name, None)
         for _ in range(replicas - len(current)):
             self.add_pod(deployment, state={"running": {}}, phase="Running")
-        if ready:
-            self.make_ready()
         deployment["status"] = {
             "observedGeneration": deployment["metadata"]["generation"],
             "replicas": replicas,
             "updatedReplicas": replicas,
         }
+        if ready:
+            self.make_ready()
 
     def make_ready(self) -> None:
         for pod in self.workers().values():
             pod["status"]["conditions"] = [{"type": "Ready", "status": "True"}]
+        self.get("Deployment")["status"]["readyReplicas"] = len(self.workers())
 
     def workers(self) -> dict[str, Raw]:
         return {name: pod for name, pod in self.pods.items() if _labels(pod)["app.kubernetes.io/component"] == "worker"}

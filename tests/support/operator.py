@@ -27,7 +27,7 @@ def owner(name: str = "digits", uid: str = UID, kind: str = "GNNService", **fiel
 def child(kind: str = "ConfigMap", name: str = "digits-routing", **fields: Any) -> Manifest:
     """As the operator would declare it."""
     return {
-        "apiVersion": {"ConfigMap": "v1", "Service": "v1", "Deployment": "apps/v1"}[kind],
+        "apiVersion": {"Deployment": "apps/v1", "Job": "batch/v1"}.get(kind, "v1"),
         "kind": kind,
         "metadata": {"name": name, "namespace": "default", "ownerReferences": [owner()]},
         **fields,

@@ -10,7 +10,8 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,9 @@ from typing import Any
 import numpy as np
 from tests.support.configmap_server import NAMESPACE, ConfigMapServer
 from tests.support.repository import (
+    CLASSES,
     NETWORK,
+    NODES,
     RANKED,
     RANKING,
     files_of,
@@ -34,18 +37,29 @@ from gnnserve_worker.repository.repository import Repository
 
 ROOT = Path(__file__).parents[2]
 DEADLINE_S = 60
+POLL_S = 0.005
 VARIANTS = {"x1": 4, "x2": 2}
+_FIRST_OF_THE_OTHERS = NODES // 2
+
+
+def answers_of(label: int, nodes: Sequence[int]) -> list[int]:
+    """What `publish_answering`'s revision answers."""
+    (other,) = (one for one in CLASSES if one != label)
+    return [label if node < _FIRST_OF_THE_OTHERS else other for node in nodes]
 
 
 def publish_answering(root: Path, recipe: str, label: int) -> RevisionManifest:
-    """A revision of a tiny graph whose every answer is that label, one of its CLASSES."""
+    """A revision of a tiny graph that answers that label, one of its CLASSES, for the first half of the nodes and the
+    other for the rest, by the last column that a variant reads: a wrong row is a wrong answer."""
     repository = Repository(root, NAMESPACE, "digits")
     graph = tiny_graph()
     repository.put_graph(graph)
     with repository.stage(recipe, graph.digest) as staged:
         write_features(staged, graph.features, RANKED)
         for name, columns in VARIANTS.items():
-            staged.write_variant(name, _weights(columns, graph.classes.index(label)))
+            read = graph.features[:, RANKED[columns - 1]]
+            threshold = (read[_FIRST_OF_THE_OTHERS - 1] + read[_FIRST_OF_THE_OTHERS]) / 2
+            staged.write_variant(name, _weights(columns, float(threshold), graph.classes.index(label)))
         staged.open(NETWORK, files_of(VARIANTS))
         return staged.commit(
             scope="Inductive", network=NETWORK, ranking=RANKING, profile=tiny_profile(VARIANTS),
@@ -53,15 +67,18 @@ def publish_answering(root: Path, recipe: str, label: int) -> RevisionManifest:
         )  # fmt: skip
 
 
-def _weights(columns: int, answer: int) -> dict[str, np.ndarray]:
-    """Everything is 0 but for the last layer's bias."""
+def _weights(columns: int, threshold: float, answer: int) -> dict[str, np.ndarray]:
+    """Of neighbours nothing is read, of the node itself its last column: below the threshold the answer's score is the
+    highest."""
     hidden, classes = NETWORK.hidden, NETWORK.classes
     tensors: dict[str, np.ndarray] = {}
     for layer, (inputs, outputs) in enumerate([(columns, hidden), (hidden, classes)]):
         tensors[f"convs.{layer}.lin_l.weight"] = np.zeros((outputs, inputs), np.float32)
         tensors[f"convs.{layer}.lin_r.weight"] = np.zeros((outputs, inputs), np.float32)
         tensors[f"convs.{layer}.lin_l.bias"] = np.zeros(outputs, np.float32)
-    tensors["convs.1.lin_l.bias"][answer] = 1
+    tensors["convs.0.lin_r.weight"][0, columns - 1] = 1
+    tensors["convs.1.lin_r.weight"][answer, 0] = -1
+    tensors["convs.1.lin_l.bias"][answer] = threshold
     return tensors
 
 
@@ -95,11 +112,33 @@ class WorkerPod:
 
     def wait_until(self, path: str, part: str, status: int = 200) -> str:
         """Until the path answers with the status, and with that in the body."""
-        while True:
+        found, body = 0, ""
+
+        def is_so() -> bool:
+            nonlocal found, body
             found, body = self.get(path)
-            if found == status and part in body:
-                return body
+            return found == status and part in body
+
+        self.wait_for(is_so, lambda: f"{path} says {found} {body!r}, expected {status} and {part!r}")
+        return body
+
+    def logged(self, part: str) -> dict[str, Any]:
+        """The first line with that, once it has come."""
+        lines: list[dict[str, Any]] = []
+
+        def has_come() -> bool:
+            lines.extend(line for line in [*self.log] if part in line["message"])
+            return bool(lines)
+
+        self.wait_for(has_come, lambda: f"nothing in the log has {part!r}")
+        return lines[0]
+
+    def wait_for(self, is_so: Callable[[], bool], complain: Callable[[], str]) -> None:
+        deadline_s = time.monotonic() + DEADLINE_S
+        while not is_so():
             assert self.process.poll() is None, self.log
+            assert time.monotonic() < deadline_s, f"{complain()}; its log: {self.log}"
+            time.sleep(POLL_S)
 
     def wait_for_exit(self) -> int:
         code = self.process.wait(DEADLINE_S)

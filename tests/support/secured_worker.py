@@ -14,6 +14,7 @@ from tests.support.certificates import trusting
 from tests.support.serving import FakeWorker, service
 
 from gnnserve_worker.serving.credentials import Credentials
+from gnnserve_worker.serving.handshakes import DEFAULT_HANDSHAKE_LIMITS, HandshakeLimits
 from gnnserve_worker.serving.server import Worker, bind
 
 
@@ -29,10 +30,10 @@ class Running:
 
 
 @contextmanager
-def started(credentials: Credentials, handshake_timeout_s: float = 10.0) -> Iterator[Running]:
+def started(credentials: Credentials, handshakes: HandshakeLimits = DEFAULT_HANDSHAKE_LIMITS) -> Iterator[Running]:
     """In a thread: uvicorn leaves signals alone there."""
     sock = bind("127.0.0.1", 0)
-    worker = Worker("digits", sock, credentials=credentials, handshake_timeout_s=handshake_timeout_s)
+    worker = Worker("digits", sock, credentials=credentials, handshakes=handshakes)
     revision = FakeWorker().revision()
     up: queue.Queue[None] = queue.Queue()
     thread = threading.Thread(target=lambda: worker.run(lambda: up.put(None)), daemon=True)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+from tools import audit as audit_module
 from tools.audit import Audit, AuditExit, Finding, decide_exit, describe, parse_report
 
 GOOD = {"name": "numpy", "version": "2.4.0", "vulns": []}
@@ -38,3 +41,20 @@ def test_a_finding_says_what_to_do_and_silence_is_named() -> None:
         "  aiohttp 3.1: PYSEC-1, fixed in 3.2",
         "  NOT AUDITED: the advisory service tells nothing of 1 packages: scipy",
     ]
+
+
+def test_an_audit_that_cannot_be_made_is_no_finding(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(audit_module, "audit_environment", lambda _: parse_report("environment", report(GOOD)))
+    assert audit_module.main(["--uv", str(tmp_path / "uv")]) == AuditExit.NOT_ASKED
+    assert f"{tmp_path / 'uv'} cannot be run (No such file or directory); name uv by --uv" in capsys.readouterr().out
+
+
+def test_images_are_resolved_for_the_platform_that_they_run_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = tmp_path / "told"
+    uv = tmp_path / "uv"
+    uv.write_text(f'#!/bin/sh\necho "$@" > {told}\nexit 1\n')
+    uv.chmod(0o700)
+    assert audit_module.audit_image("worker image", "worker", "pypi", str(uv)).problem is not None
+    assert "--python-platform x86_64-unknown-linux-gnu" in told.read_text()

@@ -15,7 +15,7 @@ from gnnserve_api.batching import Batching
 from gnnserve_api.errors import RepositoryError
 from gnnserve_api.objective import NO_OBJECTIVE, Objective
 from gnnserve_api.routing import AffineCost, RoutingMode, RoutingTable
-from gnnserve_worker.pods.loader import Loader
+from gnnserve_worker.pods.loader import POLITE, Loader
 
 A, B, C = (RoutingTable(revision, f"recipe-{revision}") for revision in "abc")
 STRICT = Objective(latency_ms=5)
@@ -39,7 +39,8 @@ def test_next_revision_is_loaded_beside_the_first_and_politely(loading: Loading)
     assert loading.server.next_switch()[0] == "a"
     loading.loader.declare(B)
     assert loading.server.next_switch()[0] == "b"
-    assert loading.repository.nice["b"] > loading.repository.nice["a"]
+    # As far as there is a nicer value than what these tests run at.
+    assert loading.repository.nice["b"] == max(POLITE, loading.repository.nice["a"])
 
 
 def test_new_objective_loads_nothing(loading: Loading) -> None:

@@ -245,3 +245,25 @@ def test_no_answer_metric_or_log_has_the_token(caplog: pytest.LogCaptureFixture)
     assert "a bug" in caplog.text
     assert A not in caplog.text
     assert wrong not in caplog.text
+
+
+@pytest.mark.parametrize("path", [b"/v1/predict", b"/v1/nodes"])
+def test_a_token_behind_the_body_is_none(path: bytes) -> None:
+    """Who stands in front of the server does not look there."""
+
+    async def scenario(server: Server) -> None:
+        wire = server.connect()
+        head = b"POST " + path + b" HTTP/1.1\r\nhost: w\r\ntransfer-encoding: chunked\r\n\r\n"
+        wire.send(head + b"d\r\n" + BODY + b"\r\n0\r\n" + bearer(A) + b"\r\n\r\n")
+        assert (await wire.answers())[0].status == 401
+
+    on_server(scenario, A)
+
+
+@pytest.mark.parametrize("tokens", [None, [A], []])
+def test_a_worker_says_whether_it_wants_tokens(tokens: list[str] | None) -> None:
+    async def scenario() -> None:
+        async with running(FakeWorker(), access=Access(tokens)) as client:
+            assert (await client.http.get("/v1/route")).json()["needsToken"] is (tokens is not None)
+
+    asyncio.run(scenario())

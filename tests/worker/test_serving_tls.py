@@ -6,7 +6,7 @@ import http.client
 import json
 import socket
 import ssl
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -17,6 +17,7 @@ from tests.support.secured_worker import started
 from gnnserve_api.errors import GnnserveError, ResourceError
 from gnnserve_worker.serving import credentials as credentials_module
 from gnnserve_worker.serving.credentials import Credentials, CredentialsInUse
+from gnnserve_worker.serving.handshakes import HandshakeLimits
 from gnnserve_worker.serving.metrics import ServingMetrics
 from gnnserve_worker.serving.tls import KeyPairFiles, ListeningTls, load_key_pair
 
@@ -243,7 +244,7 @@ def test_plain_http_on_the_tls_port_is_hung_up_on_and_disturbs_nobody(pairs: dic
 @pytest.mark.parametrize("begun", [b"", b"\x16\x03\x01\x02\x00\x01"], ids=["silence", "half a ClientHello"])
 def test_a_handshake_that_stalls_is_ended_and_disturbs_nobody(pairs: dict[str, KeyPairFiles], begun: bytes) -> None:
     with (
-        started(Credentials(pairs["one"]), handshake_timeout_s=0.2) as running,
+        started(Credentials(pairs["one"]), HandshakeLimits(timeout_s=0.2)) as running,
         socket.create_connection(("127.0.0.1", running.port), timeout=30) as stalled,
     ):
         stalled.sendall(begun)
@@ -269,3 +270,44 @@ def test_old_versions_of_tls_are_not_spoken(pairs: dict[str, KeyPairFiles], vers
         client.do_handshake()
     with pytest.raises(ssl.SSLError, match=r"UNSUPPORTED_PROTOCOL|VERSION"):
         listening.context.wrap_bio(to_server, to_client, server_side=True).do_handshake()
+
+
+def test_silent_handshakes_beyond_the_limit_make_room_the_oldest_first(pairs: dict[str, KeyPairFiles]) -> None:
+    """None of them times out: without the limit they would all be there."""
+    limits = HandshakeLimits(at_once=4, timeout_s=300, undisturbed_s=0.05)
+    with started(Credentials(pairs["one"]), limits) as running, ExitStack() as stack:
+        address = ("127.0.0.1", running.port)
+        silent = [stack.enter_context(socket.create_connection(address, timeout=30)) for _ in range(12)]
+        connection = running.connect(pairs["one"].certificate)
+        assert ask(connection, None) == 200
+        (listener,) = running.worker._server.listeners
+        assert listener.under_way < limits.at_once
+        for stalled in silent[:8]:
+            with suppress(ConnectionResetError):
+                assert stalled.recv(1) == b""
+        assert ask(connection, None) == 200
+        connection.close()
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_no_session_is_resumed_so_that_every_connection_sees_the_pair_of_the_moment(
+    pairs: dict[str, KeyPairFiles], version: ssl.TLSVersion
+) -> None:
+    listening = ListeningTls(load_key_pair(pairs["one"]))
+    context = trusting(pairs["one"].certificate)
+    context.check_hostname = False
+    context.minimum_version = context.maximum_version = version
+
+    def connect(session: ssl.SSLSession | None) -> ssl.SSLObject:
+        to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
+        client = context.wrap_bio(to_client, to_server, session=session)
+        server = listening.context.wrap_bio(to_server, to_client, server_side=True)
+        for side in (client, server) * 3:
+            with suppress(ssl.SSLWantReadError):
+                side.do_handshake()
+        server.write(b"hello")
+        assert client.read(5) == b"hello"  # tickets come with it
+        return client
+
+    first = connect(None)
+    assert not connect(first.session).session_reused

@@ -1,4 +1,7 @@
-"""Requests that are wrong in every way, in numbers: the worker answers on, rightly, and nothing of them stays."""
+"""Requests that are wrong in every way, in numbers: the worker answers on, rightly, and nothing of them stays.
+
+`make bench-malformed` sends a hundred times as many.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +23,15 @@ from tests.support.connections import predict, serving
 from tests.support.malformed import KINDS, expected_nodes, make, send_all
 from tests.support.pods import WorkerPod, publish_answering, table_of, worker_pod
 from tests.support.repository import NODES
+from tests.support.secured_worker import started
 from tests.support.serving import FakeWorker, held, running
 
 from gnnserve_worker.serving.batcher import Refusal, RefusalReason
+from gnnserve_worker.serving.credentials import NO_CREDENTIALS
 from gnnserve_worker.serving.engine import EngineState
+from gnnserve_worker.serving.metrics import ServingMetrics
 
-REQUESTS = 3000
+REQUESTS = 1000
 SURPLUS = 200
 
 
@@ -123,7 +129,7 @@ def test_description_is_what_the_worker_does(unharmed: WorkerPod, mode: Generati
             continue  # nothing could be wrong
 
         @settings(
-            max_examples=50, derandomize=True, deadline=None, database=None, phases=[Phase.generate],
+            max_examples=20, derandomize=True, deadline=None, database=None, phases=[Phase.generate],
             suppress_health_check=list(HealthCheck),
         )  # fmt: skip
         @given(case=operation.as_strategy(generation_mode=mode))
@@ -169,6 +175,51 @@ def test_whoever_waits_for_a_withdrawn_revision_is_refused_and_what_is_computed_
             assert (answer.status_code, answer.json()["labels"]) == (200, [20])
 
     asyncio.run(run())
+
+
+def test_answer_that_was_computed_but_not_told_when_its_revision_is_withdrawn_is_not_told() -> None:
+    worker = FakeWorker()
+
+    async def run() -> None:
+        async with running(worker) as client:
+            engine = client.engine
+            computed = await held(worker, client, node=1)
+            split = engine._split
+
+            def split_and_be_withdrawn(*arguments: Any) -> Any:
+                settled = split(*arguments)
+                asyncio.get_running_loop().call_soon(engine.withdraw, "its table was written to")
+                return settled
+
+            engine._split = split_and_be_withdrawn  # type: ignore[method-assign]
+            worker.gate.set()
+            refused = await computed.outcome
+            assert isinstance(refused, Refusal)
+            assert (refused.reason, "its table was written to" in refused.message) == (RefusalReason.LOADING, True)
+
+    asyncio.run(run())
+
+
+def test_withdrawal_of_a_revision_that_answers_no_more_harms_nobody() -> None:
+    with started(NO_CREDENTIALS) as worker:
+
+        def intact() -> list[str]:
+            connection = worker.connect(None)
+            connection.request("GET", "/metrics")
+            lines = connection.getresponse().read().decode().splitlines()
+            connection.close()
+            return [line for line in lines if line.startswith("gnnserve_repository_intact{")]
+
+        other = FakeWorker(name="other").revision()
+        for act in (worker.worker.withdraw, worker.worker.warn):
+            act(other, "was written to")
+            assert worker.worker.look() is not None
+        assert [line.rpartition(" ")[2] for line in intact()] == ["1.0"]
+
+
+def test_nothing_is_said_of_files_before_a_revision_answers() -> None:
+    lines = ServingMetrics("digits").render().decode().splitlines()
+    assert not [line for line in lines if line.startswith("gnnserve_repository_intact{")]
 
 
 def test_draining_worker_whose_revision_is_withdrawn_refuses_and_stops() -> None:

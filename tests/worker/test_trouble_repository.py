@@ -9,16 +9,17 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.support.configmap_server import ConfigMapServer, configmap_server
-from tests.support.pods import WorkerPod, publish_answering, table_of, worker_pod
+from tests.support.pods import WorkerPod, answers_of, publish_answering, table_of, worker_pod
 
 from gnnserve_api.pods import PodExit
 from gnnserve_api.repository import RevisionManifest
 
 THREE, FIVE = 3, 5
+ASKED = [0, 5]
+"""The last byte of a table is in the row of the last node, and decides about its label."""
 
 
 class Served:
@@ -37,20 +38,13 @@ class Served:
 
     def answer(self) -> tuple[int, str]:
         connection = self.pod.connect()
-        connection.request("POST", "/v1/predict", json.dumps({"nodes": [0, 5]}))
+        connection.request("POST", "/v1/predict", json.dumps({"nodes": ASKED}))
         response = connection.getresponse()
         return response.status, response.read().decode()
 
     def answers(self, label: int = THREE) -> bool:
         status, body = self.answer()
-        return status == 200 and json.loads(body)["labels"] == [label, label]
-
-    def logged(self, part: str) -> dict[str, Any]:
-        """The first line with that, once it has come."""
-        while True:
-            for line in [*self.pod.log]:
-                if part in line["message"]:
-                    return line
+        return status == 200 and json.loads(body)["labels"] == answers_of(label, ASKED)
 
     def intact(self) -> float:
         (line,) = (row for row in self.pod.get("/metrics")[1].splitlines() if row.startswith("gnnserve_repository_in"))
@@ -124,7 +118,7 @@ def test_what_was_written_to_is_not_answered_from_until_it_is_whole_again(
     status, body = served.answer()
     assert (status, said in body) == (503, True)
     assert (served.intact(), pod.get("/healthz")[0]) == (0, 200)
-    line = served.logged("is not answered from")
+    line = pod.logged("is not answered from")
     assert (line["level"], str(table) in line["message"]) == ("ERROR", True)
     # As whoever restores a backup does it: another file in its place.
     restored = table.with_suffix(".restored")
@@ -136,13 +130,23 @@ def test_what_was_written_to_is_not_answered_from_until_it_is_whole_again(
 
 
 def test_what_was_only_touched_is_verified_and_answered_from_all_the_while(served: Served) -> None:
-    connection = served.pod.connect()
-    served.table.chmod(0o400)
-    while not any("is as it was verified" in line["message"] for line in served.pod.log):
-        connection.request("POST", "/v1/predict", b'{"nodes":[0]}')
-        response = connection.getresponse()
-        assert (response.status, json.loads(response.read())["labels"]) == (200, [THREE])
+    def is_verified() -> bool:
+        assert served.answers()
+        return any("is as it was verified" in line["message"] for line in [*served.pod.log])
+
+    served.table.chmod(0o400 if served.table.stat().st_mode & 0o044 else 0o444)
+    served.pod.wait_for(is_verified, lambda: "it is not verified")
     assert (served.intact(), served.pod.route()["problem"]) == (1, None)
+
+
+def test_what_only_has_another_time_answers_again_without_loading(served: Served) -> None:
+    os.utime(served.table)
+    said = served.pod.logged("is not answered from")["message"]
+    assert f"{served.table}: was written to at" in said
+    served.pod.logged("answers again: its files are as they were")
+    served.pod.wait_until("/readyz", "ok")
+    assert (served.answers(), served.intact(), served.pod.route()["problem"]) == (True, 1, None)
+    assert not any("loading revision" in line["message"] for line in served.pod.log)
 
 
 def remove_commit(served: Served) -> None:
@@ -184,12 +188,14 @@ def put_the_good_one_back(served: Served) -> None:
 
 
 def damage_weights(served: Served) -> None:
-    overwrite_last_byte(served.revision / "variants/x1/weights.safetensors")
+    path = served.revision / "variants/x1/weights.safetensors"
+    served.aside.write_bytes(path.read_bytes())
+    overwrite_last_byte(path)
 
 
 def repair_weights(served: Served) -> None:
     path = served.revision / "variants/x1/weights.safetensors"
-    path.write_bytes(path.read_bytes()[:-1] + b"\0")
+    path.write_bytes(served.aside.read_bytes())
 
 
 @pytest.mark.parametrize(

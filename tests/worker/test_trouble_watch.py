@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import errno
+import gc
 import mmap
 import os
 import queue
 import threading
+import weakref
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from tests.support.graphs import service_of
 from tests.support.interruption import in_child
 from tests.support.loading import DEADLINE_S, FakeServer, Loading, loading_into
 from tests.support.repository import publish, repository_in
@@ -20,7 +26,11 @@ from tests.support.serving import FakeWorker
 from gnnserve_api.errors import RepositoryError
 from gnnserve_api.objective import Objective
 from gnnserve_api.repository import FileEntry
-from gnnserve_api.routing import RoutingTable
+from gnnserve_api.routing import RoutingMode, RoutingTable
+from gnnserve_cli import serving
+from gnnserve_worker.generation import pipeline
+from gnnserve_worker.pods import generate, repository_watch
+from gnnserve_worker.pods.loader import _Delay
 from gnnserve_worker.pods.repository_watch import RepositoryWatch
 from gnnserve_worker.repository import files, repository, watched
 from gnnserve_worker.repository.bus_error import describe, exit_on_bus_error
@@ -33,6 +43,8 @@ OTHER = Stamp(device=1, inode=3, size_bytes=100, modified_ns=1_000, changed_ns=2
 GONE = FileNotFoundError(errno.ENOENT, "No such file or directory")
 FORBIDDEN = PermissionError(errno.EACCES, "Permission denied")
 STALE = OSError(errno.ESTALE, "Stale file handle")
+FAILED = OSError(errno.EIO, "Input/output error")
+FAR_NS = 2**62
 
 
 @pytest.mark.parametrize(
@@ -41,8 +53,10 @@ STALE = OSError(errno.ESTALE, "Stale file handle")
         pytest.param(GOOD, GOOD, [], "", id="nothing changed"),
         pytest.param(replace(GOOD, size_bytes=99), replace(GOOD, size_bytes=99), [Change.WRITTEN], "has 99 bytes, and "
                      "had 100", id="cut short"),
-        pytest.param(replace(GOOD, modified_ns=3_000_000), replace(GOOD, modified_ns=3_000_000), [Change.WRITTEN],
+        pytest.param(replace(GOOD, modified_ns=3_000_000), replace(GOOD, modified_ns=3_000_000), [Change.REDATED],
                      "was written to at 1970-01-01T00:00:00.003+00:00", id="written in place"),
+        pytest.param(replace(GOOD, modified_ns=1000 * FAR_NS), GOOD, [Change.REDATED], "s since 1970", id="far future"),
+        pytest.param(FAILED, GOOD, [Change.UNSEEN], "cannot be looked at any more: Input/output", id="a failing disk"),
         pytest.param(replace(GOOD, changed_ns=3_000), replace(GOOD, changed_ns=3_000), [Change.TOUCHED],
                      "had its owner, permissions, links or times set", id="permissions set"),
         pytest.param(GOOD, GONE, [Change.MOVED], "is gone", id="its folder was renamed"),
@@ -99,23 +113,109 @@ def test_revision_that_changes_while_it_is_loaded_is_refused(tmp_path: Path, mon
         root.load(manifest.revision)
 
 
+def test_network_is_made_of_the_bytes_that_were_verified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = repository_in(tmp_path)
+    manifest, _ = publish(root, "recipe")
+    good = root.load(manifest.revision).variants["x1"].network
+    path = root.folder / "revisions" / manifest.revision / "variants/x1/weights.safetensors"
+    verify = repository.checks.verify_files
+
+    def verify_and_swap(*arguments: object) -> object:
+        verified = verify(*arguments)  # type: ignore[arg-type]
+        before = path.stat()
+        path.chmod(0o644)
+        with path.open("r+b") as file:
+            file.seek(-1, os.SEEK_END)
+            file.write(b"\1")
+        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+        return verified
+
+    monkeypatch.setattr(repository.checks, "verify_files", verify_and_swap)
+    loaded = root.load(manifest.revision).variants["x1"].network
+    assert loaded.tensors["weight"].tobytes() == good.tensors["weight"].tobytes()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("kind", ["revision", "graph"])
+def test_commit_that_changes_before_it_is_read_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    root = repository_in(tmp_path)
+    manifest, _ = publish(root, "recipe")
+    read = getattr(repository.checks, f"read_{kind}_manifest")
+
+    def write_and_read(folder: Path) -> object:
+        os.utime(folder / f"{kind}.json", (0, 0))
+        return read(folder)
+
+    monkeypatch.setattr(repository.checks, f"read_{kind}_manifest", write_and_read)
+    with pytest.raises(RepositoryError, match=rf"{kind}.json: was written to .*, while it was being loaded"):
+        root.load(manifest.revision)
+
+
+def test_foreign_things_beside_what_was_set_aside_disturb_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    root = repository_in(tmp_path)
+    damaged = root.folder / "damaged"
+    (damaged / "0 mine").mkdir(parents=True)
+    (damaged / "00000000T000000.000000Z").write_text("a file")
+    monkeypatch.setattr(files, "remove_tree", _refuse)
+    for _ in range(4):
+        publish(root, "recipe")
+        root.set_aside("recipe", "aaaa")
+    assert len(list(damaged.iterdir())) == 6
+    assert caplog.text.count("cannot be removed, and is left") == 1
+    assert {"0 mine", "00000000T000000.000000Z"} <= {path.name for path in damaged.iterdir()}
+
+
+def _refuse(path: Path) -> None:
+    raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+
 def test_touched_file_is_known_by_its_content(tmp_path: Path) -> None:
     path = tmp_path / "table.npy"
     entry = files.write_file(path, b"content")
-    watch = WatchedFiles({path: entry}, ())
+    watch = WatchedFiles({path: entry}, {})
     path.chmod(0o400)
     assert [finding.change for finding in watch.look()] == [Change.TOUCHED]
-    assert watch.verify(path)
+    assert watch.verify(path) is None
     assert watch.look() == []
     os.utime(path, (0, 0))
-    assert [finding.change for finding in watch.look()] == [Change.WRITTEN], "its time of writing is another"
-    lying = WatchedFiles({path: FileEntry(entry.bytes, "another")}, ())
-    assert not lying.verify(path)
+    assert [finding.change for finding in watch.look()] == [Change.REDATED], "its time of writing is another"
+    assert watch.verify_all() is None
+    assert (watch.look(), watch.times_verified) == ([], 2)
+    lying = WatchedFiles({path: FileEntry(entry.bytes, "another")}, {})
+    assert "was altered" in str(lying.verify(path))
+    path.chmod(0o644)
+    path.write_bytes(b"another")
+    assert "was altered" in str(watch.verify_all())
+
+
+def test_file_that_is_written_to_while_another_is_verified_ends_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    large, other = tmp_path / "large.npy", tmp_path / "other.npy"
+    watch = WatchedFiles({path: files.write_file(path, bytes(100)) for path in (large, other)}, {})
+    reads = 0
+    pread = os.pread
+
+    def read(descriptor: int, count: int, offset: int) -> bytes:
+        nonlocal reads
+        reads += 1
+        other.chmod(0o644)
+        other.write_bytes(b"short")
+        return pread(descriptor, count, offset)
+
+    monkeypatch.setattr(watched, "_READ_BYTES", 10)
+    monkeypatch.setattr(watched.os, "pread", read)
+    large.chmod(0o400)
+    assert str(watch.verify(large)).startswith(f"{other}: has 5 bytes")
+    assert reads == 1
 
 
 def test_exhausted_descriptors_say_nothing_about_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "table.npy"
-    watch = WatchedFiles({path: files.write_file(path, b"content")}, ())
+    watch = WatchedFiles({path: files.write_file(path, b"content")}, {})
 
     def exhausted(*_: object) -> int:
         raise OSError(errno.EMFILE, "Too many open files")
@@ -134,13 +234,21 @@ class FakeFiles:
     findings: list[Finding] = field(default_factory=list)
     is_whole: bool = True
     verified: list[Path] = field(default_factory=list)
+    times_verified: int = 0
+    error: Exception | None = None
 
     def look(self) -> list[Finding]:
+        if self.error is not None:
+            raise self.error
         return list(self.findings)
 
-    def verify(self, touched: Path) -> bool:
+    def verify(self, touched: Path) -> Finding | None:
         self.verified.append(touched)
-        return self.is_whole
+        self.times_verified += self.is_whole
+        return None if self.is_whole else WRITTEN
+
+    def verify_all(self) -> Finding | None:
+        return self.verify(PATH)
 
 
 @dataclass(slots=True)
@@ -148,9 +256,16 @@ class FakeOwner:
     served: ServedRevision | None
     withdrawn: list[str] = field(default_factory=list)
     renewed: list[str] = field(default_factory=list)
+    failures: int = 0
+    """How often a withdrawal is to fail."""
+    told: queue.Queue[str] = field(default_factory=queue.Queue)
 
     def withdraw(self, revision: ServedRevision, problem: str) -> None:
         assert revision is self.served
+        if self.failures:
+            self.failures -= 1
+            raise RuntimeError("nobody takes it")
+        self.told.put(problem)
         self.withdrawn.append(problem)
 
     def renew(self, revision: ServedRevision, problem: str) -> None:
@@ -164,6 +279,8 @@ def revision_of(fake: FakeFiles) -> ServedRevision:
 
 WRITTEN, MOVED = Finding(PATH, Change.WRITTEN, "was written to"), Finding(PATH, Change.MOVED, "is gone")
 TOUCHED = Finding(PATH, Change.TOUCHED, "had its owner set")
+UNSEEN = Finding(PATH, Change.UNSEEN, "cannot be looked at any more")
+REDATED = Finding(PATH, Change.REDATED, "was written to at noon")
 
 
 def test_each_trouble_of_a_revision_is_told_once_and_the_worse_one_still() -> None:
@@ -190,6 +307,65 @@ def test_what_was_touched_is_verified_before_it_is_told(is_whole: bool) -> None:
     RepositoryWatch(owner)._look()
     assert fake.verified == [PATH]
     assert (len(owner.withdrawn), len(owner.renewed)) == ((0, 1) if is_whole else (1, 0))
+
+
+def test_what_was_told_of_a_path_is_not_told_again_because_the_file_was_touched() -> None:
+    fake = FakeFiles([MOVED])
+    owner = FakeOwner(revision_of(fake))
+    watch = RepositoryWatch(owner)
+    for fake.findings in ([MOVED], [TOUCHED, MOVED], [MOVED]):
+        watch._look()
+    assert (fake.verified, len(owner.renewed)) == ([PATH], 1)
+
+
+def test_files_that_were_verified_since_are_told_of_anew() -> None:
+    fake = FakeFiles([REDATED, MOVED])
+    owner = FakeOwner(revision_of(fake))
+    watch = RepositoryWatch(owner)
+    watch._look()
+    watch._look()
+    assert (len(owner.withdrawn), len(owner.renewed)) == (1, 0)
+    fake.verify_all()
+    watch._look()
+    assert (len(owner.withdrawn), len(owner.renewed)) == (2, 0)
+    fake.findings = [MOVED]
+    fake.verify_all()
+    watch._look()
+    assert (len(owner.withdrawn), len(owner.renewed)) == (2, 1)
+
+
+def test_one_failed_look_says_nothing_and_two_do() -> None:
+    fake = FakeFiles()
+    owner = FakeOwner(revision_of(fake))
+    watch = RepositoryWatch(owner)
+    for fake.findings in ([UNSEEN], [], [UNSEEN]):
+        watch._look()
+    assert owner.withdrawn == []
+    watch._look()
+    assert owner.withdrawn == [str(UNSEEN)]
+
+
+def test_look_that_raises_over_and_over_is_as_bad() -> None:
+    fake = FakeFiles(error=ValueError("a bug"))
+    owner = FakeOwner(revision_of(fake))
+    watch = RepositoryWatch(owner)
+    watch._look()
+    assert owner.withdrawn == []
+    for _ in range(2):
+        watch._look()
+    assert owner.withdrawn == ["the repository cannot be looked at: ValueError('a bug')"]
+
+
+def test_withdrawal_that_fails_is_asked_for_again_by_a_watch_that_lives_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(repository_watch, "INTERVAL_S", 0.001)
+    owner = FakeOwner(revision_of(FakeFiles([WRITTEN])), failures=2)
+    watch = RepositoryWatch(owner)
+    watch.start()
+    try:
+        assert owner.told.get(timeout=DEADLINE_S) == str(WRITTEN)
+        assert owner.failures == 0
+    finally:
+        watch.stop()
 
 
 # The loader
@@ -248,7 +424,6 @@ def test_doubts_about_a_revision_that_was_replaced_meanwhile_load_nothing(loadin
     loading.server.wait_for_problem(None)
     assert loading.repository.next_load() == "b"
     loading.loader.renew(old, "gone")
-    loading.server.wait_for_problem("gone")
     loading.loader.declare(A)
     assert loading.server.next_switch()[0] == "a"
     assert loading.repository.next_load() == "a"
@@ -267,26 +442,193 @@ def test_revision_withdrawn_while_the_next_one_loads_does_not_come_back(loading:
 
 
 def test_switch_that_was_on_its_way_does_not_bring_back_what_was_withdrawn() -> None:
-    withdrawing, go_on = threading.Event(), threading.Event()
+    withdrawing, arrived = threading.Event(), threading.Event()
 
     class SlowServer(FakeServer):
         def withdraw(self, revision: ServedRevision, problem: str) -> None:
             withdrawing.set()
-            assert go_on.wait(DEADLINE_S)
+            assert arrived.wait(DEADLINE_S)
             FakeServer.withdraw(self, revision, problem)
+
+        def switch(self, revision: ServedRevision, table: RoutingTable, load_s: float) -> None:
+            FakeServer.switch(self, revision, table, load_s)
+            if withdrawing.is_set():
+                arrived.set()
+
+    class Lock:
+        def __init__(self) -> None:
+            self.lock = threading.Lock()
+
+        def __enter__(self) -> None:
+            if withdrawing.is_set():
+                arrived.set()
+            self.lock.acquire()
+
+        def __exit__(self, *_: object) -> None:
+            self.lock.release()
 
     with loading_into(SlowServer()) as loading:
         served = serve(loading)
-        loading.repository.broken["b"] = RepositoryError("/x", "is not there", "generate it")
+        loading.loader._answering = Lock()  # type: ignore[assignment]
         thread = threading.Thread(target=loading.loader.withdraw, args=(served, "was written to"))
         thread.start()
         assert withdrawing.wait(DEADLINE_S)
-        # Before b is loaded, what is wanted of the service would be told to a, by a switch.
-        loading.loader.declare(RoutingTable("b", "r", Objective(latency_ms=5)))
-        go_on.set()
+        # Another objective needs no loading: it is told by a switch, at once.
+        loading.loader.declare(RoutingTable("a", "recipe-a", Objective(latency_ms=5)))
         thread.join()
-        loading.server.wait_for_problem("revision b cannot be loaded")
+        assert loading.server.withdrawn.get_nowait() == "a"
+        assert loading.server.next_switch()[0] == "a"
+        assert loading.repository.next_load() == "a"
         assert loading.server.switches.empty()
+
+
+def test_moved_revision_is_routed_as_tables_say_and_loaded_no_sooner_for_it() -> None:
+    with loading_into(FakeServer(), retry_s=(3600, 3600)) as loading:
+        served = serve(loading)
+        loading.repository.broken["a"] = RepositoryError("/x", "is gone", "generate again")
+        loading.loader.renew(served, "x is gone")
+        loading.server.wait_for_problem("revision a cannot be loaded: /x: is gone")
+        assert loading.repository.next_load() == "a"
+        for latency_ms in (5, 6):
+            objective = Objective(latency_ms=latency_ms)
+            loading.loader.declare(RoutingTable("a", "recipe-a", objective))
+            assert loading.server.next_switch()[1] == objective
+        assert loading.loader.stop(DEADLINE_S)
+        assert loading.repository.loads.empty()
+        assert loading.server.problems.empty(), "it is still gone"
+
+
+def test_renewed_revision_is_not_loaded_again_for_its_next_table(loading: Loading) -> None:
+    served = serve(loading)
+    loading.loader.renew(served, "x is gone")
+    loading.server.next_switch()
+    loading.server.wait_for_problem(None)
+    assert loading.repository.next_load() == "a"
+    loading.loader.declare(RoutingTable("a", "recipe-a", Objective(latency_ms=5)))
+    loading.server.next_switch()
+    loading.server.wait_for_problem(None)
+    assert loading.repository.loads.empty()
+
+
+def serve_with_files(loading: Loading, fake: FakeFiles) -> ServedRevision:
+    loading.repository.files["a"] = fake
+    return serve(loading)
+
+
+def test_withdrawn_revision_whose_files_are_as_they_were_answers_again_without_loading(loading: Loading) -> None:
+    served = serve_with_files(loading, FakeFiles())
+    loading.loader.withdraw(served, str(REDATED))
+    assert loading.server.next_switch()[0] == "a"
+    loading.server.wait_for_problem(None)
+    assert loading.loader.served is served
+    assert loading.repository.loads.empty()
+
+
+def test_withdrawn_revision_whose_files_are_not_as_they_were_is_loaded(loading: Loading) -> None:
+    served = serve_with_files(loading, FakeFiles(is_whole=False))
+    loading.loader.withdraw(served, str(REDATED))
+    assert loading.server.next_switch()[0] == "a"
+    assert loading.repository.next_load() == "a"
+    assert loading.loader.served is not served
+
+
+def test_revision_that_is_doubted_again_and_again_is_loaded_further_and_further_apart() -> None:
+    delay = _Delay(1, 4)
+    delays = []
+    for _ in range(5):
+        delay.begin_again()
+        delays.append(delay.length_s)
+        delay.end()
+    assert delays == [0, 1, 2, 4, 4]
+    calm = _Delay(1, 0)
+    for _ in range(3):
+        calm.begin_again()
+        assert not calm.is_running, "it was well for longer than the longest delay"
+        calm.end()
+
+
+def test_withdrawn_revision_comes_back_under_its_last_good_table(loading: Loading) -> None:
+    served = serve(loading)
+    bad = RoutingTable("a", "recipe-a", mode=RoutingMode.STATIC, base_variant="x9")
+    loading.loader.declare(bad)
+    loading.server.wait_for_problem("has no variant x9")
+    loading.loader.withdraw(served, "was written to")
+    loading.server.wait_for_problem("is not answered from")
+    assert loading.server.next_switch()[0] == "a"
+    loading.server.wait_for_problem("has no variant x9")
+    assert [loading.server.tables.get(), loading.server.tables.get()] == [A, A]
+    # And so it does where the bad table is another revision's.
+    again = loading.loader.served
+    assert again is not None
+    loading.loader.declare(RoutingTable("b", "recipe-b", mode=RoutingMode.STATIC, base_variant="x9"))
+    loading.server.wait_for_problem("revision b has no variant x9")
+    loading.loader.withdraw(again, "was written to")
+    assert loading.server.next_switch()[0] == "a"
+    loading.server.wait_for_problem("revision b has no variant x9")
+
+
+def test_withdrawn_revision_is_let_go_once_it_cannot_come_back(loading: Loading) -> None:
+    served = serve(loading)
+    gone = weakref.finalize(served.infer.__self__, lambda: None)  # type: ignore[attr-defined]
+    loading.repository.gates["b"] = threading.Event()
+    loading.loader.declare(B)
+    assert loading.repository.next_load() == "b"
+    loading.loader.withdraw(served, "was written to")
+    loading.repository.gates["b"].set()
+    assert loading.server.next_switch()[0] == "b"
+    loading.server.wait_for_problem(None)
+    del served
+    assert loading.loader.stop(DEADLINE_S)
+    gc.collect()
+    assert not gone.alive
+
+
+def test_reason_of_a_withdrawal_is_not_taken_back_by_a_switch_that_was_just_made() -> None:
+    withdrawn = threading.Event()
+
+    with loading_into(FakeServer()) as loading:
+        served = serve(loading)
+        loader = loading.loader
+        switch = loader._switch
+
+        def switch_and_be_withdrawn(revision: ServedRevision, table: RoutingTable, load_s: float) -> bool:
+            is_switched = switch(revision, table, load_s)
+            if not withdrawn.is_set():
+                loading.repository.broken["a"] = RepositoryError("/x", "was altered", "generate again")
+                loader.withdraw(served, "was written to")
+                withdrawn.set()
+            return is_switched
+
+        loader._switch = switch_and_be_withdrawn  # type: ignore[method-assign]
+        loader.declare(RoutingTable("a", "recipe-a", Objective(latency_ms=5)))
+        loading.server.wait_for_problem("is not answered from")
+        assert "cannot be loaded" in str(loading.server.problems.get(timeout=DEADLINE_S))
+
+
+def test_what_answers_no_more_is_neither_withdrawn_nor_renewed(loading: Loading) -> None:
+    old = serve(loading)
+    loading.loader.declare(B)
+    assert loading.server.next_switch()[0] == "b"
+    loading.server.wait_for_problem(None)
+    loading.loader.withdraw(old, "was written to")
+    loading.loader.renew(old, "is gone")
+    assert loading.loader.stop(DEADLINE_S)
+    assert loading.server.withdrawn.empty()
+    while not loading.server.problems.empty():
+        assert loading.server.problems.get() is None
+
+
+def test_withdrawal_that_fails_still_has_it_loaded_again() -> None:
+    class Deaf(FakeServer):
+        def withdraw(self, revision: ServedRevision, problem: str) -> None:
+            raise RuntimeError(f"nobody takes {problem} of {revision.manifest.revision}")
+
+    with loading_into(Deaf()) as loading:
+        served = serve(loading)
+        with pytest.raises(RuntimeError):
+            loading.loader.withdraw(served, "was written to")
+        assert loading.server.next_switch()[0] == "a"
+        assert loading.loader.served is not served
 
 
 # Last words
@@ -336,3 +678,37 @@ def test_last_words_that_fail_end_the_process_all_the_same(tmp_path: Path) -> No
             mapped[0]
 
     assert in_child(touch_what_was_cut_off) == 3
+
+
+def touch_what_is_cut_off(path: Path) -> None:
+    path.write_bytes(bytes(mmap.PAGESIZE))
+    with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as mapped:
+        file.truncate(0)
+        mapped[0]
+
+
+def test_generation_leaves_last_words_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    message = tmp_path / "message"
+    service = service_of((tmp_path / "graph.npz").as_uri())
+    environ = {
+        "GNNSERVE_MANIFEST": service.model_dump_json(by_alias=True, exclude_none=True),
+        "GNNSERVE_REPOSITORY": str(tmp_path / "repository"),
+        "GNNSERVE_TERMINATION_MESSAGE": str(message),
+    }
+    monkeypatch.setattr(pipeline, "generate", lambda *_, **__: touch_what_is_cut_off(tmp_path / "table.npy"))
+    assert in_child(lambda: os._exit(generate.main(environ))) == 3
+    assert message.read_text().startswith(f"{tmp_path / 'table.npy'}: was cut short")
+
+
+def test_server_of_the_command_line_leaves_last_words_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(serving, "slow_loop", lambda *_: nullcontext())
+    monkeypatch.setattr(serving.server, "serve", lambda *_: touch_what_is_cut_off(tmp_path / "table.npy"))
+    nothing: Any = None
+
+    def serve_it() -> None:
+        serving.serve_routed(nothing, SimpleNamespace(spec=None), nothing, nothing, nothing)  # type: ignore[arg-type]
+
+    assert in_child(serve_it) == 3
+    assert f"error: {tmp_path / 'table.npy'}: was cut short" in capfd.readouterr().err

@@ -37,7 +37,7 @@ Jobs of old recipes, and NetworkPolicies and PodMonitors that are no longer want
   verbs: [get, list, watch, create, patch]
 - apiGroups: [monitoring.coreos.com]
   resources: [podmonitors]
-  verbs: [get, create, patch, delete]
+  verbs: [get, list, create, patch, delete]
 {{- end }}
 
 {{/*

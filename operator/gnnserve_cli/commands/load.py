@@ -21,7 +21,7 @@ from gnnserve_cli.client import (
     fetch_nodes,
     fetch_route,
     fetch_variants,
-    parse_url,
+    open_url,
     read_access,
     stated_objective,
 )
@@ -146,7 +146,7 @@ def load(
     if scenario is not None and arrivals is not None:
         raise InputError("--arrivals", "a scenario has arrivals of its own", "leave out --arrivals or --scenario")
     schedule = None if rate is None else _build_schedule(scenario, arrivals, rate, duration, seed)
-    endpoint = parse_url(url, read_access(token_file, ca_file))
+    endpoint = open_url(url, read_access(token_file, ca_file))
     served = fetch_variants(endpoint)
     asked = stated_objective(latency_ms, tolerance_permille)
     objective = _objective_in_effect(endpoint, asked)

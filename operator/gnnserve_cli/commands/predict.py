@@ -17,8 +17,8 @@ from gnnserve_cli.client import (
     Reply,
     fetch_nodes,
     fetch_prediction,
+    open_url,
     parse_server_timing,
-    parse_url,
     read_access,
     stated_objective,
 )
@@ -55,7 +55,7 @@ def predict(
 ) -> None:
     """Ask a running server for nodes of its graph."""
     listed, wanted = parse_nodes(nodes), parse_outputs(outputs)
-    endpoint = parse_url(url, read_access(token_file, ca_file))
+    endpoint = open_url(url, read_access(token_file, ca_file))
     ids = listed if isinstance(listed, tuple) else _ids_of(listed, endpoint)
     request: PredictRequest[Any] = PredictRequest(
         ids, stated_objective(latency_ms, tolerance_permille), strict or UNSET, wanted

@@ -17,7 +17,7 @@ from rich.text import Text
 from gnnserve_api.errors import InputError, OutdatedError, RepositoryError
 from gnnserve_api.protocol import VariantsAnswer
 from gnnserve_api.repository import NodeIdKind, RevisionManifest
-from gnnserve_cli.client import fetch_variants, parse_url, read_access
+from gnnserve_cli.client import fetch_variants, open_url, read_access
 from gnnserve_cli.commands.options import CaFile, Json, TokenFile
 from gnnserve_cli.exits import ExitCode
 from gnnserve_cli.render import count, format_name, output, print_json, profile_tables, put
@@ -43,7 +43,7 @@ def variants(
     """Show the variants of a running server, or of every revision in a repository."""
     console = output()
     if "://" in place:
-        served = fetch_variants(parse_url(place, read_access(token_file, ca_file)))
+        served = fetch_variants(open_url(place, read_access(token_file, ca_file)))
         if as_json:
             print_json(served)
             return

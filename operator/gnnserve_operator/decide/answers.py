@@ -46,6 +46,22 @@ def decide_answers(
     return None
 
 
+def find_open_worker(ready: Sequence[ObservedPod], observed: Observed) -> Problem | None:
+    """One that answers without a token, though spec.endpoint.tokens is declared: its image is older than tokens, and
+    takes no notice of what the operator told it."""
+    names = {pod.name: pod.image for pod in ready}
+    for answer in observed.answers:
+        if answer.pod in names and answer.route is not None and not answer.route.needs_token:
+            return Problem(
+                Reason.TOKENS_NOT_CHECKED,
+                f"Worker {answer.pod} answers everybody, without a token: its image {names[answer.pod]} is too old for "
+                "spec.endpoint.tokens. Set spec.image to one of the operator's version, or take spec.endpoint.tokens "
+                "away.",
+                needs_person=True,
+            )
+    return None
+
+
 def repair_words(service: str) -> str:
     """What to do about a revision that a worker cannot load."""
     return (

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from gnnserve_api.status import ConditionType
-from gnnserve_operator.decide.generation import Generation, Stage
+from gnnserve_operator.decide.generation import Generation, Stage, words_of_start
 from gnnserve_operator.decide.status import condition_in
 from gnnserve_operator.decide.verdict import Reason
 
 NORMAL, WARNING = "Normal", "Warning"
+GENERATION_STARTED = "GenerationStarted"
 _EXPECTED = frozenset(
     {Reason.SUSPENDED, Reason.SCALED_TO_ZERO, Reason.GENERATING, Reason.ROLLING_OUT, Reason.REVISION_SWITCHING}
 )
@@ -27,13 +28,18 @@ class EventNote:
 
 
 def decide_events(
-    before: Mapping[str, Any], now: Mapping[str, Any], generation: Generation | None, why_base: str | None
+    before: Mapping[str, Any],
+    now: Mapping[str, Any],
+    generation: Generation | None,
+    why_base: str | None,
+    begun_job: str | None = None,
 ) -> tuple[EventNote, ...]:
-    """`why_base`: why the slow loop chose the base variant; None: it did not."""
+    """`why_base`: why the slow loop chose the base variant; None: it did not. `begun_job`: one that is there, and that
+    may not have been told of."""
     ready, was_ready = condition_in(now, ConditionType.READY), condition_in(before, ConditionType.READY)
     notes = [
         _suspended(ready, was_ready),
-        _generation_started(before, generation),
+        _generation_started(before, generation, begun_job),
         _generation_failed(before, now),
         _revision_published(before, now),
         _ready(ready, was_ready),
@@ -52,13 +58,19 @@ def _suspended(ready: Mapping[str, Any], was: Mapping[str, Any]) -> EventNote | 
     return None
 
 
-def _generation_started(before: Mapping[str, Any], generation: Generation | None) -> EventNote | None:
-    if generation is None or generation.stage != Stage.STARTING:
+def _generation_started(
+    before: Mapping[str, Any], generation: Generation | None, begun_job: str | None
+) -> EventNote | None:  # fmt: skip
+    if generation is not None and generation.stage == Stage.STARTING:
+        message = generation.message
+    elif begun_job is not None:
+        message = words_of_start(begun_job)
+    else:
         return None
     # The watch may be behind: a Job that was announced is not announced again.
-    if condition_in(before, ConditionType.VARIANTS_GENERATED).get("message") == generation.message:
+    if condition_in(before, ConditionType.VARIANTS_GENERATED).get("message") == message:
         return None
-    return EventNote(NORMAL, "GenerationStarted", generation.message)
+    return EventNote(NORMAL, GENERATION_STARTED, message)
 
 
 def _generation_failed(before: Mapping[str, Any], now: Mapping[str, Any]) -> EventNote | None:

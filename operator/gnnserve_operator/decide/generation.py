@@ -122,7 +122,8 @@ def _under_way(
     if ended:
         message = f"The result of Job {ended[-1].name} is being read."
         return Generation(Stage.WAITING, message, delete=jobs.all_but(*ended))
-    running = exact or next((job for job in jobs.candidates if not _is_over(job) and _computes(job, observed)), None)
+    computing = (job for job in jobs.candidates if not _is_over(job) and _computes(job, observed, now))
+    running = exact or next(computing, None)
     if running is not None:
         return Generation(
             Stage.RUNNING,
@@ -136,7 +137,11 @@ def _under_way(
         # On its way out, or of a claim that is lost.
         message = f"Job {wanted.name} is made again once the old one is gone."
         return Generation(Stage.WAITING, message, delete=jobs.all_but())
-    return Generation(Stage.STARTING, f"Job {wanted.name} generates the revision.", apply=True, delete=jobs.all_but())
+    return Generation(Stage.STARTING, words_of_start(wanted.name), apply=True, delete=jobs.all_but())
+
+
+def words_of_start(job: str) -> str:
+    return f"Job {job} generates the revision."
 
 
 def _while_suspended(wanted: WantedJob, jobs: _Jobs) -> Generation:
@@ -219,11 +224,15 @@ def _problem_of(job: ObservedJob, service: str, spec: GNNServiceSpec, observed: 
     return Problem(problem.reason, f"Job {job.name} waits. {problem.message}", problem.needs_person)
 
 
-def _computes(job: ObservedJob, observed: Observed) -> bool:
-    """Whether there is training to lose: also when it is done and the Job does not say so yet. A pod that waits for its
-    image or volume has none."""
-    own = [pod for pod in observed.pods if pod.job == job.name and not pod.deleting]
-    return not job.suspended and any(pod.running or ended_well(pod) for pod in own)
+def _computes(job: ObservedJob, observed: Observed, now: datetime) -> bool:
+    """Whether there is training to lose: also when it is done and the Job does not say so yet, and when the Job was
+    just started and its pod has not been told of. A pod that waits for its image or volume has none."""
+    if job.suspended:
+        return False
+    own = [pod for pod in observed.pods if pod.job == job.name]
+    if not own and job.started_at:
+        return abs(now - datetime.fromisoformat(job.started_at)) < _POD_PATIENCE
+    return any((pod.running or ended_well(pod)) and not pod.deleting for pod in own)
 
 
 def _is_over(job: ObservedJob) -> bool:

@@ -2,7 +2,9 @@
 
 The rules are those of client-go's leader election
 (https://github.com/kubernetes/client-go/blob/master/tools/leaderelection/leaderelection.go), with two of our own: each
-taking of the Lease is a new term, and one that was deleted counts for as long as it would have.
+taking of the Lease is a new term, and one that was deleted counts for as long as it would have. Who never saw one
+cannot tell whether one was deleted: it leaves a holder the time to make it again, and begins with a term from the
+clock, which is later than all before unless there was one a minute.
 
 Clocks of nodes differ, so the times in a Lease are for people: what counts is how long *we* have seen it unchanged, on
 our own clock. A holder stops to write some seconds after it last asked for a renewal that was granted; others take over
@@ -12,6 +14,9 @@ a few seconds later than that after they saw the renewal. The difference is what
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import UTC, datetime
+
+_TERMS_BEGIN = datetime(2020, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +35,17 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
-    lease: Lease
+    lease: Lease | None
+    """None: there never was one."""
     since_s: float
     """When we first saw it as it is."""
 
 
-def sight(before: Sighting | None, lease: Lease | None, now_s: float) -> Sighting | None:
-    """None: there never was one. One that was deleted is remembered, since its holder may not have noticed yet."""
-    return before if lease is None or (before is not None and before.lease == lease) else Sighting(lease, now_s)
+def sight(before: Sighting | None, lease: Lease | None, now_s: float) -> Sighting:
+    """One that was deleted is remembered, since its holder may not have noticed yet."""
+    if before is not None and (lease is None or before.lease == lease):
+        return before
+    return Sighting(lease, now_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +62,23 @@ class StandBy:
     holder: str
 
 
-def decide_candidacy(seen: Sighting | None, identity: str, now_s: float) -> Take | StandBy:
-    if seen is None:
-        return Take(1)
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """There is none, which its holder may be about to mend."""
+
+
+def first_term(now: datetime) -> int:
+    """Of a Lease of which nobody knows what was before: minutes, which an int32 holds for four thousand years."""
+    return max(int((now - _TERMS_BEGIN).total_seconds() // 60), 1)
+
+
+def decide_candidacy(
+    seen: Sighting, identity: str, now_s: float, *, first: int, absent_s: float
+) -> Take | StandBy | Wait:
+    """`first`: the term of one that there never was; it is taken when it was missing for `absent_s`."""
     lease = seen.lease
+    if lease is None:
+        return Take(first) if now_s >= seen.since_s + absent_s else Wait()
     # Our own name: a container before this one in the same pod, which has ended.
     if lease.holder in {"", identity} or now_s >= seen.since_s + lease.duration_s:
         return Take(lease.term + 1)

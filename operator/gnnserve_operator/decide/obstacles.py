@@ -17,14 +17,17 @@ _BUILT_ON = {
 }
 
 
+def builds_on(ref: ObjectRef, kinds: Iterable[str]) -> bool:
+    """On a child of one of these kinds; each service has at most one of those that others build on."""
+    return not set(kinds).isdisjoint(_BUILT_ON.get(ref.kind, ()))
+
+
 def decide_appliable(refs: Iterable[ObjectRef], conflicts: Iterable[Conflict]) -> frozenset[ObjectRef]:
     """Those that are not taken, and build on nothing that is."""
     taken = {conflict.ref for conflict in conflicts}
     all_refs = list(refs)
     taken_kinds = {ref.kind for ref in all_refs if ref in taken}
-    return frozenset(
-        ref for ref in all_refs if ref not in taken and not taken_kinds.intersection(_BUILT_ON.get(ref.kind, ()))
-    )
+    return frozenset(ref for ref in all_refs if ref not in taken and not builds_on(ref, taken_kinds))
 
 
 def decide_obstacle(refs: Iterable[ObjectRef], service: str, observed: Observed) -> Problem | None:

@@ -16,7 +16,12 @@ from gnnserve_operator.decide.verdict import sentence
 from gnnserve_operator.observed import Observed, ObservedJob, ObservedPod
 
 _LONGEST_LAG = timedelta(minutes=2)
-"""Of a watch: one that is behind for a minute makes the operator unhealthy, and then it starts anew (`health.py`)."""
+"""Of a watch: one that is behind for a minute makes the operator unhealthy, and then it starts anew (`health.py`).
+Where it watches many namespaces that is found later: then the Job is made again for nothing, and trains nothing."""
+
+
+_NOT_OVER = frozenset({"Pending", "Running", "Unknown"})
+"""Phases of a pod that may yet end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +75,11 @@ def is_result_awaited(job: ObservedJob, pods: Iterable[ObservedPod], now: dateti
     own = [pod for pod in pods if pod.job == job.name]
     if any(ended_well(pod) for pod in own):
         return False
-    if any(pod.terminated is None and not pod.deleting for pod in own):
+    # One that the kubelet rejected is Failed, and never had a container that could end.
+    if any(pod.terminated is None and pod.phase in _NOT_OVER and not pod.deleting for pod in own):
         return True
-    return bool(job.succeeded_at) and now - datetime.fromisoformat(job.succeeded_at) < _LONGEST_LAG
+    # Also where the API server's clock is ahead of ours: not for hours.
+    return bool(job.succeeded_at) and abs(now - datetime.fromisoformat(job.succeeded_at)) < _LONGEST_LAG
 
 
 def ended_well(pod: ObservedPod) -> bool:

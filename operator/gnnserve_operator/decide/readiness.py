@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from gnnserve_api.gnnservice import GNNServiceSpec
 from gnnserve_api.routing import RoutingTable
 from gnnserve_api.status import ConditionType
-from gnnserve_operator.decide.answers import decide_answers
+from gnnserve_operator.decide.answers import decide_answers, find_open_worker
 from gnnserve_operator.decide.generation import Generation, Stage
 from gnnserve_operator.decide.published import Published
 from gnnserve_operator.decide.verdict import Problem, Reason, Verdict
@@ -105,6 +105,8 @@ def _decide_ready(situation: Situation) -> Verdict:  # noqa: PLR0911 - a ladder,
         return Verdict(False, workers.problem.reason, workers.problem.message + old)
     if not workers.is_rolled_out:
         return Verdict(False, Reason.ROLLING_OUT, "Worker pods are being replaced one by one; the old ones answer.")
+    if (is_open := _find_open(situation)) is not None:
+        return is_open.to_verdict()
     answers = decide_answers(situation.service, situation.declared, workers.ready, situation.observed)
     if answers is not None:
         return answers.to_verdict()
@@ -112,6 +114,13 @@ def _decide_ready(situation: Situation) -> Verdict:  # noqa: PLR0911 - a ladder,
     return Verdict(
         True, Reason.SERVING, f"{count} and the endpoint answer from revision {situation.declared.revision}."
     )
+
+
+def _find_open(situation: Situation) -> Problem | None:
+    """Of workers of the present spec: those that are being replaced answer as they were told."""
+    if situation.spec.endpoint.tokens is None or not situation.workers.is_rolled_out:
+        return None
+    return find_open_worker(situation.workers.ready, situation.observed)
 
 
 def _decide_generated(situation: Situation) -> Verdict:
@@ -137,7 +146,9 @@ def _decide_stalled(situation: Situation) -> Problem | None:
     if situation.spec.suspend:
         # Nothing is to go on.
         return None
-    problems = (situation.obstacle, situation.generation.problem, situation.workers.problem)
+    problems = (
+        situation.obstacle, situation.generation.problem, situation.workers.problem, _find_open(situation)
+    )  # fmt: skip
     return next((problem for problem in problems if problem is not None and problem.needs_person), None)
 
 

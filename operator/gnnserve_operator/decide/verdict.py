@@ -112,6 +112,8 @@ class Reason(StrEnum):
     """Raise the quota, or relax the namespace's policy."""
     OUT_OF_MEMORY = "OutOfMemory"
     """Raise the memory limit."""
+    TOKENS_NOT_CHECKED = "TokensNotChecked"
+    """Give spec.image a version that knows tokens, or take spec.endpoint.tokens away."""
     WORKERS_NOT_STARTING = "WorkersNotStarting"
     """Read the pods' events and logs."""
 

@@ -14,8 +14,8 @@ from gnnserve_operator.decide.verdict import Problem, Reason, Verdict, sentence
 from gnnserve_operator.desired.deployment import wanted_replicas
 from gnnserve_operator.observed import Observed, ObservedPod
 
-_CANNOT_LOAD = "cannot be loaded"
-"""In a worker's words when a revision does not load; while it loads, they are others."""
+_TROUBLE = ("cannot be loaded", "is not answered from")
+"""In a worker's words when a revision does not load, or is not what it was; while it loads, they are others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,22 +46,32 @@ def decide_workers(
         and deployment.template_digest == template_digest
         and deployment.rolled_out
     )
+    # Told of by two watches: what only one of them says is not so for sure.
+    certain = len(ready) if deployment is None else min(len(ready), deployment.ready_replicas)
     problem = None
-    if wanted > 0 and not (is_rolled_out and len(ready) >= wanted):
+    if wanted > 0 and not (is_rolled_out and certain >= wanted):
         problem = _find_problem(service, spec, live, observed)
     return Workers(
         wanted=wanted,
         existing=len(live),
         ready=ready,
         is_rolled_out=is_rolled_out,
-        verdict=_verdict(spec, wanted, len(ready), has_revision or deployment is not None, live, problem, observed),
+        verdict=_verdict(spec, wanted, certain, has_revision or deployment is not None, live, problem, observed),
         problem=problem,
     )
 
 
 def _find_problem(service: str, spec: GNNServiceSpec, live: list[ObservedPod], observed: Observed) -> Problem | None:
     deployment = observed.deployment
-    found = [problem for pod in live if (problem := pod_problem(pod, service, spec)) is not None]
+    found = []
+    for pod in live:
+        # A running worker knows what is the matter now; how its last container ended may be long ago.
+        said = _words_of(pod, observed)
+        if said is not None and any(words in said for words in _TROUBLE):
+            words = f"Worker {pod.name}: {sentence(said)}. {repair_words(service)}"
+            found.append(Problem(Reason.REVISION_NOT_LOADED, words, needs_person=False))
+        elif (problem := pod_problem(pod, service, spec)) is not None:
+            found.append(problem)
     if deployment is not None and deployment.replica_failure is not None:
         found.append(
             Problem(
@@ -71,15 +81,13 @@ def _find_problem(service: str, spec: GNNServiceSpec, live: list[ObservedPod], o
                 needs_person=True,
             )
         )
-    said = _words_of_starting(live, observed)
-    if said is not None and _CANNOT_LOAD in said:
-        found.append(Problem(Reason.REVISION_NOT_LOADED, f"Worker {said}. {repair_words(service)}", needs_person=False))
     # What nobody mends by waiting is told first; then by pod, so that it stays the same.
     problem = min(found, key=lambda problem: not problem.needs_person, default=None)
     if deployment is None or not deployment.progress_stopped:
         return problem
     if problem is not None:
         return replace(problem, needs_person=True)
+    said = _words_of_starting(live, observed)
     words = f"They say: {said}." if said is not None else "Their events and logs say why."
     return Problem(
         Reason.WORKERS_NOT_STARTING,
@@ -117,9 +125,14 @@ def _verdict(
 
 def _words_of_starting(live: list[ObservedPod], observed: Observed) -> str | None:
     """What the first worker that runs and is not ready says of itself."""
-    problems = {answer.pod: answer.problem for answer in observed.answers if answer.route is None}
     for pod in live:
-        problem = problems.get(pod.name)
-        if pod.running and not pod.ready and problem:
-            return f"{pod.name}: {sentence(problem)}"
+        if (said := _words_of(pod, observed)) is not None:
+            return f"{pod.name}: {sentence(said)}"
     return None
+
+
+def _words_of(pod: ObservedPod, observed: Observed) -> str | None:
+    if not pod.running or pod.ready:
+        return None
+    answers = (answer for answer in observed.answers if answer.pod == pod.name and answer.route is None)
+    return next((answer.problem for answer in answers if answer.problem), None)

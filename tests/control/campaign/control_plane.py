@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 from tests.control.campaign.clock import SimClock
+from tests.support import garbage_collector
 from tests.support.control_plane import VARIANT_ROUTES, VARIANTS
 from tests.support.fake_cluster import FakeCluster
 
@@ -129,11 +130,7 @@ class ControlPlane:
     # --- controllers
 
     def _collect(self) -> bool:
-        if self.cluster.collects_garbage:
-            return False
-        before = self.cluster.version
-        self.cluster.collect_garbage(now=True)
-        return self.cluster.version != before
+        return not self.cluster.collects_garbage and garbage_collector.step(self.cluster)
 
     def _bind(self) -> bool:
         for claim in self.of_kind("PersistentVolumeClaim"):

@@ -7,10 +7,10 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.control.campaign.judge import History, differences
-from tests.control.campaign.scenarios import TIMED, Scene
+from tests.control.campaign.judge import History, differences, without_generation
+from tests.control.campaign.scenarios import EITHER, LAGGING, TIMED, Scene
 from tests.control.campaign.sim_operator import RESYNC_S
-from tests.control.campaign.trouble import PEACE, STOPPED, Point, Trouble
+from tests.control.campaign.trouble import PEACE, STOPPED, VIEWS, Point, Trouble
 from tests.control.campaign.world import Hung, World
 
 from gnnserve_operator.settings import Settings
@@ -68,8 +68,13 @@ async def play(scene: Scene, point: Point = PEACE, peaceful: Outcome | None = No
         judge.accuse(f"{left} outlives its service")
     if peaceful is not None:
         pardoned = world.created_late if point.kind == STOPPED else None
-        excess = history.excess(peaceful.history, pardoned, TIMED.get(scene, {}))
-        for words in (*differences(end, peaceful.end), *excess):
+        is_behind = point.kind in VIEWS
+        timed = TIMED.get(scene, {}) if not is_behind else {**TIMED.get(scene, {}), **LAGGING.get(scene, {})}
+        excess = history.excess(peaceful.history, pardoned, timed)
+        ends = (end, peaceful.end)
+        if (scene in EITHER and (is_behind or point.kind == STOPPED)) or (scene in LAGGING and is_behind):
+            ends = (without_generation(end), without_generation(peaceful.end))
+        for words in (*differences(*ends), *excess):
             judge.accuse(words)
     for operator in world.operators:
         await operator.end()

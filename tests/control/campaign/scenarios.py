@@ -415,3 +415,10 @@ TIMED: Mapping[Scene, Mapping[str, int]] = {children_edited: {"Pod": 3}, lost_cl
 """So many more of a kind than in peace may be made, and deleted: it depends on how soon the operator looks, rightly. An
 edited Deployment has three pods too many until then; a claim that comes back in a later second than its Job was made
 in may not have what that generated."""
+
+LAGGING: Mapping[Scene, Mapping[str, int]] = {image_during_generation: {"Job": 1, "Pod": 1}}
+"""A known limit: while the watches of Jobs or pods are behind (VIEWS), another image begins anew a Job that is not yet
+known to compute. What is lost is what it computed in the time that they are behind."""
+EITHER = frozenset({job_and_table_deleted})
+"""Where one deletion is told later than the other, or the write of the table comes late, the table is made again from
+the Job that was there, and no Job is needed: as if the table had been deleted first."""

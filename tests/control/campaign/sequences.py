@@ -5,7 +5,6 @@ Whatever came before, the end must be what a fresh apply of that last spec leads
 
 from __future__ import annotations
 
-import copy
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 from tests.control.campaign.control_plane import BAD_PATH, MISSING_IMAGE
-from tests.control.campaign.judge import differences
+from tests.control.campaign.judge import differences, without_generation
 from tests.control.campaign.play import SETTINGS, rest
 from tests.control.campaign.scenarios import delete_child, recipe_of
 from tests.control.campaign.trouble import CRASHES, FAULTS, PEACE, VIEWS, Point, Trouble
@@ -97,7 +96,7 @@ async def live(life: Life) -> list[str]:
         if world.service is None:
             world.create()
         spec = _last_spec(life)
-        world.edit(lambda found: (found.clear(), found.update(copy.deepcopy(spec))))
+        world.replace_spec(spec)
         await world.settled()
         await _suspend(world, life)
         await rest(world)
@@ -184,5 +183,4 @@ def _comparable(world: World) -> dict[str, Any]:
     pods = [words for words in state["pods"] if " generation " in words]
     if any(not words.startswith(wanted) for words in pods) or (pods and not jobs):
         world.judge.accuse(f"pods are left: {', '.join(pods)}")
-    state["pods"] = {words: count for words, count in state["pods"].items() if words not in pods}
-    return {name: value for name, value in state.items() if not name.startswith("Job ")}
+    return without_generation(state)

@@ -29,6 +29,7 @@ from gnnserve_operator.loop import CONFLICTS, SETTLE_S, RateLimit, WorkQueue, ba
 from gnnserve_operator.metrics import Metrics
 from gnnserve_operator.observe import Observer
 from gnnserve_operator.observed import ObservedPod
+from gnnserve_operator.pod_monitors import PodMonitors
 from gnnserve_operator.probe import Addresses, Answers, Prober
 from gnnserve_operator.reconcile import Reconciler
 from gnnserve_operator.report import Reporter
@@ -87,11 +88,15 @@ class SimLeadership:
 
     term: int
     is_lost: bool = False
+    fence: str = "gnnserve-system.gnnserve"
 
     def remaining_s(self) -> float:
         if self.is_lost:
             raise LostLeadershipError("another leads by now")
         return _WRITE_LIMIT_S
+
+    def note_unanswered(self) -> None:
+        pass
 
 
 class SimOperator:
@@ -110,8 +115,8 @@ class SimOperator:
         prober = SimProber(Addresses("cluster.local"), answer=around.answer)
         index = self.view.index
         self.reconciler = Reconciler(
-            settings, index, cluster, Observer(index, cluster, prober, self.clock), Applier(cluster),
-            Reporter(cluster), self.clock, self._slow_loop, self._memory,
+            settings, index, cluster, Observer(index, prober, PodMonitors(cluster, (), RESYNC_S, self.clock)),
+            Applier(cluster), Reporter(cluster), self.clock, self._slow_loop, self._memory,
         )  # fmt: skip
         self.watches = WatchCheck(cluster, index, (), self.clock, self.enqueue)
         self.queue = WorkQueue()

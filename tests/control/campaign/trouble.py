@@ -69,7 +69,8 @@ class Trouble:
 
     @property
     def watches_are_checked(self) -> bool:
-        return self.kind in {"dropped", "stale restart"}
+        """Where a watch may miss a change for good; a list that is made anew brings no deletion that it was to tell."""
+        return self.kind in {"dropped", "backward", "stale restart"}
 
     @property
     def is_strict(self) -> bool:
@@ -77,9 +78,7 @@ class Trouble:
         return self.kind != "slow"
 
     def next_due(self, now: float) -> float | None:
-        return (
-            self._until if self._until is not None and (self._until > now or self.kind in {"down", *STOPS}) else None
-        )
+        return self._until if self._until is not None and (self._until > now or self.kind in {"down", *STOPS}) else None
 
     def is_over(self, world: World) -> bool:
         """Whether nothing more is to come of what has begun."""

@@ -95,6 +95,13 @@ class World:
     def set(self, **spec: Any) -> None:
         self.edit(lambda found: found.update(copy.deepcopy(spec)))
 
+    def replace_spec(self, spec: Manifest) -> None:
+        def change(found: Manifest) -> None:
+            found.clear()
+            found.update(copy.deepcopy(spec))
+
+        self.edit(change)
+
     def delete(self) -> None:
         self.cluster.delete("GNNService", KEY.name)
 

@@ -41,14 +41,20 @@ def main(environ: Mapping[str, str] = os.environ) -> int:
         if not isinstance(error, GnnserveError):
             traceback.print_exc()
         print(f"error: {message}", file=sys.stderr, flush=True)
+    if not _leave_message(environ, message):
+        # Without the message nobody learns of the revision; another attempt finds it published.
+        return code or PodExit.RESOURCE
+    return code
+
+
+def _leave_message(environ: Mapping[str, str], message: str) -> bool:
     path = Path(environ.get(TERMINATION_MESSAGE_VARIABLE, TERMINATION_MESSAGE_PATH))
     try:
         path.write_bytes(cut(message))
     except OSError as error:
         print(f"error: {path}: the termination message cannot be written: {error}", file=sys.stderr, flush=True)
-        # Without the message nobody learns of the revision; another attempt finds it published.
-        return code or PodExit.RESOURCE
-    return code
+        return False
+    return True
 
 
 def summarize(manifest: RevisionManifest) -> GenerationResult:
@@ -85,8 +91,14 @@ def _generate(environ: Mapping[str, str]) -> RevisionManifest:
     from gnnserve_worker.generation import pipeline  # noqa: PLC0415
     from gnnserve_worker.generation.identity import identity_of  # noqa: PLC0415
     from gnnserve_worker.progress import LineListener  # noqa: PLC0415
+    from gnnserve_worker.repository.bus_error import exit_on_bus_error  # noqa: PLC0415
     from gnnserve_worker.repository.repository import Repository  # noqa: PLC0415
 
+    def say(words: str) -> None:
+        print(f"error: {words}", file=sys.stderr, flush=True)
+        _leave_message(environ, words)
+
+    exit_on_bus_error(say, PodExit.REPOSITORY)
     service = parse_manifest(required(environ, MANIFEST_VARIABLE), f"environment variable {MANIFEST_VARIABLE}")
     root = Path(required(environ, REPOSITORY_VARIABLE))
     repository = Repository(root, service.metadata.namespace, service.metadata.name)

@@ -6,12 +6,14 @@ its revision lacks, but not tried again. Where tables come from is `routing_watc
 the engine.
 
 A revision whose files changed (`repository_watch.py` looks) is loaded again: beside itself if its answers are right all
-the same; where they may not be, nothing is answered until that is done.
+the same; where they may not be, nothing is answered until that is done, or its files are found to be as they were.
+Meanwhile it is routed as tables say. Whoever keeps changing files gets loads further and further apart.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import os
 import threading
 import time
@@ -28,7 +30,7 @@ from gnnserve_worker.serving.served import ServedRevision, TableError
 _log = logging.getLogger(__name__)
 
 RETRY_S = (1.0, 30.0)
-_POLITE = 10
+POLITE = 10
 """Nice value of loading beside a revision that answers: checksums of gigabytes take every processor otherwise."""
 
 
@@ -51,7 +53,7 @@ class Loader:
         """`load` returns a verified revision by its name; it is warmed up here. `retry_s`: None: `RETRY_S`."""
         self._server = server
         self._load = load
-        self._retry_s = RETRY_S if retry_s is None else retry_s
+        self._delay = _Delay(*(RETRY_S if retry_s is None else retry_s))
         self._changed = threading.Condition()
         """Guards the three below."""
         self._declared: RoutingTable | None = None
@@ -59,13 +61,21 @@ class Loader:
         """To be loaded again."""
         self._stopped = False
         self._answering = threading.Lock()
-        """Held while it is changed what answers: what was withdrawn must not come back by a switch that was on its
-        way."""
+        """Held while it is changed what answers, or said why nothing does: what was withdrawn must not come back by a
+        switch that was on its way. Guards `_withdrawn`, and who writes `_served` has it."""
         self._withdrawn: ServedRevision | None = None
+        """What is served, until the thread has taken note that it answers no more."""
         self._served: ServedRevision | None = None
         self._in_effect: RoutingTable | None = None
+        """Or the last that was, where nothing answers."""
+        self._refused: tuple[RoutingTable, str] | None = None
+        """A table that its revision cannot follow, and why: no other time would change that, so the last good one
+        holds."""
+        self._reinstatable: ServedRevision | None = None
+        """Withdrawn, and perhaps as it was: warm, and verified faster than loaded."""
         self._renewing = False
         """What is served has to be loaded again, though its table is in effect."""
+        self._load_s = 0.0
         self._thread = threading.Thread(target=self._run, name="loader", daemon=True)
 
     def start(self) -> None:
@@ -90,19 +100,28 @@ class Loader:
         """From any thread: its answers may be wrong from now on. Returns when it answers no more."""
         name = revision.manifest.revision
         said = f"revision {name} is not answered from: {problem}; it is being verified again"
-        _log.error("%s", said, extra={"revision": name})
         with self._answering:
-            self._withdrawn = revision
-            self._server.withdraw(revision, said)
-        self._doubt(revision)
+            if revision is not self._served:
+                return
+            _log.error("%s", said, extra={"revision": name})
+            try:
+                self._server.withdraw(revision, said)
+                self._withdrawn = revision
+            finally:
+                self._doubt(revision)
 
     def renew(self, revision: ServedRevision, problem: str) -> None:
         """From any thread: it answers rightly, but what is in the repository now is something else, or nothing."""
         name = revision.manifest.revision
         said = f"revision {name} answers from files that are no longer in the repository: {problem}"
-        _log.error("%s", said, extra={"revision": name})
-        self._server.warn(revision, said)
-        self._doubt(revision)
+        with self._answering:
+            if revision is not self._served or revision is self._withdrawn:
+                return
+            _log.error("%s", said, extra={"revision": name})
+            try:
+                self._server.warn(revision, said)
+            finally:
+                self._doubt(revision)
 
     def _doubt(self, revision: ServedRevision) -> None:
         with self._changed:
@@ -120,76 +139,111 @@ class Loader:
 
     def _run(self) -> None:
         tried: RoutingTable | None = None
-        delay_s: float | None = None
-        """Until the same table is tried again; None: it is in effect."""
-        while (table := self._next(tried, delay_s)) is not None:
-            if self._has_doubts():
-                delay_s = None
-            if tried is None or tried.revision != table.revision:
-                delay_s = None
+        while (declared := self._next(tried)) is not None:
+            self._take_doubts()
+            if tried is None or tried.revision != declared.revision:
+                self._delay.forget()
                 # What was wrong with the last one is history; what is wrong with the same one stays until it works.
-                self._server.report(f"revision {table.revision} is being loaded" if self._served is None else None)
-            tried = table
+                self._report(f"revision {declared.revision} is being loaded" if self._served is None else None)
+            tried = declared
             try:
-                self._bring_into_effect(table)
-                delay_s = None
+                self._bring_into_effect(declared)
             except TableError as error:
-                # A revision never changes, so the same table would be as wrong at any other time.
-                delay_s = None
-                _log.error("%s", error, extra={"revision": table.revision})
-                self._server.report(str(error))
+                is_last_good = self._refused is not None and self._refused[0] == declared
+                self._refused = (declared, str(error))
+                _log.error("%s", error, extra={"revision": declared.revision})
+                self._report(str(error))
+                if is_last_good:  # of a revision that was made again, with other variants
+                    self._delay.extend()
+                elif self._in_effect is not None and (self._served is None or self._renewing):
+                    self._delay.ensure()
+                else:
+                    self._delay.end()
             except Exception as error:  # noqa: BLE001  (whatever it was, the revision that answers goes on)
-                shortest_s, longest_s = self._retry_s
-                delay_s = shortest_s if delay_s is None else min(longest_s, 2 * delay_s)
-                self._report(table, error, delay_s)
+                self._delay.extend()
+                self._report_failure(declared, error)
 
-    def _next(self, tried: RoutingTable | None, delay_s: float | None) -> RoutingTable | None:
-        """The next table to bring into effect: another one, or the same after its delay. None: stop."""
+    def _next(self, tried: RoutingTable | None) -> RoutingTable | None:
+        """The next table to bring into effect: another one, or the same when its time has come. None: stop."""
         with self._changed:
             self._changed.wait_for(
-                lambda: self._stopped or self._declared != tried or self._doubted is not None, delay_s
+                lambda: self._stopped or self._declared != tried or self._doubted is not None, self._delay.left_s
             )
             return None if self._stopped else self._declared
 
-    def _has_doubts(self) -> bool:
-        """Whether what is served has to be loaded again; from then on it is."""
+    def _take_doubts(self) -> None:
+        """Whether what is served has to be loaded again."""
         with self._changed:
             doubted, self._doubted = self._doubted, None
         if doubted is None or doubted is not self._served:
-            return False
+            return
         self._renewing = True
-        if doubted is self._withdrawn:
-            self._served = self._in_effect = None
-        return True
+        self._delay.begin_again()
+        with self._answering:
+            if doubted is self._withdrawn:
+                self._reinstatable = doubted
+                self._served = self._withdrawn = None
 
-    def _bring_into_effect(self, table: RoutingTable) -> None:
+    def _bring_into_effect(self, declared: RoutingTable) -> None:
+        """As far as it is time: what answers is told at once what concerns it."""
+        table, problem = declared, None
+        if self._refused is not None and self._refused[0] == declared and self._in_effect is not None:
+            table, problem = self._in_effect, self._refused[1]
+        if self._reinstatable is not None and not self._delay.is_running:
+            self._reinstate(self._reinstatable)
         served, in_effect = self._served, self._in_effect
-        load_s = 0.0
-        if served is None or in_effect is None or in_effect.revision != table.revision or self._renewing:
-            if served is not None and in_effect is not None:
+        if served is not None and in_effect is not None:
+            if in_effect.revision == table.revision:
+                served.check(table)
+                is_switched = self._switch(served, table, self._load_s)
+                if not self._renewing:
+                    self._delay.end()
+                    if is_switched:
+                        self._report(problem)
+                    return
+            else:
                 # What is wanted of the service holds for this revision too, however long the next one takes.
                 wanted = msgspec.structs.replace(in_effect, objective=table.objective, batching=table.batching)
-                self._switch(served, wanted, load_s)
-            _log.info("loading revision %s", table.revision, extra={"revision": table.revision})
-            started_s = time.perf_counter()
-            served = self._load_beside(table.revision)
-            served.check(table)
-            opened_s = time.perf_counter()
-            served.warm_up()
-            load_s = time.perf_counter() - started_s
-            _log.info(
-                "revision %s verified and opened in %.2f s, warmed up in %.2f s",
-                *(table.revision, opened_s - started_s, load_s - (opened_s - started_s)),
-                extra={"revision": table.revision},
-            )
-            if self._overtaken(table):
-                return
-        else:
-            served.check(table)
-        if self._switch(served, table, load_s):
-            self._server.report(None)
+                self._switch(served, wanted, self._load_s)
+        if self._delay.is_running:
+            return
+        loaded, load_s = self._load_warm(table)
+        if self._is_overtaken(declared):
+            return
+        self._switch(loaded, table, load_s)
+        self._delay.end()
+        self._report(problem)
 
-    def _overtaken(self, table: RoutingTable) -> bool:
+    def _load_warm(self, table: RoutingTable) -> tuple[ServedRevision, float]:
+        """And how long it took. Raises TableError where it cannot be routed so."""
+        self._reinstatable = None  # its mappings need not outlast its files
+        _log.info("loading revision %s", table.revision, extra={"revision": table.revision})
+        started_s = time.perf_counter()
+        loaded = self._load_beside(table.revision)
+        loaded.check(table)
+        opened_s = time.perf_counter()
+        loaded.warm_up()
+        load_s = time.perf_counter() - started_s
+        _log.info(
+            "revision %s verified and opened in %.2f s, warmed up in %.2f s",
+            *(table.revision, opened_s - started_s, load_s - (opened_s - started_s)),
+            extra={"revision": table.revision},
+        )
+        return loaded, load_s
+
+    def _reinstate(self, revision: ServedRevision) -> None:
+        """Where only the times of its files were set: by a person, a backup, whoever."""
+        self._reinstatable = None
+        if revision.files is None or self._in_effect is None:
+            return
+        if (wrong := revision.files.verify_all()) is not None:
+            _log.error("%s", wrong, extra={"revision": revision.manifest.revision})
+            return
+        name = revision.manifest.revision
+        _log.info("revision %s answers again: its files are as they were", name, extra={"revision": name})
+        self._switch(revision, self._in_effect, self._load_s)
+
+    def _is_overtaken(self, table: RoutingTable) -> bool:
         with self._changed:
             return self._stopped or (self._declared is not None and self._declared.revision != table.revision)
 
@@ -197,14 +251,19 @@ class Loader:
         """Whether it is in effect. It is not where the revision was withdrawn meanwhile: it will be loaded again."""
         if table == self._in_effect and revision is self._served:
             return True
+        is_new = revision is not self._served
         with self._answering:
             if revision is self._withdrawn:
                 return False
             self._server.switch(revision, table, load_s)
-        if revision is not self._served:
+            self._served = revision
+            if is_new:
+                self._withdrawn = None
+        if is_new:
             self._renewing = False
+            self._load_s = load_s
         told = _settings(self._in_effect) if self._in_effect is not None else None
-        self._served, self._in_effect = revision, table
+        self._in_effect = table
         settings = _settings(table)
         # The operator renews tables every few seconds.
         level = logging.DEBUG if settings == told else logging.INFO
@@ -220,8 +279,7 @@ class Loader:
         failed: list[BaseException] = []
 
         def load() -> None:
-            with suppress(OSError):
-                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _POLITE)
+            be_polite()
             try:
                 loaded.append(self._load(revision))
             except BaseException as error:  # noqa: BLE001  (raised again, where it was asked for)
@@ -234,14 +292,80 @@ class Loader:
             raise failed[0]
         return loaded[0]
 
-    def _report(self, table: RoutingTable, error: Exception, delay_s: float) -> None:
-        if isinstance(error, GnnserveError):
-            problem = f"revision {table.revision} cannot be loaded: {error}"
-            _log.error("%s; trying again in %g s", problem, delay_s, extra={"revision": table.revision})
+    def _report(self, problem: str | None) -> None:
+        with self._answering:
+            if self._withdrawn is None:  # otherwise that is what has to be said
+                self._server.report(problem)
+
+    def _report_failure(self, table: RoutingTable, error: Exception) -> None:
+        in_words, of_ours = (str(error), None) if isinstance(error, GnnserveError) else (_named(error), error)
+        problem = f"revision {table.revision} cannot be loaded: {in_words}"
+        wait_s = self._delay.length_s
+        _log.error("%s; trying again in %g s", problem, wait_s, exc_info=of_ours, extra={"revision": table.revision})
+        self._report(problem)
+
+
+def be_polite() -> None:
+    """This thread alone, and for good."""
+    with suppress(OSError):
+        thread = threading.get_native_id()
+        os.setpriority(os.PRIO_PROCESS, thread, max(POLITE, os.getpriority(os.PRIO_PROCESS, thread)))
+
+
+class _Delay:
+    """Between attempts to load."""
+
+    def __init__(self, shortest_s: float, longest_s: float) -> None:
+        self._shortest_s = shortest_s
+        self._longest_s = longest_s
+        self.length_s = 0.0
+        self._due_s: float | None = None
+        """None: nothing is to be loaded."""
+        self._ended_s = -math.inf
+
+    @property
+    def left_s(self) -> float | None:
+        """None: for ever."""
+        return None if self._due_s is None else max(0.0, self._due_s - time.monotonic())
+
+    @property
+    def is_running(self) -> bool:
+        return bool(self.left_s)
+
+    def forget(self) -> None:
+        """Another revision is wanted."""
+        self.length_s = 0.0
+        self._due_s = None
+
+    def ensure(self) -> None:
+        """To be loaded, at once where nothing else is said."""
+        if self._due_s is None:
+            self._due_s = time.monotonic()
+
+    def begin_again(self) -> None:
+        """At once what was well for a while, later what was loaded only just now: else it would be, over and over."""
+        now_s = time.monotonic()
+        if self._due_s is not None:
+            self._due_s = now_s
+        elif now_s - self._ended_s < self._longest_s:
+            self.extend()
         else:
-            problem = f"revision {table.revision} cannot be loaded: {type(error).__name__}: {error}"
-            _log.error("%s; trying again in %g s", problem, delay_s, exc_info=error, extra={"revision": table.revision})
-        self._server.report(problem)
+            self.length_s, self._due_s = 0.0, now_s
+
+    def extend(self) -> None:
+        """It failed."""
+        self.length_s = min(self._longest_s, 2 * self.length_s) or self._shortest_s
+        self._due_s = time.monotonic() + self.length_s
+
+    def end(self) -> None:
+        """What is wanted is in effect."""
+        if self._due_s is not None:
+            self._ended_s = time.monotonic()
+        self._due_s = None
+
+
+def _named(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
 
 
 def _settings(table: RoutingTable) -> dict[str, object]:

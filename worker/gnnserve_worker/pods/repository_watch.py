@@ -6,11 +6,10 @@ What a look can know is `repository/watched.py`'s, what becomes of the answers `
 from __future__ import annotations
 
 import logging
-import os
 import threading
-from contextlib import suppress
 from typing import Protocol
 
+from gnnserve_worker.pods.loader import be_polite
 from gnnserve_worker.repository.watched import Change, Finding, WatchedFiles
 from gnnserve_worker.serving.served import ServedRevision
 
@@ -18,8 +17,6 @@ _log = logging.getLogger(__name__)
 
 INTERVAL_S = 1.0
 """A look at thirty files takes a fifth of a millisecond."""
-_POLITE = 10
-"""Nice value: verifying a touched file of gigabytes must not take the processors from who answers."""
 
 
 class Owner(Protocol):
@@ -37,8 +34,10 @@ class RepositoryWatch:
     def __init__(self, owner: Owner) -> None:
         self._owner = owner
         self._stopped = threading.Event()
-        self._told: tuple[WatchedFiles, set[Change]] | None = None
-        """Of these files, what was said already."""
+        self._told: tuple[WatchedFiles, int, set[Change]] | None = None
+        """Of these files, verified so many times, what was said already."""
+        self._unseen: tuple[WatchedFiles, str] | None = None
+        """Which of these files the last look could not see, or why it failed."""
         self._thread = threading.Thread(target=self._run, name="repository-watch", daemon=True)
 
     def start(self) -> None:
@@ -49,8 +48,8 @@ class RepositoryWatch:
         self._stopped.set()
 
     def _run(self) -> None:
-        with suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _POLITE)
+        # Verifying a touched file of gigabytes must not take the processors from who answers.
+        be_polite()
         while not self._stopped.wait(INTERVAL_S):
             try:
                 self._look()
@@ -61,34 +60,55 @@ class RepositoryWatch:
         """A function of its own, so that no variable of a waiting watch keeps a revision that was replaced."""
         revision = self._owner.served
         if revision is None or revision.files is None:
-            self._told = None
+            self._told = self._unseen = None
             return
-        files = revision.files
-        if self._told is None or self._told[0] is not files:
-            self._told = (files, set())
-        told = self._told[1]
-        findings = files.look()
-        if Change.WRITTEN not in told:
-            written = _first(findings, Change.WRITTEN) or _verify(files, findings)
-            if written is not None:
-                told.add(Change.WRITTEN)
-                self._owner.withdraw(revision, str(written))
-                return
+        files, times_verified = revision.files, revision.files.times_verified
+        if self._told is None or self._told[0] is not files or self._told[1] != times_verified:
+            self._told = (files, times_verified, set())
+        told = self._told[2]
+        try:
+            findings = files.look()
+        except Exception as error:  # noqa: BLE001  (who cannot look does not know, and may only have been unlucky)
+            _log.exception("the repository could not be looked at")
+            self._count_unseen(revision, files, told, f"the repository cannot be looked at: {error!r}")
+            return
+        written = _first(findings, Change.WRITTEN, Change.REDATED)
+        if Change.WRITTEN in told:
+            pass
+        elif written is not None or (written := self._verify(files, findings)) is not None:
+            self._owner.withdraw(revision, str(written))
+            told.add(Change.WRITTEN)
+            return
+        unseen = _first(findings, Change.UNSEEN)
+        if unseen is not None:
+            self._count_unseen(revision, files, told, str(unseen))
+            return
+        self._unseen = None
         moved = _first(findings, Change.MOVED)
         if moved is not None and not told:
-            told.add(Change.MOVED)
             self._owner.renew(revision, str(moved))
+            told.add(Change.MOVED)
+
+    def _count_unseen(self, revision: ServedRevision, files: WatchedFiles, told: set[Change], problem: str) -> None:
+        """The second time in a row it counts."""
+        before, self._unseen = self._unseen, (files, problem)
+        if before is not None and before[0] is files and Change.WRITTEN not in told:
+            self._owner.withdraw(revision, problem)
+            told.add(Change.WRITTEN)
+
+    def _verify(self, files: WatchedFiles, findings: list[Finding]) -> Finding | None:
+        """Of the files that were touched, the first that has another content by now, or one that was written to
+        meanwhile."""
+        for finding in findings:
+            if finding.change is Change.TOUCHED:
+                if (written := files.verify(finding.path)) is not None:
+                    return written
+                _log.info("%s, and is as it was verified", finding)
+        if self._told is not None:
+            # Of these same files, what was said of their paths holds on.
+            self._told = (files, files.times_verified, self._told[2])
+        return None
 
 
-def _verify(files: WatchedFiles, findings: list[Finding]) -> Finding | None:
-    """Of the files that were touched, the first one that has another content by now."""
-    for finding in findings:
-        if finding.change is Change.TOUCHED:
-            if not files.verify(finding.path):
-                return finding
-            _log.info("%s, and is as it was verified", finding)
-    return None
-
-
-def _first(findings: list[Finding], change: Change) -> Finding | None:
-    return next((finding for finding in findings if finding.change is change), None)
+def _first(findings: list[Finding], *changes: Change) -> Finding | None:
+    return next((finding for finding in findings if finding.change in changes), None)

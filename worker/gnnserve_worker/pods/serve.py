@@ -160,8 +160,11 @@ def _serve(settings: Settings) -> int:
 
 
 def _folder(environ: Mapping[str, str], variable: str) -> Path | None:
-    text = environ.get(variable, "")
-    return Path(text) if text else None
+    text = environ.get(variable)
+    if text == "":
+        # To leave it at that would be to answer everybody, and in plain HTTP.
+        raise InputError(f"environment variable {variable}", "is set, and empty", "name a folder, or leave it out")
+    return None if text is None else Path(text)
 
 
 def _seconds(environ: Mapping[str, str], variable: str) -> float:

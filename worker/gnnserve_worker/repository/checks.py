@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -100,8 +100,17 @@ def _listed(lists: Sequence[ListedFiles]) -> list[tuple[Path, FileEntry, str]]:
     return [(files.folder / name, entry, files.remedy) for files in lists for name, entry in files.entries.items()]
 
 
-def verify_files(lists: Sequence[ListedFiles]) -> dict[Path, np.ndarray]:
-    """Size and SHA-256 of every listed file, several at a time; returns the arrays among them, mapped.
+@dataclass(frozen=True, slots=True)
+class VerifiedFiles:
+    """The very bytes that were verified, so that nobody opens a file twice."""
+
+    mapped: Mapping[Path, np.ndarray] = field(default_factory=dict)
+    read: Mapping[Path, bytes] = field(default_factory=dict)
+    """The others: weights."""
+
+
+def verify_files(lists: Sequence[ListedFiles]) -> VerifiedFiles:
+    """Size and SHA-256 of every listed file, several at a time.
 
     Arrays are hashed through the mapping that will serve, which then has its pages, and a cold page cache fills in huge
     pages where the kernel has them. Hashing runs outside of the GIL.
@@ -115,9 +124,9 @@ def verify_files(lists: Sequence[ListedFiles]) -> dict[Path, np.ndarray]:
     arrays = {path: array for path, _, _ in listed if (array := _map_if_array(path)) is not None}
     with ThreadPoolExecutor(min(_MOST_HASHING_THREADS, thread_count()), thread_name_prefix="verify") as pool:
         checks = [pool.submit(_verify_digest, path, arrays.get(path), entry, remedy) for path, entry, remedy in listed]
-        for checked in checks:
-            checked.result()
-    return arrays
+        contents = [checked.result() for checked in checks]
+    read = {path: content for (path, _, _), content in zip(listed, contents, strict=True) if content is not None}
+    return VerifiedFiles(arrays, read)
 
 
 def open_array(
@@ -217,18 +226,20 @@ def _map_if_array(path: Path) -> np.ndarray | None:
         raise unreadable(path, error) from error
 
 
-def _verify_digest(path: Path, array: np.ndarray | None, entry: FileEntry, how_to_repair: str) -> None:
+def _verify_digest(path: Path, array: np.ndarray | None, entry: FileEntry, how_to_repair: str) -> bytes | None:
+    """What was read, where it is not an array."""
+    content = None
     try:
-        found = _file_digest(path) if array is None else _array_digest(path, array)
+        if array is None:
+            content = path.read_bytes()
+            found = hashlib.sha256(content).hexdigest()
+        else:
+            found = _array_digest(path, array)
     except OSError as error:
         raise unreadable(path, error) from error
     if found != entry.sha256:
         raise DamagedError(path, f"was altered: its SHA-256 is {found}, expected {entry.sha256}", how_to_repair)
-
-
-def _file_digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return content
 
 
 def _array_digest(path: Path, array: np.ndarray) -> str:

@@ -93,8 +93,8 @@ class RevisionFiles:
     network: NetworkManifest
     variants: Mapping[str, VariantFiles]
     manifest: RevisionManifest | None
-    mapped: Mapping[Path, np.ndarray] = field(default_factory=dict)
-    """Arrays that were mapped to be verified."""
+    verified: checks.VerifiedFiles = field(default_factory=checks.VerifiedFiles)
+    """Empty while it is staged: nobody else reaches the files then."""
 
     @property
     def remedy(self) -> str:
@@ -137,7 +137,7 @@ def open_revision(revision: RevisionFiles, build: NetworkBuilder) -> LoadedRevis
 
 def _open_graph_array(revision: RevisionFiles, name: str, dtype: type[np.generic], *shape: int) -> np.ndarray:
     path = revision.graph_folder / name
-    return checks.open_array(path, np.dtype(dtype), shape, revision.graph_remedy, revision.mapped.get(path))
+    return checks.open_array(path, np.dtype(dtype), shape, revision.graph_remedy, revision.verified.mapped.get(path))
 
 
 def _open_ids(revision: RevisionFiles) -> NodeIds | None:
@@ -161,7 +161,7 @@ def _open_table(revision: RevisionFiles, table: TableManifest) -> Table:
 def _open_rows(revision: RevisionFiles, table: TableManifest, rows: RowsManifest) -> Rows:
     def mapped(name: str, dtype: np.dtype, *shape: int) -> np.ndarray:
         path = revision.folder / name
-        return checks.open_array(path, dtype, shape, revision.remedy, revision.mapped.get(path))
+        return checks.open_array(path, dtype, shape, revision.remedy, revision.verified.mapped.get(path))
 
     nodes = revision.graph.nodes
     values = mapped(rows.values, dtype_of(table.storage), nodes, padded_columns(table.columns, table.storage))
@@ -181,7 +181,8 @@ def _open_variant(
         )
     path = revision.folder / paths.weights_of(name)
     try:
-        tensors = safetensors.numpy.load_file(path)
+        content = revision.verified.read.get(path)
+        tensors = safetensors.numpy.load_file(path) if content is None else safetensors.numpy.load(content)
         network = build(revision.network, tensors, columns, table.projected, files.compute)
     except (OSError, SafetensorError, ValueError) as error:
         raise DamagedError(path, f"does not hold the weights of {name}: {error}", revision.remedy) from error

@@ -45,6 +45,8 @@ ID_FILES = {
 """The arrays of a graph's `NodeIds`."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_DAMAGED_FORMAT = "%Y%m%dT%H%M%S.%fZ"
+_DAMAGED_NAME = re.compile(r"\d{8}T\d{6}\.\d{6}Z")
 
 
 def weights_of(variant: str) -> str:
@@ -77,6 +79,11 @@ def is_name(text: str) -> bool:
     return _NAME.fullmatch(text) is not None
 
 
+def is_damaged_name(text: str) -> bool:
+    """Whether `Layout.damaged` may have made it."""
+    return _DAMAGED_NAME.fullmatch(text) is not None
+
+
 def is_relative(text: str) -> bool:
     """Safe below a folder: every step is a name."""
     return all(is_name(step) for step in text.split("/"))
@@ -100,7 +107,7 @@ class Layout:
         return self.folder / "revisions"
 
     def damaged(self, when: datetime) -> Path:
-        return self.folder / "damaged" / when.strftime("%Y%m%dT%H%M%S.%fZ")
+        return self.folder / "damaged" / when.strftime(_DAMAGED_FORMAT)
 
     def graph(self, digest: str) -> Path:
         return self.graphs / digest

@@ -13,6 +13,7 @@ needs no lock, and a crash leaves a folder without commit, which the next writer
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
@@ -36,7 +37,9 @@ from gnnserve_worker.repository.loaded import (
 )
 from gnnserve_worker.repository.lock import ServiceLock
 from gnnserve_worker.repository.staged import StagedRevision, to_json
-from gnnserve_worker.repository.watched import Change, WatchedFiles
+from gnnserve_worker.repository.watched import Change, WatchedFiles, stamp_at
+
+_log = logging.getLogger(__name__)
 
 _KEPT_DAMAGED = 3
 
@@ -104,10 +107,12 @@ class Repository:
             raise RepositoryError(
                 folder, f"no such revision, published are: {known}", "choose one of these, or generate it"
             )
+        commits = {folder / paths.REVISION_COMMIT: stamp_at(folder / paths.REVISION_COMMIT)}
         manifest = checks.read_revision_manifest(folder)
         graph_folder = self._layout.graph(manifest.graph)
         if not _is_committed(graph_folder, paths.GRAPH_COMMIT):
             raise DamagedError(graph_folder, "the graph of this revision is missing", checks.remedy(folder))
+        commits[graph_folder / paths.GRAPH_COMMIT] = stamp_at(graph_folder / paths.GRAPH_COMMIT)
         graph = checks.read_graph_manifest(graph_folder)
         revision_files = RevisionFiles(
             graph_folder=graph_folder,
@@ -128,10 +133,9 @@ class Repository:
         checks.verify_sizes(lists)
         watched = WatchedFiles(
             {files.folder / name: entry for files in lists for name, entry in files.entries.items()},
-            (folder / paths.REVISION_COMMIT, graph_folder / paths.GRAPH_COMMIT),
+            commits,
         )
-        mapped = checks.verify_files(lists)
-        loaded = open_revision(replace(revision_files, mapped=mapped), self._build)
+        loaded = open_revision(replace(revision_files, verified=checks.verify_files(lists)), self._build)
         for finding in watched.look():
             if finding.change is not Change.TOUCHED:
                 # Not damage: what is there now may be as good as what was there before.
@@ -206,10 +210,20 @@ class Repository:
 
     @staticmethod
     def _remove_oldest(parent: Path) -> None:
-        """Named by their time."""
-        for folder in sorted(parent.iterdir())[:-_KEPT_DAMAGED] if parent.is_dir() else ():
-            with files.storing(folder):
+        """Of those named by their time; whatever else lies there is somebody's. What cannot be removed is left, since
+        the disk has room for the next revision or says so itself."""
+        try:
+            ours = sorted(path for path in parent.iterdir() if paths.is_damaged_name(path.name) and path.is_dir())
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            _log.warning("%s: cannot be listed, so nothing in it is removed: %s", parent, error.strerror)
+            return
+        for folder in ours[:-_KEPT_DAMAGED]:
+            try:
                 files.remove_tree(folder)
+            except OSError as error:
+                _log.warning("%s: cannot be removed, and is left: %s", folder, error)
 
     @contextmanager
     def stage(self, recipe: str, graph_digest: str, checkpoint: str | None = None) -> Iterator[StagedRevision]:

@@ -6,8 +6,9 @@ it had; only the next start would find something else. So a look compares both: 
 kept open, and what stands under its path. It costs three system calls a file. What is done about it is its caller's
 business.
 
-Not noticed are bytes that change without the file's times: a failing disk or memory, a write past the file system, and
-another machine's writes for as long as a network file system keeps attributes in its cache.
+Not noticed are bytes that change without the file's times: a failing disk or memory, a write past the file system or
+through a mapping that was written through before, a second one within the grain of the file system's clock, and another
+machine's writes for as long as a network file system keeps attributes in its cache.
 """
 
 from __future__ import annotations
@@ -28,13 +29,20 @@ from gnnserve_worker.repository import checks
 _READ_BYTES = 4 * 1024 * 1024
 _OUR_OWN_LACK = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR))
 """Says nothing about the file."""
+_PASSING = frozenset((errno.ENOMEM, errno.EINTR, errno.EAGAIN, errno.EIO, errno.ETIMEDOUT))
+"""May be over by the next look."""
 
 
 class Change(StrEnum):
     WRITTEN = "Written"
-    """The mapped file has another size, or was written to: answers may be wrong from now on. Stop, and verify."""
+    """The mapped file has another size or content, or is lost: answers may be wrong from now on. Stop, load again."""
+    REDATED = "Redated"
+    """The mapped file has another time of writing, and its size: somebody wrote, or only set the time. Stop, and
+    verify."""
     TOUCHED = "Touched"
     """Owner, permissions, links or times of the mapped file were set, and a write may hide in that: verify."""
+    UNSEEN = "Unseen"
+    """The mapped file could not be looked at, for a reason that may pass."""
     MOVED = "Moved"
     """What is mapped is whole, but its path has nothing, or something else, for whoever starts next: load again."""
 
@@ -73,13 +81,14 @@ def compare(
     could not be asked."""
     findings = []
     if isinstance(mapped, OSError):
-        findings.append(Finding(path, Change.WRITTEN, f"cannot be looked at any more: {mapped.strerror}"))
+        change = Change.UNSEEN if mapped.errno in _PASSING else Change.WRITTEN
+        findings.append(Finding(path, change, f"cannot be looked at any more: {mapped.strerror}"))
     elif mapped is not None:
         if mapped.size_bytes != verified.size_bytes:
             words = f"has {mapped.size_bytes:,} bytes, and had {verified.size_bytes:,} when it was verified"
             findings.append(Finding(path, Change.WRITTEN, words))
         elif mapped.modified_ns != verified.modified_ns:
-            findings.append(Finding(path, Change.WRITTEN, f"was written to at {_time(mapped.modified_ns)}"))
+            findings.append(Finding(path, Change.REDATED, f"was written to at {_time(mapped.modified_ns)}"))
         elif mapped.changed_ns != verified.changed_ns:
             words = f"had its owner, permissions, links or times set at {_time(mapped.changed_ns)}"
             findings.append(Finding(path, Change.TOUCHED, words))
@@ -115,14 +124,17 @@ class _File:
 
 class WatchedFiles:
     """Of one revision and its graph. Open before they are verified, so that no change falls in between; descriptors
-    are closed when nobody has this any more, as mappings are."""
+    are closed when nobody has this any more, as mappings are. One thread may look while another verifies."""
 
-    def __init__(self, listed: Mapping[Path, FileEntry], read: tuple[Path, ...]) -> None:
-        """`listed`: arrays among them are mapped. `read`: the commits. Raises RepositoryError."""
+    def __init__(self, listed: Mapping[Path, FileEntry], read: Mapping[Path, Stamp]) -> None:
+        """`listed`: arrays among them are mapped. `read`: the commits, from before they were read. Raises
+        RepositoryError."""
         descriptors: list[int] = []
         weakref.finalize(self, _close, descriptors)
-        self._files = [_open(path, None, descriptors) for path in read]
+        self._files = [_File(path, None, None, stamp) for path, stamp in read.items()]
         self._files += [_open(path, entry, descriptors) for path, entry in listed.items()]
+        self.times_verified = 0
+        """How often a file was found to be as it was: what was said of these files before is history then."""
 
     def look(self) -> list[Finding]:
         """What differs from what was verified; empty: nothing does."""
@@ -132,23 +144,57 @@ class WatchedFiles:
             for finding in compare(file.path, file.stamp, _stamp_of(file.descriptor), _stamp_at(file.path))
         ]
 
-    def verify(self, touched: Path) -> bool:
-        """Whether the mapped file still has the content that was verified. From then on its present times count.
+    def verify(self, path: Path) -> Finding | None:
+        """None: the mapped file still has the content that was verified, and its present times count from now on.
+        Otherwise which file has not, or may not have: a large one takes seconds, in which all of them are looked at.
 
         Read, not touched through the mapping: a file that is being cut short ends nobody then.
         """
-        file = next(file for file in self._files if file.path == touched)
+        file = next(file for file in self._files if file.path == path)
         if file.descriptor is None or file.entry is None:
-            raise ValueError(f"{touched} is not mapped")
+            raise ValueError(f"{path} is not mapped")
+        digest = hashlib.sha256()
+        offset = 0
         try:
             stamp = Stamp.of(os.fstat(file.descriptor))
-            digest = _digest(file.descriptor)
-        except OSError:
-            return False
-        if digest != file.entry.sha256:
-            return False
+            while chunk := os.pread(file.descriptor, _READ_BYTES, offset):
+                digest.update(chunk)
+                offset += len(chunk)
+                if (written := self._find_written(file, stamp)) is not None:
+                    return written
+        except OSError as error:
+            return Finding(path, Change.WRITTEN, f"cannot be read any more: {error.strerror}")
+        if (found := digest.hexdigest()) != file.entry.sha256:
+            return Finding(path, Change.WRITTEN, f"was altered: its SHA-256 is {found}, expected {file.entry.sha256}")
         file.stamp = stamp
-        return True
+        self.times_verified += 1
+        return None
+
+    def verify_all(self) -> Finding | None:
+        """None: every mapped file still has the content that was verified, whatever became of their times."""
+        for finding in self.look():
+            wrong = self.verify(finding.path) if finding.change in (Change.REDATED, Change.TOUCHED) else finding
+            if wrong is not None and wrong.change is not Change.MOVED:
+                return wrong
+        # Who verified one file has not seen what became of those before it.
+        return next((finding for finding in self.look() if finding.change is not Change.MOVED), None)
+
+    def _find_written(self, verified: _File, stamp: Stamp) -> Finding | None:
+        """`stamp`: of the one that is being verified, from when that began."""
+        for file in self._files:
+            known = stamp if file is verified else file.stamp
+            for finding in compare(file.path, known, _stamp_of(file.descriptor), None):
+                if finding.change in (Change.WRITTEN, Change.REDATED):
+                    return finding
+        return None
+
+
+def stamp_at(path: Path) -> Stamp:
+    """Before it is read. Raises RepositoryError."""
+    try:
+        return Stamp.of(path.stat())
+    except OSError as error:
+        raise checks.unreadable(path, error) from error
 
 
 def _open(path: Path, entry: FileEntry | None, descriptors: list[int]) -> _File:
@@ -187,19 +233,13 @@ def _stamp_at(path: Path) -> Stamp | OSError | None:
         os.close(descriptor)
 
 
-def _digest(descriptor: int) -> str:
-    digest = hashlib.sha256()
-    offset = 0
-    while chunk := os.pread(descriptor, _READ_BYTES, offset):
-        digest.update(chunk)
-        offset += len(chunk)
-    return digest.hexdigest()
-
-
 def _close(descriptors: list[int]) -> None:
     for descriptor in descriptors:
         os.close(descriptor)
 
 
 def _time(nanoseconds: int) -> str:
-    return datetime.fromtimestamp(nanoseconds / 1e9, UTC).isoformat(timespec="milliseconds")
+    try:
+        return datetime.fromtimestamp(nanoseconds / 1e9, UTC).isoformat(timespec="milliseconds")
+    except (ValueError, OverflowError, OSError):  # anybody can set any time
+        return f"{nanoseconds // 1_000_000_000:,} s since 1970"

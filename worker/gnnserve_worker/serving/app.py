@@ -47,6 +47,7 @@ _WATCH_AFTER_S = 0.05
 
 MOST_HEAD_BYTES = 64 * 1024
 """Of a request: its first line and its headers."""
+MOST_HEADERS = 128
 MOST_CONNECTIONS = 4096
 RESERVED_CONNECTIONS = 64
 """Beyond those, for whoever asks a reserved path."""
@@ -69,6 +70,8 @@ class ServingApp:
         """`access`: None: everybody is answered."""
         self.leaving = False
         """Answer on, but ask clients to go elsewhere: `/readyz` says no, and no connection is kept."""
+        self.most_connections = MOST_CONNECTIONS
+        """For everybody, as the server has it."""
         self.access = access or Access()
         self.predict = Predict(engine, metrics)
         self._rest = _build_rest(service, self, engine, metrics)
@@ -102,7 +105,7 @@ class ServingApp:
             RequestError(
                 ErrorCode.TOO_MANY_CONNECTIONS,
                 "connection",
-                f"there are {MOST_CONNECTIONS:,} already, as many as a worker keeps",
+                f"there are {self.most_connections:,} already, as many as a worker keeps",
                 "use fewer, or send again later",
             )
         )
@@ -112,7 +115,7 @@ class ServingApp:
             RequestError(
                 ErrorCode.HEAD_TOO_LARGE,
                 "head",
-                f"over the limit of {MOST_HEAD_BYTES:,} bytes",
+                f"over the limit of {MOST_HEAD_BYTES:,} bytes or {MOST_HEADERS} headers",
                 "send a shorter address and fewer or shorter headers",
             )
         )
@@ -281,7 +284,8 @@ def _build_rest(service: str, serving: ServingApp, engine: Engine, metrics: Serv
     @app.get("/v1/route", tags=["variants"], response_class=Response, responses=_described(Route))
     async def get_route() -> Response:
         """Which variant answers a one-node request that states no objective, and why."""
-        return about_lane(lambda _: engine.route())
+        needs_token = serving.access.needs_token
+        return about_lane(lambda _: msgspec.structs.replace(engine.route(), needs_token=needs_token))
 
     @app.head("/healthz", include_in_schema=False)
     @app.get("/healthz", tags=["health"], response_class=Response, responses={503: {"description": "Restart it."}})

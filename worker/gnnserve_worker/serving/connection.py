@@ -26,7 +26,13 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from gnnserve_worker.serving.app import MOST_CONNECTIONS, MOST_HEAD_BYTES, RESERVED_CONNECTIONS, ServingApp
+from gnnserve_worker.serving.app import (
+    MOST_CONNECTIONS,
+    MOST_HEAD_BYTES,
+    MOST_HEADERS,
+    RESERVED_CONNECTIONS,
+    ServingApp,
+)
 from gnnserve_worker.serving.engine import Pending
 from gnnserve_worker.serving.predict import PREDICT_PATH, READ_HEADERS, Asked, Head, Predict, Reply, read_head
 from gnnserve_worker.serving.question import RequestError
@@ -43,6 +49,10 @@ _NOTED = READ_HEADERS | _RARE | {b"content-length", b"connection"}
 _UPGRADE = re.compile(rb"^upgrade(?=[ \t]*:)", re.IGNORECASE | re.MULTILINE)
 _KNOWN_HEADS = 1024
 _KNOWN_HEAD_BYTES = 1024
+_MOST_PARTS = 256
+"""Of a body, before they are joined: a body that comes byte by byte would take forty times its size."""
+MOST_PIPELINED = 16
+"""Requests that wait behind the one that is being answered. No more are read from their connection."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +63,11 @@ class Patience:
     """From the connection or a request's first byte until the request is complete."""
     idle_s: float = 75.0
     """From an answer to the next request."""
+    linger_s: float = 30.0
+    """From an answer to the end of its request, where the answer came first: whoever is still sending must not lose
+    it to a connection that is reset."""
+    unread_s: float = 60.0
+    """For a client that takes nothing of what it is sent."""
     look_every_s: float = 5.0
 
 
@@ -140,6 +155,8 @@ def connection_class(
 ) -> type[Connection]:
     """uvicorn makes the connections, and knows nothing of the application behind its ASGI face."""
 
+    app.most_connections = room.connections
+
     class Bound(Connection):
         _shared = _Shared(app, patience, room)
         _predict = app.predict
@@ -171,10 +188,20 @@ class Connection(HttpToolsProtocol):
         self._messages = 0
         """Begun since the last time between messages."""
         self._head_is_open = False
-        self._head_bytes = 0
-        """Of the head that is being read, roughly: whole packets are counted."""
+        self._quiet_bytes = 0
+        """Read since the request's beginning, or since something of use came of it: the head so far, or what only
+        frames a body. Roughly: whole packets are counted."""
+        self._has_come_on = False
+        """The packet that is being read brought a request's beginning, the end of its head, or some of its body."""
         self._fed_bytes = 0
         """Of the packet that is being read."""
+        self._is_surplus = False
+        self._is_deaf = False
+        """What else comes is not looked at: the connection is closed after the answers that are due."""
+        self._unsent_bytes = 0
+        """At the last look: what the client has not taken."""
+        self._unread_s = 0.0
+        """For how long it has taken nothing."""
         self._patience_s = math.inf
         """For what the client does next; infinite while it waits for us."""
         self._waited_s = 0.0
@@ -196,6 +223,7 @@ class Connection(HttpToolsProtocol):
     def _take_as_surplus(self, surplus: int) -> None:
         # Its first request is read as one in parts, which no known head shortens; there is no second one.
         self._between_messages = False
+        self._is_surplus = True
         self._patience_s = min(self._patience_s, _SURPLUS_PATIENCE_S)
         self.app = self._shared.app.answer_surplus
         if surplus > self._shared.room.reserved:
@@ -223,13 +251,31 @@ class Connection(HttpToolsProtocol):
         self._silence()
 
     def _close_when_overdue(self) -> None:
-        every_s = self._shared.patience.look_every_s
-        self._waited_s += every_s
-        if self._waited_s <= self._patience_s:
-            self._look = self.loop.call_later(every_s, self._close_when_overdue)
-        elif not self.transport.is_closing():
+        patience = self._shared.patience
+        self._waited_s += patience.look_every_s
+        if self._takes_nothing():
+            self._unread_s += patience.look_every_s
+        else:
+            self._unread_s = 0.0
+        if self._unread_s > patience.unread_s:
+            # A close would wait until all of it is taken.
+            self.transport.abort()
+            self._silence()
+            return
+        if self._waited_s > self._patience_s and not self.transport.is_closing():
             self.transport.close()
             self._silence()
+        self._look = self.loop.call_later(patience.look_every_s, self._close_when_overdue)
+
+    def _takes_nothing(self) -> bool:
+        before, self._unsent_bytes = self._unsent_bytes, self.transport.get_write_buffer_size()
+        # What is closing, though nothing is left to send, waits for the other side's goodbye.
+        return self._unsent_bytes >= before if self._unsent_bytes else self.transport.is_closing()
+
+    def resume_writing(self) -> None:
+        # More may have been written since, so that there is not less to send than at the last look.
+        self._unread_s = 0.0
+        super().resume_writing()
 
     def data_received(self, data: bytes) -> None:
         if not self._between_messages:
@@ -250,12 +296,28 @@ class Connection(HttpToolsProtocol):
             self._shared.remember(data[:end], known)
 
     def _feed(self, data: bytes) -> None:
+        if self._is_deaf:
+            return
+        was_between_messages = self._between_messages
         self._fed_bytes = len(data)
+        self._has_come_on = False
         super().data_received(data)
-        if self._head_is_open:
-            self._head_bytes += len(data)
-            if self._head_bytes > MOST_HEAD_BYTES and not self.transport.is_closing():
+        if self._between_messages or self.transport.is_closing():
+            return
+        if not self._has_come_on:
+            self._quiet_bytes += len(data)
+        elif self._head_is_open:
+            # Where it began inside the packet, what stands before it is another request's.
+            began_first = was_between_messages and self._messages == 1
+            self._quiet_bytes = len(data) if began_first else self._count_head()
+        if self._quiet_bytes > MOST_HEAD_BYTES:
+            if self._head_is_open:
                 self._refuse_unheard(self._shared.app.refuse_large_head())
+            else:
+                # Trailers, or what may follow a chunk's length. The parser joins them as they come, so that an endless
+                # one would take ever longer.
+                self.transport.close()
+                self._silence()
 
     def _refuse_unheard(self, reply: Reply) -> None:
         """Before there is a request that uvicorn could answer."""
@@ -269,23 +331,36 @@ class Connection(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         self._head_is_open = True
-        self._head_bytes = 0
+        self._quiet_bytes = 0
+        self._has_come_on = True
         # No more than the short way needs: uvicorn's dictionaries are made where it takes over.
         self.url = b""
         self.headers = []
         self._messages += 1
         self._between_messages = False
-        self._patience_s = self._shared.patience.request_s
-        self._waited_s = 0.0
+        if not self._is_surplus:  # its time runs from the connection on
+            self._patience_s = self._shared.patience.request_s
+            self._waited_s = 0.0
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self.headers.append((name.lower(), value))
+        # What comes behind a body is no header: who is answered was decided by what stood before it.
+        if self._head_is_open and len(self.headers) <= MOST_HEADERS:
+            self.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
         self._head_is_open = False
+        self._has_come_on = True
+        if self._is_deaf:
+            return
         # Not counted where what came so far, bodies included, is less.
-        if self._head_bytes + self._fed_bytes > MOST_HEAD_BYTES and self._count_head() > MOST_HEAD_BYTES:
+        is_long = self._quiet_bytes + self._fed_bytes > MOST_HEAD_BYTES and self._count_head() > MOST_HEAD_BYTES
+        self._quiet_bytes = 0
+        if is_long or len(self.headers) > MOST_HEADERS:
             self.app = self._shared.app.refuse_head
+        if len(self.pipeline) >= MOST_PIPELINED:
+            self._is_deaf = True
+            self.cycle.keep_alive = False  # the last one that is answered
+            return
         known = self._recognize()
         if known is not None and self._is_free():
             self._parts.clear()
@@ -351,17 +426,27 @@ class Connection(HttpToolsProtocol):
         super()._start_asgi_task(cycle, app)
 
     def on_body(self, body: bytes) -> None:
+        if self._is_deaf:
+            return
+        self._has_come_on = True
+        self._quiet_bytes = 0
         if self._is_on_short_way():
             self._parts.append(body)
+            if len(self._parts) > _MOST_PARTS:
+                self._parts[:] = [b"".join(self._parts)]
         else:
             super().on_body(body)
 
     def on_message_complete(self) -> None:
+        if self._is_deaf:
+            return
         self._between_messages = True
         if self._is_on_short_way() and self._known is not None:
             self._answer_request(self._known, b"".join(self._parts))
         else:
-            self._patience_s = math.inf
+            # Where the answer came first, nobody waits for us.
+            self._patience_s = self._shared.patience.idle_s if self.cycle.response_complete else math.inf
+            self._waited_s = 0.0
             super().on_message_complete()
 
     # The short way
@@ -441,6 +526,9 @@ class Connection(HttpToolsProtocol):
         if self.pipeline:
             cycle, app = self.pipeline.pop()
             self._start_asgi_task(cycle, app)
-        else:
+        elif self._between_messages:
             self._patience_s = self._shared.patience.idle_s
+            self._waited_s = 0.0
+        elif not self._head_is_open:  # where it is, the next request's time runs already
+            self._patience_s = self._shared.patience.linger_s
             self._waited_s = 0.0

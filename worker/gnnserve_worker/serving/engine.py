@@ -147,6 +147,7 @@ class Engine:
         """The last one admits; those before it are answered first, and let go when nobody waits there."""
         self._pending: dict[int, Pending] = {}
         self._request_keys = itertools.count()
+        self._withdrawals = 0
         self._draw_keys = itertools.count(step=_MAX_BATCH_SEEDS)
         """Apart by more than a batch, whose seeds may count on from its key."""
         self._state = EngineState.LOADING
@@ -238,6 +239,7 @@ class Engine:
         """Answer nothing until the next switch: what is computed, or is being computed, may be wrong. Whoever waits is
         refused, and so are those of the batch that the thread has."""
         self.problem = problem
+        self._withdrawals += 1
         if self._state is EngineState.READY:
             self._state = EngineState.LOADING
         self.lane = self.table = None
@@ -376,13 +378,18 @@ class Engine:
     def _take_back(self, lane: Lane, batch: Batch, computed: _Computed | BaseException) -> None:
         self._computing = False
         begun_ms = self._could_begin_ms(batch)
-        outcomes = self._split(lane, batch, computed)
+        outcomes, withdrawals = self._split(lane, batch, computed), self._withdrawals
         # The thread gets its next batch before these are encoded.
         self._go_on()
         self._released_ms = released_ms = self._clock_ms()
 
         def deliver() -> None:
             started_ms = self._clock_ms()
+            if self._withdrawals != withdrawals:  # since the last round of the loop
+                state = EngineState.LOADING if self._state is EngineState.READY else self._state
+                refusal = _unavailable(state, self.problem)
+                self._deliver([(pending, refusal) for pending, _ in outcomes])
+                return
             self._deliver(outcomes)
             if isinstance(computed, _Computed):
                 now_ms, occupied_ms = self._clock_ms(), released_ms - begun_ms

@@ -155,9 +155,10 @@ class ServingMetrics:
             "service",
             "kind",
         )
+        # No sample until a revision answers: 0 would be an alarm about nothing.
         self._intact = gauge(
             "gnnserve_repository_intact", "0 where the files of the revision are not what was verified.", "service"
-        ).labels(service)
+        )
 
     def show_revision(self, manifest: RevisionManifest, load_s: float) -> None:
         """Another revision answers from now on."""
@@ -178,7 +179,7 @@ class ServingMetrics:
 
     def show_intact(self, intact: bool) -> None:
         """Whether the files of the revision that answers, or answered, are those that were verified."""
-        self._intact.set(int(intact))
+        self._intact.labels(self._service).set(int(intact))
 
     def show_certificate(self, expires_at_s: float) -> None:
         """The one that new connections get from now on."""

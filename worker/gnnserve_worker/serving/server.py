@@ -30,12 +30,15 @@ from gnnserve_api.gnnservice import GNNService
 from gnnserve_api.routing import Route, RoutingTable
 from gnnserve_worker.repository.loaded import LoadedRevision
 from gnnserve_worker.serving.app import ServingApp
-from gnnserve_worker.serving.connection import DEFAULT_PATIENCE, DEFAULT_ROOM, Patience, Room, connection_class
+from gnnserve_worker.serving.connection import DEFAULT_PATIENCE, Patience, Room, connection_class
 from gnnserve_worker.serving.credentials import NO_CREDENTIALS, Credentials, CredentialsFollower, CredentialsInUse
 from gnnserve_worker.serving.engine import Engine, EngineState
+from gnnserve_worker.serving.handshakes import DEFAULT_HANDSHAKE_LIMITS, HandshakeLimits, TlsListener
 from gnnserve_worker.serving.metrics import CounterValue, ServingMetrics
+from gnnserve_worker.serving.open_files import room_of_process
+from gnnserve_worker.serving.repeated import limit_uvicorns_warnings
 from gnnserve_worker.serving.served import ServedRevision, served_revision
-from gnnserve_worker.serving.tls import CLOSE_TIMEOUT_S, HANDSHAKE_TIMEOUT_S, ListeningTls
+from gnnserve_worker.serving.tls import ListeningTls
 
 _BACKLOG = 2048
 _MAX_PORT = 65_535
@@ -137,11 +140,15 @@ class Worker:
         sock: socket.socket,
         lame_duck_s: float = 0.0,
         patience: Patience = DEFAULT_PATIENCE,
-        room: Room = DEFAULT_ROOM,
+        room: Room | None = None,
         credentials: Credentials = NO_CREDENTIALS,
-        handshake_timeout_s: float = HANDSHAKE_TIMEOUT_S,
+        handshakes: HandshakeLimits = DEFAULT_HANDSHAKE_LIMITS,
     ) -> None:
-        """Raises GnnserveError where the credentials cannot be used."""
+        """`room`: None: as much as the process may open files for. Raises GnnserveError where the credentials cannot be
+        used."""
+        limit_uvicorns_warnings()
+        if room is None:
+            room = room_of_process(0 if credentials.tls is None else handshakes.at_once)
         self._metrics = ServingMetrics(service)
         self._credentials = CredentialsInUse(credentials, self._metrics)
         self._engine = Engine(self._metrics)
@@ -161,9 +168,7 @@ class Worker:
             backlog=_BACKLOG,
             timeout_graceful_shutdown=_LINGER_S,
         )
-        self._server = _DrainingServer(
-            config, app, self._engine, lame_duck_s, self._credentials.tls, handshake_timeout_s
-        )
+        self._server = _DrainingServer(config, app, self._engine, lame_duck_s, self._credentials.tls, handshakes)
 
     def run(self, started: Callable[[], object]) -> None:
         """Until SIGINT or SIGTERM. `started` is called once, when HTTP answers."""
@@ -294,11 +299,12 @@ class _DrainingServer(uvicorn.Server):
         engine: Engine,
         lame_duck_s: float,
         tls: ListeningTls | None,
-        handshake_timeout_s: float,
+        handshakes: HandshakeLimits,
     ) -> None:
         super().__init__(config)
         self._tls = tls
-        self._handshake_timeout_s = handshake_timeout_s
+        self._handshakes = handshakes
+        self.listeners: list[TlsListener] = []
         self.loop: asyncio.AbstractEventLoop | None = None
         self.ended = False
         self.when_started: Callable[[], object] = lambda: None
@@ -310,14 +316,14 @@ class _DrainingServer(uvicorn.Server):
         if self._tls is None:
             await super().startup(sockets)
         else:
-            # All of it but listening: uvicorn's own would wait for handshakes for a minute.
+            # All of it but listening: uvicorn's own knows no limit to handshakes.
             await super().startup([])
-            await self._listen(sockets or [], self._tls)
+            self._listen(sockets or [], self._tls)
         self.loop = asyncio.get_running_loop()
         self._engine.start(self._on_engine_stopped)
         self.when_started()
 
-    async def _listen(self, sockets: list[socket.socket], tls: ListeningTls) -> None:
+    def _listen(self, sockets: list[socket.socket], tls: ListeningTls) -> None:
         loop = asyncio.get_running_loop()
 
         def connect() -> asyncio.Protocol:
@@ -325,16 +331,7 @@ class _DrainingServer(uvicorn.Server):
                 config=self.config, server_state=self.server_state, app_state=self.lifespan.state, _loop=loop
             )
 
-        for sock in sockets:
-            server = await loop.create_server(
-                connect,
-                sock=sock,
-                ssl=tls.context,
-                backlog=_BACKLOG,
-                ssl_handshake_timeout=self._handshake_timeout_s,
-                ssl_shutdown_timeout=CLOSE_TIMEOUT_S,
-            )
-            self.servers.append(server)
+        self.listeners = [TlsListener(sock, tls, connect, self._handshakes) for sock in sockets]
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._app.leaving = True
@@ -348,6 +345,8 @@ class _DrainingServer(uvicorn.Server):
             await asyncio.sleep(_POLL_S)
         if self.force_exit:
             self._engine.abandon()
+        for listener in self.listeners:
+            await listener.close()
         await super().shutdown(sockets)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:

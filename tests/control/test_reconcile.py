@@ -1,0 +1,254 @@
+"""One look after another, in simulated time: what is told survives any answer, and news meanwhile change nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from tests.control.campaign.play import SETTINGS
+from tests.control.campaign.sim_operator import RESYNC_S, SimProber
+from tests.control.campaign.trouble import Trouble
+from tests.control.campaign.world import KEY, World
+from tests.support.api_server import Request, Response
+from tests.support.fake_cluster import KINDS
+
+from gnnserve_operator.desired.labels import CHILDREN_SELECTOR
+from gnnserve_operator.kinds import EVENT, POD_MONITOR
+from gnnserve_operator.probe import Answers
+
+STARTED, PUBLISHED, READY = "GenerationStarted", "RevisionPublished", "Ready"
+REASONS = {409: "Conflict", 429: "TooManyRequests", 500: "InternalError"}
+
+
+class Scene(World):
+    """A world in which the n-th request of those that match is answered otherwise."""
+
+    def __init__(self, matches: Callable[[Request], bool] = lambda _: False, number: int = 0, fault: str = "") -> None:
+        super().__init__(SETTINGS, Trouble())
+        self.requests: list[Request] = []
+        self.codes: list[int] = []
+        self._matches, self._number, self._fault = matches, number, fault
+        self.matched = 0
+
+    def _respond(self, request: Request) -> Response:
+        self.requests.append(request)
+        response = self._respond_or_fail(request)
+        self.codes.append(response.code)
+        return response
+
+    def _respond_or_fail(self, request: Request) -> Response:
+        if not self._matches(request):
+            return World._respond(self, request)
+        self.matched += 1
+        if self.matched - 1 != self._number:
+            return World._respond(self, request)
+        if self._fault == "late":
+            World._respond(self, request)
+        if self._fault in {"late", "lost"}:
+            raise TimeoutError("no answer in time")
+        code = int(self._fault)
+        return Response(code, {}, {"kind": "Status", "code": code, "reason": REASONS[code], "message": "injected"})
+
+    def annotate(self, *, condition: bool = False) -> None:
+        """As somebody does, and the operator is told of at once."""
+
+        def change(found: Any) -> None:
+            found["metadata"].setdefault("annotations", {})["seen"] = str(self.cluster.version)
+            if condition:
+                found.setdefault("status", {}).setdefault("conditions", []).append(
+                    {
+                        "type": f"Seen{self.cluster.version}", "status": "True", "reason": "Seen", "message": "",
+                        "lastTransitionTime": "2026-01-01T00:00:00Z",
+                    }
+                )  # fmt: skip
+
+        self.cluster.replace("GNNService", KEY.name, change)
+        (operator,) = self.operators
+        operator.view.fetch(self.clock.now())
+        operator.view.receive(self.clock.now() + 1)
+
+    def told(self) -> Counter[str]:
+        return Counter(found["reason"] for found in self.plane.of_kind("Event"))
+
+    def asked(self, method: str, path: str) -> int:
+        return sum(request.method == method and path in request.path for request in self.requests)
+
+    async def serve(self) -> None:
+        self.create()
+        await self.until(lambda: self.condition("Ready").get("status") == "True" and not self._is_behind())
+        await self.run_for(RESYNC_S)
+
+    def _is_behind(self) -> bool:
+        return any(operator.failures for operator in self.operators)
+
+
+def play(scene: Scene) -> Scene:
+    async def run() -> None:
+        scene.start_operator()
+        await scene.serve()
+        for operator in scene.operators:
+            await operator.end()
+
+    asyncio.run(run())
+    return scene
+
+
+def writes_status(request: Request) -> bool:
+    return request.method == "PATCH" and request.path.endswith("/status")
+
+
+def posts_event(request: Request) -> bool:
+    return request.method == "POST" and request.path.endswith(EVENT.plural)
+
+
+def applies_child(request: Request) -> bool:
+    return request.method == "PATCH" and not writes_status(request)
+
+
+def faults() -> Iterator[Any]:
+    everything = ("409", "429", "500", "lost", "late")
+    most = ("409", "429", "late")
+    for matches, kinds in ((writes_status, everything), (posts_event, most), (applies_child, ("500",))):
+        for number in range(play(Scene(matches)).matched):
+            for fault in kinds:
+                yield matches, number, fault
+
+
+def test_every_turning_point_is_told_once_whatever_is_answered_to_a_write() -> None:
+    untrue = {}
+    for matches, number, fault in faults():
+        told = play(Scene(matches, number, fault)).told()
+        if told != {STARTED: 1, PUBLISHED: 1, READY: 1}:
+            untrue[matches.__name__, number, fault] = told
+    assert untrue == {}
+
+
+def test_a_job_that_never_came_to_be_is_not_told_of() -> None:
+    async def run() -> None:
+        scene = Scene(lambda request: request.method == "PATCH" and "/jobs/" in request.path, 0, "500")
+        scene.start_operator()
+        scene.create()
+        await scene.until(lambda: scene.matched == 1)
+        scene.set(suspend=True)
+        await scene.run_for(2 * RESYNC_S)
+        assert scene.told()[STARTED] == 0
+        await scene.stop_operators()
+
+    asyncio.run(run())
+
+
+# --- the asking takes seconds
+
+
+class Asked(SimProber):
+    def __init__(self, scene: Scene) -> None:
+        self._scene = scene
+
+    async def ask(self, key: Any, pods: Any, *, tls: bool = False) -> Answers:
+        self._scene.annotate(condition=True)
+        return self._scene.plane.answer(key, pods)
+
+
+@pytest.mark.parametrize("while_asking", [True, False])
+def test_annotations_that_are_written_meanwhile_do_not_keep_the_status_from_being_written(
+    *, while_asking: bool
+) -> None:
+    async def run() -> None:
+        def annotates(request: Request) -> bool:
+            if applies_child(request) and not while_asking:
+                scene.annotate()
+            return False
+
+        scene = Scene(annotates)
+        operator = scene.start_operator()
+        if while_asking:
+            operator.reconciler.observer._prober = Asked(scene)
+        scene.create()
+        await scene.until(lambda: scene.told()[STARTED], limit_s=5)
+        assert 409 not in scene.codes
+        await scene.stop_operators()
+
+    asyncio.run(run())
+
+
+# --- PodMonitors are listed and not watched
+
+
+def monitored() -> Scene:
+    scene = Scene()
+    scene.cluster.kinds = KINDS
+    return scene
+
+
+def test_a_pod_monitor_is_made_once_and_then_known_by_one_list_in_each_resync() -> None:
+    async def run() -> None:
+        scene = monitored()
+        scene.start_operator()
+        await scene.serve()
+        assert len(scene.plane.of_kind("PodMonitor")) == 1
+        scene.requests.clear()
+        await scene.run_for(10 * RESYNC_S)
+        lists = [request for request in scene.requests if request.path == POD_MONITOR.path(None)]
+        assert 9 <= len(lists) <= 11
+        assert {request.query["labelSelector"] for request in lists} == {CHILDREN_SELECTOR}
+        assert scene.asked("GET", f"/{POD_MONITOR.plural}/") == 0
+        await scene.stop_operators()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("is_deleted", [True, False])
+def test_a_pod_monitor_that_somebody_deletes_or_edits_is_as_declared_after_two_resyncs(*, is_deleted: bool) -> None:
+    async def run() -> None:
+        scene = monitored()
+        scene.start_operator()
+        await scene.serve()
+        (name,) = (found["metadata"]["name"] for found in scene.plane.of_kind("PodMonitor"))
+        declared = scene.cluster.get("PodMonitor", name)["spec"]
+        if is_deleted:
+            scene.cluster.delete("PodMonitor", name)
+        else:
+            scene.cluster.replace("PodMonitor", name, lambda found: found["spec"].update(podMetricsEndpoints=[]))
+        await scene.run_for(2 * RESYNC_S + 5)
+        assert scene.cluster.get("PodMonitor", name)["spec"] == declared
+        await scene.stop_operators()
+
+    asyncio.run(run())
+
+
+def test_a_pod_monitor_that_was_edited_unseen_is_looked_at_again_where_that_is_in_the_way() -> None:
+    async def run() -> None:
+        scene = monitored()
+        scene.start_operator()
+        await scene.serve()
+        (name,) = (found["metadata"]["name"] for found in scene.plane.of_kind("PodMonitor"))
+        await scene.until(lambda: scene.clock.now() >= scene.operators[0].next_resync)
+        await scene.run_for(1)  # just listed
+        scene.cluster.replace("PodMonitor", name, lambda found: found["metadata"]["labels"].update(team="a"))
+        scene.set(routing={"intervalSeconds": 5})
+        await scene.run_for(10)
+        (scraped,) = scene.cluster.get("PodMonitor", name)["spec"]["podMetricsEndpoints"]
+        assert scraped["interval"] == "5s"
+        await scene.stop_operators()
+
+    asyncio.run(run())
+
+
+def test_a_pod_monitor_that_is_not_wanted_any_more_is_deleted_once() -> None:
+    async def run() -> None:
+        scene = monitored()
+        scene.start_operator()
+        await scene.serve()
+        (wanted,) = scene.plane.of_kind("PodMonitor")
+        metadata = {name: wanted["metadata"][name] for name in ("namespace", "labels", "ownerReferences")}
+        scene.cluster.create({**wanted, "metadata": {**metadata, "name": "of-an-older-operator"}})
+        await scene.until(lambda: len(scene.plane.of_kind("PodMonitor")) == 1)
+        scene.annotate()
+        await scene.run_for(5)
+        assert scene.asked("DELETE", POD_MONITOR.plural) == 1
+        await scene.stop_operators()
+
+    asyncio.run(run())

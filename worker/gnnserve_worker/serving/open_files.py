@@ -1,0 +1,40 @@
+"""Room for connections, as far as the process may open files: each connection is one."""
+
+from __future__ import annotations
+
+import logging
+import resource
+
+from gnnserve_worker.serving.connection import DEFAULT_ROOM, Room
+
+_log = logging.getLogger(__name__)
+_BESIDE = 192
+"""Files of everything else: revisions, Secrets, logs, and what answers `/docs`."""
+
+
+def room_of_process(handshakes: int) -> Room:
+    """Raises the soft limit of open files as far as it helps; says in the log where that is not enough."""
+    beside = DEFAULT_ROOM.reserved + handshakes + _BESIDE
+    limit = _raise_limit(DEFAULT_ROOM.connections + beside)
+    room = Room(room_within(limit, beside))
+    if room != DEFAULT_ROOM:
+        _log.warning(
+            "the process may open %d files, so that it keeps %d connections instead of %d; raise the hard limit "
+            "(ulimit -n) to %d",
+            limit, room.connections, DEFAULT_ROOM.connections, DEFAULT_ROOM.connections + beside,
+        )  # fmt: skip
+    return room
+
+
+def room_within(limit: int, beside: int) -> int:
+    return max(1, min(DEFAULT_ROOM.connections, limit - beside))
+
+
+def _raise_limit(wanted: int) -> int:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return wanted
+    reachable = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if reachable > soft:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (reachable, hard))
+    return max(soft, reachable)

@@ -1,0 +1,39 @@
+"""Warnings that a client can cause at will: the first of a kind within ten seconds, and how many there were since."""
+
+from __future__ import annotations
+
+import logging
+
+EVERY_S = 10.0
+
+
+class FirstOfAKind(logging.Filter):
+    """A kind is a message before its arguments are put in. Errors are never held back."""
+
+    def __init__(self, every_s: float = EVERY_S) -> None:
+        super().__init__()
+        self._every_s = every_s
+        self._said: dict[str, tuple[float, int]] = {}
+        """When it was let through last, and how many were held back since."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.levelno != logging.WARNING:
+            return True
+        kind = str(record.msg)
+        said_s, held_back = self._said.get(kind, (-self._every_s, 0))
+        # A clock that was set back must not silence it.
+        if 0 <= record.created - said_s < self._every_s:
+            self._said[kind] = said_s, held_back + 1
+            return False
+        self._said[kind] = record.created, 0
+        if held_back:
+            record.msg = f"{kind} ({held_back} more of them since the last one that was logged)"
+        return True
+
+
+_OF_UVICORN = FirstOfAKind()
+
+
+def limit_uvicorns_warnings() -> None:
+    """It warns of each malformed request."""
+    logging.getLogger("uvicorn.error").addFilter(_OF_UVICORN)
