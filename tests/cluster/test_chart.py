@@ -228,7 +228,7 @@ def needed_rights() -> set[tuple[str, str, str]]:
     needed = {(GNNSERVICE.group, GNNSERVICE.plural, verb) for verb in read}
     needed |= {(GNNSERVICE.group, "gnnservices/status", "patch")}
     needed |= {(EVENT.group, EVENT.plural, "create")}
-    needed |= {(POD_MONITOR.group, POD_MONITOR.plural, verb) for verb in ("get", *write, "delete")}
+    needed |= {(POD_MONITOR.group, POD_MONITOR.plural, verb) for verb in ("get", "list", *write, "delete")}
     for kind in WATCHED_CHILDREN:
         further = {"Pod": (), "Job": (*write, "delete"), "NetworkPolicy": (*write, "delete")}.get(kind.name, write)
         needed |= {(kind.group, kind.plural, verb) for verb in (*read, *further)}

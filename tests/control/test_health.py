@@ -319,8 +319,9 @@ def test_probes_answer(path: str, problems: list[str], readiness: Readiness, exp
 def test_metrics_are_in_the_prometheus_format() -> None:
     code, text = asyncio.run(fetch("/metrics", [], Readiness.READY))
     assert code == 200
-    for name in ("reconcile_seconds", "queue_depth", "last_event_age_seconds", "api_requests_total", "services"):
+    for name in ("reconcile_seconds", "queue_depth", "last_event_age_seconds", "api_requests_total"):
         assert f"# HELP gnnserve_operator_{name} " in text
+    assert "gnnserve_operator_services" not in text, "no watch has begun, so nobody can tell how many there are"
     assert 'gnnserve_operator_reconciles_total{result="error"} 0.0' in text
 
 
