@@ -429,12 +429,7 @@ def watched(
         "reconciles_by_result": dict(reconciles),
         "reconciles_per_s": round(reconciles.total() / took_s, 1),
         "processor_share": round(used_s / took_s, 2),
-        "requests": counted.total(),
-        "writes": writes_in(counted),
-        "requests_by_kind": _by_kind(counted),
-        "memory_peak_mb": operator.peak_mb(),
-        "memory_after_mb": operator.memory_mb(),
-    }
+    } | _asked_and_held(counted, operator)
     print(json.dumps(found), flush=True)
     return found
 
@@ -495,14 +490,19 @@ def measure_restart(operator: Operator, audit: Audit, extent: Extent) -> dict[st
     found = {
         "ready_s": round(ready_s, 1),
         "all_looked_at_s": round(looked_s, 1),
+    } | _asked_and_held(counted, operator)
+    print(json.dumps(found), flush=True)
+    return found
+
+
+def _asked_and_held(counted: Counter[tuple[str, str]], operator: Operator) -> dict[str, Any]:
+    return {
         "requests": counted.total(),
         "writes": writes_in(counted),
         "requests_by_kind": _by_kind(counted),
         "memory_peak_mb": operator.peak_mb(),
         "memory_after_mb": operator.memory_mb(),
     }
-    print(json.dumps(found), flush=True)
-    return found
 
 
 def _by_kind(counted: Mapping[tuple[str, str], int]) -> dict[str, int]:

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +14,7 @@ from tests.support.control_plane import fail_job, finish_job, run_workers
 from tests.support.fake_api import FakeApi, fake_api
 from tests.support.fake_cluster import FakeCluster, Fault, Refusal
 from tests.support.operator import gnnservice
-from tests.support.running_operator import RunningOperator, condition_of, running_operator
+from tests.support.running_operator import RunningOperator, condition_of, operator_process, running_operator
 
 from gnnserve_api.routing import ROUTING_KEY, decode_routing
 from gnnserve_operator import health, main
@@ -372,23 +368,9 @@ def test_the_operator_ends_with_what_killed_a_watch(cluster: FakeCluster) -> Non
 # --- as a process
 
 
-@contextlib.contextmanager
-def process(folder: Path, **settings: Any) -> Iterator[subprocess.Popen[str]]:
-    path = folder / "settings.yaml"
-    path.write_text(yaml.safe_dump({"workerImage": "worker:test", "httpPort": 0, **settings}))
-    environment = {**os.environ, "GNNSERVE_SETTINGS": str(path)}
-    command = [sys.executable, "-m", "gnnserve_operator"]
-    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as running:
-        try:
-            yield running
-        finally:
-            if running.poll() is None:
-                running.kill()
-
-
 def test_sigterm_ends_the_process_with_success(cluster: FakeCluster, tmp_path: Path) -> None:
     cluster.create(gnnservice())
-    with process(tmp_path) as operator:
+    with operator_process(tmp_path) as operator:
         cluster.wait_until(lambda: condition_of(cluster, "Reconciling"))
         operator.send_signal(signal.SIGTERM)
         _, lines = operator.communicate(timeout=20)
@@ -402,7 +384,7 @@ def test_sigterm_ends_the_process_with_success(cluster: FakeCluster, tmp_path: P
 
 def test_sigterm_ends_the_process_also_while_it_waits_for_its_crd(cluster: FakeCluster, tmp_path: Path) -> None:
     cluster.kinds = ()
-    with process(tmp_path, logFormat="Text") as operator:
+    with operator_process(tmp_path, logFormat="Text") as operator:
         cluster.wait_until(lambda: cluster.paths)
         operator.send_signal(signal.SIGTERM)
         _, lines = operator.communicate(timeout=20)
@@ -411,7 +393,7 @@ def test_sigterm_ends_the_process_also_while_it_waits_for_its_crd(cluster: FakeC
 
 def test_without_a_way_to_the_api_the_process_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "nowhere.yaml"))
-    with process(tmp_path, logFormat="Text") as operator:
+    with operator_process(tmp_path, logFormat="Text") as operator:
         _, lines = operator.communicate(timeout=20)
     assert operator.returncode == 2
     assert "no way to the Kubernetes API" in lines
@@ -419,7 +401,7 @@ def test_without_a_way_to_the_api_the_process_says_so(tmp_path: Path, monkeypatc
 
 
 def test_wrong_settings_are_told_by_field(tmp_path: Path) -> None:
-    with process(tmp_path, resyncSeconds=0) as operator:
+    with operator_process(tmp_path, resyncSeconds=0) as operator:
         _, lines = operator.communicate(timeout=20)
     assert operator.returncode == 2
     assert "resyncSeconds" in lines

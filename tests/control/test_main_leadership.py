@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,13 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from tests.support.api_server import Request
 from tests.support.control_plane import finish_job, run_workers
 from tests.support.fake_api import FakeApi, fake_api
 from tests.support.fake_cluster import WAIT_S, FakeCluster, Fault, Refusal
 from tests.support.operator import gnnservice
-from tests.support.running_operator import RunningOperator, running_operator
+from tests.support.running_operator import RunningOperator, operator_process, running_operator
 
 from gnnserve_operator.errors import LostLeadershipError
 from gnnserve_operator.settings import LeaderElection
@@ -178,17 +175,11 @@ def test_who_stands_by_without_the_right_to_leases_is_not_ready(cluster: FakeClu
 
 @contextmanager
 def process(folder: Path, name: str, **settings: Any) -> Iterator[subprocess.Popen[str]]:
-    path = folder / f"{name}.yaml"
-    document = {"workerImage": "worker:test", "httpPort": 0, "resyncSeconds": 1, "leaderElection": TIMES, **settings}
-    path.write_text(yaml.safe_dump(document))
-    environment = {**os.environ, "GNNSERVE_SETTINGS": str(path), "POD_ID": name, "POD_UID": "u"}
-    command = [sys.executable, "-m", "gnnserve_operator"]
-    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as running:
-        try:
-            yield running
-        finally:
-            if running.poll() is None:
-                running.kill()
+    """As the container of a pod of that name."""
+    pod = {"POD_ID": name, "POD_UID": "u"}
+    built = {"resyncSeconds": 1, "leaderElection": TIMES, **settings}
+    with operator_process(folder, f"{name}.yaml", pod, **built) as running:
+        yield running
 
 
 def test_a_leader_that_was_stopped_wakes_up_to_write_nothing_and_end(cluster: FakeCluster, tmp_path: Path) -> None:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import aiohttp
+import yaml
 from tests.support.control_plane import answer_like_a_worker
 from tests.support.fake_cluster import FakeCluster
 from tests.support.fake_server import fake_server
@@ -100,6 +105,23 @@ async def running_operator(
         finally:
             stop.set()
             await task
+
+
+@contextmanager
+def operator_process(
+    folder: Path, settings_file: str = "settings.yaml", environment: Mapping[str, str] | None = None, **settings: Any
+) -> Iterator[subprocess.Popen[str]]:
+    """A process of its own; killed at the end, if it has not ended by then."""
+    path = folder / settings_file
+    path.write_text(yaml.safe_dump({"workerImage": "worker:test", "httpPort": 0, **settings}))
+    variables = {**os.environ, "GNNSERVE_SETTINGS": str(path), **(environment or {})}
+    command = [sys.executable, "-m", "gnnserve_operator"]
+    with subprocess.Popen(command, env=variables, stderr=subprocess.PIPE, text=True) as running:
+        try:
+            yield running
+        finally:
+            if running.poll() is None:
+                running.kill()
 
 
 def condition_of(cluster: FakeCluster, kind: str, name: str = "digits") -> Manifest:
