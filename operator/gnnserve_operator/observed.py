@@ -119,6 +119,10 @@ class ObservedDeployment:
     replica_failure: str | None = None
     """Why pods cannot be created: a quota, an admission policy."""
     deleting: bool = False
+    created_at: str = ""
+    """RFC 3339 in UTC, which sorts as text."""
+    claim_uid: str = ""
+    """That its pod template names; empty as long as it has but met one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,6 +295,7 @@ def observed_deployment(raw: Raw) -> ObservedDeployment:
     metadata, spec, status = raw.get("metadata", {}), raw.get("spec", {}), raw.get("status") or {}
     total, updated = int(status.get("replicas") or 0), int(status.get("updatedReplicas") or 0)
     failure, progressing = _condition(raw, "ReplicaFailure"), _condition(raw, "Progressing")
+    template: Raw = (spec.get("template") or {}).get("metadata") or {}
     return ObservedDeployment(
         replicas=int(spec.get("replicas", 1)),
         template_digest=str((metadata.get("annotations") or {}).get(TEMPLATE_ANNOTATION, "")),
@@ -300,6 +305,8 @@ def observed_deployment(raw: Raw) -> ObservedDeployment:
         progress_stopped=progressing.get("reason") == "ProgressDeadlineExceeded",
         replica_failure=str(failure.get("message", "")) if _is_true(failure) else None,
         deleting=bool(metadata.get("deletionTimestamp")),
+        created_at=str(metadata.get("creationTimestamp", "")),
+        claim_uid=str((template.get("annotations") or {}).get(CLAIM_ANNOTATION, "")),
     )
 
 

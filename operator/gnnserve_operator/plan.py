@@ -23,7 +23,7 @@ from gnnserve_operator.decide.routing import RoutingDecision
 from gnnserve_operator.decide.service_routing import Question, decide_service_routing
 from gnnserve_operator.decide.status import Status, build_status, condition_in, is_said_already, with_conditions
 from gnnserve_operator.decide.verdict import Reason
-from gnnserve_operator.decide.workers import decide_workers
+from gnnserve_operator.decide.workers import decide_new_claim, decide_workers
 from gnnserve_operator.desired.children import build_children
 from gnnserve_operator.desired.deployment import build_worker_template
 from gnnserve_operator.desired.job import build_job
@@ -83,7 +83,8 @@ def plan(service: GNNService, identity: Identity, observed: Observed, settings: 
     job = build_job(parent, spec, settings)
     published = decide_published(spec.recipe(), observed)
     generation = decide_generation(_wanted_job(job), published, parent.name, spec, observed, now)
-    template_digest = digest_of(build_worker_template(parent, spec, settings))
+    new_claim_uid = decide_new_claim(observed)
+    template_digest = digest_of(build_worker_template(parent, spec, settings, new_claim_uid))
     workers = decide_workers(parent.name, spec, template_digest, published is not None, observed)
     routing = decide_service_routing(service, published, workers, observed, identity.status, settings, now)
     declared, result = routing.table, routing.result
@@ -93,6 +94,7 @@ def plan(service: GNNService, identity: Identity, observed: Observed, settings: 
         settings,
         routing=None if declared is None or result is None else (declared, result),
         claim_uid=_claim_uid(observed),
+        new_claim_uid=new_claim_uid,
         with_workers=declared is not None or observed.deployment is not None,
         job=job if generation.apply else None,
         pod_monitor_available=observed.pod_monitor_available,

@@ -56,6 +56,7 @@ def build(service: GNNService, **settings: Any) -> dict[tuple[str, str], dict[st
         made,
         routing=(declared_table(service.spec, result), result),
         claim_uid="uid-of-the-claim",
+        new_claim_uid="",
         with_workers=True,
         job=build_job(parent, service.spec, made),
         pod_monitor_available=True,

@@ -11,7 +11,17 @@ from tests.support.observed import Namespace, make_result, make_settings
 
 from gnnserve_api.generation import encode_result
 from gnnserve_operator.decide.published import is_result_awaited
-from gnnserve_operator.observed import Conflict, ObservedJob, ObservedPod, Rejection, observed_ref
+from gnnserve_operator.decide.workers import decide_new_claim
+from gnnserve_operator.observed import (
+    Conflict,
+    Observed,
+    ObservedClaim,
+    ObservedDeployment,
+    ObservedJob,
+    ObservedPod,
+    Rejection,
+    observed_ref,
+)
 
 
 def begun(**spec: Any) -> Namespace:
@@ -343,6 +353,34 @@ def test_a_claim_that_was_deleted_takes_its_revisions_with_it() -> None:
     namespace.objects.pop(("Job", first))
     namespace.settle()
     assert namespace.reason() == "True Serving", "the ConfigMap knows the new claim"
+
+
+def test_workers_leave_a_claim_that_is_lost_for_the_one_that_took_its_place() -> None:
+    namespace = serving()
+    before = namespace.get("Deployment")["spec"]["template"]
+    namespace.get("Deployment")["metadata"]["creationTimestamp"] = "2026-01-01T00:01:00Z"
+    lost = namespace.objects.pop(("PersistentVolumeClaim", "digits-repository"))
+    namespace.reconcile()
+    claim = namespace.get("PersistentVolumeClaim")
+    assert claim["metadata"]["uid"] != lost["metadata"]["uid"]
+    claim["metadata"]["creationTimestamp"] = "2026-01-01T00:02:00Z"
+    namespace.reconcile()
+    template = namespace.get("Deployment")["spec"]["template"]
+    assert template["metadata"]["annotations"] == {
+        **before["metadata"]["annotations"], "gnnserve.dev/claim": claim["metadata"]["uid"]
+    }  # fmt: skip
+    assert template["spec"] == before["spec"]
+
+
+def test_the_template_of_workers_stays_as_it_is_while_nobody_tells_of_their_claim() -> None:
+    deployment = ObservedDeployment(created_at="2026-01-01T00:01:00Z", claim_uid="second")
+    assert decide_new_claim(Observed(deployment=deployment)) == "second"
+    assert decide_new_claim(Observed(deployment=replace(deployment, claim_uid=""))) == ""
+    second, third = ObservedClaim("second", "2026-01-01T00:02:00Z"), ObservedClaim("third", "2026-01-01T00:03:00Z")
+    assert decide_new_claim(Observed(deployment=deployment, claim=second)) == "second"
+    assert decide_new_claim(Observed(deployment=deployment, claim=third)) == "third"
+    first = ObservedClaim("first", "2026-01-01T00:00:59Z")
+    assert decide_new_claim(Observed(deployment=replace(deployment, claim_uid=""), claim=first)) == ""
 
 
 def test_a_claim_that_is_being_deleted_is_not_held_by_an_ended_job() -> None:

@@ -61,6 +61,23 @@ def decide_workers(
     )
 
 
+def decide_new_claim(observed: Observed) -> str:
+    """The uid of the claim that workers are to be replaced for; empty: none.
+
+    A pod mounts the claim that was there when it started. Where somebody took a claim away under running pods (without
+    its protection), they answer on from the files that they have mapped, and never find a revision of its successor.
+    Their template then names the successor, and they go one by one, each when its own successor answers.
+    """
+    deployment, claim = observed.deployment, observed.claim
+    if deployment is None:
+        return ""
+    # While there is none, or it is not told of, the template stays as it is.
+    if claim is None:
+        return deployment.claim_uid
+    # Workers come after their claim by a generation at least, so that the seconds of the stamps tell them apart.
+    return claim.uid if deployment.created_at <= claim.created_at else ""
+
+
 def _find_problem(service: str, spec: GNNServiceSpec, live: list[ObservedPod], observed: Observed) -> Problem | None:
     deployment = observed.deployment
     found = []

@@ -1,7 +1,7 @@
 """The workers.
 
 Their pod template depends on nothing that workers learn while they run: a new revision, objective, batching or
-number of replicas never restarts a pod.
+number of replicas never restarts a pod. Only a claim that took the place of a lost one does.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from gnnserve_api import pods
 from gnnserve_api.gnnservice import AccessMode, GNNServiceSpec, RepositoryClaim
 from gnnserve_operator.desired import endpoint
-from gnnserve_operator.desired.labels import TEMPLATE_ANNOTATION, Component, labels_for, selector_for
+from gnnserve_operator.desired.labels import CLAIM_ANNOTATION, TEMPLATE_ANNOTATION, Component, labels_for, selector_for
 from gnnserve_operator.desired.metadata import Manifest, Parent, child_metadata, digest_of
 from gnnserve_operator.desired.names import routing_name, worker_name
 from gnnserve_operator.desired.pod import (
@@ -34,8 +34,8 @@ def wanted_replicas(spec: GNNServiceSpec) -> int:
     return 0 if spec.suspend else spec.worker.replicas
 
 
-def build_deployment(parent: Parent, spec: GNNServiceSpec, settings: Settings) -> Manifest:
-    template = build_worker_template(parent, spec, settings)
+def build_deployment(parent: Parent, spec: GNNServiceSpec, settings: Settings, new_claim_uid: str = "") -> Manifest:
+    template = build_worker_template(parent, spec, settings, new_claim_uid)
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
@@ -57,7 +57,10 @@ def build_deployment(parent: Parent, spec: GNNServiceSpec, settings: Settings) -
     }
 
 
-def build_worker_template(parent: Parent, spec: GNNServiceSpec, settings: Settings) -> Manifest:
+def build_worker_template(
+    parent: Parent, spec: GNNServiceSpec, settings: Settings, new_claim_uid: str = ""
+) -> Manifest:
+    """`new_claim_uid`: of a claim that pods of before do not mount (`decide_new_claim`); empty: there is none."""
     container = build_container(
         WORKER_CONTAINER,
         pods.SERVE_COMMAND,
@@ -122,6 +125,7 @@ def build_worker_template(parent: Parent, spec: GNNServiceSpec, settings: Settin
                 "prometheus.io/port": str(pods.HTTP_PORT),
                 "prometheus.io/path": "/metrics",
                 **({"prometheus.io/scheme": "https"} if endpoint.speaks_tls(spec) else {}),
+                **({CLAIM_ANNOTATION: new_claim_uid} if new_claim_uid else {}),
             },
         },
         "spec": pod,

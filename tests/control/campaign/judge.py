@@ -5,6 +5,7 @@ Each violation is a sentence. What the end and the history are compared with is 
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 from collections import Counter
@@ -22,9 +23,11 @@ from gnnserve_operator.desired.labels import (
     APPLIED_ANNOTATION,
     CLAIM_ANNOTATION,
     COMPONENT,
+    TEMPLATE_ANNOTATION,
     TERM_ANNOTATION,
     Component,
 )
+from gnnserve_operator.desired.metadata import digest_of
 from gnnserve_operator.kinds import ServiceKey
 from gnnserve_operator.reconcile import parse_service
 
@@ -237,6 +240,14 @@ def _normal(found: Manifest, uids: Mapping[str, str]) -> Any:
         {**owner, "uid": uids.get(owner["uid"], "gone")} for owner in metadata.get("ownerReferences") or ()
     ]
     normal = {**found, "metadata": metadata}
+    if found["kind"] == "Deployment":
+        template = copy.deepcopy(found["spec"]["template"])
+        if annotations.get(TEMPLATE_ANNOTATION) == digest_of(template):
+            annotations[TEMPLATE_ANNOTATION] = "of its template"
+        named = template["metadata"].get("annotations") or {}
+        if CLAIM_ANNOTATION in named:
+            named[CLAIM_ANNOTATION] = uids.get(named[CLAIM_ANNOTATION], "gone")
+        normal["spec"] = {**found["spec"], "template": template}
     text = _POD_NAME.sub(r"\1", json.dumps(normal, sort_keys=True))
     return _without_times(json.loads(text))
 

@@ -260,6 +260,17 @@ async def lost_claim(world: World) -> None:
     await world.settled()
 
 
+async def lost_claim_and_another_model(world: World) -> None:
+    """Workers hold the volume that is lost, where what is generated next will never lie."""
+    await serve(world)
+    await world.run_for(5)
+    delete_child(world, "PersistentVolumeClaim", "digits-repository")
+    world.set(model={"hidden": 32})
+    await world.settled()
+    if world.condition("Ready").get("status") != "True":
+        world.judge.accuse(f"workers stay with the lost claim: {world.condition('Ready')}")
+
+
 async def lost_claim_at_once(world: World) -> None:
     """Within the second in which the Job was made, which is all that a time stamp tells."""
     world.create()
@@ -404,7 +415,8 @@ SCENES: tuple[Scene, ...] = (
     first_apply, objective, batching, replicas, new_recipe, recipe_and_back, new_image, image_during_generation,
     suspend_and_resume, suspend_generation, routing_modes, failed_and_mended, failed_job_deleted,
     failed_recipe_while_serving, invalid_and_reverted, invalid_from_the_start, missing_image, impossible_nodes,
-    refused_child, unknown_variant, foreign_object, foreign_claim, lost_claim, lost_claim_at_once, children_deleted,
+    refused_child, unknown_variant, foreign_object, foreign_claim, lost_claim,
+    lost_claim_and_another_model, lost_claim_at_once, children_deleted,
     deployment_deleted, job_deleted_while_it_runs, job_and_table_deleted, children_edited, labels_taken_away,
     settings_change, delete_when_served, delete_while_generating, delete_at_the_first_child, delete_while_rolling_out,
     delete_while_the_operator_is_away, delete_and_apply_at_once, delete_and_apply_with_slow_collection,

@@ -18,7 +18,7 @@ from tests.control.campaign.scenarios import delete_child, recipe_of
 from tests.control.campaign.trouble import CRASHES, FAULTS, PEACE, VIEWS, Point, Trouble
 from tests.control.campaign.world import Hung, World
 
-from gnnserve_operator.desired.labels import RECIPE
+from gnnserve_operator.desired.labels import CLAIM_ANNOTATION, RECIPE
 
 Manifest = dict[str, Any]
 _FIELDS: Mapping[str, tuple[Any, ...]] = {
@@ -42,6 +42,7 @@ _CHILDREN = (
     ("ConfigMap", "digits-routing"), ("Service", "digits"), ("Deployment", "digits-worker"), ("Role", "digits-worker"),
     ("PersistentVolumeClaim", "digits-repository"),
 )  # fmt: skip
+REPOSITORY = "PersistentVolumeClaim digits-repository"
 _TROUBLES = (*CRASHES, *FAULTS, *VIEWS)
 
 
@@ -183,4 +184,10 @@ def _comparable(world: World) -> dict[str, Any]:
     pods = [words for words in state["pods"] if " generation " in words]
     if any(not words.startswith(wanted) for words in pods) or (pods and not jobs):
         world.judge.accuse(f"pods are left: {', '.join(pods)}")
+    for name, found in state.items():
+        if name.startswith("Deployment "):
+            # Named if one was lost before, and then the present one.
+            claim = (found["spec"]["template"]["metadata"].get("annotations") or {}).pop(CLAIM_ANNOTATION, REPOSITORY)
+            if claim != REPOSITORY:
+                world.judge.accuse(f"workers are to mount a claim that is not there: {claim}")
     return without_generation(state)
