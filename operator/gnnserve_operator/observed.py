@@ -119,10 +119,10 @@ class ObservedDeployment:
     replica_failure: str | None = None
     """Why pods cannot be created: a quota, an admission policy."""
     deleting: bool = False
-    created_at: str = ""
-    """RFC 3339 in UTC, which sorts as text."""
     claim_uid: str = ""
-    """That its pod template names; empty as long as it has but met one."""
+    """Of the claim that pods mount which start now; empty for one of the user's."""
+    new_claim_uid: str = ""
+    """That the pod template names; empty as long as there has been but one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,8 +305,8 @@ def observed_deployment(raw: Raw) -> ObservedDeployment:
         progress_stopped=progressing.get("reason") == "ProgressDeadlineExceeded",
         replica_failure=str(failure.get("message", "")) if _is_true(failure) else None,
         deleting=bool(metadata.get("deletionTimestamp")),
-        created_at=str(metadata.get("creationTimestamp", "")),
-        claim_uid=str((template.get("annotations") or {}).get(CLAIM_ANNOTATION, "")),
+        claim_uid=str((metadata.get("annotations") or {}).get(CLAIM_ANNOTATION, "")),
+        new_claim_uid=str((template.get("annotations") or {}).get(CLAIM_ANNOTATION, "")),
     )
 
 

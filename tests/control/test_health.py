@@ -24,7 +24,7 @@ from gnnserve_operator.health import (
     build_app,
     find_problems,
 )
-from gnnserve_operator.kinds import GNNSERVICE, Kind, Manifest, ServiceKey, kind_of
+from gnnserve_operator.kinds import GNNSERVICE, WATCHED_CHILDREN, Kind, Manifest, ServiceKey, kind_of
 from gnnserve_operator.loop import Loop
 from gnnserve_operator.metrics import Metrics
 from gnnserve_operator.observed import ObjectRef
@@ -110,12 +110,12 @@ def index_of(*objects: Manifest) -> Index:
 
 
 def fill(index: Index, *objects: Manifest) -> None:
-    services = {service_of(found): [Kept.of(found)] for found in objects if found["kind"] == "GNNService"}
-    children: dict[ServiceKey, list[Kept]] = {}
+    """With these and no others."""
+    for kind in (GNNSERVICE, *WATCHED_CHILDREN):
+        for uid in index.by_uid(kind):
+            index.drop(uid)
     for found in objects:
-        if found["kind"] != "GNNService":
-            children.setdefault(service_of(found), []).append(Kept.of(found))
-    index.attach(services, children)
+        index.keep(service_of(found), Kept.of(found))
 
 
 SERVICE = live(gnnservice(), 5)
@@ -354,8 +354,7 @@ def test_what_is_kept_cannot_be_changed_by_its_readers() -> None:
 
 def test_of_two_services_of_one_name_the_newer_counts() -> None:
     old, new = (live(gnnservice(), 1, creationTimestamp=f"2026-01-0{day}T00:00:00Z", uid=f"u{day}") for day in (1, 2))
-    index = Index()
-    index.attach({KEY: [Kept.of(new), Kept.of(old)]}, {})
+    index = index_of(new, old)
     assert index.service(KEY) == new
     index.bury("u2")
     assert index.service(KEY) == old

@@ -18,7 +18,7 @@ from tests.support.operator import KEY, gnnservice, live
 from gnnserve_operator.cluster import Cluster
 from gnnserve_operator.errors import RetryLaterError
 from gnnserve_operator.handlers.index import Index, Kept
-from gnnserve_operator.kinds import POD_MONITOR, Kind, ServiceKey
+from gnnserve_operator.kinds import POD_MONITOR, Kind, ServiceKey, kind_of
 from gnnserve_operator.metrics import Metrics
 from gnnserve_operator.observe import Observer
 from gnnserve_operator.observed import ObservedPod, observed_ref
@@ -51,7 +51,10 @@ def there(index: Index, *names: str) -> None:
     pods = [_pod(name, "2026-01-01T00:00:09Z") for name in names]
     for pod in pods:
         pod["metadata"]["uid"] = f"uid-of-{pod['metadata']['name']}"
-    index.attach({}, {KEY: [Kept.of(pod) for pod in pods]})
+    for uid in index.by_uid(kind_of("v1", "Pod")):
+        index.drop(uid)
+    for pod in pods:
+        index.keep(KEY, Kept.of(pod))
 
 
 @pytest.mark.parametrize(
@@ -164,7 +167,10 @@ def test_pods_of_a_deleted_service_of_the_same_name_do_not_count() -> None:
     """They answer for a while after another was made; their owners, ReplicaSets, are not watched."""
     index = Index()
     pods = [_pod("old", "2026-01-01T00:00:00Z"), _pod("new", "2026-01-01T00:00:09Z")]
-    index.attach({}, {KEY: [Kept.of(pod) for pod in pods]})
+    for uid in index.by_uid(kind_of("v1", "Pod")):
+        index.drop(uid)
+    for pod in pods:
+        index.keep(KEY, Kept.of(pod))
     cluster = Cluster(InProcessTransport(ApiServer(FakeCluster()).respond), Metrics(RoutingMemory()))
     observer = Observer(index, SimProber(Addresses("cluster.local")), PodMonitors(cluster, (), 60, SimClock()))
     service = live(gnnservice(), creationTimestamp="2026-01-01T00:00:05Z")

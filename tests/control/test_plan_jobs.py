@@ -358,29 +358,32 @@ def test_a_claim_that_was_deleted_takes_its_revisions_with_it() -> None:
 def test_workers_leave_a_claim_that_is_lost_for_the_one_that_took_its_place() -> None:
     namespace = serving()
     before = namespace.get("Deployment")["spec"]["template"]
-    namespace.get("Deployment")["metadata"]["creationTimestamp"] = "2026-01-01T00:01:00Z"
     lost = namespace.objects.pop(("PersistentVolumeClaim", "digits-repository"))
     namespace.reconcile()
     claim = namespace.get("PersistentVolumeClaim")
     assert claim["metadata"]["uid"] != lost["metadata"]["uid"]
-    claim["metadata"]["creationTimestamp"] = "2026-01-01T00:02:00Z"
     namespace.reconcile()
     template = namespace.get("Deployment")["spec"]["template"]
     assert template["metadata"]["annotations"] == {
         **before["metadata"]["annotations"], "gnnserve.dev/claim": claim["metadata"]["uid"]
     }  # fmt: skip
     assert template["spec"] == before["spec"]
+    namespace.settle()
+    assert namespace.get("Deployment")["spec"]["template"] == template
 
 
 def test_the_template_of_workers_stays_as_it_is_while_nobody_tells_of_their_claim() -> None:
-    deployment = ObservedDeployment(created_at="2026-01-01T00:01:00Z", claim_uid="second")
-    assert decide_new_claim(Observed(deployment=deployment)) == "second"
-    assert decide_new_claim(Observed(deployment=replace(deployment, claim_uid=""))) == ""
-    second, third = ObservedClaim("second", "2026-01-01T00:02:00Z"), ObservedClaim("third", "2026-01-01T00:03:00Z")
-    assert decide_new_claim(Observed(deployment=deployment, claim=second)) == "second"
-    assert decide_new_claim(Observed(deployment=deployment, claim=third)) == "third"
-    first = ObservedClaim("first", "2026-01-01T00:00:59Z")
-    assert decide_new_claim(Observed(deployment=replace(deployment, claim_uid=""), claim=first)) == ""
+    first, second, third = (ObservedClaim(uid, "2026-01-01T00:02:00Z") for uid in ("first", "second", "third"))
+    untouched = ObservedDeployment(claim_uid="first")
+    assert decide_new_claim(Observed(deployment=untouched)) == ""
+    assert decide_new_claim(Observed(deployment=untouched, claim=first)) == ""
+    assert decide_new_claim(Observed(deployment=untouched, claim=second)) == "second"
+    replaced = ObservedDeployment(claim_uid="second", new_claim_uid="second")
+    assert decide_new_claim(Observed(deployment=replaced)) == "second"
+    assert decide_new_claim(Observed(deployment=replaced, claim=second)) == "second"
+    assert decide_new_claim(Observed(deployment=replaced, claim=third)) == "third"
+    of_an_older_operator = ObservedDeployment()
+    assert decide_new_claim(Observed(deployment=of_an_older_operator, claim=first)) == ""
 
 
 def test_a_claim_that_is_being_deleted_is_not_held_by_an_ended_job() -> None:

@@ -72,10 +72,9 @@ def decide_new_claim(observed: Observed) -> str:
     if deployment is None:
         return ""
     # While there is none, or it is not told of, the template stays as it is.
-    if claim is None:
-        return deployment.claim_uid
-    # Workers come after their claim by a generation at least, so that the seconds of the stamps tell them apart.
-    return claim.uid if deployment.created_at <= claim.created_at else ""
+    if claim is None or claim.uid == deployment.new_claim_uid:
+        return deployment.new_claim_uid
+    return "" if deployment.claim_uid in {"", claim.uid} else claim.uid
 
 
 def _find_problem(service: str, spec: GNNServiceSpec, live: list[ObservedPod], observed: Observed) -> Problem | None:

@@ -41,7 +41,7 @@ def build_children(
         None if routing is None else build_routing(parent, *routing, claim_uid),
         build_service(parent, spec),
         job,
-        build_deployment(parent, spec, settings, new_claim_uid) if with_workers else None,
+        build_deployment(parent, spec, settings, claim_uid, new_claim_uid) if with_workers else None,
         build_disruption_budget(parent) if with_workers else None,
         build_pod_monitor(parent, spec, pod_monitor_available),
     )

@@ -34,7 +34,10 @@ def wanted_replicas(spec: GNNServiceSpec) -> int:
     return 0 if spec.suspend else spec.worker.replicas
 
 
-def build_deployment(parent: Parent, spec: GNNServiceSpec, settings: Settings, new_claim_uid: str = "") -> Manifest:
+def build_deployment(
+    parent: Parent, spec: GNNServiceSpec, settings: Settings, claim_uid: str, new_claim_uid: str
+) -> Manifest:
+    """`claim_uid`: of the claim that the operator made; empty where the user names one."""
     template = build_worker_template(parent, spec, settings, new_claim_uid)
     return {
         "apiVersion": "apps/v1",
@@ -43,7 +46,10 @@ def build_deployment(parent: Parent, spec: GNNServiceSpec, settings: Settings, n
             parent,
             worker_name(parent.name),
             Component.WORKER,
-            annotations={TEMPLATE_ANNOTATION: digest_of(template)},
+            annotations={
+                TEMPLATE_ANNOTATION: digest_of(template),
+                **({CLAIM_ANNOTATION: claim_uid} if claim_uid else {}),
+            },
         ),
         "spec": {
             "replicas": wanted_replicas(spec),

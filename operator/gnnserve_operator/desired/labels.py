@@ -22,7 +22,8 @@ DIGEST_ANNOTATION = "gnnserve.dev/digest"
 """On the routing ConfigMap: SHA-256 of what the operator wrote, so that an edit by hand is noticed."""
 CLAIM_ANNOTATION = "gnnserve.dev/claim"
 """On the routing ConfigMap: uid of the claim that the revision lies in, so that an empty successor is noticed.
-On the pod template of a Deployment that is older than its claim: uid of that claim, so that the pods are replaced."""
+On the Deployment: uid of the claim that its pods mount; on their template too if that took the place of another, so
+that the pods are replaced."""
 TEMPLATE_ANNOTATION = "gnnserve.dev/template"
 """On the Deployment: SHA-256 of the pod template that was applied, so that a rollout which has not begun is noticed."""
 APPLIED_ANNOTATION = "gnnserve.dev/applied"

@@ -1,8 +1,10 @@
 """What the watches have told so far: GNNServices, and everything that the operator made, by the service it is for.
 
-kopf fills and empties it; the rest of the operator reads it through this class and knows nothing of kopf. What is
-stored is the object as JSON, without `managedFields`, which are most of it and say nothing that the operator asks:
-a Deployment of ours is 21 KB as Python's dicts and 3 KB as JSON, which is read in 26 µs.
+Handlers of kopf's events fill and empty it; the rest of the operator reads it and knows nothing of kopf. Not kopf's own
+indices: until all are full, each object that comes in wakes everybody who waits for that, and each of them looks at all
+of them (8,500 objects took 113 s). What is stored is the object as JSON, without `managedFields`, which are most of it
+and say nothing that the operator asks: a Deployment of ours is 21 KB as Python's dicts and 3 KB as JSON, which is read
+in 26 µs.
 
 A watch that was away for too long lists anew, and kopf does not notice what was deleted meanwhile. `bury` takes such
 an object out, by its uid, which no other object will ever have.
@@ -11,7 +13,7 @@ an object out, by its uid, which no other object will ever have.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from sys import intern
 from typing import Self
@@ -19,7 +21,7 @@ from typing import Self
 import msgspec
 
 from gnnserve_api.status import ConditionType
-from gnnserve_operator.kinds import Kind, Manifest, ServiceKey
+from gnnserve_operator.kinds import GNNSERVICE, Kind, Manifest, ServiceKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,56 +46,76 @@ class Kept:
         return dict(msgspec.json.decode(self.text))
 
 
-Objects = Mapping[ServiceKey, Iterable[Kept]]
-"""What a kopf.Index is, as far as we use it."""
+Objects = dict[ServiceKey, dict[str, Kept]]
+"""By uid, which comes once in all."""
 
 
 @dataclass(slots=True)
 class Index:
     _services: Objects = field(default_factory=dict)
     _children: Objects = field(default_factory=dict)
+    _keys: dict[str, ServiceKey] = field(default_factory=dict)
+    """By uid: whose object it is."""
     _buried: set[str] = field(default_factory=set)
 
-    def attach(self, services: Objects, children: Objects) -> None:
-        """kopf makes its indices when it starts, which is after the rest of the operator was built."""
-        self._services = services
-        self._children = children
+    def keep(self, key: ServiceKey, kept: Kept) -> None:
+        """In the place of what was known of this object, whomever it was for then."""
+        if kept.uid in self._buried:
+            return
+        self.drop(kept.uid)
+        self._keys[kept.uid] = key
+        self._of_kind(kept).setdefault(key, {})[kept.uid] = kept
+
+    def drop(self, uid: str) -> bool:
+        """Whether it was there."""
+        key = self._keys.pop(uid, None)
+        if key is None:
+            return False
+        for objects in (self._services, self._children):
+            found = objects.get(key, {})
+            if found.pop(uid, None) is not None and not found:
+                del objects[key]
+        return True
+
+    def bury(self, uid: str) -> None:
+        """It is gone, whatever is still told of it."""
+        self._buried.add(uid)
+        self.drop(uid)
 
     def service_keys(self) -> list[ServiceKey]:
-        return list(self._services)  # one that is buried is looked at, and not found
+        return list(self._services)
 
     def service(self, key: ServiceKey) -> Manifest | None:
         # Two for a moment when one was deleted and made again: the newer is what counts.
-        found = self._bodies(self._services.get(key, ()))
+        found = self._bodies(self._services, key)
         return max(found, key=lambda body: str(body["metadata"].get("creationTimestamp")), default=None)
 
     def children(self, key: ServiceKey) -> list[Manifest]:
-        return list(self._bodies(self._children.get(key, ())))
+        return list(self._bodies(self._children, key))
 
     def by_uid(self, kind: Kind) -> dict[str, Kept]:
         return {
-            kept.uid: kept
+            uid: kept
             for objects in (self._services, self._children)
-            for key in objects
-            for kept in self._alive(objects[key])
+            for found in objects.values()
+            for uid, kept in found.items()
             if (kept.api_version, kept.kind) == (kind.api_version, kind.name)
         }
 
-    def bury(self, uid: str) -> None:
-        self._buried.add(uid)
-
     def count_by_ready(self) -> Mapping[str, int]:
-        return Counter(_ready(body) for key in self._services for body in self._bodies(self._services[key]))
+        return Counter(_ready(body) for key in self._services for body in self._bodies(self._services, key))
 
     def declared_workers(self) -> Mapping[ServiceKey, int]:
         """That should answer by now: none of a suspended service, or of one whose first revision is not there yet."""
         return {key: _declared_workers(body) for key in self.service_keys() if (body := self.service(key)) is not None}
 
-    def _bodies(self, kept: Iterable[Kept]) -> Iterator[Manifest]:
-        return (found.body() for found in self._alive(kept))
+    def _of_kind(self, kept: Kept) -> Objects:
+        is_service = (kept.api_version, kept.kind) == (GNNSERVICE.api_version, GNNSERVICE.name)
+        return self._services if is_service else self._children
 
-    def _alive(self, kept: Iterable[Kept]) -> Iterator[Kept]:
-        return (found for found in kept if found.uid not in self._buried)
+    @staticmethod
+    def _bodies(objects: Objects, key: ServiceKey) -> Iterator[Manifest]:
+        return (kept.body() for kept in objects.get(key, {}).values())
 
 
 def _declared_workers(body: Manifest) -> int:

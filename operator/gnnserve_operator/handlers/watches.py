@@ -1,6 +1,6 @@
-"""kopf, told what to watch: each kind is indexed, and each change only says whose GNNService to look at.
+"""kopf, told what to watch: each change goes into the index, and says whose GNNService to look at.
 
-Only `on.event`, `index` and `on.startup` are used: kopf puts a finalizer or an annotation on whatever has another kind
+Only `on.event` and `on.login` are used: kopf puts a finalizer or an annotation on whatever has another kind
 of handler, and an object with a finalizer cannot be deleted while the operator is down. The registry is our own, not
 kopf's global one, so that importing this does nothing.
 """
@@ -31,22 +31,18 @@ def service_of(body: Manifest) -> ServiceKey:
 def build_registry(index: Index, on_change: OnChange) -> kopf.OperatorRegistry:
     registry = kopf.OperatorRegistry()
 
-    async def attach(**indices: Any) -> None:
-        index.attach(indices["services"], indices["children"])
-
-    async def keep(body: kopf.Body, **_: Any) -> dict[ServiceKey, Kept]:
+    async def take(body: kopf.Body, type: str | None, **_: Any) -> None:  # noqa: A002 - kopf passes it by this name
         raw = dict(body)
-        return {service_of(raw): Kept.of(raw)}
+        key = service_of(raw)
+        if type == "DELETED":
+            index.drop(raw["metadata"]["uid"])
+        else:
+            index.keep(key, Kept.of(raw))
+        on_change(key)
 
-    async def pass_on(body: kopf.Body, **_: Any) -> None:
-        on_change(service_of(dict(body)))
-
-    kopf.on.startup(registry=registry)(attach)
     kopf.on.login(registry=registry)(login)
-    for index_id, kinds in (("services", (GNNSERVICE,)), ("children", WATCHED_CHILDREN)):
-        for kind in kinds:
-            kopf.index(*_resource(kind), id=index_id, registry=registry)(keep)
-            kopf.on.event(*_resource(kind), registry=registry)(pass_on)
+    for kind in (GNNSERVICE, *WATCHED_CHILDREN):
+        kopf.on.event(*_resource(kind), registry=registry)(take)
     return registry
 
 
@@ -63,7 +59,6 @@ def build_kopf_settings() -> kopf.OperatorSettings:
     built.watching.inactivity_timeout = 70  # the API server sends a bookmark every minute
     built.networking.request_timeout = 30
     built.networking.connect_timeout = 5
-    # No queueing.worker_limit: a worker waits until every object is indexed, so more objects than workers would hang.
     built.queueing.exit_timeout = 1
     built.process.ultimate_exiting_timeout = None  # Kubernetes kills what does not end
     for kind in WATCHED_CHILDREN:

@@ -8,7 +8,7 @@ what is gone.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from tests.support.fake_cluster import Change, FakeCluster
@@ -21,31 +21,6 @@ from gnnserve_operator.kinds import GNNSERVICE, WATCHED_CHILDREN, Manifest, Serv
 DELAY_S = 0.02
 """Of a healthy watch."""
 WATCHED = frozenset(kind.name for kind in (GNNSERVICE, *WATCHED_CHILDREN))
-
-
-class Store(Mapping[ServiceKey, Iterable[Kept]]):
-    """Bodies by the service that they are for; what a kopf.Index is."""
-
-    def __init__(self) -> None:
-        self._bodies: dict[str, tuple[ServiceKey, Kept]] = {}
-
-    def put(self, body: Manifest) -> None:
-        self._bodies[body["metadata"]["uid"]] = (service_of(body), Kept.of(body))
-
-    def drop(self, uid: str) -> bool:
-        return self._bodies.pop(uid, None) is not None
-
-    def __getitem__(self, key: ServiceKey) -> list[Kept]:
-        found = [body for of, body in self._bodies.values() if of == key]
-        if not found:
-            raise KeyError(key)
-        return found
-
-    def __iter__(self) -> Iterator[ServiceKey]:
-        return iter(dict.fromkeys(of for of, _ in self._bodies.values()))
-
-    def __len__(self) -> int:
-        return len(set(iter(self)))
 
 
 Meddle = Callable[[Change], float | None]
@@ -69,17 +44,12 @@ class View:
     on_change: Callable[[ServiceKey], None]
     meddle: Meddle = tell
     index: Index = field(default_factory=Index)
-    _services: Store = field(default_factory=Store)
-    _children: Store = field(default_factory=Store)
     _coming: list[_Told] = field(default_factory=list)
     """A heap."""
     _latest: dict[str, float] = field(default_factory=dict)
     """By uid: when the last change that is on its way arrives."""
     _read: int = 0
     """So many changes of the history are on their way or told."""
-
-    def __post_init__(self) -> None:
-        self.index.attach(self._services, self._children)
 
     def begin(self, behind: int = 0) -> None:
         """Lists everything: as it was so many changes ago, the rest being told afterwards."""
@@ -121,13 +91,12 @@ class View:
 
     def _take(self, kind: str, body: Manifest) -> None:
         is_service = body["kind"] == GNNSERVICE.name
-        store = self._services if is_service else self._children
         is_selected = is_service or (body["metadata"].get("labels") or {}).get(MANAGED_BY) == MANAGER
         if kind == "DELETED" or not is_selected:
-            if not store.drop(body["metadata"]["uid"]):
+            if not self.index.drop(body["metadata"]["uid"]):
                 return
         else:
-            store.put(body)
+            self.index.keep(service_of(body), Kept.of(body))
         self.on_change(service_of(body))
 
     def _as_of(self, read: int) -> Iterable[Manifest]:
