@@ -64,6 +64,10 @@ FOUND = (
     Found("children_edited", "more pods than in peace: a Deployment edited by hand stays so until the operator is told",
           ""),
     Found("lost_claim_at_once", "the Job is made again when the claim comes back a second later than it was made", ""),
+    Found("lost_claim_and_another_model", "workers stayed with a claim that had been taken away under them, and waited "
+          "for a revision that lies in its successor", "decide/workers.py"),
+    Found("delete_at_the_first_child", "a pod more than in peace: where its Job comes to be before the service is "
+          "deleted, as there, its pod may be made too", ""),
     Found("(sequences)", "what a suspended service has depends on what it had when it was suspended", ""),
 )  # fmt: skip
 

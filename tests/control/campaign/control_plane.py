@@ -19,7 +19,7 @@ from tests.support.fake_cluster import FakeCluster
 from gnnserve_api.generation import GenerationResult, encode_result
 from gnnserve_api.pods import PodExit
 from gnnserve_api.routing import ROUTING_KEY, Route, RoutingTable, decode_routing
-from gnnserve_operator.desired.labels import COMPONENT, JOB_NAME, RECIPE, Component
+from gnnserve_operator.desired.labels import CLAIM_ANNOTATION, COMPONENT, JOB_NAME, RECIPE, Component
 from gnnserve_operator.desired.metadata import digest_of
 from gnnserve_operator.desired.names import routing_name, service_name
 from gnnserve_operator.kinds import ServiceKey
@@ -200,7 +200,7 @@ class ControlPlane:
     def _roll(self, deployment: Manifest) -> bool:
         """One pod more or one less, never fewer ready ones than are wanted: maxSurge 1, maxUnavailable 0."""
         metadata, spec = deployment["metadata"], deployment["spec"]
-        wanted, template_hash = int(spec["replicas"]), digest_of(spec["template"])[:8]
+        wanted, template_hash = int(spec["replicas"]), self._template_hash(spec["template"])
         sets = [r for r in self.of_kind("ReplicaSet") if _is_owned(r, metadata["uid"])]
         newest = next((r for r in sets if r["metadata"]["name"].endswith(template_hash)), None)
         if newest is None:
@@ -226,6 +226,13 @@ class ControlPlane:
         counts = {"replicas": len(pods), "updatedReplicas": len(new), "readyReplicas": len(ready)}
         status = {"observedGeneration": metadata["generation"], **{name: n for name, n in counts.items() if n}}
         return deployment.get("status") != status and self._set_status(deployment, status)
+
+    def _template_hash(self, template: Manifest) -> str:
+        """The same in every run: a claim's uid is not, the number of claims before it is."""
+        annotations = dict(template["metadata"].get("annotations") or {})
+        if (uid := annotations.get(CLAIM_ANNOTATION)) in self.repositories:
+            annotations[CLAIM_ANNOTATION] = str([*self.repositories].index(uid))
+        return digest_of({**template, "metadata": {**template["metadata"], "annotations": annotations}})[:8]
 
     # --- kubelet and workers
 
