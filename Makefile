@@ -8,9 +8,10 @@ QUICK ?=
 FULL ?=
 MINUTES ?=
 SEED ?=
+ONLY ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check format audit generate bench-generation bench-ranking bench-shapes bench-serving bench-startup bench-cluster bench-cluster-routing bench-routing bench-peers bench-roofline bench-scaling bench-soak bench-malformed bench-simulation bench-decision bench-faults bench-fleet chaos wrk test-image chromium cluster-binaries clean
+.PHONY: help run test check format audit generate bench-generation bench-ranking bench-shapes bench-serving bench-startup bench-cluster bench-cluster-routing bench-routing bench-peers bench-roofline bench-scaling bench-soak bench-malformed bench-simulation bench-decision bench-faults bench-fleet bench-cache stress-cache bench-gpu test-gpu chaos wrk test-image chromium cluster-binaries clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -120,8 +121,22 @@ bench-faults: .venv/installed ## the operator in simulated trouble, random lives
 bench-fleet: .venv/installed ## 500 GNNServices on an API server without nodes: time, memory and requests of the operator
 	$(BIN)/python -m benchmarks.fleet $(if $(QUICK),--quick)
 
+bench-cache: .venv/installed ## hit rates of every cache policy in simulation, on graphs of the paper's five shapes
+	$(BIN)/python -m benchmarks.cache $(if $(QUICK),--quick)
+
+stress-cache: .venv/installed ## ten million reads of a cache that is written meanwhile: nothing torn, nothing stale; SEED= to vary
+	$(BIN)/python -m benchmarks.cache_stress $(if $(QUICK),--quick) $(if $(SEED),--seed $(SEED))
+
 chaos: .venv/installed ## everything killed and paused at random under load on a real cluster; MINUTES=10, SEED= to repeat
 	$(BIN)/python -m benchmarks.chaos $(if $(QUICK),--quick) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED))
+
+bench-gpu: .venv/installed ## the data path on a GPU: link, latency, throughput, cache, baseline; ONLY=part,… in parts
+	$(BIN)/python -m benchmarks.gpu $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY))
+
+test-gpu: .venv/installed ## tests/gpu on a GPU, and all else that needs one; fails where there is none
+	@$(BIN)/python -c "import sys, torch; torch.cuda.is_available() or sys.exit('no GPU: torch sees none that CUDA can use')"
+	$(BIN)/pytest tests/gpu
+	$(BIN)/pytest -m gpu --ignore=tests/gpu --ignore=tests/cluster
 
 wrk:
 	@command -v wrk >/dev/null || { \

@@ -124,10 +124,10 @@ def network_of(hidden: int, classes: int, fanouts: tuple[int, ...] = FANOUTS) ->
     return NetworkManifest(architecture="GraphSAGE", hidden=hidden, fanouts=fanouts, classes=classes)
 
 
-def revision_of(graph: Graph, variants: Sequence[LoadedVariant], network: NetworkManifest) -> LoadedRevision:
-    """Warmed up. Labels and splits play no part in answering."""
+def loaded_revision(graph: Graph, variants: Sequence[LoadedVariant], network: NetworkManifest) -> LoadedRevision:
+    """Labels and splits play no part in answering."""
     none = np.zeros(0, dtype=np.int64)
-    revision = LoadedRevision(
+    return LoadedRevision(
         source="made up",
         graph=graph,
         variants={variant.name: variant for variant in variants},
@@ -140,6 +140,11 @@ def revision_of(graph: Graph, variants: Sequence[LoadedVariant], network: Networ
         manifest=None,
         effective_nodes=effective_nodes(graph.indptr),
     )
+
+
+def revision_of(graph: Graph, variants: Sequence[LoadedVariant], network: NetworkManifest) -> LoadedRevision:
+    """Warmed up, for the CPU."""
+    revision = loaded_revision(graph, variants, network)
     warm_up(revision)
     for array in (
         graph.indptr,

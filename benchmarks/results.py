@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any
 
 FOLDER = Path(__file__).parent / "results"
-_PACKAGES = ("numpy", "numba", "torch", "torch-geometric", "uvicorn", "msgspec")
+_PACKAGES = ("numpy", "numba", "torch", "torch-geometric", "triton", "uvicorn", "msgspec")
 
 
-def write_result(name: str, quick: bool, body: Mapping[str, Any]) -> Path:
+def write_result(name: str, quick: bool, body: Mapping[str, Any], folder: Path = FOLDER) -> Path:
     """A quick run proves that the benchmark works; its file says so, and is not for committing."""
-    FOLDER.mkdir(exist_ok=True)
-    file = FOLDER / f"{name}.json"
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / f"{name}.json"
     result = {
         "benchmark": name,
         **({"quick": True} if quick else {}),

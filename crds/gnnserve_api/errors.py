@@ -6,6 +6,8 @@
     │   ├── DamagedError   they are missing or altered: generating again brings them back
     │   └── OutdatedError  they are of an older schema: generating again makes new ones beside them
     └── ResourceError      the machine lacks something: disk space, a free port, a network
+        └── DeviceError    a GPU that was asked for cannot be computed on: none is seen, it is lost, its memory is short
+            └── DeviceLostError  it failed this process, which has to be started anew
 
 Each names the object, what was found, what was expected and the next step. Command line and HTTP turn them
 into exit codes and status codes at the edge; nothing else catches them.
@@ -43,4 +45,18 @@ class OutdatedError(RepositoryError):
 
 
 class ResourceError(GnnserveError):
+    pass
+
+
+NO_GPU = "no GPU can be used"
+"""How a DeviceError begins: the operator knows it by that in what a worker says of itself."""
+
+
+class DeviceError(ResourceError):
+    def __init__(self, problem: str, remedy: str) -> None:
+        self.problem = problem
+        super().__init__(f"{NO_GPU}: {problem}; {remedy}")
+
+
+class DeviceLostError(DeviceError):
     pass

@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from gnnserve_api import batching as _batching
 from gnnserve_api import objective as _objective
+from gnnserve_api.device import SIZE, SIZE_REQUIREMENT, CachePolicy, Device
 from gnnserve_api.pod_settings import ApiModel, Gpu, PodSettings, cel, text
 from gnnserve_api.repository import SCHEMA_VERSION
 from gnnserve_api.routing import RoutingMode, RoutingTable
@@ -634,13 +635,54 @@ class Generation(PodSettings):
     """Time for all attempts together."""
 
 
+class CacheSpec(ApiModel):
+    """What a worker with a GPU keeps in its memory."""
+
+    policy: CachePolicy = CachePolicy.FREQUENCY
+    """Which rows of a table that does not fit into the GPU's memory are kept there."""
+    memory: Annotated[str, text(SIZE, SIZE_REQUIREMENT, 9)] | None = None
+    """Memory of the GPU that a worker takes at most: graph, tables, weights and buffers first, then the cache with what
+    is left. Absent: all that is free."""
+
+
 class Worker(PodSettings):
-    """The pods that answer. But for `batching`, in a cluster only."""
+    """The pods that answer. But for `device`, `cache` and `batching`, in a cluster only."""
+
+    model_config = ConfigDict(
+        json_schema_extra=cel(
+            (
+                "self.device != 'GPU' || has(self.gpu)",
+                "gpu must be given with device GPU, so that pods are placed where there is one: gpu: {} asks for one "
+                "nvidia.com/gpu",
+            ),
+            (
+                "self.device != 'CPU' || !has(self.gpu)",
+                "gpu must not be given with device CPU, which would leave it idle",
+            ),
+        )
+    )
 
     replicas: Annotated[int, Field(ge=0, le=1000)] = 1
     """Number of workers."""
+    device: Device = Device.AUTO
+    """On what they compute."""
+    gpu: Gpu | None = None
+    """A GPU to compute on, for each of them. Absent: pods ask for none."""
+    cache: CacheSpec = CacheSpec()
+    """What they keep in the GPU's memory."""
     batching: BatchingSpec = BatchingSpec()
     """How requests are queued and grouped."""
+
+    @model_validator(mode="after")
+    def _gpu_is_asked_for_where_it_is_used(self) -> Worker:
+        if self.device is Device.GPU and self.gpu is None:
+            raise ValueError(
+                "gpu must be given with device GPU, so that pods are placed where there is one: gpu: {} asks for one "
+                "nvidia.com/gpu"
+            )
+        if self.device is Device.CPU and self.gpu is not None:
+            raise ValueError("gpu must not be given with device CPU, which would leave it idle")
+        return self
 
 
 class AccessMode(StrEnum):

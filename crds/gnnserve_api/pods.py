@@ -46,6 +46,12 @@ TLS_VARIABLE = "GNNSERVE_TLS"
 """Folder with certificate and key; unset or empty: plain HTTP."""
 TOKENS_VARIABLE = "GNNSERVE_TOKENS"
 """Folder with a token in each file; unset or empty: everybody is answered."""
+DEVICE_VARIABLE = "GNNSERVE_DEVICE"
+"""A `Device`; unset: Auto."""
+CACHE_VARIABLE = "GNNSERVE_CACHE"
+"""A `CachePolicy`; unset: Frequency."""
+GPU_MEMORY_VARIABLE = "GNNSERVE_GPU_MEMORY"
+"""Bytes of the GPU's memory that a worker takes at most; unset: all that is free."""
 LAME_DUCK_VARIABLE = "GNNSERVE_LAME_DUCK_S"
 """Seconds between SIGTERM and draining, in which answers ask clients to connect anew; elsewhere 0."""
 LAME_DUCK_S = 5
@@ -68,3 +74,5 @@ class PodExit(IntEnum):
     """A repository is altered or of a newer version."""
     RESOURCE = 4
     """Something is missing that may come back: disk space, memory."""
+    DEVICE = 7
+    """The GPU failed the process: started anew, it looks for one again."""

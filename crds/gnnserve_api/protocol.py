@@ -88,6 +88,10 @@ class VariantsAnswer(msgspec.Struct, frozen=True, rename="camel"):
     multi_label: bool
     profile: Profile
     provenance: Provenance
+    device: Annotated[
+        str | UnsetType,
+        Meta(description="On what batches are computed, and the profile's latencies hold: CPU, or the GPU's name."),
+    ] = UNSET
 
 
 class NodesAnswer(msgspec.Struct, frozen=True, rename="camel"):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from gnnserve_api.batching import DEFAULT_BATCHING, Batching
 from gnnserve_api.objective import NO_OBJECTIVE, Objective
@@ -107,6 +108,10 @@ class Route(msgspec.Struct, frozen=True, rename="camel"):
     """Of the revision, the most accurate first."""
     needs_token: bool = False
     """Paths that show the graph or its answers want a token. Workers that do not know tokens do not say so."""
+    device: str | UnsetType = UNSET
+    """On what batches are computed: CPU, or the GPU's name. Workers that know of none but the CPU do not say so."""
+    device_problem: str | UnsetType = UNSET
+    """Why it is the CPU where a GPU was wanted or allowed, or what the GPU cannot do as well as it could."""
 
 
 def encode_routing(table: RoutingTable) -> str:

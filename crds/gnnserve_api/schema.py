@@ -20,7 +20,7 @@ from typing import Any
 
 import yaml
 
-from gnnserve_api import gnnservice, pod_settings, status
+from gnnserve_api import device, gnnservice, pod_settings, status
 from gnnserve_api.generated_file import write_or_compare
 from gnnserve_api.gnnservice import GROUP, KIND, NAME_PATTERN, VERSION, GNNService, GNNServiceSpec
 from gnnserve_api.pod_settings import cel
@@ -42,7 +42,7 @@ _KEPT = (
     "x-kubernetes-int-or-string",
 )  # fmt: skip
 
-_MODULES = (gnnservice, pod_settings, status)
+_MODULES = (gnnservice, pod_settings, device, status)
 """Where enums may be."""
 
 Schema = dict[str, Any]

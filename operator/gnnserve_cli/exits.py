@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from gnnserve_api.errors import GnnserveError, InputError, RepositoryError, ResourceError
+from gnnserve_api.errors import DeviceLostError, GnnserveError, InputError, RepositoryError, ResourceError
 
 
 class ExitCode(IntEnum):
@@ -18,6 +18,7 @@ class ExitCode(IntEnum):
     RESOURCE = 4
     OBJECTIVE_NOT_MET = 5
     OVERLOADED = 6
+    DEVICE = 7
     INTERRUPTED = 130
     BROKEN_PIPE = 141
     TERMINATED = 143
@@ -31,6 +32,7 @@ MEANINGS = {
     ExitCode.RESOURCE: "something is missing: a free port, disk space, a server that answers",
     ExitCode.OBJECTIVE_NOT_MET: "no variant can meet the objective, and --strict was given (422)",
     ExitCode.OVERLOADED: "refused for load or not ready; try again later (429, 503)",
+    ExitCode.DEVICE: "the GPU was lost while it served: start it again",
     ExitCode.INTERRUPTED: "interrupted",
     ExitCode.BROKEN_PIPE: "the reader of the output went away",
     ExitCode.TERMINATED: "terminated before it served",
@@ -59,7 +61,7 @@ def exit_code_of_status(status: int) -> ExitCode:
     return ExitCode.BAD_INPUT if 400 <= status < 500 else ExitCode.FAILURE
 
 
-def exit_code_of(error: Exception) -> ExitCode | None:
+def exit_code_of(error: Exception) -> ExitCode | None:  # noqa: PLR0911 - one a kind
     """None: an error that nobody foresaw; its stack trace is worth more than a number."""
     match error:
         case InputError():
@@ -68,6 +70,8 @@ def exit_code_of(error: Exception) -> ExitCode | None:
             return ExitCode.REPOSITORY
         case RefusedError(status=status):
             return exit_code_of_status(status)
+        case DeviceLostError():
+            return ExitCode.DEVICE
         case BrokenPipeError():
             return ExitCode.BROKEN_PIPE
         case ResourceError() | OSError():

@@ -17,6 +17,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from gnnserve_cli.commands.cache import simulate
 from gnnserve_cli.commands.generate import generate
 from gnnserve_cli.commands.graph import inspect
 from gnnserve_cli.commands.load import load
@@ -148,6 +149,10 @@ for command, example in (
 graph = typer.Typer(cls=TyperGroup, no_args_is_help=True, help="Look at a graph before anything is trained on it.")
 graph.command(cls=Command, epilog="Example: gnnserve graph inspect examples/digits.yaml")(inspect)
 app.add_typer(graph, name="graph")
+
+cache = typer.Typer(cls=TyperGroup, no_args_is_help=True, help="Choose what a GPU worker keeps in its cache.")
+cache.command(cls=Command, epilog="Example: gnnserve cache simulate flickr --trace zipf --out cache.html")(simulate)
+app.add_typer(cache, name="cache")
 
 
 def _open_closed_streams() -> None:

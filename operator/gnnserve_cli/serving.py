@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from gnnserve_api.device import CachePolicy, Device, size_bytes
 from gnnserve_api.errors import InputError
 from gnnserve_api.gnnservice import GNNService
 from gnnserve_api.repository import RevisionManifest
@@ -16,6 +17,8 @@ from gnnserve_cli.exits import ExitCode
 from gnnserve_cli.prometheus import Prometheus
 from gnnserve_cli.render import output, profile_tables, put
 from gnnserve_cli.slow_loop import OwnRegistry, Source, slow_loop
+from gnnserve_worker.pods import device
+from gnnserve_worker.pods.device import DeviceSettings
 from gnnserve_worker.repository.bus_error import exit_on_bus_error
 from gnnserve_worker.repository.loaded import LoadedRevision
 from gnnserve_worker.serving import server
@@ -53,6 +56,19 @@ def choose_credentials(
     return Credentials(pair, tokens)
 
 
+def choose_device(
+    service: GNNService, named: Device | None, cache: CachePolicy | None, gpu_memory: str | None
+) -> DeviceSettings:
+    """What the options say, and the manifest where they say nothing."""
+    worker = service.spec.worker
+    memory = worker.cache.memory if gpu_memory is None else gpu_memory
+    return DeviceSettings(
+        device=worker.device if named is None else named,
+        cache=worker.cache.policy if cache is None else cache,
+        memory_bytes=None if memory is None else size_bytes(memory),
+    )
+
+
 def _note(field: str, meaning: str, options: str) -> None:
     print(f"note: {field} names a Secret of a cluster: {meaning}; {options} would change that", file=sys.stderr)
 
@@ -63,9 +79,15 @@ def serve_routed(
     sock: socket.socket,
     source: Source,
     credentials: Credentials,
+    settings: DeviceSettings,
 ) -> None:
     """Until SIGINT or SIGTERM."""
     exit_on_bus_error(lambda words: print(f"error: {words}", file=sys.stderr, flush=True), ExitCode.REPOSITORY)
+    served = device.open_served(revision, settings)
+    stats, asked = served.device_stats(), service.spec.worker.gpu is not None
+    # Where there is no GPU at all and nobody asked for one, the CPU is no news.
+    if stats.problem is not None and (asked or not stats.problem.startswith(device.NO_GPU_SEEN)):
+        print(f"note: computing on {stats.device}: {stats.problem}", file=sys.stderr)
     with slow_loop(service.spec, source) as begin_routing:
 
         def begin(serving: server.Serving) -> None:
@@ -73,7 +95,7 @@ def serve_routed(
             announce(sock, nodes, credentials)
             begin_routing(serving)
 
-        server.serve(revision, service, sock, begin, credentials)
+        server.serve_revision(served, service, sock, begin, credentials)
 
 
 def announce(sock: socket.socket, nodes: Sequence[int | str], credentials: Credentials) -> None:

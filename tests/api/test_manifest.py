@@ -180,6 +180,18 @@ def case(name: str, text: str, *expected: str):
             '(value {"maxSeeds": 100, "maxQueuedSeeds": 10})',
         ),
         case(
+            "a device that nobody asked the scheduler for",
+            spec("worker: {device: GPU}"),
+            "spec.worker: gpu must be given with device GPU, so that pods are placed where there is one: gpu: {} asks "
+            'for one nvidia.com/gpu (value {"device": "GPU"})',
+        ),
+        case(
+            "a size of memory without its unit",
+            spec("worker: {cache: {memory: '40'}}"),
+            'spec.worker.cache.memory: found "40", expected a string that matches ^[1-9][0-9]{0,6}(Mi|Gi|Ti)$; write a '
+            "size, as in 10Gi",
+        ),
+        case(
             "a name that Kubernetes would not take",
             HEAD.replace("name: a", "name: My_Service") + f"spec: {{{DIGITS}}}",
             'metadata.name: found "My_Service", expected a string that matches ^[a-z]([-a-z0-9]*[a-z0-9])?$; '

@@ -23,6 +23,7 @@ def recipe(rest: str = "") -> str:
         pytest.param("objective: {accuracyTolerancePermille: 5}", id="another accuracy tolerance"),
         pytest.param("worker: {batching: {maxSeeds: 7}}", id="another batch size"),
         pytest.param("worker: {replicas: 3, resources: {limits: {cpu: 1}}}", id="other workers"),
+        pytest.param("worker: {device: GPU, gpu: {count: 2}, cache: {policy: FIFO, memory: 4Gi}}", id="another device"),
         pytest.param("generation: {gpu: {}, retries: 0}", id="another machine to train on"),
         pytest.param("repository: {claimName: mine}", id="another repository"),
         pytest.param("image: mine, suspend: true", id="another image, suspended"),

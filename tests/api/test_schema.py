@@ -51,6 +51,12 @@ BREAKS_RULE = {
         **MINIMAL,
         "worker": {"batching": {"maxSeeds": 9, "maxQueuedSeeds": 8}},
     },
+    "gpu must be given with device GPU, so that pods are placed where there is one: gpu: {} asks for one "
+    "nvidia.com/gpu": {**MINIMAL, "worker": {"device": "GPU"}},
+    "gpu must not be given with device CPU, which would leave it idle": {
+        **MINIMAL,
+        "worker": {"device": "CPU", "gpu": {}},
+    },
     "variant must be given in mode Static, and only there": {**MINIMAL, "routing": {"mode": "Static"}},
     "weights must be given in mode Weights, and only there": {**MINIMAL, "routing": {"weights": {"x1": 1}}},
     "one of the weights must be above 0": {**MINIMAL, "routing": {"mode": "Weights", "weights": {"x1": 0}}},
@@ -121,6 +127,8 @@ def test_examples_fit_the_schema(path: Path) -> None:
         pytest.param({**MINIMAL, "variants": {"storage": []}}, id="no storage"),
         pytest.param({**MINIMAL, "variants": {"storage": ["float64"]}}, id="an unknown storage"),
         pytest.param({**MINIMAL, "variants": {"projection": True}}, id="projection as a boolean"),
+        pytest.param({**MINIMAL, "worker": {"device": "Cuda"}}, id="an unknown device"),
+        pytest.param({**MINIMAL, "worker": {"cache": {"policy": "LRU"}}}, id="an unknown policy"),
         pytest.param({"graph": {"source": {"npz": {"uri": f"file:///{'a' * 2048}"}}}}, id="a text that is too long"),
     ],
 )
@@ -152,6 +160,7 @@ def test_what_is_no_address_of_a_prometheus(url: str) -> None:
         pytest.param(MINIMAL, id="everything left out"),
         pytest.param({**MINIMAL, "model": {"training": {"epochs": 2}}}, id="a section in part"),
         pytest.param({**MINIMAL, "variants": {"pruning": {}}, "worker": {}}, id="empty sections"),
+        pytest.param({**MINIMAL, "worker": {"gpu": {}, "cache": {"memory": "4Gi"}}}, id="workers with a GPU"),
     ],
 )
 def test_the_api_server_fills_in_what_pydantic_fills_in(spec: dict) -> None:
@@ -176,7 +185,7 @@ def test_every_rule_of_the_api_server_has_a_twin_in_pydantic() -> None:
     timeless = [rule for rule in rules(ROOT) if "oldSelf" not in rule["rule"] and "matches(" not in rule["rule"]]
     assert {rule["message"] for rule in timeless} == set(BREAKS_RULE)
     for spec in BREAKS_RULE.values():
-        with pytest.raises(ValidationError, match=r"must be|must name|may be|would sample"):
+        with pytest.raises(ValidationError, match=r"must be|must name|must not be|may be|would sample"):
             GNNServiceSpec.model_validate(spec)
 
 

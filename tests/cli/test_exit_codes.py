@@ -11,7 +11,7 @@ import pytest
 from tests.support.fake_server import fake_server, refusal
 from typer.testing import CliRunner
 
-from gnnserve_api.errors import InputError, RepositoryError, ResourceError
+from gnnserve_api.errors import DeviceError, DeviceLostError, InputError, RepositoryError, ResourceError
 from gnnserve_cli.exits import MEANINGS, ExitCode, RefusedError, exit_code_of
 from gnnserve_cli.main import app
 
@@ -24,6 +24,8 @@ PROGRAM = [sys.executable, "-m", "gnnserve_cli"]
         pytest.param(InputError("nodes[1]", "unknown"), 2, id="what the user must correct"),
         pytest.param(RepositoryError("revision.json", "altered", "restore it"), 3, id="a repository that is not whole"),
         pytest.param(ResourceError("port 8080 is taken"), 4, id="a busy port"),
+        pytest.param(DeviceError("there is none", "add one"), 4, id="no GPU where there has to be one"),
+        pytest.param(DeviceLostError("it fell off the bus", "start anew"), 7, id="a GPU that was lost"),
         pytest.param(OSError(28, "No space left on device"), 4, id="a full disk that nobody foresaw"),
         pytest.param(BrokenPipeError(), 141, id="a reader that left"),
         pytest.param(RefusedError(400, "unknownNode", "nodes[1]", "…"), 2, id="a request refused as wrong"),

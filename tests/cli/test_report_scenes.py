@@ -399,6 +399,11 @@ def test_given_weights_are_not_said_to_be_trained_in_a_scope() -> None:
     assert "training" not in dict(made_facts(report_of(with_provenance(subject_of(), checkpoint="ab"))))["Model"]
 
 
+def test_the_device_of_a_server_is_shown_where_it_says_one() -> None:
+    assert "Computed on" not in dict(made_facts(report_of(subject_of())))
+    assert dict(made_facts(report_of(replace(subject_of(), device="NVIDIA H200"))))["Computed on"] == "NVIDIA H200"
+
+
 # --- what is shown of names that others chose
 
 

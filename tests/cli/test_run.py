@@ -22,13 +22,16 @@ import pytest
 from tests.support.profiles import profile, revision_manifest
 from typer.testing import CliRunner
 
-from gnnserve_api.errors import ResourceError
+from gnnserve_api.device import CachePolicy, Device
+from gnnserve_api.errors import DeviceError, ResourceError
 from gnnserve_api.profile import Profile, VariantProfile
 from gnnserve_api.repository import RevisionManifest
 from gnnserve_cli.generating import warn_of_busy_machine
 from gnnserve_cli.main import app
 from gnnserve_worker.graph.ids import NodeIds, integer_ids, lay_out, string_ids
+from gnnserve_worker.pods.device import NO_GPU_SEEN, DeviceSettings
 from gnnserve_worker.progress import Progress, ProgressListener
+from gnnserve_worker.serving.device_stats import ON_CPU, DeviceStats
 
 ROOT = Path(__file__).parents[2]
 DIGITS = ROOT / "examples" / "digits.yaml"
@@ -42,11 +45,15 @@ class FakeWorker:
     nodes: int = 1797
     ids: NodeIds | None = None
     busy: bool = False
+    stats: DeviceStats = ON_CPU
     steps: list[str] = field(default_factory=list)
+    settings: DeviceSettings | None = None
+    """What was asked for."""
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("gnnserve_worker.serving.server.bind", self.bind)
-        monkeypatch.setattr("gnnserve_worker.serving.server.serve", self.serve)
+        monkeypatch.setattr("gnnserve_worker.serving.server.serve_revision", self.serve)
+        monkeypatch.setattr("gnnserve_worker.pods.device.open_served", self.open)
         monkeypatch.setattr("gnnserve_worker.generation.pipeline.generate", self.generate)
         monkeypatch.setattr("gnnserve_worker.repository.repository.Repository", self.repository)
 
@@ -71,6 +78,10 @@ class FakeWorker:
         assert self.published is not None
         return self.published
 
+    def open(self, _revision: Any, settings: DeviceSettings) -> Any:
+        self.settings = settings
+        return SimpleNamespace(device_stats=lambda: self.stats)
+
     def serve(
         self, revision: Any, service: Any, sock: socket.socket, ready: Callable[[Any], None], credentials: Any
     ) -> None:
@@ -86,6 +97,82 @@ def test_run_binds_before_it_generates_and_serves_last(monkeypatch: pytest.Monke
     assert worker.steps == ["bind", "generate", "serve"]
     assert "x16" in result.stdout
     assert result.stderr == "train x1: 0/30\ntrain x1: 30/30  validation 0.989\nStopped.\n"
+
+
+MANIFEST_OF_A_GPU = """\
+apiVersion: gnnserve.dev/v1alpha1
+kind: GNNService
+metadata: {name: digits}
+spec:
+  graph: {source: {builtin: Digits}}
+  worker: {device: GPU, gpu: {}, cache: {policy: LFU, memory: 2Gi}}
+"""
+
+
+@pytest.mark.parametrize("command", ["run", "serve"])
+@pytest.mark.parametrize(
+    ("options", "settings"),
+    [
+        pytest.param([], DeviceSettings(Device.GPU, CachePolicy.LFU, 2 * 2**30), id="as the manifest says"),
+        pytest.param(
+            ["--device", "auto", "--cache", "none", "--gpu-memory", "500Mi"],
+            DeviceSettings(Device.AUTO, CachePolicy.NONE, 500 * 2**20),
+            id="as the options say, in any case",
+        ),
+        pytest.param(["--cache", "Degree"], DeviceSettings(Device.GPU, CachePolicy.DEGREE, 2 * 2**30), id="one by one"),
+    ],
+)
+def test_options_say_on_what_to_compute_and_the_manifest_where_they_do_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, options: list[str], settings: DeviceSettings
+) -> None:
+    manifest = tmp_path / "digits.yaml"
+    manifest.write_text(MANIFEST_OF_A_GPU)
+    worker = FakeWorker()
+    worker.install(monkeypatch)
+    result = CliRunner().invoke(app, [command, str(manifest), *options])
+    assert result.exit_code == 0, result.stderr
+    assert worker.settings == settings
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param(["--gpu-memory", "2G"], id="a size in powers of ten"),
+        pytest.param(["--device", "cuda:0"], id="no device"),
+        pytest.param(["--cache", "LRU"], id="no policy"),
+    ],
+)
+def test_what_is_no_device_cache_or_size_is_refused(monkeypatch: pytest.MonkeyPatch, options: list[str]) -> None:
+    worker = FakeWorker()
+    worker.install(monkeypatch)
+    result = CliRunner().invoke(app, ["serve", str(DIGITS), *options])
+    assert result.exit_code == 2
+    assert options[0] in result.stderr
+    assert worker.steps == []
+
+
+def test_a_gpu_that_cannot_be_used_is_an_error_where_it_must_be_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise DeviceError("there is no NVIDIA driver", "install it")
+
+    FakeWorker().install(monkeypatch)
+    monkeypatch.setattr("gnnserve_worker.pods.device.open_served", refuse)
+    result = CliRunner().invoke(app, ["serve", str(DIGITS), "--device", "GPU"])
+    assert result.exit_code == 4
+    assert result.stderr == "error: no GPU can be used: there is no NVIDIA driver; install it\n"
+
+
+def test_what_a_gpu_cannot_do_is_said_at_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    FakeWorker(stats=DeviceStats("CPU", "the GPU has 300 MiB free")).install(monkeypatch)
+    result = CliRunner().invoke(app, ["serve", str(DIGITS)])
+    assert result.stderr.splitlines()[0] == "note: computing on CPU: the GPU has 300 MiB free"
+    FakeWorker(stats=DeviceStats("CPU", f"{NO_GPU_SEEN}: there is no /dev/nvidiactl")).install(monkeypatch)
+    result = CliRunner().invoke(app, ["serve", str(DIGITS)])
+    assert result.stderr == "Stopped.\n", "nobody asked for what is not there"
+    manifest = tmp_path / "digits.yaml"
+    manifest.write_text(MANIFEST_OF_A_GPU)
+    result = CliRunner().invoke(app, ["serve", str(manifest)])
+    assert result.stderr.startswith(f"note: computing on CPU: {NO_GPU_SEEN}")
 
 
 def test_a_busy_port_is_noticed_before_any_work(monkeypatch: pytest.MonkeyPatch) -> None:

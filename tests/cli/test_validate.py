@@ -30,6 +30,13 @@ def test_objectives_are_spelled_out(tmp_path: Path) -> None:
     assert "latency within 5 ms, accuracy at most 10 permille below the best" in result.output
 
 
+def test_what_workers_ask_for_is_among_what_concerns_a_cluster(tmp_path: Path) -> None:
+    manifest = tmp_path / "m.yaml"
+    manifest.write_text(DIGITS.read_text() + "  worker: {replicas: 2, gpu: {count: 4}}\n")
+    result = CliRunner().invoke(app, ["validate", str(manifest)], env={"COLUMNS": "200"})
+    assert "2 workers with 4 nvidia.com/gpu, " in result.output
+
+
 def test_given_weights_and_storages_are_named(tmp_path: Path) -> None:
     manifest = tmp_path / "m.yaml"
     text = DIGITS.read_text().replace("  variants:\n", "  variants:\n    storage: [float32, int8]\n")

@@ -44,6 +44,14 @@ def test_a_server_shows_its_profile() -> None:
     assert "1,797 nodes with 64 features" in result.output
     assert "node ids: 0 to 1796\nlabel: 0, 1, 2, 3, 4, 5, 6, 7, 8, 9\n" in result.output
     assert "x16" in result.output
+    assert "computed on" not in result.output, "an older server does not say"
+
+
+def test_a_server_shows_on_what_it_computes() -> None:
+    body = variants_body(profile()) | {"device": "NVIDIA \x1b[1mH200"}
+    with fake_server(lambda _: Told(body=body)) as server:
+        result = CliRunner().invoke(app, ["variants", server.url])
+    assert "\ncomputed on NVIDIA ?[1mH200\n" in result.output
 
 
 @pytest.mark.parametrize(

@@ -101,6 +101,14 @@ REFUSED = {
         {"spec": {"generation": {"gpu": {"resourceName": "gpu"}}}},
         "must be a name with a domain, as in nvidia.com/gpu",
     ),
+    "workers that must have a GPU and ask for none": (
+        {"spec": {"worker": {"device": "GPU"}}},
+        "gpu must be given with device GPU",
+    ),
+    "workers that ask for a GPU and leave it idle": (
+        {"spec": {"worker": {"device": "CPU", "gpu": {}}}},
+        "gpu must not be given with device CPU",
+    ),
     "a claim of one's own and one to be made": (
         {"spec": {"repository": {"claimName": "mine", "claim": {}}}},
         "at most one of claimName and claim may be set",

@@ -6,6 +6,7 @@ what takes half a minute in production is over in two.
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -218,5 +219,6 @@ def test_every_rule_and_every_panel_of_the_dashboard_is_answered(service: Servic
                 .replace("$service", "routed")
                 .replace("$__rate_interval", "1m")
             )
-            if "Gnnserve" not in str(parameter.id):
+            # Alerts do not fire, and nothing is said of GPUs where none computes.
+            if "Gnnserve" not in str(parameter.id) and not re.search(r"gnnserve_(gpu|cache|link)_", expression):
                 wait_for(f"{parameter.id}: {expression}", lambda asked=expression: prometheus.query(asked), 30)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from tests.support.observed import make_service
 
+from gnnserve_api.errors import DeviceError
 from gnnserve_operator.decide.pod_problem import pod_problem
 from gnnserve_operator.decide.verdict import Problem, Reason
 from gnnserve_operator.decide.workers import decide_workers
@@ -85,6 +86,11 @@ CASES: list[tuple[str, ObservedPod, dict[str, Any], tuple[str, bool, list[str]]]
     (
         "no GPU", unschedulable(NO_GPU), GPU,
         ("GpuUnavailable", True, ["2 × nvidia.com/gpu", "spec.generation.gpu"]),
+    ),
+    (
+        "no GPU for a worker", unschedulable(NO_GPU, WORKER), {"worker": {"gpu": {"count": 4}}},
+        ("GpuUnavailable", True,
+         ["4 × nvidia.com/gpu free (spec.worker.gpu)", "To replace a single worker takes one more than it holds."]),
     ),
     (
         "no slice of a GPU, among other things", unschedulable(NO_SLICE, WORKER), SLICE,
@@ -222,6 +228,16 @@ def problem_of_workers(*pods: ObservedPod, **words: str) -> Problem:
     found = decide_workers("digits", make_service().spec, "digest", True, Observed(pods=pods, answers=answers)).problem
     assert found is not None
     return found
+
+
+def test_a_worker_that_cannot_compute_on_its_gpu_has_no_trouble_with_its_revision() -> None:
+    waiting_for_it = replace(WORKER, name="a", phase="Running", running=True)
+    said = str(DeviceError("the driver is older than torch's CUDA 13.0", "update it"))
+    problem = problem_of_workers(waiting_for_it, a=f"revision rev-1 cannot be loaded: {said}")
+    assert (problem.reason, problem.needs_person) == (Reason.GPU_UNAVAILABLE, False)
+    assert "Worker a: revision rev-1 cannot be loaded: no GPU can be used: the driver is older" in problem.message
+    assert "spec.worker.device to Auto" in problem.message
+    assert "repository" not in problem.message
 
 
 @pytest.mark.parametrize("words", ["rev-1 cannot be loaded: x.npy is altered", "rev-1 is not answered from: x.npy"])

@@ -400,6 +400,51 @@ def test_a_gpu_stated_twice_is_asked_for_once() -> None:
     assert container["resources"] == {"requests": {"nvidia.com/gpu": "2"}, "limits": {"nvidia.com/gpu": "2"}}
 
 
+def test_workers_ask_for_their_gpu_and_are_told_how_to_use_it() -> None:
+    worker = {
+        "replicas": 3,
+        "device": "GPU",
+        "gpu": {"resourceName": "nvidia.com/mig-1g.10gb", "count": 2},
+        "cache": {"policy": "LFU", "memory": "40Gi"},
+        "runtimeClassName": "nvidia",
+        "resources": {"limits": {"cpu": 4}},
+    }
+    children = build(make_service(worker=worker))
+    pod = pod_of(children, "Deployment")
+    assert violations(pod) == []
+    assert pod["runtimeClassName"] == "nvidia"
+    (container,) = pod["containers"]
+    assert container["resources"] == {"limits": {"cpu": "4", "nvidia.com/mig-1g.10gb": "2"}}
+    told = {name: value for name, value in environment(container).items() if "GPU" in str(value) or "_CACHE" in name}
+    assert told == {"GNNSERVE_DEVICE": "GPU", "GNNSERVE_CACHE": "LFU"}
+    assert environment(container)["GNNSERVE_GPU_MEMORY"] == str(40 * 2**30)
+
+
+@pytest.mark.parametrize(
+    "worker",
+    [
+        pytest.param({}, id="nothing is said"),
+        pytest.param({"device": "Auto", "cache": {"policy": "Frequency"}}, id="the defaults are written out"),
+    ],
+)
+def test_workers_are_told_of_devices_only_what_is_no_default(worker: dict[str, Any]) -> None:
+    (container,) = pod_of(build(make_service(worker=worker)), "Deployment")["containers"]
+    assert not environment(container).keys() & {"GNNSERVE_DEVICE", "GNNSERVE_CACHE", "GNNSERVE_GPU_MEMORY"}
+
+
+@pytest.mark.parametrize(
+    ("worker", "unavailable"),
+    [
+        pytest.param({"replicas": 3}, 0, id="without a GPU a worker answers until its successor does"),
+        pytest.param({"replicas": 3, "gpu": {}}, 1, id="one of several gives its GPU to its successor"),
+        pytest.param({"replicas": 1, "gpu": {}}, 0, id="the only one answers on"),
+    ],
+)
+def test_an_update_does_not_wait_for_a_gpu_that_its_own_workers_hold(worker: dict[str, Any], unavailable: int) -> None:
+    strategy = of_kind(build(make_service(worker=worker)), "Deployment")["spec"]["strategy"]
+    assert strategy["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": unavailable}
+
+
 def test_children_come_in_an_order_in_which_they_can_be_used() -> None:
     kinds = [kind for kind, _ in build(make_service())]
     for first, then in (

@@ -26,6 +26,7 @@ LEAST: list[tuple[str, dict[str, Any], set[str]]] = [
     ("replicas scale the Deployment", {"worker": {"replicas": 3}}, {"Deployment"}),
     ("an image rolls the workers and trains nothing", {"image": "gnnserve/worker:2"}, {"Deployment"}),
     ("worker resources roll the workers", {"worker": {"resources": {"limits": {"cpu": 2}}}}, {"Deployment"}),
+    ("a GPU rolls the workers and trains nothing", {"worker": {"gpu": {}}}, {"Deployment"}),
     ("generation resources wait for the next Job", {"generation": {"resources": {"limits": {"cpu": 2}}}}, set()),
     ("retries wait for the next Job", {"generation": {"retries": 5}}, set()),
     (

@@ -208,6 +208,24 @@ def test_a_worker_that_answers_otherwise_keeps_it_from_ready(change: dict[str, A
     assert planned.look_again_s == 1.0
 
 
+def test_a_worker_that_fell_back_to_the_cpu_serves_and_says_so_where_a_gpu_was_asked_for() -> None:
+    problem = "no GPU is seen: there is no NVIDIA driver."
+    namespace = serving(worker={"gpu": {}})
+    still = namespace.condition("Ready")["message"]
+    namespace.answer(device="CPU", device_problem=problem)
+    namespace.settle()
+    (worker,) = namespace.workers()
+    said = f"{still} Worker {worker} computes on CPU: no GPU is seen: there is no NVIDIA driver."
+    assert (namespace.reason(), namespace.condition("Ready")["message"]) == ("True Serving", said)
+    namespace.answer(device="NVIDIA H200")
+    namespace.settle()
+    assert namespace.condition("Ready")["message"] == still
+    without = serving()
+    without.answer(device="CPU", device_problem=problem)
+    without.settle()
+    assert "CPU" not in without.condition("Ready")["message"], "nobody asked for one"
+
+
 def test_an_endpoint_that_does_not_answer_keeps_it_from_ready() -> None:
     namespace = serving()
     namespace.endpoint = None

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 import typer.main
 from prometheus_client.parser import text_string_to_metric_families
+from tests.support.exposed import ON_GPU
 from tests.support.pages import DOCS, anchors, code_blocks, first_cells, links, read_page, section
 from tests.support.profiles import revision_manifest
 from tests.support.serving import FakeWorker, running
@@ -133,6 +134,7 @@ def exposed() -> Iterator[tuple[str, str, set[str]]]:
     metrics.show_credentials("tls", is_refused=False)
     route = Route("r1", "x1", "most accurate", ("x1",), Objective(latency_ms=5))
     metrics.watch_routing(lambda: RoutingState(route, {"x1": 1.0}))
+    metrics.watch_device(lambda: ON_GPU)
     for family in text_string_to_metric_families(metrics.render().decode()):
         if family.name.endswith("_created"):
             continue

@@ -13,6 +13,13 @@ from gnnserve_operator.kinds import ServiceKey
 from gnnserve_operator.metrics import Metrics
 from gnnserve_operator.routing_memory import RoutingMemory
 from gnnserve_worker.serving import metrics as serving
+from gnnserve_worker.serving.device_stats import DeviceStats
+
+ON_GPU = DeviceStats(
+    "NVIDIA H200", memory_bytes={"graph": 4, "tables": 3, "cache": 2, "weights": 1}, memory_budget_bytes=16, hits=9,
+    misses=5, link_bytes=320, admissions=7, evictions=3,
+)  # fmt: skip
+"""What a worker with a GPU tells of it."""
 
 
 def worker_metrics() -> bytes:
@@ -28,6 +35,7 @@ def worker_metrics() -> bytes:
         objective=Objective(latency_ms=25),
     )
     metrics.watch_routing(lambda: serving.RoutingState(route, {"x1": 1.0}))
+    metrics.watch_device(lambda: ON_GPU)
     return metrics.render()
 
 

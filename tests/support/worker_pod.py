@@ -2,7 +2,7 @@
 
 `python -m tests.support.worker_pod URL FOLDER LAME_DUCK_S`: the folder holds `token` and `repository/`, and may hold
 `routing.json` as the kubelet would mount it. TESTS_LOOK_EVERY_S in the environment: how often the repository is
-looked at, where tests want it sooner or never.
+looked at, where tests want it sooner or never; TESTS_DEVICE_LOST: why the GPU fails whatever is loaded.
 """
 
 from __future__ import annotations
@@ -10,14 +10,18 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from functools import partial
 from pathlib import Path
 
 from tests.support.configmap_server import NAME, NAMESPACE
 
+from gnnserve_api.errors import DeviceLostError
 from gnnserve_worker.pods import loader, repository_watch, serve
+from gnnserve_worker.pods.device import DeviceSettings
 from gnnserve_worker.pods.logs import log_as_json
 from gnnserve_worker.pods.routing_watch import ApiServer
 from gnnserve_worker.pods.serve import Settings
+from gnnserve_worker.serving.served import ServedRevision
 
 
 def main() -> int:
@@ -36,8 +40,15 @@ def main() -> int:
         host="127.0.0.1",
         port=0,
         mounted_routing=folder / "routing.json",
+        device=DeviceSettings.read(os.environ),
     )
+    if (why := os.environ.get("TESTS_DEVICE_LOST")) is not None:
+        serve.open_served = partial(_lose, why)
     return serve.run(lambda: settings)
+
+
+def _lose(why: str, *_: object) -> ServedRevision:
+    raise DeviceLostError(why, "start the worker anew")
 
 
 if __name__ == "__main__":

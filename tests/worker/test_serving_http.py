@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -18,6 +19,7 @@ from tests.support.serving import CLASSES, Client, FakeWorker, accepted, profile
 
 from gnnserve_api.objective import Objective
 from gnnserve_worker.graph.ids import lay_out, string_ids
+from gnnserve_worker.serving.device_stats import DeviceStats
 from gnnserve_worker.serving.predict import MAX_BODY_BYTES
 from gnnserve_worker.serving.question import WISH_HEADERS
 
@@ -438,6 +440,26 @@ def test_route_tells_why_what_is_declared_does_not_answer() -> None:
         client.engine.problem = "revision abc cannot be loaded: its table was altered"
         assert (await client.http.get("/v1/route")).json()["problem"] == client.engine.problem
         assert (await client.http.get("/readyz")).status_code == 200
+
+    on_worker(scenario)
+
+
+def test_route_and_variants_name_the_device_and_the_route_what_is_the_matter_with_it() -> None:
+    async def scenario(client: Client) -> None:
+        route = (await client.http.get("/v1/route")).json()
+        assert (route["device"], "deviceProblem" in route) == ("CPU", False)
+        lane = client.engine.lane
+        assert lane is not None
+        stats = DeviceStats("CPU", "no GPU is seen")
+        served = replace(lane.revision, device_stats=lambda: stats)
+        assert client.engine.table is not None
+        client.engine.switch(served, client.engine.table)
+        route = (await client.http.get("/v1/route")).json()
+        assert (route["device"], route["deviceProblem"]) == ("CPU", "no GPU is seen")
+        assert b'gnnserve_device_info{device="CPU",service="digits"} 1.0' in (await client.http.get("/metrics")).content
+        stats = DeviceStats("NVIDIA H200")
+        for path in ("/v1/route", "/v1/variants"):
+            assert (await client.http.get(path)).json()["device"] == "NVIDIA H200"
 
     on_worker(scenario)
 

@@ -11,6 +11,7 @@ from tests.support.profiles import revision_manifest
 
 from gnnserve_api.objective import Objective
 from gnnserve_api.routing import Route, RoutingMode
+from gnnserve_worker.serving.device_stats import ON_CPU, DeviceStats
 from gnnserve_worker.serving.inference import StageTimes
 from gnnserve_worker.serving.metrics import LATENCY_BUCKETS_S, RoutingState, ServingMetrics
 
@@ -128,6 +129,30 @@ def test_routing_is_told_as_it_is_at_the_scrape() -> None:
     assert values_of(metrics, "gnnserve_routing_info") == {("x1", "Adaptive"): 1}
     assert values_of(metrics, "gnnserve_routing_table_expired") == {(): 1}
     assert values_of(metrics, "gnnserve_objective_seconds") == {}
+
+
+def test_a_device_is_told_as_it_is_at_the_scrape() -> None:
+    metrics = ServingMetrics("digits")
+    metrics.show_revision(revision_manifest(), load_s=0.5)
+    assert b"gnnserve_device" not in metrics.render()
+    stats = ON_CPU
+    metrics.watch_device(lambda: stats)
+    assert values_of(metrics, "gnnserve_device_info") == {("CPU",): 1}
+    assert b"gnnserve_gpu" not in metrics.render()
+    assert b"gnnserve_cache" not in metrics.render()
+    stats = DeviceStats(
+        "NVIDIA H200", memory_bytes={"graph": 10, "cache": 30}, memory_budget_bytes=100, hits=5, misses=3,
+        link_bytes=192, admissions=4, evictions=2,
+    )  # fmt: skip
+    assert values_of(metrics, "gnnserve_device_info") == {("NVIDIA H200",): 1}
+    assert values_of(metrics, "gnnserve_gpu_memory_bytes") == {("graph",): 10, ("cache",): 30}
+    assert values_of(metrics, "gnnserve_gpu_memory_budget_bytes") == {(): 100}
+    found = {
+        name: values_of(metrics, f"gnnserve_{name}_total")[()]
+        for name in ("cache_hits", "cache_misses", "cache_admissions", "cache_evictions", "link_bytes")
+    }
+    expected = {"cache_hits": 5, "cache_misses": 3, "cache_admissions": 4, "cache_evictions": 2, "link_bytes": 192}
+    assert found == expected
 
 
 def test_counters_of_the_slow_loop_are_those_that_prometheus_gets() -> None:

@@ -35,6 +35,7 @@ from gnnserve_worker.pods.repository_watch import RepositoryWatch
 from gnnserve_worker.repository import files, repository, watched
 from gnnserve_worker.repository.bus_error import describe, exit_on_bus_error
 from gnnserve_worker.repository.watched import Change, Finding, Stamp, WatchedFiles, compare
+from gnnserve_worker.serving.device_stats import ON_CPU
 from gnnserve_worker.serving.served import ServedRevision
 
 PATH = Path("/repository/table.npy")
@@ -704,11 +705,16 @@ def test_server_of_the_command_line_leaves_last_words_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(serving, "slow_loop", lambda *_: nullcontext())
-    monkeypatch.setattr(serving.server, "serve", lambda *_: touch_what_is_cut_off(tmp_path / "table.npy"))
+    monkeypatch.setattr(serving.device, "open_served", lambda *_: SimpleNamespace(device_stats=lambda: ON_CPU))
+    monkeypatch.setattr(serving.server, "serve_revision", lambda *_: touch_what_is_cut_off(tmp_path / "table.npy"))
     nothing: Any = None
 
+    worker = SimpleNamespace(gpu=None)
+
     def serve_it() -> None:
-        serving.serve_routed(nothing, SimpleNamespace(spec=None), nothing, nothing, nothing)  # type: ignore[arg-type]
+        serving.serve_routed(
+            nothing, SimpleNamespace(spec=SimpleNamespace(worker=worker)), nothing, nothing, nothing, nothing
+        )  # type: ignore[arg-type]
 
     assert in_child(serve_it) == 3
     assert f"error: {tmp_path / 'table.npy'}: was cut short" in capfd.readouterr().err

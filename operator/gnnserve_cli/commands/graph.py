@@ -37,7 +37,7 @@ def inspect(source: Source, repository: RepositoryRoot = DEFAULT_REPOSITORY, as_
     from gnnserve_worker.graph.sources.load import load_source  # noqa: PLC0415
     from gnnserve_worker.repository.paths import DOWNLOADS  # noqa: PLC0415
 
-    wanted = _parse_source(source)
+    wanted = parse_source(source)
     with showing_progress() as listener:
         data = load_source(wanted, repository / DOWNLOADS, listener)
     found = inspection.inspect(data)
@@ -49,7 +49,7 @@ def inspect(source: Source, repository: RepositoryRoot = DEFAULT_REPOSITORY, as_
             put(console, part)
 
 
-def _parse_source(text: str) -> GraphSource:
+def parse_source(text: str) -> GraphSource:
     from gnnserve_api.gnnservice import (  # noqa: PLC0415
         Builtin,
         GraphSource,

@@ -8,6 +8,8 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
+from gnnserve_api.device import CachePolicy, Device, size_bytes
+
 DEFAULT_REPOSITORY = Path(".gnnserve")
 _OBJECTIVE = "Objective of the request"
 Number = TypeVar("Number", int, float, int | None, float | None)
@@ -84,6 +86,52 @@ AcceptedTokens = Annotated[
         metavar="FILE",
         rich_help_panel=_ACCESS,
         help="Answer only who shows a token of this file, one in each line; changes are followed. Unset: everybody.",
+        show_default=False,
+    ),
+]
+_DEVICE = "Device"
+
+
+def _check_size(size: str | None) -> str | None:
+    if size is not None:
+        try:
+            size_bytes(size)
+        except ValueError as error:
+            raise typer.BadParameter(f"{error}.") from None
+    return size
+
+
+DeviceName = Annotated[
+    Device | None,
+    typer.Option(
+        "--device",
+        case_sensitive=False,
+        rich_help_panel=_DEVICE,
+        help="Compute on the GPU where there is one (Auto), on it or not at all, or on the CPU. Unset: as "
+        "spec.worker.device says.",
+        show_default=False,
+    ),
+]
+CacheName = Annotated[
+    CachePolicy | None,
+    typer.Option(
+        "--cache",
+        case_sensitive=False,
+        rich_help_panel=_DEVICE,
+        help="Which rows to keep of tables that the GPU's memory has no room for. Unset: as spec.worker.cache.policy "
+        "says.",
+        show_default=False,
+    ),
+]
+GpuMemory = Annotated[
+    str | None,
+    typer.Option(
+        "--gpu-memory",
+        metavar="SIZE",
+        callback=_check_size,
+        rich_help_panel=_DEVICE,
+        help="Take at most so much of the GPU's memory, as in 40Gi. Unset: as spec.worker.cache.memory says, or else "
+        "all that is free.",
         show_default=False,
     ),
 ]

@@ -7,6 +7,9 @@ from contextlib import closing
 from gnnserve_cli.commands.options import (
     DEFAULT_REPOSITORY,
     AcceptedTokens,
+    CacheName,
+    DeviceName,
+    GpuMemory,
     Host,
     Manifest,
     Port,
@@ -26,12 +29,16 @@ def run(
     tls_cert: TlsCertificate = None,
     tls_key: TlsKey = None,
     token_file: AcceptedTokens = None,
+    device: DeviceName = None,
+    cache: CacheName = None,
+    gpu_memory: GpuMemory = None,
 ) -> None:
     """Train, profile and serve a manifest; a second start serves what is already there."""
     # Imported here: they bring numpy and numba, which the other commands start without.
     from gnnserve_api.manifest import load_manifest  # noqa: PLC0415
     from gnnserve_cli.serving import (  # noqa: PLC0415
         choose_credentials,
+        choose_device,
         farewell,
         print_profile,
         serve_routed,
@@ -43,6 +50,7 @@ def run(
     service = load_manifest(manifest)
     source = source_of_load(prometheus, service)
     credentials = choose_credentials(service, tls_cert, tls_key, token_file)
+    settings = choose_device(service, device, cache, gpu_memory)
     # A busy port must show before minutes of training, not after.
     with closing(bind(host, port)) as sock:
         from gnnserve_cli.generating import generate_visibly  # noqa: PLC0415
@@ -51,5 +59,5 @@ def run(
         published = generate_visibly(service, stored)
         revision = stored.load(published.revision)
         print_profile(published)
-        serve_routed(revision, service, sock, source, credentials)
+        serve_routed(revision, service, sock, source, credentials, settings)
     farewell()

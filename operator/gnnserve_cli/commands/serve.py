@@ -8,6 +8,9 @@ from gnnserve_api.errors import RepositoryError
 from gnnserve_cli.commands.options import (
     DEFAULT_REPOSITORY,
     AcceptedTokens,
+    CacheName,
+    DeviceName,
+    GpuMemory,
     Host,
     Manifest,
     Port,
@@ -27,12 +30,16 @@ def serve(
     tls_cert: TlsCertificate = None,
     tls_key: TlsKey = None,
     token_file: AcceptedTokens = None,
+    device: DeviceName = None,
+    cache: CacheName = None,
+    gpu_memory: GpuMemory = None,
 ) -> None:
     """Serve the published revision of a manifest."""
     # Imported here: they bring numpy and numba, which the other commands start without.
     from gnnserve_api.manifest import load_manifest  # noqa: PLC0415
     from gnnserve_cli.serving import (  # noqa: PLC0415
         choose_credentials,
+        choose_device,
         farewell,
         print_profile,
         serve_routed,
@@ -44,6 +51,7 @@ def serve(
     service = load_manifest(manifest)
     source = source_of_load(prometheus, service)
     credentials = choose_credentials(service, tls_cert, tls_key, token_file)
+    settings = choose_device(service, device, cache, gpu_memory)
     with closing(bind(host, port)) as sock:
         stored = Repository(repository, service.metadata.namespace, service.metadata.name)
         published = stored.find(service.spec.recipe())
@@ -56,5 +64,5 @@ def serve(
             )
         revision = stored.load(published.revision)
         print_profile(published)
-        serve_routed(revision, service, sock, source, credentials)
+        serve_routed(revision, service, sock, source, credentials, settings)
     farewell()

@@ -82,7 +82,9 @@ def _cluster_facts(spec: GNNServiceSpec) -> Iterator[str]:
     from gnnserve_api.gnnservice import RepositoryClaim  # noqa: PLC0415
     from gnnserve_cli.render import count  # noqa: PLC0415
 
-    yield "suspended" if spec.suspend else count(spec.worker.replicas, "worker")
+    gpu = spec.worker.gpu
+    workers = count(spec.worker.replicas, "worker") + ("" if gpu is None else f" with {gpu.count} {gpu.resource_name}")
+    yield "suspended" if spec.suspend else workers
     if spec.generation.gpu is not None:
         yield f"trained on {spec.generation.gpu.count} {spec.generation.gpu.resource_name}"
     if spec.graph.volume is not None:

@@ -11,6 +11,7 @@ from typing import Annotated
 
 import msgspec
 import typer
+from msgspec import UnsetType
 from rich.console import Console
 from rich.text import Text
 
@@ -20,6 +21,7 @@ from gnnserve_api.repository import NodeIdKind, RevisionManifest
 from gnnserve_cli.client import fetch_variants, open_url, read_access
 from gnnserve_cli.commands.options import CaFile, Json, TokenFile
 from gnnserve_cli.exits import ExitCode
+from gnnserve_cli.printable import printable_line
 from gnnserve_cli.render import count, format_name, output, print_json, profile_tables, put
 
 SHOWN_CLASSES = 12
@@ -49,7 +51,9 @@ def variants(
             return
         put(console, f"{served.service}  revision {served.revision}  recipe {served.recipe}")
         put(console, f"{count(served.nodes, 'node')} with {count(served.features, 'feature')}")
-        put(console, *(Text(line) for line in _describe_names(served)), "")
+        put(console, *(Text(line) for line in _describe_names(served)))
+        device = [] if isinstance(served.device, UnsetType) else [f"computed on {printable_line(served.device)}"]
+        put(console, *map(Text, device), "")
         put(console, *profile_tables(served.profile, console))
         return
 

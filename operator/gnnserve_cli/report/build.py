@@ -83,6 +83,7 @@ def build_report(
             models=_says_models(subject, size),
         ),
         provenance=subject.provenance,
+        device=subject.device,
         written_by=written_by,
     )
 

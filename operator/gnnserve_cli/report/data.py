@@ -264,6 +264,8 @@ class Report(Struct, frozen=True):
     says: Says
     provenance: Provenance
     written_by: str
+    device: str | None = None
+    """On what the server computes; None: it does not say, or this is a repository."""
 
     def variant(self, name: str) -> VariantRow:
         return next(row for row in self.variants if row.name == name)

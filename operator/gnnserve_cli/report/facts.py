@@ -28,6 +28,7 @@ def made_facts(report: Report) -> list[tuple[str, str]]:
         ("Published", f"{made.created_at[:19].replace('T', ' ')} UTC"),
         ("Made by", made.generator),
         ("Measured on", f"{report.machine}, {threads}"),
+        *([] if report.device is None else [("Computed on", report.device)]),
         ("Graph", f"{made.source} (digest {made.graph})"),
         (
             "Of size",

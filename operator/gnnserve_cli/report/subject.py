@@ -33,6 +33,8 @@ class Subject:
     multi_label: bool
     profile: Profile
     provenance: Provenance
+    device: str | None = None
+    """On what a server computes; None: it does not say, or this is a repository."""
 
 
 def printable_subject(subject: Subject) -> Subject:
@@ -44,6 +46,7 @@ def printable_subject(subject: Subject) -> Subject:
         recipe=printable_line(subject.recipe),
         profile=_printable(subject.profile),
         provenance=_printable(subject.provenance),
+        device=None if subject.device is None else printable_line(subject.device),
     )
 
 
@@ -74,6 +77,7 @@ def fetch_subject(url: str, access: Access = NO_ACCESS) -> Subject:
         multi_label=served.multi_label,
         profile=served.profile,
         provenance=served.provenance,
+        device=None if isinstance(served.device, msgspec.UnsetType) else served.device,
     )
 
 

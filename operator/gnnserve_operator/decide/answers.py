@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from gnnserve_api.gnnservice import GNNServiceSpec
 from gnnserve_api.routing import Route, RoutingMode, RoutingTable
 from gnnserve_operator.decide.verdict import Problem, Reason, sentence
 from gnnserve_operator.desired.labels import SERVICE
@@ -60,6 +61,19 @@ def find_open_worker(ready: Sequence[ObservedPod], observed: Observed) -> Proble
                 needs_person=True,
             )
     return None
+
+
+def describe_devices(spec: GNNServiceSpec, ready: Sequence[ObservedPod], observed: Observed) -> str:
+    """What the first ready worker has to say of the GPU that it was given; empty: nothing, or none was asked for."""
+    if spec.worker.gpu is None:
+        return ""
+    routes = {answer.pod: answer.route for answer in observed.answers if answer.route is not None}
+    for pod in ready:
+        route = routes.get(pod.name)
+        if route is not None and isinstance(route.device_problem, str):
+            device = route.device if isinstance(route.device, str) else "its device"
+            return f" Worker {pod.name} computes on {device}: {sentence(route.device_problem)}."
+    return ""
 
 
 def repair_words(service: str) -> str:

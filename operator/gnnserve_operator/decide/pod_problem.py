@@ -125,17 +125,17 @@ def _unschedulable(case: _Case) -> Problem | None:
 
 
 def _no_gpu(case: _Case, resource: str) -> Problem:
-    gpu = case.spec.generation.gpu
-    if not case.pod.is_worker and gpu is not None and gpu.resource_name == resource:
-        count, field = str(gpu.count), "spec.generation.gpu"
+    settings = case.spec.worker if case.pod.is_worker else case.spec.generation
+    if settings.gpu is not None and settings.gpu.resource_name == resource:
+        count, field = str(settings.gpu.count), f"{case.section}.gpu"
     else:
-        settings = case.spec.worker if case.pod.is_worker else case.spec.generation
         count = str(settings.resources.limits.get(resource, settings.resources.requests.get(resource, 1)))
         field = f"{case.section}.resources"
+    update = " To replace a single worker takes one more than it holds." if case.pod.is_worker else ""
     return Problem(
         Reason.GPU_UNAVAILABLE,
         f"Pod {case.pod.name} finds no node with {count} × {resource} free ({field}). Add such a node or its device "
-        f"plugin, free one, or correct {field}.",
+        f"plugin, free one, or correct {field}.{update}",
         needs_person=True,
     )
 
@@ -225,6 +225,7 @@ _EXIT_WORDS: Mapping[int, str] = {
     2: "bad input",
     3: "the repository",
     4: "something is missing that may come back",
+    7: "the GPU was lost",
     137: "killed",
     143: "stopped",
 }

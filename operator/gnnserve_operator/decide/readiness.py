@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from gnnserve_api.gnnservice import GNNServiceSpec
 from gnnserve_api.routing import RoutingTable
 from gnnserve_api.status import ConditionType
-from gnnserve_operator.decide.answers import decide_answers, find_open_worker
+from gnnserve_operator.decide.answers import decide_answers, describe_devices, find_open_worker
 from gnnserve_operator.decide.generation import Generation, Stage
 from gnnserve_operator.decide.published import Published
 from gnnserve_operator.decide.verdict import Problem, Reason, Verdict
@@ -111,8 +111,9 @@ def _decide_ready(situation: Situation) -> Verdict:  # noqa: PLR0911 - a ladder,
     if answers is not None:
         return answers.to_verdict()
     count = f"{len(workers.ready)} worker{'s' if len(workers.ready) != 1 else ''}"
+    devices = describe_devices(situation.spec, workers.ready, situation.observed)
     return Verdict(
-        True, Reason.SERVING, f"{count} and the endpoint answer from revision {situation.declared.revision}."
+        True, Reason.SERVING, f"{count} and the endpoint answer from revision {situation.declared.revision}.{devices}"
     )
 
 

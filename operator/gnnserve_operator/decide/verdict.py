@@ -103,7 +103,7 @@ class Reason(StrEnum):
     VOLUME_CLAIM_MISSING = "VolumeClaimMissing"
     """Create the claim, or name another."""
     GPU_UNAVAILABLE = "GpuUnavailable"
-    """Add a node with that resource, or name another."""
+    """Add a node with that resource or name another; where a worker says it, look at its node's driver."""
     IMAGE_UNAVAILABLE = "ImageUnavailable"
     """Correct the image or its pull secrets."""
     CONTAINER_CONFIG_INVALID = "ContainerConfigInvalid"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from gnnserve_api.errors import NO_GPU
 from gnnserve_api.gnnservice import GNNServiceSpec
 from gnnserve_operator.decide.answers import repair_words
 from gnnserve_operator.decide.pod_problem import pod_problem
@@ -16,6 +17,12 @@ from gnnserve_operator.observed import Observed, ObservedPod
 
 _TROUBLE = ("cannot be loaded", "is not answered from")
 """In a worker's words when a revision does not load, or is not what it was; while it loads, they are others."""
+
+
+_GPU_ADVICE = (
+    "If it lasts, look at the node's driver and device plugin and at spec.worker.runtimeClassName, or set "
+    "spec.worker.device to Auto to compute on the CPU meanwhile."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +90,11 @@ def _find_problem(service: str, spec: GNNServiceSpec, live: list[ObservedPod], o
     for pod in live:
         # A running worker knows what is the matter now; how its last container ended may be long ago.
         said = _words_of(pod, observed)
-        if said is not None and any(words in said for words in _TROUBLE):
+        if said is not None and NO_GPU in said:
+            # In mode GPU it waits for one: the scheduler's is there, and the worker cannot compute on it.
+            words = f"Worker {pod.name}: {sentence(said)}. It tries again by itself. {_GPU_ADVICE}"
+            found.append(Problem(Reason.GPU_UNAVAILABLE, words, needs_person=False))
+        elif said is not None and any(words in said for words in _TROUBLE):
             words = f"Worker {pod.name}: {sentence(said)}. {repair_words(service)}"
             found.append(Problem(Reason.REVISION_NOT_LOADED, words, needs_person=False))
         elif (problem := pod_problem(pod, service, spec)) is not None:

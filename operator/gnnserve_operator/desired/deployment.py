@@ -7,7 +7,8 @@ number of replicas never restarts a pod. Only a claim that took the place of a l
 from __future__ import annotations
 
 from gnnserve_api import pods
-from gnnserve_api.gnnservice import AccessMode, GNNServiceSpec, RepositoryClaim
+from gnnserve_api.device import CachePolicy, Device, size_bytes
+from gnnserve_api.gnnservice import AccessMode, GNNServiceSpec, RepositoryClaim, Worker
 from gnnserve_operator.desired import endpoint
 from gnnserve_operator.desired.labels import CLAIM_ANNOTATION, TEMPLATE_ANNOTATION, Component, labels_for, selector_for
 from gnnserve_operator.desired.metadata import Manifest, Parent, child_metadata, digest_of
@@ -54,8 +55,10 @@ def build_deployment(
         "spec": {
             "replicas": wanted_replicas(spec),
             "selector": {"matchLabels": selector_for(parent.name, Component.WORKER)},
-            # An old worker answers until its successor does.
-            "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
+            "strategy": {
+                "type": "RollingUpdate",
+                "rollingUpdate": {"maxSurge": 1, "maxUnavailable": _most_unavailable(spec)},
+            },
             "revisionHistoryLimit": 3,
             "progressDeadlineSeconds": _PROGRESS_DEADLINE_S,
             "template": template,
@@ -78,6 +81,7 @@ def build_worker_template(
             pods.ROUTING_VARIABLE: routing_name(parent.name),
             pods.REPOSITORY_VARIABLE: pods.REPOSITORY_PATH,
             pods.LAME_DUCK_VARIABLE: str(pods.LAME_DUCK_S),
+            **build_device_environment(spec.worker),
             **endpoint.build_environment(spec),
         },
         mounts=[
@@ -85,7 +89,7 @@ def build_worker_template(
             {"name": ROUTING_VOLUME, "mountPath": pods.ROUTING_PATH, "readOnly": True},
             *endpoint.build_mounts(spec),
         ],
-        resources=build_resources(spec.worker),
+        resources=build_resources(spec.worker, spec.worker.gpu),
     )
     container |= {
         "ports": [{"name": endpoint.port_name(spec), "containerPort": pods.HTTP_PORT, "protocol": "TCP"}],
@@ -136,6 +140,24 @@ def build_worker_template(
         },
         "spec": pod,
     }
+
+
+def _most_unavailable(spec: GNNServiceSpec) -> int:
+    """While workers are replaced. An old one answers until its successor does; but a spare GPU is rare, and without one
+    the successor would wait for its predecessor's for ever: one of several goes first."""
+    return 1 if spec.worker.gpu is not None and spec.worker.replicas > 1 else 0
+
+
+def build_device_environment(worker: Worker) -> dict[str, str]:
+    """What differs from the defaults alone, so that an operator which knows these fields restarts nobody's workers."""
+    found: dict[str, str] = {}
+    if worker.device is not Device.AUTO:
+        found[pods.DEVICE_VARIABLE] = worker.device.value
+    if worker.cache.policy is not CachePolicy.FREQUENCY:
+        found[pods.CACHE_VARIABLE] = worker.cache.policy.value
+    if worker.cache.memory is not None:
+        found[pods.GPU_MEMORY_VARIABLE] = str(size_bytes(worker.cache.memory))
+    return found
 
 
 def _may_spread(spec: GNNServiceSpec) -> bool:

@@ -1,14 +1,13 @@
 """The profile: accuracy and latency of every variant, measured before it serves (paper A, section 4.4 and A16).
 
-Measured by the very function that answers requests, on validation nodes. Variants take turns, so that a machine
-whose speed drifts is unfair to none of them.
+Measured by the very function that answers requests, on validation nodes.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +18,8 @@ from gnnserve_worker.generation.scores import evaluate, metric_of
 from gnnserve_worker.graph.storage import rows_bytes
 from gnnserve_worker.parallel import thread_count
 from gnnserve_worker.repository.loaded import LoadedRevision, LoadedVariant
-from gnnserve_worker.serving.inference import Inference, infer_batch, warm_up
+from gnnserve_worker.serving.inference import infer_batch, warm_up
+from gnnserve_worker.serving.latency import measure_latencies
 
 BATCH_SEEDS = (1, 32, 1024)
 """1024 is the paper's batch (A9); 1 and 32 are what requests look like."""
@@ -96,42 +96,8 @@ def _read_bytes(variant: LoadedVariant) -> int:
 
 
 def _measure_latencies(revision: LoadedRevision, nodes: np.ndarray, seeds: int) -> dict[str, LatencyProfile]:
-    draw = np.random.default_rng(seeds)
-    runs: dict[str, list[Inference]] = {name: [] for name in revision.variants}
-    minimum, maximum = _ROUNDS
-    started = time.perf_counter()
-    for round_number in range(maximum):
-        if round_number >= minimum and time.perf_counter() - started > _BUDGET_S:
-            break
-        batch = draw.choice(nodes, seeds, replace=len(nodes) < seeds)
-        for name in revision.variants:
-            runs[name].append(infer_batch(revision, name, batch, key=round_number))
-    return {name: _summarize(seeds, measured) for name, measured in runs.items()}
-
-
-def _summarize(seeds: int, runs: list[Inference]) -> LatencyProfile:
-    total = np.array([run.times.total_ms for run in runs])
-    window = np.array([run.times.gather_ms + run.times.compute_ms for run in runs])
-    return LatencyProfile(
-        seeds=seeds,
-        runs=len(runs),
-        p50_ms=_rounded(np.percentile(total, 50)),
-        p99_ms=_rounded(np.percentile(total, 99)),
-        mean_ms=_rounded(total.mean()),
-        std_ms=_rounded(total.std()),
-        sample_ms=_rounded(np.median([run.times.sample_ms for run in runs])),
-        gather_ms=_rounded(np.median([run.times.gather_ms for run in runs])),
-        compute_ms=_rounded(np.median([run.times.compute_ms for run in runs])),
-        gathered_bytes=round(np.mean([run.gathered_bytes for run in runs])),
-        window_p50_ms=_rounded(np.percentile(window, 50)),
-        window_mean_ms=_rounded(window.mean()),
-        window_std_ms=_rounded(window.std()),
-    )
-
-
-def _rounded(duration_ms: float | np.floating) -> float:
-    """To 0.1 µs: no clock here is finer."""
-    return round(float(duration_ms), 4)
+    infer = partial(infer_batch, revision)
+    return measure_latencies(infer, revision.variants, nodes, seeds, budget_s=_BUDGET_S, rounds=_ROUNDS)
 
 
 def _measure_accuracy(revision: LoadedRevision, variant: str, nodes: np.ndarray) -> float:

@@ -42,6 +42,8 @@ class Linear:
     outputs: int
     weight: np.ndarray
     """Packed by MKL, as bytes; or float32 [inputs, outputs] for scipy's BLAS."""
+    dense: np.ndarray
+    """The same unpacked, float32 [inputs, outputs], for devices that multiply by themselves (`gpu/network.py`)."""
     bias: np.ndarray
     relu: bool
     compute: Compute
@@ -56,15 +58,14 @@ class Linear:
         bias = np.ascontiguousarray(bias, dtype=np.float32)
         library = _mkl()
         if library is None:
-            return Linear(inputs, outputs, weight, bias, relu, "float32", _scipy_sgemm())
+            return Linear(inputs, outputs, weight, weight, bias, relu, "float32", _scipy_sgemm())
         if compute == "bfloat16" and _has_fast_bfloat16():
             bits, _ = encode(weight, Storage.BFLOAT16)
             packed = _pack(library, "gemm_bf16bf16f32", bits, with_alpha=False)
-            return Linear(
-                inputs, outputs, packed, bias, relu, "bfloat16", _address(library.cblas_gemm_bf16bf16f32_compute)
-            )
+            address = _address(library.cblas_gemm_bf16bf16f32_compute)
+            return Linear(inputs, outputs, packed, weight, bias, relu, "bfloat16", address)
         packed = _pack(library, "sgemm", weight, with_alpha=True)
-        return Linear(inputs, outputs, packed, bias, relu, "float32", _address(library.cblas_sgemm_compute))
+        return Linear(inputs, outputs, packed, weight, bias, relu, "float32", _address(library.cblas_sgemm_compute))
 
     @property
     def input_dtype(self) -> type[np.generic]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gnnserve_api.errors import InputError, RepositoryError, ResourceError
+from gnnserve_api.errors import DeviceLostError, InputError, RepositoryError, ResourceError
 from gnnserve_api.pods import PodExit
 
 _MEMORY_WORDS = ("out of memory", "can't allocate memory", "not enough memory")
@@ -24,6 +24,8 @@ def exit_of(error: BaseException) -> PodExit:
             return PodExit.BAD_INPUT
         case RepositoryError():
             return PodExit.REPOSITORY
+        case DeviceLostError():
+            return PodExit.DEVICE
         case ResourceError() | MemoryError() | OSError():
             # An OSError is a full disk or a forbidden folder, met where no code had a better sentence for it.
             return PodExit.RESOURCE

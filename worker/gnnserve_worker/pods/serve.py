@@ -15,11 +15,11 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
-from gnnserve_api.errors import GnnserveError, InputError
+from gnnserve_api.errors import DeviceLostError, GnnserveError, InputError
 from gnnserve_api.pods import (
     HTTP_PORT,
     LAME_DUCK_VARIABLE,
@@ -35,6 +35,7 @@ from gnnserve_api.pods import (
     PodExit,
 )
 from gnnserve_api.routing import ROUTING_KEY
+from gnnserve_worker.pods.device import DeviceSettings, open_served
 from gnnserve_worker.pods.environment import exit_of, required
 from gnnserve_worker.pods.logs import log_as_json
 from gnnserve_worker.pods.routing_watch import ApiServer
@@ -63,6 +64,7 @@ class Settings:
     """Empty: every address of the pod."""
     port: int = HTTP_PORT
     mounted_routing: Path = Path(ROUTING_PATH) / ROUTING_KEY
+    device: DeviceSettings = field(default_factory=DeviceSettings)
 
     @staticmethod
     def read(environ: Mapping[str, str]) -> Settings:
@@ -75,6 +77,7 @@ class Settings:
             lame_duck_s=_seconds(environ, LAME_DUCK_VARIABLE),
             tls=_folder(environ, TLS_VARIABLE),
             tokens=_folder(environ, TOKENS_VARIABLE),
+            device=DeviceSettings.read(environ),
         )
 
 
@@ -105,7 +108,7 @@ def _serve(settings: Settings) -> int:
     from gnnserve_worker.repository.bus_error import exit_on_bus_error  # noqa: PLC0415
     from gnnserve_worker.repository.repository import Repository  # noqa: PLC0415
     from gnnserve_worker.serving.credentials import Credentials  # noqa: PLC0415
-    from gnnserve_worker.serving.served import ServedRevision, served_revision  # noqa: PLC0415
+    from gnnserve_worker.serving.served import ServedRevision  # noqa: PLC0415
     from gnnserve_worker.serving.server import Worker, bind  # noqa: PLC0415
     from gnnserve_worker.serving.tls import KeyPairFiles  # noqa: PLC0415
 
@@ -113,7 +116,11 @@ def _serve(settings: Settings) -> int:
     repository = Repository(settings.repository, settings.namespace, settings.service)
 
     def load(revision: str) -> ServedRevision:
-        return served_revision(repository.load(revision))
+        try:
+            return open_served(repository.load(revision), settings.device)
+        except DeviceLostError as error:
+            worker.end(error)  # no other attempt of this process would succeed
+            raise
 
     tls = settings.tls
     credentials = Credentials(

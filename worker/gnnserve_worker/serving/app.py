@@ -25,6 +25,7 @@ from gnnserve_api.protocol import ErrorDetail, NodesAnswer, VariantsAnswer
 from gnnserve_api.routing import Route
 from gnnserve_worker.serving import openapi
 from gnnserve_worker.serving.access import RESERVED_PATHS, Access, is_open
+from gnnserve_worker.serving.device_stats import DeviceStats
 from gnnserve_worker.serving.engine import Engine, EngineState, Lane, Pending
 from gnnserve_worker.serving.metrics import RoutingState, ServingMetrics
 from gnnserve_worker.serving.nodes import list_nodes
@@ -79,6 +80,7 @@ class ServingApp:
         metrics.watch_routing(
             lambda: None if engine.lane is None else RoutingState(engine.route(), engine.corrections())
         )
+        metrics.watch_device(lambda: None if engine.lane is None else engine.lane.revision.device_stats())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self.leaving:
@@ -283,9 +285,9 @@ def _build_rest(service: str, serving: ServingApp, engine: Engine, metrics: Serv
 
     @app.get("/v1/route", tags=["variants"], response_class=Response, responses=_described(Route))
     async def get_route() -> Response:
-        """Which variant answers a one-node request that states no objective, and why."""
+        """Which variant answers a one-node request that states no objective, and why; and on which device."""
         needs_token = serving.access.needs_token
-        return about_lane(lambda _: msgspec.structs.replace(engine.route(), needs_token=needs_token))
+        return about_lane(lambda lane: _route(engine.route(), lane.revision.device_stats(), needs_token))
 
     @app.head("/healthz", include_in_schema=False)
     @app.get("/healthz", tags=["health"], response_class=Response, responses={503: {"description": "Restart it."}})
@@ -380,6 +382,16 @@ def _variants(service: str, lane: Lane) -> VariantsAnswer:
         multi_label=revision.multi_label,
         profile=manifest.profile,
         provenance=revision.provenance,
+        device=revision.device_stats().device,
+    )
+
+
+def _route(route: Route, device: DeviceStats, needs_token: bool) -> Route:
+    return msgspec.structs.replace(
+        route,
+        needs_token=needs_token,
+        device=device.device,
+        device_problem=msgspec.UNSET if device.problem is None else device.problem,
     )
 
 

@@ -31,6 +31,7 @@ import msgspec
 import numpy as np
 
 from gnnserve_api.batching import Batching
+from gnnserve_api.errors import DeviceLostError
 from gnnserve_api.objective import NO_OBJECTIVE, Objective
 from gnnserve_api.routing import Route, RoutingTable
 from gnnserve_worker.serving.batcher import Batch, Batcher, Piece, Refusal, RefusalReason
@@ -436,7 +437,7 @@ class Engine:
                 return self._share_out(batch, computed)
             except Exception as error:  # noqa: BLE001  (as in `_infer`)
                 computed = error
-        if isinstance(computed, Exception):
+        if isinstance(computed, Exception) and not isinstance(computed, DeviceLostError):
             return self._settle([(piece.request.key, _fail(batch, piece, computed)) for piece in batch.pieces])
         self._die(computed)
         return []

@@ -20,6 +20,7 @@ from prometheus_client.registry import Collector
 
 from gnnserve_api.repository import RevisionManifest
 from gnnserve_api.routing import Route
+from gnnserve_worker.serving.device_stats import ON_CPU, DeviceStats
 from gnnserve_worker.serving.inference import StageTimes
 
 LATENCY_BUCKETS_S = (
@@ -34,6 +35,14 @@ _BATCH_COUNTERS = {
     "gnnserve_batch_seeds_squared": "Sum of seeds² over batches, to fit a cost.",
     "gnnserve_batch_seed_seconds": "Sum of seeds · seconds over batches, to fit a cost.",
 }
+_DEVICE_COUNTERS = {
+    "gnnserve_cache_hits": "Blocks of columns of a node that were read from the GPU's memory.",
+    "gnnserve_cache_misses": "Blocks of columns of a node that came over the link.",
+    "gnnserve_cache_admissions": "Blocks that took a place in the cache.",
+    "gnnserve_cache_evictions": "Blocks that lost theirs.",
+    "gnnserve_link_bytes": "Bytes of rows that came from the host's memory over the link.",
+}
+"""On a GPU; they begin anew with each revision, whose cache is its own."""
 _OFFERED = "gnnserve_offered_seeds"
 _REQUESTS = "gnnserve_requests"
 
@@ -121,7 +130,8 @@ class ServingMetrics:
         self._errors: dict[str, _Errors] = {}
         """By reason, those that happened."""
         self._routing: Callable[[], RoutingState | None] = lambda: None
-        self._created_s = time.time()
+        self._device: Callable[[], DeviceStats | None] = lambda: None
+        self._created_s = self._shown_s = time.time()
 
         def counter(name: str, text: str, *label_names: str) -> Counter:
             return Counter(name, text, label_names, registry=self._registry)
@@ -174,6 +184,7 @@ class ServingMetrics:
             {"revision": manifest.revision, "recipe": manifest.recipe, "graph": manifest.graph}
         )
         self._switches.inc()
+        self._shown_s = time.time()
         self._load_seconds.set(load_s)
         self.show_intact(True)
 
@@ -196,6 +207,10 @@ class ServingMetrics:
     def watch_routing(self, routing: Callable[[], RoutingState | None]) -> None:
         """As `watch`. None: nothing answers yet."""
         self._routing = routing
+
+    def watch_device(self, device: Callable[[], DeviceStats | None]) -> None:
+        """As `watch_routing`."""
+        self._device = device
 
     def count_offered(self, seeds: int) -> None:
         self._offered_seeds += seeds
@@ -289,6 +304,8 @@ class ServingMetrics:
         yield errors
         if (routing := self._routing()) is not None:
             yield from self._collect_routing(routing)
+        if (device := self._device()) is not None:
+            yield from self._collect_device(device)
 
     def _collect_routing(self, routing: RoutingState) -> Iterator[Metric]:
         service, route = self._service, routing.route
@@ -317,6 +334,31 @@ class ServingMetrics:
         if route.objective.latency_ms is not None:
             objective.add_metric((service,), route.objective.latency_ms / 1000)
         yield from (info, expired, correction, objective)
+
+    def _collect_device(self, stats: DeviceStats) -> Iterator[Metric]:
+        service = (self._service,)
+        info = GaugeMetricFamily(
+            "gnnserve_device_info", "Always 1: on what batches are computed.", labels=("service", "device")
+        )
+        info.add_metric((*service, stats.device), 1)
+        yield info
+        if stats.device == ON_CPU.device:
+            return
+        memory = GaugeMetricFamily(
+            "gnnserve_gpu_memory_bytes", "Of the GPU's memory, what is taken for each part.", labels=("service", "part")
+        )
+        for part, taken in stats.memory_bytes.items():
+            memory.add_metric((*service, part), taken)
+        budget = GaugeMetricFamily(
+            "gnnserve_gpu_memory_budget_bytes", "Of the GPU's memory, what may be taken.", labels=("service",)
+        )
+        budget.add_metric(service, stats.memory_budget_bytes)
+        yield from (memory, budget)
+        values = (stats.hits, stats.misses, stats.admissions, stats.evictions, stats.link_bytes)
+        for (name, text), value in zip(_DEVICE_COUNTERS.items(), values, strict=True):
+            family = CounterMetricFamily(name, text, labels=("service",))
+            family.add_metric(service, value, created=self._shown_s)
+            yield family
 
 
 class _Counted(Collector):

@@ -20,6 +20,7 @@ from gnnserve_api.routing import RoutingTable
 from gnnserve_worker.graph.ids import NodeIds
 from gnnserve_worker.repository.loaded import LoadedRevision
 from gnnserve_worker.repository.watched import WatchedFiles
+from gnnserve_worker.serving.device_stats import ON_CPU, DeviceStats
 from gnnserve_worker.serving.inference import Inference, infer_batch, warm_up
 
 Infer = Callable[[str, np.ndarray, int], Inference]
@@ -46,6 +47,8 @@ class ServedRevision:
     """What requests call nodes by; None: their positions, 0 to nodes - 1."""
     files: WatchedFiles | None = None
     """What it is mapped from; None: from nothing that could change."""
+    device_stats: Callable[[], DeviceStats] = lambda: ON_CPU
+    """On what `infer` computes at this moment, and what it does there. From any thread, and quickly."""
     class_ids: np.ndarray = field(init=False)
     """`classes` as int64; empty where they are texts."""
     has_text_ids: bool = field(init=False)

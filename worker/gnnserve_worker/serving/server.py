@@ -28,7 +28,6 @@ import uvicorn
 from gnnserve_api.errors import ResourceError
 from gnnserve_api.gnnservice import GNNService
 from gnnserve_api.routing import Route, RoutingTable
-from gnnserve_worker.repository.loaded import LoadedRevision
 from gnnserve_worker.serving.app import ServingApp
 from gnnserve_worker.serving.connection import DEFAULT_PATIENCE, Patience, Room, connection_class
 from gnnserve_worker.serving.credentials import NO_CREDENTIALS, Credentials, CredentialsFollower, CredentialsInUse
@@ -37,7 +36,7 @@ from gnnserve_worker.serving.handshakes import DEFAULT_HANDSHAKE_LIMITS, Handsha
 from gnnserve_worker.serving.metrics import CounterValue, ServingMetrics
 from gnnserve_worker.serving.open_files import room_of_process
 from gnnserve_worker.serving.repeated import limit_uvicorns_warnings
-from gnnserve_worker.serving.served import ServedRevision, served_revision
+from gnnserve_worker.serving.served import ServedRevision
 from gnnserve_worker.serving.tls import ListeningTls
 
 _BACKLOG = 2048
@@ -73,18 +72,6 @@ def bind(host: str, port: int) -> socket.socket:
     return sock
 
 
-def serve(
-    revision: LoadedRevision,
-    service: GNNService,
-    sock: socket.socket,
-    ready: Callable[[Serving], None],
-    credentials: Credentials = NO_CREDENTIALS,
-) -> None:
-    """Answers from one revision until SIGINT or SIGTERM. `ready` is called once, when `/readyz` says 200, on the event
-    loop."""
-    serve_revision(served_revision(revision), service, sock, ready, credentials)
-
-
 def serve_revision(
     revision: ServedRevision,
     service: GNNService,
@@ -92,6 +79,8 @@ def serve_revision(
     ready: Callable[[Serving], None],
     credentials: Credentials = NO_CREDENTIALS,
 ) -> None:
+    """Answers from one revision until SIGINT or SIGTERM. `ready` is called once, when `/readyz` says 200, on the event
+    loop."""
     table = service.spec.routing_table(revision.manifest.revision)
     revision.check(table)
 

@@ -1,0 +1,253 @@
+"""What is made of the measured times: percentiles, bounds, verdicts and tables. Pure, and tested without a GPU."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from rich.table import Table
+
+from benchmarks.paper_tables import CELLS
+
+Row = dict[str, Any]
+
+GATHER_SHARE_GOAL = 0.85
+"""Of the link's measured limit."""
+ONE_SEED_GOAL_MS = 0.2
+"""p50 of the engine alone."""
+RATE_GOAL_SEEDS_PER_S = 250_000
+"""With the table in GPU memory, every batch within `RATE_LIMIT_MS`."""
+RATE_LIMIT_MS = 10.0
+"""p99."""
+UPDATE_COST_GOAL = 0.05
+"""Of p99."""
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Of runs of the same work, ms."""
+
+    runs: int
+    p50_ms: float
+    p99_ms: float
+    mean_ms: float
+
+    def describe(self) -> Row:
+        return asdict(self)
+
+
+def summarize(durations_ms: Sequence[float]) -> Times:
+    """To 0.1 µs: no clock here is finer."""
+    return Times(
+        len(durations_ms),
+        _rounded(np.percentile(durations_ms, 50)),
+        _rounded(np.percentile(durations_ms, 99)),
+        _rounded(np.mean(durations_ms)),
+    )
+
+
+def gigabytes_per_s(size_bytes: float, duration_ms: float) -> float:
+    return round(size_bytes / duration_ms / 1e6, 2)
+
+
+def bound_seeds_per_s(link_gigabytes_per_s: float, bytes_per_seed: float) -> float:
+    """As many seeds as the link brings rows for, if it does nothing else."""
+    return math.inf if not bytes_per_seed else link_gigabytes_per_s * 1e9 / bytes_per_seed
+
+
+@dataclass(frozen=True, slots=True)
+class RatePoint:
+    """Batches of one size, one after the other."""
+
+    seeds: int
+    seeds_per_s: float
+    p99_ms: float
+    """Of a batch, from its seeds to its scores in the host's memory."""
+
+
+def best_rate(points: Sequence[RatePoint], limit_ms: float) -> RatePoint | None:
+    """The highest rate whose batches are within the limit; None: not even the smallest are."""
+    within = [point for point in points if point.p99_ms < limit_ms]
+    return max(within, key=lambda point: point.seeds_per_s, default=None)
+
+
+def stage_shares(sample_ms: float, gather_ms: float, compute_ms: float) -> Row:
+    total = sample_ms + gather_ms + compute_ms
+    stages = {"sample": sample_ms, "gather": gather_ms, "compute": compute_ms}
+    return {name: round(part / total, 3) if total else 0.0 for name, part in stages.items()}
+
+
+def relative_cost(with_it: float, without: float) -> float:
+    """0.05: it takes 5 % more."""
+    return round(with_it / without - 1, 4)
+
+
+def beside_paper(row: Row, first: Row) -> Row:
+    """Of a batch of 1024 seeds: the window (gathering over the link and computing), its ratio 1x over kx, and the
+    paper's (SPEC A, tables 2 and 3), whose window is the copy of the rows and computing. `first` is the row of 1x."""
+    cells = CELLS[row["graph"], row["model"]]
+    paper, paper_first = cells[row["factor"]], cells[1]
+    return {
+        "ratio": round(first["window_p50_ms"] / row["window_p50_ms"], 3),
+        "paper_window_ms": paper.latency_ms,
+        "paper_ratio": round(paper_first.latency_ms / paper.latency_ms, 3),
+        "times_faster_than_paper": round(paper.latency_ms / row["window_p50_ms"], 2),
+    }
+
+
+def verdicts(parts: Mapping[str, Row]) -> Row:
+    """What the issue wants, of the parts that were run: a figure and whether it is good enough."""
+    found: Row = {}
+
+    def judge(name: str, figure: float, is_met: bool, goal: float) -> None:
+        found[name] = {"figure": figure, "goal": goal, "met": is_met}
+
+    if bandwidth := parts.get("bandwidth"):
+        whole = min(row["share_of_limit"] for row in bandwidth["gather"] if row["factor"] == 1)
+        judge("gather_share_of_link", whole, whole >= GATHER_SHARE_GOAL, GATHER_SHARE_GOAL)
+    if latency := parts.get("latency"):
+        slowest = max((row["p50_ms"] for row in latency["rows"] if row["seeds"] == 1), default=math.inf)
+        judge("one_seed_p50_ms", slowest, slowest < ONE_SEED_GOAL_MS, ONE_SEED_GOAL_MS)
+    if throughput := parts.get("throughput"):
+        rates = [row["seeds_per_s"] for row in throughput["best"] if row["placement"] == "memory"]
+        judge("seeds_per_s", max(rates, default=0.0), max(rates, default=0.0) >= RATE_GOAL_SEEDS_PER_S,
+              RATE_GOAL_SEEDS_PER_S)  # fmt: skip
+    if (updates := parts.get("updates")) and updates["rows"]:
+        cost = max(row["p99_cost"] for row in updates["rows"])
+        judge("updates_p99_cost", cost, cost < UPDATE_COST_GOAL, UPDATE_COST_GOAL)
+    return found
+
+
+def merge_parts(old: Mapping[str, Any], new: Mapping[str, Row], gpu: Mapping[str, Any]) -> dict[str, Row]:
+    """Parts that an earlier run of the same GPU left stay where this one did not run them. `old`: a whole result."""
+    kept = old.get("parts", {}) if old.get("gpu") == dict(gpu) and not old.get("quick") else {}
+    return {**kept, **new}
+
+
+@dataclass(slots=True)
+class Budget:
+    """Time that is left for everything: a lent machine ends what outruns its loan."""
+
+    total_s: float
+    clock_s: Callable[[], float]
+    began_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.began_s = self.clock_s()
+
+    @property
+    def left_s(self) -> float:
+        return self.total_s - (self.clock_s() - self.began_s)
+
+    def allows(self, needed_s: float) -> bool:
+        return self.left_s >= needed_s
+
+
+# --- tables
+
+
+def bandwidth_table(part: Row) -> Table:
+    link = part["limit_gigabytes_per_s"]
+    table = Table("Graph", title=f"Rows read over the link, of {link:.1f} GB/s at most")
+    for header in ("kx", "Columns", "Bytes of a row", "GB/s", "Of the limit"):
+        table.add_column(header, justify="right")
+    for row in part["gather"]:
+        table.add_row(
+            row["graph"], f"{row['factor']}x", str(row["columns"]), f"{row['row_bytes']:,}",
+            f"{row['gigabytes_per_s']:.1f}", f"{row['share_of_limit']:.0%}",
+        )  # fmt: skip
+    return table
+
+
+def latency_table(part: Row) -> Table:
+    table = Table("Graph", "Model", "Rows in", title="Engine alone, ms; the paper's window and ratio in brackets")
+    for header in ("kx", "Seeds", "p50", "p99", "Sample", "Gather", "Compute", "Window", "1x over kx"):
+        table.add_column(header, justify="right")
+    for row in part["rows"]:
+        has_paper = "paper_window_ms" in row
+        window = f"{row['window_p50_ms']:.3f}" + (f" ({row['paper_window_ms']:.2f})" if has_paper else "")
+        ratio = f"{row['ratio']:.2f} ({row['paper_ratio']:.2f})" if has_paper else ""
+        table.add_row(
+            row["graph"], row["model"], row["placement"], f"{row['factor']}x", f"{row['seeds']:,}",
+            f"{row['p50_ms']:.3f}", f"{row['p99_ms']:.3f}", f"{row['sample_ms']:.3f}", f"{row['gather_ms']:.3f}",
+            f"{row['compute_ms']:.3f}", window, ratio,
+        )  # fmt: skip
+    return table
+
+
+def throughput_table(part: Row) -> Table:
+    table = Table(
+        "Graph", "Variant", "Rows in",
+        title=f"Seeds per second, batch after batch, every batch's p99 below {RATE_LIMIT_MS:g} ms",
+    )  # fmt: skip
+    for header in ("Batch", "p99 ms", "Seeds/s", "Bound of the link", "Of the bound"):
+        table.add_column(header, justify="right")
+    for row in part["best"]:
+        bound = row.get("bound_seeds_per_s")
+        table.add_row(
+            row["graph"], row["variant"], row["placement"], f"{row['seeds']:,}", f"{row['p99_ms']:.2f}",
+            f"{row['seeds_per_s']:,.0f}", "" if bound is None else f"{bound:,.0f}",
+            "" if bound is None else f"{row['share_of_bound']:.0%}",
+        )  # fmt: skip
+    return table
+
+
+def stages_table(part: Row) -> Table:
+    table = Table("Graph", "Variant", "Rows in", title="Where a batch of 1,024 seeds spends its time")
+    for header in ("p50 ms", "Sample", "Gather", "Compute", "Cache hits", "Over the link, MB"):
+        table.add_column(header, justify="right")
+    for row in part["rows"]:
+        shares, hits = row["shares"], row.get("hit_rate")
+        table.add_row(
+            row["graph"], row["variant"], row["placement"], f"{row['p50_ms']:.2f}", f"{shares['sample']:.0%}",
+            f"{shares['gather']:.0%}", f"{shares['compute']:.0%}", "" if hits is None else f"{hits:.0%}",
+            f"{row['link_bytes_per_batch'] / 1e6:.1f}",
+        )  # fmt: skip
+    return table
+
+
+def updates_table(part: Row) -> Table:
+    table = Table("Graph", "Policy", title="What updates of the cache cost the batches beside them")
+    for header in ("p99 with", "p99 without", "Cost", "p50 cost", "Changes/s", "Hits with", "Hits without"):
+        table.add_column(header, justify="right")
+    for row in part["rows"]:
+        table.add_row(
+            row["graph"], row["policy"], f"{row['with']['p99_ms']:.3f}", f"{row['without']['p99_ms']:.3f}",
+            f"{row['p99_cost']:+.1%}", f"{row['p50_cost']:+.1%}", f"{row['changes_per_s']:,.0f}",
+            f"{row['hit_rate_with']:.0%}", f"{row['hit_rate_without']:.0%}",
+        )  # fmt: skip
+    return table
+
+
+def baseline_table(part: Row) -> Table:
+    table = Table(
+        "Graph", "Model", title="torch gather + copy + PyG on the same GPU, 1,024 seeds, ms; ours over the link"
+    )
+    for header in ("kx", "Gather", "Copy", "Compute", "Window", "Ours", "Times faster"):
+        table.add_column(header, justify="right")
+    for row in part["rows"]:
+        ours = row.get("ours_window_ms")
+        table.add_row(
+            row["graph"], row["model"], f"{row['factor']}x", f"{row['gather_ms']:.2f}", f"{row['copy_ms']:.2f}",
+            f"{row['compute_ms']:.2f}", f"{row['window_p50_ms']:.2f}", "" if ours is None else f"{ours:.2f}",
+            "" if ours is None else f"{row['window_p50_ms'] / ours:.1f}",
+        )  # fmt: skip
+    return table
+
+
+TABLES: Mapping[str, Callable[[Row], Table]] = {
+    "bandwidth": bandwidth_table,
+    "latency": latency_table,
+    "throughput": throughput_table,
+    "stages": stages_table,
+    "updates": updates_table,
+    "baseline": baseline_table,
+}
+"""By part, in the order in which they are run."""
+
+
+def _rounded(duration_ms: float | np.floating[Any]) -> float:
+    return round(float(duration_ms), 4)

@@ -1,0 +1,298 @@
+"""What of the GPU benchmark needs no GPU: its arithmetic and tables, the baseline's batches, how it ends without one;
+and the parts themselves, over a GPU's twin and a small graph.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from benchmarks.gpu import engines, parts
+from benchmarks.gpu.__main__ import PARTS, _Run, main
+from benchmarks.gpu.baseline import _infer, subgraph_of
+from benchmarks.gpu.engines import PaperGraph
+from benchmarks.gpu.figures import (
+    TABLES,
+    Budget,
+    RatePoint,
+    Row,
+    beside_paper,
+    best_rate,
+    bound_seeds_per_s,
+    gigabytes_per_s,
+    merge_parts,
+    relative_cost,
+    stage_shares,
+    summarize,
+    verdicts,
+)
+from benchmarks.paper_tables import GRAPHS
+from rich.console import Console
+from tests.support.gpu_twin import Twin
+from tests.support.graphs import dense_features, random_graph, table_of
+from tests.support.pyg import explicit_sample, module_of, scores_of
+
+from gnnserve_worker.caching import sharding
+from gnnserve_worker.gpu import buffers, placement
+from gnnserve_worker.sampling.neighbours import Scratch, sample_neighbours
+
+
+def test_percentiles_are_those_of_the_runs() -> None:
+    times = summarize([float(i) for i in range(1, 102)])
+    assert (times.runs, times.p50_ms, times.p99_ms, times.mean_ms) == (101, 51.0, 100.0, 51.0)
+
+
+def test_rates_bounds_and_costs() -> None:
+    assert gigabytes_per_s(500e6, 10.0) == 50.0
+    assert bound_seeds_per_s(50.0, 200_000) == 250_000
+    assert math.isinf(bound_seeds_per_s(50.0, 0))
+    assert relative_cost(1.05, 1.0) == 0.05
+    assert stage_shares(1.0, 2.0, 1.0) == {"sample": 0.25, "gather": 0.5, "compute": 0.25}
+    assert stage_shares(0.0, 0.0, 0.0) == {"sample": 0.0, "gather": 0.0, "compute": 0.0}
+
+
+def test_the_best_rate_is_the_highest_within_the_limit() -> None:
+    points = [RatePoint(1024, 100.0, 4.0), RatePoint(2048, 180.0, 9.9), RatePoint(4096, 300.0, 10.0)]
+    assert best_rate(points, 10.0) == points[1]
+    assert best_rate(points, 5.0) == points[0]
+    assert best_rate(points, 1.0) is None
+
+
+def test_the_papers_window_and_ratio_stand_beside_ours() -> None:
+    first = {"graph": "reddit", "model": "GraphSAGE", "factor": 1, "window_p50_ms": 12.0}
+    row = {**first, "factor": 8, "window_p50_ms": 2.0}
+    assert beside_paper(row, first) == {
+        "ratio": 6.0, "paper_window_ms": 9.5, "paper_ratio": 5.459, "times_faster_than_paper": 4.75,
+    }  # fmt: skip
+
+
+def test_time_is_counted_from_the_beginning() -> None:
+    now = 100.0
+    budget = Budget(60.0, lambda: now)
+    assert budget.allows(60)
+    now = 150.0
+    assert (budget.left_s, budget.allows(10), budget.allows(11)) == (10.0, True, False)
+
+
+GPU = {"name": "NVIDIA H200"}
+
+
+def test_parts_of_an_earlier_run_of_the_same_gpu_stay() -> None:
+    old = {"gpu": GPU, "parts": {"latency": {"rows": [1]}, "bandwidth": {"gather": [1]}}}
+    new = {"latency": {"rows": [2]}}
+    assert merge_parts(old, new, GPU) == {"latency": {"rows": [2]}, "bandwidth": {"gather": [1]}}
+    assert merge_parts({**old, "quick": True}, new, GPU) == new
+    assert merge_parts(old, new, {"name": "NVIDIA H100"}) == new
+    assert merge_parts({}, new, GPU) == new
+
+
+TIMES = {"runs": 9, "p50_ms": 0.15, "p99_ms": 0.3, "mean_ms": 0.2}
+STAGES = {"sample_ms": 0.01, "gather_ms": 0.02, "compute_ms": 0.03, "window_p50_ms": 0.05, "window_p99_ms": 0.1}
+EVERY_PART = {
+    "bandwidth": {
+        "limit_gigabytes_per_s": 55.0,
+        "gather": [
+            {"graph": "reddit", "factor": 1, "columns": 602, "row_bytes": 2408, "gigabytes_per_s": 50.0,
+             "share_of_limit": 0.91},
+            {"graph": "reddit", "factor": 8, "columns": 75, "row_bytes": 300, "gigabytes_per_s": 40.0,
+             "share_of_limit": 0.73},
+        ],
+    },
+    "latency": {
+        "rows": [
+            {"graph": "reddit", "model": "GIN", "placement": "link", "factor": 1, "seeds": 1, **TIMES, **STAGES},
+            {"graph": "reddit", "model": "GIN", "placement": "link", "factor": 1, "seeds": 1024, **TIMES, **STAGES,
+             "ratio": 1.0, "paper_ratio": 1.0, "paper_window_ms": 43.69},
+        ],
+    },
+    "throughput": {
+        "best": [
+            {"graph": "reddit", "variant": "x1", "placement": "memory", "limit_ms": 10.0, "seeds": 4096, "p99_ms": 9.0,
+             "seeds_per_s": 400_000},
+            {"graph": "reddit", "variant": "x1", "placement": "link", "limit_ms": 10.0, "seeds": 1024, "p99_ms": 9.0,
+             "seeds_per_s": 60_000, "bound_seeds_per_s": 75_000, "share_of_bound": 0.8},
+        ],
+    },
+    "stages": {
+        "rows": [
+            {"graph": "reddit", "variant": "x1", "placement": "cache", "p50_ms": 4.0, "link_bytes_per_batch": 1e6,
+             "hit_rate": 0.4, "shares": {"sample": 0.1, "gather": 0.8, "compute": 0.1}},
+            {"graph": "reddit", "variant": "x1", "placement": "memory", "p50_ms": 2.0, "link_bytes_per_batch": 0,
+             "hit_rate": None, "shares": {"sample": 0.1, "gather": 0.8, "compute": 0.1}},
+        ],
+    },
+    "updates": {
+        "rows": [
+            {"graph": "reddit", "policy": "FIFO", "with": TIMES, "without": TIMES, "p99_cost": 0.08, "p50_cost": 0.01,
+             "changes_per_s": 1e5, "hit_rate_with": 0.1, "hit_rate_without": 0.1},
+        ],
+    },
+    "baseline": {
+        "rows": [
+            {"graph": "reddit", "model": "GIN", "factor": 1, "gather_ms": 60.0, "copy_ms": 13.0, "compute_ms": 4.0,
+             "window_p50_ms": 77.0, "ours_window_ms": 12.0},
+            {"graph": "flickr", "model": "GIN", "factor": 1, "gather_ms": 60.0, "copy_ms": 13.0, "compute_ms": 4.0,
+             "window_p50_ms": 77.0, "ours_window_ms": None},
+        ],
+    },
+}  # fmt: skip
+
+
+def test_verdicts_name_the_figure_and_the_goal() -> None:
+    found = {name: (verdict["figure"], verdict["met"]) for name, verdict in verdicts(EVERY_PART).items()}
+    assert found == {
+        "gather_share_of_link": (0.91, True),
+        "one_seed_p50_ms": (0.15, True),
+        "seeds_per_s": (400_000, True),
+        "updates_p99_cost": (0.08, False),
+    }
+    assert verdicts({}) == {}
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_every_part_has_a_table_of_its_rows(part: str) -> None:
+    console = Console(width=140)
+    with console.capture() as capture:
+        console.print(TABLES[part](EVERY_PART[part]))
+    assert "reddit" in capture.get()
+    json.dumps(EVERY_PART[part])
+
+
+interpreted = pytest.mark.skipif(torch.cuda.is_available(), reason="kernels are compiled for the GPU of this machine")
+
+
+def over_a_twin(test: Callable[[], None]) -> Callable[[], None]:
+    marked: Callable[[], None] = interpreted(pytest.mark.usefixtures("small")(test))
+    return marked
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A graph of 400 nodes in place of flickr, small trees and small batches: kernels are interpreted."""
+    graph, features = random_graph(400, seed=3), dense_features(400, 512, seed=4)
+    paper = replace(GRAPHS["flickr"], nodes=400, features=512, classes=3, sage_hidden=8, gin_hidden=8, gin_mlp_hidden=4)
+    monkeypatch.setitem(GRAPHS, "flickr", paper)
+    opened = PaperGraph("flickr", graph, features, table_of(features))
+    monkeypatch.setattr(parts, "opened_graph", lambda _: nullcontext(opened))
+    for module, name, value in (
+        (engines, "FANOUTS", (2, 2)), (engines, "FACTORS", (1, 8)), (engines, "_LEAST_RUNS", 2),
+        (engines, "_SLACK_BYTES", 64), (parts, "FACTORS", (1, 8)), (parts, "_SEEDS", 2), (parts, "_BATCHES", 2),
+        (parts, "_RATE_SIZES", (2, 3)), (parts, "_STEADY_S", 0.0), (parts, "_UPDATE_SEEDS", 2),
+        (parts, "_CACHED_SHARE", 0.3), (buffers, "LARGEST_BUCKET", 2), (placement, "_LEAST_CACHE_BYTES", 0),
+        (sharding, "_STAGING_BYTES", 4096),
+    ):  # fmt: skip
+        monkeypatch.setattr(module, name, value)
+
+
+def run_part(name: str) -> Row:
+    saved: list[Row] = []
+    budget, twin = Budget(600.0, time.monotonic), Twin()
+    match name:
+        case "latency":
+            parts.measure_latency(twin, ["flickr"], ["GIN"], budget, saved.append, quick=True)
+        case "throughput":
+            parts.measure_throughput(twin, ["flickr"], 50.0, budget, saved.append, quick=True)
+        case "stages":
+            parts.measure_stages(twin, ["flickr"], budget, saved.append, quick=True)
+        case "updates":
+            parts.measure_updates(twin, ["flickr"], budget, saved.append, quick=True)
+    assert twin.registered == {}, "what was pinned was released"
+    return saved[-1]
+
+
+@over_a_twin
+def test_latencies_of_every_factor_are_measured_in_memory_and_over_the_link() -> None:
+    rows = run_part("latency")["rows"]
+    assert len(rows) == 2 * 2 * 2
+    assert {(row["placement"], row["seeds"]) for row in rows} == {
+        ("link", 1), ("link", 2), ("memory", 1), ("memory", 2)
+    }  # fmt: skip
+    beside = [row for row in rows if "paper_window_ms" in row]
+    assert {(row["placement"], row["seeds"]) for row in beside} == {("link", 2)}
+    json.dumps(rows)
+
+
+@over_a_twin
+def test_rates_over_the_link_stand_beside_their_bound() -> None:
+    best = run_part("throughput")["best"]
+    assert {row["placement"] for row in best} <= {"memory", "link"}
+    assert all(("bound_seeds_per_s" in row) == (row["placement"] == "link") for row in best)
+
+
+@over_a_twin
+def test_stages_are_measured_without_a_cache_with_one_and_in_memory() -> None:
+    rows = {(row["placement"], row["variant"]): row for row in run_part("stages")["rows"]}
+    assert set(rows) == {(placement, variant) for placement in ("link", "cache", "memory") for variant in ("x1", "x8")}
+    assert rows["memory", "x1"]["link_bytes_per_batch"] == 0
+    assert rows["link", "x1"]["link_bytes_per_batch"] > 0
+    assert rows["link", "x1"]["hit_rate"] is None
+
+
+@over_a_twin
+def test_updates_are_measured_and_then_stopped() -> None:
+    rows = run_part("updates")["rows"]
+    assert [row["policy"] for row in rows] == ["Frequency", "FIFO"]
+    assert all(row["with"]["runs"] >= 2 and row["without"]["runs"] >= 2 for row in rows)
+
+
+@pytest.mark.parametrize("architecture", ["GraphSAGE", "GIN"])
+def test_the_baselines_batch_is_the_sample_that_was_drawn(architecture: str) -> None:
+    graph, features = random_graph(60, seed=3), dense_features(60, 6, seed=4)
+    seeds = np.array([5, 9, 5, 40], dtype=np.int64)
+    sample = sample_neighbours(graph.indptr, graph.indices, seeds, (4, 3), 7, Scratch(), share=False)
+    batch = subgraph_of(sample, len(seeds))
+    assert len(batch.nodes) == len(set(batch.nodes.tolist())), "every node is gathered once"
+    module = module_of(architecture, (4, 3), 6, mlp_hidden=5 if architecture == "GIN" else None)
+    rows = torch.from_numpy(features)[batch.nodes]
+    found = _infer(module, rows, batch.lower, batch.upper, batch.hidden, batch.seeds).numpy()
+    ids, edges = explicit_sample(sample)
+    expected = scores_of(module, features[ids], edges)[: len(seeds)]
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("options", [[], ["--quick"], ["--only", "latency,bandwidth"]])
+def test_without_a_gpu_it_says_so_and_ends_with_2(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], options: list[str]
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert main([*options, "--out", str(tmp_path)]) == 2
+    assert "no GPU: " in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_unknown_part_is_refused_with_those_that_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["--only", "latency,speed"])
+    assert "speed: choose from bandwidth, latency" in capsys.readouterr().err
+
+
+def test_what_is_measured_is_written_at_once_and_shares_the_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With parts that only note their time: what a killed run leaves is what it had saved."""
+    monkeypatch.setattr(_Run, "_describe", staticmethod(lambda: GPU))
+    monkeypatch.setattr(_Run, "_make_graphs", lambda _: None)
+    times: dict[str, float] = {}
+
+    def run_part(_run: _Run, part: str, budget: Budget, save: object) -> None:
+        times[part] = budget.total_s
+        assert callable(save)
+        save(EVERY_PART[part])
+        written = json.loads((tmp_path / "gpu.json").read_text())
+        assert list(written["parts"]) == list(times)
+
+    monkeypatch.setattr(_Run, "_run_part", run_part)
+    now = 0.0
+    _Run(PARTS, ["reddit"], tmp_path, Budget(500.0, lambda: now), quick=False).run()
+    assert times["bandwidth"] == pytest.approx(60.0)
+    assert times["baseline"] == pytest.approx(500.0), "nothing took any time, so the last one gets all of it"
+    assert "updates_p99_cost: 0.08 (not met, goal 0.05)" in capsys.readouterr().out
+    assert json.loads((tmp_path / "gpu.json").read_text())["gpu"] == GPU

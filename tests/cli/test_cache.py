@@ -1,0 +1,184 @@
+"""`gnnserve cache simulate` by what it prints and writes."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from tests.support.graphs import npz_arrays, planted_graph, write_npz
+from typer.testing import CliRunner
+
+from gnnserve_cli.cache_simulation import CapacityFound, PolicyFound, TraceFound, draw_timeline, says_of
+from gnnserve_cli.exits import ExitCode
+from gnnserve_cli.main import app
+from gnnserve_worker.repository.repository import Repository
+
+SHORT = ["--requests", "200", "--seeds-per-request", "4", "--hot-nodes", "40", "--moves", "1"]
+
+
+def run(*arguments: str) -> str:
+    result = CliRunner().invoke(app, ["cache", "simulate", *arguments], env={"COLUMNS": "200"})
+    assert result.exit_code == 0, result.stderr
+    return result.stdout
+
+
+def refused(*arguments: str) -> str:
+    result = CliRunner().invoke(app, ["cache", "simulate", *arguments], env={"COLUMNS": "200"})
+    assert result.exit_code == ExitCode.BAD_INPUT
+    return result.stderr
+
+
+def test_a_table_shows_every_policy_for_every_trace_and_capacity() -> None:
+    shown = run("Digits", *SHORT)
+    assert "1,797 nodes, 24,680 edges" in shown
+    assert re.search(r"Trace +Capacity +Nodes +Frequency +Degree +Presampled +FIFO +LFU +None +Belady", shown)
+    rows = re.findall(r"^(uniform|zipf|moving) +(5|10|20) % +(90|180|359)((?: +[\d.]+){7})$", shown, re.MULTILINE)
+    assert len(rows) == 9
+    for *_, rates in rows:
+        frequency, *others, none, bound = map(float, rates.split())
+        assert none == 0
+        assert bound > max(frequency, *others)
+
+
+def test_equal_arguments_print_the_same_and_another_seed_does_not() -> None:
+    first, again, other = (
+        run("Digits", *SHORT, "--trace", "moving", "--seed", seed, "--json") for seed in ("4", "4", "5")
+    )
+    assert first == again
+    assert json.loads(first)["traces"][0]["reads"] != json.loads(other)["traces"][0]["reads"]
+
+
+def test_json_says_what_was_simulated() -> None:
+    found = json.loads(
+        run("Digits", *SHORT, "--trace", "moving", "--capacity", "12.5", "--policy", "LFU", "--policy", "Belady",
+            "--fanouts", "4,3", "--json")
+    )  # fmt: skip
+    (trace,) = found["traces"]
+    assert (found["nodes"], found["fanouts"], trace["moving"], trace["moves"]) == (1797, [4, 3], True, [100])
+    assert (trace["requests"], trace["seeds"], trace["warmUpRequests"]) == (200, 800, 40)
+    (at,) = trace["capacities"]
+    assert (at["capacityPercent"], at["capacityNodes"]) == (12.5, 225)
+    lfu, belady = at["policies"]
+    assert (lfu["policy"], belady["policy"]) == ("LFU", "Belady")
+    assert 0 < lfu["hitRatePercent"] < belady["hitRatePercent"] < 100
+    assert lfu["admissionsPerRead"] > 0
+    assert belady["admissionsPerRead"] is None
+    assert len(lfu["timelinePercent"]) == 100
+
+
+def _own_manifest(folder: Path) -> Path:
+    """Of a graph of 60 nodes, with fan-outs of its own."""
+    data = planted_graph([0, 1], nodes=60, columns=4, classes=(4, 9))
+    path = write_npz(folder / "graph.npz", npz_arrays(data))
+    manifest = folder / "own.yaml"
+    manifest.write_text(
+        "apiVersion: gnnserve.dev/v1alpha1\nkind: GNNService\nmetadata: {name: own}\n"
+        f"spec: {{graph: {{source: {{npz: {{uri: {path.as_uri()}}}}}}}, model: {{hidden: 8, fanouts: [3, 2]}}, "
+        "variants: {pruning: {method: Random, factors: [1]}, storage: [float32], projection: Disabled}}\n"
+    )
+    return manifest
+
+
+def test_a_manifest_brings_its_fanouts_and_a_file_its_requests(tmp_path: Path) -> None:
+    asked = tmp_path / "asked.npy"
+    np.save(asked, np.tile(np.arange(5), (30, 1)))
+    found = json.loads(
+        run(str(_own_manifest(tmp_path)), "--repository", str(tmp_path / "none"), "--trace", str(asked),
+            "--capacity", "50", "--warm-up", "0", "--json")
+    )  # fmt: skip
+    (trace,) = found["traces"]
+    assert found["fanouts"] == [3, 2]
+    assert (trace["trace"], trace["requests"], trace["seeds"], trace["moving"]) == ("asked.npy", 30, 150, False)
+
+
+def test_a_repository_is_simulated_without_its_source(tmp_path: Path) -> None:
+    manifest, root = _own_manifest(tmp_path), tmp_path / "repository"
+    made = CliRunner().invoke(app, ["generate", str(manifest), "--repository", str(root)])
+    assert made.exit_code == 0, made.stderr
+    (tmp_path / "graph.npz").unlink()
+    by_folder = json.loads(run(str(root), *SHORT, "--trace", "zipf", "--json"))
+    assert by_folder["source"].startswith("default/own, revision ")
+    assert by_folder["fanouts"] == [3, 2]
+
+
+def test_the_graph_of_a_published_manifest_is_not_imported_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = []
+
+    def find(self: Repository, recipe: str) -> SimpleNamespace:
+        opened.append((self.folder.name, recipe))
+        return SimpleNamespace(revision="r1")
+
+    data = planted_graph([0, 1], nodes=60, columns=4, classes=(4, 9))
+    loaded = SimpleNamespace(graph=data.graph, splits=data.splits, network=SimpleNamespace(fanouts=(2,)))
+    monkeypatch.setattr(Repository, "find", find)
+    monkeypatch.setattr(Repository, "load", lambda self, revision: loaded)
+    manifest = _own_manifest(tmp_path)
+    (tmp_path / "graph.npz").unlink()
+    found = json.loads(run(str(manifest), "--repository", str(tmp_path), *SHORT, "--trace", "zipf", "--json"))
+    assert (found["source"], found["fanouts"], len(opened)) == ("default/own, revision r1", [2], 1)
+
+
+def test_a_synthetic_shape_is_made_by_its_name() -> None:
+    found = json.loads(
+        run("flickr", "--within", "0.5", "--requests", "40", "--trace", "uniform", "--policy", "Degree", "--json")
+    )
+    assert found["source"] == "synthetic, of the shape of flickr, 50% of the links within communities"
+    assert found["nodes"] == 89_250
+
+
+def test_a_page_draws_every_trace_and_needs_nothing_else(tmp_path: Path) -> None:
+    page = tmp_path / "cache.html"
+    shown = run("Digits", *SHORT, "--capacity", "5", "--capacity", "10", "--out", str(page))
+    assert f"{page}: the same, with plots over time" in shown
+    text = page.read_text()
+    assert text.count("<figure>") == 6
+    assert text.count('class="series p-Frequency"') == 12
+    assert "p-None" not in re.sub(r"<style>.*</style>", "", text, flags=re.DOTALL)
+    assert "<script" not in text
+    assert "http" not in text.replace("http-equiv", "")
+    assert "Who knew all requests to come would hit" in text
+
+
+def test_names_and_files_that_are_not_there_are_refused(tmp_path: Path) -> None:
+    assert "--trace: 'nix' is neither a trace nor a file; name one of uniform, zipf" in refused(
+        "Digits", "--trace", "nix"
+    )
+    assert "--policy: 'LRU' is none; name one of Frequency, Degree" in refused("Digits", "--policy", "LRU")
+    assert "--fanouts: '0' is not one to four numbers" in refused("Digits", "--fanouts", "0")
+    assert "--within: is of synthetic shapes, and 'Digits' is none" in refused("Digits", "--within", "0.5")
+    assert "--service: chooses in a folder" in refused("Digits", "--service", "a")
+    assert "does not end in .html" in refused("Digits", "--out", "cache.svg")
+    assert "is neither a manifest (.yaml), nor an .npz file, nor a known name" in refused("nix")
+    assert "101 is not between" in refused("Digits", "--capacity", "101")
+    far = tmp_path / "far.jsonl"
+    far.write_text("[1797]")
+    assert "node 1797 is not one of 0 to 1796" in refused("Digits", "--trace", str(far))
+
+
+def _found(policy: str, rate: float, recovery: int | None = None) -> PolicyFound:
+    return PolicyFound(policy, rate, 0.1, recovery, [rate, rate])
+
+
+def test_the_sentence_names_the_best_the_bound_and_how_fast_they_recover() -> None:
+    at = CapacityFound(5, 10, [_found("FIFO", 20, 80), _found("Frequency", 31.5, 40), _found("Belady", 50)])
+    trace = TraceFound("moving", True, [100], 200, 800, 9000, 40, 100, [at])
+    assert says_of(trace, at) == (
+        "Frequency hits 31.50 %, 11.50 points more than FIFO. Who knew all requests to come would hit 50.00 %. "
+        "Requests after a move until nine tenths of what it cost are back: Frequency 40, FIFO 80."
+    )
+
+
+@pytest.mark.parametrize("width", [360.0, 760.0])
+def test_names_of_lines_that_end_together_do_not_lie_over_each_other(width: float) -> None:
+    at = CapacityFound(5, 10, [_found(name, 20) for name in ("Frequency", "Degree", "Presampled", "FIFO", "LFU")])
+    plot = draw_timeline(TraceFound("zipf", False, [], 200, 800, 9000, 40, 100, [at]), at, width)
+    assert plot is not None
+    heights = [float(y) for y in re.findall(r'y="([\d.]+)" class="name"', plot.render("wide"))]
+    assert len(heights) == 5
+    assert min(np.diff(sorted(heights))) > 11.9

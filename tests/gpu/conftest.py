@@ -1,0 +1,34 @@
+"""Where the arrays of these tests lie: on the CPU, where kernels run in triton's interpreter; on a GPU, if there is
+one, in its memory and in pinned host memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from gnnserve_worker.gpu.arrays import tensor_over
+
+ON_GPU = torch.cuda.is_available()
+
+
+@pytest.fixture(scope="session")
+def device() -> torch.device:
+    """On which kernels run."""
+    return torch.device("cuda", 0) if ON_GPU else torch.device("cpu")
+
+
+@pytest.fixture(scope="session", params=["device memory", "pinned host memory"] if ON_GPU else ["host memory"])
+def put(request: pytest.FixtureRequest, device: torch.device) -> Callable[[np.ndarray], Tensor]:
+    """A tensor of the array's numbers where the graph and the rows lie."""
+
+    def to_place(array: np.ndarray) -> Tensor:
+        tensor = tensor_over(array)
+        if device.type == "cpu":
+            return tensor
+        return tensor.pin_memory() if request.param == "pinned host memory" else tensor.to(device)
+
+    return to_place

@@ -1,0 +1,305 @@
+"""A GPU that fails: who answers then, what is said, and that no wrong answer is among it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.gpu.conftest import ON_GPU
+from tests.support.gpu_revisions import NODES, published, revision, some_seeds, use_small_chunks
+from tests.support.gpu_twin import Twin
+from tests.support.serving import FakeWorker, running
+
+import gnnserve_worker.gpu.served as served_module
+from gnnserve_api.device import CachePolicy, Device
+from gnnserve_api.errors import DeviceError, DeviceLostError
+from gnnserve_api.pods import PodExit
+from gnnserve_worker.gpu.failure import Trust, is_out_of_memory
+from gnnserve_worker.gpu.memory import HostMemory, Ledger
+from gnnserve_worker.gpu.served import serve_on_gpu
+from gnnserve_worker.pods.device import DeviceSettings, open_served
+from gnnserve_worker.pods.environment import exit_of
+from gnnserve_worker.repository.loaded import LoadedRevision
+from gnnserve_worker.serving.engine import EngineState
+from gnnserve_worker.serving.inference import Inference, infer_batch
+from gnnserve_worker.serving.served import ServedRevision, served_revision
+
+pytestmark = pytest.mark.skipif(ON_GPU, reason="kernels are compiled for the GPU of this machine")
+
+LAUNCH_FAILURE = torch.AcceleratorError(
+    "CUDA error: unspecified launch failure\nCUDA kernel errors might be asynchronously reported"
+)
+FAILURES = {
+    "a launch failure": LAUNCH_FAILURE,
+    "a device off the bus": RuntimeError("CUDA error: no CUDA-capable device is detected"),
+    "an illegal address": RuntimeError("Triton Error [CUDA]: an illegal memory access was encountered"),
+}
+MEMORY = {
+    "torch's": torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB"),
+    "Triton's": RuntimeError("Triton Error [CUDA]: out of memory"),
+    "a library's": RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+}
+LARGE_NODES, LARGE_WIDTH = 20_000, 160
+
+
+@pytest.fixture(autouse=True)
+def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    use_small_chunks(monkeypatch, 2)
+    monkeypatch.setattr(served_module, "_BUDGET_S", 0.0)
+    monkeypatch.setattr(served_module, "_ROUNDS", (2, 2))
+
+
+@dataclass(slots=True)
+class Process:
+    """What revisions of one process share."""
+
+    twin: Twin = field(default_factory=Twin)
+    ledger: Ledger = field(default_factory=Ledger)
+    trust: Trust = field(default_factory=Trust)
+
+    def serve(
+        self, loaded: LoadedRevision, *, may_fall_back: bool = True, limit_bytes: int | None = None
+    ) -> ServedRevision:
+        return serve_on_gpu(
+            loaded, served_revision(loaded), CachePolicy.DEGREE, limit_bytes, may_fall_back=may_fall_back,
+            use=lambda: self.twin, ledger=self.ledger, host=HostMemory(), trust=self.trust,
+        )  # fmt: skip
+
+
+@pytest.fixture
+def process() -> Process:
+    return Process()
+
+
+@pytest.fixture
+def loaded() -> LoadedRevision:
+    return published(revision(fanouts=(2, 2)))
+
+
+def _assert_alike(one: Inference, other: Inference) -> None:
+    np.testing.assert_allclose(one.scores, other.scores, rtol=0, atol=1e-5)
+
+
+def test_a_gpu_serves_with_its_own_latencies_and_the_revisions_accuracies(
+    process: Process, loaded: LoadedRevision
+) -> None:
+    served = process.serve(loaded)
+
+    assert loaded.manifest is not None
+    before, after = loaded.manifest.profile, served.manifest.profile
+    assert after.machine == "a twin"
+    assert [v.validation_accuracy for v in after.variants] == [v.validation_accuracy for v in before.variants]
+    assert [point.seeds for point in after.variants[0].latency] == [point.seeds for point in before.variants[0].latency]
+    assert after.variants[0].latency[0].runs == 2
+    assert after.variants[0].latency[0].p50_ms != before.variants[0].latency[0].p50_ms
+    stats = served.device_stats()
+    assert (stats.device, stats.problem) == ("a twin", None)
+    assert set(stats.memory_bytes) == {"graph", "tables", "weights", "buffers", "cache"}
+    assert sum(stats.memory_bytes.values()) <= stats.memory_budget_bytes
+
+
+@pytest.mark.parametrize("failure", FAILURES.values(), ids=FAILURES)
+def test_under_auto_the_cpu_answers_the_very_batch_that_failed(
+    failure: Exception, process: Process, loaded: LoadedRevision
+) -> None:
+    served = process.serve(loaded)
+    process.twin.failures = [failure]
+    seeds = some_seeds(7)
+
+    answer = served.infer("x1", seeds, 9)
+
+    _assert_alike(answer, infer_batch(loaded, "x1", seeds, 9))
+    stats = served.device_stats()
+    assert stats.device == "CPU"
+    assert str(failure).splitlines()[0] in (stats.problem or "")
+    assert "asynchronously" not in (stats.problem or "")
+    assert "start the worker anew" in (stats.problem or "")
+
+
+def test_after_a_loss_nothing_of_the_process_uses_the_gpu(process: Process, loaded: LoadedRevision) -> None:
+    served = process.serve(loaded)
+    process.twin.failures = [LAUNCH_FAILURE]
+    served.infer("x1", some_seeds(1), 1)
+    captured = list(process.twin.captured)
+
+    served.infer("x2", some_seeds(2), 1)
+    with pytest.raises(DeviceLostError, match="unspecified launch failure"):
+        process.serve(loaded)
+
+    assert process.twin.captured == captured
+
+
+def test_with_the_gpu_alone_a_loss_is_an_error_that_ends_the_process(process: Process, loaded: LoadedRevision) -> None:
+    served = process.serve(loaded, may_fall_back=False)
+    process.twin.failures = [LAUNCH_FAILURE]
+
+    with pytest.raises(DeviceLostError, match=r"no GPU can be used: the GPU failed .*unspecified launch") as raised:
+        served.infer("x1", some_seeds(3), 1)
+
+    assert exit_of(raised.value) is PodExit.DEVICE
+
+
+@pytest.mark.parametrize("error", MEMORY.values(), ids=MEMORY)
+def test_lack_of_memory_is_known_whoever_says_it(error: Exception) -> None:
+    assert is_out_of_memory(error)
+
+
+def test_other_failures_are_no_lack_of_memory() -> None:
+    assert not any(map(is_out_of_memory, FAILURES.values()))
+
+
+def test_without_a_cache_lack_of_memory_moves_one_revision_to_the_cpu(process: Process, loaded: LoadedRevision) -> None:
+    served, other = process.serve(loaded), process.serve(loaded)
+    process.twin.failures = [MEMORY["torch's"]]
+    seeds = some_seeds(3)
+
+    _assert_alike(served.infer("x1", seeds, 1), infer_batch(loaded, "x1", seeds, 1))
+
+    assert served.device_stats().device == "CPU"
+    assert "memory ran out" in (served.device_stats().problem or "")
+    other.infer("x1", seeds, 1)
+    assert other.device_stats().device == "a twin"
+
+
+class TestWithCache:
+    @pytest.fixture
+    def served(self, process: Process) -> ServedRevision:
+        served = process.serve(self._loaded(), limit_bytes=11_500_000)
+        assert served.device_stats().memory_bytes["cache"] > 0
+        return served
+
+    def _loaded(self) -> LoadedRevision:
+        return published(revision(fanouts=(2, 2), nodes=LARGE_NODES, width=LARGE_WIDTH))
+
+    def test_lack_of_memory_costs_the_cache_and_nothing_else(self, process: Process, served: ServedRevision) -> None:
+        process.twin.failures = [MEMORY["torch's"]]
+        seeds = some_seeds(5)
+
+        answer = served.infer("x1", seeds, 1)
+
+        _assert_alike(answer, infer_batch(self._loaded(), "x1", seeds, 1))
+        stats = served.device_stats()
+        assert stats.device == "a twin"
+        assert stats.memory_bytes["cache"] == 0
+        assert "the cache was given back" in (stats.problem or "")
+
+    def test_lack_of_memory_that_stays_moves_it_to_the_cpu(self, process: Process, served: ServedRevision) -> None:
+        process.twin.failures = [MEMORY["torch's"], MEMORY["Triton's"]]
+        seeds = some_seeds(2)
+
+        _assert_alike(served.infer("x1", seeds, 1), infer_batch(self._loaded(), "x1", seeds, 1))
+
+        assert served.device_stats().device == "CPU"
+
+
+@pytest.mark.parametrize("may_fall_back", [True, False])
+def test_a_failure_while_loading_is_an_error_and_leaves_nothing_taken(
+    may_fall_back: bool, process: Process, loaded: LoadedRevision
+) -> None:
+    process.twin.failures = [LAUNCH_FAILURE]
+
+    with pytest.raises(DeviceLostError, match=r"it cannot serve this revision: .*unspecified launch failure"):
+        process.serve(loaded, may_fall_back=may_fall_back)
+
+
+def test_lack_of_memory_while_loading_may_be_over_at_the_next_attempt(process: Process, loaded: LoadedRevision) -> None:
+    process.twin.failures = [MEMORY["torch's"]]
+
+    with pytest.raises(DeviceError, match="out of memory") as raised:
+        process.serve(loaded)
+
+    assert not isinstance(raised.value, DeviceLostError)
+    assert process.serve(loaded).device_stats().device == "a twin"
+
+
+def test_whole_neighbourhoods_are_not_for_the_gpu(process: Process) -> None:
+    with pytest.raises(DeviceError, match="fan-outs of -1"):
+        process.serve(published(revision(fanouts=(-1, -1))))
+
+
+def test_with_the_gpu_alone_every_variant_has_to_be_on_it(process: Process, loaded: LoadedRevision) -> None:
+    twin = process.twin
+    table_bytes = loaded.variants["x1"].table.rows.values.nbytes
+    taken = process.serve(loaded).device_stats().memory_bytes
+    twin.refuse = lambda _size, _read_only: "CUDA_ERROR_OUT_OF_MEMORY"
+    limit = sum(taken.values()) - table_bytes
+    process.ledger.claims.clear()
+
+    with pytest.raises(DeviceError, match="cannot be pinned"):
+        process.serve(loaded, may_fall_back=False, limit_bytes=limit)
+
+
+class _Real(FakeWorker):
+    """A worker that answers from a given revision."""
+
+    served: ServedRevision
+
+    def revision(self) -> ServedRevision:
+        return self.served
+
+
+def _worker(served: ServedRevision) -> _Real:
+    worker = _Real(nodes=NODES)
+    worker.served = served
+    return worker
+
+
+def test_a_worker_goes_on_answering_over_http(process: Process, loaded: LoadedRevision) -> None:
+    async def serve() -> tuple[Any, Any, Any]:
+        async with running(_worker(process.serve(loaded))) as client:
+            before = (await client.http.get("/v1/route")).json()
+            process.twin.failures = [LAUNCH_FAILURE]
+            answer = await client.predict([1, 2, 3])
+            return before, answer, (await client.http.get("/v1/route")).json()
+
+    before, answer, after = asyncio.run(serve())
+
+    assert before["device"] == "a twin"
+    assert "deviceProblem" not in before
+    assert answer.status_code == 200
+    assert after["device"] == "CPU"
+    assert "unspecified launch failure" in after["deviceProblem"]
+
+
+def test_a_worker_of_the_gpu_alone_stops_and_asks_clients_to_come_again(
+    process: Process, loaded: LoadedRevision, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def serve() -> tuple[Any, Any, BaseException | None]:
+        async with running(_worker(process.serve(loaded, may_fall_back=False))) as client:
+            process.twin.failures = [LAUNCH_FAILURE]
+            answer = await client.predict([1, 2, 3])
+            return answer, client.engine.state, client.engine.failure
+
+    with caplog.at_level(logging.CRITICAL):
+        answer, state, failure = asyncio.run(serve())
+
+    assert answer.status_code == 503
+    assert answer.headers["retry-after"]
+    assert state is EngineState.STOPPED
+    assert isinstance(failure, DeviceLostError)
+    assert "the engine stopped" in caplog.text
+
+
+def test_where_a_gpu_is_seen_the_door_opens(
+    process: Process, loaded: LoadedRevision, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And under Auto, one that cannot be used is said and done without."""
+
+    def no_driver() -> Twin:
+        raise DeviceError("CUDA cannot use it: no driver", "look at nvidia-smi")
+
+    (tmp_path / "nvidiactl").touch()
+    monkeypatch.setitem(serve_on_gpu.__kwdefaults__, "use", no_driver)
+
+    served = open_served(loaded, DeviceSettings(), {}, tmp_path)
+
+    assert served.device_stats().device == "CPU"
+    assert "no driver" in (served.device_stats().problem or "")
+    with pytest.raises(DeviceError, match="no driver"):
+        open_served(loaded, DeviceSettings(Device.GPU), {}, tmp_path)

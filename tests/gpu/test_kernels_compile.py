@@ -1,0 +1,51 @@
+"""Kernels are interpreted where there is no GPU; this compiles them for GPUs all the same, and looks at the outcome."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from tests.support.gpu_compilation import ARCHITECTURES, Compiled, compile_all
+
+
+@pytest.fixture(scope="module")
+def compiled(request: pytest.FixtureRequest) -> list[Compiled]:
+    """Kept from one run of the tests to the next; the compiler knows files by all that they depend on."""
+    return compile_all(request.config.cache.mkdir("kernels"))
+
+
+def test_every_kernel_compiles_for_every_architecture(compiled: list[Compiled]) -> None:
+    kernels = {(kernel.architecture, kernel.kernel) for kernel in compiled}
+
+    assert kernels == {(a, k) for a in ARCHITECTURES for k in ("_sample_hop", "_gather", "_aggregate")}
+
+
+def test_no_kernel_spills_registers(compiled: list[Compiled]) -> None:
+    assert {(kernel.case, kernel.stack_bytes) for kernel in compiled if kernel.stack_bytes} == set()
+
+
+def test_lanes_read_16_bytes_of_a_row_and_ask_for_16_rows_at_once(compiled: list[Compiled]) -> None:
+    for kernel in compiled:
+        if kernel.case.startswith("gather torch"):
+            wide = re.findall(r"ld\.global(?:\.cg)?\.v4\.b32", kernel.ptx)
+
+            assert len(wide) >= 16, kernel.case
+
+
+def test_what_the_cache_may_hold_is_read_past_the_first_level_cache(compiled: list[Compiled]) -> None:
+    """The directory, and rows from wherever it says; without a cache nothing needs to be."""
+    for kernel in compiled:
+        if kernel.case.startswith("gather torch"):
+            cached = "devices=0" not in kernel.case
+
+            assert ("ld.global.v4" in kernel.ptx) is not cached, kernel.case
+            assert (len(re.findall(r"ld\.global\.cg\.b32", kernel.ptx)) >= 2) is cached, kernel.case
+
+
+def test_counters_are_added_to_without_waiting_for_their_values(compiled: list[Compiled]) -> None:
+    counting = [kernel for kernel in compiled if "devices=1" in kernel.case or "devices=2" in kernel.case]
+
+    assert counting
+    for kernel in counting:
+        assert "atom.global" not in kernel.ptx, kernel.case
+        assert len(re.findall(r"red\.global\S*\.add\.u64", kernel.ptx)) == 2, kernel.case

@@ -1,0 +1,369 @@
+"""Gathering by kernels, with and without a cache, against what the CPU gathers of the same sample."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+import torch
+from tests.support.graphs import dense_features, graph_of, projected_table_of, random_graph, table_of
+from tests.support.memory import between_forbidden_pages
+from torch import Tensor
+
+from gnnserve_api.variants import Storage
+from gnnserve_worker.gpu.arrays import PADDING, CacheView, DeviceCombination, DeviceGraph, DeviceRows, PaddedTree
+from gnnserve_worker.gpu.kernels.gather import gather_rows
+from gnnserve_worker.gpu.kernels.sample import sample_tree
+from gnnserve_worker.graph.gather import Combination, gather
+from gnnserve_worker.graph.storage import encode
+from gnnserve_worker.graph.table import Rows, Table
+from gnnserve_worker.sampling.neighbours import NeighbourSample, Scratch, sample_neighbours
+
+Put = Callable[[np.ndarray], Tensor]
+NODES, WIDEST = 80, 300
+CANARY = 7.0
+KEY = 3
+NO_BIAS = np.zeros(0, dtype=np.float32)
+MEAN = Combination(mean=True, stacked=True, own_factor=1.0, bias=NO_BIAS, relu=False)
+SUM = Combination(mean=False, stacked=False, own_factor=1.25, bias=NO_BIAS, relu=False)
+STORAGES = pytest.mark.parametrize("storage", list(Storage), ids=str)
+OUTPUTS = pytest.mark.parametrize("out_dtype", [torch.float32, torch.bfloat16], ids=["to float32", "to bfloat16"])
+
+
+@dataclass(frozen=True)
+class Batch:
+    sample: NeighbourSample
+    tree: PaddedTree
+    real: np.ndarray
+    """bool [rows of the tree]: those that the sample has, in the same order."""
+
+
+def _batch(put: Put, device: torch.device, fanouts: tuple[int, ...], seeds: list[int]) -> Batch:
+    """One of two bucket's places in three is padding."""
+    graph = random_graph(NODES, seed=1, isolated=0.2, mean_degree=9)
+    tree = PaddedTree.allocate(len(seeds) + 2, fanouts, device)
+    places = torch.tensor([*seeds, PADDING, PADDING], device=device)
+    sample_tree(DeviceGraph(put(graph.indptr), put(graph.indices)), places, torch.tensor([KEY], device=device), tree)
+    sample = sample_neighbours(graph.indptr, graph.indices, np.array(seeds), fanouts, KEY, Scratch(), share=False)
+    return Batch(sample, tree, tree.ids[: tree.rows].cpu().numpy() >= 0)
+
+
+@pytest.fixture(scope="module")
+def batch(put: Put, device: torch.device) -> Batch:
+    return _batch(put, device, (12, 5), [*range(0, NODES, 7), 14, 14])
+
+
+def _on_device(rows: Rows, put: Put, device: torch.device) -> DeviceRows:
+    scales = torch.tensor(rows.scales, device=device) if len(rows.scales) else None
+    return DeviceRows(put(rows.values), scales)
+
+
+def _rows_of(table: Table, put: Put, device: torch.device) -> tuple[DeviceRows, DeviceRows]:
+    rows = _on_device(table.rows, put, device)
+    return rows, rows if table.own is table.rows else _on_device(table.own, put, device)
+
+
+def _gathered(
+    rows: DeviceRows, own: DeviceRows, columns: int, tree: PaddedTree, combination: Combination,
+    cache: CacheView | None, out_dtype: torch.dtype, device: torch.device,
+) -> np.ndarray:  # fmt: skip
+    """With something before and behind it that must stay."""
+    width = 2 * columns if combination.stacked else columns
+    room = torch.full((tree.rows + 2, width), CANARY, dtype=out_dtype, device=device)
+    gather_rows(rows, own, columns, tree, DeviceCombination.of(combination, device), room[1:-1], cache)
+    assert (room[0] == CANARY).all()
+    assert (room[-1] == CANARY).all()
+    return room[1:-1].float().cpu().numpy()
+
+
+def _expected(table: Table, columns: int, sample: NeighbourSample, combination: Combination) -> np.ndarray:
+    rows = len(sample.nodes)
+    out = np.empty(rows * columns * (2 if combination.stacked else 1), dtype=np.float32)
+    gather(table, columns, sample, combination, out)
+    return out.reshape(rows, -1)
+
+
+def _assert_equal(found: np.ndarray, expected: np.ndarray, batch: Batch, out_dtype: torch.dtype) -> None:
+    """Within the rounding of sums of up to a dozen rows, and of the output."""
+    relative = 2.0**-8 if out_dtype == torch.bfloat16 else 1e-5
+    np.testing.assert_allclose(found[batch.real], expected, rtol=relative, atol=1e-5 * np.abs(expected).max())
+    assert (found[~batch.real] == 0).all()
+    assert (~batch.real).any()
+
+
+def _combinations(columns: int) -> list[Combination]:
+    bias = dense_features(1, columns, seed=columns)[0]
+    return [
+        MEAN,
+        SUM,
+        replace(MEAN, bias=bias, relu=True),
+        replace(SUM, bias=bias, own_factor=0.0),
+        replace(SUM, mean=True, own_factor=1.0, relu=True),
+        replace(MEAN, mean=False, bias=bias),
+    ]
+
+
+@STORAGES
+@OUTPUTS
+@pytest.mark.parametrize("columns", [1, 31, 130])
+def test_prefixes_and_combinations_are_gathered_as_on_the_cpu(
+    storage: Storage, out_dtype: torch.dtype, columns: int, batch: Batch, put: Put, device: torch.device
+) -> None:
+    table = projected_table_of(dense_features(NODES, WIDEST, 2), dense_features(NODES, WIDEST, 3), storage)
+    rows, own = _rows_of(table, put, device)
+    combinations = _combinations(columns)
+    # How a number is rounded depends on nothing else.
+    for combination in combinations if out_dtype == torch.float32 else combinations[1:3]:
+        out = _gathered(rows, own, columns, batch.tree, combination, None, out_dtype, device)
+
+        _assert_equal(out, _expected(table, columns, batch.sample, combination), batch, out_dtype)
+
+
+@STORAGES
+@pytest.mark.parametrize("width", [1, 2, 3, 5, 9, 17, 33])
+def test_rows_shorter_than_what_a_lane_reads_are_gathered_too(
+    storage: Storage, width: int, batch: Batch, put: Put, device: torch.device
+) -> None:
+    table = table_of(dense_features(NODES, width, 2), storage)
+    rows, own = _rows_of(table, put, device)
+
+    out = _gathered(rows, own, width, batch.tree, MEAN, None, torch.float32, device)
+
+    _assert_equal(out, _expected(table, width, batch.sample, MEAN), batch, torch.float32)
+
+
+@pytest.mark.parametrize("fanouts", [(1,), (40,), (3, 2), (20, 3), (2, 3, 2), (2, 2, 2, 2)], ids=str)
+@pytest.mark.parametrize("combination", [MEAN, SUM], ids=["mean", "sum"])
+def test_every_row_of_a_tree_is_gathered(
+    fanouts: tuple[int, ...], combination: Combination, put: Put, device: torch.device
+) -> None:
+    batch = _batch(put, device, fanouts, list(range(0, NODES, 9)))
+    table = table_of(dense_features(NODES, 40, 2), Storage.FLOAT16)
+    rows, own = _rows_of(table, put, device)
+
+    out = _gathered(rows, own, 40, batch.tree, combination, None, torch.float32, device)
+
+    _assert_equal(out, _expected(table, 40, batch.sample, combination), batch, torch.float32)
+
+
+@STORAGES
+def test_one_neighbour_is_copied_to_the_bit(storage: Storage, put: Put, device: torch.device) -> None:
+    """Subnormal numbers too; and bfloat16 is rounded to the nearest, ties to even."""
+    awkward = np.array([1e-40, -6e-6, 65504, 1e-45, 0, -0.0, 3.0039062, 1.00390625, 1.0117188], dtype=np.float32)
+    values = np.concatenate([np.tile(awkward, (2, 1)), dense_features(2, 24, 0)], axis=1)
+    table = table_of(values, storage)
+    rows, own = _rows_of(table, put, device)
+    graph = graph_of([[1], []])
+    tree = PaddedTree.allocate(1, (3,), device)
+    seeds, key = torch.tensor([0], device=device), torch.tensor([1], device=device)
+    sample_tree(DeviceGraph(put(graph.indptr), put(graph.indices)), seeds, key, tree)
+    sample = sample_neighbours(graph.indptr, graph.indices, np.array([0]), (3,), 1, Scratch(), share=False)
+    alone = Combination(mean=True, stacked=False, own_factor=0.0, bias=NO_BIAS, relu=False)
+    expected = _expected(table, 33, sample, alone)
+
+    exact = _gathered(rows, own, 33, tree, alone, None, torch.float32, device)
+    rounded = _gathered(rows, own, 33, tree, alone, None, torch.bfloat16, device)
+
+    np.testing.assert_array_equal(exact, expected)
+    np.testing.assert_array_equal(rounded, torch.tensor(expected).bfloat16().float().numpy())
+    assert encode(expected, Storage.BFLOAT16)[0].shape == rounded.shape
+
+
+def test_numbers_that_are_not_finite_stay_so_in_their_row_alone(put: Put, device: torch.device) -> None:
+    values = dense_features(3, 8, 0)
+    values[1, 2], values[1, 3] = np.inf, np.nan
+    table = table_of(values, Storage.FLOAT32)
+    rows, own = _rows_of(table, put, device)
+    graph = graph_of([[1, 2], [2], [0]])
+    tree = PaddedTree.allocate(2, (2,), device)
+    key = torch.tensor([1], device=device)
+    sample_tree(DeviceGraph(put(graph.indptr), put(graph.indices)), torch.tensor([0, 2], device=device), key, tree)
+
+    out = _gathered(rows, own, 8, tree, replace(MEAN, relu=True), None, torch.float32, device)
+
+    assert (~np.isfinite(out[0])).nonzero()[0].tolist() == [2, 3]
+    assert np.isnan(out[0, 3])
+    assert np.isfinite(out[1]).all()
+
+
+@STORAGES
+@pytest.mark.parametrize("columns", [1, 33, 127])
+def test_nothing_is_read_before_the_first_row_or_behind_the_last(
+    storage: Storage, columns: int, put: Put, device: torch.device
+) -> None:
+    """Their pages may not be touched."""
+    item_bytes = 4 if storage is Storage.FLOAT32 else 1 if storage is Storage.INT8 else 2
+    nodes = 4096 // (128 * item_bytes)
+    table = table_of(dense_features(nodes, 128, 2), storage)
+    rows = replace(table.rows, values=between_forbidden_pages(table.rows.values))
+    on_device = _on_device(rows, put, device)
+    graph = graph_of([*([[0, nodes - 1]] * nodes)])
+    seeds, key = torch.tensor([0, nodes - 1, PADDING], device=device), torch.tensor([1], device=device)
+    tree = PaddedTree.allocate(3, (3,), device)
+    sample_tree(DeviceGraph(put(graph.indptr), put(graph.indices)), seeds, key, tree)
+    sample = sample_neighbours(graph.indptr, graph.indices, np.array([0, nodes - 1]), (3,), 1, Scratch(), share=False)
+
+    out = _gathered(on_device, on_device, columns, tree, MEAN, None, torch.float32, device)
+
+    _assert_equal(
+        out, _expected(table, columns, sample, MEAN), Batch(sample, tree, np.array([True, True, False])), torch.float32
+    )
+
+
+@dataclass(frozen=True)
+class Made:
+    """A cache with made-up contents, and a table that holds nonsense wherever the cache must be read instead."""
+
+    view: CacheView
+    table: Table
+    poisoned: Table
+    pools: list[Tensor]
+    cached: np.ndarray
+    """bool [blocks, nodes]."""
+
+
+def _cache(
+    storage: Storage, block_columns: int, share: float, devices: int, device: torch.device, seed: int = 0
+) -> Made:
+    """`share` of all blocks are there; a tenth of them are masked, and their slots hold nonsense."""
+    draw = np.random.default_rng(seed)
+    table = table_of(dense_features(NODES, WIDEST, 2), storage)
+    values, stride = table.rows.values, table.rows.values.shape[1]
+    blocks = -(-WIDEST // block_columns)
+    chosen = draw.random((blocks, NODES)) < share
+    cached = chosen & (draw.random((blocks, NODES)) < 0.9)
+    nonsense = np.array(99).astype(values.dtype)
+    directory = np.full((blocks, NODES), -1, dtype=np.int32)
+    slots_per_device = blocks * NODES
+    pools = [np.full((slots_per_device, block_columns), nonsense) for _ in range(devices)]
+    free = [iter(draw.permutation(slots_per_device).tolist()) for _ in range(devices)]
+    poisoned = values.copy()
+    padded = np.pad(values, ((0, 0), (0, max(0, blocks * block_columns - stride))))
+    for block, node in np.argwhere(chosen):
+        row = next(free[node % devices])
+        if not cached[block, node]:
+            continue
+        columns = slice(block * block_columns, (block + 1) * block_columns)
+        pools[node % devices][row] = padded[node, columns]
+        poisoned[node, columns] = nonsense
+        directory[block, node] = node % devices * slots_per_device + row
+    # Where no memory aligns by itself as a GPU's does.
+    room = [torch.zeros(pool.nbytes + 128, dtype=torch.uint8, device=device) for pool in pools]
+    on_device = []
+    for bytes_of, pool in zip(room, pools, strict=True):
+        start = -bytes_of.data_ptr() % 128
+        place = bytes_of[start : start + pool.nbytes]
+        place.copy_(torch.tensor(pool.view(np.uint8).reshape(-1)))
+        on_device.append(place)
+    view = CacheView(
+        directory=torch.tensor(directory, device=device),
+        pools=torch.tensor([place.data_ptr() for place in on_device], dtype=torch.int64, device=device),
+        slots_per_device=slots_per_device,
+        block_columns=block_columns,
+        accesses=torch.zeros((blocks, NODES), dtype=torch.int32, device=device),
+        totals=torch.zeros(2, dtype=torch.int64, device=device),
+    )
+    hollow = Rows(poisoned, table.rows.scales)
+    return Made(view, table, Table("features", storage, WIDEST, hollow, hollow), on_device, cached)
+
+
+def _reads(sample: NeighbourSample, with_own: bool) -> np.ndarray:
+    """How often each node is read."""
+    reads = np.bincount(sample.neighbours, minlength=NODES)
+    return reads + np.bincount(sample.nodes, minlength=NODES) if with_own else reads
+
+
+@STORAGES
+@pytest.mark.parametrize("devices", [1, 2])
+@pytest.mark.parametrize("share", [0.0, 0.5, 1.1], ids=["nothing cached", "half of it", "nearly all"])
+@pytest.mark.parametrize("columns", [5, 300])
+def test_what_is_cached_is_read_there_and_the_rest_from_the_table(
+    storage: Storage, devices: int, share: float, columns: int, batch: Batch, put: Put, device: torch.device
+) -> None:
+    made = _cache(storage, 128 // (4 if storage is Storage.FLOAT32 else 2), share, devices, device)
+    rows = _on_device(made.poisoned.rows, put, device)
+
+    out = _gathered(rows, rows, columns, batch.tree, MEAN, made.view, torch.float32, device)
+
+    _assert_equal(out, _expected(made.table, columns, batch.sample, MEAN), batch, torch.float32)
+
+
+@pytest.mark.parametrize(
+    ("storage", "block_columns"),
+    [
+        pytest.param(Storage.FLOAT32, 32, id="a line a block"),
+        pytest.param(Storage.FLOAT32, 96, id="three tiles a block"),
+        pytest.param(Storage.FLOAT32, 256, id="two tiles of a warp's reads a block"),
+        pytest.param(Storage.INT8, 512, id="wider than the rows"),
+    ],
+)
+@pytest.mark.parametrize("combination", [MEAN, replace(SUM, own_factor=0.0)], ids=["mean", "no own"])
+@pytest.mark.parametrize("columns", [32, 33, 300])
+def test_reads_hits_and_misses_are_counted(
+    storage: Storage, block_columns: int, combination: Combination, columns: int,
+    batch: Batch, put: Put, device: torch.device,
+) -> None:  # fmt: skip
+    made = _cache(storage, block_columns, 0.6, 2, device)
+    rows = _on_device(made.poisoned.rows, put, device)
+    touched = -(-columns // block_columns)
+    reads = _reads(batch.sample, with_own=combination.own_factor != 0)
+    hits = int((made.cached[:touched] * reads).sum())
+
+    for times in (1, 2):
+        out = _gathered(rows, rows, columns, batch.tree, combination, made.view, torch.float32, device)
+
+        _assert_equal(out, _expected(made.table, columns, batch.sample, combination), batch, torch.float32)
+        expected = np.zeros(made.cached.shape, dtype=np.int64)
+        expected[touched - 1] = times * reads
+        np.testing.assert_array_equal(made.view.accesses.cpu().numpy(), expected)
+        assert made.view.totals.tolist() == [times * hits, times * (touched * int(reads.sum()) - hits)]
+
+
+def test_a_node_of_its_own_table_is_read_past_the_cache(batch: Batch, put: Put, device: torch.device) -> None:
+    made = _cache(Storage.FLOAT16, 64, 0.5, 1, device)
+    own = projected_table_of(dense_features(NODES, WIDEST, 4), storage=Storage.FLOAT16).rows
+    rows, own_rows = _on_device(made.poisoned.rows, put, device), _on_device(own, put, device)
+    both = Table("projected", Storage.FLOAT16, WIDEST, made.table.rows, own)
+
+    out = _gathered(rows, own_rows, 200, batch.tree, MEAN, made.view, torch.float32, device)
+
+    _assert_equal(out, _expected(both, 200, batch.sample, MEAN), batch, torch.float32)
+    assert int(made.view.accesses.sum()) == len(batch.sample.neighbours)
+
+
+def test_padding_reads_nothing(put: Put, device: torch.device) -> None:
+    made = _cache(Storage.FLOAT32, 32, 0.5, 1, device)
+    rows = _on_device(made.poisoned.rows, put, device)
+    tree = PaddedTree.allocate(70, (3, 2), device)
+
+    out = _gathered(rows, rows, 40, tree, MEAN, made.view, torch.float32, device)
+
+    assert (out == 0).all()
+    assert made.view.totals.tolist() == [0, 0]
+    assert int(made.view.accesses.sum()) == 0
+
+
+def test_what_does_not_fit_together_is_refused(batch: Batch, device: torch.device) -> None:
+    rows = DeviceRows(torch.zeros(NODES, 32), None)
+    tree, combination = batch.tree, DeviceCombination.of(MEAN, device)
+    out = torch.zeros(tree.rows, 60)
+    made = _cache(Storage.FLOAT32, 32, 0.5, 1, device)
+
+    def refused(message: str, **changed: object) -> None:
+        given = {"rows": rows, "own": rows, "columns": 30, "tree": tree, "combination": combination, "out": out}
+        with pytest.raises(ValueError, match=message):
+            gather_rows(**{"cache": None, **given, **changed})  # type: ignore[arg-type]
+
+    refused("33 columns", columns=33)
+    refused("0 columns", columns=0)
+    refused("out is", out=out[:-1])
+    refused("out is", out=out.half())
+    refused("out is", out=torch.zeros(60, tree.rows).T)
+    refused("own ones", own=DeviceRows(torch.zeros(NODES, 32).half(), None))
+    refused("own ones", own=DeviceRows(torch.zeros(NODES + 1, 32), None))
+    refused("bias", combination=replace(combination, bias=torch.zeros(31)))
+    refused("a cache of", cache=replace(made.view, directory=torch.zeros(0, NODES, dtype=torch.int32),
+                                        accesses=torch.zeros(0, NODES, dtype=torch.int32)))  # fmt: skip
+    refused("cache blocks of 3", cache=replace(made.view, block_columns=3))

@@ -1,0 +1,160 @@
+"""Compiles every kernel for GPUs that are not there: what the wrappers would launch, to PTX and machine code.
+
+Run as a program, since triton decides when kernels are defined whether they are compiled or interpreted. It prints one
+JSON object per kernel, a `Compiled`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+ARCHITECTURES = (80, 90)
+
+
+@dataclass(frozen=True)
+class Compiled:
+    architecture: int
+    case: str
+    kernel: str
+    ptx: str
+    registers: int
+    stack_bytes: int
+    """Of local memory: where there are any, registers were spilled."""
+
+
+def compile_all(folder: Path) -> list[Compiled]:
+    """In another process, whose compiler keeps its files in `folder`."""
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    environment["TRITON_CACHE_DIR"] = str(folder)
+    printed = subprocess.run(
+        [sys.executable, "-m", "tests.support.gpu_compilation"],
+        env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert printed.returncode == 0, printed.stderr
+    return [Compiled(**json.loads(line)) for line in printed.stdout.splitlines()]
+
+
+class _AbsentGpu:
+    """As much of triton's driver as its compiler asks for."""
+
+    def __init__(self, architecture: int) -> None:
+        from triton.backends.compiler import GPUTarget
+
+        self.target = GPUTarget("cuda", architecture, 32)
+        self.utils = self
+
+    def get_current_target(self) -> Any:
+        return self.target
+
+    def get_current_device(self) -> int:
+        return int(self.target.arch)
+
+    def get_current_stream(self, _device: int) -> int:
+        return 0
+
+    def get_device_properties(self, _device: int) -> dict[str, int]:
+        return {"max_shared_mem": 164 * 1024}
+
+
+def _main() -> None:
+    from triton.runtime import driver
+    from triton.runtime.jit import JITFunction
+
+    seen: list[tuple[str, Any]] = []
+    run = JITFunction.run
+
+    def compile_only(self: Any, *arguments: Any, grid: Any, warmup: bool, **options: Any) -> None:
+        kernel = run(self, *arguments, grid=grid, warmup=True, **options)
+        seen.append((self.__name__, kernel))
+
+    JITFunction.run = compile_only
+    for architecture in ARCHITECTURES:
+        driver.set_active(_AbsentGpu(architecture))
+        for case, launch in _cases():
+            seen.clear()
+            launch()
+            for name, kernel in seen:
+                registers, stack_bytes = _resources(kernel.asm["cubin"])
+                compiled = Compiled(architecture, case, name, kernel.asm["ptx"], registers, stack_bytes)
+                print(json.dumps(asdict(compiled)))
+
+
+def _resources(cubin: bytes) -> tuple[int, int]:
+    import triton
+
+    program = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
+    path = Path(os.environ["TRITON_CACHE_DIR"]) / "looked_at.cubin"
+    path.write_bytes(cubin)
+    said = subprocess.run([program, "-res-usage", path], capture_output=True, text=True, check=True).stdout
+    found = re.search(r"REG:(\d+) STACK:(\d+) .*LOCAL:(\d+)", said)
+    assert found, said
+    return int(found[1]), int(found[2]) + int(found[3])
+
+
+def _cases() -> Iterator[tuple[str, Any]]:
+    """Launches on arrays of a few numbers in the host's memory: only types, alignments and constants matter."""
+    import torch
+
+    from gnnserve_worker.gpu.arrays import CacheView, DeviceCombination, DeviceGraph, DeviceRows, PaddedTree
+    from gnnserve_worker.gpu.kernels.aggregate import aggregate_hidden
+    from gnnserve_worker.gpu.kernels.gather import gather_rows
+    from gnnserve_worker.gpu.kernels.sample import sample_tree
+
+    host = torch.device("cpu")
+    nodes, wide = 4, 640
+    graph = DeviceGraph(torch.zeros(nodes + 1, dtype=torch.int64), torch.zeros(0, dtype=torch.int32))
+    key = torch.zeros(1, dtype=torch.int64)
+
+    def sample(fanouts: tuple[int, ...]) -> None:
+        sample_tree(graph, torch.zeros(8, dtype=torch.int64), key, PaddedTree.allocate(8, fanouts, host))
+
+    for fanouts in ((25, 10), (1024,)):
+        yield f"sample {fanouts}", lambda fanouts=fanouts: sample(fanouts)
+
+    tree = PaddedTree.allocate(8, (25, 10), host)
+    mean = DeviceCombination(mean=True, stacked=True, own_factor=1.0, bias=None, relu=False)
+    added = DeviceCombination(mean=False, stacked=False, own_factor=1.25, bias=torch.zeros(301), relu=True)
+    dtypes = (torch.float32, torch.float16, torch.bfloat16, torch.int8)
+
+    def rows_of(dtype: torch.dtype, width: int = wide) -> DeviceRows:
+        return DeviceRows(torch.zeros(nodes, width, dtype=dtype), torch.zeros(nodes) if dtype == torch.int8 else None)
+
+    def cache_of(dtype: torch.dtype, devices: int) -> CacheView:
+        block_columns = 256 // dtype.itemsize
+        blocks = -(-wide // block_columns)
+        table = torch.zeros(blocks, nodes, dtype=torch.int32)
+        pools = torch.zeros(devices, dtype=torch.int64)
+        return CacheView(table, pools, 16, block_columns, table.clone(), torch.zeros(2, dtype=torch.int64))
+
+    def gather(rows: DeviceRows, columns: int, combination: DeviceCombination, out: torch.dtype, devices: int) -> None:
+        shape = (tree.rows, 2 * columns if combination.stacked else columns)
+        cache = cache_of(rows.values.dtype, devices) if devices else None
+        gather_rows(rows, rows, columns, tree, combination, torch.zeros(shape, dtype=out), cache)
+
+    for dtype, devices in zip(dtypes, (1, 0, 2, 1), strict=True):
+        yield (
+            f"gather {dtype} devices={devices}",
+            lambda dtype=dtype, devices=devices: gather(rows_of(dtype), 602, mean, torch.bfloat16, devices),
+        )
+    yield "gather added", lambda: gather(rows_of(torch.float32), 301, added, torch.float32, 1)
+    yield "gather short", lambda: gather(rows_of(torch.int8, 2), 1, mean, torch.float32, 0)
+
+    def aggregate(width: int, combination: DeviceCombination, out: torch.dtype) -> None:
+        shape = (tree.seeds, 2 * width if combination.stacked else width)
+        hidden = torch.zeros(tree.rows, width)
+        aggregate_hidden(hidden, tree, tree.seeds, combination, torch.zeros(shape, dtype=out))
+
+    yield "aggregate", lambda: aggregate(128, mean, torch.bfloat16)
+    yield "aggregate added", lambda: aggregate(301, added, torch.float32)
+
+
+if __name__ == "__main__":
+    _main()

@@ -1,0 +1,52 @@
+"""What changed in a round, where items come and go with every miss: what changed an odd number of times."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gnnserve_worker.caching.policy import NO_CHANGES, Changes
+from gnnserve_worker.kernel_cache import inlined, kernel
+
+
+class Toggles:
+    def __init__(self, items: int) -> None:
+        self.odd = np.zeros(items, dtype=np.bool_)
+        self.log = np.empty(64, dtype=np.int64)
+        self.count = np.zeros(1, dtype=np.int64)
+
+    def reserve(self, accesses: int) -> None:
+        """For what so many accesses may change: each admits one item and evicts one."""
+        wanted = int(self.count[0]) + 2 * accesses
+        if wanted > len(self.log):
+            grown = np.empty(max(wanted, 2 * len(self.log)), dtype=np.int64)
+            grown[: self.count[0]] = self.log[: self.count[0]]
+            self.log = grown
+
+    def take(self, resident: np.ndarray) -> Changes:
+        if not self.count[0]:
+            return NO_CHANGES
+        kept = _keep_odd(self.log, self.count, self.odd)
+        changed = self.log[:kept].copy()
+        is_in = resident[changed]
+        return Changes(changed[~is_in], changed[is_in])
+
+
+@inlined
+def toggle(item: int, odd: np.ndarray, log: np.ndarray, count: np.ndarray) -> None:
+    odd[item] = not odd[item]
+    log[count[0]] = item
+    count[0] += 1
+
+
+@kernel
+def _keep_odd(log: np.ndarray, count: np.ndarray, odd: np.ndarray) -> int:
+    """Moves each item that changed to the front of the log, once, and empties the rest."""
+    kept = 0
+    for i in range(count[0]):
+        item = log[i]
+        if odd[item]:
+            odd[item] = False
+            log[kept] = item
+            kept += 1
+    count[0] = 0
+    return kept

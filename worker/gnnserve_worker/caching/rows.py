@@ -1,0 +1,37 @@
+"""Blocks of columns out of the host's rows: what is copied into a cache's slots."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gnnserve_worker.kernel_cache import kernel
+from gnnserve_worker.sampling.kernels import prefetch
+
+_AHEAD = 4
+"""Rows are asked for so many before their turn."""
+_LINE_BYTES = 64
+
+
+@kernel
+def copy_blocks(rows: np.ndarray, nodes: int, items: np.ndarray, out: np.ndarray) -> None:
+    """rows: uint8 [nodes, row bytes]; items: int64 [n], block · nodes + node; out: uint8 [n or more, block bytes].
+
+    What of a block lies beyond the row becomes zeros.
+    """
+    row_bytes = rows.shape[1]
+    block_bytes = out.shape[1]
+    count = len(items)
+    for place in range(count):
+        if place + _AHEAD < count:
+            ahead = items[place + _AHEAD]
+            begin = (ahead // nodes) * block_bytes
+            for byte in range(begin, min(begin + block_bytes, row_bytes), _LINE_BYTES):
+                prefetch(rows, (ahead % nodes) * row_bytes + byte)
+        item = items[place]
+        node = item % nodes
+        begin = (item // nodes) * block_bytes
+        width = max(0, min(block_bytes, row_bytes - begin))
+        for byte in range(width):
+            out[place, byte] = rows[node, begin + byte]
+        for byte in range(width, block_bytes):
+            out[place, byte] = 0

@@ -1,0 +1,162 @@
+"""Policies over what a trace makes a worker read: how often they hit, request by request.
+
+A round ends after every so many requests, as the updating thread ends one after every so much time. Policies that admit
+every miss do it at once here; a cache that is updated beside the requests is later, so they are shown at their best.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from gnnserve_api.device import CachePolicy
+from gnnserve_worker.caching.belady import belady_hits
+from gnnserve_worker.caching.policies.build import build_policy
+from gnnserve_worker.caching.policy import Policy
+from gnnserve_worker.caching.traces import Reads
+from gnnserve_worker.caching.weights import degree_weights, expected_weights, presampled_weights
+from gnnserve_worker.graph.store import Graph
+
+BELADY = "Belady"
+"""The upper bound, beside the policies."""
+POLICIES = (*map(str, CachePolicy), BELADY)
+_TRIAL_SEEDS = 100_000
+"""Training nodes that the trial run of Presampled begins from, at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeWeights:
+    """float32 [nodes] each: what Degree, Presampled and Frequency are told of a graph."""
+
+    degree: np.ndarray
+    presampled: np.ndarray
+    expected: np.ndarray
+
+    def of(self, policy: CachePolicy) -> np.ndarray | None:
+        match policy:
+            case CachePolicy.DEGREE:
+                return self.degree
+            case CachePolicy.PRESAMPLED:
+                return self.presampled
+            case CachePolicy.FREQUENCY:
+                return self.expected
+            case _:
+                return None
+
+
+def weigh_nodes(graph: Graph, training_nodes: np.ndarray, fanouts: tuple[int, ...], seed: int) -> NodeWeights:
+    trial = np.random.default_rng(seed).permutation(training_nodes)[:_TRIAL_SEEDS]
+    return NodeWeights(
+        degree_weights(graph.indices, graph.nodes),
+        presampled_weights(graph.indptr, graph.indices, trial, fanouts, seed),
+        expected_weights(graph.indptr, graph.indices, fanouts),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    policy: str
+    capacity: int
+    """Nodes."""
+    hits: np.ndarray
+    """Of each request, int64 [requests]."""
+    reads: np.ndarray
+    """Of each request, int64 [requests]."""
+    admissions: int = 0
+    round_ms: float = 0.0
+    """Mean time of deciding at the end of a round."""
+
+    def hit_rate(self, first: int = 0) -> float:
+        """Share of the reads from that request on."""
+        reads = int(self.reads[first:].sum())
+        return int(self.hits[first:].sum()) / reads if reads else 0.0
+
+    def timeline(self, window: int) -> np.ndarray:
+        """The hit rate of every so many requests, float64; the last ones where they fill a window."""
+        whole = len(self.hits) // window * window
+        hits = self.hits[:whole].reshape(-1, window).sum(axis=1)
+        rates: np.ndarray = hits / np.maximum(self.reads[:whole].reshape(-1, window).sum(axis=1), 1)
+        return rates
+
+
+def replay(policy: Policy, reads: Reads, round_requests: int) -> Replay:
+    policy.begin()
+    count = len(reads.starts) - 1
+    hits = np.zeros(count, dtype=np.int64)
+    admissions = rounds = 0
+    deciding_s = 0.0
+    for begin in range(0, count, round_requests):
+        end = min(count, begin + round_requests)
+        items = reads.nodes[reads.starts[begin] : reads.starts[end]].astype(np.int64)
+        for request in range(begin, end):
+            offset = reads.starts[begin]
+            hits[request] = policy.access(items[reads.starts[request] - offset : reads.starts[request + 1] - offset])
+        started = time.perf_counter()
+        admissions += len(policy.end_round().admitted)
+        deciding_s += time.perf_counter() - started
+        rounds += 1
+    return Replay(
+        policy.name, policy.capacity, hits, np.diff(reads.starts), admissions, 1000 * deciding_s / max(1, rounds)
+    )
+
+
+def replay_belady(reads: Reads, nodes: int, capacity: int) -> Replay:
+    hit = belady_hits(reads.nodes, nodes, capacity)
+    hits = np.diff(np.concatenate([[0], np.cumsum(hit)])[reads.starts])
+    return Replay(BELADY, capacity, hits, np.diff(reads.starts))
+
+
+def replay_all(
+    reads: Reads, weights: NodeWeights, capacities: Sequence[int], policies: Sequence[str], round_requests: int
+) -> dict[tuple[int, str], Replay]:
+    """By capacity (nodes) and policy; as many at a time as there are processors, since kernels hold no lock."""
+    nodes = len(weights.degree)
+
+    def run(case: tuple[int, str]) -> Replay:
+        capacity, name = case
+        if name == BELADY:
+            return replay_belady(reads, nodes, capacity)
+        policy = CachePolicy(name)
+        return replay(build_policy(policy, nodes, capacity, weights.of(policy)), reads, round_requests)
+
+    cases = [(capacity, name) for capacity in capacities for name in policies]
+    with ThreadPoolExecutor(max_workers=len(os.sched_getaffinity(0))) as pool:
+        return dict(zip(cases, pool.map(run, cases), strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """After a move of the hot set: the mean course over all moves."""
+
+    settled: float
+    """Hit rate in the last quarter of the phases."""
+    lowest: float
+    """In the first window after a move."""
+    requests: int | None
+    """Until nine tenths of the way back; None: it fell by less than a point."""
+    course: np.ndarray = field(repr=False)
+    """Of the windows of a phase, float64."""
+
+
+def recovery_of(found: Replay, moves: Sequence[int], window: int) -> Recovery | None:
+    """None where nothing moved, or phases are shorter than four windows."""
+    if not moves:
+        return None
+    ends = [*moves[1:], len(found.hits)]
+    windows = min(end - begin for begin, end in zip(moves, ends, strict=True)) // window
+    if windows < 4:
+        return None
+    length = windows * window
+    hits = sum(found.hits[move : move + length].reshape(windows, window).sum(axis=1) for move in moves)
+    reads = sum(found.reads[move : move + length].reshape(windows, window).sum(axis=1) for move in moves)
+    course = hits / np.maximum(reads, 1)
+    settled, lowest = float(course[-(windows // 4) :].mean()), float(course[0])
+    if settled - lowest < 0.01:
+        return Recovery(settled, lowest, None, course)
+    back = int(np.argmax(course >= lowest + 0.9 * (settled - lowest)))
+    return Recovery(settled, lowest, back * window, course)

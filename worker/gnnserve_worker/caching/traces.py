@@ -1,0 +1,281 @@
+"""Request traces: which seeds are asked for, one request after the other, and which nodes they make the worker read.
+
+Generators stand for what a service meets: targets all alike; popular ones that stay popular (Zipf); a hot subgraph that
+is asked for most and moves all at once; popularity that is passed on a little at a time. Equal arguments, equal traces.
+A user's own trace is a file: `.npy`, integers [requests, seeds], or JSON lines, a list of seeds per line.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+
+from gnnserve_api.errors import InputError
+from gnnserve_worker.graph.store import Graph
+from gnnserve_worker.kernel_cache import kernel
+from gnnserve_worker.sampling.neighbours import Scratch, sample_neighbours
+
+_RECURRING = 3
+"""Hot subgraphs that take turns."""
+
+
+class TraceKind(StrEnum):
+    UNIFORM = "uniform"
+    """Every node is as likely a seed as any other."""
+    ZIPF = "zipf"
+    """The node of popularity rank r is asked for with a probability that falls as r^-exponent, for good."""
+    MOVING = "moving"
+    """Most seeds are of a hot subgraph, which moves to another part of the graph all at once."""
+    RECURRING = "recurring"
+    """As moving, among three hot subgraphs in turn, which come back."""
+    DRIFTING = "drifting"
+    """As zipf, while nodes pass on their ranks to others, a few after each request."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    name: str
+    seeds: np.ndarray
+    """Node ids, int64, of all requests one after the other."""
+    starts: np.ndarray
+    """Where each request's begin in `seeds`, int64 [requests + 1]."""
+    moves: tuple[int, ...] = ()
+    """Requests before which the hot set moved."""
+    moving: bool = False
+    """Whether what is popular changes."""
+
+    @property
+    def requests(self) -> int:
+        return len(self.starts) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class TraceSettings:
+    requests: int = 10_000
+    seeds: int = 16
+    """Per request."""
+    seed: int = 1
+    exponent: float = 1.0
+    """Of zipf and drifting."""
+    hot_nodes: int = 1_000
+    """Of the moving trace's hot subgraph."""
+    hot_share: float = 0.9
+    """Of the seeds that are from it."""
+    moves: int = 5
+    """How often it moves, at equal distances; how often each rank of the drifting trace is passed on, on average."""
+
+
+def build_trace(kind: TraceKind, graph: Graph, settings: TraceSettings) -> Trace:
+    # A stream of its own per kind, so that two traces of one seed have nothing in common.
+    draw = np.random.default_rng([settings.seed, *kind.encode()])
+    count = settings.requests * settings.seeds
+    starts = np.arange(0, count + 1, settings.seeds, dtype=np.int64)
+    match kind:
+        case TraceKind.UNIFORM:
+            return Trace(kind, draw.integers(graph.nodes, size=count), starts)
+        case TraceKind.ZIPF:
+            names = draw.permutation(graph.nodes)
+            return Trace(kind, names[_zipf_ranks(graph.nodes, settings.exponent, count, draw)], starts)
+        case TraceKind.MOVING | TraceKind.RECURRING:
+            phases = settings.moves + 1
+            subgraphs = phases if kind is TraceKind.MOVING else min(phases, _RECURRING)
+            hot = [hot_subgraph(graph, settings.hot_nodes, draw) for _ in range(subgraphs)]
+            begins = [phase * settings.requests // phases for phase in range(phases + 1)]
+            seeds = _hot_seeds(graph.nodes, hot, begins, settings, draw)
+            return Trace(kind, seeds, starts, tuple(begins[1:-1]), settings.moves > 0)
+        case TraceKind.DRIFTING:
+            names = draw.permutation(graph.nodes)
+            ranks = _zipf_ranks(graph.nodes, settings.exponent, count, draw)
+            swaps = settings.moves * graph.nodes / (2 * max(1, settings.requests))
+            seeds = _drifting_seeds(names, ranks, settings.seeds, swaps, draw)
+            return Trace(kind, seeds, starts, (), settings.moves > 0)
+
+
+def _zipf_ranks(nodes: int, exponent: float, count: int, draw: np.random.Generator) -> np.ndarray:
+    cumulated = np.cumsum(np.arange(1, nodes + 1, dtype=np.float64) ** -exponent)
+    ranks: np.ndarray = np.searchsorted(cumulated, draw.random(count) * cumulated[-1], side="right")
+    np.minimum(ranks, nodes - 1, out=ranks)
+    return ranks
+
+
+def _hot_seeds(
+    nodes: int, hot: Sequence[np.ndarray], begins: Sequence[int], settings: TraceSettings, draw: np.random.Generator
+) -> np.ndarray:
+    """From request begins[i] on, `hot_share` of the seeds are drawn from hot[i], counted modulo their number."""
+    seeds = draw.integers(nodes, size=settings.requests * settings.seeds)
+    for phase, (begin, end) in enumerate(pairwise(begins)):
+        names = hot[phase % len(hot)]
+        places = slice(begin * settings.seeds, end * settings.seeds)
+        count = places.stop - places.start
+        is_hot = draw.random(count) < settings.hot_share
+        seeds[places] = np.where(is_hot, names[draw.integers(len(names), size=count)], seeds[places])
+    return seeds
+
+
+def hot_subgraph(graph: Graph, nodes: int, draw: np.random.Generator) -> np.ndarray:
+    """So many nodes around a random one, nearest first; around another one too where a component is too small."""
+    wanted = min(nodes, graph.nodes)
+    found = np.zeros(graph.nodes, dtype=np.bool_)
+    order = np.empty(wanted, dtype=np.int64)
+    count = 0
+    for start in draw.permutation(graph.nodes):
+        count = _grow(graph.indptr, graph.indices, int(start), found, order, count)
+        if count == wanted:
+            break
+    return order
+
+
+@kernel
+def _grow(indptr: np.ndarray, indices: np.ndarray, start: int, found: np.ndarray, order: np.ndarray, count: int) -> int:
+    """Breadth first from `start` into order[count:], until it is full or there is nothing more. Returns its length."""
+    if found[start] or count == len(order):
+        return count
+    found[start] = True
+    order[count] = start
+    turn = count
+    count += 1
+    while turn < count:
+        node = order[turn]
+        turn += 1
+        for edge in range(indptr[node], indptr[node + 1]):
+            if count == len(order):
+                return count
+            neighbour = indices[edge]
+            if not found[neighbour]:
+                found[neighbour] = True
+                order[count] = neighbour
+                count += 1
+    return count
+
+
+def _drifting_seeds(
+    names: np.ndarray, ranks: np.ndarray, seeds_per_request: int, swaps: float, draw: np.random.Generator
+) -> np.ndarray:
+    """`swaps`: pairs of nodes, drawn at random, that exchange their ranks after each request."""
+    requests = len(ranks) // max(1, seeds_per_request)
+    until = np.floor(np.arange(requests + 1) * swaps).astype(np.int64)
+    pairs = draw.integers(len(names), size=(int(until[-1]), 2))
+    return _exchange(names.copy(), ranks, seeds_per_request, until, pairs)
+
+
+@kernel
+def _exchange(
+    names: np.ndarray, ranks: np.ndarray, seeds_per_request: int, until: np.ndarray, pairs: np.ndarray
+) -> np.ndarray:
+    seeds = np.empty(len(ranks), dtype=np.int64)
+    for i in range(len(ranks)):
+        if i % seeds_per_request == 0:
+            request = i // seeds_per_request
+            for swap in range(until[request - 1] if request else 0, until[request]):
+                first, second = pairs[swap, 0], pairs[swap, 1]
+                names[first], names[second] = names[second], names[first]
+        seeds[i] = names[ranks[i]]
+    return seeds
+
+
+# --- a trace of the user's
+
+
+def read_trace(path: Path, nodes: int) -> Trace:
+    """InputError names the file, and the line or the request."""
+    try:
+        requests = _read_npy(path) if path.suffix == ".npy" else _read_lines(path)
+    except OSError as error:
+        raise InputError(str(path), f"cannot read: {error.strerror or error}", "name a trace that is there") from error
+    if not requests:
+        raise InputError(str(path), "holds no request", "give at least one list of seeds")
+    for number, seeds in enumerate(requests, start=1):
+        wrong = seeds[(seeds < 0) | (seeds >= nodes)]
+        if len(wrong):
+            raise InputError(
+                f"{path}, request {number}", f"node {wrong[0]} is not one of 0 to {nodes - 1}", "use positions of nodes"
+            )
+    lengths = [len(seeds) for seeds in requests]
+    starts = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    return Trace(path.name, np.concatenate(requests), starts)
+
+
+def _read_npy(path: Path) -> list[np.ndarray]:
+    try:
+        array = np.load(path, allow_pickle=False)
+    except ValueError as error:
+        raise InputError(str(path), f"is no .npy file of numbers: {error}", "save it with numpy.save") from error
+    if not isinstance(array, np.ndarray) or array.ndim not in {1, 2} or array.dtype.kind not in "iu":
+        found = f"{array.dtype} {list(array.shape)}" if isinstance(array, np.ndarray) else "an archive"
+        raise InputError(str(path), f"holds {found}", "expected integers [requests, seeds] or [requests]")
+    return list(array.reshape(len(array), -1).astype(np.int64))
+
+
+def _read_lines(path: Path) -> list[np.ndarray]:
+    requests = []
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError as error:
+        raise InputError(str(path), "is neither .npy nor text in UTF-8", "write JSON lines: [1, 2, 3]") from error
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            seeds = json.loads(line)
+        except ValueError as error:
+            raise InputError(f"{path}, line {number}", f"is no JSON: {error}", "write a list: [1, 2, 3]") from error
+        if not isinstance(seeds, list) or not seeds or not all(map(_is_position, seeds)):
+            raise InputError(f"{path}, line {number}", "is no list of node positions", "write a list: [1, 2, 3]")
+        requests.append(np.array(seeds, dtype=np.int64))
+    return requests
+
+
+def _is_position(value: object) -> bool:
+    """Whether it fits a node's id; true and false are no numbers here."""
+    return type(value) is int and abs(value) < 2**63
+
+
+# --- what requests make a worker read
+
+
+@dataclass(frozen=True, slots=True)
+class Reads:
+    """Of rows, in the order of requests: each node that a request gathers once, in the order in which they are met.
+
+    Nothing is admitted between the reads of one gather, so a node that it meets again is no second chance of a cache.
+    """
+
+    nodes: np.ndarray
+    """int32 [reads]."""
+    starts: np.ndarray
+    """Where each request's begin, int64 [requests + 1]."""
+
+
+def expand_trace(trace: Trace, graph: Graph, fanouts: tuple[int, ...], key: int) -> Reads:
+    """Sample every request as serving would, with a key of its own."""
+    scratch = Scratch()
+    nodes = np.empty(1 << 16, dtype=np.int32)
+    starts = np.zeros(trace.requests + 1, dtype=np.int64)
+    last_met = np.full(graph.nodes, -1, dtype=np.int32)
+    end = 0
+    for request in range(trace.requests):
+        seeds = trace.seeds[trace.starts[request] : trace.starts[request + 1]]
+        sample = sample_neighbours(graph.indptr, graph.indices, seeds, fanouts, key + request, scratch, share=True)
+        most = end + len(sample.nodes) + len(sample.neighbours)
+        if most > len(nodes):
+            nodes = np.concatenate([nodes, np.empty(max(len(nodes), most), dtype=np.int32)])
+        for met in (sample.nodes, sample.neighbours):
+            end = _append_new(met, request, last_met, nodes, end)
+        starts[request + 1] = end
+    return Reads(nodes[:end].copy(), starts)
+
+
+@kernel
+def _append_new(met: np.ndarray, request: int, last_met: np.ndarray, nodes: np.ndarray, end: int) -> int:
+    for node in met:
+        if last_met[node] != request:
+            last_met[node] = request
+            nodes[end] = node
+            end += 1
+    return end

@@ -1,0 +1,77 @@
+"""What the engine asks of a GPU, and no more: everything that only a GPU can do lies behind these two protocols.
+
+`cuda.py` has the real ones. The tests' run the same calls on arrays in the host's memory, one after the other, and so
+exercise all the rest of this floor where there is no GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+
+class Runner(Protocol):
+    """Runs the stages of one batch after the other, beside other runners. Belongs to whoever holds its lane."""
+
+    def run(self, key: Hashable, stages: Sequence[Callable[[], None]]) -> None:
+        """Start `stages`, and do not wait for them. Equal keys: the same stages, over the same arrays; with the first
+        of them whatever has to be compiled is compiled."""
+        ...
+
+    def wait(self) -> list[float]:
+        """Until what was started has ended; and the stages' durations, ms. Raises what went wrong on the device."""
+        ...
+
+    def abandon(self) -> None:
+        """Until nothing of it runs any more, whether it was started, or failed while it was."""
+        ...
+
+    def forget(self) -> None:
+        """Nothing that was kept of any key is used again."""
+        ...
+
+
+class Accelerator(Protocol):
+    @property
+    def device(self) -> torch.device: ...
+
+    @property
+    def lenders(self) -> tuple[torch.device, ...]:
+        """Others whose memory it reads directly: they can hold a share of a cache."""
+        ...
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        ...
+
+    def runner(self) -> Runner: ...
+
+    def free_bytes(self) -> tuple[int, ...]:
+        """Of memory that can be allocated now: on the device, and on each lender."""
+        ...
+
+    def settle(self) -> None:
+        """Until everything that this thread has started there, but by runners, has ended."""
+        ...
+
+    def upload(self, tensor: Tensor) -> Tensor:
+        """A copy in the device's memory."""
+        ...
+
+    def pinned(self, size: int, dtype: torch.dtype) -> Tensor:
+        """A flat array in host memory that the device reads and writes."""
+        ...
+
+    def register(self, address: int, size_bytes: int, *, read_only: bool) -> str | None:
+        """Pin whole pages of host memory, so that kernels read them in place. None, or why that is not possible."""
+        ...
+
+    def unregister(self, address: int) -> None: ...
+
+    def give_back(self) -> None:
+        """Memory that is allocated and not used."""
+        ...

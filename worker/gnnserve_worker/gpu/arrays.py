@@ -1,0 +1,229 @@
+"""What kernels read and write: tensors in GPU memory or in pinned host memory, and how they are laid out.
+
+Nothing here allocates after it was built: a batch of any size within its bucket uses the same arrays, so that all that
+is done with them can be captured in a CUDA graph. Which array lies where is decided in `placement.py`.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gnnserve_worker.graph.gather import Combination
+
+VECTOR_BYTES: Final = 16
+"""The most that one lane of a GPU reads with one instruction; rows begin at multiples of it, if they are as long."""
+PADDING: Final = -1
+"""Instead of a node: there is none."""
+
+_STORED: Final = {
+    np.dtype(np.float32): torch.float32,
+    np.dtype(np.int16): torch.float16,
+    np.dtype(np.uint16): torch.bfloat16,
+    np.dtype(np.int8): torch.int8,
+    np.dtype(np.int32): torch.int32,
+    np.dtype(np.int64): torch.int64,
+}
+"""What the numbers of a repository's arrays are (`graph/storage.py`)."""
+_ROW_DTYPES: Final = (torch.float32, torch.float16, torch.bfloat16, torch.int8)
+
+
+def tensor_over(array: np.ndarray) -> Tensor:
+    """The array's own memory as a tensor, in C order; the bits of a float16 or bfloat16 become such numbers.
+
+    The tensor must not be written where the array must not be.
+    """
+    with warnings.catch_warnings():
+        # A mapped file is read-only, which tensors cannot be.
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable", category=UserWarning)
+        tensor = torch.from_numpy(array)
+    return tensor.view(_STORED[array.dtype])
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceGraph:
+    """Neighbour lists in CSR form, as `graph.store.Graph`; either array in GPU memory or in pinned host memory."""
+
+    indptr: Tensor
+    """int64 [nodes + 1], ascending. No node has 2^31 neighbours or more."""
+    indices: Tensor
+    """int32 [edges]."""
+
+    def __post_init__(self) -> None:
+        _expect("indptr", self.indptr, torch.int64, 1)
+        _expect("indices", self.indices, torch.int32, 1)
+
+    @property
+    def nodes(self) -> int:
+        return self.indptr.numel() - 1
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceRows:
+    """A row per node, as `graph.table.Rows`."""
+
+    values: Tensor
+    """float32, float16, bfloat16 or int8 [nodes, stride], stride in columns with padding; in GPU memory or in pinned
+    host memory. Rows of 16 bytes or more begin at multiples of 16 bytes, shorter ones at multiples of their length."""
+    scales: Tensor | None
+    """Of int8 rows, float32 [nodes], in GPU memory."""
+
+    def __post_init__(self) -> None:
+        if self.values.dtype not in _ROW_DTYPES:
+            raise ValueError(f"values are {self.values.dtype}, expected one of {', '.join(map(str, _ROW_DTYPES))}")
+        _expect("values", self.values, self.values.dtype, 2)
+        if (self.scales is not None) != (self.values.dtype == torch.int8):
+            raise ValueError(f"{self.values.dtype} rows with scales: {self.scales is not None}; int8 rows have them")
+        if self.scales is not None:
+            _expect("scales", self.scales, torch.float32, 1)
+        if self.values.data_ptr() % self.alignment_bytes:
+            raise ValueError(
+                f"values begin at {self.values.data_ptr():#x}, no multiple of {self.alignment_bytes} bytes"
+            )
+
+    @property
+    def stride(self) -> int:
+        """Columns from one row to the next."""
+        return self.values.shape[1]
+
+    @property
+    def item_bytes(self) -> int:
+        return self.values.element_size()
+
+    @property
+    def alignment_bytes(self) -> int:
+        """Every row begins at a multiple of it; a power of two up to 16."""
+        return math.gcd(VECTOR_BYTES, self.stride * self.item_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class CacheView:
+    """A feature cache as a kernel sees it: where blocks of columns of a node's row lie in GPU memory, if they do.
+
+    Slot s is row s % slots_per_device of the pool of device s // slots_per_device. The directory changes while kernels
+    run: an entry is read once for what it is used for.
+    """
+
+    directory: Tensor
+    """int32 [blocks, nodes]: slots; -1 where a block is not there or must not be read now."""
+    pools: Tensor
+    """int64 [devices]: addresses of arrays [slots_per_device, block_columns] in the rows' dtype, each at a multiple of
+    16 bytes."""
+    slots_per_device: int
+    block_columns: int
+    """A multiple of 16 bytes; powers of two are read in the widest tiles."""
+    accesses: Tensor
+    """int32 [blocks, nodes]: row m - 1 counts reads of a node by variants that touch m blocks."""
+    totals: Tensor
+    """int64 [2]: blocks found and blocks not found."""
+
+    def __post_init__(self) -> None:
+        _expect("directory", self.directory, torch.int32, 2)
+        _expect("pools", self.pools, torch.int64, 1)
+        _expect("accesses", self.accesses, torch.int32, 2)
+        _expect("totals", self.totals, torch.int64, 1)
+        if self.directory.shape != self.accesses.shape:
+            raise ValueError(f"directory is {list(self.directory.shape)}, accesses {list(self.accesses.shape)}")
+        if self.pools.numel() * self.slots_per_device >= 2**31:
+            raise ValueError(f"{self.pools.numel()} · {self.slots_per_device:,} slots, expected less than 2^31")
+
+
+@dataclass(frozen=True, slots=True)
+class PaddedTree:
+    """Room for the trees of a bucket's seeds, level by level: everybody has a place, whether it is taken or not.
+
+    Rows are the nodes that need a hidden state: seeds first, then hop 1, …; place i of a row's neighbours in `ids` is
+    also the row of that neighbour, but for leaves, which have none. So rows are numbered as `NeighbourSample`'s are
+    without sharing, where no node has fewer neighbours than the fan-out.
+    """
+
+    fanouts: tuple[int, ...]
+    ends: tuple[int, ...]
+    """Rows within d hops of the seeds, for d = 0 … layers - 1; then all places."""
+    ids: Tensor
+    """Node of each place, int32 [ends[-1]]; -1 where there is none."""
+    counts: Tensor
+    """Neighbours that a row has, from its first place on: int32 [rows]."""
+    starts: Tensor
+    """First place of a row's neighbours, int32 [rows]; always the same."""
+
+    @staticmethod
+    def allocate(seeds: int, fanouts: tuple[int, ...], device: torch.device) -> PaddedTree:
+        """`seeds`: of the bucket, padding included. Fan-outs are at least 1."""
+        if seeds < 1 or not fanouts or min(fanouts) < 1:
+            raise ValueError(
+                f"a tree of {seeds} seeds with fan-outs {list(fanouts)}: expected at least one seed and fan-outs of at "
+                "least 1; full neighbourhoods (-1) are served on the CPU"
+            )
+        widths = list(accumulate(fanouts, lambda width, fanout: width * fanout, initial=seeds))
+        ends = tuple(accumulate(widths))
+        if ends[-1] >= 2**31:
+            raise ValueError(f"a tree of {ends[-1]:,} places, expected less than 2^31: smaller buckets or fan-outs")
+        starts = np.concatenate(
+            [
+                np.arange(end, end + width * fanout, fanout, dtype=np.int32)
+                for end, width, fanout in zip(ends[:-1], widths[:-1], fanouts, strict=True)
+            ]
+        )
+        return PaddedTree(
+            fanouts,
+            ends,
+            torch.full((ends[-1],), PADDING, dtype=torch.int32, device=device),
+            torch.zeros(ends[-2], dtype=torch.int32, device=device),
+            torch.from_numpy(starts).to(device),
+        )
+
+    @property
+    def seeds(self) -> int:
+        return self.ends[0]
+
+    @property
+    def rows(self) -> int:
+        return self.ends[-2]
+
+    def begin(self, depth: int) -> int:
+        """First row of a depth."""
+        return self.ends[depth - 1] if depth else 0
+
+    def nodes(self, depth: int) -> Tensor:
+        """int32 [rows of that depth]."""
+        return self.ids[self.begin(depth) : self.ends[depth]]
+
+    def neighbours(self, depth: int) -> Tensor:
+        """int32 [rows of that depth, fan-out]: the nodes of the next depth."""
+        return self.nodes(depth + 1).view(-1, self.fanouts[depth])
+
+    def nbytes(self) -> int:
+        return self.ids.nbytes + self.counts.nbytes + self.starts.nbytes
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceCombination:
+    """`graph.gather.Combination` with its bias where kernels can read it."""
+
+    mean: bool
+    stacked: bool
+    own_factor: float
+    bias: Tensor | None
+    """float32 [columns] in GPU memory."""
+    relu: bool
+
+    @staticmethod
+    def of(combination: Combination, device: torch.device) -> DeviceCombination:
+        bias = torch.tensor(combination.bias, dtype=torch.float32, device=device) if len(combination.bias) else None
+        return DeviceCombination(combination.mean, combination.stacked, combination.own_factor, bias, combination.relu)
+
+
+def _expect(name: str, tensor: Tensor, dtype: torch.dtype, dimensions: int) -> None:
+    if tensor.dtype != dtype or tensor.dim() != dimensions or not tensor.is_contiguous():
+        raise ValueError(
+            f"{name} is {tensor.dtype} {list(tensor.shape)}, strides {list(tensor.stride())}; expected {dtype} of "
+            f"{dimensions} dimensions in C order"
+        )

@@ -1,0 +1,115 @@
+"""Arrays that a lane computes in: allocated once, for its largest batch, and cut to size for every other.
+
+What a batch of s seeds needs follows from fan-outs and widths alone, so that it can be counted before anything is
+allocated, and so that a CUDA graph finds everything where it was when it was captured.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gnnserve_worker.gpu.arrays import PaddedTree
+from gnnserve_worker.models.network import Network
+
+LARGEST_BUCKET = 256
+"""Seeds of a chunk at most. Four chunks are a batch of 1024, in which sampling, gathering and computing overlap; one
+has 6,656 rows at fan-outs of 25 and 10, more than any GPU works on at once."""
+_LANE_BYTES = 512 * 2**20
+"""Where fan-outs or rows are so large that a chunk would take more, chunks are smaller."""
+_KEY_PLACES = 2
+"""Of int64, before the seeds: the key, and one that keeps the seeds at a multiple of 16 bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaneSizes:
+    """Of a lane, at most; of all variants."""
+
+    seeds: int
+    """A power of two."""
+    combined_bytes: int
+    hidden_numbers: int
+    """float32, of each of the two arrays of hidden states."""
+    tree_bytes: int
+    """Of all buckets' trees."""
+
+    @property
+    def device_bytes(self) -> int:
+        inbox = 8 * (_KEY_PLACES + self.seeds)
+        return inbox + self.combined_bytes + 2 * 4 * self.hidden_numbers + self.tree_bytes
+
+    @property
+    def buckets(self) -> tuple[int, ...]:
+        """1, 2, 4, … seeds."""
+        return tuple(1 << i for i in range(self.seeds.bit_length()))
+
+
+def plan_lane(networks: Iterable[Network], fanouts: tuple[int, ...]) -> LaneSizes:
+    """For chunks of as many seeds as a lane may have memory for."""
+    every = list(networks)
+    seeds = LARGEST_BUCKET
+    while seeds > 1 and _sizes(every, fanouts, seeds).device_bytes > _LANE_BYTES:
+        seeds //= 2
+    return _sizes(every, fanouts, seeds)
+
+
+def bucket_of(seeds: int) -> int:
+    """The smallest that holds them."""
+    return 1 << (seeds - 1).bit_length()
+
+
+def _sizes(networks: Sequence[Network], fanouts: tuple[int, ...], seeds: int) -> LaneSizes:
+    combined_bytes, hidden_numbers = 0, 1
+    ends = _ends(fanouts)
+    for network in networks:
+        for layer, end in zip(network.layers, reversed(ends[:-1]), strict=True):
+            rows = seeds * end
+            if layer.products:
+                combined_bytes = max(combined_bytes, rows * layer.combined * np.dtype(layer.combined_dtype).itemsize)
+            else:
+                hidden_numbers = max(hidden_numbers, rows * layer.combined)
+            for product in layer.products:
+                hidden_numbers = max(hidden_numbers, rows * product.outputs)
+    buckets = 2 * seeds - 1
+    # Nodes of all places; counts and starts of rows.
+    tree_bytes = buckets * 4 * (ends[-1] + 2 * ends[-2])
+    return LaneSizes(seeds, combined_bytes, hidden_numbers, tree_bytes)
+
+
+def _ends(fanouts: tuple[int, ...]) -> list[int]:
+    """Places within d hops of one seed, for d = 0 … layers."""
+    widths = [math.prod(fanouts[:depth]) for depth in range(len(fanouts) + 1)]
+    return list(accumulate(widths))
+
+
+class DeviceActivations:
+    """What batches of a lane are computed in, as `models.network.Activations`. Equal requests in equal order get equal
+    addresses, from `begin` on."""
+
+    def __init__(self, sizes: LaneSizes, device: torch.device) -> None:
+        self._combined = torch.empty(sizes.combined_bytes, dtype=torch.uint8, device=device)
+        self._hidden = [torch.empty(sizes.hidden_numbers, dtype=torch.float32, device=device) for _ in range(2)]
+        self._turn = 0
+
+    def begin(self) -> None:
+        self._turn = 0
+
+    def combined(self, rows: int, columns: int, dtype: torch.dtype) -> Tensor:
+        """[rows, columns]"""
+        return self._combined[: rows * columns * dtype.itemsize].view(dtype).view(rows, columns)
+
+    def hidden(self, rows: int, columns: int) -> Tensor:
+        """float32 [rows, columns]. What was given out the time before stays as it is."""
+        self._turn = (self._turn + 1) % len(self._hidden)
+        return self._hidden[self._turn][: rows * columns].view(rows, columns)
+
+
+def trees_of(sizes: LaneSizes, fanouts: tuple[int, ...], device: torch.device) -> dict[int, PaddedTree]:
+    """By bucket."""
+    return {bucket: PaddedTree.allocate(bucket, fanouts, device) for bucket in sizes.buckets}

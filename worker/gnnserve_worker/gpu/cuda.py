@@ -1,0 +1,204 @@
+"""What only a GPU can do: streams, graphs, events, pinned memory. Nothing here is decided, and nothing is computed.
+
+Batches are computed on streams of high priority; a cache is updated on one of low priority (`cache.py`).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Callable, Hashable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from gnnserve_api.errors import DeviceError
+
+_BEFORE_OTHERS: Final = -1
+"""A stream's priority; 0 is the lowest."""
+_FEWEST_CAPABILITY: Final = (7, 5)
+"""What the Triton that torch 2.15 comes with compiles for: Turing, of 2018."""
+_PORTABLE, _MAPPED, _READ_ONLY = 1, 2, 8
+"""CU_MEMHOSTREGISTER_*: for all contexts; with an address on the device; the device only reads it."""
+_capturing: Final = threading.Lock()
+"""Only one stream of a process may be captured at a time, and no kernel may be loaded meanwhile."""
+
+
+def use_first_gpu() -> CudaAccelerator:
+    """DeviceError: there is none that works."""
+    try:
+        torch.cuda.init()
+        device = torch.device("cuda", 0)
+        torch.cuda.set_device(device)
+        # Creates the context: a GPU that is seen and cannot be used says so here.
+        torch.zeros(1, device=device)
+        torch.cuda.current_stream(device).synchronize()
+    except (RuntimeError, AssertionError) as error:
+        raise DeviceError(
+            f"CUDA cannot use it: {first_line(error)}", "look at nvidia-smi on the node, and for Xid in its log"
+        ) from error
+    name = torch.cuda.get_device_name(device)
+    capability = torch.cuda.get_device_capability(device)
+    if capability < _FEWEST_CAPABILITY:
+        raise DeviceError(
+            f"{name} has compute capability {capability[0]}.{capability[1]}",
+            f"use one of {_FEWEST_CAPABILITY[0]}.{_FEWEST_CAPABILITY[1]} or more, or spec.worker.device: CPU",
+        )
+    _compute_exactly()
+    others = range(1, torch.cuda.device_count())
+    lenders = tuple(torch.device("cuda", i) for i in others if torch.cuda.can_device_access_peer(device, i))
+    return CudaAccelerator(device, lenders, name if not lenders else f"{name}, and memory of {len(lenders)} more")
+
+
+def first_line(error: BaseException) -> str:
+    """torch adds advice for people who debug kernels."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def _compute_exactly() -> None:
+    """float32 products in float32, whatever TORCH_ALLOW_TF32_CUBLAS_OVERRIDE or another library chose."""
+    torch.backends.cuda.matmul.fp32_precision = "ieee"
+    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+
+
+@dataclass(frozen=True, slots=True)
+class CudaAccelerator:
+    device: torch.device
+    lenders: tuple[torch.device, ...]
+    name: str
+
+    def runner(self) -> CudaRunner:
+        return CudaRunner(self.device)
+
+    def free_bytes(self) -> tuple[int, ...]:
+        return tuple(map(_free_bytes, (self.device, *self.lenders)))
+
+    def settle(self) -> None:
+        torch.cuda.current_stream(self.device).synchronize()
+
+    def upload(self, tensor: Tensor) -> Tensor:
+        # Not on the default stream, which everybody else's might wait for.
+        stream = torch.cuda.Stream(self.device)
+        with torch.cuda.stream(stream):
+            copy = tensor.to(self.device, copy=True)
+        stream.synchronize()
+        return copy
+
+    def pinned(self, size: int, dtype: torch.dtype) -> Tensor:
+        return torch.empty(size, dtype=dtype, pin_memory=True)
+
+    def register(self, address: int, size_bytes: int, *, read_only: bool) -> str | None:
+        # By the driver's function: after an error of the runtime's, torch would report it of its next kernel.
+        flags = _PORTABLE | _MAPPED | (_READ_ONLY if read_only else 0)
+        _bind_context(self.device)
+        return _error_of(_driver().cuMemHostRegister_v2(ctypes.c_void_p(address), size_bytes, flags))
+
+    def unregister(self, address: int) -> None:
+        # It fails where the device is lost, and then there is nothing left to undo.
+        with suppress(RuntimeError):
+            _bind_context(self.device)
+            _driver().cuMemHostUnregister(ctypes.c_void_p(address))
+
+    def give_back(self) -> None:
+        with _capturing:
+            torch.cuda.empty_cache()
+
+
+def _free_bytes(device: torch.device) -> int:
+    free, _ = torch.cuda.mem_get_info(device)
+    return int(free) + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+
+
+def _bind_context(device: torch.device) -> None:
+    """To this thread, for the driver's own functions. The runtime does it at a thread's first call; choosing the device
+    that is chosen anyway is none, as torch does it."""
+    torch.cuda.mem_get_info(device)
+
+
+@cache
+def _driver() -> Any:
+    library = ctypes.CDLL("libcuda.so.1")
+    library.cuMemHostRegister_v2.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint]
+    library.cuMemHostUnregister.argtypes = [ctypes.c_void_p]
+    library.cuGetErrorName.argtypes = [ctypes.c_int, ctypes.POINTER(ctypes.c_char_p)]
+    return library
+
+
+def _error_of(code: int) -> str | None:
+    if code == 0:
+        return None
+    name = ctypes.c_char_p()
+    _driver().cuGetErrorName(code, ctypes.byref(name))
+    return f"error {code}" if name.value is None else name.value.decode()
+
+
+@dataclass(frozen=True, slots=True)
+class _Captured:
+    graph: torch.cuda.CUDAGraph
+    marks: tuple[torch.cuda.Event, ...]
+    """Before the first stage, and after each; recorded by the graph itself."""
+
+
+class CudaRunner:
+    """A graph per key, replayed on a stream of its own.
+
+    No two runners share a stream, nor what was allocated while it was captured: the workspace of matrix products
+    belongs to the stream, and graphs of several runners run at once.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._stream = torch.cuda.Stream(device, priority=_BEFORE_OTHERS)
+        self._pool = torch.cuda.graph_pool_handle()
+        """Shared by graphs that never run at once."""
+        self._graphs: dict[Hashable, _Captured] = {}
+        self._running: _Captured | None = None
+        self._ended = torch.cuda.Event()
+
+    def run(self, key: Hashable, stages: Sequence[Callable[[], None]]) -> None:
+        captured = self._graphs.get(key)
+        if captured is None:
+            captured = self._graphs[key] = self._capture(stages)
+        with torch.cuda.stream(self._stream):
+            captured.graph.replay()
+            # Not one of the graph's: until the graph has reached it, that one is still what the last replay made it.
+            self._ended.record(self._stream)
+        self._running = captured
+
+    def wait(self) -> list[float]:
+        if self._running is None:
+            raise RuntimeError("nothing was started")
+        self._ended.synchronize()
+        marks, self._running = self._running.marks, None
+        return [start.elapsed_time(end) for start, end in pairwise(marks)]
+
+    def abandon(self) -> None:
+        self._running = None
+        self._stream.synchronize()
+
+    def forget(self) -> None:
+        self._graphs.clear()
+
+    def _capture(self, stages: Sequence[Callable[[], None]]) -> _Captured:
+        stream = self._stream
+        with _capturing, torch.cuda.stream(stream):
+            # Kernels are compiled and loaded, and workspaces allocated, none of which is possible while capturing.
+            for stage in stages:
+                stage()
+            stream.synchronize()
+            marks = tuple(torch.cuda.Event(enable_timing=True, external=True) for _ in range(len(stages) + 1))
+            graph = torch.cuda.CUDAGraph()
+            # Other threads go on meanwhile: they serve.
+            graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+            try:
+                marks[0].record(stream)
+                for stage, mark in zip(stages, marks[1:], strict=True):
+                    stage()
+                    mark.record(stream)
+            finally:
+                graph.capture_end()
+        return _Captured(graph, marks)

@@ -1,0 +1,188 @@
+"""The engine's function on a GPU: `GpuEngine.infer` means what `serving/inference.infer_batch` means.
+
+A batch is sampled, gathered and computed in chunks, each in a lane of its own: while one chunk's rows come over the
+link, another one's neighbours are drawn and a third one's products are made. What is drawn depends on key, depth and
+node alone, on either device, so the same key gives the same trees, and answers that agree within rounding.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import weakref
+from collections.abc import Sequence
+from itertools import pairwise
+
+import msgspec
+import numpy as np
+
+from gnnserve_worker.gpu.lane import DeviceVariant, Lane
+from gnnserve_worker.gpu.resident import LANES, Resident
+from gnnserve_worker.graph.storage import rows_bytes
+from gnnserve_worker.repository.loaded import LoadedRevision
+from gnnserve_worker.serving.device_stats import DeviceStats
+from gnnserve_worker.serving.inference import Inference, StageTimes
+
+_log = logging.getLogger(__name__)
+
+
+class GpuEngine:
+    """Of one revision. `infer` in one thread at a time, and beside other revisions' engines; `stats` in any.
+
+    What it holds of the GPU is released when nothing refers to it any more.
+    """
+
+    def __init__(self, loaded: LoadedRevision, resident: Resident) -> None:
+        # First, so that it is released even where this fails half-way.
+        weakref.finalize(self, _release_soon, resident).atexit = False
+        network = loaded.network
+        hidden = network.hidden if len(network.fanouts) > 1 else 0
+        accelerator = resident.accelerator
+        self._resident = resident
+        self._nodes = loaded.graph.nodes
+        self._row_bytes = {
+            name: rows_bytes(1, variant.columns, variant.table.storage) for name, variant in loaded.variants.items()
+        }
+        self._lanes = [
+            Lane(accelerator, resident.graph, network.fanouts, resident.sizes, network.classes, hidden)
+            for _ in range(LANES)
+        ]
+        self._variants: dict[str, DeviceVariant] = {}
+        self._build_variants()
+        self._uncached_link_bytes = 0
+        accelerator.settle()
+
+    def infer(self, variant: str, seeds: np.ndarray, key: int) -> Inference:
+        """Scores of `seeds` (int64 node ids in range) by one variant. Equal keys draw equal neighbours, for every
+        variant. Raises what went wrong on the device; then nothing of this batch runs there any more."""
+        known = self._variants[variant]
+        cache = self._resident.caches.get(variant)
+        started = time.perf_counter()
+        ticket = None if cache is None else cache.enter()
+        try:
+            parts = self._run(known, seeds, key)
+        finally:
+            if cache is not None and ticket is not None:
+                cache.leave(ticket)
+        inference = _join(parts, (time.perf_counter() - started) * 1e3)
+        if cache is None and variant in self._resident.on_host:
+            self._uncached_link_bytes += inference.gathered_bytes
+        return inference
+
+    @property
+    def variants(self) -> frozenset[str]:
+        """Those that it answers; others are left to the CPU."""
+        return frozenset(self._variants)
+
+    def warm_up(self) -> None:
+        """Compile, load and capture everything that a batch of any size needs. Only then caches begin to change."""
+        for cache in set(self._resident.caches.values()):
+            cache.begin()
+        largest = self._resident.sizes.seeds
+        seeds = np.resize(np.arange(self._nodes, dtype=np.int64), LANES * largest)
+        for variant in self._variants:
+            for bucket in self._resident.sizes.buckets:
+                self.infer(variant, seeds[:bucket], key=0)
+            self.infer(variant, seeds, key=0)
+        for cache in set(self._resident.caches.values()):
+            cache.start()
+
+    @property
+    def has_cache(self) -> bool:
+        return bool(self._resident.caches)
+
+    def give_back_cache(self) -> None:
+        """From the thread that infers. Rows then come over the link, one by one."""
+        for lane in self._lanes:
+            lane.abandon()
+            lane.forget()
+        self._resident.release_caches()
+        self._build_variants()
+        self._resident.accelerator.give_back()
+
+    def stats(self) -> DeviceStats:
+        resident = self._resident
+        caches = set(dict(resident.caches).values())
+        of_caches = [cache.stats() for cache in caches]
+        problems = [*resident.problems, *(cache.problem for cache in caches if cache.problem is not None)]
+        return DeviceStats(
+            device=resident.accelerator.name,
+            problem="; ".join(problems) or None,
+            memory_bytes={**resident.memory_bytes, "cache": resident.cache_bytes if caches else 0},
+            memory_budget_bytes=resident.budget_bytes,
+            hits=sum(stats.hits for stats in of_caches),
+            misses=sum(stats.misses for stats in of_caches),
+            link_bytes=sum(stats.link_bytes for stats in of_caches) + self._uncached_link_bytes,
+            admissions=sum(stats.admissions for stats in of_caches),
+            evictions=sum(stats.evictions for stats in of_caches),
+        )
+
+    def _run(self, variant: DeviceVariant, seeds: np.ndarray, key: int) -> list[Inference]:
+        """Chunk after chunk into lane after lane; a lane's next chunk waits for its last."""
+        parts: list[Inference] = []
+        lanes = self._lanes
+        bounds = chunk_bounds(len(seeds), self._resident.sizes.seeds)
+        try:
+            for number, (start, stop) in enumerate(pairwise(bounds)):
+                lane = lanes[number % LANES]
+                if lane.busy:
+                    parts.append(lane.finish())
+                lane.start(variant, seeds[start:stop], key)
+            for number in range(len(parts), len(bounds) - 1):
+                parts.append(lanes[number % LANES].finish())
+        except BaseException:
+            for lane in lanes:
+                lane.abandon()
+            raise
+        return parts
+
+    def _build_variants(self) -> None:
+        resident = self._resident
+        self._variants = {
+            name: DeviceVariant(
+                name,
+                table,
+                resident.caches[name].view if name in resident.caches else None,
+                resident.networks[name],
+                self._row_bytes[name],
+            )
+            for name, table in resident.tables.items()
+        }
+
+
+def chunk_bounds(seeds: int, largest: int) -> list[int]:
+    """Where chunks begin and end. The first takes what is left over: so only the first lane meets every bucket."""
+    first = seeds % largest or min(seeds, largest)
+    return [0, *range(first, seeds + 1, largest)]
+
+
+def _join(parts: Sequence[Inference], wall_ms: float) -> Inference:
+    """Stage times are those of all lanes together, scaled to the time that passed."""
+    busy = parts[0].times
+    for part in parts[1:]:
+        busy = busy + part.times
+    share = wall_ms / max(busy.total_ms, 1e-9)
+    times = StageTimes(busy.sample_ms * share, busy.gather_ms * share, busy.compute_ms * share)
+    if len(parts) == 1:
+        return msgspec.structs.replace(parts[0], times=times)
+    embeddings = [part.embeddings for part in parts if part.embeddings is not None]
+    return Inference(
+        np.concatenate([part.scores for part in parts]),
+        np.concatenate(embeddings) if embeddings else None,
+        times,
+        sum(part.gathered_bytes for part in parts),
+    )
+
+
+def _release_soon(resident: Resident) -> None:
+    """In a thread of its own: it may wait, and whoever let go last need not."""
+
+    def release() -> None:
+        try:
+            resident.release()
+            resident.accelerator.give_back()
+        except Exception:  # noqa: BLE001  (a lost device has nothing to give back)
+            _log.warning("a revision's part of the GPU was not released", exc_info=True)
+
+    threading.Thread(target=release, name="gpu-release", daemon=True).start()

@@ -1,0 +1,113 @@
+"""When the GPU fails a batch: what that means, and who answers instead.
+
+Memory that ran out may be had again: the cache is given back, and the batch tried once more. Anything else leaves a
+CUDA context that nobody should rely on: launch failures, illegal addresses, uncorrectable memory errors and a device
+that fell off the bus hold for all that the process would still do there. So from then on the process uses no GPU: where
+the CPU may answer, it does, beginning with the very batch that failed; elsewhere the process ends, and the kubelet
+starts it anew. Nothing of a failed batch is ever delivered.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from gnnserve_api.errors import DeviceLostError
+from gnnserve_worker.gpu.engine import GpuEngine
+from gnnserve_worker.repository.loaded import LoadedRevision
+from gnnserve_worker.serving.device_stats import DeviceStats
+from gnnserve_worker.serving.inference import Inference, infer_batch
+
+_MEMORY_WORDS = ("out of memory", "cublas_status_alloc_failed", "cuda_error_out_of_memory")
+"""torch, Triton and the driver each have their own exception for it."""
+START_ANEW = "start the worker anew to use it again"
+_log = logging.getLogger(__name__)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    text = str(error).lower()
+    return isinstance(error, torch.OutOfMemoryError) or any(words in text for words in _MEMORY_WORDS)
+
+
+def describe(error: BaseException) -> str:
+    """For people: torch adds advice for those who debug kernels."""
+    text = str(error).strip()
+    return f"{type(error).__name__}: {text.splitlines()[0]}" if text else type(error).__name__
+
+
+class Trust:
+    """Whether this process may still use its GPU: a CUDA context is shared by all that it does."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lost: str | None = None
+
+    @property
+    def lost(self) -> str | None:
+        """Why not."""
+        return self._lost
+
+    def lose(self, why: str) -> str:
+        """The first reason is the one that counts: it may bring about the others."""
+        with self._lock:
+            if self._lost is None:
+                self._lost = why
+            return self._lost
+
+
+TRUST = Trust()
+"""This process's."""
+
+
+class GuardedEngine:
+    """A GPU's engine, and the CPU's beside it where that may answer. `infer` in one thread at a time."""
+
+    def __init__(self, loaded: LoadedRevision, engine: GpuEngine, trust: Trust, *, may_fall_back: bool) -> None:
+        self._loaded = loaded
+        self._engine: GpuEngine | None = engine
+        self._trust = trust
+        self._may_fall_back = may_fall_back
+        self._problem: str | None = None
+
+    def infer(self, variant: str, seeds: np.ndarray, key: int) -> Inference:
+        """As `infer_batch`. DeviceLostError: the GPU is lost, and nothing else may answer."""
+        engine = self._engine
+        if engine is None or variant not in engine.variants:
+            return infer_batch(self._loaded, variant, seeds, key)
+        try:
+            return engine.infer(variant, seeds, key)
+        except Exception as error:  # noqa: BLE001  (whatever it was, the CPU can answer)
+            failure = error
+        if is_out_of_memory(failure) and engine.has_cache:
+            self._problem = f"the cache was given back, because the GPU's memory ran out ({describe(failure)})"
+            _log.error("%s", self._problem)
+            try:
+                engine.give_back_cache()
+                return engine.infer(variant, seeds, key)
+            except Exception as error:  # noqa: BLE001  (as above)
+                failure = error
+        return self._go_on_without(failure, variant, seeds, key)
+
+    def stats(self) -> DeviceStats:
+        engine = self._engine
+        if engine is None:
+            return DeviceStats("CPU", problem=self._problem)
+        stats = engine.stats()
+        problems = [problem for problem in (self._problem, stats.problem) if problem is not None]
+        return replace(stats, problem="; ".join(problems) or None)
+
+    def _go_on_without(self, failure: Exception, variant: str, seeds: np.ndarray, key: int) -> Inference:
+        self._engine = None
+        if is_out_of_memory(failure):
+            why = f"the GPU's memory ran out ({describe(failure)})"
+        else:
+            why = self._trust.lose(f"the GPU failed ({describe(failure)})")
+        if not self._may_fall_back:
+            raise DeviceLostError(why, "the worker ends, so that it is started anew") from failure
+        self._problem = f"{why}: computing on the CPU; {START_ANEW}"
+        _log.error("%s", self._problem, exc_info=failure)
+        return infer_batch(self._loaded, variant, seeds, key)

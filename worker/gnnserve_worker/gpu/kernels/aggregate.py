@@ -1,0 +1,82 @@
+"""Aggregation of hidden states, for the layers above the first: they lie in GPU memory, and a row's neighbours beside
+each other."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from gnnserve_worker.gpu.arrays import DeviceCombination, PaddedTree
+from gnnserve_worker.gpu.kernels.combine import store_combined
+from gnnserve_worker.gpu.kernels.gather import check_out
+from gnnserve_worker.gpu.kernels.launch import as_words, launch, rows_at_once
+
+_TILE: Final = 128
+"""Columns a program sums: 16 bytes a lane."""
+_IN_FLIGHT: Final = 16
+"""Neighbours it asks for at once."""
+
+
+def aggregate_hidden(hidden: Tensor, tree: PaddedTree, rows: int, combination: DeviceCombination, out: Tensor) -> None:
+    """For each of the first `rows` rows of `tree`, one of its `ends` but the last two, what `combination` makes of the
+    hidden states of its neighbours and of itself.
+
+    `hidden`: float32 [rows of the next depth at least, width]. `out`: float32 or bfloat16 [rows, width], or twice the
+    width when stacked; padding rows become 0.
+    """
+    if rows not in tree.ends[:-2]:
+        raise ValueError(f"{rows} rows of a tree whose inner rows end at {list(tree.ends[:-2])}")
+    needed = tree.ends[tree.ends.index(rows) + 1]
+    if hidden.dtype != torch.float32 or hidden.dim() != 2 or len(hidden) < needed or not hidden.is_contiguous():
+        raise ValueError(
+            f"hidden is {hidden.dtype} {list(hidden.shape)}, expected float32 [{needed} or more, width] in C order"
+        )
+    width = hidden.shape[1]
+    check_out(out, rows, width, combination)
+    tile = min(_TILE, triton.next_power_of_2(width))
+    tiles = triton.cdiv(width, tile)
+    neighbours = min(_IN_FLIGHT, triton.next_power_of_2(max(tree.fanouts)))
+    at_once = rows_at_once(_IN_FLIGHT * _TILE // (neighbours * tile), neighbours * tile)
+    launch(
+        _aggregate, triton.cdiv(rows, at_once) * tiles,
+        hidden, tree.ids, tree.counts, tree.starts, combination.bias, as_words(out), rows,
+        float(combination.own_factor),
+        COLUMNS=width, TILE=tile, TILES=tiles, ROWS=at_once, NEIGHBOURS=neighbours,
+        MEAN=combination.mean, STACKED=combination.stacked,
+        HAS_OWN=combination.stacked or combination.own_factor != 0,
+        HAS_BIAS=combination.bias is not None, RELU=combination.relu, num_warps=1,
+    )  # fmt: skip
+
+
+@triton.jit(do_not_specialize=["rows"])
+def _aggregate(
+    hidden, ids, counts, starts, bias, out, rows, own_factor,
+    COLUMNS: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr, ROWS: tl.constexpr, NEIGHBOURS: tl.constexpr,
+    MEAN: tl.constexpr, STACKED: tl.constexpr, HAS_OWN: tl.constexpr, HAS_BIAS: tl.constexpr, RELU: tl.constexpr,
+):  # fmt: skip
+    """TILE columns of ROWS rows, NEIGHBOURS of their neighbours at once."""
+    row = tl.program_id(0) // TILES * ROWS + tl.arange(0, ROWS)
+    column = tl.program_id(0) % TILES * TILE + tl.arange(0, TILE)
+    inside = row < rows
+    within = column < COLUMNS
+    real = tl.load(ids + row, mask=inside, other=-1) >= 0
+    count = tl.load(counts + row, mask=inside, other=0)
+    start = tl.load(starts + row, mask=inside, other=0)
+    own = tl.full((ROWS, TILE), 0.0, tl.float32)
+    if HAS_OWN:
+        own_at = row.to(tl.int64)[:, None] * COLUMNS + column[None, :]
+        own = tl.load(hidden + own_at, mask=real[:, None] & within[None, :], other=0.0)
+    total = tl.full((ROWS, TILE), 0.0, tl.float32)
+    for first in range(0, tl.max(count, axis=0), NEIGHBOURS):
+        place = first + tl.arange(0, NEIGHBOURS)[None, :]
+        at = (start[:, None] + place).to(tl.int64)[:, :, None] * COLUMNS + column[None, None, :]
+        mask = (place < count[:, None])[:, :, None] & within[None, None, :]
+        total += tl.sum(tl.load(hidden + at, mask=mask, other=0.0), axis=1)
+    store_combined(
+        out, row, column, inside, real, total, count, own, own_factor, bias,
+        COLUMNS, MEAN, STACKED, HAS_OWN, HAS_BIAS, RELU,
+    )  # fmt: skip

@@ -1,0 +1,57 @@
+"""What kernels share that read rows: widening numbers, and `graph.gather.Combination` on a tile of columns."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def widened(numbers):
+    """float32; uint16 are the bits of bfloat16."""
+    if numbers.dtype == tl.uint16:
+        numbers = (numbers.to(tl.uint32) << 16).to(tl.float32, bitcast=True)
+    return numbers.to(tl.float32)
+
+
+@triton.jit
+def _narrowed(numbers, dtype: tl.constexpr):
+    """float32, or the bits of bfloat16, rounded to the nearest and ties to even."""
+    if dtype == tl.uint16:
+        bits = numbers.to(tl.uint32, bitcast=True)
+        numbers = ((bits + (((bits >> 16) & 1) + 0x7FFF)) >> 16).to(tl.uint16)
+    return numbers
+
+
+@triton.jit
+def _finished(numbers, bias, column, real, COLUMNS: tl.constexpr, HAS_BIAS: tl.constexpr, RELU: tl.constexpr):
+    if HAS_BIAS:
+        numbers += tl.load(bias + column, mask=column < COLUMNS, other=0.0)[None, :]
+    if RELU:
+        numbers = tl.where(numbers < 0.0, 0.0, numbers)
+    return tl.where(real[:, None], numbers, 0.0)
+
+
+@triton.jit
+def store_combined(
+    out, row, column, inside, real, total, count, own, own_factor, bias,
+    COLUMNS: tl.constexpr, MEAN: tl.constexpr, STACKED: tl.constexpr, HAS_OWN: tl.constexpr, HAS_BIAS: tl.constexpr,
+    RELU: tl.constexpr,
+):  # fmt: skip
+    """Write `column` (a tile of them) of the rows that are `inside`; those that are not `real` become 0.
+
+    `total`, the sum over a row's `count` neighbours, and `own`, the node's numbers, are float32 [rows, tile].
+    """
+    dtype: tl.constexpr = out.dtype.element_ty
+    mask = inside[:, None] & (column < COLUMNS)[None, :]
+    if MEAN:
+        total *= tl.div_rn(1.0, tl.maximum(count, 1).to(tl.float32))[:, None]
+    if STACKED:
+        to = out + row.to(tl.int64)[:, None] * (2 * COLUMNS) + column[None, :]
+        own = _finished(own, bias, column, real, COLUMNS, HAS_BIAS, RELU)
+        tl.store(to + COLUMNS, _narrowed(own, dtype), mask=mask)
+    else:
+        to = out + row.to(tl.int64)[:, None] * COLUMNS + column[None, :]
+        if HAS_OWN:
+            total += own * own_factor
+    tl.store(to, _narrowed(_finished(total, bias, column, real, COLUMNS, HAS_BIAS, RELU), dtype), mask=mask)

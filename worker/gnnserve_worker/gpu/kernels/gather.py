@@ -1,0 +1,242 @@
+"""Gathering fused with aggregation: layer 1's input, or its output, from rows in the host's memory, over the link.
+
+What a GPU reads of pinned host memory it reads over PCIe, where the first byte takes about 1.5 µs and 16 lanes of the
+fifth generation bring some 55 GB/s: 55e9 · 1.5e-6 = 83 kB must be under way at any time, 630 bytes for each of 132
+processors. A program is one warp. Of a tile of columns, up to 512 bytes of a row, each of its 32 lanes asks for 16
+bytes, so that a row is asked for in whole lines; and for 16 such reads before it uses the first (the compiler for sm_90
+interleaves the last eight with the sums, to save registers). That is 4 to 8 kB a warp, and 8 to 16 warps find room on a
+processor beside their 70 to 170 registers a lane: 32 kB at least, fifty times what the link needs, and what GPU memory
+does (4.8 TB/s · 0.7 µs / 132 = 25 kB). So rows that are in GPU memory, or short, may have less under way; and a batch
+of one seed, 26 rows of 11 on average, fills the link as well.
+
+The programs that find room go round all rows and tiles; each counts what the cache had for itself and adds it to the
+totals once. Leaf rows are never written back.
+
+A cache block is a whole number of tiles, so that one entry of the directory serves a tile. The entry is read here and
+not in an earlier kernel: what it says holds until the batch ends (`gpu/cache.py`).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from gnnserve_worker.gpu.arrays import CacheView, DeviceCombination, DeviceRows, PaddedTree
+from gnnserve_worker.gpu.kernels.combine import store_combined, widened
+from gnnserve_worker.gpu.kernels.launch import as_words, launch, resident_programs, rows_at_once
+
+_WARP_BYTES: Final = 512
+"""Of a row that a warp reads with one instruction, 16 bytes a lane."""
+_IN_FLIGHT: Final = 16 * 32
+"""Reads that a warp asks for before it waits: 16 of each lane."""
+_OUT_DTYPES: Final = (torch.float32, torch.bfloat16)
+
+
+def gather_rows(
+    rows: DeviceRows,
+    own: DeviceRows,
+    columns: int,
+    tree: PaddedTree,
+    combination: DeviceCombination,
+    out: Tensor,
+    cache: CacheView | None,
+) -> None:
+    """For each row of `tree`, what `combination` makes of the first `columns` of its neighbours' rows and of its own.
+
+    `own` may be `rows`: then its reads go through the cache as well. `out` is float32 or bfloat16
+    [tree.rows, columns], or twice the columns when stacked; padding rows become 0.
+    """
+    _check(rows, own, columns, tree, combination, out, cache)
+    item_bytes = rows.item_bytes
+    tile = triton.next_power_of_2(min(_padded(rows, columns), _WARP_BYTES // item_bytes))
+    if cache is not None:
+        tile = math.gcd(cache.block_columns, tile)
+    tiles = triton.cdiv(columns, tile)
+    in_flight = max(1, _IN_FLIGHT * rows.alignment_bytes // (tile * item_bytes))
+    neighbours = min(triton.next_power_of_2(max(tree.fanouts)), in_flight)
+    at_once = rows_at_once(in_flight // neighbours, neighbours * tile)
+    nowhere = tree.ids  # for pointers that are not read
+    launch(
+        _gather, resident_programs(triton.cdiv(tree.rows, at_once) * tiles, out.device),
+        as_words(rows.values), rows.scales, as_words(own.values), own.scales,
+        nowhere if cache is None else cache.directory, nowhere if cache is None else cache.pools,
+        nowhere if cache is None else cache.accesses[triton.cdiv(columns, cache.block_columns) - 1],
+        nowhere if cache is None else cache.totals,
+        tree.ids, tree.counts, tree.starts, combination.bias, as_words(out), tree.rows, rows.values.shape[0],
+        1 if cache is None else cache.slots_per_device, float(combination.own_factor),
+        COLUMNS=columns, STRIDE=rows.stride, OWN_STRIDE=own.stride,
+        READ=_padded(rows, columns), OWN_READ=_padded(own, columns),
+        ALIGNMENT=rows.alignment_bytes, OWN_ALIGNMENT=own.alignment_bytes,
+        TILE=tile, TILES=tiles, ROWS=at_once, NEIGHBOURS=neighbours,
+        BLOCK=tile if cache is None else cache.block_columns, DEVICES=0 if cache is None else cache.pools.numel(),
+        CACHED=cache is not None, OWN_CACHED=cache is not None and own is rows,
+        SCALED=rows.scales is not None,
+        MEAN=combination.mean, STACKED=combination.stacked,
+        HAS_OWN=combination.stacked or combination.own_factor != 0,
+        HAS_BIAS=combination.bias is not None, RELU=combination.relu, num_warps=1,
+    )  # fmt: skip
+
+
+def _padded(rows: DeviceRows, columns: int) -> int:
+    """Columns to read, so that lanes read all their 16 bytes: some of the padding, or of the columns after."""
+    lane_columns = rows.alignment_bytes // rows.item_bytes
+    return -(-columns // lane_columns) * lane_columns
+
+
+def _check(
+    rows: DeviceRows,
+    own: DeviceRows,
+    columns: int,
+    tree: PaddedTree,
+    combination: DeviceCombination,
+    out: Tensor,
+    cache: CacheView | None,
+) -> None:
+    if not 1 <= columns <= min(rows.stride, own.stride):
+        raise ValueError(f"{columns} columns of rows of {rows.stride} and own rows of {own.stride}")
+    if rows.values.dtype != own.values.dtype or rows.values.shape[0] != own.values.shape[0]:
+        raise ValueError(
+            f"rows are {rows.values.dtype} {list(rows.values.shape)}, own ones {own.values.dtype} "
+            f"{list(own.values.shape)}: expected as many of the same kind"
+        )
+    check_out(out, tree.rows, columns, combination)
+    if cache is None:
+        return
+    if cache.block_columns * rows.item_bytes % rows.alignment_bytes:
+        raise ValueError(
+            f"cache blocks of {cache.block_columns} columns of {rows.item_bytes} bytes: expected a multiple of "
+            f"{rows.alignment_bytes} bytes, as rows are"
+        )
+    blocks, nodes = cache.directory.shape
+    if nodes != rows.values.shape[0] or blocks * cache.block_columns < columns:
+        raise ValueError(
+            f"a cache of {blocks} blocks of {cache.block_columns} columns for {nodes:,} nodes; {columns} columns of "
+            f"{rows.values.shape[0]:,} nodes are asked for"
+        )
+
+
+def check_out(out: Tensor, rows: int, columns: int, combination: DeviceCombination) -> None:
+    shape = (rows, 2 * columns if combination.stacked else columns)
+    if out.dtype not in _OUT_DTYPES or out.shape != shape or not out.is_contiguous():
+        raise ValueError(
+            f"out is {out.dtype} {list(out.shape)}, strides {list(out.stride())}; expected float32 or bfloat16 "
+            f"{list(shape)} in C order"
+        )
+    if combination.bias is not None and combination.bias.shape != (columns,):
+        raise ValueError(f"bias is {list(combination.bias.shape)}, expected [{columns}]")
+
+
+@triton.jit
+def _locate(
+    values, node, wanted, column, directory, pools, nodes, slots_per_device,
+    STRIDE: tl.constexpr, BLOCK: tl.constexpr, ITEM_BYTES: tl.constexpr, CACHED: tl.constexpr, DEVICES: tl.constexpr,
+):  # fmt: skip
+    """Address of `column` in the row of each `wanted` node, int64, and whether it is the cache's."""
+    address = values.to(tl.int64) + (node.to(tl.int64) * STRIDE + column) * ITEM_BYTES
+    if CACHED:
+        entry = directory + (column // BLOCK).to(tl.int64) * nodes + node
+        # Past the first-level cache, as the cache's rows below: what other kernels left there may be old
+        # (`caching/slots.py`).
+        slot = tl.load(entry, mask=wanted, other=-1, cache_modifier=".cg")
+        found = slot >= 0
+        if DEVICES == 1:
+            pool = tl.load(pools)
+            pool_row = slot
+        else:
+            pool = tl.load(pools + slot // slots_per_device, mask=found, other=0)
+            pool_row = slot % slots_per_device
+        cached = pool + (pool_row.to(tl.int64) * BLOCK + column % BLOCK) * ITEM_BYTES
+        address = tl.where(found, cached, address)
+    else:
+        found = node < -1  # never
+    return address, found
+
+
+# Compiled once for all buckets, graphs and caches.
+@triton.jit(do_not_specialize=["rows", "nodes", "slots_per_device"], do_not_specialize_on_alignment=["accesses"])
+def _gather(
+    values, scales, own_values, own_scales, directory, pools, accesses, totals,
+    ids, counts, starts, bias, out, rows, nodes, slots_per_device, own_factor,
+    COLUMNS: tl.constexpr, STRIDE: tl.constexpr, OWN_STRIDE: tl.constexpr, READ: tl.constexpr, OWN_READ: tl.constexpr,
+    ALIGNMENT: tl.constexpr, OWN_ALIGNMENT: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr, ROWS: tl.constexpr,
+    NEIGHBOURS: tl.constexpr, BLOCK: tl.constexpr, DEVICES: tl.constexpr, CACHED: tl.constexpr,
+    OWN_CACHED: tl.constexpr, SCALED: tl.constexpr, MEAN: tl.constexpr, STACKED: tl.constexpr, HAS_OWN: tl.constexpr,
+    HAS_BIAS: tl.constexpr, RELU: tl.constexpr,
+):  # fmt: skip
+    """A program takes every n-th of the items, each TILE columns of ROWS rows, NEIGHBOURS of their neighbours at once.
+
+    `accesses` counts reads of a node by variants that touch as many blocks as this one. READ columns of a row may be
+    read, a multiple of what a lane reads; COLUMNS are wanted.
+    """
+    dtype: tl.constexpr = values.dtype.element_ty
+    ITEM_BYTES: tl.constexpr = dtype.primitive_bitwidth // 8
+    blocks_found = tl.full((ROWS, NEIGHBOURS), 0, tl.int32)
+    blocks_read = tl.full((ROWS, NEIGHBOURS), 0, tl.int32)
+    own_found = tl.full((ROWS,), 0, tl.int32)
+    own_read = tl.full((ROWS,), 0, tl.int32)
+    offset = tl.arange(0, TILE)
+    for item in range(tl.program_id(0), tl.cdiv(rows, ROWS) * TILES, tl.num_programs(0)):
+        row = item // TILES * ROWS + tl.arange(0, ROWS)
+        begin = item % TILES * TILE
+        inside = row < rows
+        node = tl.load(ids + row, mask=inside, other=-1)
+        count = tl.load(counts + row, mask=inside, other=0)
+        start = tl.load(starts + row, mask=inside, other=0)
+        real = node >= 0
+        # A block of a row, and a row, are counted where they begin.
+        begins_block = (begin % BLOCK == 0).to(tl.int32)
+
+        # Asked for before the neighbours are waited for.
+        own = tl.full((ROWS, TILE), 0.0, tl.float32)
+        if HAS_OWN:
+            own_address, in_cache = _locate(
+                own_values, node, real, begin, directory, pools, nodes, slots_per_device,
+                OWN_STRIDE, BLOCK, ITEM_BYTES, OWN_CACHED, DEVICES,
+            )  # fmt: skip
+            own_pointer = tl.multiple_of(own_address.to(tl.pointer_type(dtype)), OWN_ALIGNMENT)
+            own_mask = real[:, None] & (begin + offset < OWN_READ)[None, :]
+            own_place = own_pointer[:, None] + offset[None, :]
+            own = widened(tl.load(own_place, mask=own_mask, other=0, cache_modifier=".cg" if OWN_CACHED else ""))
+            if SCALED:
+                own *= tl.load(own_scales + node, mask=real, other=0.0)[:, None]
+            if OWN_CACHED:
+                own_found += in_cache.to(tl.int32) * begins_block
+                own_read += real.to(tl.int32) * begins_block
+                if begin == 0:
+                    tl.atomic_add(accesses + node, 1, mask=real, sem="relaxed")
+
+        total = tl.full((ROWS, TILE), 0.0, tl.float32)
+        for first in range(0, tl.max(count, axis=0), NEIGHBOURS):
+            place = first + tl.arange(0, NEIGHBOURS)[None, :]
+            wanted = place < count[:, None]
+            neighbour = tl.load(ids + start[:, None] + place, mask=wanted, other=0)
+            address, found = _locate(
+                values, neighbour, wanted, begin, directory, pools, nodes, slots_per_device,
+                STRIDE, BLOCK, ITEM_BYTES, CACHED, DEVICES,
+            )  # fmt: skip
+            pointer = tl.multiple_of(address.to(tl.pointer_type(dtype)), [1, ALIGNMENT])
+            mask = wanted[:, :, None] & (begin + offset < READ)[None, None, :]
+            places = pointer[:, :, None] + offset[None, None, :]
+            numbers = widened(tl.load(places, mask=mask, other=0, cache_modifier=".cg" if CACHED else ""))
+            if SCALED:
+                numbers *= tl.load(scales + neighbour, mask=wanted, other=0.0)[:, :, None]
+            total += tl.sum(numbers, axis=1)
+            if CACHED:
+                blocks_found += found.to(tl.int32) * begins_block
+                blocks_read += wanted.to(tl.int32) * begins_block
+                if begin == 0:
+                    tl.atomic_add(accesses + neighbour, 1, mask=wanted, sem="relaxed")
+        store_combined(
+            out, row, begin + offset, inside, real, total, count, own, own_factor, bias,
+            COLUMNS, MEAN, STACKED, HAS_OWN, HAS_BIAS, RELU,
+        )  # fmt: skip
+    if CACHED:
+        hits = tl.sum(tl.sum(blocks_found, axis=1), axis=0) + tl.sum(own_found, axis=0)
+        reads = tl.sum(tl.sum(blocks_read, axis=1), axis=0) + tl.sum(own_read, axis=0)
+        tl.atomic_add(totals, hits.to(tl.int64), sem="relaxed")
+        tl.atomic_add(totals + 1, (reads - hits).to(tl.int64), sem="relaxed")

@@ -1,0 +1,99 @@
+"""Neighbour sampling into padded trees: what `sampling/neighbours.py` draws without sharing rows, bit for bit.
+
+One launch per hop. A lane of a warp samples a node: it keeps the positions that the node has drawn in its registers, so
+that looking for a duplicate costs it one comparison per position and nobody else anything, and 32 nodes go on side by
+side until the last of them has enough. Fan-outs beyond 64 take several lanes a node. A node costs O(fan-out) reads
+whatever its degree: where its list begins and ends, then all that it drew, asked for at once; so over the link a hop
+waits twice, at about 1.5 µs, for as many nodes as the GPU has room for.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from gnnserve_worker.gpu.arrays import DeviceGraph, PaddedTree
+from gnnserve_worker.gpu.kernels.launch import INTERPRETED, launch
+from gnnserve_worker.gpu.kernels.random import GOLDEN, below, salt_of, stream
+
+_NODES: Final = 4096 if INTERPRETED else 32
+"""Nodes that a program samples, at most: one a lane. The interpreter pays for operations, not for numbers."""
+_POSITIONS: Final = 65_536 if INTERPRETED else 2048
+"""Positions that it keeps, unless one node has more: 64 registers of each lane."""
+_MOST_WARPS: Final = 8
+
+
+def sample_tree(graph: DeviceGraph, seeds: Tensor, key: Tensor, tree: PaddedTree) -> None:
+    """Fill `tree` with up to `fanouts[d]` distinct neighbours of every node of hop d.
+
+    `seeds`: int64 [tree.seeds], node ids in range; -1: padding. `key`: int64 [1]. Both are read on the device.
+    """
+    if seeds.dtype != torch.int64 or seeds.shape != (tree.seeds,) or not seeds.is_contiguous():
+        raise ValueError(f"seeds are {seeds.dtype} {list(seeds.shape)}, expected torch.int64 [{tree.seeds}]")
+    if key.dtype != torch.int64 or key.numel() != 1:
+        raise ValueError(f"key is {key.dtype} {list(key.shape)}, expected torch.int64 [1]")
+    for depth, fanout in enumerate(tree.fanouts):
+        begin, end = tree.begin(depth), tree.ends[depth]
+        places = triton.next_power_of_2(fanout)
+        nodes = max(1, min(_NODES, _POSITIONS // places))
+        if INTERPRETED:
+            nodes = min(nodes, triton.next_power_of_2(end - begin))
+        launch(
+            _sample_hop, triton.cdiv(end - begin, nodes),
+            graph.indptr, graph.indices, seeds, key, tree.ids, tree.counts, begin, end,
+            SEEDS=depth == 0, FANOUT=fanout, PLACES=places, NODES=nodes, SALT=salt_of(depth),
+            num_warps=min(_MOST_WARPS, max(1, nodes * places // _POSITIONS)),
+        )  # fmt: skip
+
+
+@triton.jit(do_not_specialize=["begin", "end"])
+def _sample_hop(
+    indptr, indices, seeds, key_pointer, ids, counts, begin, end,
+    SEEDS: tl.constexpr, FANOUT: tl.constexpr, PLACES: tl.constexpr, NODES: tl.constexpr, SALT: tl.constexpr,
+):  # fmt: skip
+    """Rows begin … end - 1 of the tree, whose neighbours' places begin at `end`.
+
+    PLACES is the power of two that FANOUT fits in, NODES a power of two as well. What there is per position is
+    [PLACES, NODES]: the last axis goes over the lanes.
+    """
+    row = begin + tl.program_id(0) * NODES + tl.arange(0, NODES)
+    inside = row < end
+    if SEEDS:
+        node = tl.load(seeds + row, mask=inside, other=-1).to(tl.int32)
+        tl.store(ids + row, node, mask=inside)
+    else:
+        node = tl.load(ids + row, mask=inside, other=-1)
+    real = node >= 0
+    first = tl.load(indptr + node, mask=real, other=0)
+    degree = (tl.load(indptr + node + 1, mask=real, other=0) - first).to(tl.int32)
+    count = tl.minimum(degree, FANOUT)
+    tl.store(counts + row, count, mask=inside)
+
+    place = tl.arange(0, PLACES)[:, None]
+    key = tl.load(key_pointer).to(tl.uint64, bitcast=True)
+    state = stream(key, SALT, tl.maximum(node, 0))
+    drawing = degree > FANOUT
+    first_distinct = degree >= (2 * FANOUT if FANOUT <= 64 else 2**31 - 1)
+    kept = tl.where(drawing, 0, FANOUT)
+    chosen = tl.full((PLACES, NODES), -1, tl.int32)
+    # One draw of every node that has too few: the first distinct ones of its stream, or Floyd's algorithm, which keeps
+    # one each time (`sampling.kernels.choose_positions`).
+    while tl.min(kept, axis=0) < FANOUT:
+        state += GOLDEN
+        top = degree - FANOUT + kept
+        pick = below(tl.where(first_distinct, degree, top + 1), state)
+        seen = tl.max((chosen == pick[None, :]).to(tl.int32), axis=0) > 0
+        value = tl.where(seen, top, pick)
+        keeps = (kept < FANOUT) & ((seen & first_distinct) == 0)
+        chosen = tl.where((place == kept[None, :]) & keeps[None, :], value[None, :], chosen)
+        kept += keeps.to(tl.int32)
+
+    position = tl.where(drawing[None, :], chosen, place)
+    neighbour = tl.load(indices + first[None, :] + position, mask=place < count[None, :], other=-1)
+    own_places = end + (row - begin) * FANOUT
+    # Places beyond the fan-out belong to the next row.
+    tl.store(ids + own_places[None, :] + place, neighbour, mask=(place < FANOUT) & inside[None, :])

@@ -1,0 +1,128 @@
+"""A variant's network on a GPU: the layers of `models/network.py`, with their weights where the GPU has them.
+
+The same steps in the same order as on the CPU, and each product in the same precision, so that the two agree within
+rounding: what architectures compute is said once, in `models/`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gnnserve_worker.gpu.arrays import CacheView, DeviceCombination, DeviceRows, PaddedTree
+from gnnserve_worker.gpu.buffers import DeviceActivations
+from gnnserve_worker.gpu.kernels.aggregate import aggregate_hidden
+from gnnserve_worker.gpu.kernels.gather import gather_rows
+from gnnserve_worker.models.dense import Linear
+from gnnserve_worker.models.network import Layer, Network
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceTable:
+    rows: DeviceRows
+    own: DeviceRows
+    """The very same as `rows` where the table's is."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceProduct:
+    """rows · weight + bias, with or without ReLU: float32 of float32 or bfloat16 factors."""
+
+    weight: Tensor
+    """[inputs, outputs], float32 or bfloat16."""
+    bias: Tensor
+    """float32 [outputs]"""
+    relu: bool
+
+    @staticmethod
+    def of(linear: Linear, device: torch.device) -> DeviceProduct:
+        dtype = torch.bfloat16 if linear.compute == "bfloat16" else torch.float32
+        weight = torch.tensor(linear.dense).to(dtype).to(device)
+        return DeviceProduct(weight, torch.tensor(linear.bias, device=device), linear.relu)
+
+    def apply(self, rows: Tensor, out: Tensor) -> None:
+        if rows.dtype == torch.float32:
+            torch.addmm(self.bias, rows, self.weight, out=out)
+        else:
+            _multiply_bfloat16(rows, self.weight, out)
+            out.add_(self.bias)
+        if self.relu:
+            out.relu_()
+
+
+def _multiply_bfloat16(rows: Tensor, weight: Tensor, out: Tensor) -> None:
+    """Sums are float32, and stay so."""
+    if rows.is_cuda:
+        torch.mm(rows, weight, out_dtype=torch.float32, out=out)
+    else:  # which knows no products of two precisions
+        torch.mm(rows.float(), weight.float(), out=out)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceLayer:
+    inputs: int
+    combined: int
+    """Columns of a row once it is combined."""
+    outputs: int
+    combination: DeviceCombination
+    products: tuple[DeviceProduct, ...]
+
+    @staticmethod
+    def of(layer: Layer, device: torch.device) -> DeviceLayer:
+        return DeviceLayer(
+            layer.inputs,
+            layer.combined,
+            layer.outputs,
+            DeviceCombination.of(layer.combination, device),
+            tuple(DeviceProduct.of(product, device) for product in layer.products),
+        )
+
+    def room(self, rows: int, scratch: DeviceActivations) -> Tensor:
+        """For what the layer combines; where nothing multiplies it, that is its output."""
+        if self.products:
+            return scratch.combined(rows, self.combined, self.products[0].weight.dtype)
+        return scratch.hidden(rows, self.combined)
+
+    def multiply(self, rows: Tensor, scratch: DeviceActivations) -> Tensor:
+        """float32 [rows, outputs]. A later product reads what an earlier one wrote."""
+        for product in self.products:
+            out = scratch.hidden(len(rows), product.weight.shape[1])
+            product.apply(rows, out)
+            rows = out
+        return rows
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceNetwork:
+    layers: tuple[DeviceLayer, ...]
+
+    @staticmethod
+    def of(network: Network, device: torch.device) -> DeviceNetwork:
+        return DeviceNetwork(tuple(DeviceLayer.of(layer, device) for layer in network.layers))
+
+    def gather(
+        self, table: DeviceTable, tree: PaddedTree, cache: CacheView | None, scratch: DeviceActivations
+    ) -> Tensor:
+        """What the first layer combines, for every row of the tree: [rows, combined columns]."""
+        first = self.layers[0]
+        out = first.room(tree.rows, scratch)
+        gather_rows(table.rows, table.own, first.inputs, tree, first.combination, out, cache)
+        return out
+
+    def infer(
+        self, combined: Tensor, tree: PaddedTree, scratch: DeviceActivations, scores: Tensor, embeddings: Tensor
+    ) -> None:
+        """Into pinned memory, in the order of the stream: scores before softmax or sigmoid, float32 [seeds, classes],
+        and the seeds' last hidden layer, float32 [seeds, hidden]; nothing of a one-layer network."""
+        hidden = self.layers[0].multiply(combined, scratch)
+        for depth, layer in enumerate(self.layers[1:], start=1):
+            rows = tree.ends[len(self.layers) - 1 - depth]
+            if depth == len(self.layers) - 1:
+                # Now: the last layer's products may need its place.
+                embeddings.copy_(hidden[:rows], non_blocking=True)
+            combined = layer.room(rows, scratch)
+            aggregate_hidden(hidden, tree, rows, layer.combination, combined)
+            hidden = layer.multiply(combined, scratch)
+        scores.copy_(hidden, non_blocking=True)

@@ -1,0 +1,115 @@
+"""A served revision whose batches a GPU computes: the door to this floor (`pods/device.py` opens it).
+
+The profile of a revision says what batches take on the processor that it was made on. Here they take something else,
+so a short measurement of the same variants at the same batch sizes takes its place in the manifest that is served,
+before anything is served: the batcher's costs are right from the first request on. Accuracies stay, since answers are
+the same.
+What is measured beside another revision that answers meanwhile comes out too slow, and is corrected by the batches that
+follow, as ever (`serving/costs.py`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+
+import msgspec
+import numpy as np
+
+from gnnserve_api.device import CachePolicy
+from gnnserve_api.errors import DeviceError, DeviceLostError
+from gnnserve_api.gnnservice import FULL_NEIGHBOURHOOD
+from gnnserve_api.profile import LatencyProfile, Profile
+from gnnserve_worker.gpu.accelerator import Accelerator
+from gnnserve_worker.gpu.cuda import use_first_gpu
+from gnnserve_worker.gpu.engine import GpuEngine
+from gnnserve_worker.gpu.failure import START_ANEW, TRUST, GuardedEngine, Trust, describe, is_out_of_memory
+from gnnserve_worker.gpu.memory import HOST, LEDGER, HostMemory, Ledger
+from gnnserve_worker.gpu.resident import Means, make_resident
+from gnnserve_worker.repository.loaded import LoadedRevision
+from gnnserve_worker.serving.inference import Inference, infer_batch
+from gnnserve_worker.serving.latency import measure_latencies
+from gnnserve_worker.serving.served import ServedRevision
+
+_BUDGET_S = 0.5
+"""For measuring one batch size, over all variants."""
+_ROUNDS = (5, 200)
+_log = logging.getLogger(__name__)
+
+
+def serve_on_gpu(
+    loaded: LoadedRevision,
+    served: ServedRevision,
+    policy: CachePolicy,
+    limit_bytes: int | None,
+    *,
+    may_fall_back: bool,
+    use: Callable[[], Accelerator] = use_first_gpu,
+    ledger: Ledger = LEDGER,
+    host: HostMemory = HOST,
+    trust: Trust = TRUST,
+) -> ServedRevision:
+    """`served`, by a GPU, ready to answer. `limit_bytes`: of the GPU's memory, for all revisions together; None: all
+    that is free. DeviceError: no GPU can serve it."""
+    if trust.lost is not None:
+        raise DeviceLostError(trust.lost, START_ANEW)
+    if FULL_NEIGHBOURHOOD in loaded.network.fanouts:
+        raise DeviceError(
+            "fan-outs of -1 read whole neighbourhoods, which the GPU does not sample",
+            "give spec.model.fanouts numbers, or use spec.worker.device: CPU",
+        )
+    try:
+        engine = GpuEngine(loaded, make_resident(loaded, use(), Means(policy, limit_bytes, ledger, host)))
+        engine.warm_up()
+        profile = _measured_here(served.manifest.profile, loaded, engine)
+    except DeviceError:
+        raise
+    except Exception as error:
+        problem = f"it cannot serve this revision: {describe(error)}"
+        if is_out_of_memory(error):
+            raise DeviceError(problem, "give it more by spec.worker.cache.memory, or end what else uses it") from error
+        raise DeviceLostError(trust.lose(problem), START_ANEW) from error
+    stats = engine.stats()
+    if engine.variants != loaded.variants.keys() and not may_fall_back:
+        raise DeviceError(
+            stats.problem or "its memory has no room for every table",
+            "allow the pod to lock memory (RLIMIT_MEMLOCK), use a GPU with more memory, or spec.worker.device: Auto",
+        )
+    parts = ", ".join(f"{part} {size:,}" for part, size in stats.memory_bytes.items())
+    _log.info("on %s: %s of %s bytes of its memory", stats.device, parts, f"{stats.memory_budget_bytes:,}")
+    guarded = GuardedEngine(loaded, engine, trust, may_fall_back=may_fall_back)
+    # Warming up is as before: the CPU finds ids, and is to answer at once where the GPU is lost.
+    return replace(
+        served,
+        manifest=msgspec.structs.replace(served.manifest, profile=profile),
+        infer=guarded.infer,
+        device_stats=guarded.stats,
+    )
+
+
+def _measured_here(profile: Profile, loaded: LoadedRevision, engine: GpuEngine) -> Profile:
+    """The same variants and batch sizes, on this device; those that are left to the CPU, on that."""
+    names = [variant.name for variant in profile.variants]
+    latencies: dict[str, list[LatencyProfile]] = {name: [] for name in names}
+
+    def infer(variant: str, seeds: np.ndarray, key: int) -> Inference:
+        if variant in engine.variants:
+            return engine.infer(variant, seeds, key)
+        return infer_batch(loaded, variant, seeds, key)
+
+    for point in profile.variants[0].latency:
+        measured = measure_latencies(
+            infer, names, loaded.splits.validation, point.seeds, budget_s=_BUDGET_S, rounds=_ROUNDS
+        )
+        for name in names:
+            latencies[name].append(measured[name])
+    return msgspec.structs.replace(
+        profile,
+        machine=engine.stats().device,
+        variants=tuple(
+            # What was measured on test nodes was measured elsewhere.
+            msgspec.structs.replace(variant, latency=tuple(latencies[variant.name]), test_latency=None)
+            for variant in profile.variants
+        ),
+    )

@@ -1,0 +1,28 @@
+"""What a worker says about the device that it computes on: the same words for the CPU and for a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceStats:
+    device: str
+    """`CPU`, or the GPU's name."""
+    problem: str | None = None
+    """Why it is the CPU, or why a part of the GPU's work is not done as well as it could be; for people."""
+    memory_bytes: Mapping[str, int] = field(default_factory=dict)
+    """Taken of the GPU's memory, by part: graph, tables, cache, weights, buffers."""
+    memory_budget_bytes: int = 0
+    hits: int = 0
+    """Rows (blocks of columns of a node) that were read from the cache since the revision was loaded."""
+    misses: int = 0
+    """Rows (blocks) that came over the link."""
+    link_bytes: int = 0
+    """Of rows, over the link from the host's memory."""
+    admissions: int = 0
+    evictions: int = 0
+
+
+ON_CPU = DeviceStats("CPU")
