@@ -640,13 +640,10 @@ class CacheSpec(ApiModel):
 
     policy: CachePolicy = CachePolicy.FREQUENCY
     """Which rows of a table that does not fit into the GPU's memory are kept there."""
-    memory: Annotated[str, text(SIZE, SIZE_REQUIREMENT, 9)] | None = None
-    """Memory of the GPU that a worker takes at most: graph, tables, weights and buffers first, then the cache with what
-    is left. Absent: all that is free."""
 
 
 class Worker(PodSettings):
-    """The pods that answer. But for `device`, `cache` and `batching`, in a cluster only."""
+    """The pods that answer. But for `device`, `gpuMemory`, `cache` and `batching`, in a cluster only."""
 
     model_config = ConfigDict(
         json_schema_extra=cel(
@@ -668,8 +665,11 @@ class Worker(PodSettings):
     """On what they compute."""
     gpu: Gpu | None = None
     """A GPU to compute on, for each of them. Absent: pods ask for none."""
+    gpu_memory: Annotated[str, text(SIZE, SIZE_REQUIREMENT, 9)] | None = None
+    """Memory of the GPU that a worker takes at most: weights, buffers, graph and tables, then the cache with what is
+    left. Absent: all that is free."""
     cache: CacheSpec = CacheSpec()
-    """What they keep in the GPU's memory."""
+    """What they keep there of tables that it has no room for."""
     batching: BatchingSpec = BatchingSpec()
     """How requests are queued and grouped."""
 

@@ -314,7 +314,7 @@ _REMEDIES = {
     "storageClassName": "give the name of a StorageClass",
     "mountPath": "write an absolute path without ':', as in /data",
     "storage": "write a size, as in 10Gi",
-    "memory": "write a size, as in 10Gi",
+    "gpuMemory": "write a size, as in 40Gi",
     "resourceName": "give the name that the node advertises, as in nvidia.com/gpu",
     "name": "use lower-case letters, digits and '-', a letter first, as in digits-2",
 }

@@ -90,7 +90,10 @@ class VariantsAnswer(msgspec.Struct, frozen=True, rename="camel"):
     provenance: Provenance
     device: Annotated[
         str | UnsetType,
-        Meta(description="On what batches are computed, and the profile's latencies hold: CPU, or the GPU's name."),
+        Meta(
+            description="On what batches are computed now: CPU, or the GPU's name. Where the profile was measured on "
+            "another machine, as it was before a GPU was lost, /v1/route has what variants are expected to cost."
+        ),
     ] = UNSET
 
 

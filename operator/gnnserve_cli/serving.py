@@ -61,7 +61,7 @@ def choose_device(
 ) -> DeviceSettings:
     """What the options say, and the manifest where they say nothing."""
     worker = service.spec.worker
-    memory = worker.cache.memory if gpu_memory is None else gpu_memory
+    memory = worker.gpu_memory if gpu_memory is None else gpu_memory
     return DeviceSettings(
         device=worker.device if named is None else named,
         cache=worker.cache.policy if cache is None else cache,

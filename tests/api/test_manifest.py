@@ -187,9 +187,9 @@ def case(name: str, text: str, *expected: str):
         ),
         case(
             "a size of memory without its unit",
-            spec("worker: {cache: {memory: '40'}}"),
-            'spec.worker.cache.memory: found "40", expected a string that matches ^[1-9][0-9]{0,6}(Mi|Gi|Ti)$; write a '
-            "size, as in 10Gi",
+            spec("worker: {gpuMemory: '40'}"),
+            'spec.worker.gpuMemory: found "40", expected a string that matches ^[1-9][0-9]{0,6}(Mi|Gi|Ti)$; write a '
+            "size, as in 40Gi",
         ),
         case(
             "a name that Kubernetes would not take",

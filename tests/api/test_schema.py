@@ -129,6 +129,8 @@ def test_examples_fit_the_schema(path: Path) -> None:
         pytest.param({**MINIMAL, "variants": {"projection": True}}, id="projection as a boolean"),
         pytest.param({**MINIMAL, "worker": {"device": "Cuda"}}, id="an unknown device"),
         pytest.param({**MINIMAL, "worker": {"cache": {"policy": "LRU"}}}, id="an unknown policy"),
+        pytest.param({**MINIMAL, "worker": {"gpuMemory": 4}}, id="memory as a number"),
+        pytest.param({**MINIMAL, "worker": {"gpu": {"count": 0}}}, id="no GPU at all"),
         pytest.param({"graph": {"source": {"npz": {"uri": f"file:///{'a' * 2048}"}}}}, id="a text that is too long"),
     ],
 )
@@ -160,7 +162,7 @@ def test_what_is_no_address_of_a_prometheus(url: str) -> None:
         pytest.param(MINIMAL, id="everything left out"),
         pytest.param({**MINIMAL, "model": {"training": {"epochs": 2}}}, id="a section in part"),
         pytest.param({**MINIMAL, "variants": {"pruning": {}}, "worker": {}}, id="empty sections"),
-        pytest.param({**MINIMAL, "worker": {"gpu": {}, "cache": {"memory": "4Gi"}}}, id="workers with a GPU"),
+        pytest.param({**MINIMAL, "worker": {"gpu": {}, "gpuMemory": "4Gi"}}, id="workers with a GPU"),
     ],
 )
 def test_the_api_server_fills_in_what_pydantic_fills_in(spec: dict) -> None:

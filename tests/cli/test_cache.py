@@ -12,9 +12,12 @@ import pytest
 from tests.support.graphs import npz_arrays, planted_graph, write_npz
 from typer.testing import CliRunner
 
+from gnnserve_api.errors import InputError
 from gnnserve_cli.cache_simulation import CapacityFound, PolicyFound, TraceFound, draw_timeline, says_of
+from gnnserve_cli.commands import cache
 from gnnserve_cli.exits import ExitCode
 from gnnserve_cli.main import app
+from gnnserve_worker.caching import traces
 from gnnserve_worker.repository.repository import Repository
 
 SHORT = ["--requests", "200", "--seeds-per-request", "4", "--hot-nodes", "40", "--moves", "1"]
@@ -159,6 +162,50 @@ def test_names_and_files_that_are_not_there_are_refused(tmp_path: Path) -> None:
     far = tmp_path / "far.jsonl"
     far.write_text("[1797]")
     assert "node 1797 is not one of 0 to 1796" in refused("Digits", "--trace", str(far))
+
+
+def test_moves_that_a_trace_has_no_requests_for_are_refused() -> None:
+    asked = ["Digits", "--requests", "10", "--moves", "10"]
+    told = (
+        "--moves: 10 are too many for the 10 requests of the moving trace; ask for more --requests, or for fewer moves"
+    )
+    assert told in refused(*asked)
+    run(*asked, "--trace", "drifting", "--policy", "Degree")
+
+
+def test_what_does_not_fit_into_memory_ends_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise MemoryError("Unable to allocate 7.28 TiB")
+
+    monkeypatch.setattr(traces, "build_trace", fail)
+    result = CliRunner().invoke(app, ["cache", "simulate", "Digits"])
+    assert result.exit_code == ExitCode.RESOURCE
+    assert "error: not enough memory: Unable to allocate 7.28 TiB; ask for fewer --requests" in result.stderr
+
+
+def test_a_page_that_cannot_be_written_loses_no_figures(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def fail(path: Path, page: str) -> None:
+        raise InputError("--out", "cannot be written", "name a file in a folder that can")
+
+    monkeypatch.setattr(cache, "write_page", fail)
+    result = CliRunner().invoke(
+        app, ["cache", "simulate", "Digits", *SHORT, "--trace", "zipf", "--out", str(tmp_path / "cache.html")]
+    )
+    assert result.exit_code == ExitCode.BAD_INPUT
+    assert "error: --out: cannot be written" in result.stderr
+    assert "Hit rates, %" in result.stdout
+    assert "cache.html" not in result.stdout
+
+
+def test_a_plot_has_no_more_windows_than_it_shows_apart_and_a_log_says_how_far_it_is() -> None:
+    result = CliRunner().invoke(
+        app, ["cache", "simulate", "Digits", "--requests", "150", "--trace", "zipf", "--policy", "FIFO", "--json"]
+    )
+    (trace,) = json.loads(result.stdout)["traces"]
+    assert trace["windowRequests"] == 2
+    assert len(trace["capacities"][0]["policies"][0]["timelinePercent"]) == 75
+    assert "sample zipf: 150/150" in result.stderr
+    assert "replay zipf: 3/3" in result.stderr
 
 
 def _found(policy: str, rate: float, recovery: int | None = None) -> PolicyFound:

@@ -49,11 +49,14 @@ class FakeWorker:
     steps: list[str] = field(default_factory=list)
     settings: DeviceSettings | None = None
     """What was asked for."""
+    no_gpu: str | None = None
+    """Why there is none."""
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("gnnserve_worker.serving.server.bind", self.bind)
         monkeypatch.setattr("gnnserve_worker.serving.server.serve_revision", self.serve)
         monkeypatch.setattr("gnnserve_worker.pods.device.open_served", self.open)
+        monkeypatch.setattr("gnnserve_worker.pods.device.why_no_gpu", lambda *_: self.no_gpu)
         monkeypatch.setattr("gnnserve_worker.generation.pipeline.generate", self.generate)
         monkeypatch.setattr("gnnserve_worker.repository.repository.Repository", self.repository)
 
@@ -105,7 +108,7 @@ kind: GNNService
 metadata: {name: digits}
 spec:
   graph: {source: {builtin: Digits}}
-  worker: {device: GPU, gpu: {}, cache: {policy: LFU, memory: 2Gi}}
+  worker: {device: GPU, gpu: {}, gpuMemory: 2Gi, cache: {policy: LFU}}
 """
 
 
@@ -138,6 +141,9 @@ def test_options_say_on_what_to_compute_and_the_manifest_where_they_do_not(
     "options",
     [
         pytest.param(["--gpu-memory", "2G"], id="a size in powers of ten"),
+        pytest.param(["--gpu-memory", "0Gi"], id="no memory at all"),
+        pytest.param(["--gpu-memory", "-1Gi"], id="less than none"),
+        pytest.param(["--gpu-memory", "2Gi\n"], id="a size and more"),
         pytest.param(["--device", "cuda:0"], id="no device"),
         pytest.param(["--cache", "LRU"], id="no policy"),
     ],
@@ -160,6 +166,16 @@ def test_a_gpu_that_cannot_be_used_is_an_error_where_it_must_be_one(monkeypatch:
     result = CliRunner().invoke(app, ["serve", str(DIGITS), "--device", "GPU"])
     assert result.exit_code == 4
     assert result.stderr == "error: no GPU can be used: there is no NVIDIA driver; install it\n"
+
+
+def test_a_gpu_that_is_not_there_is_noticed_before_any_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = FakeWorker(no_gpu="none is seen")
+    worker.install(monkeypatch)
+    result = CliRunner().invoke(app, ["run", str(DIGITS), "--device", "GPU"])
+    assert result.exit_code == 4
+    assert result.stderr.startswith("error: no GPU can be used: none is seen; run it where there is one")
+    assert worker.steps == []
+    assert CliRunner().invoke(app, ["run", str(DIGITS)]).exit_code == 0, "Auto does without"
 
 
 def test_what_a_gpu_cannot_do_is_said_at_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

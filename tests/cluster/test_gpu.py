@@ -23,7 +23,8 @@ def test_workers_wait_for_a_gpu_and_tell_where_they_cannot_compute_on_it(
         pytest.skip("about a node that can be changed; KUBECONFIG names another cluster")
     gpu = f"gnnserve.dev/gpu-{uuid.uuid4().hex[:4]}"
     service = Service(namespace, "on-gpu")
-    service.apply({**SMALL_SPEC, "worker": {"gpu": {"resourceName": gpu}, "cache": {"policy": "LFU", "memory": "1Gi"}}})
+    worker = {"gpu": {"resourceName": gpu}, "gpuMemory": "1Gi", "cache": {"policy": "LFU"}}
+    service.apply({**SMALL_SPEC, "worker": worker})
 
     said = service.wait_for("Stalled", "GpuUnavailable")
     assert f"1 × {gpu} free (spec.worker.gpu)" in said

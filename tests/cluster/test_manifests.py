@@ -101,6 +101,10 @@ REFUSED = {
         {"spec": {"generation": {"gpu": {"resourceName": "gpu"}}}},
         "must be a name with a domain, as in nvidia.com/gpu",
     ),
+    "memory of a GPU in a unit that is none": (
+        {"spec": {"worker": {"gpuMemory": "1Q"}}},
+        "must be a size, as in 500Mi, 40Gi or 1Ti",
+    ),
     "workers that must have a GPU and ask for none": (
         {"spec": {"worker": {"device": "GPU"}}},
         "gpu must be given with device GPU",

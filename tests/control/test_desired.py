@@ -405,7 +405,8 @@ def test_workers_ask_for_their_gpu_and_are_told_how_to_use_it() -> None:
         "replicas": 3,
         "device": "GPU",
         "gpu": {"resourceName": "nvidia.com/mig-1g.10gb", "count": 2},
-        "cache": {"policy": "LFU", "memory": "40Gi"},
+        "gpuMemory": "40Gi",
+        "cache": {"policy": "LFU"},
         "runtimeClassName": "nvidia",
         "resources": {"limits": {"cpu": 4}},
     }

@@ -147,6 +147,15 @@ def test_counts_are_differences_and_survive_an_int32_that_wraps_around(monkeypat
     assert len(cache._storage.take_reads().items) == 0
 
 
+def test_what_was_read_to_warm_up_is_not_taken_for_traffic():
+    cache = cache_of(rows_of())
+    read(cache, [1, 2], 3)
+    cache.start()
+    cache.stop()
+    read(cache, [5], 1)
+    assert cache._storage.take_reads().items.tolist() == [5]
+
+
 def test_a_row_that_changed_is_never_served_from_the_cache():
     rows = rows_of()
     cache = cache_of(rows)
@@ -238,7 +247,8 @@ def test_answers_are_the_same_with_and_without_the_cache(slots, columns, device)
         settle(device)
         cache.leave(ticket)
         gather_rows(rows, rows, columns, tree, combination, outs[1], None)
-        assert torch.equal(outs[0], outs[1])
+        # Compiled, narrower tiles are summed in another order.
+        torch.testing.assert_close(outs[0], outs[1], rtol=0, atol=1e-5 if device.type == "cuda" else 0)
         cache.run_round()
     blocks = -(-columns // cache.view.block_columns)
     stats = cache.stats()

@@ -434,6 +434,25 @@ class TestOnGpu:
             assert min(stages) > 0
             assert sum(stages) <= passed_ms
 
+    def test_what_failed_while_capturing_is_raised_and_what_was_forgotten_is_captured_anew(self) -> None:
+        runner = use_first_gpu().runner()
+        numbers = torch.ones(16, device="cuda")
+
+        def add() -> None:
+            numbers.add_(1.0)
+
+        def fail() -> None:
+            if torch.cuda.is_current_stream_capturing():
+                raise torch.OutOfMemoryError("CUDA out of memory")
+
+        for _ in range(2):
+            with pytest.raises(torch.OutOfMemoryError):
+                runner.run("a key", [add, fail])
+            runner.abandon()
+            runner.forget()
+        runner.run("a key", [add])
+        assert len(runner.wait()) == 1
+
     def test_float32_products_are_not_rounded_to_tf32(self) -> None:
         use_first_gpu()
         rows, weight = torch.randn(64, 512), torch.randn(512, 64)

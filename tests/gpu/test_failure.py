@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
-from dataclasses import dataclass, field
+import weakref
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +15,17 @@ import numpy as np
 import pytest
 import torch
 from tests.gpu.conftest import ON_GPU
-from tests.support.gpu_revisions import NODES, published, revision, some_seeds, use_small_chunks
+from tests.support.gpu_revisions import NODES, projected_revision, published, revision, some_seeds, use_small_chunks
 from tests.support.gpu_twin import Twin
 from tests.support.serving import FakeWorker, running
 
+import gnnserve_worker.gpu.failure as failure_module
 import gnnserve_worker.gpu.served as served_module
 from gnnserve_api.device import CachePolicy, Device
 from gnnserve_api.errors import DeviceError, DeviceLostError
 from gnnserve_api.pods import PodExit
+from gnnserve_api.variants import Storage
+from gnnserve_worker.gpu.engine import GpuEngine
 from gnnserve_worker.gpu.failure import Trust, is_out_of_memory
 from gnnserve_worker.gpu.memory import HostMemory, Ledger
 from gnnserve_worker.gpu.served import serve_on_gpu
@@ -75,6 +81,22 @@ class Process:
 @pytest.fixture
 def process() -> Process:
     return Process()
+
+
+@pytest.fixture
+def no_cycles() -> Iterator[None]:
+    """Nobody looks for them: what is not free without, is not free when it is needed."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def _engine_of(served: ServedRevision) -> GpuEngine:
+    guarded: Any = served.infer
+    engine = guarded.__self__._engine
+    assert isinstance(engine, GpuEngine)
+    return engine
 
 
 @pytest.fixture
@@ -135,6 +157,41 @@ def test_after_a_loss_nothing_of_the_process_uses_the_gpu(process: Process, load
     assert process.twin.captured == captured
 
 
+def test_a_loss_by_one_revision_holds_for_the_other(process: Process, loaded: LoadedRevision) -> None:
+    """The one that answers, when the GPU fails while its successor is warmed up beside it."""
+    served, alone = process.serve(loaded), process.serve(loaded, may_fall_back=False)
+    process.twin.failures = [LAUNCH_FAILURE]
+    with pytest.raises(DeviceLostError):
+        process.serve(loaded)
+    captured, seeds = list(process.twin.captured), some_seeds(3)
+
+    assert served.device_stats().device == "CPU", "said before the next batch"
+    _assert_alike(served.infer("x1", seeds, 1), infer_batch(loaded, "x1", seeds, 1))
+    with pytest.raises(DeviceLostError, match="unspecified launch failure"):
+        alone.infer("x1", seeds, 1)
+
+    assert process.twin.captured == captured
+    assert "start the worker anew" in (served.device_stats().problem or "")
+
+
+def test_the_memory_of_a_gpu_that_failed_is_free_while_the_cpu_answers(
+    process: Process, loaded: LoadedRevision, no_cycles: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served = process.serve(loaded)
+    engine = weakref.ref(_engine_of(served))
+    process.twin.failures = [MEMORY["torch's"]]
+    kept: list[object] = []
+
+    def answer(*of: Any) -> Inference:
+        kept.append(engine())
+        return infer_batch(*of)
+
+    monkeypatch.setattr(failure_module, "infer_batch", answer)
+    served.infer("x1", some_seeds(1), 1)
+
+    assert kept == [None]
+
+
 def test_with_the_gpu_alone_a_loss_is_an_error_that_ends_the_process(process: Process, loaded: LoadedRevision) -> None:
     served = process.serve(loaded, may_fall_back=False)
     process.twin.failures = [LAUNCH_FAILURE]
@@ -189,6 +246,18 @@ class TestWithCache:
         assert stats.memory_bytes["cache"] == 0
         assert "the cache was given back" in (stats.problem or "")
 
+    def test_the_caches_memory_is_free_when_the_batch_is_tried_again(
+        self, process: Process, served: ServedRevision, no_cycles: None
+    ) -> None:
+        process.twin.failures = [MEMORY["torch's"]]
+        (cache,) = {weakref.ref(cache) for cache in _engine_of(served)._resident.caches.values()}
+        kept: list[object] = []
+        process.twin.on_give_back = lambda: kept.append(cache())
+
+        served.infer("x1", some_seeds(5), 1)
+
+        assert kept == [None]
+
     def test_lack_of_memory_that_stays_moves_it_to_the_cpu(self, process: Process, served: ServedRevision) -> None:
         process.twin.failures = [MEMORY["torch's"], MEMORY["Triton's"]]
         seeds = some_seeds(2)
@@ -208,6 +277,20 @@ def test_a_failure_while_loading_is_an_error_and_leaves_nothing_taken(
         process.serve(loaded, may_fall_back=may_fall_back)
 
 
+def test_what_the_gpu_did_not_say_is_no_loss(process: Process, loaded: LoadedRevision) -> None:
+    """A compiler that is missing in the image: the revision that answers goes on, and the next attempt may succeed."""
+    served = process.serve(loaded, may_fall_back=False)
+    process.twin.failures = [RuntimeError("Failed to find C compiler. Please specify via CC environment variable")]
+
+    with pytest.raises(DeviceError, match="Failed to find C compiler") as raised:
+        process.serve(loaded, may_fall_back=False)
+
+    assert not isinstance(raised.value, DeviceLostError)
+    served.infer("x1", some_seeds(1), 1)
+    assert served.device_stats().device == "a twin"
+    assert process.serve(loaded, may_fall_back=False).device_stats().device == "a twin"
+
+
 def test_lack_of_memory_while_loading_may_be_over_at_the_next_attempt(process: Process, loaded: LoadedRevision) -> None:
     process.twin.failures = [MEMORY["torch's"]]
 
@@ -216,6 +299,19 @@ def test_lack_of_memory_while_loading_may_be_over_at_the_next_attempt(process: P
 
     assert not isinstance(raised.value, DeviceLostError)
     assert process.serve(loaded).device_stats().device == "a twin"
+
+
+def test_what_keeps_a_revision_from_its_memory_is_said(process: Process, loaded: LoadedRevision) -> None:
+    served = process.serve(loaded)
+    limit = sum(served.device_stats().memory_bytes.values())
+    alone = Process(ledger=Ledger())
+    alone.ledger.claim(limit)
+
+    with pytest.raises(DeviceError, match=rf"beside the {limit:,} of another revision; start the worker anew"):
+        alone.serve(loaded, limit_bytes=limit)
+    alone.ledger.claims.clear()
+    with pytest.raises(DeviceError, match=r"are to be had; give it more by spec\.worker\.gpuMemory"):
+        alone.serve(loaded, limit_bytes=1)
 
 
 def test_whole_neighbourhoods_are_not_for_the_gpu(process: Process) -> None:
@@ -233,6 +329,34 @@ def test_with_the_gpu_alone_every_variant_has_to_be_on_it(process: Process, load
 
     with pytest.raises(DeviceError, match="cannot be pinned"):
         process.serve(loaded, may_fall_back=False, limit_bytes=limit)
+
+
+def test_variants_that_are_left_to_the_cpu_are_measured_warm(
+    process: Process, loaded: LoadedRevision, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[str] = []
+
+    def infer(*of: Any) -> Inference:
+        steps.append(of[1])
+        return infer_batch(*of)
+
+    monkeypatch.setattr(served_module, "warm_up", lambda _: steps.append("warm up"))
+    monkeypatch.setattr(served_module, "infer_batch", infer)
+    process.serve(loaded)
+    assert steps == [], "all of them are on the GPU"
+    projected = projected_revision("GraphSAGE", (2, 2), Storage.FLOAT32).variants["projected"]
+    both = published(replace(loaded, variants={**loaded.variants, "x9": replace(projected, name="x9")}))
+    needed = process.serve(both).device_stats().memory_bytes
+    room = loaded.variants["x1"].table.rows.values.nbytes - needed["tables"]
+    process.twin.refuse = lambda _size, _read_only: "CUDA_ERROR_OUT_OF_MEMORY"
+    process.ledger.claims.clear()
+    steps.clear()
+
+    stats = process.serve(both, limit_bytes=sum(needed.values()) + room).device_stats()
+
+    assert "x9 is computed on the CPU" in (stats.problem or "")
+    assert steps[0] == "warm up"
+    assert set(steps[1:]) == {"x9"}
 
 
 class _Real(FakeWorker):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import mmap
+import os
 from pathlib import Path
 
 import numpy as np
@@ -75,6 +77,17 @@ def test_a_mapping_that_is_refused_is_copied_and_the_copy_pinned(mapped: np.ndar
     assert f"{mapped.nbytes:,} bytes of the host's memory" in pinned.message
     pinned.release()
     assert twin.registered == {}
+
+
+def test_without_memory_for_a_copy_it_stays_unpinned(mapped: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_array: np.ndarray) -> np.ndarray:
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+
+    monkeypatch.setattr(pinned_module, "_anonymous_copy", full)
+    twin = Twin(refuse=lambda _size, read_only: "CUDA_ERROR_NOT_SUPPORTED" if read_only else None)
+
+    with pytest.raises(UnpinnableError, match=r"NOT_SUPPORTED.*no memory for a copy \(Cannot allocate memory\)"):
+        pin("x", mapped, twin, HOST)
 
 
 def test_a_refusal_half_way_leaves_nothing_pinned(mapped: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> None:

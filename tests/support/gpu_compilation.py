@@ -28,6 +28,8 @@ class Compiled:
     registers: int
     stack_bytes: int
     """Of local memory: where there are any, registers were spilled."""
+    atomics: list[str]
+    """Instructions of the machine code that add to memory: RED does not wait for what was there, ATOM does."""
 
 
 def compile_all(folder: Path) -> list[Compiled]:
@@ -82,21 +84,24 @@ def _main() -> None:
             seen.clear()
             launch()
             for name, kernel in seen:
-                registers, stack_bytes = _resources(kernel.asm["cubin"])
-                compiled = Compiled(architecture, case, name, kernel.asm["ptx"], registers, stack_bytes)
+                compiled = Compiled(architecture, case, name, kernel.asm["ptx"], *_look_at(kernel.asm["cubin"]))
                 print(json.dumps(asdict(compiled)))
 
 
-def _resources(cubin: bytes) -> tuple[int, int]:
+def _look_at(cubin: bytes) -> tuple[int, int, list[str]]:
+    """Registers, bytes of local memory, and atomic additions."""
     import triton
 
     program = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
     path = Path(os.environ["TRITON_CACHE_DIR"]) / "looked_at.cubin"
     path.write_bytes(cubin)
-    said = subprocess.run([program, "-res-usage", path], capture_output=True, text=True, check=True).stdout
+    said, code = (
+        subprocess.run([program, option, path], capture_output=True, text=True, check=True).stdout
+        for option in ("-res-usage", "-sass")
+    )
     found = re.search(r"REG:(\d+) STACK:(\d+) .*LOCAL:(\d+)", said)
     assert found, said
-    return int(found[1]), int(found[2]) + int(found[3])
+    return int(found[1]), int(found[2]) + int(found[3]), re.findall(r"\b(?:RED|ATOM)G?\.\S*ADD\S*", code)
 
 
 def _cases() -> Iterator[tuple[str, Any]]:

@@ -25,6 +25,7 @@ class Twin:
     """Why host memory of that size, which may only be read or not, cannot be pinned."""
     failures: list[BaseException] = field(default_factory=list)
     """Raised by the next waits, one each."""
+    on_give_back: Callable[[], object] = lambda: None
     lenders: tuple[torch.device, ...] = ()
     registered: dict[int, int] = field(default_factory=dict)
     """Bytes by address."""
@@ -67,7 +68,8 @@ class Twin:
     def unregister(self, address: int) -> None:
         del self.registered[address]
 
-    def give_back(self) -> None: ...
+    def give_back(self) -> None:
+        self.on_give_back()
 
 
 class EagerRunner:

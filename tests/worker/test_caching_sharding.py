@@ -56,6 +56,14 @@ def test_a_budget_that_holds_no_slot_makes_no_cache():
     assert plan_cache(nodes=10**6, columns=512, widths=[512], item_bytes=4, budgets_bytes=[5 * MIB, 10**9]) is None
 
 
+def test_slots_are_no_more_than_a_directory_can_number():
+    plan = plan_cache(
+        nodes=200_000_000, columns=2048, widths=[2048, 128], item_bytes=1, budgets_bytes=[140 << 30, *[110 << 30] * 3]
+    )
+    assert plan.slots_per_device * len(plan.slots) < 2**31
+    assert plan.capacity > 2**31 - 1000
+
+
 def test_a_cache_is_no_larger_than_what_there_is():
     plan = plan_cache(nodes=1000, columns=64, widths=[64], item_bytes=4, budgets_bytes=[900 * MIB, 900 * MIB])
     assert plan.slots == (500, 500)

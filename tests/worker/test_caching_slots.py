@@ -127,6 +127,24 @@ def test_an_invalidation_waits_even_for_readers_of_what_is_masked_already(slots,
     assert storage.calls == [("wait",)]
 
 
+@pytest.mark.parametrize("failing", ["mask", "write", "unmask"])
+def test_rows_that_change_after_the_storage_failed_once_are_still_masked(slots, storage, failing, monkeypatch):
+    """No memory for a moment, which ends the updating thread: what is cached stays, and must stay right."""
+    slots.fill(items(3, 4))
+
+    def fail(items, slots=None):
+        if failing == "unmask":
+            storage.directory[items] = slots  # it may have got that far
+        raise MemoryError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(storage, failing, fail)
+        with pytest.raises(MemoryError):
+            slots.change(Changes(evicted=items(3), admitted=items(5)))
+    slots.invalidate(items(3, 4, 5))
+    assert (storage.directory == -1).all()
+
+
 @pytest.mark.parametrize("node", [-1, 10])
 def test_nodes_that_do_not_exist_cannot_be_invalidated(slots, node):
     with pytest.raises(ValueError, match="expected 0 to 9"):

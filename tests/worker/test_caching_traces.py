@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +26,7 @@ from gnnserve_worker.caching.traces import (
 )
 from gnnserve_worker.caching.weights import degree_weights, expected_weights, presampled_weights
 from gnnserve_worker.graph.store import Graph
+from gnnserve_worker.progress import Progress
 
 SMALL = Shape(3_000, 60_000)
 FANOUTS = (5, 3)
@@ -175,6 +177,9 @@ def test_a_file_is_a_trace(tmp_path: Path) -> None:
         ("empty.jsonl", "\n", "holds no request"),
         ("noise.npy", "hello", "is no .npy file of numbers"),
         ("noise.bin", "\xff\xfe", "is neither .npy nor text"),
+        ("deep.jsonl", "[" * 100_000, "line 1: is no JSON"),
+        ("nothing.npy", "", "is no .npy file of numbers: No data left"),
+        ("zip.npy", "PK\x03\x04", "is no .npy file of numbers: File is not a zip file"),
     ],
 )
 def test_a_file_that_is_no_trace_is_refused(tmp_path: Path, name: str, content: str, problem: str) -> None:
@@ -189,6 +194,16 @@ def test_arrays_of_other_kinds_are_refused(tmp_path: Path) -> None:
         read_trace(tmp_path / "floats.npy", 10)
     with pytest.raises(InputError, match="cannot read"):
         read_trace(tmp_path / "nix.npy", 10)
+    np.save(tmp_path / "far.npy", np.array([2**63 + 5], dtype=np.uint64))
+    with pytest.raises(InputError, match="node 9223372036854775813 is not one of 0 to 9"):
+        read_trace(tmp_path / "far.npy", 10)
+
+
+@pytest.mark.parametrize("shape", [(0,), (0, 3), (5, 0)])
+def test_an_array_without_a_seed_is_refused(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    np.save(tmp_path / "empty.npy", np.empty(shape, dtype=np.int64))
+    with pytest.raises(InputError, match=r"no seed; give at least one list of seeds"):
+        read_trace(tmp_path / "empty.npy", 10)
 
 
 # --- weights
@@ -247,6 +262,28 @@ def test_a_replay_counts_every_read(graph: Graph) -> None:
     assert found.admissions == len(met)
     assert len(found.timeline(10)) == 3
     assert found.hit_rate() == pytest.approx(found.hits.sum() / len(reads.nodes))
+
+
+def test_progress_is_told_and_who_interrupts_waits_for_the_round_at_hand_only(graph: Graph) -> None:
+    told: list[Progress] = []
+    trace = build_trace(TraceKind.UNIFORM, graph, TraceSettings(requests=600, seeds=2))
+    reads = expand_trace(trace, graph, FANOUTS, 3, told.append)
+    weights = weigh_nodes(graph, np.arange(100), FANOUTS, 1)
+    assert [(one.stage, one.done) for one in told] == [("sample uniform", done) for done in (0, 256, 512, 600)]
+    told.clear()
+    replay_all(reads, weights, [300], ["LFU", "None"], 8, told.append, "replay uniform")
+    assert [(one.done, one.total) for one in told] == [(0, 2), (1, 2), (2, 2)]
+
+    stopped = threading.Event()
+    stopped.set()
+    assert replay(build_policy(CachePolicy.LFU, graph.nodes, 300), reads, 8, stopped).hits.sum() == 0
+
+    def interrupt(progress: Progress) -> None:
+        if progress.done:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        replay_all(reads, weights, list(range(100, 1000)), ["LFU"], 1, interrupt)
 
 
 def test_recovery_is_told_by_the_mean_course_after_moves() -> None:

@@ -63,7 +63,7 @@ def test_under_auto_a_machine_without_a_gpu_serves_on_the_cpu_and_says_why(
 
 
 def test_with_the_gpu_alone_it_is_an_error(loaded: LoadedRevision, devices: Path) -> None:
-    with pytest.raises(DeviceError, match=r"none is seen.*device: CPU"):
+    with pytest.raises(DeviceError, match=r"none is seen.*spec\.worker\.device \(--device\) CPU"):
         open_served(loaded, DeviceSettings(Device.GPU), {}, devices)
 
 
@@ -148,6 +148,28 @@ def test_a_worker_that_may_do_without_answers_on_the_cpu(tmp_path: Path, api: Co
 
     assert route["device"] == "CPU"
     assert "CUDA_VISIBLE_DEVICES is '-1'" in route["deviceProblem"]
+    (line,) = (line for line in pod.log if "CUDA_VISIBLE_DEVICES" in line["message"])
+    assert line["level"] == "WARNING"
+
+
+@pytest.mark.skipif(why_no_gpu({}, Path("/dev")) is None, reason="a GPU is seen on this machine")
+def test_where_there_is_simply_no_gpu_the_log_does_not_warn(tmp_path: Path, api: ConfigMapServer) -> None:
+    api.put(table_of(publish_answering(tmp_path / "repository", "recipe", 3)))
+    environ = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
+
+    with worker_pod(tmp_path, api, environ=environ) as pod:
+        pod.wait_until("/readyz", "ok")
+
+    (line,) = (line for line in pod.log if NO_GPU_SEEN in line["message"])
+    assert line["level"] == "INFO"
+
+
+def test_on_a_laptop_without_a_gpu_nothing_is_said(
+    loaded: LoadedRevision, devices: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The command line sets no logging up, and so would show each warning."""
+    open_served(loaded, DeviceSettings(), {}, devices)
+    assert caplog.records == []
 
 
 def test_a_gpu_that_fails_while_loading_ends_the_process(tmp_path: Path, api: ConfigMapServer) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import logging
+import queue
 import threading
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,10 +15,11 @@ import pytest
 from tests.support.loading import DEADLINE_S, FakeRepository, FakeServer, Loading, loading_into
 
 from gnnserve_api.batching import Batching
-from gnnserve_api.errors import RepositoryError
+from gnnserve_api.errors import DeviceError, RepositoryError
 from gnnserve_api.objective import NO_OBJECTIVE, Objective
 from gnnserve_api.routing import AffineCost, RoutingMode, RoutingTable
 from gnnserve_worker.pods.loader import POLITE, Loader
+from gnnserve_worker.serving.served import ServedRevision
 
 A, B, C = (RoutingTable(revision, f"recipe-{revision}") for revision in "abc")
 STRICT = Objective(latency_ms=5)
@@ -41,6 +45,40 @@ def test_next_revision_is_loaded_beside_the_first_and_politely(loading: Loading)
     assert loading.server.next_switch()[0] == "b"
     # As far as there is a nicer value than what these tests run at.
     assert loading.repository.nice["b"] == max(POLITE, loading.repository.nice["a"])
+
+
+def test_what_a_load_beside_another_took_is_free_again_when_it_is_tried_again() -> None:
+    """Memory of a GPU, which the next attempt needs; nobody looks for cycles until then."""
+
+    class Taken:
+        pass
+
+    taken: list[weakref.ref[Taken]] = []
+    free: queue.Queue[bool] = queue.Queue()
+    repository = FakeRepository()
+
+    def load(revision: str) -> ServedRevision:
+        if revision == "b":
+            if taken:
+                free.put(taken[0]() is None)
+            memory = Taken()
+            taken.append(weakref.ref(memory))
+            raise DeviceError("its memory ran out", "give it more")
+        return repository.load(revision)
+
+    server = FakeServer()
+    loader = Loader(server, load, retry_s=(0.001, 0.01))
+    gc.collect()
+    gc.disable()
+    loader.start()
+    try:
+        loader.declare(A)
+        server.next_switch()
+        loader.declare(B)
+        assert free.get(timeout=DEADLINE_S)
+    finally:
+        gc.enable()
+        assert loader.stop(DEADLINE_S)
 
 
 def test_new_objective_loads_nothing(loading: Loading) -> None:

@@ -9,38 +9,24 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gnnserve_api.errors import InputError
-from gnnserve_cli.commands.graph import parse_source
+from gnnserve_api.errors import InputError, ResourceError
 from gnnserve_cli.commands.options import DEFAULT_REPOSITORY, Json, RepositoryRoot, between
 from gnnserve_cli.commands.report import check_page, write_page
 
 if TYPE_CHECKING:
-    import numpy as np
-
-    from gnnserve_cli.cache_simulation import TraceFound
+    from gnnserve_cli.cache_simulation import SimulationFound, TraceFound
     from gnnserve_worker.caching.simulate import NodeWeights
     from gnnserve_worker.caching.traces import Trace, TraceSettings
     from gnnserve_worker.graph.store import Graph
+    from gnnserve_worker.progress import ProgressListener
 
-_MANIFESTS = (".yaml", ".yml", ".json")
-_FANOUTS = (25, 10)
 _TRACES = ("uniform", "zipf", "moving")
 _CAPACITIES = (5.0, 10.0, 20.0)
-_TRAINING_SHARE = 0.1
-"""Of a synthetic shape's nodes, which has no split of its own."""
 _WINDOWS = 100
 """Of a plot, at most."""
 _RECOVERY_WINDOWS = 40
 """Of the time between two moves."""
 _TRACE_PANEL, _CACHE_PANEL = "Traces", "Caches"
-
-
-@dataclass(frozen=True, slots=True)
-class Subject:
-    source: str
-    graph: Graph
-    training_nodes: np.ndarray
-    fanouts: tuple[int, ...]
 
 
 def _each_percent(values: list[float] | None) -> list[float]:
@@ -169,15 +155,10 @@ def simulate(
     A request is its seeds, expanded by the sampler to the rows that it gathers; each of them hits or misses.
     """
     # Imported here: they bring numpy and numba.
-    from rich.text import Text  # noqa: PLC0415
-
-    from gnnserve_cli.cache_simulation import (  # noqa: PLC0415
-        SimulationFound,
-        build_page,
-        facts_of,
-        table_of,
-    )
-    from gnnserve_cli.render import facts_table, output, print_json, put  # noqa: PLC0415
+    from gnnserve_cli.cache_simulation import SimulationFound, build_page  # noqa: PLC0415
+    from gnnserve_cli.cache_subject import load_subject  # noqa: PLC0415
+    from gnnserve_cli.progress import showing_progress  # noqa: PLC0415
+    from gnnserve_worker.caching.shapes import SHAPES  # noqa: PLC0415
     from gnnserve_worker.caching.simulate import weigh_nodes  # noqa: PLC0415
     from gnnserve_worker.caching.traces import TraceSettings  # noqa: PLC0415
 
@@ -188,15 +169,24 @@ def simulate(
     own_fanouts = None if fanouts is None else _parse_fanouts(fanouts)
     if service is not None and not Path(source).is_dir():
         raise InputError("--service", f"chooses in a folder, and {source!r} is none", "leave it out")
-    if within and source not in _shapes():
+    if within and source not in SHAPES:
         raise InputError("--within", f"is of synthetic shapes, and {source!r} is none", "leave it out")
-    subject = _load(source, repository, service, seed, within)
-    sampled = own_fanouts or subject.fanouts
     settings = TraceSettings(requests, seeds_per_request, seed, exponent, hot_nodes, hot_share, moves)
-    traces = [_open_trace(name, subject.graph, settings) for name in names]
-    weights = weigh_nodes(subject.graph, subject.training_nodes, sampled, seed)
+    _check_moves(names, settings)
     percents = list(dict.fromkeys(capacity or _CAPACITIES))
-    plan = _Plan(subject.graph, weights, sampled, seed, percents, policies, round_requests, warm_up / 100)
+    try:
+        with showing_progress() as listener:
+            subject = load_subject(source, repository, service, seed, within, listener)
+            sampled = own_fanouts or subject.fanouts
+            traces = [_open_trace(name, subject.graph, settings) for name in names]
+            weights = weigh_nodes(subject.graph, subject.training_nodes, sampled, seed)
+            plan = _Plan(subject.graph, weights, sampled, seed, percents, policies, round_requests, warm_up / 100)
+            simulated = [_simulate(plan, one, listener) for one in traces]
+    except MemoryError as error:
+        raise ResourceError(
+            f"not enough memory: {error}; ask for fewer --requests, --seeds-per-request or --moves, or simulate a "
+            "smaller graph"
+        ) from error
     found = SimulationFound(
         source=subject.source,
         nodes=subject.graph.nodes,
@@ -205,17 +195,31 @@ def simulate(
         seed=seed,
         round_requests=round_requests,
         written_by=f"gnnserve {importlib.metadata.version('gnnserve')}",
-        traces=[_simulate(plan, one) for one in traces],
+        traces=simulated,
     )
-    if out is not None:
-        write_page(out, build_page(found))
+    written: Path | None = None
+    try:
+        if out is not None:
+            write_page(out, build_page(found))
+            written = out
+    finally:
+        # What took long to compute is not lost with a page that cannot be written.
+        _show(found, written, as_json)
+
+
+def _show(found: SimulationFound, page: Path | None, as_json: bool) -> None:
+    from rich.text import Text  # noqa: PLC0415
+
+    from gnnserve_cli.cache_simulation import facts_of, table_of  # noqa: PLC0415
+    from gnnserve_cli.render import facts_table, output, print_json, put  # noqa: PLC0415
+
     if as_json:
         print_json(found)
         return
     console = output()
     put(console, facts_table(facts_of(found)), "", "Hit rates, %", table_of(found))
-    if out is not None:
-        put(console, "", Text(f"{out}: the same, with plots over time"))
+    if page is not None:
+        put(console, "", Text(f"{page}: the same, with plots over time"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,16 +234,19 @@ class _Plan:
     warm_up_share: float
 
 
-def _simulate(plan: _Plan, trace: Trace) -> TraceFound:
+def _simulate(plan: _Plan, trace: Trace, listener: ProgressListener) -> TraceFound:
     from gnnserve_cli.cache_simulation import BELADY, CapacityFound, PolicyFound, TraceFound  # noqa: PLC0415
     from gnnserve_worker.caching.simulate import recovery_of, replay_all  # noqa: PLC0415
     from gnnserve_worker.caching.traces import expand_trace  # noqa: PLC0415
 
-    reads = expand_trace(trace, plan.graph, plan.fanouts, plan.seed)
+    reads = expand_trace(trace, plan.graph, plan.fanouts, plan.seed, listener)
     rooms = {percent: round(plan.graph.nodes * percent / 100) for percent in plan.percents}
-    replays = replay_all(reads, plan.weights, list(dict.fromkeys(rooms.values())), plan.policies, plan.round_requests)
+    replays = replay_all(
+        reads, plan.weights, list(dict.fromkeys(rooms.values())), plan.policies, plan.round_requests, listener,
+        f"replay {trace.name}",
+    )  # fmt: skip
     first = int(plan.warm_up_share * trace.requests)
-    window = max(1, trace.requests // _WINDOWS)
+    window = -(-trace.requests // _WINDOWS)
     recovery_window = max(1, trace.requests // (len(trace.moves) + 1) // _RECOVERY_WINDOWS)
     capacities = []
     for percent, room in rooms.items():
@@ -292,6 +299,18 @@ def _parse_traces(wanted: list[str] | None) -> list[str]:
     return names
 
 
+def _check_moves(names: list[str], settings: TraceSettings) -> None:
+    from gnnserve_worker.caching.traces import TraceKind  # noqa: PLC0415
+
+    for name in names:
+        if name in (TraceKind.MOVING, TraceKind.RECURRING) and settings.moves >= settings.requests:
+            raise InputError(
+                "--moves",
+                f"{settings.moves:,} are too many for the {settings.requests:,} requests of the {name} trace",
+                "ask for more --requests, or for fewer moves",
+            )
+
+
 def _parse_fanouts(text: str) -> tuple[int, ...]:
     from pydantic import ValidationError  # noqa: PLC0415
 
@@ -311,72 +330,3 @@ def _open_trace(name: str, graph: Graph, settings: TraceSettings) -> Trace:
     if name in list(TraceKind):
         return build_trace(TraceKind(name), graph, settings)
     return read_trace(Path(name), graph.nodes)
-
-
-def _shapes() -> list[str]:
-    from gnnserve_worker.caching.shapes import SHAPES  # noqa: PLC0415
-
-    return list(SHAPES)
-
-
-def _load(source: str, repository: Path, service: str | None, seed: int, within: float) -> Subject:
-    path = Path(source)
-    if source in _shapes():
-        return _make_shape(source, seed, within)
-    if path.is_dir():
-        return _open_folder(path, service)
-    if path.suffix in _MANIFESTS and (published := _open_published(path, repository)) is not None:
-        return published
-    return _import(source, repository)
-
-
-def _make_shape(name: str, seed: int, within: float) -> Subject:
-    import numpy as np  # noqa: PLC0415
-
-    from gnnserve_worker.caching.shapes import SHAPES, build_graph  # noqa: PLC0415
-
-    graph = build_graph(SHAPES[name], seed, within)
-    training = np.random.default_rng(seed).permutation(graph.nodes)[: int(_TRAINING_SHARE * graph.nodes)]
-    told = f", {within:.0%} of the links within communities" if within else ""
-    return Subject(f"synthetic, of the shape of {name}{told}", graph, training, _FANOUTS)
-
-
-def _open_folder(root: Path, service: str | None) -> Subject:
-    from gnnserve_cli.report.subject import load_subject  # noqa: PLC0415
-
-    found = load_subject(root, service, None)
-    namespace, _, name = found.service.partition("/")
-    return _open_revision(root, namespace, name, found.revision)
-
-
-def _open_published(manifest: Path, root: Path) -> Subject | None:
-    """None: the graph has to be imported."""
-    from gnnserve_api.manifest import load_manifest  # noqa: PLC0415
-    from gnnserve_worker.repository.repository import Repository  # noqa: PLC0415
-
-    service = load_manifest(manifest)
-    published = Repository(root, service.metadata.namespace, service.metadata.name).find(service.spec.recipe())
-    if published is None:
-        return None
-    return _open_revision(root, service.metadata.namespace, service.metadata.name, published.revision)
-
-
-def _open_revision(root: Path, namespace: str, name: str, revision: str) -> Subject:
-    from gnnserve_worker.repository.repository import Repository  # noqa: PLC0415
-
-    loaded = Repository(root, namespace, name).load(revision)
-    source = f"{namespace}/{name}, revision {revision}"
-    return Subject(source, loaded.graph, loaded.splits.train, tuple(loaded.network.fanouts))
-
-
-def _import(source: str, repository: Path) -> Subject:
-    from gnnserve_api.manifest import load_manifest  # noqa: PLC0415
-    from gnnserve_cli.progress import showing_progress  # noqa: PLC0415
-    from gnnserve_worker.graph.sources.load import load_source  # noqa: PLC0415
-    from gnnserve_worker.repository.paths import DOWNLOADS  # noqa: PLC0415
-
-    wanted = parse_source(source)
-    fanouts = load_manifest(Path(source)).spec.model.fanouts if Path(source).suffix in _MANIFESTS else _FANOUTS
-    with showing_progress() as listener:
-        data = load_source(wanted, repository / DOWNLOADS, listener)
-    return Subject(data.source, data.graph, data.splits.train, fanouts)

@@ -130,7 +130,7 @@ GpuMemory = Annotated[
         metavar="SIZE",
         callback=_check_size,
         rich_help_panel=_DEVICE,
-        help="Take at most so much of the GPU's memory, as in 40Gi. Unset: as spec.worker.cache.memory says, or else "
+        help="Take at most so much of the GPU's memory, as in 40Gi. Unset: as spec.worker.gpuMemory says, or else "
         "all that is free.",
         show_default=False,
     ),

@@ -44,6 +44,7 @@ def run(
         serve_routed,
         source_of_load,
     )
+    from gnnserve_worker.pods.device import require_device  # noqa: PLC0415
     from gnnserve_worker.repository.repository import Repository  # noqa: PLC0415
     from gnnserve_worker.serving.server import bind  # noqa: PLC0415
 
@@ -51,7 +52,8 @@ def run(
     source = source_of_load(prometheus, service)
     credentials = choose_credentials(service, tls_cert, tls_key, token_file)
     settings = choose_device(service, device, cache, gpu_memory)
-    # A busy port must show before minutes of training, not after.
+    # A busy port must show before minutes of training, not after; and so must a GPU that is not there.
+    require_device(settings)
     with closing(bind(host, port)) as sock:
         from gnnserve_cli.generating import generate_visibly  # noqa: PLC0415
 

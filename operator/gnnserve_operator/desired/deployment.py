@@ -155,8 +155,8 @@ def build_device_environment(worker: Worker) -> dict[str, str]:
         found[pods.DEVICE_VARIABLE] = worker.device.value
     if worker.cache.policy is not CachePolicy.FREQUENCY:
         found[pods.CACHE_VARIABLE] = worker.cache.policy.value
-    if worker.cache.memory is not None:
-        found[pods.GPU_MEMORY_VARIABLE] = str(size_bytes(worker.cache.memory))
+    if worker.gpu_memory is not None:
+        found[pods.GPU_MEMORY_VARIABLE] = str(size_bytes(worker.gpu_memory))
     return found
 
 

@@ -24,6 +24,8 @@ _COUNTER_BYTES = 8
 """The count of reads, and what it was when it was last looked at."""
 COUNTERS_AT_ONCE = 1 << 20
 """Looked at together, so that looking needs little memory."""
+_MOST_SLOTS = 2**31 - 1
+"""Of all devices: entries of the directory are int32."""
 _SCRATCH_BYTES = 48
 """For each counter that is looked at: its copy, the difference, and position, item and number if it was read."""
 _STAGING_BYTES = 4 << 20
@@ -78,8 +80,9 @@ def plan_cache(
     block_bytes = block_columns * item_bytes
     blocks = -(-columns // block_columns)
     items = blocks * nodes
+    most = _MOST_SLOTS // len(budgets_bytes)
     room = [
-        max(0, (budget - _fixed_bytes(items, block_bytes, computes=device == 0)) // block_bytes)
+        min(most, max(0, (budget - _fixed_bytes(items, block_bytes, computes=device == 0)) // block_bytes))
         for device, budget in enumerate(budgets_bytes)
     ]
     if items == 0 or sum(room) == 0 or budgets_bytes[0] < _fixed_bytes(items, block_bytes, computes=True):

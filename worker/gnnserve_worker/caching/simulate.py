@@ -7,9 +7,10 @@ every miss do it at once here; a cache that is updated beside the requests is la
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -21,6 +22,7 @@ from gnnserve_worker.caching.policy import Policy
 from gnnserve_worker.caching.traces import Reads
 from gnnserve_worker.caching.weights import degree_weights, expected_weights, presampled_weights
 from gnnserve_worker.graph.store import Graph
+from gnnserve_worker.progress import Progress, ProgressListener, silent
 
 BELADY = "Belady"
 """The upper bound, beside the policies."""
@@ -84,13 +86,16 @@ class Replay:
         return rates
 
 
-def replay(policy: Policy, reads: Reads, round_requests: int) -> Replay:
+def replay(policy: Policy, reads: Reads, round_requests: int, stopped: threading.Event | None = None) -> Replay:
+    """`stopped`: nobody wants the result any more, which ends with the round at hand."""
     policy.begin()
     count = len(reads.starts) - 1
     hits = np.zeros(count, dtype=np.int64)
     admissions = rounds = 0
     deciding_s = 0.0
     for begin in range(0, count, round_requests):
+        if stopped is not None and stopped.is_set():
+            break
         end = min(count, begin + round_requests)
         items = reads.nodes[reads.starts[begin] : reads.starts[end]].astype(np.int64)
         for request in range(begin, end):
@@ -112,21 +117,39 @@ def replay_belady(reads: Reads, nodes: int, capacity: int) -> Replay:
 
 
 def replay_all(
-    reads: Reads, weights: NodeWeights, capacities: Sequence[int], policies: Sequence[str], round_requests: int
+    reads: Reads,
+    weights: NodeWeights,
+    capacities: Sequence[int],
+    policies: Sequence[str],
+    round_requests: int,
+    listener: ProgressListener = silent,
+    stage: str = "replay",
 ) -> dict[tuple[int, str], Replay]:
     """By capacity (nodes) and policy; as many at a time as there are processors, since kernels hold no lock."""
     nodes = len(weights.degree)
+    stopped = threading.Event()
 
     def run(case: tuple[int, str]) -> Replay:
         capacity, name = case
         if name == BELADY:
             return replay_belady(reads, nodes, capacity)
         policy = CachePolicy(name)
-        return replay(build_policy(policy, nodes, capacity, weights.of(policy)), reads, round_requests)
+        return replay(build_policy(policy, nodes, capacity, weights.of(policy)), reads, round_requests, stopped)
 
     cases = [(capacity, name) for capacity in capacities for name in policies]
     with ThreadPoolExecutor(max_workers=len(os.sched_getaffinity(0))) as pool:
-        return dict(zip(cases, pool.map(run, cases), strict=True))
+        runs = [pool.submit(run, case) for case in cases]
+        try:
+            listener(Progress(stage, 0, len(cases)))
+            for done, one in enumerate(as_completed(runs), start=1):
+                one.result()
+                listener(Progress(stage, done, len(cases)))
+        except BaseException:
+            # Who interrupts does not want to wait for all that has been begun.
+            stopped.set()
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    return {case: one.result() for case, one in zip(cases, runs, strict=True)}
 
 
 @dataclass(frozen=True, slots=True)

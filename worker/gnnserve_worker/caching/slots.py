@@ -97,7 +97,7 @@ class MaskedSlots:
         self._slots = np.full(plan.items, -1, dtype=np.int32)
         """Of each item, whether it can be read there or not; -1: none."""
         self._readable = np.zeros(plan.items, dtype=np.bool_)
-        """Items whose directory entry is their slot."""
+        """Items whose directory entry is their slot, or may be, where the storage failed."""
         self._free = FreeSlots(plan.slots)
         self._copying = NO_ITEMS
         self._void = np.zeros(0, dtype=np.bool_)
@@ -181,9 +181,11 @@ class MaskedSlots:
         self._storage.wait_for_readers()
 
     def _mask(self, items: np.ndarray) -> None:
+        # In this order, and the other one for unmasking: where the storage fails, an entry that may be there still is
+        # readable by the ledger, so that a row that changes later is masked all the same.
         if len(items):
-            self._readable[items] = False
             self._storage.mask(items)
+            self._readable[items] = False
 
     def _begin_copying(self, items: np.ndarray) -> None:
         self._copying = items
@@ -198,8 +200,8 @@ class MaskedSlots:
         with self._lock:
             good = ~self._void
             if len(shown := items[good]):
-                self._storage.unmask(shown, slots[good])
                 self._readable[shown] = True
+                self._storage.unmask(shown, slots[good])
             if not good.all():
                 self._outdated.append(items[~good])
             self._begin_copying(NO_ITEMS)

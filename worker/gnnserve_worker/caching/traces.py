@@ -13,16 +13,20 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
 from pathlib import Path
+from zipfile import BadZipFile
 
 import numpy as np
 
 from gnnserve_api.errors import InputError
 from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.kernel_cache import kernel
+from gnnserve_worker.progress import Progress, ProgressListener, silent
 from gnnserve_worker.sampling.neighbours import Scratch, sample_neighbours
 
 _RECURRING = 3
 """Hot subgraphs that take turns."""
+_REPORTED = 256
+"""Requests are expanded between two reports."""
 
 
 class TraceKind(StrEnum):
@@ -198,18 +202,22 @@ def read_trace(path: Path, nodes: int) -> Trace:
             )
     lengths = [len(seeds) for seeds in requests]
     starts = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-    return Trace(path.name, np.concatenate(requests), starts)
+    return Trace(path.name, np.concatenate(requests).astype(np.int64), starts)
 
 
 def _read_npy(path: Path) -> list[np.ndarray]:
     try:
-        array = np.load(path, allow_pickle=False)
-    except ValueError as error:
+        with path.open("rb") as file:  # numpy leaves its own open when it fails
+            array = np.load(file, allow_pickle=False)
+    except (ValueError, EOFError, BadZipFile) as error:
         raise InputError(str(path), f"is no .npy file of numbers: {error}", "save it with numpy.save") from error
     if not isinstance(array, np.ndarray) or array.ndim not in {1, 2} or array.dtype.kind not in "iu":
         found = f"{array.dtype} {list(array.shape)}" if isinstance(array, np.ndarray) else "an archive"
         raise InputError(str(path), f"holds {found}", "expected integers [requests, seeds] or [requests]")
-    return list(array.reshape(len(array), -1).astype(np.int64))
+    if array.size == 0:
+        raise InputError(str(path), f"holds {list(array.shape)}: no seed", "give at least one list of seeds")
+    # As they are, so that a number beyond int64 is still itself where it is refused.
+    return list(array.reshape(len(array), -1))
 
 
 def _read_lines(path: Path) -> list[np.ndarray]:
@@ -223,7 +231,7 @@ def _read_lines(path: Path) -> list[np.ndarray]:
             continue
         try:
             seeds = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise InputError(f"{path}, line {number}", f"is no JSON: {error}", "write a list: [1, 2, 3]") from error
         if not isinstance(seeds, list) or not seeds or not all(map(_is_position, seeds)):
             raise InputError(f"{path}, line {number}", "is no list of node positions", "write a list: [1, 2, 3]")
@@ -252,7 +260,9 @@ class Reads:
     """Where each request's begin, int64 [requests + 1]."""
 
 
-def expand_trace(trace: Trace, graph: Graph, fanouts: tuple[int, ...], key: int) -> Reads:
+def expand_trace(
+    trace: Trace, graph: Graph, fanouts: tuple[int, ...], key: int, listener: ProgressListener = silent
+) -> Reads:
     """Sample every request as serving would, with a key of its own."""
     scratch = Scratch()
     nodes = np.empty(1 << 16, dtype=np.int32)
@@ -260,6 +270,8 @@ def expand_trace(trace: Trace, graph: Graph, fanouts: tuple[int, ...], key: int)
     last_met = np.full(graph.nodes, -1, dtype=np.int32)
     end = 0
     for request in range(trace.requests):
+        if request % _REPORTED == 0:
+            listener(Progress(f"sample {trace.name}", request, trace.requests))
         seeds = trace.seeds[trace.starts[request] : trace.starts[request + 1]]
         sample = sample_neighbours(graph.indptr, graph.indices, seeds, fanouts, key + request, scratch, share=True)
         most = end + len(sample.nodes) + len(sample.neighbours)
@@ -268,6 +280,7 @@ def expand_trace(trace: Trace, graph: Graph, fanouts: tuple[int, ...], key: int)
         for met in (sample.nodes, sample.neighbours):
             end = _append_new(met, request, last_met, nodes, end)
         starts[request + 1] = end
+    listener(Progress(f"sample {trace.name}", trace.requests, trace.requests))
     return Reads(nodes[:end].copy(), starts)
 
 

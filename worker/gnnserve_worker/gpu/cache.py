@@ -100,7 +100,8 @@ class FeatureCache:
         self._storage.wait_for_readers()
 
     def start(self) -> None:
-        """The updating thread."""
+        """The updating thread. What was read before, to warm up, says nothing of the traffic: no policy is told."""
+        self._storage.take_reads()
         self._updater.start()
 
     def stop(self) -> None:

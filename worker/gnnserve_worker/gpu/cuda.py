@@ -96,7 +96,18 @@ class CudaAccelerator:
         # By the driver's function: after an error of the runtime's, torch would report it of its next kernel.
         flags = _PORTABLE | _MAPPED | (_READ_ONLY if read_only else 0)
         _bind_context(self.device)
-        return _error_of(_driver().cuMemHostRegister_v2(ctypes.c_void_p(address), size_bytes, flags))
+        driver = _driver()
+        refusal = _error_of(driver.cuMemHostRegister_v2(ctypes.c_void_p(address), size_bytes, flags))
+        if refusal is not None:
+            return refusal
+        # Kernels are given the host's address, and of a table in several blocks only the first one's could be replaced.
+        seen = ctypes.c_uint64()
+        refusal = _error_of(driver.cuMemHostGetDevicePointer_v2(ctypes.byref(seen), ctypes.c_void_p(address), 0))
+        if refusal is None and seen.value != address:
+            refusal = "the device sees it at another address"
+        if refusal is not None:
+            self.unregister(address)
+        return refusal
 
     def unregister(self, address: int) -> None:
         # It fails where the device is lost, and then there is nothing left to undo.
@@ -124,6 +135,7 @@ def _bind_context(device: torch.device) -> None:
 def _driver() -> Any:
     library = ctypes.CDLL("libcuda.so.1")
     library.cuMemHostRegister_v2.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint]
+    library.cuMemHostGetDevicePointer_v2.argtypes = [ctypes.POINTER(ctypes.c_uint64), ctypes.c_void_p, ctypes.c_uint]
     library.cuMemHostUnregister.argtypes = [ctypes.c_void_p]
     library.cuGetErrorName.argtypes = [ctypes.c_int, ctypes.POINTER(ctypes.c_char_p)]
     return library
@@ -182,6 +194,8 @@ class CudaRunner:
 
     def forget(self) -> None:
         self._graphs.clear()
+        # torch asserts that a pool which graphs have shared is still one's, unless it has been emptied meanwhile.
+        self._pool = torch.cuda.graph_pool_handle()
 
     def _capture(self, stages: Sequence[Callable[[], None]]) -> _Captured:
         stream = self._stream
@@ -199,6 +213,10 @@ class CudaRunner:
                 for stage, mark in zip(stages, marks[1:], strict=True):
                     stage()
                     mark.record(stream)
-            finally:
-                graph.capture_end()
+            except BaseException:
+                # A capture that was broken ends with an error of its own, which says less than the first one.
+                with suppress(RuntimeError):
+                    graph.capture_end()
+                raise
+            graph.capture_end()
         return _Captured(graph, marks)

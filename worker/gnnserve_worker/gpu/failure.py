@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import traceback
 from dataclasses import replace
 
 import numpy as np
@@ -24,6 +25,7 @@ from gnnserve_worker.serving.inference import Inference, infer_batch
 
 _MEMORY_WORDS = ("out of memory", "cublas_status_alloc_failed", "cuda_error_out_of_memory")
 """torch, Triton and the driver each have their own exception for it."""
+_DEVICE_WORDS = ("cuda error", "cuda driver error", "[cuda]", "cublas_status_", "cudnn_status_")
 START_ANEW = "start the worker anew to use it again"
 _log = logging.getLogger(__name__)
 
@@ -31,6 +33,12 @@ _log = logging.getLogger(__name__)
 def is_out_of_memory(error: BaseException) -> bool:
     text = str(error).lower()
     return isinstance(error, torch.OutOfMemoryError) or any(words in text for words in _MEMORY_WORDS)
+
+
+def is_of_device(error: BaseException) -> bool:
+    """Whether the GPU said it, and not what prepares its work: a compiler that is missing harms no context."""
+    text = str(error).lower()
+    return isinstance(error, torch.AcceleratorError) or any(words in text for words in _DEVICE_WORDS)
 
 
 def describe(error: BaseException) -> str:
@@ -75,39 +83,66 @@ class GuardedEngine:
 
     def infer(self, variant: str, seeds: np.ndarray, key: int) -> Inference:
         """As `infer_batch`. DeviceLostError: the GPU is lost, and nothing else may answer."""
+        if self._engine is not None and self._trust.lost is not None:
+            self._leave(self._trust.lost)  # by another revision, or while one was loaded
         engine = self._engine
         if engine is None or variant not in engine.variants:
             return infer_batch(self._loaded, variant, seeds, key)
         try:
             return engine.infer(variant, seeds, key)
         except Exception as error:  # noqa: BLE001  (whatever it was, the CPU can answer)
-            failure = error
-        if is_out_of_memory(failure) and engine.has_cache:
-            self._problem = f"the cache was given back, because the GPU's memory ran out ({describe(failure)})"
-            _log.error("%s", self._problem)
-            try:
-                engine.give_back_cache()
-                return engine.infer(variant, seeds, key)
-            except Exception as error:  # noqa: BLE001  (as above)
-                failure = error
-        return self._go_on_without(failure, variant, seeds, key)
+            _let_go(error)
+            if is_out_of_memory(error) and engine.has_cache:
+                return self._infer_without_cache(engine, error, variant, seeds, key)
+            del engine
+            return self._infer_on_cpu(error, variant, seeds, key)
 
     def stats(self) -> DeviceStats:
-        engine = self._engine
+        engine, lost = self._engine, self._trust.lost
         if engine is None:
             return DeviceStats("CPU", problem=self._problem)
+        if lost is not None and self._may_fall_back:  # the next batch will leave it
+            return DeviceStats("CPU", problem=_on_cpu(lost))
         stats = engine.stats()
         problems = [problem for problem in (self._problem, stats.problem) if problem is not None]
         return replace(stats, problem="; ".join(problems) or None)
 
-    def _go_on_without(self, failure: Exception, variant: str, seeds: np.ndarray, key: int) -> Inference:
-        self._engine = None
+    def _infer_without_cache(
+        self, engine: GpuEngine, failure: Exception, variant: str, seeds: np.ndarray, key: int
+    ) -> Inference:
+        self._problem = f"the cache was given back, because the GPU's memory ran out ({describe(failure)})"
+        _log.error("%s", self._problem)
+        try:
+            engine.give_back_cache()
+            return engine.infer(variant, seeds, key)
+        except Exception as error:  # noqa: BLE001  (as in `infer`)
+            _let_go(error)
+            return self._infer_on_cpu(error, variant, seeds, key)
+
+    def _infer_on_cpu(self, failure: Exception, variant: str, seeds: np.ndarray, key: int) -> Inference:
         if is_out_of_memory(failure):
             why = f"the GPU's memory ran out ({describe(failure)})"
         else:
             why = self._trust.lose(f"the GPU failed ({describe(failure)})")
+        self._leave(why, failure)
+        return infer_batch(self._loaded, variant, seeds, key)
+
+    def _leave(self, why: str, failure: Exception | None = None) -> None:
+        self._engine = None
         if not self._may_fall_back:
             raise DeviceLostError(why, "the worker ends, so that it is started anew") from failure
-        self._problem = f"{why}: computing on the CPU; {START_ANEW}"
+        self._problem = _on_cpu(why)
         _log.error("%s", self._problem, exc_info=failure)
-        return infer_batch(self._loaded, variant, seeds, key)
+
+
+def _on_cpu(why: str) -> str:
+    return f"{why}: computing on the CPU; {START_ANEW}"
+
+
+def _let_go(failure: BaseException) -> None:
+    """Of what the frames that failed hold: the cache, whose memory is wanted at once, and the engine. As long as the
+    failure is being handled, or told of, they would be kept."""
+    seen: BaseException | None = failure
+    while seen is not None:
+        traceback.clear_frames(seen.__traceback__)
+        seen = seen.__cause__ or seen.__context__

@@ -10,7 +10,6 @@ is counted first.
 
 from __future__ import annotations
 
-import logging
 import mmap
 import resource
 from dataclasses import dataclass
@@ -22,7 +21,6 @@ from gnnserve_worker.gpu.accelerator import Accelerator
 from gnnserve_worker.gpu.memory import Claim, HostMemory
 
 BLOCK_BYTES: Final = 2**30
-_log = logging.getLogger(__name__)
 
 
 class UnpinnableError(Exception):
@@ -58,13 +56,14 @@ def pin(name: str, array: np.ndarray, accelerator: Accelerator, host: HostMemory
     if refusal is None:
         return Pinned(array, None, accelerator, blocks, host.pinned_files.claim(needed))
     why = f"{name}: its mapping cannot be pinned ({refusal}{_locked_memory()})"
-    copy = _anonymous_copy(array)
+    try:
+        copy = _anonymous_copy(array)
+    except OSError as error:
+        raise UnpinnableError(f"{why}, and there is no memory for a copy ({error.strerror})") from error
     blocks, refusal = _register(copy, accelerator, read_only=False)
     if refusal is not None:
         raise UnpinnableError(f"{why}, and neither can a copy ({refusal})")
-    message = f"{why}: a copy of it takes {needed:,} bytes of the host's memory"
-    _log.warning("%s", message)
-    return Pinned(copy, message, accelerator, blocks, None)
+    return Pinned(copy, f"{why}: a copy of it takes {needed:,} bytes of the host's memory", accelerator, blocks, None)
 
 
 def _register(array: np.ndarray, accelerator: Accelerator, *, read_only: bool) -> tuple[list[int], str | None]:

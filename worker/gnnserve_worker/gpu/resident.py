@@ -148,10 +148,13 @@ class _Builder:
                 unpinnable=refusals,
             )
             if placement is None:
+                others_bytes = self._means.ledger.claimed_bytes
+                beside = f", beside the {others_bytes:,} of another revision" if others_bytes else ""
+                anew = "start the worker anew to give it what that one has, " if others_bytes else ""
                 raise DeviceError(
                     f"weights and buffers need {required_bytes:,} bytes of its memory, of which {budget_bytes:,} are "
-                    "to be had",
-                    "give it more by spec.worker.cache.memory, or end what else uses the GPU",
+                    f"to be had{beside}",
+                    f"{anew}give it more by spec.worker.gpuMemory (--gpu-memory), or end what else uses the GPU",
                 )
             left_out = [refusals[name] for name in placement.left_out]
             if any(self._parts[name].group is Group.GRAPH for name in placement.left_out):

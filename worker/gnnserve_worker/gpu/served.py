@@ -24,11 +24,19 @@ from gnnserve_api.profile import LatencyProfile, Profile
 from gnnserve_worker.gpu.accelerator import Accelerator
 from gnnserve_worker.gpu.cuda import use_first_gpu
 from gnnserve_worker.gpu.engine import GpuEngine
-from gnnserve_worker.gpu.failure import START_ANEW, TRUST, GuardedEngine, Trust, describe, is_out_of_memory
+from gnnserve_worker.gpu.failure import (
+    START_ANEW,
+    TRUST,
+    GuardedEngine,
+    Trust,
+    describe,
+    is_of_device,
+    is_out_of_memory,
+)
 from gnnserve_worker.gpu.memory import HOST, LEDGER, HostMemory, Ledger
 from gnnserve_worker.gpu.resident import Means, make_resident
 from gnnserve_worker.repository.loaded import LoadedRevision
-from gnnserve_worker.serving.inference import Inference, infer_batch
+from gnnserve_worker.serving.inference import Inference, infer_batch, warm_up
 from gnnserve_worker.serving.latency import measure_latencies
 from gnnserve_worker.serving.served import ServedRevision
 
@@ -68,8 +76,14 @@ def serve_on_gpu(
     except Exception as error:
         problem = f"it cannot serve this revision: {describe(error)}"
         if is_out_of_memory(error):
-            raise DeviceError(problem, "give it more by spec.worker.cache.memory, or end what else uses it") from error
-        raise DeviceLostError(trust.lose(problem), START_ANEW) from error
+            raise DeviceError(
+                problem, "give it more by spec.worker.gpuMemory (--gpu-memory), or end what else uses it"
+            ) from error
+        if is_of_device(error):
+            raise DeviceLostError(trust.lose(problem), START_ANEW) from error
+        # What answers on the GPU meanwhile can go on, and what is missing may come.
+        _log.error("%s", problem, exc_info=error)
+        raise DeviceError(problem, "the log says where; spec.worker.device (--device) CPU does without") from error
     stats = engine.stats()
     if engine.variants != loaded.variants.keys() and not may_fall_back:
         raise DeviceError(
@@ -90,6 +104,8 @@ def serve_on_gpu(
 
 def _measured_here(profile: Profile, loaded: LoadedRevision, engine: GpuEngine) -> Profile:
     """The same variants and batch sizes, on this device; those that are left to the CPU, on that."""
+    if engine.variants != loaded.variants.keys():
+        warm_up(loaded)  # or what is compiled and loaded at first would be measured
     names = [variant.name for variant in profile.variants]
     latencies: dict[str, list[LatencyProfile]] = {name: [] for name in names}
 

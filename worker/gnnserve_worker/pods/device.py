@@ -6,7 +6,6 @@ use.
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
 
 NO_GPU_SEEN = f"{NO_GPU}: none is seen"
 """How `DeviceStats.problem` begins where simply no GPU is there, which is nothing to worry about."""
-_log = logging.getLogger(__name__)
 _DRIVER_FILES = ("nvidiactl", "nvidia0", "dxg")
 """Of which a driver has at least one in /dev; the last is the Windows subsystem's."""
 _VISIBLE_VARIABLE = "CUDA_VISIBLE_DEVICES"
@@ -46,6 +44,15 @@ class DeviceSettings:
         )
 
 
+def require_device(
+    settings: DeviceSettings, environ: Mapping[str, str] = os.environ, devices: Path = Path("/dev")
+) -> None:
+    """For whoever has something long to do before `open_served`. DeviceError: that would fail."""
+    absent = why_no_gpu(environ, devices) if settings.device is Device.GPU else None
+    if absent is not None:
+        raise _absence(absent)
+
+
 def open_served(
     loaded: LoadedRevision,
     settings: DeviceSettings,
@@ -65,7 +72,6 @@ def open_served(
     except DeviceError as error:
         if settings.device is Device.GPU:
             raise
-        _log.warning("computing on the CPU: %s", error)
         stats = DeviceStats("CPU", problem=str(error))
     return replace(served, device_stats=lambda: stats)
 
@@ -74,7 +80,7 @@ def _on_gpu(
     loaded: LoadedRevision, served: ServedRevision, settings: DeviceSettings, absent: str | None
 ) -> ServedRevision:
     if absent is not None:
-        raise DeviceError(absent, "run it on a node with one, or set spec.worker.device: CPU")
+        raise _absence(absent)
     try:
         # Imported here: only workers that see a GPU pay for torch.
         from gnnserve_worker.gpu.served import serve_on_gpu  # noqa: PLC0415
@@ -85,6 +91,10 @@ def _on_gpu(
     return serve_on_gpu(
         loaded, served, settings.cache, settings.memory_bytes, may_fall_back=settings.device is Device.AUTO
     )
+
+
+def _absence(why: str) -> DeviceError:
+    return DeviceError(why, "run it where there is one, or with spec.worker.device (--device) CPU")
 
 
 def why_no_gpu(environ: Mapping[str, str], devices: Path) -> str | None:

@@ -289,7 +289,9 @@ class Loader:
         thread.start()
         thread.join()
         if failed:
-            raise failed[0]
+            # Out of the list, which the error's own traceback keeps: what the load had taken of a GPU is to be free
+            # again by the next attempt, not when somebody looks for cycles.
+            raise failed.pop()
         return loaded[0]
 
     def _report(self, problem: str | None) -> None:

@@ -35,7 +35,7 @@ from gnnserve_api.pods import (
     PodExit,
 )
 from gnnserve_api.routing import ROUTING_KEY
-from gnnserve_worker.pods.device import DeviceSettings, open_served
+from gnnserve_worker.pods.device import NO_GPU_SEEN, DeviceSettings, open_served
 from gnnserve_worker.pods.environment import exit_of, required
 from gnnserve_worker.pods.logs import log_as_json
 from gnnserve_worker.pods.routing_watch import ApiServer
@@ -117,10 +117,15 @@ def _serve(settings: Settings) -> int:
 
     def load(revision: str) -> ServedRevision:
         try:
-            return open_served(repository.load(revision), settings.device)
+            served = open_served(repository.load(revision), settings.device)
         except DeviceLostError as error:
             worker.end(error)  # no other attempt of this process would succeed
             raise
+        stats = served.device_stats()
+        if stats.problem is not None:
+            level = logging.INFO if stats.problem.startswith(NO_GPU_SEEN) else logging.WARNING
+            _log.log(level, "computing on %s: %s", stats.device, stats.problem, extra={"revision": revision})
+        return served
 
     tls = settings.tls
     credentials = Credentials(

@@ -219,7 +219,8 @@ def _gather(
                 values, neighbour, wanted, begin, directory, pools, nodes, slots_per_device,
                 STRIDE, BLOCK, ITEM_BYTES, CACHED, DEVICES,
             )  # fmt: skip
-            pointer = tl.multiple_of(address.to(tl.pointer_type(dtype)), [1, ALIGNMENT])
+            # Along both axes: Triton 3.6 gives the columns' axis, once it is added, the least of the others'.
+            pointer = tl.multiple_of(address.to(tl.pointer_type(dtype)), [ALIGNMENT, ALIGNMENT])
             mask = wanted[:, :, None] & (begin + offset < READ)[None, None, :]
             places = pointer[:, :, None] + offset[None, None, :]
             numbers = widened(tl.load(places, mask=mask, other=0, cache_modifier=".cg" if CACHED else ""))
