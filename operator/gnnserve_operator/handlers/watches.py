@@ -56,9 +56,13 @@ def build_kopf_settings() -> kopf.OperatorSettings:
     built.watching.server_timeout = 120
     built.watching.client_timeout = 150
     built.watching.connect_timeout = 5
+    # Lists come in pages of so many, and what is done with one is done before the next: bodies are 20 KB of Python each.
+    built.watching.chunk_size = 50
     built.watching.inactivity_timeout = 70  # the API server sends a bookmark every minute
     built.networking.request_timeout = 30
     built.networking.connect_timeout = 5
+    # So long kopf keeps a task and the last body of every object: thousands of them, when the operator starts.
+    built.queueing.idle_timeout = 0.2
     built.queueing.exit_timeout = 1
     built.process.ultimate_exiting_timeout = None  # Kubernetes kills what does not end
     for kind in WATCHED_CHILDREN:
