@@ -56,7 +56,7 @@ def build_kopf_settings() -> kopf.OperatorSettings:
     built.watching.server_timeout = 120
     built.watching.client_timeout = 150
     built.watching.connect_timeout = 5
-    # Lists come in pages of so many, and what is done with one is done before the next: bodies are 20 KB of Python each.
+    # Lists come in pages, and what is done with one is done before the next: a body takes 20 KB as Python's dicts.
     built.watching.chunk_size = 50
     built.watching.inactivity_timeout = 70  # the API server sends a bookmark every minute
     built.networking.request_timeout = 30
