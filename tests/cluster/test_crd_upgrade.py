@@ -73,7 +73,9 @@ def test_what_was_stored_stays_as_it_was_and_can_be_written(
     api, before = upgraded
     found = api.get("GNNService", name)
     assert (found["metadata"], found["status"]) == (before[name]["metadata"], before[name]["status"])
-    assert _is_in(before[name]["spec"], found["spec"]), "newer fields come with their defaults, and nothing else changes"
+    assert _is_in(before[name]["spec"], found["spec"]), (
+        "newer fields come with their defaults, and nothing else changes"
+    )
     spec = GNNServiceSpec.model_validate(found["spec"])
     assert spec == GNNServiceSpec.model_validate(before[name]["spec"])
 
