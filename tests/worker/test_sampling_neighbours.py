@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support import sampling as reference
 from tests.support.graphs import complete_graph, graph_of, neighbours_of, random_graph, read_only, star
-from tests.support.sampler_contract import SamplerContract, Tree
+from tests.support.sampler_contract import FANOUT_CASES, SamplerContract, Tree
 from tests.support.statistics import is_uniform, joint_counts
 
 from gnnserve_worker.graph.store import Graph
@@ -28,13 +28,7 @@ from gnnserve_worker.sampling.neighbours import (
 FANOUTS = pytest.mark.parametrize(
     "fanouts",
     [
-        pytest.param((1,), id="one layer of one"),
-        pytest.param((5,), id="one layer"),
-        pytest.param((1024,), id="more than any degree"),
-        pytest.param((25, 10), id="the default"),
-        pytest.param((3, 40), id="a hop by the table"),
-        pytest.param((40, 2, 2), id="three layers, the first by the table"),
-        pytest.param((3, 2, 4, 2), id="four layers"),
+        *FANOUT_CASES,
         pytest.param((-1,), id="all neighbours"),
         pytest.param((-1, -1), id="all neighbours of two hops"),
         pytest.param((4, -1, 2), id="all neighbours of the middle hop"),
