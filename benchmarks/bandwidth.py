@@ -76,7 +76,7 @@ def sequential_gb_per_s(words: np.ndarray, threads: int, seconds: float) -> floa
     """10^9 bytes per second; each thread reads a part of its own."""
     parts = np.array_split(words, threads)
     round_s = _fastest_round(lambda i: _read_all(parts[i]), threads, seconds)
-    return round(words.nbytes / round_s / 1e9, 2)
+    return _gb_per_s(words.nbytes, round_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +100,14 @@ def measure_rows(table: np.ndarray, row_bytes: int, rows: np.ndarray, threads: i
 
     def rate(kernel: Callable[..., int]) -> float:
         round_s = _fastest_round(lambda i: kernel(words, parts[i], row_lines, row_words, ahead), threads, seconds)
-        return round(len(rows) * row_bytes / round_s / 1e9, 2)
+        return _gb_per_s(len(rows) * row_bytes, round_s)
 
     return RowRates(fetch=rate(_fetch_rows), read=rate(_read_rows))
+
+
+def _gb_per_s(size_bytes: int, elapsed_s: float) -> float:
+    """To four digits that count, so that no rate, however slow, is written as none."""
+    return float(f"{size_bytes / elapsed_s / 1e9:.4g}")
 
 
 def _fastest_round(work: Callable[[int], object], threads: int, seconds: float) -> float:
