@@ -33,7 +33,7 @@ from gnnserve_worker.pods.device import DeviceSettings, open_served
 from gnnserve_worker.pods.environment import exit_of
 from gnnserve_worker.repository.loaded import LoadedRevision
 from gnnserve_worker.serving.engine import EngineState
-from gnnserve_worker.serving.inference import Inference, infer_batch
+from gnnserve_worker.serving.inference import Inference, infer_batch, infer_each
 from gnnserve_worker.serving.served import ServedRevision, served_revision
 
 pytestmark = pytest.mark.skipif(ON_GPU, reason="kernels are compiled for the GPU of this machine")
@@ -182,9 +182,9 @@ def test_the_memory_of_a_gpu_that_failed_is_free_while_the_cpu_answers(
     process.twin.failures = [MEMORY["torch's"]]
     kept: list[object] = []
 
-    def answer(*of: Any) -> Inference:
+    def answer(*of: Any, **options: bool) -> Inference:
         kept.append(engine())
-        return infer_batch(*of)
+        return infer_batch(*of, **options)
 
     monkeypatch.setattr(failure_module, "infer_batch", answer)
     served.infer("x1", some_seeds(1), 1)
@@ -336,12 +336,12 @@ def test_variants_that_are_left_to_the_cpu_are_measured_warm(
 ) -> None:
     steps: list[str] = []
 
-    def infer(*of: Any) -> Inference:
+    def infer(*of: Any, **options: bool) -> Inference:
         steps.append(of[1])
-        return infer_batch(*of)
+        return infer_each(*of, **options)
 
     monkeypatch.setattr(served_module, "warm_up", lambda _: steps.append("warm up"))
-    monkeypatch.setattr(served_module, "infer_batch", infer)
+    monkeypatch.setattr(served_module, "infer_each", infer)
     process.serve(loaded)
     assert steps == [], "all of them are on the GPU"
     projected = projected_revision("GraphSAGE", (2, 2), Storage.FLOAT32).variants["projected"]

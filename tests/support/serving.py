@@ -127,16 +127,18 @@ class FakeWorker:
             warm_up=lambda: None,
         )
 
-    def infer(self, name: str, seeds: np.ndarray, key: int) -> Inference:
-        self.batches.append((name, seeds.tolist()))
+    def infer(self, variant: str, seeds: np.ndarray, key: int, *, with_embeddings: bool = True) -> Inference:
+        self.batches.append((variant, seeds.tolist()))
         self.started.release()
         self.gate.wait()
-        self.fail(name, seeds)
+        self.fail(variant, seeds)
         scores = np.full((len(seeds), len(CLASSES)), -1, np.float32)
         scores[np.arange(len(seeds)), (seeds + self.shift) % len(CLASSES)] = 1
         if self.poisoned is not None:
             scores[seeds == self.poisoned] = np.nan
-        embeddings = np.repeat(seeds[:, None], HIDDEN, axis=1).astype(np.float32) if self.layers > 1 else None
+        embeddings = None
+        if with_embeddings and self.layers > 1:
+            embeddings = np.repeat(seeds[:, None], HIDDEN, axis=1).astype(np.float32)
         return Inference(scores, embeddings, StageTimes(0.001, 0.002, 0.003), gathered_bytes=0)
 
     async def batch_started(self) -> None:

@@ -40,7 +40,7 @@ from gnnserve_worker.graph.store import GraphData
 from gnnserve_worker.progress import Progress
 from gnnserve_worker.repository.loaded import LoadedRevision
 from gnnserve_worker.repository.repository import Repository
-from gnnserve_worker.serving.inference import Inference, infer_batch
+from gnnserve_worker.serving.inference import Inference, infer_batch, infer_each
 
 NODES, WIDTH = 200, 9
 INFORMATIVE = (2, 5, 7)
@@ -233,9 +233,9 @@ def test_latency_is_measured_on_validation_nodes_and_variants_take_turns(
 ) -> None:
     calls: list[tuple[str, frozenset[int]]] = []
 
-    def recording(revision: LoadedRevision, variant: str, seeds: np.ndarray, key: int) -> Inference:
+    def recording(revision: LoadedRevision, variant: str, seeds: np.ndarray, key: int, **options: bool) -> Inference:
         calls.append((variant, frozenset(seeds.tolist())))
-        return infer_batch(revision, variant, seeds, key)
+        return infer_each(revision, variant, seeds, key, **options)
 
     loaded = replace(generated.loaded, splits=replace(generated.loaded.splits, test=np.zeros(0, dtype=np.int64)))
     sizes = {
@@ -243,6 +243,7 @@ def test_latency_is_measured_on_validation_nodes_and_variants_take_turns(
         for name, variant in loaded.variants.items()
     }
     monkeypatch.setattr(profile_module, "infer_batch", recording)
+    monkeypatch.setattr(profile_module, "infer_each", recording)
 
     measure_profile(loaded, sizes, lambda _done, _total: None)
 

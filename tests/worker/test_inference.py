@@ -29,7 +29,15 @@ from gnnserve_worker.models.network import Activations
 from gnnserve_worker.repository.loaded import LoadedRevision, LoadedVariant
 from gnnserve_worker.sampling.neighbours import NeighbourSample, Scratch, distinct_share, sample_neighbours
 from gnnserve_worker.serving import inference as inference_module
-from gnnserve_worker.serving.inference import Chunks, Inference, infer_batch, plan_chunks, warm_up
+from gnnserve_worker.serving.inference import (
+    Chunks,
+    Inference,
+    StageTimes,
+    infer_batch,
+    infer_each,
+    plan_chunks,
+    warm_up,
+)
 
 NODES, WIDTH = 300, 8
 VARIANTS = {"x1": 8, "x2": 4, "x8": 1}
@@ -99,12 +107,13 @@ def test_it_is_sample_gather_and_infer_one_after_the_other() -> None:
     graph, variant, scratch = revision.graph, revision.variants["x2"], Activations()
     plan = plan_chunks(3, (4, 3), variant.network.bytes_per_row, revision.effective_nodes, 1)
     sample = sample_neighbours(graph.indptr, graph.indices, seeds, (4, 3), 77, Scratch(), share=plan.share)
-    scores, embeddings = variant.network.infer(variant.network.gather(variant.table, sample, scratch), sample, scratch)
+    scores, embeddings = np.empty((3, 3), np.float32), np.empty((3, 8), np.float32)
+    combined = variant.network.gather(variant.table, sample, scratch)
+    variant.network.infer(combined, sample, scratch, scores, embeddings)
 
-    answer = infer_batch(revision, "x2", seeds, key=77)
+    answer = infer_each(revision, "x2", seeds, key=77)
 
     assert answer.embeddings is not None
-    assert embeddings is not None
     _assert_close(answer.scores, scores)
     _assert_close(answer.embeddings, embeddings)
     assert answer.gathered_bytes == gathered_bytes(variant.table, 4, sample)
@@ -151,12 +160,12 @@ def test_neither_chunks_nor_sharing_change_an_answer(
 ) -> None:
     revision, seeds = _revision(architecture, fanouts, mean_degree=5), np.resize(np.arange(NODES)[::-1], NODES + 50)
     _use_chunks(monkeypatch, 1, share=False)
-    whole = infer_batch(revision, "x2", seeds, key=5)
+    whole = infer_each(revision, "x2", seeds, key=5)
     assert np.ptp(whole.scores) > 0
 
     for count, share in ((1, True), (2, False), (2, True), (7, False), (7, True), (len(seeds), False)):
         _use_chunks(monkeypatch, count, share=share)
-        in_chunks = infer_batch(revision, "x2", seeds, key=5)
+        in_chunks = infer_each(revision, "x2", seeds, key=5)
 
         _assert_same(in_chunks, whole)
         if share:
@@ -194,14 +203,50 @@ def test_every_storage_is_served_as_the_machine_prefers(architecture: str, stora
     np.testing.assert_allclose(scores, expected, rtol=0, atol=tolerance * float(np.abs(expected).max()))
 
 
+@pytest.mark.parametrize("infer", [infer_batch, infer_each], ids=["batch", "each"])
 @pytest.mark.parametrize("share", [False, True])
-def test_repeated_seeds_have_equal_answers_each_of_its_own(monkeypatch: pytest.MonkeyPatch, share: bool) -> None:
+def test_repeated_seeds_have_equal_answers_each_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, share: bool, infer: Any
+) -> None:
     _use_chunks(monkeypatch, 1, share=share)
 
-    answer = infer_batch(_revision(), "x1", np.array([7, 3, 7, 7]), key=1)
+    answer = infer(_revision(), "x1", np.array([7, 3, 7, 7]), key=1)
 
-    np.testing.assert_allclose(answer.scores[[0, 0]], answer.scores[[2, 3]], rtol=1e-5)
-    assert not np.allclose(answer.scores[0], answer.scores[1])
+    for rows in (answer.scores, answer.embeddings):
+        np.testing.assert_allclose(rows[[0, 0]], rows[[2, 3]], rtol=1e-5)
+        assert not np.allclose(rows[0], rows[1])
+        rows[0] = 7.0
+        assert not np.allclose(rows[0], rows[2])
+
+
+@pytest.mark.parametrize("fanouts", [(4, 3), (-1, -1), (5,)], ids=str)
+@pytest.mark.parametrize("chunks", [1, 3])
+def test_a_seed_that_is_asked_for_again_and_again_is_computed_once(
+    monkeypatch: pytest.MonkeyPatch, fanouts: tuple[int, ...], chunks: int
+) -> None:
+    _use_chunks(monkeypatch, chunks, share=False)
+    revision, once = _revision(fanouts=fanouts), np.array([9, 250, 31, 7])
+    seeds = np.random.default_rng(0).choice(once, 1000)
+    seeds[:4] = once
+
+    answer = infer_batch(revision, "x1", seeds, key=5)
+
+    expected = infer_each(revision, "x1", seeds, key=5)
+    _assert_close(answer.scores, expected.scores)
+    assert (answer.embeddings is None) == (expected.embeddings is None) == (len(fanouts) == 1)
+    if answer.embeddings is not None and expected.embeddings is not None:
+        _assert_close(answer.embeddings, expected.embeddings)
+    assert answer.gathered_bytes == infer_each(revision, "x1", once, key=5).gathered_bytes
+
+
+@pytest.mark.parametrize("count", [1, 200])
+def test_embeddings_that_nobody_wants_are_not_copied(count: int) -> None:
+    revision, seeds = _revision(), np.arange(count)
+
+    answer = infer_batch(revision, "x1", seeds, key=1, with_embeddings=False)
+
+    assert answer.embeddings is None
+    _assert_close(answer.scores, infer_batch(revision, "x1", seeds, key=1).scores)
 
 
 @ARCHITECTURES
@@ -258,7 +303,8 @@ def test_stage_times_add_up_to_what_passed(monkeypatch: pytest.MonkeyPatch, chun
 
 def test_warming_up_runs_every_variant(monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[str] = []
-    monkeypatch.setattr(inference_module, "infer_batch", lambda _revision, name, _seeds, key: ran.append(name))
+    monkeypatch.setattr(inference_module, "infer_each", lambda _revision, name, _seeds, key: ran.append(name))
+    monkeypatch.setattr(inference_module, "infer_batch", lambda *_, key: None)
 
     warm_up(_revision())
 
@@ -268,23 +314,27 @@ def test_warming_up_runs_every_variant(monkeypatch: pytest.MonkeyPatch) -> None:
 @ARCHITECTURES
 @pytest.mark.parametrize("share", [False, True])
 @pytest.mark.parametrize("fanouts", [(4, 3), (3, 2, 2), (-1, -1)], ids=str)
+@pytest.mark.parametrize("with_embeddings", [False, True], ids=["scores", "and embeddings"])
+@pytest.mark.parametrize("chunks", [1, 2])
 def test_once_warm_nothing_is_allocated_but_the_answer(
-    monkeypatch: pytest.MonkeyPatch, architecture: str, share: bool, fanouts: tuple[int, ...]
-) -> None:
-    _use_chunks(monkeypatch, 1, share=share)
+    monkeypatch: pytest.MonkeyPatch, architecture: str, share: bool, fanouts: tuple[int, ...],
+    with_embeddings: bool, chunks: int,
+) -> None:  # fmt: skip
+    _use_chunks(monkeypatch, chunks, share=share)
+    _use(monkeypatch, threads=1)  # so that it is the same thread's memory that grows
     revision, seeds = _revision(architecture, fanouts, mean_degree=5, hidden=128), np.resize(np.arange(NODES), 600)
     for _ in range(6):
-        infer_batch(revision, "x1", seeds, key=1)
+        infer_each(revision, "x1", seeds, key=1, with_embeddings=with_embeddings)
 
     tracemalloc.start()
     try:
-        answer = infer_batch(revision, "x1", seeds, key=1)
+        answer = infer_each(revision, "x1", seeds, key=1, with_embeddings=with_embeddings)
         _, peak_bytes = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
 
-    assert answer.embeddings is not None
-    answer_bytes = answer.scores.nbytes + answer.embeddings.nbytes
+    assert (answer.embeddings is not None) == with_embeddings
+    answer_bytes = answer.scores.nbytes + (0 if answer.embeddings is None else answer.embeddings.nbytes)
     assert answer_bytes <= peak_bytes < answer_bytes + 16 * 1024
 
 
@@ -384,7 +434,7 @@ def test_chunks_cover_the_batch_in_about_equal_parts(monkeypatch: pytest.MonkeyP
     parts: list[list[int]] = []
     infer_for_real = inference_module._infer_chunk
 
-    def infer_chunk(*args: Any, **kwargs: Any) -> Inference:
+    def infer_chunk(*args: Any, **kwargs: Any) -> tuple[StageTimes, int]:
         parts.append(args[2].tolist())
         return infer_for_real(*args, **kwargs)
 

@@ -71,8 +71,17 @@ def _sample(graph: Graph, seeds: list[int], fanouts: tuple[int, ...], *, share: 
 
 
 def _infer(network: Network, table: Table, sample: NeighbourSample) -> tuple[np.ndarray, np.ndarray | None]:
-    scratch = Activations()
-    return network.infer(network.gather(table, sample, scratch), sample, scratch)
+    return _infer_in(Activations(), network, table, sample)
+
+
+def _infer_in(
+    scratch: Activations, network: Network, table: Table, sample: NeighbourSample
+) -> tuple[np.ndarray, np.ndarray | None]:
+    seeds = sample.ends[0] if sample.seed_rows is None else len(sample.seed_rows)
+    scores = np.empty((seeds, network.classes), np.float32)
+    embeddings = np.empty((seeds, network.hidden), np.float32) if network.hidden else None
+    network.infer(network.gather(table, sample, scratch), sample, scratch, scores, embeddings)
+    return scores, embeddings
 
 
 def _projected(tensors: Tensors, features: np.ndarray, storage: Storage) -> tuple[Table, Tensors]:
@@ -268,7 +277,7 @@ def test_scratch_may_have_been_used_by_any_other_network(architecture: str, fano
             network = _build(manifest, random_tensors(manifest, WIDTH, hidden), WIDTH)
             sample = _sample(graph, list(range(count)), fanouts)
             table = table_of(features)
-            answer = network.infer(network.gather(table, sample, scratch), sample, scratch)
+            answer = _infer_in(scratch, network, table, sample)
             answers.append((answer, _infer(network, table, sample)))
 
     for (scores, embeddings), (expected, expected_embeddings) in answers:
@@ -291,7 +300,7 @@ def test_inference_changes_neither_weights_nor_sample(architecture: str) -> None
     nodes, neighbours = sample.nodes.copy(), sample.neighbours.copy()
 
     (first, first_embeddings), (second, second_embeddings) = (
-        network.infer(network.gather(table, sample, scratch), sample, scratch) for _ in range(2)
+        _infer_in(scratch, network, table, sample) for _ in range(2)
     )
 
     assert first_embeddings is not None

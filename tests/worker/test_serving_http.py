@@ -76,8 +76,8 @@ def test_multi_label_answers_are_lists_of_classes_with_positive_scores() -> None
         plain = worker.infer
 
         class Pairs(FakeWorker):
-            def infer(self, name: str, seeds: np.ndarray, key: int) -> Any:
-                inference = plain(name, seeds, key)
+            def infer(self, variant: str, seeds: np.ndarray, key: int, *, with_embeddings: bool = True) -> Any:
+                inference = plain(variant, seeds, key, with_embeddings=with_embeddings)
                 inference.scores[seeds == 1] = [1, -1, 2, 0]
                 inference.scores[seeds == 2] = -1
                 return inference

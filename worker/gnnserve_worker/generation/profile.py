@@ -18,7 +18,7 @@ from gnnserve_worker.generation.scores import evaluate, metric_of
 from gnnserve_worker.graph.storage import rows_bytes
 from gnnserve_worker.parallel import thread_count
 from gnnserve_worker.repository.loaded import LoadedRevision, LoadedVariant
-from gnnserve_worker.serving.inference import infer_batch, warm_up
+from gnnserve_worker.serving.inference import infer_batch, infer_each, warm_up
 from gnnserve_worker.serving.latency import measure_latencies
 
 BATCH_SEEDS = (1, 32, 1024)
@@ -96,13 +96,15 @@ def _read_bytes(variant: LoadedVariant) -> int:
 
 
 def _measure_latencies(revision: LoadedRevision, nodes: np.ndarray, seeds: int) -> dict[str, LatencyProfile]:
-    infer = partial(infer_batch, revision)
+    infer = partial(infer_each, revision, with_embeddings=False)
     return measure_latencies(infer, revision.variants, nodes, seeds, budget_s=_BUDGET_S, rounds=_ROUNDS)
 
 
 def _measure_accuracy(revision: LoadedRevision, variant: str, nodes: np.ndarray) -> float:
     scores = [
-        infer_batch(revision, variant, nodes[start : start + _EVALUATION_SEEDS], key=start).scores
+        infer_batch(
+            revision, variant, nodes[start : start + _EVALUATION_SEEDS], key=start, with_embeddings=False
+        ).scores
         for start in range(0, len(nodes), _EVALUATION_SEEDS)
     ]
     found = np.concatenate(scores)

@@ -11,18 +11,17 @@ import logging
 import threading
 import time
 import weakref
-from collections.abc import Sequence
 from itertools import pairwise
 
-import msgspec
 import numpy as np
 
 from gnnserve_worker.gpu.lane import DeviceVariant, Lane
 from gnnserve_worker.gpu.resident import LANES, Resident
 from gnnserve_worker.graph.storage import rows_bytes
 from gnnserve_worker.repository.loaded import LoadedRevision
+from gnnserve_worker.sampling.distinct import DistinctScratch, find_distinct
 from gnnserve_worker.serving.device_stats import DeviceStats
-from gnnserve_worker.serving.inference import Inference, StageTimes
+from gnnserve_worker.serving.inference import Inference, StageTimes, join_times
 
 _log = logging.getLogger(__name__)
 
@@ -41,6 +40,8 @@ class GpuEngine:
         accelerator = resident.accelerator
         self._resident = resident
         self._nodes = loaded.graph.nodes
+        self._classes, self._hidden = network.classes, hidden
+        self._distinct = DistinctScratch()
         self._row_bytes = {
             name: rows_bytes(1, variant.columns, variant.table.storage) for name, variant in loaded.variants.items()
         }
@@ -53,22 +54,32 @@ class GpuEngine:
         self._uncached_link_bytes = 0
         accelerator.settle()
 
-    def infer(self, variant: str, seeds: np.ndarray, key: int) -> Inference:
+    def infer(self, variant: str, seeds: np.ndarray, key: int, *, with_embeddings: bool = True) -> Inference:
         """Scores of `seeds` (int64 node ids in range) by one variant. Equal keys draw equal neighbours, for every
         variant. Raises what went wrong on the device; then nothing of this batch runs there any more."""
+        distinct = find_distinct(seeds, self._distinct)
+        if distinct is None:
+            return self.infer_each(variant, seeds, key, with_embeddings=with_embeddings)
+        return self.infer_each(variant, distinct.seeds, key, with_embeddings=with_embeddings).repeated(distinct.places)
+
+    def infer_each(self, variant: str, seeds: np.ndarray, key: int, *, with_embeddings: bool = True) -> Inference:
+        """As the CPU's `infer_each`."""
         known = self._variants[variant]
         cache = self._resident.caches.get(variant)
+        scores = np.empty((len(seeds), self._classes), dtype=np.float32)
+        embeddings = np.empty((len(seeds), self._hidden), np.float32) if with_embeddings and self._hidden else None
         started = time.perf_counter()
         ticket = None if cache is None else cache.enter()
         try:
-            parts = self._run(known, seeds, key)
+            parts = self._run(known, seeds, key, scores, embeddings)
         finally:
             if cache is not None and ticket is not None:
                 cache.leave(ticket)
-        inference = _join(parts, (time.perf_counter() - started) * 1e3)
+        times = join_times([part for part, _ in parts], (time.perf_counter() - started) * 1e3)
+        gathered_bytes = sum(part_bytes for _, part_bytes in parts)
         if cache is None and variant in self._resident.on_host:
-            self._uncached_link_bytes += inference.gathered_bytes
-        return inference
+            self._uncached_link_bytes += gathered_bytes
+        return Inference(scores, embeddings, times, gathered_bytes)
 
     @property
     def variants(self) -> frozenset[str]:
@@ -83,8 +94,8 @@ class GpuEngine:
         seeds = np.resize(np.arange(self._nodes, dtype=np.int64), LANES * largest)
         for variant in self._variants:
             for bucket in self._resident.sizes.buckets:
-                self.infer(variant, seeds[:bucket], key=0)
-            self.infer(variant, seeds, key=0)
+                self.infer_each(variant, seeds[:bucket], key=0)
+            self.infer_each(variant, seeds, key=0)
         for cache in set(self._resident.caches.values()):
             cache.start()
 
@@ -118,19 +129,29 @@ class GpuEngine:
             evictions=sum(stats.evictions for stats in of_caches),
         )
 
-    def _run(self, variant: DeviceVariant, seeds: np.ndarray, key: int) -> list[Inference]:
-        """Chunk after chunk into lane after lane; a lane's next chunk waits for its last."""
-        parts: list[Inference] = []
+    def _run(
+        self, variant: DeviceVariant, seeds: np.ndarray, key: int, scores: np.ndarray, embeddings: np.ndarray | None
+    ) -> list[tuple[StageTimes, int]]:
+        """Chunk after chunk into lane after lane; a lane's next chunk waits for its last. Fills in both arrays; times
+        and gathered bytes of each chunk."""
+        parts: list[tuple[StageTimes, int]] = []
         lanes = self._lanes
-        bounds = chunk_bounds(len(seeds), self._resident.sizes.seeds)
+        chunks = [slice(*bounds) for bounds in pairwise(chunk_bounds(len(seeds), self._resident.sizes.seeds))]
+
+        def finish() -> None:
+            """The oldest chunk that runs."""
+            number = len(parts)
+            rows = None if embeddings is None else embeddings[chunks[number]]
+            parts.append(lanes[number % LANES].finish(scores[chunks[number]], rows))
+
         try:
-            for number, (start, stop) in enumerate(pairwise(bounds)):
+            for number, chunk in enumerate(chunks):
                 lane = lanes[number % LANES]
                 if lane.busy:
-                    parts.append(lane.finish())
-                lane.start(variant, seeds[start:stop], key)
-            for number in range(len(parts), len(bounds) - 1):
-                parts.append(lanes[number % LANES].finish())
+                    finish()
+                lane.start(variant, seeds[chunk], key)
+            while len(parts) < len(chunks):
+                finish()
         except BaseException:
             for lane in lanes:
                 lane.abandon()
@@ -155,24 +176,6 @@ def chunk_bounds(seeds: int, largest: int) -> list[int]:
     """Where chunks begin and end. The first takes what is left over: so only the first lane meets every bucket."""
     first = seeds % largest or min(seeds, largest)
     return [0, *range(first, seeds + 1, largest)]
-
-
-def _join(parts: Sequence[Inference], wall_ms: float) -> Inference:
-    """Stage times are those of all lanes together, scaled to the time that passed."""
-    busy = parts[0].times
-    for part in parts[1:]:
-        busy = busy + part.times
-    share = wall_ms / max(busy.total_ms, 1e-9)
-    times = StageTimes(busy.sample_ms * share, busy.gather_ms * share, busy.compute_ms * share)
-    if len(parts) == 1:
-        return msgspec.structs.replace(parts[0], times=times)
-    embeddings = [part.embeddings for part in parts if part.embeddings is not None]
-    return Inference(
-        np.concatenate([part.scores for part in parts]),
-        np.concatenate(embeddings) if embeddings else None,
-        times,
-        sum(part.gathered_bytes for part in parts),
-    )
 
 
 def _release_soon(resident: Resident) -> None:

@@ -81,21 +81,21 @@ class GuardedEngine:
         self._may_fall_back = may_fall_back
         self._problem: str | None = None
 
-    def infer(self, variant: str, seeds: np.ndarray, key: int) -> Inference:
+    def infer(self, variant: str, seeds: np.ndarray, key: int, *, with_embeddings: bool = True) -> Inference:
         """As `infer_batch`. DeviceLostError: the GPU is lost, and nothing else may answer."""
         if self._engine is not None and self._trust.lost is not None:
             self._leave(self._trust.lost)  # by another revision, or while one was loaded
         engine = self._engine
         if engine is None or variant not in engine.variants:
-            return infer_batch(self._loaded, variant, seeds, key)
+            return infer_batch(self._loaded, variant, seeds, key, with_embeddings=with_embeddings)
         try:
-            return engine.infer(variant, seeds, key)
+            return engine.infer(variant, seeds, key, with_embeddings=with_embeddings)
         except Exception as error:  # noqa: BLE001  (whatever it was, the CPU can answer)
             _let_go(error)
             if is_out_of_memory(error) and engine.has_cache:
-                return self._infer_without_cache(engine, error, variant, seeds, key)
+                return self._infer_without_cache(engine, error, variant, seeds, key, with_embeddings)
             del engine
-            return self._infer_on_cpu(error, variant, seeds, key)
+            return self._infer_on_cpu(error, variant, seeds, key, with_embeddings)
 
     def stats(self) -> DeviceStats:
         engine, lost = self._engine, self._trust.lost
@@ -108,24 +108,26 @@ class GuardedEngine:
         return replace(stats, problem="; ".join(problems) or None)
 
     def _infer_without_cache(
-        self, engine: GpuEngine, failure: Exception, variant: str, seeds: np.ndarray, key: int
+        self, engine: GpuEngine, failure: Exception, variant: str, seeds: np.ndarray, key: int, with_embeddings: bool
     ) -> Inference:
         self._problem = f"the cache was given back, because the GPU's memory ran out ({describe(failure)})"
         _log.error("%s", self._problem)
         try:
             engine.give_back_cache()
-            return engine.infer(variant, seeds, key)
+            return engine.infer(variant, seeds, key, with_embeddings=with_embeddings)
         except Exception as error:  # noqa: BLE001  (as in `infer`)
             _let_go(error)
-            return self._infer_on_cpu(error, variant, seeds, key)
+            return self._infer_on_cpu(error, variant, seeds, key, with_embeddings)
 
-    def _infer_on_cpu(self, failure: Exception, variant: str, seeds: np.ndarray, key: int) -> Inference:
+    def _infer_on_cpu(
+        self, failure: Exception, variant: str, seeds: np.ndarray, key: int, with_embeddings: bool
+    ) -> Inference:
         if is_out_of_memory(failure):
             why = f"the GPU's memory ran out ({describe(failure)})"
         else:
             why = self._trust.lose(f"the GPU failed ({describe(failure)})")
         self._leave(why, failure)
-        return infer_batch(self._loaded, variant, seeds, key)
+        return infer_batch(self._loaded, variant, seeds, key, with_embeddings=with_embeddings)
 
     def _leave(self, why: str, failure: Exception | None = None) -> None:
         self._engine = None

@@ -18,7 +18,7 @@ from gnnserve_worker.gpu.arrays import PADDING, CacheView, DeviceGraph
 from gnnserve_worker.gpu.buffers import DeviceActivations, LaneSizes, bucket_of, trees_of
 from gnnserve_worker.gpu.kernels.sample import sample_tree
 from gnnserve_worker.gpu.network import DeviceNetwork, DeviceTable
-from gnnserve_worker.serving.inference import Inference, StageTimes
+from gnnserve_worker.serving.inference import StageTimes
 
 Stages = tuple[Callable[[], None], Callable[[], None], Callable[[], None]]
 """Sample, gather, infer."""
@@ -82,8 +82,9 @@ class Lane:
             stages = self._stages[place] = self._build_stages(variant, bucket)
         self._runner.run(place, stages)
 
-    def finish(self) -> Inference:
-        """Waits. The arrays are new; times are the device's own."""
+    def finish(self, scores: np.ndarray, embeddings: np.ndarray | None) -> tuple[StageTimes, int]:
+        """Waits, then fills in `scores`, float32 [seeds, classes], and `embeddings`, float32 [seeds, hidden], where
+        they are wanted. Returns times, the device's own, and the bytes gathered."""
         if self._started is None:
             raise RuntimeError("nothing was started")
         (variant, seeds), self._started = self._started, None
@@ -93,14 +94,10 @@ class Lane:
         # Beside the neighbours of all rows, the rows themselves: the seeds, and the neighbours that draw some in turn.
         drawing = tree.ends[-3] if len(tree.fanouts) > 1 else 0
         gathered_rows = seeds + int(counts[:drawing].sum()) + int(counts.sum())
-        scores = self._scores_array[: seeds * self._classes].reshape(seeds, self._classes)
-        embeddings = self._embeddings_array[: seeds * self._hidden].reshape(seeds, self._hidden)
-        return Inference(
-            scores.copy(),
-            embeddings.copy() if self._hidden else None,
-            StageTimes(*times),
-            gathered_rows * variant.row_bytes,
-        )
+        scores[...] = self._scores_array[: seeds * self._classes].reshape(seeds, self._classes)
+        if embeddings is not None:
+            embeddings[...] = self._embeddings_array[: seeds * self._hidden].reshape(seeds, self._hidden)
+        return StageTimes(*times), gathered_rows * variant.row_bytes
 
     def abandon(self) -> None:
         """What was started, if anything was: wait, and look at nothing. Where the device is lost, there is nothing to

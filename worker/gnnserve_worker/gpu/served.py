@@ -36,7 +36,7 @@ from gnnserve_worker.gpu.failure import (
 from gnnserve_worker.gpu.memory import HOST, LEDGER, HostMemory, Ledger
 from gnnserve_worker.gpu.resident import Means, make_resident
 from gnnserve_worker.repository.loaded import LoadedRevision
-from gnnserve_worker.serving.inference import Inference, infer_batch, warm_up
+from gnnserve_worker.serving.inference import Inference, infer_each, warm_up
 from gnnserve_worker.serving.latency import measure_latencies
 from gnnserve_worker.serving.served import ServedRevision
 
@@ -111,8 +111,8 @@ def _measured_here(profile: Profile, loaded: LoadedRevision, engine: GpuEngine) 
 
     def infer(variant: str, seeds: np.ndarray, key: int) -> Inference:
         if variant in engine.variants:
-            return engine.infer(variant, seeds, key)
-        return infer_batch(loaded, variant, seeds, key)
+            return engine.infer_each(variant, seeds, key, with_embeddings=False)
+        return infer_each(loaded, variant, seeds, key, with_embeddings=False)
 
     for point in profile.variants[0].latency:
         measured = measure_latencies(

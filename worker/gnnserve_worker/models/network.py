@@ -81,23 +81,32 @@ class Network:
         gather(table, first.inputs, sample, first.combination, out)
         return out
 
+    @property
+    def hidden(self) -> int:
+        """Width of the last hidden layer; 0 for a one-layer network."""
+        return self.layers[-1].inputs if len(self.layers) > 1 else 0
+
     def infer(
-        self, combined: np.ndarray, sample: NeighbourSample, scratch: Activations
-    ) -> tuple[np.ndarray, np.ndarray | None]:
-        """Scores before softmax or sigmoid, float32 [seeds, classes], and embeddings: the seeds' last hidden layer,
-        float32 [seeds, hidden]; None for a one-layer network. Both are new arrays."""
+        self,
+        combined: np.ndarray,
+        sample: NeighbourSample,
+        scratch: Activations,
+        scores: np.ndarray,
+        embeddings: np.ndarray | None = None,
+    ) -> None:
+        """Fills in `scores`, before softmax or sigmoid, float32 [seeds, classes]; and where there are any and they are
+        wanted, `embeddings`: the seeds' last hidden layer, float32 [seeds, hidden]."""
         rows = sample.ends[-1]
         hidden = _multiply(self.layers[0], combined, rows, scratch)
-        embeddings = None
         for depth, layer in enumerate(self.layers[1:], start=1):
             below = hidden[: rows * layer.inputs].reshape(rows, layer.inputs)
             rows = sample.ends[len(self.layers) - 1 - depth]
-            if depth == len(self.layers) - 1:
-                embeddings = _of_seeds(sample, below[:rows])
+            if depth == len(self.layers) - 1 and embeddings is not None:
+                _copy_of_seeds(sample, below[:rows], embeddings)
             combined = scratch.combined(rows * layer.combined, layer.combined_dtype)
             aggregate(below, sample, rows, layer.combination, combined)
             hidden = _multiply(layer, combined, rows, scratch)
-        return _of_seeds(sample, hidden[: rows * self.classes].reshape(rows, self.classes)), embeddings
+        _copy_of_seeds(sample, hidden[: rows * self.classes].reshape(rows, self.classes), scores)
 
 
 def _multiply(layer: Layer, rows: np.ndarray, count: int, scratch: Activations) -> np.ndarray:
@@ -123,6 +132,14 @@ def take(tensors: Mapping[str, np.ndarray], key: str, shape: tuple[int, ...]) ->
     return tensor
 
 
-def _of_seeds(sample: NeighbourSample, rows: np.ndarray) -> np.ndarray:
-    """A copy with one row per requested seed; repeated ones may share theirs."""
-    return rows.copy() if sample.seed_rows is None else rows[sample.seed_rows]
+def _copy_of_seeds(sample: NeighbourSample, rows: np.ndarray, out: np.ndarray) -> None:
+    """A row per requested seed; repeated ones may share theirs."""
+    if sample.seed_rows is None:
+        out[...] = rows
+    else:
+        copy_rows(rows, sample.seed_rows, out)
+
+
+def copy_rows(rows: np.ndarray, wanted: np.ndarray, out: np.ndarray) -> None:
+    """out = rows[wanted], without a copy in between. `wanted` are row numbers in range."""
+    np.take(rows, wanted, axis=0, out=out, mode="clip")

@@ -29,7 +29,7 @@ from gnnserve_worker.sampling.kernels import (
 
 _BLOCK = 32
 """Nodes whose positions are drawn before the first of their neighbours is read."""
-_LAST_GENERATION = 2**31 - 64
+LAST_GENERATION = 2**31 - 64
 """Of `Scratch`, which keeps it in 32 bits and uses one per hop: then it begins anew."""
 
 
@@ -79,7 +79,7 @@ class Scratch:
             self.starts = np.empty(len(self.nodes) + 1, dtype=np.int64)
             self.known = np.zeros(2 * len(self.nodes), dtype=np.int64)
             self.known_rows = np.empty(len(self.known), dtype=np.int32)
-        elif self.generation[0] > _LAST_GENERATION:
+        elif self.generation[0] > LAST_GENERATION:
             self.known.fill(0)
             self.generation[0] = 0
         if len(self.neighbours) < edges:
@@ -219,7 +219,7 @@ def _sample(
                         return rows + edges - first_edge, edges
                     for edge in range(first_edge, edges):
                         node = neighbours[edge]
-                        row = _row_of(node, rows, known, known_rows, generation[0])
+                        row = row_of(node, rows, known, known_rows, generation[0])
                         if row == rows:
                             nodes[rows] = node
                             rows += 1
@@ -241,7 +241,7 @@ def _place_seeds(
     generation[0] += 1
     rows = 0
     for i in range(len(seeds)):
-        row = _row_of(seeds[i], rows, known, known_rows, generation[0])
+        row = row_of(seeds[i], rows, known, known_rows, generation[0])
         if row == rows:
             nodes[rows] = seeds[i]
             rows += 1
@@ -250,7 +250,7 @@ def _place_seeds(
 
 
 @inlined
-def _row_of(node: int, rows: int, known: np.ndarray, known_rows: np.ndarray, generation: int) -> int:
+def row_of(node: int, rows: int, known: np.ndarray, known_rows: np.ndarray, generation: int) -> int:
     """The node's row of this generation, or `rows`, which it then has."""
     mask = len(known) - 1
     word = (np.int64(generation) << np.int64(32)) | np.int64(node)

@@ -160,8 +160,8 @@ class Engine:
         """When the last batch left the worker to the next."""
         self._costs_end_ms = math.inf
         """When the table's costs hold no longer."""
-        self._handed: SimpleQueue[tuple[Lane, Batch, np.ndarray] | None] = SimpleQueue()
-        """To the thread: a batch, or None to end it."""
+        self._handed: SimpleQueue[tuple[Lane, Batch, np.ndarray, bool] | None] = SimpleQueue()
+        """To the thread: a batch, its seeds, whether embeddings are wanted; or None to end it."""
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._on_stopped: Callable[[], None] | None = None
@@ -364,13 +364,13 @@ class Engine:
 
     def _answer(self, lane: Lane, batch: Batch) -> None:
         """Fetch the seeds → sample, gather, infer → split → deliver; in the engine's thread where that takes long."""
-        seeds = self._fetch_seeds(lane, batch)
+        seeds, with_embeddings = self._fetch_seeds(lane, batch)
         if batch.predicted_ms > SHORT_BATCH_MS:
             self._computing = True
-            self._handed.put((lane, batch, seeds))
+            self._handed.put((lane, batch, seeds, with_embeddings))
         else:
             begun_ms = self._could_begin_ms(batch)
-            computed = self._infer(lane, batch, seeds)
+            computed = self._infer(lane, batch, seeds, with_embeddings)
             self._deliver(self._split(lane, batch, computed))
             self._released_ms = released_ms = self._clock_ms()
             if isinstance(computed, _Computed):
@@ -412,20 +412,22 @@ class Engine:
         self._metrics.observe_batch(batch.variant, batch.seeds, occupied_ms, computed.inference.times)
         lane.batcher.observe(batch, computed.finished_ms - computed.started_ms, total_ms, now_ms)
 
-    def _fetch_seeds(self, lane: Lane, batch: Batch) -> np.ndarray:
-        parts = [
-            self._pending[piece.request.key].nodes
-            if piece.whole
-            else self._pending[piece.request.key].nodes[piece.start : piece.stop]
-            for piece in batch.pieces
-        ]
-        return parts[0] if len(parts) == 1 else np.concatenate(parts, out=lane.seeds[: batch.seeds])
+    def _fetch_seeds(self, lane: Lane, batch: Batch) -> tuple[np.ndarray, bool]:
+        """And whether anybody wants embeddings."""
+        parts, with_embeddings = [], False
+        for piece in batch.pieces:
+            pending = self._pending[piece.request.key]
+            parts.append(pending.nodes if piece.whole else pending.nodes[piece.start : piece.stop])
+            with_embeddings |= pending.wants_embeddings
+        seeds = parts[0] if len(parts) == 1 else np.concatenate(parts, out=lane.seeds[: batch.seeds])
+        return seeds, with_embeddings
 
-    def _infer(self, lane: Lane, batch: Batch, seeds: np.ndarray) -> _Computed | BaseException:
+    def _infer(self, lane: Lane, batch: Batch, seeds: np.ndarray, with_embeddings: bool) -> _Computed | BaseException:
         """In either thread."""
         try:
             started_ms = self._clock_ms()
-            inference = lane.revision.infer(batch.variant, seeds, next(self._draw_keys))
+            key = next(self._draw_keys)
+            inference = lane.revision.infer(batch.variant, seeds, key, with_embeddings=with_embeddings)
             return _Computed(inference, started_ms, self._clock_ms())
         except BaseException as error:  # noqa: BLE001  (one bad batch must not take the others with it)
             return error
@@ -514,8 +516,8 @@ class Engine:
         handed = self._handed.get()
         if handed is None or self._loop is None:
             return False
-        lane, batch, seeds = handed
-        computed = self._infer(lane, batch, seeds)
+        lane, batch, seeds, with_embeddings = handed
+        computed = self._infer(lane, batch, seeds, with_embeddings)
         try:
             self._loop.call_soon_threadsafe(self._take_back, lane, batch, computed)
         except RuntimeError:

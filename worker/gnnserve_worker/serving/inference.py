@@ -9,16 +9,19 @@ from __future__ import annotations
 import math
 import threading
 import time
+from collections.abc import Sequence
 from functools import lru_cache
+from typing import Protocol
 
 import msgspec
 import numpy as np
 
 from gnnserve_api.gnnservice import FULL_NEIGHBOURHOOD
 from gnnserve_worker.graph.gather import gathered_bytes
-from gnnserve_worker.models.network import Activations
+from gnnserve_worker.models.network import Activations, copy_rows
 from gnnserve_worker.parallel import limit_blas_to_one_thread, map_parallel, thread_count
 from gnnserve_worker.repository.loaded import LoadedRevision, LoadedVariant
+from gnnserve_worker.sampling.distinct import DistinctScratch, find_distinct
 from gnnserve_worker.sampling.neighbours import Scratch, distinct_share, sample_neighbours
 
 _CHUNK_BYTES = 1024 * 1024
@@ -52,9 +55,22 @@ class Inference(msgspec.Struct, frozen=True):
     scores: np.ndarray
     """float32 [seeds, classes], before softmax or sigmoid."""
     embeddings: np.ndarray | None
-    """float32 [seeds, hidden], the last hidden layer; None for one-layer networks."""
+    """float32 [seeds, hidden], the last hidden layer; None for one-layer networks, and where nobody wants them."""
     times: StageTimes
     gathered_bytes: int
+
+    def repeated(self, places: np.ndarray) -> Inference:
+        """Of more seeds: each has the answer at its place here (int32)."""
+        embeddings = None if self.embeddings is None else _rows_of(self.embeddings, places)
+        return Inference(_rows_of(self.scores, places), embeddings, self.times, self.gathered_bytes)
+
+
+class Infer(Protocol):
+    """`infer_batch` of a revision, on whatever device."""
+
+    def __call__(
+        self, variant: str, seeds: np.ndarray, key: int, *, with_embeddings: bool = True
+    ) -> Inference: ...  # pragma: no cover
 
 
 class _Workspace(threading.local):
@@ -62,31 +78,52 @@ class _Workspace(threading.local):
 
     def __init__(self) -> None:
         self.scratch = Scratch()
+        self.distinct = DistinctScratch()
         self.activations = Activations()
 
 
 _workspace = _Workspace()
 
 
-def infer_batch(revision: LoadedRevision, variant: str, seeds: np.ndarray, key: int) -> Inference:
+def infer_batch(
+    revision: LoadedRevision, variant: str, seeds: np.ndarray, key: int, *, with_embeddings: bool = True
+) -> Inference:
     """Scores of `seeds` (int64 node ids in range) by one variant. Equal keys draw equal neighbours, for every variant.
 
-    Large batches go through in chunks, side by side on all processors. From one thread at a time, but for one that
-    warms up another revision.
+    Of seeds that come several times one is computed. Large batches go through in chunks, side by side on all
+    processors. From one thread at a time, but for one that warms up another revision.
     """
+    distinct = find_distinct(seeds, _workspace.distinct)
+    if distinct is None:
+        return infer_each(revision, variant, seeds, key, with_embeddings=with_embeddings)
+    return infer_each(revision, variant, distinct.seeds, key, with_embeddings=with_embeddings).repeated(distinct.places)
+
+
+def infer_each(
+    revision: LoadedRevision, variant: str, seeds: np.ndarray, key: int, *, with_embeddings: bool = True
+) -> Inference:
+    """As `infer_batch`, without a look at which seeds are repeated: what as many different ones take."""
     loaded = revision.variants[variant]
+    network, count = loaded.network, len(seeds)
     chunks = plan_chunks(
-        len(seeds), revision.network.fanouts, loaded.network.bytes_per_row, revision.effective_nodes, thread_count()
+        count, revision.network.fanouts, network.bytes_per_row, revision.effective_nodes, thread_count()
     )
+    scores = np.empty((count, network.classes), dtype=np.float32)
+    embeddings = np.empty((count, network.hidden), dtype=np.float32) if with_embeddings and network.hidden else None
     if chunks.count == 1:
-        return _infer_chunk(revision, loaded, seeds, key, share=chunks.share)
+        times, read_bytes = _infer_chunk(revision, loaded, seeds, key, scores, embeddings, share=chunks.share)
+        return Inference(scores, embeddings, times, read_bytes)
     started = time.perf_counter()
-    bounds = [len(seeds) * i // chunks.count for i in range(chunks.count + 1)]
-    parts = map_parallel(
-        lambda i: _infer_chunk(revision, loaded, seeds[bounds[i] : bounds[i + 1]], key, share=chunks.share),
-        chunks.count,
-    )
-    return _join(parts, (time.perf_counter() - started) * 1e3)
+    bounds = [count * i // chunks.count for i in range(chunks.count + 1)]
+
+    def infer_part(i: int) -> tuple[StageTimes, int]:
+        part = slice(bounds[i], bounds[i + 1])
+        rows = None if embeddings is None else embeddings[part]
+        return _infer_chunk(revision, loaded, seeds[part], key, scores[part], rows, share=chunks.share)
+
+    parts = map_parallel(infer_part, chunks.count)
+    times = join_times([part for part, _ in parts], (time.perf_counter() - started) * 1e3)
+    return Inference(scores, embeddings, times, sum(read_bytes for _, read_bytes in parts))
 
 
 def warm_up(revision: LoadedRevision) -> None:
@@ -95,7 +132,8 @@ def warm_up(revision: LoadedRevision) -> None:
     # Enough for two chunks, so that the threads are there too.
     seeds = np.resize(np.arange(revision.graph.nodes, dtype=np.int64), 2 * _FEWEST_SEEDS)
     for name in revision.variants:
-        infer_batch(revision, name, seeds, key=0)
+        infer_each(revision, name, seeds, key=0)
+        infer_batch(revision, name, seeds[:2], key=0)
 
 
 class Chunks(msgspec.Struct, frozen=True):
@@ -118,8 +156,10 @@ def plan_chunks(seeds: int, fanouts: tuple[int, ...], row_bytes: int, effective_
 
 
 def _infer_chunk(
-    revision: LoadedRevision, variant: LoadedVariant, seeds: np.ndarray, key: int, *, share: bool
-) -> Inference:
+    revision: LoadedRevision, variant: LoadedVariant, seeds: np.ndarray, key: int,
+    scores: np.ndarray, embeddings: np.ndarray | None, *, share: bool,
+) -> tuple[StageTimes, int]:  # fmt: skip
+    """Fills in scores and embeddings; what it took, and the bytes that it gathered."""
     graph, network, activations = revision.graph, variant.network, _workspace.activations
     start = time.perf_counter()
     sample = sample_neighbours(
@@ -128,20 +168,22 @@ def _infer_chunk(
     sampled = time.perf_counter()
     combined = network.gather(variant.table, sample, activations)
     gathered = time.perf_counter()
-    scores, embeddings = network.infer(combined, sample, activations)
+    network.infer(combined, sample, activations, scores, embeddings)
     end = time.perf_counter()
     times = StageTimes((sampled - start) * 1e3, (gathered - sampled) * 1e3, (end - gathered) * 1e3)
-    return Inference(scores, embeddings, times, gathered_bytes(variant.table, variant.columns, sample))
+    return times, gathered_bytes(variant.table, variant.columns, sample)
 
 
-def _join(parts: list[Inference], wall_ms: float) -> Inference:
-    """Stage times are those of all threads together, scaled to the time that passed."""
-    embeddings = [part.embeddings for part in parts if part.embeddings is not None]
-    busy = [np.array([p.times.sample_ms, p.times.gather_ms, p.times.compute_ms]) for p in parts]
-    total = np.sum(busy, axis=0)
-    return Inference(
-        np.concatenate([part.scores for part in parts]),
-        np.concatenate(embeddings) if embeddings else None,
-        StageTimes(*(total * (wall_ms / total.sum())).tolist()),
-        sum(part.gathered_bytes for part in parts),
-    )
+def join_times(parts: Sequence[StageTimes], wall_ms: float) -> StageTimes:
+    """Of chunks side by side: the stages of all together, scaled to the time that passed."""
+    busy = parts[0]
+    for part in parts[1:]:
+        busy = busy + part
+    share = wall_ms / max(busy.total_ms, 1e-9)
+    return StageTimes(busy.sample_ms * share, busy.gather_ms * share, busy.compute_ms * share)
+
+
+def _rows_of(rows: np.ndarray, places: np.ndarray) -> np.ndarray:
+    out = np.empty((len(places), rows.shape[1]), dtype=rows.dtype)
+    copy_rows(rows, places, out)
+    return out

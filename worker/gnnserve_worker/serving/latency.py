@@ -1,6 +1,7 @@
 """Measuring what batches of variants take: for the profile of a revision, and again by a worker on another device.
 
-By the very function that answers requests. Variants take turns, so that a machine whose speed drifts is unfair to none
+By the function that answers requests, but that seeds which are drawn twice, out of a small split, are computed twice:
+what is promised holds for different ones. Variants take turns, so that a machine whose speed drifts is unfair to none
 of them.
 """
 

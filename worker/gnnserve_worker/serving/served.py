@@ -21,10 +21,7 @@ from gnnserve_worker.graph.ids import NodeIds
 from gnnserve_worker.repository.loaded import LoadedRevision
 from gnnserve_worker.repository.watched import WatchedFiles
 from gnnserve_worker.serving.device_stats import ON_CPU, DeviceStats
-from gnnserve_worker.serving.inference import Inference, infer_batch, warm_up
-
-Infer = Callable[[str, np.ndarray, int], Inference]
-"""Variant, seeds (int64 node ids in range), key of the random draws."""
+from gnnserve_worker.serving.inference import Infer, infer_batch, warm_up
 
 
 class TableError(InputError):
