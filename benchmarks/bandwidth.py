@@ -3,16 +3,19 @@
 The kernels do nothing but add up 64-bit words. Rows are read in two ways: `fetch` looks at one word of each cache line,
 which is what memory can deliver; `read` looks at every word, as whoever uses a row must, and is slower although it
 adds in vectors, because fewer lines are on their way at a time. Both ask ahead for the rows that come next; without
-that the figure would be the latency of memory.
+that the figure would be the latency of memory. How far ahead is best depends on the row and on the machine, so several
+distances are tried; all take turns, so that a slow moment of the machine meets each of them, and the best round counts.
 """
 
 from __future__ import annotations
 
+import itertools
 import mmap
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numba import njit
@@ -21,8 +24,15 @@ from gnnserve_worker.sampling.kernels import prefetch
 
 LINE_BYTES = 64
 _WORDS_PER_LINE = LINE_BYTES // 8
-_LINES_AHEAD = 32
-"""The best of 0 to 128 for rows of 64 B; for longer ones the processor's own prefetchers make it matter little."""
+_LINES_AHEAD = (0, 32, 64)
+"""That are asked for ahead, at least: a row that is longer is asked for whole."""
+_ROUND_BYTES = 1 << 28
+"""Of the rows of one round: more than most last caches, and short enough for many rounds."""
+_LEAST_TURNS = 4
+"""Of each way, the first of which does not count."""
+_USUAL_LAST_CACHE_BYTES = 64 << 20
+"""Where the system does not say."""
+_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 
 
 @njit(nogil=True, fastmath=True)
@@ -75,8 +85,8 @@ def huge_words(size_bytes: int) -> np.ndarray:
 def sequential_gb_per_s(words: np.ndarray, threads: int, seconds: float) -> float:
     """10^9 bytes per second; each thread reads a part of its own."""
     parts = np.array_split(words, threads)
-    round_s = _fastest_round(lambda i: _read_all(parts[i]), threads, seconds)
-    return _gb_per_s(words.nbytes, round_s)
+    round_s = fastest_round_s(lambda i: _read_all(parts[i]), threads, seconds)
+    return _digits(words.nbytes / round_s / 1e9)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +94,19 @@ class RowRates:
     """10^9 bytes per second of random rows."""
 
     fetch: float
+    """At least `read`: who has read every word has fetched every line."""
     read: float
+
+    def best(self, other: RowRates) -> RowRates:
+        """Of two measurements of what should be alike."""
+        return RowRates(max(self.fetch, other.fetch), max(self.read, other.read))
+
+
+def last_cache_bytes(folder: Path = _CACHES) -> int:
+    """Of the first processor, as Linux says it; 64 MiB where it does not."""
+    units = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+    sizes = [file.read_text().strip() for file in folder.glob("index*/size")]
+    return max((int(size[:-1]) * units[size[-1]] for size in sizes), default=_USUAL_LAST_CACHE_BYTES)
 
 
 def measure_rows(table: np.ndarray, row_bytes: int, rows: np.ndarray, threads: int, seconds: float) -> RowRates:
@@ -95,22 +117,45 @@ def measure_rows(table: np.ndarray, row_bytes: int, rows: np.ndarray, threads: i
     words = table.reshape(-1).view(np.int64)
     stride = table.nbytes // len(table) // 8
     row_lines, row_words = -(-row_bytes // LINE_BYTES), -(-row_bytes // 8)
-    ahead = max(1, _LINES_AHEAD // row_lines)
-    parts = [part * stride for part in np.array_split(rows.astype(np.int64), threads)]
+    pieces = [
+        [part * stride for part in np.array_split(piece, threads)]
+        for piece in np.array_split(rows.astype(np.int64), max(1, len(rows) * row_bytes // _round_bytes()))
+    ]
+    ways = [
+        (kernel, ahead)
+        for kernel in (_fetch_rows, _read_rows)
+        for ahead in dict.fromkeys(-(-lines // row_lines) for lines in _LINES_AHEAD)
+    ]
+    rates = dict.fromkeys((kernel for kernel, _ in ways), 0.0)
+    kernel, ahead = ways[0]
 
-    def rate(kernel: Callable[..., int]) -> float:
-        round_s = _fastest_round(lambda i: kernel(words, parts[i], row_lines, row_words, ahead), threads, seconds)
-        return _gb_per_s(len(rows) * row_bytes, round_s)
+    def work(number: int) -> None:
+        kernel(words, parts[number], row_lines, row_words, ahead)
 
-    return RowRates(fetch=rate(_fetch_rows), read=rate(_read_rows))
+    give_up_at_s = time.perf_counter() + seconds
+    for done, parts in enumerate(itertools.cycle(pieces)):
+        kernel, ahead = ways[done % len(ways)]
+        size_bytes = sum(len(part) for part in parts) * row_bytes
+        round_s = _one_round(work, threads)
+        # The first turn of each maps pages and compiles.
+        if done >= len(ways):
+            rates[kernel] = max(rates[kernel], size_bytes / round_s / 1e9)
+        if done + 1 >= _LEAST_TURNS * len(ways) and time.perf_counter() >= give_up_at_s:
+            break
+    read = _digits(rates[_read_rows])
+    return RowRates(fetch=max(_digits(rates[_fetch_rows]), read), read=read)
 
 
-def _gb_per_s(size_bytes: int, elapsed_s: float) -> float:
-    """To four digits that count, so that no rate, however slow, is written as none."""
-    return float(f"{size_bytes / elapsed_s / 1e9:.4g}")
+def _round_bytes() -> int:
+    return max(_ROUND_BYTES, 2 * last_cache_bytes())
 
 
-def _fastest_round(work: Callable[[int], object], threads: int, seconds: float) -> float:
+def _digits(rate: float) -> float:
+    """Four that count, so that no rate, however slow, is written as none."""
+    return float(f"{rate:.4g}")
+
+
+def fastest_round_s(work: Callable[[int], object], threads: int, seconds: float) -> float:
     """Seconds of the fastest round in which every thread does its part once; rounds go on for `seconds`."""
     for number in range(threads):
         work(number)

@@ -1,8 +1,10 @@
 """How good the generated variants are, and how long generation takes.
 
-Three tables over `../shared/datasets` (or `$GNNSERVE_DATASETS`): test accuracy of 1x over seeds, beside a plain
+Four tables over `../shared/datasets` (or `$GNNSERVE_DATASETS`): test accuracy of 1x over seeds, beside a plain
 full-batch torch_geometric model trained on the same split in the same run; accuracy by ranking method and factor;
-wall time of `gnnserve generate`, imports, ranking, profile and publishing included.
+accuracy by variant and storage, from tables as a worker maps them and by the function that answers requests, with the
+same weights and draws for every storage; wall time of `gnnserve generate`, imports, ranking, profile and publishing
+included.
 """
 
 from __future__ import annotations
@@ -25,6 +27,16 @@ import yaml
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.engine import (
+    map_graph,
+    network_of,
+    projected_variant,
+    pruned_variants,
+    revision_of,
+    scratch_folder,
+    write_features,
+    write_projected,
+)
 from benchmarks.results import write_result
 from benchmarks.retraining import retrain
 from gnnserve_api.gnnservice import (
@@ -32,18 +44,22 @@ from gnnserve_api.gnnservice import (
     Model,
     Normalization,
     NpzSource,
+    Pruning,
     RankingMethod,
     Scope,
     Training,
 )
+from gnnserve_api.variants import Storage, variant_name
 from gnnserve_worker.generation.features import normalize
-from gnnserve_worker.generation.networks import build_module
+from gnnserve_worker.generation.networks import build_module, to_tensors
 from gnnserve_worker.generation.scores import evaluate
 from gnnserve_worker.generation.train import Trained, predict, train
 from gnnserve_worker.generation.training_set import TrainingSet, training_set, visible_nodes
 from gnnserve_worker.graph.sources.load import load_source
 from gnnserve_worker.graph.store import Features, Graph, GraphData
+from gnnserve_worker.repository.loaded import LoadedVariant
 from gnnserve_worker.sampling.subgraph import SubgraphSampler
+from gnnserve_worker.serving.inference import infer_batch
 
 ROOT = Path(__file__).parents[1]
 DATASETS = Path(os.environ.get("GNNSERVE_DATASETS", ROOT.parent / "shared" / "datasets"))
@@ -70,6 +86,13 @@ FACTORS = (2, 4, 8, 16)
 TIMED = (("amazon_computers", 180.0), ("coauthor_cs", 600.0))
 """Graph, and the seconds that four variants may take."""
 BASELINE_EPOCHS = 100
+STORED_METHOD = Pruning().method
+"""Whose pruned variants are measured by storage: the method that a manifest has where it names none."""
+_BATCH_SEEDS = 1024
+
+Rows = list[dict[str, Any]]
+Stored = dict[tuple[str, Storage], list[float]]
+"""Accuracies, seed by seed, by variant and storage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,19 +121,23 @@ def main(arguments: Sequence[str] | None = None) -> None:
     factors = FACTORS[-1:] if quick else FACTORS
     seeds = (0,) if quick else (0, 1, 2)
     console = Console(width=120)
-    masters, rankings = [], []
+    masters, rankings, storages = [], [], []
     for case in cases:
         prepared = prepare(case)
         trained = {seed: train(prepared.data, prepared.features, prepared.model(seed)) for seed in seeds}
         masters.append(measure_masters(prepared, trained, 3 if quick else BASELINE_EPOCHS))
         console.print(masters_table(masters))
         if case.graph in RANKED:
-            rankings += measure_rankings(prepared, trained, factors)
+            found, stored = measure_rankings(prepared, trained, factors)
+            rankings += found
+            storages += stored
             console.print(rankings_table(rankings, factors))
+            console.print(storages_table(storages))
     times = [] if quick else [measure_generation(graph, limit_s) for graph, limit_s in TIMED]
     if times:
         console.print(times_table(times))
-    write_result("generation", quick, {"seeds": seeds, "masters": masters, "rankings": rankings, "generation": times})
+    body = {"seeds": seeds, "masters": masters, "rankings": rankings}
+    write_result("generation", quick, {**body, "storages": storages, "generation": times})
 
 
 def prepare(case: Case) -> Prepared:
@@ -170,8 +197,12 @@ def _edges(graph: Graph) -> torch.Tensor:
     return torch.from_numpy(np.stack([graph.indices.astype(np.int64), graph.targets()]))
 
 
-def measure_rankings(prepared: Prepared, masters: dict[int, Trained], factors: Sequence[int]) -> list[dict[str, Any]]:
-    rows = []
+def measure_rankings(prepared: Prepared, masters: dict[int, Trained], factors: Sequence[int]) -> tuple[Rows, Rows]:
+    """Accuracies by method and factor; and by variant and storage, of the pruned variants those of one method."""
+    rows: Rows = []
+    stored: Stored = {}
+    for master in masters.values():
+        measure_storages(prepared, 1, master, prepared.features, stored)
     for method in RankingMethod:
         found: dict[int, list[float]] = {factor: [] for factor in factors}
         for seed, master in masters.items():
@@ -179,11 +210,53 @@ def measure_rankings(prepared: Prepared, masters: dict[int, Trained], factors: S
             for variant in retrain(method, master, prepared.data, prepared.features, model, factors):
                 accuracy = prepared.test_accuracy(variant.trained, variant.features, seed)
                 found[variant.factor].append(accuracy)
+                if method is STORED_METHOD:
+                    measure_storages(prepared, variant.factor, variant.trained, variant.features, stored)
         rows += [
             {"graph": prepared.case.graph, "method": method.value, "factor": factor, **_spread(accuracies)}
             for factor, accuracies in found.items()
         ]
-    return rows
+    return rows, _storage_rows(prepared.case.graph, stored)
+
+
+def measure_storages(prepared: Prepared, factor: int, trained: Trained, features: Features, stored: Stored) -> None:
+    """Adds the test accuracies of one network over its features in every storage; of 1x, over its projected tables
+    too."""
+    dense = features if isinstance(features, np.ndarray) else features.toarray()
+    tensors = to_tensors(trained.module)
+    model = prepared.model(seed=0)
+    network = network_of(model.hidden, prepared.data.classes, model.fanouts)
+    graph = prepared.graph
+    test = graph.splits.test
+    with scratch_folder() as folder:
+        variants: list[LoadedVariant] = []
+        for storage in Storage:
+            variants += pruned_variants(write_features(folder, dense, storage), tensors, network, (1,))
+            if factor == 1:
+                variants.append(projected_variant(write_projected(folder, dense, tensors, storage), tensors, network))
+        revision = revision_of(map_graph(folder, graph.graph.indptr, graph.graph.indices), variants, network)
+        for variant in variants:
+            scores = [
+                infer_batch(revision, variant.name, test[start : start + _BATCH_SEEDS], key=start).scores
+                for start in range(0, len(test), _BATCH_SEEDS)
+            ]
+            name = "projected" if variant.table.projected else variant_name(factor)
+            accuracy = evaluate(np.concatenate(scores), graph.labels[test])
+            stored.setdefault((name, variant.table.storage), []).append(accuracy)
+
+
+def _storage_rows(graph: str, stored: Stored) -> Rows:
+    return [
+        {
+            "graph": graph,
+            "variant": name,
+            "storage": storage.value,
+            **_spread(accuracies),
+            # Of the same weights, seed by seed.
+            "over_float32_mean": mean(np.subtract(accuracies, stored[name, Storage.FLOAT32]).tolist()),
+        }
+        for (name, storage), accuracies in stored.items()
+    ]
 
 
 def measure_generation(graph: str, limit_s: float) -> dict[str, Any]:
@@ -226,6 +299,18 @@ def rankings_table(rows: Sequence[dict[str, Any]], factors: Sequence[int]) -> Ta
     for row in rows:
         figure = f"{row['accuracy_mean']:.4f} ± {row['accuracy_deviation']:.4f}"
         cells.setdefault((row["graph"], row["method"]), []).append(figure)
+    for names, figures in cells.items():
+        table.add_row(*names, *figures)
+    return table
+
+
+def storages_table(rows: Sequence[dict[str, Any]]) -> Table:
+    table = Table("Graph", "Variant", title=f"Test accuracy by storage, mean over seeds; pruned by {STORED_METHOD}")
+    for storage in Storage:
+        table.add_column(storage.value, justify="right")
+    cells: dict[tuple[str, str], list[str]] = {}
+    for row in rows:
+        cells.setdefault((row["graph"], row["variant"]), []).append(f"{row['accuracy_mean']:.4f}")
     for names, figures in cells.items():
         table.add_row(*names, *figures)
     return table

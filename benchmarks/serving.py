@@ -1,31 +1,36 @@
-"""What an answer of `/v1/predict` takes, end to end over HTTP, beside the same server's floor.
+"""What an answer of `/v1/predict` takes, end to end over HTTP, beside the floor that HTTP sets.
 
-The floor is `GET /healthz` by the same client over the same connections: parsing, event loop and sockets without
-any graph. What a prediction adds is the ratio to it. Client and server share the machine, as in `make run`.
+The floor is the echo of `benchmarks/peers`: an application that gives back what it was sent, on the same uvicorn with
+the same settings, asked by the same client the same requests over as many connections. What a prediction adds is the
+ratio to it. Client and servers share the machine, as in `make run`.
 """
 
 from __future__ import annotations
 
 import argparse
 import http.client
+import os
 import re
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import msgspec
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.peers.processes import running
+from benchmarks.peers.servers import ECHO_SERVER, free_ports, with_ports
 from benchmarks.results import write_result
 from gnnserve_cli.client import Endpoint, fetch_variants, parse_url
 from gnnserve_cli.loadgen.generator import generate_load
-from gnnserve_cli.loadgen.requests import Requests, build_get, build_predictions
+from gnnserve_cli.loadgen.requests import Requests, build_predictions
 from gnnserve_cli.loadgen.statistics import Plan, summarize
 from gnnserve_cli.render import format_ms
 
@@ -57,9 +62,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     duration_s = 1.0 if options.quick else 10.0
 
-    with running_server(options.manifest, options.repository) as endpoint:
+    with running_server(options.manifest, options.repository) as endpoint, running_echo() as echo:
         served = fetch_variants(endpoint)
-        results = [measure_case(endpoint, served.nodes, case, duration_s) for case in CASES]
+        results = [measure_case(endpoint, echo, served.nodes, case, duration_s) for case in CASES]
     show(results)
     body = {"manifest": options.manifest.name, "graph": {"nodes": served.nodes, "features": served.features}}
     write_result("serving", options.quick, {**body, "secondsPerCase": duration_s, "cases": results})
@@ -76,6 +81,24 @@ def running_server(manifest: Path, repository: Path) -> Iterator[Endpoint]:
             yield endpoint
         finally:
             process.terminate()
+
+
+@contextmanager
+def running_echo() -> Iterator[Endpoint]:
+    ports = free_ports(1)
+    command = [with_ports(part, ports) for part in ECHO_SERVER.command]
+    with (
+        TemporaryDirectory(prefix="gnnserve-echo-") as folder,
+        running(
+            command,
+            dict(os.environ),
+            Path(folder) / "echo.log",
+            ports[0],
+            lambda: ECHO_SERVER.protocol.ask(ports[0], [0]),
+            START_TIMEOUT_S,
+        ) as process,
+    ):
+        yield Endpoint("127.0.0.1", process.port)
 
 
 def _wait_for_address(process: subprocess.Popen[str]) -> str:
@@ -102,16 +125,22 @@ def _wait_until_ready(endpoint: Endpoint) -> None:
     raise SystemExit(f"{endpoint.url}/readyz did not answer 200 within {START_TIMEOUT_S:g} s")
 
 
-def measure_case(endpoint: Endpoint, nodes: int, case: Case, duration_s: float) -> dict[str, Any]:
-    floor = _measure(endpoint, build_get(endpoint, "/healthz"), case, duration_s)
-    predictions = build_predictions(endpoint, nodes, case.seeds, None, seed=0)
-    prediction = _measure(endpoint, predictions, case, duration_s)
+def measure_case(endpoint: Endpoint, echo: Endpoint, nodes: int, case: Case, duration_s: float) -> dict[str, Any]:
+    # What comes back from the echo is no prediction.
+    floor = _measure(echo, replace(_requests(echo, nodes, case), seeds_each=0), case, duration_s)
+    prediction = _measure(endpoint, _requests(endpoint, nodes, case), case, duration_s)
     return {
         "name": case.name,
         "prediction": prediction,
-        "httpFloor": floor,
-        "ratioOfMedians": prediction["latencyMs"]["p50"] / floor["latencyMs"]["p50"],
+        "echo": floor,
+        "p50OverEcho": prediction["latencyMs"]["p50"] / floor["latencyMs"]["p50"],
+        "throughputOfEcho": prediction["answersPerSecond"] / floor["answersPerSecond"],
     }
+
+
+def _requests(endpoint: Endpoint, nodes: int, case: Case) -> Requests:
+    """The same nodes for both servers."""
+    return build_predictions(endpoint, nodes, case.seeds, None, seed=0)
 
 
 def _measure(endpoint: Endpoint, requests: Requests, case: Case, duration_s: float) -> dict[str, Any]:
@@ -124,21 +153,25 @@ def _measure(endpoint: Endpoint, requests: Requests, case: Case, duration_s: flo
 
 
 def show(results: Sequence[dict[str, Any]]) -> None:
-    table = Table("Request", title="POST /v1/predict, closed loop, and GET /healthz as the floor of HTTP")
-    for header in ("p50 ms", "p99 ms", "Answers/s", "Seeds/s", "Floor p50 ms", "Ratio"):
+    table = Table(
+        "Request", title="POST /v1/predict, closed loop, and an echo on the same uvicorn as the floor of HTTP"
+    )
+    for header in ("p50 ms", "p99 ms", "Answers/s", "Seeds/s", "Echo p50 ms", "Echo/s", "p50 over echo", "Of echo/s"):
         table.add_column(header, justify="right")
     for result in results:
-        prediction, floor = result["prediction"], result["httpFloor"]
+        prediction, echo = result["prediction"], result["echo"]
         table.add_row(
             result["name"],
             format_ms(prediction["latencyMs"]["p50"]),
             format_ms(prediction["latencyMs"]["p99"]),
             f"{prediction['answersPerSecond']:,.0f}",
             f"{prediction['seedsPerSecond']:,.0f}",
-            format_ms(floor["latencyMs"]["p50"]),
-            f"{result['ratioOfMedians']:.1f}",
+            format_ms(echo["latencyMs"]["p50"]),
+            f"{echo['answersPerSecond']:,.0f}",
+            f"{result['p50OverEcho']:.1f}",
+            f"{result['throughputOfEcho']:.0%}",
         )
-    Console().print(table)
+    Console(width=120).print(table)
 
 
 if __name__ == "__main__":

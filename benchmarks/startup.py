@@ -2,7 +2,8 @@
 
 Once with kernels that were compiled ahead, as the image ships them, and once without any. The revision is made up:
 what its weights are worth costs no time. Anonymous memory (RssAnon) is what a pod needs beside the page cache; mapped
-files (RssFile) can be taken away under pressure and are shared between processes.
+files (RssFile) can be taken away under pressure and are shared between processes. It is read when the worker is ready,
+after requests one by one, and after a burst of requests of mixed sizes over many connections at once.
 """
 
 from __future__ import annotations
@@ -28,10 +29,16 @@ from rich.table import Table
 from tests.support.configmap_server import NAMESPACE, configmap_server
 from tests.support.pods import WorkerPod, worker_pod
 
+from benchmarks.memory import MemoryWatch, read_memory
 from benchmarks.results import write_result
+from benchmarks.wrk import encode_post
 from gnnserve_api.repository import NetworkManifest
 from gnnserve_api.routing import RoutingTable
 from gnnserve_api.variants import Storage, projected_name, variant_name
+from gnnserve_cli.client import Endpoint
+from gnnserve_cli.loadgen.generator import generate_load
+from gnnserve_cli.loadgen.requests import Requests
+from gnnserve_cli.loadgen.statistics import Plan
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.serving.rehearsal import MadeUpVariant, made_up_graph, publish_made_up
 
@@ -44,6 +51,12 @@ FANOUTS = (25, 10)
 SERVICE = "digits"
 """As the worker of the tests is called."""
 LARGE_EVERY, LARGE_SEEDS = 100, 1024
+BURST_CONNECTIONS = 32
+BURST_SEEDS = (1, 32, 1024)
+"""In turn."""
+BURST_BODIES = 300
+ANSWER_TIMEOUT_S = 30.0
+WATCH_S = 0.05
 _LOADED = re.compile(r"verified and opened in ([\d.]+) s, warmed up in ([\d.]+) s")
 """What `pods/loader.py` says."""
 
@@ -54,11 +67,12 @@ class Size:
     degree: int
     features: int
     requests: int
+    burst_s: float
     rounds: int
 
 
-FULL = Size(nodes=500_000, degree=120, features=256, requests=1000, rounds=5)
-QUICK = Size(nodes=20_000, degree=20, features=64, requests=100, rounds=1)
+FULL = Size(nodes=500_000, degree=120, features=256, requests=1000, burst_s=3.0, rounds=5)
+QUICK = Size(nodes=20_000, degree=20, features=64, requests=100, burst_s=1.0, rounds=1)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -82,8 +96,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     cases = [summarize(starts, kernels) for kernels in ("shipped", "none")]
     show(cases)
     graph = {"nodes": size.nodes, "edges": size.nodes * size.degree, "features": size.features}
+    burst = {"connections": BURST_CONNECTIONS, "seeds": BURST_SEEDS, "seconds": size.burst_s}
     body = {"graph": graph, "repositoryBytes": stored_bytes, "rounds": size.rounds, "requests": size.requests}
-    write_result("startup", options.quick, {**body, "cases": cases})
+    write_result("startup", options.quick, {**body, "burst": burst, "cases": cases})
 
 
 def publish(root: Path, size: Size) -> str:
@@ -104,8 +119,12 @@ def measure(folder: Path, revision: str, kernels: Path, size: Size) -> dict[str,
         with worker_pod(folder, api, environ=_environment(kernels)) as pod:
             _wait_until_ready(pod)
             ready_s = time.monotonic() - started_s
-            at_rest = _memory(pod.process.pid)
+            pid = pod.process.pid
+            when_ready = _memory(pid)
             _ask(pod, size)
+            after_requests = _memory(pid)
+            with MemoryWatch(lambda: read_memory([pid]), WATCH_S) as watch:
+                _ask_at_once(pod, size)
             answering = next(line for line in pod.log if line["message"].startswith("answering on port"))
             loaded = next(found for line in pod.log if (found := _LOADED.search(line["message"])))
             return {
@@ -113,8 +132,10 @@ def measure(folder: Path, revision: str, kernels: Path, size: Size) -> dict[str,
                 "importsS": datetime.fromisoformat(answering["time"]).timestamp() - started,
                 "openS": float(loaded[1]),
                 "warmUpS": float(loaded[2]),
-                "whenReady": at_rest,
-                "afterRequests": _memory(pod.process.pid),
+                "whenReady": when_ready,
+                "afterRequests": after_requests,
+                "duringBurst": {"anonymousBytes": watch.most_anonymous_bytes},
+                "afterBurst": _memory(pid),
             }
 
 
@@ -140,6 +161,21 @@ def _ask(pod: WorkerPod, size: Size) -> None:
         _require_ok(connection.getresponse())
 
 
+def _ask_at_once(pod: WorkerPod, size: Size) -> None:
+    draw = np.random.default_rng(2)
+    payloads = [
+        encode_post(pod.port, "/v1/predict", "application/json", json.dumps({"nodes": nodes.tolist()}).encode())
+        for nodes in (
+            draw.integers(0, size.nodes, BURST_SEEDS[number % len(BURST_SEEDS)]) for number in range(BURST_BODIES)
+        )
+    ]
+    mean = round(sum(BURST_SEEDS) / len(BURST_SEEDS))
+    plan = Plan(BURST_CONNECTIONS, size.burst_s, mean)
+    record = generate_load(Endpoint("127.0.0.1", pod.port), Requests(payloads, mean), plan, None, ANSWER_TIMEOUT_S)
+    if record.errors or not record.latencies_ms:
+        raise SystemExit(f"the burst: {len(record.latencies_ms)} answers and errors {dict(record.errors)}: no figure")
+
+
 def _require_ok(response: http.client.HTTPResponse) -> None:
     answer = response.read()
     if response.status != 200:
@@ -147,9 +183,8 @@ def _require_ok(response: http.client.HTTPResponse) -> None:
 
 
 def _memory(pid: int) -> dict[str, int]:
-    fields = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
-    return {name: int(fields[field].split()[0]) * 1024
-            for name, field in (("anonymousBytes", "RssAnon"), ("fileBytes", "RssFile"))}  # fmt: skip
+    memory = read_memory([pid])
+    return {"anonymousBytes": memory.anonymous_bytes, "fileBytes": memory.file_bytes}
 
 
 def summarize(starts: Sequence[Mapping[str, Any]], kernels: str) -> dict[str, Any]:
@@ -163,23 +198,28 @@ def summarize(starts: Sequence[Mapping[str, Any]], kernels: str) -> dict[str, An
         },
         **{
             when: {name: max(start[when][name] for start in chosen) for name in chosen[0][when]}
-            for when in ("whenReady", "afterRequests")
+            for when in ("whenReady", "afterRequests", "duringBurst", "afterBurst")
         },
     }
 
 
 def show(cases: Sequence[Mapping[str, Any]]) -> None:
-    table = Table("Kernels", title="From the start of a worker's process to /readyz, and its memory after the requests")
-    for header in ("Ready s", "Imports s", "Verify and open s", "Warm up s", "Anonymous MiB", "Files MiB"):
+    table = Table("Kernels", title="From the start of a worker's process to /readyz, and its memory, MiB anonymous")
+    for header in ("Ready s", "Imports s", "Verify and open s", "Warm up s"):
+        table.add_column(header, justify="right")
+    for header in ("when ready", "after requests", "in a burst", "after it", "Files MiB"):
         table.add_column(header, justify="right")
     for case in cases:
-        memory = case["afterRequests"]
         table.add_row(
             case["kernels"],
             *(f"{case[name]:.2f}" for name in ("readyS", "importsS", "openS", "warmUpS")),
-            *(f"{memory[name] / 2**20:,.0f}" for name in ("anonymousBytes", "fileBytes")),
+            *(
+                f"{case[when]['anonymousBytes'] / 2**20:,.0f}"
+                for when in ("whenReady", "afterRequests", "duringBurst", "afterBurst")
+            ),
+            f"{case['afterBurst']['fileBytes'] / 2**20:,.0f}",
         )
-    Console().print(table)
+    Console(width=120).print(table)
 
 
 if __name__ == "__main__":

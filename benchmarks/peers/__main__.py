@@ -100,6 +100,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "storage": options.storage,
         "repetitions": effort.repetitions,
         "secondsPerRun": effort.seconds,
+        "shapesAsked": names,
         "shapes": shapes,
         "peerVersions": {peer.environment.name: versions(peer.environment) for peer in peers if peer.environment},
     }

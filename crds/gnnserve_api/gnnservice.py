@@ -364,7 +364,9 @@ class Checkpoint(ApiModel):
         ),
     ]
     """State dict of a torch_geometric.nn.GraphSAGE or GIN, percent-encoded. Its content is part of the revision's
-    identity: another file at the same place generates anew."""
+    identity: another file at the same place generates anew. Over more than 16,384 feature columns it is not pruned:
+    generation then refuses factors other than `[1]`, and the ranking method Lasso, which knows that limit without a
+    checkpoint too."""
     sha256: Annotated[str, text(r"^[0-9a-f]{64}$", "64 hexadecimal digits in lower case", 64)] | None = None
     """Expected SHA-256 of the file. When set, another file is refused."""
 
