@@ -95,4 +95,4 @@ def test_threads_are_the_processors_or_as_few_as_openmp_may_use(
         monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     else:
         monkeypatch.setenv("OMP_NUM_THREADS", omp_num_threads)
-    assert thread_count() == expected
+    assert thread_count.__wrapped__() == expected

@@ -20,8 +20,10 @@ from threadpoolctl import threadpool_limits
 T = TypeVar("T")
 
 
+@cache
 def thread_count() -> int:
-    """Processors this process may use, or `OMP_NUM_THREADS` where that is fewer.
+    """Processors this process may use, or `OMP_NUM_THREADS` where that is fewer. Looked at once: every batch asks, and
+    looking takes microseconds.
 
     A pod's cpu limit takes time away rather than processors, so it shows in no other way: threads beyond it would
     only wait for each other.
