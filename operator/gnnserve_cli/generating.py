@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 
 import typer
 
+from gnnserve_api.device import Device
+from gnnserve_api.errors import GnnserveError
 from gnnserve_api.gnnservice import GNNService
 from gnnserve_api.profile import Profile
 from gnnserve_api.repository import RevisionManifest
@@ -13,6 +17,8 @@ from gnnserve_cli.exits import ExitCode
 from gnnserve_cli.progress import showing_progress
 from gnnserve_cli.render import count
 from gnnserve_worker.generation import pipeline
+from gnnserve_worker.pods import device
+from gnnserve_worker.progress import ProgressListener
 from gnnserve_worker.repository.paths import Layout
 from gnnserve_worker.repository.repository import Repository
 
@@ -20,10 +26,12 @@ BUSY_TAIL_RATIO = 8.0
 """p99 over median. On a quiet machine it is near 2."""
 
 
-def generate_visibly(service: GNNService, repository: Repository) -> RevisionManifest:
+def generate_visibly(service: GNNService, repository: Repository, named: Device | None = None) -> RevisionManifest:
+    """`named`: the device that an option says, in place of the manifest's."""
+    use_gpu = _may_use_gpu(service, named) and device.why_no_gpu(os.environ, Path("/dev")) is None
     try:
         with showing_progress() as listener:
-            published = pipeline.generate(service, repository, listener)
+            published = _generate(service, repository, listener, use_gpu=use_gpu)
     except KeyboardInterrupt:
         typer.echo("interrupted; nothing was published", err=True)
         raise typer.Exit(ExitCode.INTERRUPTED) from None
@@ -31,6 +39,43 @@ def generate_visibly(service: GNNService, repository: Repository) -> RevisionMan
     if (warning := warn_of_busy_machine(published.profile, folder)) is not None:
         typer.echo(f"warning: {warning}", err=True)
     return published
+
+
+def _may_use_gpu(service: GNNService, named: Device | None) -> bool:
+    spec = service.spec
+    if named is not None:
+        return named is not Device.CPU
+    return spec.worker.device is not Device.CPU or spec.generation.gpu is not None
+
+
+def _generate(
+    service: GNNService, repository: Repository, listener: ProgressListener, *, use_gpu: bool
+) -> RevisionManifest:
+    """What the GPU has no room for, or is too old for, the CPU trains: from the start, since nothing was published."""
+    try:
+        return pipeline.generate(service, repository, listener, use_gpu=use_gpu)
+    except Exception as error:
+        problem = _failure_of_gpu(error) if use_gpu else None
+        if problem is None:
+            raise
+    print(f"note: training on the CPU, since the GPU failed: {problem}", file=sys.stderr)
+    return pipeline.generate(service, repository, listener)
+
+
+def _failure_of_gpu(error: Exception) -> str | None:
+    """What it was, in words; None: something else failed."""
+    if isinstance(error, GnnserveError) or "torch" not in sys.modules:
+        return None
+    # Imported here: it needs torch, which a second start does without.
+    from gnnserve_worker.gpu.failure import TRUST, describe, is_of_device, is_out_of_memory  # noqa: PLC0415
+
+    if is_out_of_memory(error):
+        return describe(error)
+    if not is_of_device(error):
+        return None
+    # Whoever serves in this process must not use that context again.
+    TRUST.lose(f"it failed in training: {describe(error)}")
+    return describe(error)
 
 
 def warn_of_busy_machine(profile: Profile, folder: Path) -> str | None:

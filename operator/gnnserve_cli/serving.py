@@ -15,7 +15,7 @@ from gnnserve_api.gnnservice import GNNService
 from gnnserve_api.repository import RevisionManifest
 from gnnserve_cli.exits import ExitCode
 from gnnserve_cli.prometheus import Prometheus
-from gnnserve_cli.render import output, profile_tables, put
+from gnnserve_cli.render import format_bytes, output, profile_tables, put
 from gnnserve_cli.slow_loop import OwnRegistry, Source, slow_loop
 from gnnserve_worker.pods import device
 from gnnserve_worker.pods.device import DeviceSettings
@@ -23,8 +23,11 @@ from gnnserve_worker.repository.bus_error import exit_on_bus_error
 from gnnserve_worker.repository.loaded import LoadedRevision
 from gnnserve_worker.serving import server
 from gnnserve_worker.serving.credentials import Credentials
+from gnnserve_worker.serving.device_stats import ON_CPU, DeviceStats
 from gnnserve_worker.serving.tls import KeyPairFiles
 
+_LENT = "lent"
+"""The part of `DeviceStats.memory_bytes` that is not the computing GPU's."""
 _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - read, not bound
 
 
@@ -49,9 +52,9 @@ def choose_credentials(
         raise InputError(missing, f"is not given, and {given} is", "give both, or none")
     endpoint = service.spec.endpoint
     if endpoint.tls is not None and certificate is None:
-        _note("spec.endpoint.tls", "this server speaks plain HTTP", "--tls-cert and --tls-key")
+        _note_secret("spec.endpoint.tls", "this server speaks plain HTTP", "--tls-cert and --tls-key")
     if endpoint.tokens is not None and tokens is None:
-        _note("spec.endpoint.tokens", "this server answers everybody who reaches it", "--token-file")
+        _note_secret("spec.endpoint.tokens", "this server answers everybody who reaches it", "--token-file")
     pair = None if certificate is None or key is None else KeyPairFiles(certificate, key)
     return Credentials(pair, tokens)
 
@@ -61,16 +64,26 @@ def choose_device(
 ) -> DeviceSettings:
     """What the options say, and the manifest where they say nothing."""
     worker = service.spec.worker
+    chosen = worker.device if named is None else named
     memory = worker.gpu_memory if gpu_memory is None else gpu_memory
+    if chosen is Device.CPU:
+        source = "spec.worker.device" if named is None else "--device"
+        for option, value in (("--cache", cache), ("--gpu-memory", gpu_memory)):
+            if value is not None:
+                _note(f"{option} {value} changes nothing: {source} is CPU, and it is of a GPU's memory")
     return DeviceSettings(
-        device=worker.device if named is None else named,
+        device=chosen,
         cache=worker.cache.policy if cache is None else cache,
         memory_bytes=None if memory is None else size_bytes(memory),
     )
 
 
-def _note(field: str, meaning: str, options: str) -> None:
-    print(f"note: {field} names a Secret of a cluster: {meaning}; {options} would change that", file=sys.stderr)
+def _note_secret(field: str, meaning: str, options: str) -> None:
+    _note(f"{field} names a Secret of a cluster: {meaning}; {options} would change that")
+
+
+def _note(words: str) -> None:
+    print(f"note: {words}", file=sys.stderr)
 
 
 def serve_routed(
@@ -84,10 +97,7 @@ def serve_routed(
     """Until SIGINT or SIGTERM."""
     exit_on_bus_error(lambda words: print(f"error: {words}", file=sys.stderr, flush=True), ExitCode.REPOSITORY)
     served = device.open_served(revision, settings)
-    stats, asked = served.device_stats(), service.spec.worker.gpu is not None
-    # Where there is no GPU at all and nobody asked for one, the CPU is no news.
-    if stats.problem is not None and (asked or not stats.problem.startswith(device.NO_GPU_SEEN)):
-        print(f"note: computing on {stats.device}: {stats.problem}", file=sys.stderr)
+    _say_device(served.device_stats(), was_asked=service.spec.worker.gpu is not None)
     with slow_loop(service.spec, source) as begin_routing:
 
         def begin(serving: server.Serving) -> None:
@@ -96,6 +106,21 @@ def serve_routed(
             begin_routing(serving)
 
         server.serve_revision(served, service, sock, begin, credentials)
+
+
+def _say_device(stats: DeviceStats, *, was_asked: bool) -> None:
+    """A GPU, always; the CPU where that is news: not where there is no GPU at all and nobody asked for one."""
+    if stats.device == ON_CPU.device:
+        if stats.problem is not None and (was_asked or not stats.problem.startswith(device.NO_GPU_SEEN)):
+            _note(f"computing on {stats.device}: {stats.problem}")
+        return
+    own = {part: size for part, size in stats.memory_bytes.items() if part != _LENT}
+    parts = ", ".join(f"{part} {format_bytes(size)}" for part, size in own.items())
+    lent = f", and {format_bytes(stats.memory_bytes[_LENT])} of other GPUs'" if _LENT in stats.memory_bytes else ""
+    _note(f"computing on {stats.device}: {parts} of {format_bytes(stats.memory_budget_bytes)} of its memory{lent}")
+    _note("latencies of the table above are the profile's; `gnnserve variants URL` shows those of this GPU")
+    if stats.problem is not None:
+        _note(stats.problem)
 
 
 def announce(sock: socket.socket, nodes: Sequence[int | str], credentials: Credentials) -> None:

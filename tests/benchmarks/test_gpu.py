@@ -96,7 +96,7 @@ def test_parts_of_an_earlier_run_of_the_same_gpu_stay() -> None:
 
 TIMES = {"runs": 9, "p50_ms": 0.15, "p99_ms": 0.3, "mean_ms": 0.2}
 STAGES = {"sample_ms": 0.01, "gather_ms": 0.02, "compute_ms": 0.03, "window_p50_ms": 0.05, "window_p99_ms": 0.1}
-EVERY_PART = {
+EVERY_PART: dict[str, Row] = {
     "bandwidth": {
         "limit_gigabytes_per_s": 55.0,
         "gather": [
@@ -114,6 +114,10 @@ EVERY_PART = {
         ],
     },
     "throughput": {
+        "points": [
+            {"graph": "reddit", "variant": "x1", "placement": "memory", "seeds": 4096, "seeds_per_s": 400_000.2,
+             "p99_ms": 9.0},
+        ],
         "best": [
             {"graph": "reddit", "variant": "x1", "placement": "memory", "limit_ms": 10.0, "seeds": 4096, "p99_ms": 9.0,
              "seeds_per_s": 400_000},
@@ -155,6 +159,24 @@ def test_verdicts_name_the_figure_and_the_goal() -> None:
         "updates_p99_cost": (0.08, False),
     }
     assert verdicts({}) == {}
+
+
+def test_the_rate_is_judged_by_the_slowest_graph_unpruned_and_in_memory() -> None:
+    about: Row = {"graph": "reddit", "variant": "x1", "placement": "memory", "limit_ms": 10.0, "seeds_per_s": 400_000}
+    best = [
+        about, {**about, "variant": "x8", "seeds_per_s": 900_000}, {**about, "limit_ms": 5.0, "seeds_per_s": 90_000},
+        {**about, "placement": "link", "seeds_per_s": 60_000}, {**about, "graph": "flickr", "seeds_per_s": 200_000},
+    ]  # fmt: skip
+
+    def judged(rows: list[Row], graphs: list[str]) -> tuple[float, bool]:
+        points = [{**about, "graph": graph} for graph in graphs]
+        verdict = verdicts({"throughput": {"points": points, "best": rows}})["seeds_per_s"]
+        return verdict["figure"], verdict["met"]
+
+    assert judged(best, ["reddit", "flickr"]) == (200_000, False)
+    assert judged(best[:-1], ["reddit"]) == (400_000, True)
+    assert judged(best[:-1], ["reddit", "flickr"]) == (0, False), "flickr had no batch within the limit"
+    assert judged([], []) == (0, False)
 
 
 @pytest.mark.parametrize("part", PARTS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 from types import SimpleNamespace
@@ -153,15 +154,86 @@ def test_names_and_files_that_are_not_there_are_refused(tmp_path: Path) -> None:
         "Digits", "--trace", "nix"
     )
     assert "--policy: 'LRU' is none; name one of Frequency, Degree" in refused("Digits", "--policy", "LRU")
-    assert "--fanouts: '0' is not one to four numbers" in refused("Digits", "--fanouts", "0")
     assert "--within: is of synthetic shapes, and 'Digits' is none" in refused("Digits", "--within", "0.5")
     assert "--service: chooses in a folder" in refused("Digits", "--service", "a")
     assert "does not end in .html" in refused("Digits", "--out", "cache.svg")
     assert "is neither a manifest (.yaml), nor an .npz file, nor a known name" in refused("nix")
+    assert "--trace: " in (told := refused("Digits", "--trace", str(tmp_path)))
+    assert "is no regular file" in told
     assert "101 is not between" in refused("Digits", "--capacity", "101")
     far = tmp_path / "far.jsonl"
     far.write_text("[1797]")
     assert "node 1797 is not one of 0 to 1796" in refused("Digits", "--trace", str(far))
+
+
+def test_a_pipe_that_nobody_writes_into_is_not_waited_for(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe.jsonl"
+    os.mkfifo(pipe)
+    assert f"--trace: '{pipe}' is no regular file; write the requests into one" in refused(
+        "Digits", "--trace", str(pipe)
+    )
+
+
+@pytest.mark.parametrize(
+    ("fanouts", "told"),
+    [
+        pytest.param("0", "fanouts [0] must be all positive, or all -1", id="nothing"),
+        pytest.param("25,-1", "fanouts [25, -1] must be all positive, or all -1", id="some and all"),
+        pytest.param("1024,1024", "would sample up to 1,049,601 nodes for one seed; the limit is", id="too large"),
+        pytest.param("100000,100000", "found 100000, expected less than or equal to 1024", id="too large a number"),
+        pytest.param("1,1,1,1,1", "'1,1,1,1,1' is 5 layers, expected at most 4", id="too deep"),
+        pytest.param("25;10", "'25;10' is no list of integers; write them as 25,10", id="no numbers"),
+    ],
+)  # fmt: skip
+def test_fanouts_are_refused_for_their_own_reason(fanouts: str, told: str) -> None:
+    shown = refused("Digits", "--fanouts", fanouts)
+    assert shown.startswith("error: --fanouts: ")
+    assert told in shown
+
+
+def test_a_file_called_as_a_trace_is_one_by_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "zipf").write_text("[1, 2, 3]\n[4]\n")
+    ask = ["Digits", "--requests", "9", "--policy", "FIFO", "--json", "--trace"]
+    assert json.loads(run(*ask, "zipf"))["traces"][0]["requests"] == 9
+    assert json.loads(run(*ask, "./zipf"))["traces"][0]["requests"] == 2
+
+
+def test_what_changes_nothing_is_said(tmp_path: Path) -> None:
+    asked = tmp_path / "asked.jsonl"
+    asked.write_text("[1, 2, 3]\n")
+    options = ["--requests", "9", "--moves", "2", "--exponent", "3", "--hot-nodes", "9999", "--round-requests", "4"]
+    result = CliRunner().invoke(
+        app, ["cache", "simulate", "Digits", "--trace", str(asked), "--policy", "FIFO", *options]
+    )
+    assert result.exit_code == 0, result.stderr
+    assert [line for line in result.stderr.splitlines() if line.startswith("note: ")] == [
+        "note: --requests changes nothing: no trace is uniform, zipf, moving, recurring or drifting",
+        "note: --exponent changes nothing: no trace is zipf or drifting",
+        "note: --hot-nodes changes nothing: no trace is moving or recurring",
+        "note: --moves changes nothing: no trace is moving, recurring or drifting",
+        "note: --round-requests changes nothing: Frequency is not among the policies",
+    ]
+
+
+def test_a_default_that_does_not_fit_is_fitted_and_said(tmp_path: Path) -> None:
+    ask = ["--trace", "moving", "--policy", "FIFO", "--capacity", "50", "--json"]
+    result = CliRunner().invoke(
+        app, ["cache", "simulate", str(_own_manifest(tmp_path)), "--repository", str(tmp_path), "--requests", "5", *ask]
+    )
+    assert result.exit_code == 0, result.stderr
+    assert "note: --moves is 4: its default, 5, wants more --requests than that\n" in result.stderr
+    assert "note: --hot-nodes is 30, half of the graph's: its default is 1,000\n" in result.stderr
+    assert json.loads(result.stdout)["traces"][0]["moves"] == [1, 2, 3, 4]
+
+
+def test_what_the_graph_has_no_room_for_is_refused() -> None:
+    assert "--hot-nodes: found 1,797, expected fewer than the 1,797 nodes of the graph; ask for fewer" in refused(
+        "Digits", "--hot-nodes", "1797"
+    )
+    assert "--capacity: 0.02 % of the graph's 1,797 nodes is less than one; ask for 0.0556 or more" in refused(
+        "Digits", "--capacity", "0.02"
+    )
 
 
 def test_moves_that_a_trace_has_no_requests_for_are_refused() -> None:
@@ -170,6 +242,7 @@ def test_moves_that_a_trace_has_no_requests_for_are_refused() -> None:
         "--moves: 10 are too many for the 10 requests of the moving trace; ask for more --requests, or for fewer moves"
     )
     assert told in refused(*asked)
+    assert "10,000 are too many for the 5,000 requests (the default) of the" in refused("Digits", "--moves", "10000")
     run(*asked, "--trace", "drifting", "--policy", "Degree")
 
 

@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,6 +19,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+import torch
 from tests.support.profiles import profile, revision_manifest
 from typer.testing import CliRunner
 
@@ -28,6 +29,7 @@ from gnnserve_api.profile import Profile, VariantProfile
 from gnnserve_api.repository import RevisionManifest
 from gnnserve_cli.generating import warn_of_busy_machine
 from gnnserve_cli.main import app
+from gnnserve_worker.gpu.failure import Trust
 from gnnserve_worker.graph.ids import NodeIds, integer_ids, lay_out, string_ids
 from gnnserve_worker.pods.device import NO_GPU_SEEN, DeviceSettings
 from gnnserve_worker.progress import Progress, ProgressListener
@@ -51,6 +53,10 @@ class FakeWorker:
     """What was asked for."""
     no_gpu: str | None = None
     """Why there is none."""
+    trained_on_gpu: list[bool] = field(default_factory=list)
+    """Whether each generation might."""
+    training_error: Exception | None = None
+    """What a GPU answers to it."""
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("gnnserve_worker.serving.server.bind", self.bind)
@@ -74,8 +80,13 @@ class FakeWorker:
             folder=root / namespace / service,
         )
 
-    def generate(self, service: Any, repository: Any, progress: ProgressListener) -> RevisionManifest:
+    def generate(
+        self, service: Any, repository: Any, progress: ProgressListener, *, use_gpu: bool = False
+    ) -> RevisionManifest:
         self.steps.append("generate")
+        self.trained_on_gpu.append(use_gpu)
+        if use_gpu and self.training_error is not None:
+            raise self.training_error
         progress(Progress("train x1", 0, 30))
         progress(Progress("train x1", 30, 30, "validation 0.989"))
         assert self.published is not None
@@ -191,6 +202,96 @@ def test_what_a_gpu_cannot_do_is_said_at_the_start(tmp_path: Path, monkeypatch: 
     assert result.stderr.startswith(f"note: computing on CPU: {NO_GPU_SEEN}")
 
 
+def test_a_gpu_that_computes_is_named_with_what_it_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    stats = DeviceStats("NVIDIA H200", memory_bytes={"graph": 95_000_000, "cache": 0}, memory_budget_bytes=2 * 2**30)
+    FakeWorker(stats=stats).install(monkeypatch)
+    first, second, *rest = CliRunner().invoke(app, ["serve", str(DIGITS)]).stderr.splitlines()
+    assert first == "note: computing on NVIDIA H200: graph 90.6 MiB, cache 0 B of 2.00 GiB of its memory"
+    assert "`gnnserve variants URL` shows those of this GPU" in second
+    assert rest == ["Stopped."]
+    lending = replace(stats, memory_bytes={"cache": 2**20, "lent": 2**30}, problem="the cache was given back")
+    FakeWorker(stats=lending).install(monkeypatch)
+    shown = CliRunner().invoke(app, ["serve", str(DIGITS)]).stderr.splitlines()
+    assert shown[0].endswith("H200: cache 1.00 MiB of 2.00 GiB of its memory, and 1.00 GiB of other GPUs'")
+    assert shown[1:] == [second, "note: the cache was given back", "Stopped."]
+
+
+def test_options_of_a_gpus_memory_are_said_to_change_nothing_on_the_cpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    FakeWorker().install(monkeypatch)
+    shown = CliRunner().invoke(app, ["serve", str(DIGITS), "--device", "CPU", "--cache", "FIFO"]).stderr
+    assert shown.startswith("note: --cache FIFO changes nothing: --device is CPU")
+    manifest = tmp_path / "digits.yaml"
+    manifest.write_text(DIGITS.read_text() + "  worker: {device: CPU}\n")
+    shown = CliRunner().invoke(app, ["run", str(manifest), "--gpu-memory", "2Gi"]).stderr
+    assert shown.startswith("note: --gpu-memory 2Gi changes nothing: spec.worker.device is CPU")
+    assert "note" not in CliRunner().invoke(app, ["run", str(manifest)]).stderr
+    assert "note" not in CliRunner().invoke(app, ["run", str(DIGITS), "--cache", "FIFO"]).stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "workers", "no_gpu", "used"),
+    [
+        pytest.param(["run"], "{}", None, True, id="where one is seen"),
+        pytest.param(["generate"], "{}", None, True, id="without serving too"),
+        pytest.param(["run"], "{}", "none is seen", False, id="where none is seen"),
+        pytest.param(["run", "--device", "CPU"], "{}", None, False, id="as the option says"),
+        pytest.param(["run"], "{device: CPU}", None, False, id="as the manifest says"),
+        pytest.param(["generate"], "{device: CPU}", None, False, id="as the manifest says, without serving"),
+        pytest.param(["run", "--device", "Auto"], "{device: CPU}", None, True, id="as the option says, first"),
+        pytest.param(["run"], "{device: CPU}\n  generation: {gpu: {}}", None, True, id="for training alone"),
+    ],
+)  # fmt: skip
+def test_training_may_use_a_gpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], workers: str, no_gpu: str | None, used: bool
+) -> None:
+    manifest = tmp_path / "digits.yaml"
+    manifest.write_text(f"{DIGITS.read_text()}  worker: {workers}\n")
+    worker = FakeWorker(no_gpu=no_gpu)
+    worker.install(monkeypatch)
+    command, *options = arguments
+    result = CliRunner().invoke(app, [command, str(manifest), *options])
+    assert result.exit_code == 0, result.stderr
+    assert worker.trained_on_gpu == [used]
+
+
+@pytest.mark.parametrize(
+    ("error", "lost"),
+    [
+        pytest.param(torch.OutOfMemoryError("CUDA out of memory. Tried\nmore"), None, id="memory that others have"),
+        pytest.param(
+            RuntimeError("CUDA error: no kernel image is available"),
+            "it failed in training: RuntimeError: CUDA error: no kernel image is available",
+            id="a GPU that is too old",
+        ),
+    ],
+)
+def test_what_a_gpu_cannot_train_the_cpu_does(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, lost: str | None
+) -> None:
+    trust = Trust()
+    monkeypatch.setattr("gnnserve_worker.gpu.failure.TRUST", trust)
+    worker = FakeWorker(training_error=error)
+    worker.install(monkeypatch)
+    result = CliRunner().invoke(app, ["generate", str(DIGITS)])
+    assert result.exit_code == 0, result.stderr
+    assert worker.trained_on_gpu == [True, False]
+    first_line = str(error).splitlines()[0]
+    assert f"note: training on the CPU, since the GPU failed: {type(error).__name__}: {first_line}\n" in result.stderr
+    assert trust.lost == lost
+
+
+def test_what_no_gpu_said_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = FakeWorker(training_error=ValueError("a defect"))
+    worker.install(monkeypatch)
+    assert isinstance(CliRunner().invoke(app, ["generate", str(DIGITS)]).exception, ValueError)
+    refusing = FakeWorker(training_error=ResourceError("the disk is full"))
+    refusing.install(monkeypatch)
+    assert CliRunner().invoke(app, ["generate", str(DIGITS)]).exit_code == 4
+    assert worker.trained_on_gpu == refusing.trained_on_gpu == [True]
+
+
 def test_a_busy_port_is_noticed_before_any_work(monkeypatch: pytest.MonkeyPatch) -> None:
     worker = FakeWorker(busy=True)
     worker.install(monkeypatch)
@@ -250,7 +351,7 @@ def test_generate_prints_the_revision_for_scripts(monkeypatch: pytest.MonkeyPatc
 
 
 def test_interrupting_generation_says_that_nothing_was_published(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*_: object) -> RevisionManifest:
+    def interrupted(*_: object, use_gpu: bool) -> RevisionManifest:
         raise KeyboardInterrupt
 
     FakeWorker().install(monkeypatch)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 from typer.testing import CliRunner
@@ -35,6 +36,23 @@ def test_what_workers_ask_for_is_among_what_concerns_a_cluster(tmp_path: Path) -
     manifest.write_text(DIGITS.read_text() + "  worker: {replicas: 2, gpu: {count: 4}}\n")
     result = CliRunner().invoke(app, ["validate", str(manifest)], env={"COLUMNS": "200"})
     assert "2 workers with 4 nvidia.com/gpu, " in result.output
+
+
+def test_the_device_is_said_and_what_changes_nothing_on_it(tmp_path: Path) -> None:
+    manifest = tmp_path / "m.yaml"
+    for worker, device, idle in (
+        ("{}", "Auto; all free memory of the GPU; cache Frequency", []),
+        ("{gpuMemory: 2Gi, cache: {policy: LFU}}", "Auto; at most 2Gi of the GPU; cache LFU", []),
+        ("{device: CPU}", "CPU", []),
+        ("{device: CPU, gpuMemory: 2Gi, cache: {policy: LFU}}", "CPU", ["gpuMemory", "cache"]),
+    ):
+        manifest.write_text(f"{DIGITS.read_text()}  worker: {worker}\n")
+        plain = CliRunner().invoke(app, ["validate", str(manifest)], env={"COLUMNS": "200"})
+        assert re.search(r"^device +(.+)$", plain.stdout, re.MULTILINE)[1] == device  # type: ignore[index]
+        as_json = CliRunner().invoke(app, ["validate", str(manifest), "--json"])
+        assert json.loads(as_json.stdout)["valid"] is True
+        notes = "".join(f"note: spec.worker.{field} changes nothing: spec.worker.device is CPU\n" for field in idle)
+        assert plain.stderr == as_json.stderr == notes
 
 
 def test_given_weights_and_storages_are_named(tmp_path: Path) -> None:

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from gnnserve_worker.graph.store import Graph
     from gnnserve_worker.progress import ProgressListener
 
-_TRACES = ("uniform", "zipf", "moving")
-_CAPACITIES = (5.0, 10.0, 20.0)
 _WINDOWS = 100
 """Of a plot, at most."""
 _RECOVERY_WINDOWS = 40
@@ -35,6 +33,7 @@ def _each_percent(values: list[float] | None) -> list[float]:
 
 
 def simulate(
+    ctx: typer.Context,
     source: Annotated[
         str,
         typer.Argument(
@@ -50,7 +49,7 @@ def simulate(
             metavar="NAME|FILE",
             rich_help_panel=_TRACE_PANEL,
             help="uniform, zipf, moving, recurring, drifting, or a file of seeds per request: .npy, or JSON lines; "
-            "may be repeated. Unset: uniform, zipf and moving.",
+            "./zipf is a file. May be repeated. Unset: uniform, zipf and moving.",
             show_default=False,
         ),
     ] = None,
@@ -155,6 +154,7 @@ def simulate(
     A request is its seeds, expanded by the sampler to the rows that it gathers; each of them hits or misses.
     """
     # Imported here: they bring numpy and numba.
+    from gnnserve_cli import cache_options  # noqa: PLC0415
     from gnnserve_cli.cache_simulation import SimulationFound, build_page  # noqa: PLC0415
     from gnnserve_cli.cache_subject import load_subject  # noqa: PLC0415
     from gnnserve_cli.progress import showing_progress  # noqa: PLC0415
@@ -164,23 +164,26 @@ def simulate(
 
     if out is not None:
         check_page(out)
-    policies = _parse_policies(policy)
-    names = _parse_traces(trace)
-    own_fanouts = None if fanouts is None else _parse_fanouts(fanouts)
+    policies = cache_options.parse_policies(policy)
+    names = cache_options.parse_traces(trace)
+    own_fanouts = None if fanouts is None else cache_options.parse_fanouts(fanouts)
     if service is not None and not Path(source).is_dir():
         raise InputError("--service", f"chooses in a folder, and {source!r} is none", "leave it out")
     if within and source not in SHAPES:
         raise InputError("--within", f"is of synthetic shapes, and {source!r} is none", "leave it out")
-    settings = TraceSettings(requests, seeds_per_request, seed, exponent, hot_nodes, hot_share, moves)
-    _check_moves(names, settings)
-    percents = list(dict.fromkeys(capacity or _CAPACITIES))
+    given = _given(ctx)
+    asked = TraceSettings(requests, seeds_per_request, seed, exponent, hot_nodes, hot_share, moves)
+    asked = cache_options.fit_moves(asked, names, given)
+    cache_options.say_what_changes_nothing(names, policies, given)
     try:
         with showing_progress() as listener:
             subject = load_subject(source, repository, service, seed, within, listener)
+            settings = cache_options.fit_hot_nodes(asked, names, subject.graph.nodes, given)
+            rooms = cache_options.rooms_of(capacity, subject.graph.nodes)
             sampled = own_fanouts or subject.fanouts
             traces = [_open_trace(name, subject.graph, settings) for name in names]
             weights = weigh_nodes(subject.graph, subject.training_nodes, sampled, seed)
-            plan = _Plan(subject.graph, weights, sampled, seed, percents, policies, round_requests, warm_up / 100)
+            plan = _Plan(subject.graph, weights, sampled, seed, rooms, policies, round_requests, warm_up / 100)
             simulated = [_simulate(plan, one, listener) for one in traces]
     except MemoryError as error:
         raise ResourceError(
@@ -228,7 +231,8 @@ class _Plan:
     weights: NodeWeights
     fanouts: tuple[int, ...]
     seed: int
-    percents: list[float]
+    rooms: dict[float, int]
+    """Nodes that the cache holds, by capacity in percent."""
     policies: list[str]
     round_requests: int
     warm_up_share: float
@@ -240,16 +244,15 @@ def _simulate(plan: _Plan, trace: Trace, listener: ProgressListener) -> TraceFou
     from gnnserve_worker.caching.traces import expand_trace  # noqa: PLC0415
 
     reads = expand_trace(trace, plan.graph, plan.fanouts, plan.seed, listener)
-    rooms = {percent: round(plan.graph.nodes * percent / 100) for percent in plan.percents}
     replays = replay_all(
-        reads, plan.weights, list(dict.fromkeys(rooms.values())), plan.policies, plan.round_requests, listener,
+        reads, plan.weights, list(dict.fromkeys(plan.rooms.values())), plan.policies, plan.round_requests, listener,
         f"replay {trace.name}",
     )  # fmt: skip
     first = int(plan.warm_up_share * trace.requests)
     window = -(-trace.requests // _WINDOWS)
     recovery_window = max(1, trace.requests // (len(trace.moves) + 1) // _RECOVERY_WINDOWS)
     capacities = []
-    for percent, room in rooms.items():
+    for percent, room in plan.rooms.items():
         of_policies = []
         for policy in plan.policies:
             found = replays[room, policy]
@@ -279,49 +282,10 @@ def _simulate(plan: _Plan, trace: Trace, listener: ProgressListener) -> TraceFou
     )
 
 
-def _parse_policies(wanted: list[str] | None) -> list[str]:
-    from gnnserve_worker.caching.simulate import POLICIES  # noqa: PLC0415
-
-    for name in wanted or ():
-        if name not in POLICIES:
-            raise InputError("--policy", f"{name!r} is none", f"name one of {', '.join(POLICIES)}")
-    return [name for name in POLICIES if wanted is None or name in wanted]
-
-
-def _parse_traces(wanted: list[str] | None) -> list[str]:
-    from gnnserve_worker.caching.traces import TraceKind  # noqa: PLC0415
-
-    names = list(dict.fromkeys(wanted or _TRACES))
-    for name in names:
-        if name not in list(TraceKind) and not Path(name).exists():
-            known = ", ".join(TraceKind)
-            raise InputError("--trace", f"{name!r} is neither a trace nor a file", f"name one of {known}, or a file")
-    return names
-
-
-def _check_moves(names: list[str], settings: TraceSettings) -> None:
-    from gnnserve_worker.caching.traces import TraceKind  # noqa: PLC0415
-
-    for name in names:
-        if name in (TraceKind.MOVING, TraceKind.RECURRING) and settings.moves >= settings.requests:
-            raise InputError(
-                "--moves",
-                f"{settings.moves:,} are too many for the {settings.requests:,} requests of the {name} trace",
-                "ask for more --requests, or for fewer moves",
-            )
-
-
-def _parse_fanouts(text: str) -> tuple[int, ...]:
-    from pydantic import ValidationError  # noqa: PLC0415
-
-    from gnnserve_api.gnnservice import Model  # noqa: PLC0415
-
-    try:
-        return Model.model_validate({"fanouts": [int(part) for part in text.split(",")]}).fanouts
-    except (ValueError, ValidationError) as error:
-        raise InputError(
-            "--fanouts", f"{text!r} is not one to four numbers, all above 0 or all -1", "write them as 25,10"
-        ) from error
+def _given(ctx: typer.Context) -> set[str]:
+    """Parameters that somebody wrote."""
+    sources = {name: ctx.get_parameter_source(name) for name in ctx.params}
+    return {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
 
 
 def _open_trace(name: str, graph: Graph, settings: TraceSettings) -> Trace:

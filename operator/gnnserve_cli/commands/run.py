@@ -58,7 +58,7 @@ def run(
         from gnnserve_cli.generating import generate_visibly  # noqa: PLC0415
 
         stored = Repository(repository, service.metadata.namespace, service.metadata.name)
-        published = generate_visibly(service, stored)
+        published = generate_visibly(service, stored, device)
         revision = stored.load(published.revision)
         print_profile(published)
         serve_routed(revision, service, sock, source, credentials, settings)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 import typer
 
+from gnnserve_api.device import Device
 from gnnserve_api.errors import InputError
 from gnnserve_api.variants import variant_name
 from gnnserve_cli.commands.options import Json, Manifest
@@ -14,7 +16,7 @@ from gnnserve_cli.exits import ExitCode
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gnnserve_api.gnnservice import GNNService, GNNServiceSpec
+    from gnnserve_api.gnnservice import GNNService, GNNServiceSpec, Worker
 
 
 def validate(manifest: Manifest, as_json: Json = False) -> None:
@@ -24,7 +26,9 @@ def validate(manifest: Manifest, as_json: Json = False) -> None:
     from gnnserve_cli.render import facts_table, output, print_json, put  # noqa: PLC0415
 
     if not as_json:
-        put(output(), facts_table(_facts(load_manifest(manifest))))
+        service = load_manifest(manifest)
+        put(output(), facts_table(_facts(service)))
+        _say_what_changes_nothing(service.spec.worker)
         return
     try:
         service = load_manifest(manifest)
@@ -32,6 +36,7 @@ def validate(manifest: Manifest, as_json: Json = False) -> None:
         # A path may hold bytes that are no text; JSON may not.
         print_json({"valid": False, "problem": str(error).encode(errors="backslashreplace").decode()})
         raise typer.Exit(ExitCode.BAD_INPUT) from None
+    _say_what_changes_nothing(service.spec.worker)
     print_json(
         {
             "valid": True,
@@ -72,9 +77,25 @@ def _facts(service: GNNService) -> list[tuple[str, str]]:
         ),
         ("tables", f"{', '.join(spec.variants.storage)}; projection {spec.variants.projection}"),
         ("objective", ", ".join(wanted) or "none: the most accurate variant answers"),
+        ("device", _device(spec.worker)),
         ("in a cluster", ", ".join(_cluster_facts(spec))),
         ("recipe", spec.recipe()),
     ]
+
+
+def _device(worker: Worker) -> str:
+    if worker.device is Device.CPU:
+        return worker.device
+    memory = "all free memory of the GPU" if worker.gpu_memory is None else f"at most {worker.gpu_memory} of the GPU"
+    return f"{worker.device}; {memory}; cache {worker.cache.policy}"
+
+
+def _say_what_changes_nothing(worker: Worker) -> None:
+    if worker.device is not Device.CPU:
+        return
+    for name, field in (("gpu_memory", "gpuMemory"), ("cache", "cache")):
+        if name in worker.model_fields_set:
+            print(f"note: spec.worker.{field} changes nothing: spec.worker.device is CPU", file=sys.stderr)
 
 
 def _cluster_facts(spec: GNNServiceSpec) -> Iterator[str]:

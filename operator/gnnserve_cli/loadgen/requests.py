@@ -90,11 +90,6 @@ def _draw_sizes(mean: int, seed: int) -> tuple[int, ...]:
     return tuple(min(most, max(1, round(generator.lognormvariate(mu, SIZE_SIGMA)))) for _ in range(bodies))
 
 
-def build_get(endpoint: Endpoint, path: str) -> Requests:
-    """A request without work behind it: the floor that HTTP itself sets."""
-    return Requests([_encode(endpoint, "GET", path, b"", [])], 0)
-
-
 def _to_bytes(ids: Sequence[int]) -> bytes:
     values = array("q", ids)
     if sys.byteorder == "big":
