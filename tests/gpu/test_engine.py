@@ -32,9 +32,10 @@ from gnnserve_worker.gpu.accelerator import Accelerator
 from gnnserve_worker.gpu.arrays import tensor_over
 from gnnserve_worker.gpu.cuda import use_first_gpu
 from gnnserve_worker.gpu.engine import GpuEngine, chunk_bounds
-from gnnserve_worker.gpu.memory import HostMemory, Ledger
+from gnnserve_worker.gpu.memory import RESERVE_BYTES, HostMemory, Ledger
 from gnnserve_worker.gpu.pinned import pin
-from gnnserve_worker.gpu.resident import LANES, make_resident
+from gnnserve_worker.gpu.placement import parts_of
+from gnnserve_worker.gpu.resident import LANES, Resident, make_resident
 from gnnserve_worker.graph.table import map_array
 from gnnserve_worker.repository.loaded import LoadedRevision
 from gnnserve_worker.serving.inference import Inference, infer_batch
@@ -201,6 +202,39 @@ def test_what_does_not_fit_comes_over_the_link(accelerator: Accelerator) -> None
         assert stats.problem is None
 
 
+@pytest.mark.parametrize("fanouts", [(5,), (4, 3)], ids=str)
+def test_what_comes_over_the_link_is_counted_by_where_the_array_lies(
+    fanouts: tuple[int, ...], accelerator: Accelerator
+) -> None:
+    """Own rows of a projected table are an array apart: one may be on the device, and the other not."""
+    loaded = projected_revision("GraphSAGE", fanouts, Storage.FLOAT32)
+    resident, seeds = make_resident(loaded, accelerator, means(CachePolicy.NONE)), some_seeds(4)
+    here, there = frozenset[str](), frozenset({"projected"})
+    engines: list[GpuEngine] = []  # the first that goes releases what all of them have
+
+    def link_bytes(own: frozenset[str], neighbours: frozenset[str]) -> int:
+        engines.append(GpuEngine(loaded, replace(resident, own_on_host=own, on_host=neighbours)))
+        gathered.append(engines[-1].infer("projected", seeds, 1).gathered_bytes)
+        return engines[-1].stats().link_bytes
+
+    gathered: list[int] = []
+    of_own, of_neighbours = link_bytes(there, here), link_bytes(here, there)
+    assert of_own + of_neighbours == link_bytes(there, there) == gathered[0]
+    assert link_bytes(here, here) == 0
+    row_bytes = 4 * loaded.variants["projected"].columns
+    assert of_own == len(seeds) * row_bytes or (len(fanouts) > 1 and of_own > len(seeds) * row_bytes)
+
+
+def test_own_rows_that_do_not_fit_are_known_to_lie_on_the_host(accelerator: Accelerator) -> None:
+    loaded = projected_revision("GraphSAGE", (4, 3), Storage.FLOAT32)
+    parts = {part.name: part.size_bytes for part in parts_of(loaded)}
+    room = sum(parts.values()) - parts["projected-float32 own rows"]
+
+    resident = make_resident(loaded, accelerator, means(CachePolicy.NONE, _required(loaded) + room))
+
+    assert (resident.own_on_host, resident.on_host) == ({"projected"}, frozenset())
+
+
 def _required(loaded: LoadedRevision) -> int:
     """Of memory, without which nothing goes."""
     ledger = Ledger()
@@ -301,6 +335,108 @@ class TestCached:
         seeds = some_seeds(3, LARGE_NODES)
         _assert_alike(second.infer("x1", seeds, 1), infer_batch(loaded, "x1", seeds, 1))
         assert sum(sum(engine.stats().memory_bytes.values()) for engine in (first, second)) <= limit_bytes
+
+    @only_twins
+    def test_rows_that_were_altered_for_a_while_are_not_answered_from_the_cache(
+        self, loaded: LoadedRevision, limit_bytes: int
+    ) -> None:
+        """The file is written to in place, the updater copies what it has then, and somebody puts it back."""
+        resident = make_resident(loaded, Twin(), means(CachePolicy.FIFO, limit_bytes))
+        engine, cache = GpuEngine(loaded, resident), resident.caches["x1"]
+        cache.begin()
+        rows, seeds = loaded.variants["x1"].table.rows.values, some_seeds(4, LARGE_NODES)
+        rows.setflags(write=True)
+        expected, kept = infer_batch(loaded, "x1", seeds, 3), rows.copy()
+        rows *= 5
+        engine.infer("x1", seeds, 3)
+        cache.run_round()
+        rows[...] = kept
+        assert not np.allclose(engine.infer("x1", seeds, 3).scores, expected.scores), "as long as nobody says so"
+
+        engine.forget_copies()
+
+        _assert_alike(engine.infer("x1", seeds, 3), expected)
+        assert cache.run_round().refreshed > 0
+        before = engine.stats().hits
+        _assert_alike(engine.infer("x1", seeds, 3), expected)
+        cache.run_round()
+        assert engine.stats().hits > before, "and they are copied again"
+
+    @only_twins
+    @pytest.mark.parametrize("limited", [True, False], ids=["within a limit", "within what is free"])
+    def test_after_a_live_switch_a_revision_is_given_what_the_one_before_had(
+        self, loaded: LoadedRevision, limit_bytes: int, limited: bool
+    ) -> None:
+        """Switch after switch: it says when it would have more, and loaded again beside itself, it has it."""
+        ledger, room = Ledger(), limit_bytes + 100_000
+        limit = room if limited else None
+
+        def load() -> Resident:
+            # What is free, is so but for what is claimed, and the share and the reserve that are left alone.
+            free = 2**40 if limited else int((room - ledger.claimed_bytes + RESERVE_BYTES) / 0.95) + 2
+            twins.append(Twin(free))
+            return make_resident(loaded, twins[-1], means(CachePolicy.DEGREE, limit, ledger))
+
+        def release(resident: Resident) -> None:
+            resident.release()
+            if not limited:
+                for twin in twins:
+                    twin.free = int((room - ledger.claimed_bytes + RESERVE_BYTES) / 0.95) + 2
+
+        twins: list[Twin] = []
+        answering = load()
+        alone = dict(answering.memory_bytes), answering.cache_bytes
+        assert alone[1][0] > 5_000_000
+        assert not answering.would_gain()
+        for _ in range(2):
+            cramped = load()
+            assert cramped.cache_bytes == (0,)
+            assert any("another revision had" in problem for problem in cramped.problems)
+            assert not cramped.would_gain(), "the other one still has it"
+            release(answering)
+            assert cramped.would_gain()
+
+            answering = load()
+            assert not cramped.would_gain()
+            release(cramped)
+            assert dict(answering.memory_bytes) == alone[0]
+            assert answering.cache_bytes[0] == pytest.approx(alone[1][0], rel=1e-3)
+            assert answering.problems == ()
+            assert not answering.would_gain()
+        release(answering)
+        assert ledger.claims == []
+
+    @only_twins
+    def test_memory_of_other_gpus_is_shared_by_revisions_and_said(
+        self, loaded: LoadedRevision, limit_bytes: int
+    ) -> None:
+        ledger, twin = Ledger(), Twin(lenders=(torch.device("cpu"),))
+        wanted = means(CachePolicy.DEGREE, limit_bytes, ledger)
+        first = engine_of(loaded, twin, wanted)
+        lent = ledger.of_lender(0).claimed_bytes
+
+        second = engine_of(_large_revision(), twin, wanted)
+
+        assert first.stats().memory_bytes["lent"] == lent > 0
+        assert ledger.of_lender(0).claimed_bytes <= limit_bytes
+        assert second.stats().memory_bytes.get("lent", 0) == ledger.of_lender(0).claimed_bytes - lent
+        first.give_back_cache()
+        assert "lent" not in first.stats().memory_bytes
+        assert ledger.of_lender(0).claimed_bytes == second.stats().memory_bytes.get("lent", 0)
+
+    def test_a_cache_that_is_given_back_is_anothers_to_take(
+        self, loaded: LoadedRevision, limit_bytes: int, accelerator: Accelerator
+    ) -> None:
+        ledger = Ledger()
+        wanted = means(CachePolicy.DEGREE, limit_bytes, ledger)
+        first = engine_of(loaded, accelerator, wanted)
+
+        first.give_back_cache()
+
+        assert ledger.claimed_bytes == sum(first.stats().memory_bytes.values())
+        second = engine_of(_large_revision(), accelerator, wanted)
+        assert second.has_cache
+        assert "another revision had" not in (second.stats().problem or "")
 
     def test_a_cache_that_is_given_back_is_read_no_more(
         self, loaded: LoadedRevision, limit_bytes: int, accelerator: Accelerator

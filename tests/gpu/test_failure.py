@@ -5,10 +5,14 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import re
+import threading
 import weakref
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,9 +26,10 @@ from tests.support.serving import FakeWorker, running
 import gnnserve_worker.gpu.failure as failure_module
 import gnnserve_worker.gpu.served as served_module
 from gnnserve_api.device import CachePolicy, Device
-from gnnserve_api.errors import DeviceError, DeviceLostError
+from gnnserve_api.errors import DeviceError, DeviceLostError, RepositoryError
 from gnnserve_api.pods import PodExit
 from gnnserve_api.variants import Storage
+from gnnserve_worker.gpu.cache import FeatureCache
 from gnnserve_worker.gpu.engine import GpuEngine
 from gnnserve_worker.gpu.failure import Trust, is_out_of_memory
 from gnnserve_worker.gpu.memory import HostMemory, Ledger
@@ -32,6 +37,7 @@ from gnnserve_worker.gpu.served import serve_on_gpu
 from gnnserve_worker.pods.device import DeviceSettings, open_served
 from gnnserve_worker.pods.environment import exit_of
 from gnnserve_worker.repository.loaded import LoadedRevision
+from gnnserve_worker.repository.watched import Change, Finding
 from gnnserve_worker.serving.engine import EngineState
 from gnnserve_worker.serving.inference import Inference, infer_batch, infer_each
 from gnnserve_worker.serving.served import ServedRevision, served_revision
@@ -211,6 +217,48 @@ def test_other_failures_are_no_lack_of_memory() -> None:
     assert not any(map(is_out_of_memory, FAILURES.values()))
 
 
+def test_copies_that_cannot_be_forgotten_are_not_answered_from(
+    process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded = published(revision(fanouts=(2, 2), nodes=LARGE_NODES, width=LARGE_WIDTH))
+    served = process.serve(loaded, limit_bytes=11_500_000)
+    seeds = some_seeds(3)
+
+    def fail(_: object) -> None:
+        raise LAUNCH_FAILURE
+
+    served.forget_copies()
+    assert served.device_stats().device == "a twin"
+    monkeypatch.setattr(FeatureCache, "invalidate_all", fail)
+    served.forget_copies()
+    served.forget_copies()
+
+    assert served.device_stats().device == "CPU", "said before the next batch"
+    _assert_alike(served.infer("x1", seeds, 1), infer_batch(loaded, "x1", seeds, 1))
+    served.forget_copies()
+    assert not served.would_gain()
+
+
+def test_lack_of_memory_beside_another_revision_may_be_over_when_that_one_is_gone(
+    process: Process, loaded: LoadedRevision
+) -> None:
+    other = process.ledger.claim(1)
+    process.twin.failures = [torch.OutOfMemoryError("CUDA out of memory")]  # which nobody keeps, nor its traceback
+
+    on_cpu = process.serve(loaded)
+
+    assert "out of memory" in (on_cpu.device_stats().problem or "")
+    seeds = some_seeds(3)
+    _assert_alike(on_cpu.infer("x1", seeds, 1), infer_batch(loaded, "x1", seeds, 1))
+    other.release()
+    for thread in threading.enumerate():
+        if thread.name == "gpu-release":
+            thread.join()
+    assert on_cpu.would_gain()
+    process.trust.lose("the GPU failed")
+    assert not on_cpu.would_gain()
+
+
 def test_without_a_cache_lack_of_memory_moves_one_revision_to_the_cpu(process: Process, loaded: LoadedRevision) -> None:
     served, other = process.serve(loaded), process.serve(loaded)
     process.twin.failures = [MEMORY["torch's"]]
@@ -307,9 +355,14 @@ def test_what_keeps_a_revision_from_its_memory_is_said(process: Process, loaded:
     alone = Process(ledger=Ledger())
     alone.ledger.claim(limit)
 
-    with pytest.raises(DeviceError, match=rf"beside the {limit:,} of another revision; start the worker anew"):
-        alone.serve(loaded, limit_bytes=limit)
+    said = rf"beside the {limit:,} of another revision; start the worker anew"
+    with pytest.raises(DeviceError, match=said):
+        alone.serve(loaded, limit_bytes=limit, may_fall_back=False)
+    on_cpu = alone.serve(loaded, limit_bytes=limit)
+    assert re.search(said, on_cpu.device_stats().problem or "")
+    assert not on_cpu.would_gain()
     alone.ledger.claims.clear()
+    assert on_cpu.would_gain(), "and so it is loaded again"
     with pytest.raises(DeviceError, match=r"are to be had; give it more by spec\.worker\.gpuMemory"):
         alone.serve(loaded, limit_bytes=1)
 
@@ -408,6 +461,24 @@ def test_a_worker_of_the_gpu_alone_stops_and_asks_clients_to_come_again(
     assert state is EngineState.STOPPED
     assert isinstance(failure, DeviceLostError)
     assert "the engine stopped" in caplog.text
+
+
+@pytest.mark.parametrize("change", [Change.WRITTEN, Change.REDATED, Change.TOUCHED, Change.MOVED])
+def test_files_that_were_written_to_while_the_gpu_took_copies_are_refused(
+    change: Change, process: Process, loaded: LoadedRevision, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But not one that only has another place: what is copied is what was verified."""
+    files: Any = SimpleNamespace(look=lambda: [Finding(tmp_path / "table.npy", change, "is not as it was")])
+    (tmp_path / "nvidiactl").touch()
+    monkeypatch.setitem(serve_on_gpu.__kwdefaults__, "use", lambda: process.twin)
+    monkeypatch.setitem(serve_on_gpu.__kwdefaults__, "ledger", process.ledger)
+
+    with (
+        nullcontext()
+        if change is Change.MOVED
+        else pytest.raises(RepositoryError, match=r"table\.npy: is not as it was, while it was being copied to the GPU")
+    ):
+        open_served(replace(loaded, files=files), DeviceSettings(), {}, tmp_path)
 
 
 def test_where_a_gpu_is_seen_the_door_opens(

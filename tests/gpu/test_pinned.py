@@ -12,7 +12,7 @@ import pytest
 from tests.support.gpu_twin import Twin
 
 import gnnserve_worker.gpu.pinned as pinned_module
-from gnnserve_worker.gpu.memory import RESERVE_BYTES, HostMemory, Ledger, lent_bytes
+from gnnserve_worker.gpu.memory import RESERVE_BYTES, HostMemory, Ledger
 from gnnserve_worker.gpu.pinned import UnpinnableError, pin
 from gnnserve_worker.graph.table import map_array
 
@@ -141,5 +141,12 @@ def test_without_a_limit_there_is_what_is_free_but_for_a_reserve() -> None:
 
     assert Ledger().available_bytes(free, None) == int(0.95 * free) - RESERVE_BYTES
     assert Ledger().available_bytes(RESERVE_BYTES, None) == 0
-    assert lent_bytes(free, 2**30) == 2**30
-    assert lent_bytes(free, None) == int(0.95 * free) - RESERVE_BYTES
+
+
+def test_each_lenders_memory_is_counted_for_itself() -> None:
+    ledger, free = Ledger(), 80 * 2**30
+    ledger.claim(2**30)
+    ledger.of_lender(0).claim(2**29)
+
+    assert ledger.of_lender(0).available_bytes(free, 2**30) == 2**29
+    assert ledger.of_lender(1).available_bytes(free, 2**30) == 2**30

@@ -57,6 +57,15 @@ def test_what_is_left_is_cache_of_what_stayed_behind() -> None:
     assert placement.taken_bytes == 200 * MB
 
 
+def test_what_the_replaced_revision_has_need_not_be_left_for_the_next() -> None:
+    placement = plan_placement(
+        (GRAPH, TABLE), required_bytes=10 * MB, budget_bytes=310 * MB, caches=True, replaced_bytes=80 * MB
+    )
+
+    assert placement is not None
+    assert placement.cache_bytes == {"table": 170 * MB}
+
+
 def test_caches_share_as_their_tables_are_read() -> None:
     placement = _plan(TABLE, OTHER, budget_mb=120)
 

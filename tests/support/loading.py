@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import queue
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -16,6 +16,7 @@ from gnnserve_api.batching import Batching
 from gnnserve_api.objective import Objective
 from gnnserve_api.routing import RoutingTable
 from gnnserve_worker.pods.loader import Loader
+from gnnserve_worker.serving.device_stats import ON_CPU, DeviceStats
 from gnnserve_worker.serving.served import ServedRevision
 
 DEADLINE_S = 60
@@ -65,6 +66,10 @@ class FakeRepository:
     nice: dict[str, int] = field(default_factory=dict)
     files: dict[str, Any] = field(default_factory=dict)
     """What a revision says that it is mapped from."""
+    forget_copies: Callable[[], None] = lambda: None
+    """Of every revision."""
+    stats: dict[str, list[DeviceStats]] = field(default_factory=dict)
+    """Of a revision, load after load; the CPU's where there are none left."""
 
     def load(self, revision: str) -> ServedRevision:
         self.nice[revision] = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
@@ -73,7 +78,12 @@ class FakeRepository:
             assert self.gates[revision].wait(DEADLINE_S)
         if revision in self.broken:
             raise self.broken[revision]
-        return replace(FakeWorker(name=revision).revision(), files=self.files.get(revision))
+        served = FakeWorker(name=revision).revision()
+        left = self.stats.get(revision)
+        stats = left.pop(0) if left else ON_CPU
+        return replace(
+            served, files=self.files.get(revision), forget_copies=self.forget_copies, device_stats=lambda: stats
+        )
 
     def next_load(self) -> str:
         return self.loads.get(timeout=DEADLINE_S)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from tests.support.cache_steps import Scene, all_scenes
 
+from gnnserve_worker.caching import slots as slots_module
 from gnnserve_worker.caching.policy import NO_ITEMS, Changes
 from gnnserve_worker.caching.sharding import CachePlan
 from gnnserve_worker.caching.slots import MaskedSlots, portions
@@ -120,6 +121,42 @@ def test_a_row_that_was_admitted_again_since_it_changed_is_not_written_while_it_
     storage.calls.clear()
     assert slots.refresh(10) == 0
     assert storage.calls == []
+
+
+def test_a_row_that_changed_twice_and_was_copied_in_between_is_copied_once_more_and_no_more(slots, storage):
+    slots.fill(items(3, 4))
+    slots.invalidate(items(3, 4))
+    assert slots.refresh(1) == 1
+    slots.invalidate(items(3))
+    slots.change(Changes(evicted=items(4), admitted=items(5)))
+    storage.calls.clear()
+    while slots.has_outdated:
+        slots.refresh(1)
+    assert [call for call in storage.calls if call[0] == "write"] == [("write", [3])]
+    assert slots.readable().tolist() == [3, 5]
+
+
+def test_where_any_row_may_have_changed_all_are_masked_at_once_and_copied_again_bit_by_bit(slots, storage, monkeypatch):
+    monkeypatch.setattr(slots_module, "_MASKED_AT_ONCE", 2)
+    slots.fill(items(3, 14, 25))
+    storage.calls.clear()
+    slots.invalidate_all()
+    assert storage.calls == [("mask", [3, 14]), ("mask", [25]), ("wait",)]
+    assert (storage.directory == -1).all()
+    copied = []
+    while slots.has_outdated:
+        copied.append(slots.refresh(2))
+    assert copied == [2, 1]
+    assert slots.readable().tolist() == [3, 14, 25]
+
+
+def test_what_is_being_copied_while_any_row_may_have_changed_is_copied_again(slots, storage):
+    storage.during_write = slots.invalidate_all
+    slots.change(Changes(NO_ITEMS, items(4)))
+    assert storage.directory[4] == -1
+    storage.during_write = lambda: None
+    assert slots.refresh(10) == 1
+    assert slots.readable().tolist() == [4]
 
 
 def test_an_invalidation_waits_even_for_readers_of_what_is_masked_already(slots, storage):

@@ -35,7 +35,7 @@ from gnnserve_worker.pods.repository_watch import RepositoryWatch
 from gnnserve_worker.repository import files, repository, watched
 from gnnserve_worker.repository.bus_error import describe, exit_on_bus_error
 from gnnserve_worker.repository.watched import Change, Finding, Stamp, WatchedFiles, compare
-from gnnserve_worker.serving.device_stats import ON_CPU
+from gnnserve_worker.serving.device_stats import ON_CPU, DeviceStats
 from gnnserve_worker.serving.served import ServedRevision
 
 PATH = Path("/repository/table.npy")
@@ -257,6 +257,7 @@ class FakeOwner:
     served: ServedRevision | None
     withdrawn: list[str] = field(default_factory=list)
     renewed: list[str] = field(default_factory=list)
+    enlarged: list[str] = field(default_factory=list)
     failures: int = 0
     """How often a withdrawal is to fail."""
     told: queue.Queue[str] = field(default_factory=queue.Queue)
@@ -272,6 +273,10 @@ class FakeOwner:
     def renew(self, revision: ServedRevision, problem: str) -> None:
         assert revision is self.served
         self.renewed.append(problem)
+
+    def enlarge(self, revision: ServedRevision) -> None:
+        assert revision is self.served
+        self.enlarged.append(revision.manifest.revision)
 
 
 def revision_of(fake: FakeFiles) -> ServedRevision:
@@ -333,6 +338,17 @@ def test_files_that_were_verified_since_are_told_of_anew() -> None:
     fake.verify_all()
     watch._look()
     assert (len(owner.withdrawn), len(owner.renewed)) == (2, 1)
+
+
+def test_who_could_have_more_of_a_gpus_memory_is_told_of_whether_there_are_files_to_look_at_or_not() -> None:
+    revision = FakeWorker(name="a").revision()
+    owner = FakeOwner(revision)
+    RepositoryWatch(owner)._look()
+    assert owner.enlarged == []
+    for fake in (None, FakeFiles()):
+        owner.served = replace(revision, files=fake, would_gain=lambda: True)  # type: ignore[arg-type]
+        RepositoryWatch(owner)._look()
+    assert owner.enlarged == ["a", "a"]
 
 
 def test_one_failed_look_says_nothing_and_two_do() -> None:
@@ -525,6 +541,43 @@ def test_withdrawn_revision_whose_files_are_as_they_were_answers_again_without_l
     assert loading.repository.loads.empty()
 
 
+def test_copies_are_forgotten_once_the_files_are_verified_and_before_they_are_answered_from() -> None:
+    """What a cache took of a row while it was altered would be answered from for good."""
+    steps: list[str] = []
+
+    class Verified(FakeFiles):
+        def verify_all(self) -> Finding | None:
+            steps.append("verified")
+            return super().verify_all()
+
+    class Server(FakeServer):
+        def switch(self, revision: ServedRevision, table: RoutingTable, load_s: float) -> None:
+            steps.append("answers")
+            FakeServer.switch(self, revision, table, load_s)
+
+    with loading_into(Server()) as loading:
+        loading.repository.forget_copies = lambda: steps.append("forgotten")
+        served = serve_with_files(loading, Verified())
+        steps.clear()
+        loading.loader.withdraw(served, str(REDATED))
+        assert loading.server.next_switch()[0] == "a"
+    assert steps == ["verified", "forgotten", "answers"]
+
+
+def test_copies_of_files_that_were_touched_are_forgotten_once_these_are_verified() -> None:
+    """They may have been something else between two looks."""
+    steps: list[str] = []
+    fake = FakeFiles([TOUCHED])
+    served = replace(revision_of(fake), forget_copies=lambda: steps.append(f"forgotten after {len(fake.verified)}"))
+    RepositoryWatch(FakeOwner(served))._look()
+    assert steps == ["forgotten after 1"]
+    fake.findings = [MOVED]
+    RepositoryWatch(FakeOwner(served))._look()
+    fake.findings, fake.is_whole = [TOUCHED], False
+    RepositoryWatch(FakeOwner(served))._look()
+    assert len(steps) == 1, "of what was only moved they are right, and what was altered is withdrawn"
+
+
 def test_withdrawn_revision_whose_files_are_not_as_they_were_is_loaded(loading: Loading) -> None:
     served = serve_with_files(loading, FakeFiles(is_whole=False))
     loading.loader.withdraw(served, str(REDATED))
@@ -617,6 +670,114 @@ def test_what_answers_no_more_is_neither_withdrawn_nor_renewed(loading: Loading)
     assert loading.server.withdrawn.empty()
     while not loading.server.problems.empty():
         assert loading.server.problems.get() is None
+
+
+LITTLE, MUCH = (DeviceStats("a GPU", memory_bytes={"cache": size}, variants=3) for size in (1, 2))
+
+
+def serve_cramped(loading: Loading, *then: DeviceStats) -> ServedRevision:
+    """`then`: what it has where it is loaded again."""
+    loading.repository.stats["a"] = [LITTLE, *then]
+    return serve(loading)
+
+
+def test_revision_that_could_have_more_memory_is_loaded_once_more_and_keeps_its_table(loading: Loading) -> None:
+    served = serve_cramped(loading, MUCH, DeviceStats("a GPU", memory_bytes={"cache": 3}, variants=3))
+    bad = RoutingTable("a", "recipe-a", mode=RoutingMode.STATIC, base_variant="x9")
+    loading.loader.declare(bad)
+    loading.server.wait_for_problem("has no variant x9")
+    loading.loader.enlarge(served)
+    assert loading.server.next_switch()[0] == "a"
+    assert [loading.server.tables.get(), loading.server.tables.get()] == [A, A]
+    loading.server.wait_for_problem("has no variant x9")
+    larger = loading.loader.served
+    assert larger is not None
+    assert larger.device_stats() is MUCH
+    assert loading.repository.next_load() == "a"
+    loading.loader.enlarge(larger)
+    assert loading.loader.stop(DEADLINE_S)
+    assert loading.repository.loads.empty(), "once"
+
+
+def test_next_revision_may_have_more_memory_again(loading: Loading) -> None:
+    loading.repository.stats["b"] = [LITTLE, MUCH]
+    loading.loader.enlarge(serve_cramped(loading, MUCH))
+    assert loading.server.next_switch()[0] == "a"
+    loading.loader.declare(B)
+    assert loading.server.next_switch()[0] == "b"
+    loading.server.wait_for_problem(None)
+    cramped = loading.loader.served
+    assert cramped is not None
+    loading.loader.enlarge(cramped)
+    assert loading.server.next_switch()[0] == "b"
+    loading.server.wait_for_problem(None)
+    assert loading.loader.served is not cramped
+
+
+@pytest.mark.parametrize(
+    "then", [LITTLE, DeviceStats("a GPU", memory_bytes={"cache": 9}, variants=2), ON_CPU],
+    ids=["no more memory", "a variant less on the GPU", "not on the GPU"],
+)  # fmt: skip
+def test_revision_that_is_no_better_for_being_loaded_again_answers_on(
+    loading: Loading, then: DeviceStats, caplog: pytest.LogCaptureFixture
+) -> None:
+    served = serve_cramped(loading, then)
+    loading.loader.enlarge(served)
+    assert loading.repository.next_load() == "a"
+    assert loading.loader.stop(DEADLINE_S)
+    assert loading.loader.served is served
+    assert loading.server.switches.empty()
+    assert "loaded again, it has no more memory" in caplog.text
+
+
+@pytest.mark.parametrize("error", [RepositoryError("/x", "is gone", "generate"), MemoryError("8 GiB")], ids=repr)
+def test_revision_that_cannot_be_loaded_again_answers_on_without_a_problem(
+    loading: Loading, error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    served = serve_cramped(loading, MUCH)
+    loading.repository.broken["a"] = error
+    loading.loader.enlarge(served)
+    assert loading.repository.next_load() == "a"
+    loading.loader.declare(B)
+    assert loading.server.next_switch()[0] == "b"
+    assert str(error) in caplog.text
+    assert [loading.repository.next_load()] == ["b"], "and a was not tried again"
+    while not loading.server.problems.empty():
+        assert loading.server.problems.get() is None
+
+
+def test_revision_that_is_withdrawn_while_it_is_loaded_again_is_loaded_from_the_beginning(loading: Loading) -> None:
+    served = serve_cramped(loading, MUCH, MUCH)
+    loading.repository.gates["a"] = threading.Event()
+    loading.loader.enlarge(served)
+    assert loading.repository.next_load() == "a"
+    loading.loader.withdraw(served, "was written to")
+    loading.repository.gates["a"].set()
+    assert loading.repository.next_load() == "a"
+    assert loading.server.next_switch()[0] == "a"
+    loading.server.wait_for_problem(None)
+    assert loading.server.switches.empty()
+
+
+def test_another_revision_that_is_declared_meanwhile_goes_before_more_memory(loading: Loading) -> None:
+    served = serve_cramped(loading, MUCH)
+    loading.repository.gates["a"] = threading.Event()
+    loading.loader.enlarge(served)
+    assert loading.repository.next_load() == "a"
+    loading.loader.declare(B)
+    loading.repository.gates["a"].set()
+    assert loading.server.next_switch()[0] == "b"
+
+
+def test_what_answers_no_more_is_not_loaded_again_for_memory(loading: Loading) -> None:
+    old = serve_cramped(loading, MUCH)
+    loading.loader.declare(B)
+    assert loading.server.next_switch()[0] == "b"
+    loading.server.wait_for_problem(None)
+    assert loading.repository.next_load() == "b"
+    loading.loader.enlarge(old)
+    assert loading.loader.stop(DEADLINE_S)
+    assert loading.repository.loads.empty()
 
 
 def test_withdrawal_that_fails_still_has_it_loaded_again() -> None:

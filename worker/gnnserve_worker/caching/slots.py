@@ -55,6 +55,9 @@ import numpy as np
 from gnnserve_worker.caching.policy import NO_ITEMS, Changes
 from gnnserve_worker.caching.sharding import CachePlan, FreeSlots
 
+_MASKED_AT_ONCE = 1 << 20
+"""So that masking everything needs little of a device's memory, which may be short."""
+
 
 class Storage(Protocol):
     """Directory and pools. `mask` and `unmask` take effect in the order of their calls."""
@@ -144,12 +147,10 @@ class MaskedSlots:
         self._finish_copying()
 
     def refresh(self, limit: int) -> int:
-        """Copy rows again that have changed, `limit` of them at most. Returns how many there were."""
+        """Copy rows again that have changed, `limit` of them at most. Returns how many there were, which may be none
+        while others wait."""
         with self._lock:
-            waiting = np.unique(np.concatenate([NO_ITEMS, *self._outdated]))
-            waiting = waiting[(self._slots[waiting] >= 0) & ~self._readable[waiting]]
-            again, later = waiting[:limit], waiting[limit:]
-            self._outdated = [later] if len(later) else []
+            again = self._take_outdated(limit)
             self._begin_copying(again)
             before = self._written
             self._written = Written(before.admitted, before.evicted, before.copied + len(again))
@@ -179,6 +180,30 @@ class MaskedSlots:
             if len(seen):
                 self._outdated.append(seen)
         self._storage.wait_for_readers()
+
+    def invalidate_all(self) -> None:
+        """Any row may have changed: as `invalidate` of all nodes."""
+        with self._lock:
+            self._void[:] = True
+            seen = np.flatnonzero(self._readable)
+            for begin in range(0, len(seen), _MASKED_AT_ONCE):
+                part = seen[begin : begin + _MASKED_AT_ONCE]
+                self._mask(part)
+                self._outdated.append(part)
+        self._storage.wait_for_readers()
+
+    def _take_outdated(self, limit: int) -> np.ndarray:
+        """The first, each once. Not all are looked through: there may be as many as the cache has slots."""
+        taken, left = [NO_ITEMS], limit
+        while self._outdated and left:
+            first = self._outdated.pop(0)
+            taken.append(first[:left])
+            if left < len(first):
+                self._outdated.insert(0, first[left:])
+            left -= len(taken[-1])
+        items = np.unique(np.concatenate(taken))
+        # But for those that were evicted since, and those that have been copied again already.
+        return items[(self._slots[items] >= 0) & ~self._readable[items]]
 
     def _mask(self, items: np.ndarray) -> None:
         # In this order, and the other one for unmasking: where the storage fails, an entry that may be there still is

@@ -125,6 +125,11 @@ class FeatureCache:
         self._slots.invalidate(nodes)
         self._updater.wake()
 
+    def invalidate_all(self) -> None:
+        """As `invalidate` of every node: what is kept is copied again, round after round."""
+        self._slots.invalidate_all()
+        self._updater.wake()
+
     def run_round(self) -> RoundCost:
         """What the thread does when it is due, here and now. Not while the thread runs."""
         return self._updater.run_round()

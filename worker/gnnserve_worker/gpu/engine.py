@@ -15,13 +15,14 @@ from itertools import pairwise
 
 import numpy as np
 
-from gnnserve_worker.gpu.lane import DeviceVariant, Lane
+from gnnserve_worker.gpu.cache import FeatureCache
+from gnnserve_worker.gpu.lane import DeviceVariant, Finished, Lane
 from gnnserve_worker.gpu.resident import LANES, Resident
 from gnnserve_worker.graph.storage import rows_bytes
 from gnnserve_worker.repository.loaded import LoadedRevision
 from gnnserve_worker.sampling.distinct import DistinctScratch, find_distinct
 from gnnserve_worker.serving.device_stats import DeviceStats
-from gnnserve_worker.serving.inference import Inference, StageTimes, join_times
+from gnnserve_worker.serving.inference import Inference, join_times
 
 _log = logging.getLogger(__name__)
 
@@ -75,11 +76,9 @@ class GpuEngine:
         finally:
             if cache is not None and ticket is not None:
                 cache.leave(ticket)
-        times = join_times([part for part, _ in parts], (time.perf_counter() - started) * 1e3)
-        gathered_bytes = sum(part_bytes for _, part_bytes in parts)
-        if cache is None and variant in self._resident.on_host:
-            self._uncached_link_bytes += gathered_bytes
-        return Inference(scores, embeddings, times, gathered_bytes)
+        times = join_times([part.times for part in parts], (time.perf_counter() - started) * 1e3)
+        self._uncached_link_bytes += self._uncached_rows(variant, parts, cache is not None) * known.row_bytes
+        return Inference(scores, embeddings, times, sum(part.rows for part in parts) * known.row_bytes)
 
     @property
     def variants(self) -> frozenset[str]:
@@ -99,9 +98,19 @@ class GpuEngine:
         for cache in set(self._resident.caches.values()):
             cache.start()
 
+    def would_gain(self) -> bool:
+        """As `Resident.would_gain`."""
+        return self._resident.would_gain()
+
     @property
     def has_cache(self) -> bool:
         return bool(self._resident.caches)
+
+    def forget_copies(self) -> None:
+        """Of rows, in caches: the table may have been another one for a while. Arrays that lie in the GPU's memory as a
+        whole were copied while this was loaded, and stay. Waits for the batch at hand."""
+        for cache in self._caches():
+            cache.invalidate_all()
 
     def give_back_cache(self) -> None:
         """From the thread that infers. Rows then come over the link, one by one."""
@@ -114,13 +123,15 @@ class GpuEngine:
 
     def stats(self) -> DeviceStats:
         resident = self._resident
-        caches = set(dict(resident.caches).values())
+        caches = self._caches()
+        here, *lent = resident.cache_bytes if caches else (0,)
         of_caches = [cache.stats() for cache in caches]
         problems = [*resident.problems, *(cache.problem for cache in caches if cache.problem is not None)]
         return DeviceStats(
             device=resident.accelerator.name,
             problem="; ".join(problems) or None,
-            memory_bytes={**resident.memory_bytes, "cache": resident.cache_bytes if caches else 0},
+            memory_bytes={**resident.memory_bytes, "cache": here} | ({"lent": sum(lent)} if any(lent) else {}),
+            variants=len(self._variants),
             memory_budget_bytes=resident.budget_bytes,
             hits=sum(stats.hits for stats in of_caches),
             misses=sum(stats.misses for stats in of_caches),
@@ -129,12 +140,15 @@ class GpuEngine:
             evictions=sum(stats.evictions for stats in of_caches),
         )
 
+    def _caches(self) -> set[FeatureCache]:
+        """In any thread: another one may be giving them back."""
+        return set(dict(self._resident.caches).values())
+
     def _run(
         self, variant: DeviceVariant, seeds: np.ndarray, key: int, scores: np.ndarray, embeddings: np.ndarray | None
-    ) -> list[tuple[StageTimes, int]]:
-        """Chunk after chunk into lane after lane; a lane's next chunk waits for its last. Fills in both arrays; times
-        and gathered bytes of each chunk."""
-        parts: list[tuple[StageTimes, int]] = []
+    ) -> list[Finished]:
+        """Chunk after chunk into lane after lane; a lane's next chunk waits for its last. Fills in both arrays."""
+        parts: list[Finished] = []
         lanes = self._lanes
         chunks = [slice(*bounds) for bounds in pairwise(chunk_bounds(len(seeds), self._resident.sizes.seeds))]
 
@@ -157,6 +171,15 @@ class GpuEngine:
                 lane.abandon()
             raise
         return parts
+
+    def _uncached_rows(self, variant: str, parts: list[Finished], has_cache: bool) -> int:
+        """That came over the link, past any cache, which counts its own."""
+        resident = self._resident
+        own_rows, neighbour_rows = sum(part.own_rows for part in parts), sum(part.neighbour_rows for part in parts)
+        if resident.tables[variant].own is resident.tables[variant].rows:
+            return own_rows + neighbour_rows if variant in resident.on_host and not has_cache else 0
+        over_link = own_rows if variant in resident.own_on_host else 0
+        return over_link + (neighbour_rows if variant in resident.on_host and not has_cache else 0)
 
     def _build_variants(self) -> None:
         resident = self._resident

@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import threading
 import traceback
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
@@ -96,6 +97,27 @@ class GuardedEngine:
                 return self._infer_without_cache(engine, error, variant, seeds, key, with_embeddings)
             del engine
             return self._infer_on_cpu(error, variant, seeds, key, with_embeddings)
+
+    def forget_copies(self) -> None:
+        """From any thread but that of `infer`. A GPU that fails at it is lost, for its copies may be wrong: the next
+        batch leaves it."""
+        engine = self._engine
+        if engine is None or self._trust.lost is not None:
+            return
+        try:
+            engine.forget_copies()
+        except Exception as error:  # noqa: BLE001  (as in `infer`)
+            _let_go(error)
+            _log.error("%s", self._trust.lose(f"the GPU failed ({describe(error)})"))
+
+    def would_gain(self) -> bool:
+        """As the engine's. Not, where nobody can tell."""
+        engine = self._engine
+        if engine is None or self._trust.lost is not None:
+            return False
+        with suppress(Exception):  # a GPU that cannot be asked will tell whoever computes on it
+            return engine.would_gain()
+        return False
 
     def stats(self) -> DeviceStats:
         engine, lost = self._engine, self._trust.lost

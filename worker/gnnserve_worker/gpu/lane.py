@@ -36,6 +36,22 @@ class DeviceVariant:
     """Of the table, of one row that is gathered."""
 
 
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """What a chunk took."""
+
+    times: StageTimes
+    """The device's own."""
+    own_rows: int
+    """Gathered for themselves: seeds, and the neighbours that draw some in turn."""
+    neighbour_rows: int
+    """Gathered as somebody's neighbours."""
+
+    @property
+    def rows(self) -> int:
+        return self.own_rows + self.neighbour_rows
+
+
 class Lane:
     """Does one thing at a time: `start`, then `finish`."""
 
@@ -82,22 +98,20 @@ class Lane:
             stages = self._stages[place] = self._build_stages(variant, bucket)
         self._runner.run(place, stages)
 
-    def finish(self, scores: np.ndarray, embeddings: np.ndarray | None) -> tuple[StageTimes, int]:
+    def finish(self, scores: np.ndarray, embeddings: np.ndarray | None) -> Finished:
         """Waits, then fills in `scores`, float32 [seeds, classes], and `embeddings`, float32 [seeds, hidden], where
-        they are wanted. Returns times, the device's own, and the bytes gathered."""
+        they are wanted."""
         if self._started is None:
             raise RuntimeError("nothing was started")
-        (variant, seeds), self._started = self._started, None
+        (_, seeds), self._started = self._started, None
         times = self._runner.wait()
         tree = self._trees[bucket_of(seeds)]
         counts = self._counts_array[: tree.rows]
-        # Beside the neighbours of all rows, the rows themselves: the seeds, and the neighbours that draw some in turn.
         drawing = tree.ends[-3] if len(tree.fanouts) > 1 else 0
-        gathered_rows = seeds + int(counts[:drawing].sum()) + int(counts.sum())
         scores[...] = self._scores_array[: seeds * self._classes].reshape(seeds, self._classes)
         if embeddings is not None:
             embeddings[...] = self._embeddings_array[: seeds * self._hidden].reshape(seeds, self._hidden)
-        return StageTimes(*times), gathered_rows * variant.row_bytes
+        return Finished(StageTimes(*times), seeds + int(counts[:drawing].sum()), int(counts.sum()))
 
     def abandon(self) -> None:
         """What was started, if anything was: wait, and look at nothing. Where the device is lost, there is nothing to

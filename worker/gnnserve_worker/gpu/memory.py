@@ -33,12 +33,18 @@ class Ledger:
     """What one process has taken of a memory: so that two revisions together stay within what they may take."""
 
     claims: list[Claim] = field(default_factory=list)
+    _lenders: dict[int, Ledger] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
     def claimed_bytes(self) -> int:
         with self._lock:
             return sum(claim.size_bytes for claim in self.claims)
+
+    def of_lender(self, place: int) -> Ledger:
+        """Of the memory of another GPU, which lends some to this one: the first, the second, …"""
+        with self._lock:
+            return self._lenders.setdefault(place, Ledger())
 
     def available_bytes(self, free_bytes: int, limit_bytes: int | None) -> int:
         """For another revision, where `free_bytes` can be allocated; `limit_bytes`: for all revisions together."""
@@ -56,12 +62,6 @@ class Ledger:
     def release(self, claim: Claim) -> None:
         with self._lock:
             self.claims = [other for other in self.claims if other is not claim]
-
-
-def lent_bytes(free_bytes: int, limit_bytes: int | None) -> int:
-    """Of another GPU's memory, for a share of a cache."""
-    largest = max(0, int(free_bytes * _LARGEST_SHARE) - RESERVE_BYTES)
-    return largest if limit_bytes is None else min(largest, limit_bytes)
 
 
 @dataclass(slots=True)

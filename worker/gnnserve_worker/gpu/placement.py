@@ -2,7 +2,8 @@
 
 What a byte of memory is worth is how many bytes a request then need not fetch over the link: by that, arrays go into
 the GPU's memory, whole, as long as there is room. What is left serves as a cache of the tables that stayed behind; but
-for what a revision like this one needs to answer over the link, since the next one is loaded beside it.
+for what a revision like this one needs to answer over the link, since the next one is loaded beside it. What the
+revision that this one replaces still has counts for that: by then it is free.
 """
 
 from __future__ import annotations
@@ -61,11 +62,13 @@ def plan_placement(
     required_bytes: int,
     budget_bytes: int,
     caches: bool,
+    replaced_bytes: int = 0,
     unpinnable: Collection[str] = (),
 ) -> Placement | None:
     """`required_bytes`: weights, buffers and the like, which nothing goes without; None where not even they fit.
 
-    `unpinnable`: parts that the device cannot read from the host.
+    `replaced_bytes`: beside the budget, free for the next revision. `unpinnable`: parts that the device cannot read
+    from the host.
     """
     left = budget_bytes - required_bytes
     if left < 0:
@@ -79,7 +82,8 @@ def plan_placement(
     on_host = [part for part in others if part.name not in unpinnable]
     cached = [part for part in on_host if part.cacheable and part.read_bytes_per_seed] if caches else []
     graph_bytes = sum(part.size_bytes for part in parts if part.group is Group.GRAPH and part.name in on_device)
-    shares = _share_out(max(0, left - required_bytes - graph_bytes), cached)
+    for_next = max(0, required_bytes + graph_bytes - replaced_bytes)
+    shares = _share_out(max(0, left - for_next), cached)
     return Placement(
         tuple(on_device),
         tuple(part.name for part in on_host),

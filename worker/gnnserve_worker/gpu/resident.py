@@ -2,6 +2,9 @@
 
 What does not fit into the GPU's memory is read over the link, in place, through a cache with the memory that is left.
 What can be neither is left to the CPU, with the variants that read it, and said.
+
+During a live switch two revisions share the memory, and the new one may get little. It can say when the old one's has
+come free (`would_gain`): loaded again beside itself, it then has what it would have had alone.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ from gnnserve_worker.gpu.accelerator import Accelerator
 from gnnserve_worker.gpu.arrays import DeviceGraph, DeviceRows, tensor_over
 from gnnserve_worker.gpu.buffers import LaneSizes, plan_lane
 from gnnserve_worker.gpu.cache import FeatureCache
-from gnnserve_worker.gpu.memory import Claim, HostMemory, Ledger, lent_bytes
+from gnnserve_worker.gpu.memory import Claim, HostMemory, Ledger
 from gnnserve_worker.gpu.network import DeviceNetwork, DeviceTable
 from gnnserve_worker.gpu.pinned import Pinned, UnpinnableError, pin
 from gnnserve_worker.gpu.placement import (
@@ -41,7 +44,13 @@ from gnnserve_worker.repository.loaded import LoadedRevision, LoadedVariant
 
 LANES = 3
 """Side by side: one samples while another gathers and a third computes."""
+_NOTABLE_SHARE = 0.9
+"""Of what a cache could have alone: less is said, and worth loading again."""
 _MORE_MEMORY = "allow the pod to lock memory (RLIMIT_MEMLOCK), give it more, or use a GPU with more memory"
+
+
+class CrowdedError(DeviceError):
+    """What is missing, another revision has: it may be to be had once that one is gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +62,13 @@ class Means:
     """Of the GPU's memory, for all revisions together; None: all that is free."""
     ledger: Ledger
     host: HostMemory
+
+    def available_bytes(self, free_bytes: tuple[int, ...]) -> tuple[int, ...]:
+        """For another revision, on the device and on each lender, where so much can be allocated."""
+        ledgers = (self.ledger, *map(self.ledger.of_lender, range(len(free_bytes) - 1)))
+        return tuple(
+            ledger.available_bytes(free, self.limit_bytes) for ledger, free in zip(ledgers, free_bytes, strict=True)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,21 +85,39 @@ class Resident:
     """By variant: of the rows that it reads, where they are on the host. Several may share one."""
     on_host: frozenset[str]
     """Variants whose rows are, so that what is not cached comes over the link."""
+    own_on_host: frozenset[str]
+    """Variants whose own rows are an array apart, which is on the host and never cached."""
     problems: tuple[str, ...]
     """What is not as good as it could be, for people."""
     memory_bytes: Mapping[str, int]
     """Of the GPU's memory, by part; without the cache's."""
-    cache_bytes: int
-    """Of the computing GPU's, while there are caches."""
+    cache_bytes: tuple[int, ...]
+    """Of the computing GPU's and of each lender's, while there are caches."""
     budget_bytes: int
+    is_crowded: bool
+    """Alone, it would have had more."""
+    _means: Means
     _pinned: list[Pinned]
-    _claim: Claim
+    _claims: list[Claim]
+    _cache_claims: list[Claim]
+
+    def would_gain(self) -> bool:
+        """Whether it would have more, were it loaded again beside itself: others had what it lacks, and are gone. From
+        any thread."""
+        if not self.is_crowded:
+            return False
+        own_bytes = sum(claim.size_bytes for claim in self._claims)
+        own_bytes += sum(cache.memory_bytes[0] for cache in _distinct(dict(self.caches)))
+        if self._means.ledger.claimed_bytes > own_bytes:
+            return False
+        return self._means.available_bytes(self.accelerator.free_bytes())[0] > self.budget_bytes
 
     def release_caches(self) -> None:
         """Nothing may be captured that reads them."""
         for cache in _distinct(self.caches):
             cache.stop()
         self.caches.clear()
+        _release(self._cache_claims)
 
     def release(self) -> None:
         self.release_caches()
@@ -92,30 +126,21 @@ class Resident:
         self._pinned.clear()
         self.tables.clear()
         self.networks.clear()
-        self._claim.release()
+        _release(self._claims)
 
 
 def make_resident(loaded: LoadedRevision, accelerator: Accelerator, means: Means) -> Resident:
-    """DeviceError: not even what nothing goes without fits, or the graph cannot be read by the GPU."""
+    """DeviceError: not even what nothing goes without fits, or the graph cannot be read by the GPU. CrowdedError: for
+    another revision's sake."""
     accelerator.give_back()
-    free_bytes = accelerator.free_bytes()
-    budget_bytes = means.ledger.available_bytes(free_bytes[0], means.limit_bytes)
+    available_bytes = means.available_bytes(accelerator.free_bytes())
     sizes = plan_lane([variant.network for variant in loaded.variants.values()], loaded.network.fanouts)
     of_weights = sum(weights_bytes(variant) for variant in loaded.variants.values())
     required_bytes = LANES * sizes.device_bytes + of_weights + scales_bytes(loaded)
-    others_bytes = means.ledger.claimed_bytes
-    builder = _Builder(loaded, accelerator, means)
+    builder = _Builder(loaded, accelerator, means, required_bytes, available_bytes)
     with ExitStack() as undo:
         undo.callback(builder.release)
-        placement = builder.place(required_bytes, budget_bytes)
-        if placement.on_host and others_bytes:
-            builder.say(
-                f"another revision had {others_bytes:,} bytes of the GPU's memory while this one was loaded, which so "
-                "has less of its tables there; start the worker anew to give it all"
-            )
-        claim = means.ledger.claim(placement.taken_bytes)
-        undo.callback(claim.release)
-        resident = builder.build(placement, sizes, budget_bytes, of_weights, free_bytes[1:], claim)
+        resident = builder.build(builder.place(), sizes, of_weights)
         undo.pop_all()
     return resident
 
@@ -123,10 +148,21 @@ def make_resident(loaded: LoadedRevision, accelerator: Accelerator, means: Means
 class _Builder:
     """Takes step after step, and can undo all of them."""
 
-    def __init__(self, loaded: LoadedRevision, accelerator: Accelerator, means: Means) -> None:
+    def __init__(
+        self,
+        loaded: LoadedRevision,
+        accelerator: Accelerator,
+        means: Means,
+        required_bytes: int,
+        available_bytes: tuple[int, ...],
+    ) -> None:
+        """`required_bytes`: what nothing goes without. `available_bytes`: on the device and on each lender."""
         self._loaded = loaded
         self._accelerator = accelerator
         self._means = means
+        self._required_bytes = required_bytes
+        self._available_bytes = available_bytes
+        self._others_bytes = means.ledger.claimed_bytes
         self._rows = table_parts(loaded)
         self._arrays = {INDPTR: loaded.graph.indptr, INDICES: loaded.graph.indices} | {
             name: rows.values for name, rows in self._rows.items()
@@ -134,28 +170,22 @@ class _Builder:
         self._parts = {part.name: part for part in parts_of(loaded)}
         self._pinned: dict[str, Pinned] = {}
         self._caches: dict[str, FeatureCache] = {}
+        self._claims: list[Claim] = []
+        self._cache_claims: list[Claim] = []
         self._problems: list[str] = []
+        self._is_crowded = False
 
-    def place(self, required_bytes: int, budget_bytes: int) -> Placement:
+    def place(self) -> Placement:
         """Pins what stays in the host's memory; what cannot be pinned, the next plan puts first."""
         refusals: dict[str, str] = {}
+        budget_bytes, others_bytes = self._available_bytes[0], self._others_bytes
+        # Where the other one has more than is left here, this one will be loaded again into that: until then, the less
+        # it takes, the more there is for it.
+        replaced_bytes = others_bytes if others_bytes < budget_bytes else 0
         while True:
-            placement = plan_placement(
-                list(self._parts.values()),
-                required_bytes=required_bytes,
-                budget_bytes=budget_bytes,
-                caches=self._means.policy is not CachePolicy.NONE,
-                unpinnable=refusals,
-            )
+            placement = self._plan(budget_bytes, replaced_bytes, refusals)
             if placement is None:
-                others_bytes = self._means.ledger.claimed_bytes
-                beside = f", beside the {others_bytes:,} of another revision" if others_bytes else ""
-                anew = "start the worker anew to give it what that one has, " if others_bytes else ""
-                raise DeviceError(
-                    f"weights and buffers need {required_bytes:,} bytes of its memory, of which {budget_bytes:,} are "
-                    f"to be had{beside}",
-                    f"{anew}give it more by spec.worker.gpuMemory (--gpu-memory), or end what else uses the GPU",
-                )
+                raise self._lack()
             left_out = [refusals[name] for name in placement.left_out]
             if any(self._parts[name].group is Group.GRAPH for name in placement.left_out):
                 raise DeviceError(f"{left_out[0]}, and its memory has no room for it", _MORE_MEMORY)
@@ -165,10 +195,51 @@ class _Builder:
             self._pinned.pop(name).release()
         copies = [pinned.message for pinned in self._pinned.values() if pinned.message is not None]
         self._problems = [*left_out, *copies]
+        self._is_crowded = self._find_crowded(placement, self._plan(budget_bytes + others_bytes, 0, refusals))
+        if self._is_crowded:
+            self._problems.append(
+                f"another revision had {others_bytes:,} bytes of the GPU's memory while this one was loaded, which so "
+                "has less of its tables there: it is loaded once more when they are free; where it stays like this, "
+                "start the worker anew"
+            )
         return placement
 
-    def say(self, problem: str) -> None:
-        self._problems.append(problem)
+    def _plan(self, budget_bytes: int, replaced_bytes: int, refusals: Mapping[str, str]) -> Placement | None:
+        return plan_placement(
+            list(self._parts.values()),
+            required_bytes=self._required_bytes,
+            budget_bytes=budget_bytes,
+            caches=self._means.policy is not CachePolicy.NONE,
+            replaced_bytes=replaced_bytes,
+            unpinnable=refusals.keys(),
+        )
+
+    def _lack(self) -> DeviceError:
+        needed = (
+            f"weights and buffers need {self._required_bytes:,} bytes of its memory, of which "
+            f"{self._available_bytes[0]:,} are to be had"
+        )
+        remedy = "give it more by spec.worker.gpuMemory (--gpu-memory), or end what else uses the GPU"
+        if not self._others_bytes:
+            return DeviceError(needed, remedy)
+        return CrowdedError(
+            f"{needed}, beside the {self._others_bytes:,} of another revision",
+            f"start the worker anew to give it what that one has, {remedy}",
+        )
+
+    def _find_crowded(self, placement: Placement, alone: Placement | None) -> bool:
+        """Whether it has notably less than it would have had alone."""
+        if not self._others_bytes or alone is None:
+            return False
+        lent_bytes = sum(self._available_bytes[1:])
+        others_lent_bytes = sum(
+            self._means.ledger.of_lender(place).claimed_bytes for place in range(len(self._available_bytes) - 1)
+        )
+        return (
+            not set(alone.on_device) <= set(placement.on_device)
+            or sum(placement.cache_bytes.values()) < _NOTABLE_SHARE * sum(alone.cache_bytes.values())
+            or (bool(placement.cache_bytes) and lent_bytes < _NOTABLE_SHARE * (lent_bytes + others_lent_bytes))
+        )
 
     def _pin(self, placement: Placement, refusals: dict[str, str]) -> bool:
         """Whether there was another that cannot be pinned."""
@@ -181,20 +252,15 @@ class _Builder:
                     return True
         return False
 
-    def build(
-        self,
-        placement: Placement,
-        sizes: LaneSizes,
-        budget_bytes: int,
-        of_weights: int,
-        lenders_free_bytes: tuple[int, ...],
-        claim: Claim,
-    ) -> Resident:
+    def build(self, placement: Placement, sizes: LaneSizes, of_weights: int) -> Resident:
+        ledger = self._means.ledger
+        self._claims = [ledger.claim(placement.taken_bytes - sum(placement.cache_bytes.values()))]
         arrays = {name: self._tensor(name) for name in (*placement.on_device, *placement.on_host)}
         rows = {
             name: DeviceRows(arrays[name], self._scales(known)) for name, known in self._rows.items() if name in arrays
         }
-        plans = self._plan_caches(placement, lenders_free_bytes)
+        plans = self._plan_caches(placement)
+        cache_bytes = self._claim_caches(plans)
         for name, plan in plans.items():
             self._caches[name] = self._make_cache(name, plan, rows[name])
         variants = self._loaded.variants
@@ -220,6 +286,11 @@ class _Builder:
             },
             caches={name: self._caches[table] for name, table in names.items() if table in self._caches},
             on_host=frozenset(name for name, table in names.items() if table in placement.on_host),
+            own_on_host=frozenset(
+                name
+                for name, variant in served.items()
+                if variant.table.own is not variant.table.rows and self._name_of(variant.table.own) in placement.on_host
+            ),
             problems=tuple(self._problems),
             memory_bytes={
                 "graph": taken[Group.GRAPH],
@@ -227,10 +298,13 @@ class _Builder:
                 "weights": of_weights,
                 "buffers": LANES * sizes.device_bytes,
             },
-            cache_bytes=sum(plan.memory_bytes[0] for plan in plans.values()),
-            budget_bytes=budget_bytes,
+            cache_bytes=cache_bytes,
+            budget_bytes=self._available_bytes[0],
+            is_crowded=self._is_crowded,
+            _means=self._means,
             _pinned=list(self._pinned.values()),
-            _claim=claim,
+            _claims=self._claims,
+            _cache_claims=self._cache_claims,
         )
 
     def release(self) -> None:
@@ -238,6 +312,8 @@ class _Builder:
             cache.stop()
         for pinned in self._pinned.values():
             pinned.release()
+        _release(self._claims)
+        _release(self._cache_claims)
 
     def _tensor(self, name: str) -> Tensor:
         pinned = self._pinned.get(name)
@@ -258,9 +334,8 @@ class _Builder:
         rows = self._rows[name]
         return [variant for variant in self._loaded.variants.values() if variant.table.rows is rows]
 
-    def _plan_caches(self, placement: Placement, lenders_free_bytes: tuple[int, ...]) -> dict[str, CachePlan]:
+    def _plan_caches(self, placement: Placement) -> dict[str, CachePlan]:
         total = sum(placement.cache_bytes.values())
-        lent = [lent_bytes(free, self._means.limit_bytes) for free in lenders_free_bytes]
         plans: dict[str, CachePlan] = {}
         for name, share in placement.cache_bytes.items():
             readers = self._readers(name)
@@ -269,11 +344,21 @@ class _Builder:
                 columns=readers[0].table.columns,
                 widths=[variant.columns for variant in readers],
                 item_bytes=self._arrays[name].itemsize,
-                budgets_bytes=[share, *(int(size * share / total) for size in lent)],
+                budgets_bytes=[share, *(int(size * share / total) for size in self._available_bytes[1:])],
             )
             if plan is not None:
                 plans[name] = plan
         return plans
+
+    def _claim_caches(self, plans: Mapping[str, CachePlan]) -> tuple[int, ...]:
+        """And what they take, of the device's memory and of each lender's."""
+        ledger = self._means.ledger
+        taken = [
+            sum(plan.memory_bytes[place] for plan in plans.values()) for place in range(len(self._available_bytes))
+        ]
+        ledgers = (ledger, *map(ledger.of_lender, range(len(taken) - 1)))
+        self._cache_claims = [of.claim(size) for of, size in zip(ledgers, taken, strict=True) if size]
+        return tuple(taken)
 
     def _make_cache(self, name: str, plan: CachePlan, rows: DeviceRows) -> FeatureCache:
         readers = self._readers(name)
@@ -310,6 +395,11 @@ def weights_bytes(variant: LoadedVariant) -> int:
         for layer in layers
         for product in layer.products
     ) + sum(layer.combination.bias.nbytes for layer in layers)
+
+
+def _release(claims: list[Claim]) -> None:
+    while claims:
+        claims.pop().release()
 
 
 def _distinct(caches: Mapping[str, FeatureCache]) -> list[FeatureCache]:

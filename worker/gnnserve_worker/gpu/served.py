@@ -34,8 +34,9 @@ from gnnserve_worker.gpu.failure import (
     is_out_of_memory,
 )
 from gnnserve_worker.gpu.memory import HOST, LEDGER, HostMemory, Ledger
-from gnnserve_worker.gpu.resident import Means, make_resident
+from gnnserve_worker.gpu.resident import CrowdedError, Means, make_resident
 from gnnserve_worker.repository.loaded import LoadedRevision
+from gnnserve_worker.serving.device_stats import DeviceStats
 from gnnserve_worker.serving.inference import Inference, infer_each, warm_up
 from gnnserve_worker.serving.latency import measure_latencies
 from gnnserve_worker.serving.served import ServedRevision
@@ -59,7 +60,8 @@ def serve_on_gpu(
     trust: Trust = TRUST,
 ) -> ServedRevision:
     """`served`, by a GPU, ready to answer. `limit_bytes`: of the GPU's memory, for all revisions together; None: all
-    that is free. DeviceError: no GPU can serve it."""
+    that is free. By the CPU where only another revision leaves it no room, and that may be. DeviceError: no GPU can
+    serve it."""
     if trust.lost is not None:
         raise DeviceLostError(trust.lost, START_ANEW)
     if FULL_NEIGHBOURHOOD in loaded.network.fanouts:
@@ -67,18 +69,26 @@ def serve_on_gpu(
             "fan-outs of -1 read whole neighbourhoods, which the GPU does not sample",
             "give spec.model.fanouts numbers, or use spec.worker.device: CPU",
         )
+    is_crowded = bool(ledger.claimed_bytes)
     try:
         engine = GpuEngine(loaded, make_resident(loaded, use(), Means(policy, limit_bytes, ledger, host)))
         engine.warm_up()
         profile = _measured_here(served.manifest.profile, loaded, engine)
+    except CrowdedError as error:
+        if not may_fall_back:
+            raise
+        return _until_it_fits(served, error, ledger, trust)
     except DeviceError:
         raise
     except Exception as error:
         problem = f"it cannot serve this revision: {describe(error)}"
         if is_out_of_memory(error):
-            raise DeviceError(
+            lack = DeviceError(
                 problem, "give it more by spec.worker.gpuMemory (--gpu-memory), or end what else uses it"
-            ) from error
+            )
+            if is_crowded and may_fall_back:
+                return _until_it_fits(served, lack, ledger, trust)
+            raise lack from error
         if is_of_device(error):
             raise DeviceLostError(trust.lose(problem), START_ANEW) from error
         # What answers on the GPU meanwhile can go on, and what is missing may come.
@@ -99,6 +109,18 @@ def serve_on_gpu(
         manifest=msgspec.structs.replace(served.manifest, profile=profile),
         infer=guarded.infer,
         device_stats=guarded.stats,
+        forget_copies=guarded.forget_copies,
+        would_gain=guarded.would_gain,
+    )
+
+
+def _until_it_fits(served: ServedRevision, why: DeviceError, ledger: Ledger, trust: Trust) -> ServedRevision:
+    """By the CPU, as long as another revision has the memory."""
+    stats = DeviceStats("CPU", problem=str(why))
+    return replace(
+        served,
+        device_stats=lambda: stats,
+        would_gain=lambda: ledger.claimed_bytes == 0 and trust.lost is None,
     )
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from gnnserve_api.device import CachePolicy, Device
-from gnnserve_api.errors import NO_GPU, DeviceError, InputError
+from gnnserve_api.errors import NO_GPU, DeviceError, InputError, RepositoryError
 from gnnserve_api.pods import CACHE_VARIABLE, DEVICE_VARIABLE, GPU_MEMORY_VARIABLE
 from gnnserve_worker.serving.device_stats import DeviceStats
 
@@ -88,9 +88,26 @@ def _on_gpu(
         raise DeviceError(
             f"the libraries for it are not installed ({error})", "install a torch that is built for CUDA"
         ) from error
-    return serve_on_gpu(
+    on_gpu = serve_on_gpu(
         loaded, served, settings.cache, settings.memory_bytes, may_fall_back=settings.device is Device.AUTO
     )
+    _require_unwritten(loaded)
+    return on_gpu
+
+
+def _require_unwritten(loaded: LoadedRevision) -> None:
+    """Raises RepositoryError: what the GPU has copies of may not be what was verified, and copies stay when files are
+    put back. So it does where only a file's owner was set: a write may hide in that."""
+    # Imported here, as above.
+    from gnnserve_worker.repository.watched import Change  # noqa: PLC0415
+
+    for finding in () if loaded.files is None else loaded.files.look():
+        if finding.change is not Change.MOVED:
+            raise RepositoryError(
+                finding.path,
+                f"{finding.words}, while it was being copied to the GPU",
+                "published files must never change: find out who writes there, then load again",
+            )
 
 
 def _absence(why: str) -> DeviceError:

@@ -8,6 +8,9 @@ the engine.
 A revision whose files changed (`repository_watch.py` looks) is loaded again: beside itself if its answers are right all
 the same; where they may not be, nothing is answered until that is done, or its files are found to be as they were.
 Meanwhile it is routed as tables say. Whoever keeps changing files gets loads further and further apart.
+
+A revision that got little of a GPU's memory, because the one before still had it, is loaded again beside itself as soon
+as that one's is free: once, and whatever goes wrong then, it answers on as it does.
 """
 
 from __future__ import annotations
@@ -55,16 +58,20 @@ class Loader:
         self._load = load
         self._delay = _Delay(*(RETRY_S if retry_s is None else retry_s))
         self._changed = threading.Condition()
-        """Guards the three below."""
+        """Guards the four below."""
         self._declared: RoutingTable | None = None
         self._doubted: ServedRevision | None = None
         """To be loaded again."""
+        self._cramped: ServedRevision | None = None
+        """It could have more memory."""
         self._stopped = False
         self._answering = threading.Lock()
         """Held while it is changed what answers, or said why nothing does: what was withdrawn must not come back by a
         switch that was on its way. Guards `_withdrawn`, and who writes `_served` has it."""
         self._withdrawn: ServedRevision | None = None
         """What is served, until the thread has taken note that it answers no more."""
+        self._may_grow = False
+        """What is served has not been loaded again for its memory's sake. Guarded like `_served`."""
         self._served: ServedRevision | None = None
         self._in_effect: RoutingTable | None = None
         """Or the last that was, where nothing answers."""
@@ -75,6 +82,8 @@ class Loader:
         """Withdrawn, and perhaps as it was: warm, and verified faster than loaded."""
         self._renewing = False
         """What is served has to be loaded again, though its table is in effect."""
+        self._enlarging = False
+        """What is served could have more memory, as was said since the last round."""
         self._load_s = 0.0
         self._thread = threading.Thread(target=self._run, name="loader", daemon=True)
 
@@ -123,6 +132,15 @@ class Loader:
             finally:
                 self._doubt(revision)
 
+    def enlarge(self, revision: ServedRevision) -> None:
+        """From any thread: it would have more of its device's memory, were it loaded again. Heard once."""
+        with self._answering:
+            if revision is not self._served or revision is self._withdrawn or not self._may_grow:
+                return
+        with self._changed:
+            self._cramped = revision
+            self._changed.notify()
+
     def _doubt(self, revision: ServedRevision) -> None:
         with self._changed:
             self._doubted = revision
@@ -167,14 +185,19 @@ class Loader:
         """The next table to bring into effect: another one, or the same when its time has come. None: stop."""
         with self._changed:
             self._changed.wait_for(
-                lambda: self._stopped or self._declared != tried or self._doubted is not None, self._delay.left_s
+                lambda: (
+                    self._stopped or self._declared != tried or self._doubted is not None or self._cramped is not None
+                ),
+                self._delay.left_s,
             )
             return None if self._stopped else self._declared
 
     def _take_doubts(self) -> None:
-        """Whether what is served has to be loaded again."""
+        """Whether what is served has to be loaded again, or could be with profit."""
         with self._changed:
             doubted, self._doubted = self._doubted, None
+            cramped, self._cramped = self._cramped, None
+        self._enlarging = cramped is not None and cramped is self._served
         if doubted is None or doubted is not self._served:
             return
         self._renewing = True
@@ -200,6 +223,8 @@ class Loader:
                     self._delay.end()
                     if is_switched:
                         self._report(problem)
+                        if self._enlarging:
+                            self._enlarge(served, declared, table, problem)
                     return
             else:
                 # What is wanted of the service holds for this revision too, however long the next one takes.
@@ -239,15 +264,42 @@ class Loader:
         if (wrong := revision.files.verify_all()) is not None:
             _log.error("%s", wrong, extra={"revision": revision.manifest.revision})
             return
+        # Verified first: what is copied from now on is right, or the watch will say so.
+        revision.forget_copies()
         name = revision.manifest.revision
         _log.info("revision %s answers again: its files are as they were", name, extra={"revision": name})
         self._switch(revision, self._in_effect, self._load_s)
+
+    def _enlarge(
+        self, served: ServedRevision, declared: RoutingTable, table: RoutingTable, problem: str | None
+    ) -> None:
+        """Load it once more beside itself, and go over to that if it is the better for it."""
+        name = table.revision
+        about = {"revision": name}
+        with self._answering:
+            self._may_grow = False
+        _log.info("revision %s is loaded again, into memory that came free", name, extra=about)
+        try:
+            loaded, load_s = self._load_warm(table)
+        except Exception as error:  # noqa: BLE001  (it answers)
+            in_words, of_ours = _told(error)
+            _log.warning("revision %s answers on: loaded again, %s", name, in_words, exc_info=of_ours, extra=about)
+            return
+        if loaded.device_stats().standing <= served.device_stats().standing:
+            _log.warning("revision %s answers on: loaded again, it has no more memory", name, extra=about)
+            return
+        with self._changed:
+            if self._doubted is not None:  # and perhaps the other one's files with it
+                return
+        if not self._is_overtaken(declared):
+            self._switch(loaded, table, load_s, may_grow=False)
+            self._report(problem)
 
     def _is_overtaken(self, table: RoutingTable) -> bool:
         with self._changed:
             return self._stopped or (self._declared is not None and self._declared.revision != table.revision)
 
-    def _switch(self, revision: ServedRevision, table: RoutingTable, load_s: float) -> bool:
+    def _switch(self, revision: ServedRevision, table: RoutingTable, load_s: float, *, may_grow: bool = True) -> bool:
         """Whether it is in effect. It is not where the revision was withdrawn meanwhile: it will be loaded again."""
         if table == self._in_effect and revision is self._served:
             return True
@@ -259,6 +311,7 @@ class Loader:
             self._served = revision
             if is_new:
                 self._withdrawn = None
+                self._may_grow = may_grow
         if is_new:
             self._renewing = False
             self._load_s = load_s
@@ -300,7 +353,7 @@ class Loader:
                 self._server.report(problem)
 
     def _report_failure(self, table: RoutingTable, error: Exception) -> None:
-        in_words, of_ours = (str(error), None) if isinstance(error, GnnserveError) else (_named(error), error)
+        in_words, of_ours = _told(error)
         problem = f"revision {table.revision} cannot be loaded: {in_words}"
         wait_s = self._delay.length_s
         _log.error("%s; trying again in %g s", problem, wait_s, exc_info=of_ours, extra={"revision": table.revision})
@@ -366,8 +419,9 @@ class _Delay:
         self._due_s = None
 
 
-def _named(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"
+def _told(error: Exception) -> tuple[str, Exception | None]:
+    """In words; and the error itself, where the log should say where in our code it came from."""
+    return (str(error), None) if isinstance(error, GnnserveError) else (f"{type(error).__name__}: {error}", error)
 
 
 def _settings(table: RoutingTable) -> dict[str, object]:

@@ -1,5 +1,7 @@
 """Looks at the files of the revision that answers, once a second, and says when they are not what was verified.
 
+And whether it could have more of a GPU's memory by now: nobody tells when that of the revision before came free.
+
 What a look can know is `repository/watched.py`'s, what becomes of the answers `loader.py`'s.
 """
 
@@ -28,6 +30,8 @@ class Owner(Protocol):
     def withdraw(self, revision: ServedRevision, problem: str) -> None: ...
 
     def renew(self, revision: ServedRevision, problem: str) -> None: ...
+
+    def enlarge(self, revision: ServedRevision) -> None: ...
 
 
 class RepositoryWatch:
@@ -59,6 +63,8 @@ class RepositoryWatch:
     def _look(self) -> None:
         """A function of its own, so that no variable of a waiting watch keeps a revision that was replaced."""
         revision = self._owner.served
+        if revision is not None and revision.would_gain():
+            self._owner.enlarge(revision)
         if revision is None or revision.files is None:
             self._told = self._unseen = None
             return
@@ -75,7 +81,7 @@ class RepositoryWatch:
         written = _first(findings, Change.WRITTEN, Change.REDATED)
         if Change.WRITTEN in told:
             pass
-        elif written is not None or (written := self._verify(files, findings)) is not None:
+        elif written is not None or (written := self._verify(revision, files, findings)) is not None:
             self._owner.withdraw(revision, str(written))
             told.add(Change.WRITTEN)
             return
@@ -96,14 +102,17 @@ class RepositoryWatch:
             self._owner.withdraw(revision, problem)
             told.add(Change.WRITTEN)
 
-    def _verify(self, files: WatchedFiles, findings: list[Finding]) -> Finding | None:
+    def _verify(self, revision: ServedRevision, files: WatchedFiles, findings: list[Finding]) -> Finding | None:
         """Of the files that were touched, the first that has another content by now, or one that was written to
         meanwhile."""
-        for finding in findings:
-            if finding.change is Change.TOUCHED:
-                if (written := files.verify(finding.path)) is not None:
-                    return written
-                _log.info("%s, and is as it was verified", finding)
+        touched = [finding for finding in findings if finding.change is Change.TOUCHED]
+        for finding in touched:
+            if (written := files.verify(finding.path)) is not None:
+                return written
+            _log.info("%s, and is as it was verified", finding)
+        if touched:
+            # It may have been written to and put back, with its time of writing, since the last look.
+            revision.forget_copies()
         if self._told is not None:
             # Of these same files, what was said of their paths holds on.
             self._told = (files, files.times_verified, self._told[2])

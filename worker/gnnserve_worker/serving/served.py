@@ -46,6 +46,13 @@ class ServedRevision:
     """What it is mapped from; None: from nothing that could change."""
     device_stats: Callable[[], DeviceStats] = lambda: ON_CPU
     """On what `infer` computes at this moment, and what it does there. From any thread, and quickly."""
+    forget_copies: Callable[[], None] = lambda: None
+    """Its files are as they were verified, and may have been something else meanwhile: what was copied out of them
+    since it was loaded is copied again, and no batch that begins later reads an older copy. From any thread but that
+    of `infer`, whose batch it waits for."""
+    would_gain: Callable[[], bool] = lambda: False
+    """Whether it would have more of its device's memory, were it loaded again beside itself: another revision had that
+    as this one was loaded, and has given it back. From any thread, and quickly."""
     class_ids: np.ndarray = field(init=False)
     """`classes` as int64; empty where they are texts."""
     has_text_ids: bool = field(init=False)
