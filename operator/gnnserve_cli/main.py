@@ -167,4 +167,20 @@ def main() -> None:
     _open_closed_streams()
     # An orderly way out: what is half-written is removed. A server that is up has a handler of its own, and drains.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(ExitCode.TERMINATED))
-    app()
+    code = _run()
+    if "torch" in sys.modules and isinstance(code, int):
+        # Every command has finished by now. The interpreter would take torch's modules apart for most of a second, and
+        # Triton's would complain on standard error of what is referred to still.
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError):
+                stream.flush()
+        os._exit(code)
+    sys.exit(code)
+
+
+def _run() -> str | int | None:
+    try:
+        app()
+    except SystemExit as end:
+        return 0 if end.code is None else end.code
+    return 0

@@ -446,6 +446,7 @@ def run_and_ask(manifest: Path, repository: Path) -> Run:
             process.communicate(timeout=60)
     assert process.returncode == 0, log.read_text()
     lines = log.read_text().splitlines()
+    assert not any("leaked" in line for line in lines), "a library complains as the interpreter ends"
     imports = {line for line in lines if line.startswith("import time:")}
     return Run(
         answer=json.loads(asked.stdout),
