@@ -44,12 +44,12 @@ def test_scratch_is_used_again_by_batches_of_any_size() -> None:
 def test_generations_begin_anew_before_they_are_used_up() -> None:
     scratch, seeds = DistinctScratch(), np.array([1, 2, 1])
     find_distinct(seeds, scratch)
-    scratch.generation[0] = LAST_GENERATION
+    scratch.known.generation[0] = LAST_GENERATION
     for _ in range(3):
         found = find_distinct(seeds, scratch)
         assert found is not None
         assert found.places.tolist() == [0, 1, 0]
-    assert scratch.generation[0] < LAST_GENERATION
+    assert scratch.known.generation[0] < LAST_GENERATION
 
 
 def test_seeds_as_they_come_out_of_a_request_are_taken() -> None:

@@ -258,10 +258,10 @@ def test_scratch_outlives_its_count_of_generations() -> None:
     graph, scratch = complete_graph(6), Scratch()
     expected = _as_reference(_sample(graph, [0, 1, 0], (3, 3), share=True))
     _sample(graph, [0, 1, 0], (3, 3), share=True, scratch=scratch)
-    scratch.generation[0] = 2**31 - 100
+    scratch.known.generation[0] = 2**31 - 100
     for _ in range(100):
         assert _as_reference(_sample(graph, [0, 1, 0], (3, 3), share=True, scratch=scratch)) == expected
-    assert scratch.generation[0] < 1000
+    assert scratch.known.generation[0] < 1000
 
 
 def test_scratch_is_not_reserved_for_neighbours_that_no_node_has() -> None:

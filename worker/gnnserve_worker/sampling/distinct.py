@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gnnserve_worker.kernel_cache import kernel
-from gnnserve_worker.sampling.neighbours import LAST_GENERATION, grown, row_of
+from gnnserve_worker.sampling.neighbours import KnownNodes, grown, place_seeds
 
 _WORTH_IT = 64
 """One repeated seed in so many. Finding them takes a few ns each, giving everybody a copy of the scores some more; a
@@ -35,19 +35,14 @@ class DistinctScratch:
         """A copy of the seeds: kernels are compiled once for arrays that can be written, and once for others."""
         self.seeds = np.empty(0, dtype=np.int64)
         self.places = np.empty(0, dtype=np.int32)
-        self.known = np.zeros(0, dtype=np.int64)
-        self.known_rows = np.empty(0, dtype=np.int32)
-        self.generation = np.zeros(1, dtype=np.int64)
+        self.known = KnownNodes()
 
     def reserve(self, count: int) -> None:
         if len(self.given) < count:
             size = grown(count)
             self.given, self.seeds = np.empty(size, dtype=np.int64), np.empty(size, dtype=np.int64)
             self.places = np.empty(size, dtype=np.int32)
-            self.known, self.known_rows = np.zeros(2 * size, dtype=np.int64), np.empty(2 * size, dtype=np.int32)
-        elif self.generation[0] > LAST_GENERATION:
-            self.known.fill(0)
-            self.generation[0] = 0
+        self.known.reserve(count)
 
 
 def find_distinct(seeds: np.ndarray, scratch: DistinctScratch) -> DistinctSeeds | None:
@@ -57,9 +52,8 @@ def find_distinct(seeds: np.ndarray, scratch: DistinctScratch) -> DistinctSeeds 
         return None
     scratch.reserve(count)
     scratch.given[:count] = seeds
-    found = _find(
-        scratch.given[:count], scratch.seeds, scratch.places, scratch.known, scratch.known_rows, scratch.generation
-    )
+    known = scratch.known
+    found = _find(scratch.given[:count], scratch.seeds, scratch.places, known.entries, known.rows, known.generation)
     if (count - found) * _WORTH_IT < count:
         return None
     return DistinctSeeds(scratch.seeds[:found], scratch.places[:count])
@@ -70,12 +64,4 @@ def _find(
     given: np.ndarray, seeds: np.ndarray, places: np.ndarray,
     known: np.ndarray, known_rows: np.ndarray, generation: np.ndarray,
 ) -> int:  # fmt: skip
-    generation[0] += 1
-    found = 0
-    for i in range(len(given)):
-        place = row_of(given[i], found, known, known_rows, generation[0])
-        if place == found:
-            seeds[found] = given[i]
-            found += 1
-        places[i] = place
-    return found
+    return place_seeds(given, True, seeds, places, known, known_rows, generation)

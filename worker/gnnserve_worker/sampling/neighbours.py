@@ -30,7 +30,7 @@ from gnnserve_worker.sampling.kernels import (
 _BLOCK = 32
 """Nodes whose positions are drawn before the first of their neighbours is read."""
 LAST_GENERATION = 2**31 - 64
-"""Of `Scratch`, which keeps it in 32 bits and uses one per hop: then it begins anew."""
+"""Of `KnownNodes`, which keeps it in 32 bits; a sample uses one per hop: then it begins anew."""
 
 
 class NeighbourSample(msgspec.Struct, frozen=True):
@@ -50,6 +50,25 @@ class NeighbourSample(msgspec.Struct, frozen=True):
     """Row of each seed, int32; None: row i is seed i."""
 
 
+class KnownNodes:
+    """Which row a node has, of those met since it was last forgotten: a hash table for kernels, `_row_of`."""
+
+    def __init__(self) -> None:
+        self.entries = np.zeros(0, dtype=np.int64)
+        """Open-addressed: generation and node of an entry in one word. An older generation is an empty entry."""
+        self.rows = np.empty(0, dtype=np.int32)
+        self.generation = np.zeros(1, dtype=np.int64)
+
+    def reserve(self, count: int) -> None:
+        """For so many different nodes."""
+        if len(self.entries) < 2 * count:
+            self.entries = np.zeros(2 * grown(count), dtype=np.int64)
+            self.rows = np.empty(len(self.entries), dtype=np.int32)
+        elif self.generation[0] > LAST_GENERATION:
+            self.entries.fill(0)
+            self.generation[0] = 0
+
+
 class Scratch:
     """What one thread samples into. Grows to the largest sample it has seen."""
 
@@ -65,10 +84,7 @@ class Scratch:
         self.offsets = np.empty(0, dtype=np.int64)
         self.bitmap = scratch_bitmap()
         self.table = scratch_table(1)
-        self.known = np.zeros(1, dtype=np.int64)
-        """Open-addressed: generation and node of an entry in one word. An older generation is an empty entry."""
-        self.known_rows = np.empty(1, dtype=np.int32)
-        self.generation = np.zeros(1, dtype=np.int64)
+        self.known = KnownNodes()
 
     def reserve(self, seeds: int, rows: int, edges: int, fanout: int) -> None:
         if len(self.seed_rows) < seeds:
@@ -77,11 +93,7 @@ class Scratch:
         if len(self.nodes) < rows:
             self.nodes = np.empty(grown(rows), dtype=np.int32)
             self.starts = np.empty(len(self.nodes) + 1, dtype=np.int64)
-            self.known = np.zeros(2 * len(self.nodes), dtype=np.int64)
-            self.known_rows = np.empty(len(self.known), dtype=np.int32)
-        elif self.generation[0] > LAST_GENERATION:
-            self.known.fill(0)
-            self.generation[0] = 0
+        self.known.reserve(rows)
         if len(self.neighbours) < edges:
             self.neighbours = np.empty(grown(edges), dtype=np.int32)
             self.children = np.empty(len(self.neighbours), dtype=np.int32)
@@ -108,11 +120,12 @@ def sample_neighbours(
     counts = _as_array(fanouts)
     while True:
         scratch.reserve(len(seeds), rows, edges, max(1, *fanouts))
+        known = scratch.known
         scratch.seeds[: len(seeds)] = seeds
         rows, edges = _sample(
             indptr, indices, scratch.seeds[: len(seeds)], counts, key, share,
             scratch.nodes, scratch.starts, scratch.neighbours, scratch.children, scratch.seed_rows, scratch.ends,
-            scratch.offsets, scratch.bitmap, scratch.table, scratch.known, scratch.known_rows, scratch.generation,
+            scratch.offsets, scratch.bitmap, scratch.table, known.entries, known.rows, known.generation,
         )  # fmt: skip
         if rows <= len(scratch.nodes) and edges <= len(scratch.neighbours):
             break
@@ -154,7 +167,7 @@ def _sample(
     known: np.ndarray, known_rows: np.ndarray, generation: np.ndarray,
 ) -> tuple[int, int]:  # fmt: skip
     """Rows and edges; where there is too little scratch, at least how many are needed."""
-    rows = _place_seeds(seeds, share, nodes, seed_rows, known, known_rows, generation)
+    rows = place_seeds(seeds, share, nodes, seed_rows, known, known_rows, generation)
     for row in range(min(rows, _BLOCK)):
         prefetch(indptr, nodes[row])
     starts[0] = 0
@@ -219,7 +232,7 @@ def _sample(
                         return rows + edges - first_edge, edges
                     for edge in range(first_edge, edges):
                         node = neighbours[edge]
-                        row = row_of(node, rows, known, known_rows, generation[0])
+                        row = _row_of(node, rows, known, known_rows, generation[0])
                         if row == rows:
                             nodes[rows] = node
                             rows += 1
@@ -230,7 +243,7 @@ def _sample(
 
 
 @inlined
-def _place_seeds(
+def place_seeds(
     seeds: np.ndarray, share: bool, nodes: np.ndarray, seed_rows: np.ndarray,
     known: np.ndarray, known_rows: np.ndarray, generation: np.ndarray,
 ) -> int:  # fmt: skip
@@ -241,7 +254,7 @@ def _place_seeds(
     generation[0] += 1
     rows = 0
     for i in range(len(seeds)):
-        row = row_of(seeds[i], rows, known, known_rows, generation[0])
+        row = _row_of(seeds[i], rows, known, known_rows, generation[0])
         if row == rows:
             nodes[rows] = seeds[i]
             rows += 1
@@ -250,7 +263,7 @@ def _place_seeds(
 
 
 @inlined
-def row_of(node: int, rows: int, known: np.ndarray, known_rows: np.ndarray, generation: int) -> int:
+def _row_of(node: int, rows: int, known: np.ndarray, known_rows: np.ndarray, generation: int) -> int:
     """The node's row of this generation, or `rows`, which it then has."""
     mask = len(known) - 1
     word = (np.int64(generation) << np.int64(32)) | np.int64(node)
