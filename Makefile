@@ -11,7 +11,7 @@ SEED ?=
 ONLY ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check format audit generate bench-generation bench-ranking bench-shapes bench-serving bench-startup bench-cluster bench-cluster-routing bench-routing bench-peers bench-roofline bench-scaling bench-soak bench-malformed bench-simulation bench-decision bench-faults bench-fleet bench-cache stress-cache bench-gpu test-gpu chaos wrk test-image chromium cluster-binaries clean
+.PHONY: help run test check format audit generate figures bench-generation bench-ranking bench-shapes bench-serving bench-startup bench-cluster bench-cluster-routing bench-routing bench-peers bench-roofline bench-scaling bench-soak bench-malformed bench-simulation bench-decision bench-faults bench-fleet bench-cache stress-cache bench-gpu test-gpu chaos wrk test-image chromium cluster-binaries clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -66,6 +66,9 @@ audit: .venv/installed ## known vulnerabilities of the environment and of what e
 generate: .venv/installed ## the CRD and docs/manifest.md from the types
 	$(BIN)/python -m gnnserve_api.schema
 	$(BIN)/python -m gnnserve_api.reference
+
+figures: .venv/installed ## write the figures of README.md and docs/benchmarks.md from benchmarks/results
+	$(BIN)/python -m benchmarks.figures
 
 bench-generation: .venv/installed ## accuracies by graph, ranking and factor; generation times
 	$(BIN)/python -m benchmarks.generation $(if $(QUICK),--quick)
