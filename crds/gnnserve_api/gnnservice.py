@@ -299,6 +299,8 @@ class Normalization(StrEnum):
     """Zero mean and unit deviation per column, from the nodes that training may see. Dense features only."""
     ROW_NORMALIZE = "RowNormalize"
     """Each node's features divided by the sum of their absolute values."""
+    L2_ROW_NORMALIZE = "L2RowNormalize"
+    """Each node's features divided by their Euclidean length, as scikit-learn's normalize does (norm='l2')."""
     DISABLED = "Disabled"
     """Features as they are in the source."""
 

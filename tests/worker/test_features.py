@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import scipy.sparse as sp
+import sklearn.preprocessing
 from tests.support.graphs import dense_features, sparse_features
 
 from gnnserve_api.errors import InputError
@@ -80,6 +81,21 @@ def test_sparse_rows_are_divided_by_the_sum_of_their_absolute_values_and_stay_sp
     assert scaled.toarray().tolist() == [[0.25, -0.75], [0, 0], [1, 0]]
 
 
+@pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
+def test_rows_are_divided_by_their_euclidean_length_as_scikit_learn_does(sparse: bool) -> None:
+    values = sparse_features(50, 6, 0).toarray() - 0.3 * sparse_features(50, 6, 1).toarray()
+    values[7] = 0
+
+    features = sp.csr_array(values) if sparse else values
+    scaled = normalize(features, Normalization.L2_ROW_NORMALIZE, np.array([0]))
+
+    assert sp.issparse(scaled) == sparse
+    assert scaled.dtype == np.float32
+    expected = sklearn.preprocessing.normalize(values, norm="l2")
+    np.testing.assert_allclose(scaled.toarray() if sparse else scaled, expected, rtol=1e-6)
+    assert not expected[7].any()
+
+
 def test_auto_standardizes_dense_features() -> None:
     features = dense_features(50, 4, 0)
 
@@ -102,7 +118,9 @@ def test_disabled_leaves_features_as_they_are() -> None:
     np.testing.assert_array_equal(normalize(features, Normalization.DISABLED, VISIBLE), features)
 
 
-@pytest.mark.parametrize("method", [Normalization.STANDARDIZE, Normalization.ROW_NORMALIZE])
+@pytest.mark.parametrize(
+    "method", [Normalization.STANDARDIZE, Normalization.ROW_NORMALIZE, Normalization.L2_ROW_NORMALIZE]
+)
 def test_the_source_is_not_changed(method: Normalization) -> None:
     features = dense_features(50, 4, 0)
     before = features.copy()
@@ -132,9 +150,17 @@ def test_kept_sparse_columns_stay_sparse() -> None:
 
 
 @pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
-def test_rows_whose_sum_float32_cannot_hold_are_normalized_all_the_same(sparse: bool) -> None:
+@pytest.mark.parametrize(
+    ("method", "share"),
+    [(Normalization.ROW_NORMALIZE, 0.5), (Normalization.L2_ROW_NORMALIZE, 0.5**0.5)],
+    ids=["RowNormalize", "L2RowNormalize"],
+)
+def test_rows_whose_norm_float32_cannot_hold_are_normalized_all_the_same(
+    method: Normalization, share: float, sparse: bool
+) -> None:
     features = np.array([[3e38, 3e38]], dtype=np.float32)
 
-    scaled = normalize(sp.csr_array(features) if sparse else features, Normalization.ROW_NORMALIZE, np.array([0]))
+    scaled = normalize(sp.csr_array(features) if sparse else features, method, np.array([0]))
 
-    assert (scaled.toarray() if isinstance(scaled, sp.csr_array) else scaled).tolist() == [[0.5, 0.5]]
+    found = scaled.toarray() if isinstance(scaled, sp.csr_array) else scaled
+    np.testing.assert_array_equal(found, np.full((1, 2), share, dtype=np.float32))

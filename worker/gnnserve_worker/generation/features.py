@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Literal
+
 import numpy as np
 import scipy.sparse as sp
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.gnnservice import Normalization
 from gnnserve_worker.graph.store import Features
+
+_ROW_NORMS: Mapping[Normalization, Literal[1, 2]] = {
+    Normalization.ROW_NORMALIZE: 1,
+    Normalization.L2_ROW_NORMALIZE: 2,
+}
+"""The norm of a row that its features are divided by."""
 
 
 def normalize(features: Features, method: Normalization, visible: np.ndarray) -> Features:
@@ -17,13 +26,13 @@ def normalize(features: Features, method: Normalization, visible: np.ndarray) ->
         method = Normalization.ROW_NORMALIZE if sp.issparse(features) else Normalization.STANDARDIZE
     if method == Normalization.DISABLED:
         return features
-    if method == Normalization.ROW_NORMALIZE:
-        return _row_normalize(features)
+    if method in _ROW_NORMS:
+        return _divide_rows(features, _row_norms(features, _ROW_NORMS[method]))
     if not isinstance(features, np.ndarray):
         raise InputError(
             "spec.graph.normalization",
             "is Standardize, but the features are sparse and would become dense",
-            "use RowNormalize, Auto or Disabled",
+            "use RowNormalize, L2RowNormalize, Auto or Disabled",
         )
     mean = features[visible].mean(axis=0, dtype=np.float64)
     deviation = features[visible].std(axis=0, dtype=np.float64)
@@ -33,14 +42,23 @@ def normalize(features: Features, method: Normalization, visible: np.ndarray) ->
     return scaled
 
 
-def _row_normalize(features: Features) -> Features:
-    # In float64: a sum of large float32 numbers may be beyond float32, although every quotient is within 1.
-    if isinstance(features, np.ndarray):
+def _row_norms(features: Features, order: Literal[1, 2]) -> np.ndarray:
+    """L1 or L2 norm of every row, in float64: float32 cannot hold that of large numbers, although every quotient is
+    within 1."""
+    sums: np.ndarray
+    if not isinstance(features, np.ndarray):
+        rows = np.repeat(np.arange(features.shape[0]), np.diff(features.indptr))
+        powers = np.abs(features.data).astype(np.float64) ** order
+        sums = np.bincount(rows, weights=powers, minlength=features.shape[0])
+    elif order == 1:
         sums = np.abs(features).sum(axis=1, dtype=np.float64)
     else:
-        rows = np.repeat(np.arange(features.shape[0]), np.diff(features.indptr))
-        sums = np.bincount(rows, weights=np.abs(features.data), minlength=features.shape[0])
-    factors = np.divide(1.0, sums, out=np.ones_like(sums), where=sums > 0)
+        sums = np.einsum("ij,ij->i", features, features, dtype=np.float64)
+    return sums if order == 1 else np.sqrt(sums)
+
+
+def _divide_rows(features: Features, norms: np.ndarray) -> Features:
+    factors = np.divide(1.0, norms, out=np.ones_like(norms), where=norms > 0)
     if isinstance(features, np.ndarray):
         return (features * factors[:, None]).astype(np.float32)
     return sp.csr_array(sp.diags_array(factors) @ features).astype(np.float32)
