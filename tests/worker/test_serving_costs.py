@@ -173,6 +173,35 @@ def test_lone_requests_are_expected_to_cost_as_much_each() -> None:
     assert overhead.least_ms == pytest.approx(0.05), "an idle worker can still do it"
 
 
+@pytest.mark.parametrize("usual_batches", [0, 1, 2, 10, 300])
+def test_single_outlier_counts_as_at_most_twice_from_the_first_batch_on(usual_batches: int) -> None:
+    costs = CostModel([variant("x1", 0.9, 0.02, 0.002)], max_seeds=1024)
+    for batch in range(usual_batches):
+        costs.observe(0, 1, 1, 0.022, 0.037, float(batch))
+    before_ms = costs.batch_ms(0, 1, 1)
+    costs.observe(0, 1, 1, 60.0, 60.0, float(usual_batches))
+    assert costs.batch_ms(0, 1, 1) < max(2 * before_ms, 0.15)
+    assert costs.batch_ms(0, 1, 20) < 20 * max(2 * before_ms, 0.15)
+
+
+def test_overhead_that_repeats_itself_is_no_outlier() -> None:
+    overhead = Overhead()
+    for _ in range(3):
+        overhead.observe(1, 60.0)
+    assert overhead.at(1) > 15, "a third in a row counts in full"
+    for _ in range(30):
+        overhead.observe(1, 60.0)
+    assert overhead.at(1) == pytest.approx(60, rel=0.1)
+
+
+def test_answers_of_two_sizes_give_their_mean() -> None:
+    """Three of ten batches write ten times as much; these are no outliers."""
+    overhead, draw = Overhead(), np.random.default_rng(0)
+    for _ in range(2000):
+        overhead.observe(1, 1.0 if draw.random() < 0.3 else 0.1)
+    assert overhead.at(1) == pytest.approx(0.37, rel=0.25)
+
+
 def test_cost_for_peoples_sums_is_a_line_through_the_medians() -> None:
     costs = model()
     assert costs.profiled(X4).fixed_ms == pytest.approx(4)

@@ -19,6 +19,7 @@ The expected time of a batch of s seeds from n requests by variant v is
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from statistics import median
@@ -254,11 +255,16 @@ class Overhead:
     """
 
     __slots__ = (
-        "_mean_ms", "_mean_product", "_mean_requests", "_mean_squared", "_single_ms", "_singles", "_weight", "fixed_ms",
-        "least_ms", "per_request_ms",
+        "_mean_ms", "_mean_product", "_mean_requests", "_mean_squared", "_recent", "_single_ms", "_singles", "_weight",
+        "fixed_ms", "least_ms", "per_request_ms",
     )  # fmt: skip
 
     _MEMORY_BATCHES = 200.0
+    _RECENT_BATCHES = 8
+    _REPEATED = 3
+    """An overhead that this many of the recent batches reached is no outlier, and counts in full."""
+    _ORDINARY_MS = 0.05
+    """An overhead up to twice this is never an outlier; until the first batch nothing else is known."""
     _TOWARDS_MEAN = 0.25
     """Weight, in requests², of the assumption that requests explain all."""
 
@@ -267,6 +273,8 @@ class Overhead:
         self.per_request_ms = 0.0
         self.least_ms = 0.0
         """Of a request that is alone, at its best; 0 until that is known."""
+        self._recent: deque[tuple[int, float]] = deque(maxlen=self._RECENT_BATCHES)
+        """Requests and overhead (ms, not limited) of the recent batches."""
         self._weight = 0.0
         self._mean_requests = 0.0
         self._mean_ms = 0.0
@@ -279,10 +287,9 @@ class Overhead:
         return self.fixed_ms + self.per_request_ms * requests
 
     def observe(self, requests: int, took_ms: float) -> None:
-        expected_ms = self.at(requests)
-        if self._weight >= _PROVEN_BATCHES:
-            took_ms = min(took_ms, 4 * expected_ms)
         took_ms = max(0.0, took_ms)
+        self._recent.append((requests, took_ms))
+        took_ms = self._limited(requests, took_ms)
         self._weight = min(self._weight + 1, self._MEMORY_BATCHES)
         gain = 1 / self._weight
         self._mean_requests += gain * (requests - self._mean_requests)
@@ -298,6 +305,19 @@ class Overhead:
         self.fixed_ms = self._mean_ms - self.per_request_ms * mean
         if requests == 1:
             self._observe_single(took_ms)
+
+    def _expected_ms(self, requests: int) -> float:
+        return max(self.at(requests), self._ORDINARY_MS)
+
+    def _limited(self, requests: int, took_ms: float) -> float:
+        """An outlier counts as at most twice what is expected; an overhead that repeats itself is the new one."""
+        expected_ms = self._expected_ms(requests)
+        if took_ms <= _LARGEST_STEP * expected_ms:
+            return took_ms
+        if len(self._recent) >= self._REPEATED:
+            alike = sorted(recent_ms * expected_ms / self._expected_ms(n) for n, recent_ms in self._recent)
+            expected_ms = max(expected_ms, alike[-self._REPEATED])
+        return min(took_ms, _LARGEST_STEP * expected_ms)
 
     def _observe_single(self, took_ms: float) -> None:
         self._singles += 1
