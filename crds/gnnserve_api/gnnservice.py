@@ -696,6 +696,10 @@ class AccessMode(StrEnum):
     """Pods of every node: for workers on several of them."""
 
 
+DEFAULT_STORAGE = "10Gi"
+"""Size of a claim that is not described."""
+
+
 class RepositoryClaim(ApiModel):
     model_config = ConfigDict(
         json_schema_extra=cel(
@@ -705,15 +709,14 @@ class RepositoryClaim(ApiModel):
                 "self.accessMode == oldSelf.accessMode",
                 "storageClassName and accessMode are fixed once the claim is made: create another service to move",
             ),
-            (
-                "quantity(self.storage).compareTo(quantity(oldSelf.storage)) >= 0",
-                "storage can only grow",
-            ),
         )
     )
 
-    storage: Annotated[str, text(r"^[1-9][0-9]{0,5}(Mi|Gi|Ti)$", "a size, as in 500Mi, 10Gi or 1Ti", 8)] = "10Gi"
-    """Size of the claim; may grow later where the storage class allows it."""
+    storage: Annotated[str, text(r"^[1-9][0-9]{0,5}(Mi|Gi|Ti)$", "a size, as in 500Mi, 10Gi or 1Ti", 8)] = (
+        DEFAULT_STORAGE
+    )
+    """Size of the claim, at least. It may grow later where the storage class allows that, and cannot become less than
+    what the claim has (`status.repositoryStorage`)."""
     storage_class_name: _Name | None = None
     """Absent: the cluster's default class."""
     access_mode: AccessMode = AccessMode.READ_WRITE_ONCE
@@ -732,14 +735,11 @@ class RepositorySpec(ApiModel):
                 "claimName is fixed, because the revisions are there: create another service to move",
             ),
             (
-                "has(self.claim) || !has(oldSelf.claim)",
-                "claim cannot be removed, because the revisions are there: create another service to move",
-            ),
-            (
-                "!has(self.claim) || has(oldSelf.claim) || "
-                "(!has(self.claim.storageClassName) && self.claim.accessMode == 'ReadWriteOnce' && "
-                "quantity(self.claim.storage).compareTo(quantity('10Gi')) >= 0)",
-                "a claim of 10Gi was declared: only a larger storage can still be set, or create another service",
+                # With one of the two there, the other stands for the defaults.
+                "has(self.claim) == has(oldSelf.claim) || [self, oldSelf].all(one, !has(one.claim) || "
+                "(!has(one.claim.storageClassName) && one.claim.accessMode == 'ReadWriteOnce'))",
+                "storageClassName and accessMode are fixed once the claim is made, also where claim is absent, which "
+                "stands for the cluster's default class and ReadWriteOnce: create another service to move",
             ),
         )
     )

@@ -9,8 +9,10 @@ import re
 from enum import StrEnum
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 from pydantic.alias_generators import to_camel
+
+from gnnserve_api.quantity import is_more
 
 
 class ApiModel(BaseModel):
@@ -58,14 +60,77 @@ Quantity = Annotated[
 ]
 Text = Annotated[str, Field(max_length=253)]
 Quantities = Annotated[dict[str, Quantity], Field(max_length=16)]
-NodeSelector = Annotated[dict[str, Text], Field(max_length=32)]
+
+_LABEL_VALUE = r"([A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)?"
+_LABEL_NAME = r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?"
+_SUBDOMAIN = r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*"
+_LABEL_KEY = rf"({_SUBDOMAIN}/)?{_LABEL_NAME}"
+_A_KEY = "the name of a label, as in gpu or nvidia.com/gpu.present"
+_A_VALUE = "the value of a label: at most 63 letters, digits, '.', '_' and '-'"
+
+
+def _check_node_selector(selector: dict[str, str]) -> dict[str, str]:
+    """By the rules of labels. In CEL the names of a map are too dear to match: the API server tells when the operator
+    tries the pods out, before anything is trained."""
+    for key, value in selector.items():
+        if re.fullmatch(_LABEL_KEY, key) is None:
+            raise ValueError(f"{key!r} must be {_A_KEY}")
+        if re.fullmatch(_LABEL_VALUE, value) is None:
+            raise ValueError(f"the value {value!r} of {key} must be {_A_VALUE}")
+    return selector
+
+
+NodeSelector = Annotated[dict[str, Text], Field(max_length=32), AfterValidator(_check_node_selector)]
+
+_PLAIN_RESOURCES = ("cpu", "memory", "ephemeral-storage")
+_HUGE_PAGES = "hugepages-"
+RESOURCE_NAMES = "cpu, memory, ephemeral-storage, hugepages-<size>, or have a domain, as in nvidia.com/gpu"
+
+
+def _known_resources(field: str) -> tuple[str, str]:
+    names = ", ".join(f"'{name}'" for name in _PLAIN_RESOURCES)
+    return (
+        f"!has(self.{field}) || self.{field}.all(name, name in [{names}] || name.startsWith('{_HUGE_PAGES}') || "
+        "name.contains('/'))",
+        f"the names of {field} must be {RESOURCE_NAMES}",
+    )
 
 
 class Resources(ApiModel):
+    model_config = ConfigDict(
+        json_schema_extra=cel(
+            _known_resources("requests"),
+            _known_resources("limits"),
+            (
+                "!has(self.requests) || !has(self.limits) || "
+                f"[{', '.join(repr(name) for name in _PLAIN_RESOURCES)}].all(name, "
+                "!(name in self.requests) || !(name in self.limits) || "
+                "!isQuantity(string(self.requests[name])) || !isQuantity(string(self.limits[name])) || "
+                "quantity(string(self.requests[name])).compareTo(quantity(string(self.limits[name]))) <= 0)",
+                "requests must not be more than limits: lower the request, or raise the limit",
+            ),
+        )
+    )
+
     requests: Quantities = {}
-    """What the scheduler reserves, as in `{cpu: 2, memory: 4Gi}`."""
+    """What the scheduler reserves, as in `{cpu: 2, memory: 4Gi}`; at most the limit."""
     limits: Quantities = {}
     """What the pod may use at most; `cpu` also is the number of threads that compute."""
+
+    @model_validator(mode="after")
+    def _a_pod_may_ask_for_them(self) -> Resources:
+        for field, quantities in (("requests", self.requests), ("limits", self.limits)):
+            for name in quantities:
+                if name not in _PLAIN_RESOURCES and not name.startswith(_HUGE_PAGES) and "/" not in name:
+                    raise ValueError(f"{field}.{name} is no resource: the name must be {RESOURCE_NAMES}")
+        for name in _PLAIN_RESOURCES:
+            request, limit = self.requests.get(name), self.limits.get(name)
+            if request is not None and limit is not None and is_more(request, limit):
+                raise ValueError(
+                    f"requests.{name} {request} must not be more than limits.{name} {limit}: lower the request, or "
+                    "raise the limit"
+                )
+        return self
 
 
 class TolerationOperator(StrEnum):
@@ -84,15 +149,34 @@ class TaintEffect(StrEnum):
     """Pods that do not tolerate it are evicted."""
 
 
+_KEY_IS_MISSING = "key may be absent with operator Exists only"
+_VALUE_IS_OF_NO_USE = "value must not be set with operator Exists, which takes any value"
+
+
 class Toleration(ApiModel):
-    key: Annotated[str, Field(max_length=316)] | None = None
+    model_config = ConfigDict(
+        json_schema_extra=cel(
+            ("self.operator == 'Exists' || (has(self.key) && self.key != '')", _KEY_IS_MISSING),
+            ("self.operator != 'Exists' || !has(self.value) || self.value == ''", _VALUE_IS_OF_NO_USE),
+        )
+    )
+
+    key: Annotated[str, text(rf"^({_LABEL_KEY})?$", _A_KEY, 316)] | None = None
     """The taint's key. Absent: every taint."""
     operator: TolerationOperator = TolerationOperator.EQUAL
     """How the value is compared."""
-    value: Annotated[str, Field(max_length=63)] | None = None
+    value: Annotated[str, text(rf"^{_LABEL_VALUE}$", _A_VALUE, 63)] | None = None
     """The taint's value."""
     effect: TaintEffect | None = None
     """The taint's effect. Absent: every effect."""
+
+    @model_validator(mode="after")
+    def _a_pod_may_have_it(self) -> Toleration:
+        if self.operator is not TolerationOperator.EXISTS and not self.key:
+            raise ValueError(_KEY_IS_MISSING)
+        if self.operator is TolerationOperator.EXISTS and self.value:
+            raise ValueError(_VALUE_IS_OF_NO_USE)
+        return self
 
 
 class PodSettings(ApiModel):
@@ -102,7 +186,9 @@ class PodSettings(ApiModel):
     """Labels that a node must have."""
     tolerations: Annotated[tuple[Toleration, ...], Field(max_length=16)] = ()
     """Taints of nodes that are put up with."""
-    runtime_class_name: Annotated[str, Field(max_length=253)] | None = None
+    runtime_class_name: (
+        Annotated[str, text(rf"^({_SUBDOMAIN})?$", "the name of a RuntimeClass, as in nvidia", 253)] | None
+    ) = None
     """RuntimeClass of the pods, such as `nvidia`. Absent: the cluster's default."""
 
 

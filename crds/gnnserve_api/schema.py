@@ -22,7 +22,7 @@ import yaml
 
 from gnnserve_api import device, gnnservice, pod_settings, status
 from gnnserve_api.generated_file import write_or_compare
-from gnnserve_api.gnnservice import GROUP, KIND, NAME_PATTERN, VERSION, GNNService, GNNServiceSpec
+from gnnserve_api.gnnservice import DEFAULT_STORAGE, GROUP, KIND, NAME_PATTERN, VERSION, GNNService, GNNServiceSpec
 from gnnserve_api.pod_settings import cel
 from gnnserve_api.status import ConditionType, GNNServiceStatus
 
@@ -46,6 +46,36 @@ _MODULES = (gnnservice, pod_settings, device, status)
 """Where enums may be."""
 
 Schema = dict[str, Any]
+
+
+_NAME_RULE = cel(
+    (
+        f"self.metadata.name.matches('{NAME_PATTERN}') && size(self.metadata.name) <= 63",
+        "metadata.name must be at most 63 lower-case letters, digits and '-', a letter first, as a Service's",
+    )
+)
+
+
+def _declared_storage(root: str) -> str:
+    claim = f"{root}.spec.repository.claim"
+    return f"(has({root}.spec.repository) && has({claim}) ? {claim}.storage : '{DEFAULT_STORAGE}')"
+
+
+_STORAGE_RULE = {
+    # Back to what the claim has: a size that the storage class refuses must not stay declared for ever. Before the
+    # operator has said what there is, nothing is refused: it never makes a claim smaller.
+    "rule": (
+        f"quantity({_declared_storage('self')}).compareTo(quantity({_declared_storage('oldSelf')})) >= 0 || "
+        "!has(self.status) || !has(self.status.repositoryStorage) || "
+        f"quantity({_declared_storage('self')}).compareTo(quantity(self.status.repositoryStorage)) >= 0"
+    ),
+    "message": "spec.repository.claim.storage cannot be less than what the claim has (status.repositoryStorage)",
+    "messageExpression": (
+        f"'spec.repository.claim.storage ' + {_declared_storage('self')} + ' is less than the ' + "
+        "(has(self.status) && has(self.status.repositoryStorage) ? self.status.repositoryStorage : '') + "
+        "' that the claim has, and a claim cannot shrink: set at least that'"
+    ),
+}
 
 
 def spec_schema() -> Schema:
@@ -143,12 +173,7 @@ def _root(spec: Schema, status_: Schema) -> Schema:
         "type": "object",
         "description": inspect.getdoc(GNNService),
         "required": ["spec"],
-        **cel(
-            (
-                f"self.metadata.name.matches('{NAME_PATTERN}') && size(self.metadata.name) <= 63",
-                "metadata.name must be at most 63 lower-case letters, digits and '-', a letter first, as a Service's",
-            )
-        ),
+        "x-kubernetes-validations": [*_NAME_RULE["x-kubernetes-validations"], _STORAGE_RULE],
         "properties": {
             "apiVersion": {"type": "string", "description": f"{GROUP}/{VERSION}"},
             "kind": {"type": "string", "description": KIND},

@@ -110,3 +110,6 @@ class GNNServiceStatus(ApiModel):
     """The variants of the revision."""
     workers: WorkersStatus | None = None
     """The worker pods."""
+    repository_storage: Annotated[str, Field(max_length=32)] | None = None
+    """What the claim of the repository has: the least that `spec.repository.claim.storage` may be set to. Absent: the
+    claim is not made yet, or is one of yours."""

@@ -7,21 +7,15 @@ what is declared must be found, and more may be there. A field that a manifest n
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from decimal import Decimal
 from typing import Any
+
+from gnnserve_api.quantity import parse_quantity
 
 _QUANTITIES = {"requests", "limits", "sizeLimit", "divisor"}
 """Fields that hold quantities; elsewhere "1" and "1000m" are two texts."""
 _WHOLE = {"selector", "nodeSelector", "podSelector", "namespaceSelector", "labelSelector", "matchLabels"}
 """Fields that one manager owns as a whole (atomic, to server-side apply): one label more, and others are selected."""
-_SUFFIXES = {
-    "": Decimal(1), "n": Decimal("1e-9"), "u": Decimal("1e-6"), "m": Decimal("1e-3"),
-    **{suffix: Decimal(1000) ** power for power, suffix in enumerate("kMGTPE", 1)},
-    **{f"{suffix}i": Decimal(1024) ** power for power, suffix in enumerate("KMGTPE", 1)},
-}  # fmt: skip
-_QUANTITY = re.compile(r"([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)([A-Za-z]*)")
 
 
 def is_declared(desired: object, live: object, field: str = "", *, holds_quantities: bool = False) -> bool:
@@ -51,14 +45,6 @@ def _is_equal(desired: object, live: object, *, holds_quantities: bool) -> bool:
         if ours is not None and theirs is not None:
             return ours == theirs
     return desired == live and isinstance(desired, bool) == isinstance(live, bool)
-
-
-def parse_quantity(value: object) -> Decimal | None:
-    """The number that a Kubernetes quantity stands for; None where it is none."""
-    match = _QUANTITY.fullmatch(str(value))
-    if match is None or match[2] not in _SUFFIXES:
-        return None
-    return Decimal(match[1]) * _SUFFIXES[match[2]]
 
 
 def without_empty(value: Any) -> Any:

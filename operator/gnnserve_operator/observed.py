@@ -79,6 +79,10 @@ class ObservedClaim:
     created_at: str
     """RFC 3339 in UTC, which sorts as text."""
     deleting: bool = False
+    requested: str = ""
+    """The storage that its spec asks for, a quantity."""
+    capacity: str = ""
+    """The storage that it has, a quantity; empty until a volume is bound to it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,11 +267,14 @@ def observed_routing(raw: Raw) -> ObservedRouting:
 
 
 def observed_claim(raw: Raw) -> ObservedClaim:
-    metadata = raw.get("metadata", {})
+    metadata, spec, status = raw.get("metadata", {}), raw.get("spec") or {}, raw.get("status") or {}
+    requests = (spec.get("resources") or {}).get("requests") or {}
     return ObservedClaim(
         str(metadata.get("uid", "")),
         str(metadata.get("creationTimestamp", "")),
         bool(metadata.get("deletionTimestamp")),
+        requested=str(requests.get("storage") or ""),
+        capacity=str((status.get("capacity") or {}).get("storage") or ""),
     )
 
 

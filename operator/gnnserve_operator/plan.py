@@ -14,6 +14,7 @@ from typing import Any
 from gnnserve_api.gnnservice import GNNService
 from gnnserve_api.status import ConditionType
 from gnnserve_operator.decide.answers import decide_base_variant
+from gnnserve_operator.decide.claim_storage import decide_claim_storage, least_storage
 from gnnserve_operator.decide.events import EventNote, decide_events
 from gnnserve_operator.decide.generation import Generation, Stage, WantedJob, decide_generation
 from gnnserve_operator.decide.obstacles import decide_appliable, decide_obstacle
@@ -93,6 +94,7 @@ def plan(service: GNNService, identity: Identity, observed: Observed, settings: 
         spec,
         settings,
         routing=None if declared is None or result is None else (declared, result),
+        claim_storage=decide_claim_storage(spec, observed.claim),
         claim_uid=_claim_uid(observed),
         new_claim_uid=new_claim_uid,
         with_workers=declared is not None or observed.deployment is not None,
@@ -112,6 +114,7 @@ def plan(service: GNNService, identity: Identity, observed: Observed, settings: 
         conditions,
         result=result,
         base_variant=routing.base_variant or decide_base_variant(workers.ready, observed, base_before),
+        repository_storage=least_storage(observed.claim),
         workers=workers,
         selector=selector_text(selector_for(parent.name, Component.WORKER)),
         endpoint=service_url(parent, spec, settings.cluster_domain) if service_ref in appliable else None,

@@ -232,6 +232,31 @@ def case(name: str, text: str, *expected: str):
             "spec.objective.latencyMs: found 1000000000.0, expected at most 3600000; correct it",
         ),
         case(
+            "pods that ask for more than they may have",
+            spec("worker: {resources: {requests: {cpu: 2}, limits: {cpu: 1500m}}}"),
+            "spec.worker.resources: requests.cpu 2 must not be more than limits.cpu 1500m: lower the request, or raise "
+            'the limit (value {"requests": {"cpu": 2}, "limits": {"cpu": "1500m"}})',
+        ),
+        case(
+            "a resource that Kubernetes does not know",
+            spec("generation: {resources: {limits: {mem: 1Gi}}}"),
+            "spec.generation.resources: limits.mem is no resource: the name must be cpu, memory, ephemeral-storage, "
+            'hugepages-<size>, or have a domain, as in nvidia.com/gpu (value {"limits": {"mem": "1Gi"}})',
+        ),
+        case(
+            "nodes that no label selects",
+            spec("worker: {nodeSelector: {'a b': c, d: '-'}}"),
+            "spec.worker.nodeSelector: 'a b' must be the name of a label, as in gpu or nvidia.com/gpu.present "
+            '(value {"a b": "c", "d": "-"})',
+        ),
+        case(
+            "tolerations that no pod may have",
+            spec("worker: {tolerations: [{operator: Exists, value: x}, {value: x}]}"),
+            "spec.worker.tolerations[0]: value must not be set with operator Exists, which takes any value "
+            '(value {"operator": "Exists", "value": "x"})',
+            'spec.worker.tolerations[1]: key may be absent with operator Exists only (value {"value": "x"})',
+        ),
+        case(
             "everything wrong is listed at once",
             spec("model: {hidden: 0, fanouts: [3.5]}, variants: {pruning: {factors: [1, 1]}}, worker: 3"),
             "spec.model.hidden: found 0, expected at least 1; correct it",

@@ -10,6 +10,7 @@ from tests.support.structural import rules, validator, violations, with_defaults
 
 from gnnserve_api import schema
 from gnnserve_api.gnnservice import GNNServiceSpec
+from gnnserve_api.pod_settings import RESOURCE_NAMES
 from gnnserve_api.variants import Storage
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -17,6 +18,19 @@ ROOT = schema.crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
 MINIMAL = {"graph": {"source": {"builtin": "Digits"}}}
 
 BREAKS_RULE = {
+    "requests must not be more than limits: lower the request, or raise the limit": {
+        **MINIMAL,
+        "worker": {"resources": {"requests": {"memory": "4Gi"}, "limits": {"memory": "4000M"}}},
+    },
+    **{
+        f"the names of {field} must be {RESOURCE_NAMES}": {**MINIMAL, "worker": {"resources": {field: {"gpu": 1}}}}
+        for field in ("requests", "limits")
+    },
+    "key may be absent with operator Exists only": {**MINIMAL, "worker": {"tolerations": [{"value": "a"}]}},
+    "value must not be set with operator Exists, which takes any value": {
+        **MINIMAL,
+        "worker": {"tolerations": [{"operator": "Exists", "value": "a"}]},
+    },
     "tls and tokens must name two Secrets: every value of the second is an accepted token": {
         **MINIMAL,
         "endpoint": {"tls": {"secretName": "one"}, "tokens": {"secretName": "one"}},

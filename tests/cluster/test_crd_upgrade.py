@@ -25,6 +25,13 @@ Manifest = dict[str, Any]
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 CRD = f"{CRDS}/gnnservices.gnnserve.dev"
 OLDER = older_services()
+UNWISE = {
+    "worker": {
+        "resources": {"requests": {"memory": "4Gi"}, "limits": {"memory": "1Gi"}},
+        "tolerations": [{"operator": "Exists", "value": "x"}],
+    }
+}
+"""What an older release took, and this one would refuse."""
 CONDITION = {
     "type": "Ready", "status": "True", "reason": "Serving", "message": "", "observedGeneration": 1,
     "lastTransitionTime": "2026-01-01T00:00:00Z",
@@ -45,6 +52,8 @@ def upgraded() -> Iterator[tuple[Api, dict[str, Manifest]]]:
             service = api.object("GNNService", name, spec=built.spec)
             made(api.apply(service, "user"))
             before[name] = made(api.apply({**service, "status": STATUS}, STATUS_FIELD_MANAGER, "status"))
+        unwise = {"graph": {"source": {"builtin": "Digits"}}, **UNWISE}
+        made(api.apply(api.object("GNNService", "unwise", spec=unwise), "user"))
         newer = crd()
         newer["metadata"]["resourceVersion"] = client.get(CRD).json()["metadata"]["resourceVersion"]
         client.put(CRD, json=newer).raise_for_status()
@@ -92,3 +101,11 @@ def test_what_was_stored_stays_as_it_was_and_can_be_written(
     assert (generation_of(applied), version_of(applied)) == (1, version_of(labelled))
     changed = made(api.apply(api.object("GNNService", name, spec={**built.spec, "suspend": True}), "user"))
     assert (generation_of(changed), changed["spec"]) == (2, {**applied["spec"], "suspend": True})
+
+
+def test_what_is_refused_now_does_not_lock_what_was_stored(upgraded: tuple[Api, dict[str, Manifest]]) -> None:
+    api, _ = upgraded
+    made(api.apply({**api.object("GNNService", "unwise"), "status": STATUS}, STATUS_FIELD_MANAGER, "status"))
+    made(api.merge("GNNService", "unwise", {"spec": {"suspend": True}}))
+    worker = {"resources": {"limits": {"memory": "4Gi"}}, "tolerations": []}
+    made(api.merge("GNNService", "unwise", {"spec": {"worker": worker}}))

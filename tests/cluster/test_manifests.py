@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.cluster.harness.client import Cluster, Namespace
+from tests.cluster.harness.client import Cluster
 from tests.cluster.harness.commands import HarnessError
 from tests.cluster.harness.installation import Installation, example
 
@@ -131,49 +131,6 @@ def test_a_wrong_manifest_is_refused_with_a_sentence(cluster: Cluster, case: str
     with pytest.raises(HarnessError) as refused:
         cluster.kubectl("create", "--dry-run=server", "--filename=-", stdin=json.dumps(_merged(MANIFEST, changes)))
     assert said in str(refused.value)
-
-
-CHANGES_REFUSED = {
-    "another claim": ({"claimName": "mine"}, {"claimName": "other"}, "claimName is fixed"),
-    "from a claim that was made to one's own": ({}, {"claimName": "mine"}, "claimName is fixed"),
-    "a smaller claim": ({"claim": {"storage": "5Gi"}}, {"claim": {"storage": "4Gi"}}, "storage can only grow"),
-    "a smaller claim than the default": ({}, {"claim": {"storage": "4Gi"}}, "only a larger storage can still be set"),
-    "another storage class": (
-        {"claim": {"storageClassName": "fast"}},
-        {"claim": {"storageClassName": "slow"}},
-        "storageClassName and accessMode are fixed once the claim is made",
-    ),
-    "a storage class after the claim is made": (
-        {},
-        {"claim": {"storageClassName": "slow"}},
-        "only a larger storage can still be set",
-    ),
-    "a claim that is taken back": ({"claim": {"storage": "20Gi"}}, {}, "claim cannot be removed"),
-}
-
-
-@pytest.mark.parametrize("case", CHANGES_REFUSED, ids=CHANGES_REFUSED)
-def test_what_holds_the_data_cannot_be_changed(namespace: Namespace, case: str) -> None:
-    before, after, said = CHANGES_REFUSED[case]
-    namespace.apply(_merged(MANIFEST, {"spec": {"repository": before}}))
-    with pytest.raises(HarnessError) as refused:
-        namespace.apply(_merged(MANIFEST, {"spec": {"repository": after}}))
-    assert said in str(refused.value)
-
-
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        pytest.param(
-            {"claim": {"storage": "5Gi"}}, {"claim": {"storage": "6000Mi"}}, id="a larger claim, in other units"
-        ),
-        pytest.param({}, {"claim": {"storage": "10Gi"}}, id="the default written out"),
-        pytest.param({}, {"claim": {"storage": "20Gi"}}, id="more than the default"),
-    ],
-)
-def test_a_claim_may_grow(namespace: Namespace, before: dict[str, Any], after: dict[str, Any]) -> None:
-    namespace.apply(_merged(MANIFEST, {"spec": {"repository": before}}))
-    namespace.apply(_merged(MANIFEST, {"spec": {"repository": after}}))
 
 
 def test_the_example_is_taken_as_it_is(cluster: Cluster) -> None:

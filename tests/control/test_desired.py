@@ -14,6 +14,7 @@ from gnnserve_api.generation import decode_result
 from gnnserve_api.gnnservice import GNNService
 from gnnserve_api.manifest import parse_manifest
 from gnnserve_api.routing import decode_routing
+from gnnserve_operator.decide.claim_storage import decide_claim_storage
 from gnnserve_operator.desired.children import build_children
 from gnnserve_operator.desired.job import build_job
 from gnnserve_operator.desired.metadata import Parent
@@ -55,6 +56,7 @@ def build(service: GNNService, **settings: Any) -> dict[tuple[str, str], dict[st
         service.spec,
         made,
         routing=(declared_table(service.spec, result), result),
+        claim_storage=decide_claim_storage(service.spec, None),
         claim_uid="uid-of-the-claim",
         new_claim_uid="",
         with_workers=True,

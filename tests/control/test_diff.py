@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from decimal import Decimal
 from typing import Any
 
 import pytest
 
-from gnnserve_operator.diff import is_declared, parse_quantity, without_empty
+from gnnserve_operator.diff import is_declared, without_empty
 
 
 def container(**fields: Any) -> dict[str, Any]:
@@ -65,20 +64,6 @@ def test_no_difference(desired: Any, live: Any) -> None:
 )
 def test_a_difference(desired: Any, live: Any) -> None:
     assert not is_declared(desired, live)
-
-
-@pytest.mark.parametrize(
-    ("text", "number"),
-    [("1", 1), ("1500m", "1.5"), ("2Ki", 2048), ("1.5Gi", 1_610_612_736), ("3M", 3_000_000), (".5", "0.5"),
-     ("1e3", 1000), (7, 7), ("5n", "5e-9")],
-)  # fmt: skip
-def test_quantities_are_numbers(text: object, number: object) -> None:
-    assert parse_quantity(text) == Decimal(str(number))
-
-
-@pytest.mark.parametrize("text", ["", "Gi", "1Zi", "1.2.3", "one", None])
-def test_what_is_no_quantity_is_none(text: object) -> None:
-    assert parse_quantity(text) is None
 
 
 def test_empty_fields_make_no_two_statuses_of_one() -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from gnnserve_operator.decide.claim_storage import least_storage
 from gnnserve_operator.decide.verdict import Problem, Reason, sentence
 from gnnserve_operator.observed import Conflict, ObjectRef, Observed, Rejection
 
@@ -39,7 +40,7 @@ def decide_obstacle(refs: Iterable[ObjectRef], service: str, observed: Observed)
     if taken is not None:
         return _taken(taken, service)
     refused = next((rejections[ref] for ref in wanted if ref in rejections), None)
-    return None if refused is None else _refused(refused)
+    return None if refused is None else _refused(refused, observed)
 
 
 def _taken(conflict: Conflict, service: str) -> Problem:
@@ -52,10 +53,13 @@ def _taken(conflict: Conflict, service: str) -> Problem:
     )
 
 
-def _refused(rejection: Rejection) -> Problem:
-    return Problem(
-        Reason.CHILD_REFUSED,
-        f"The API server refuses {rejection.ref}: {sentence(rejection.message)}. Change what it names in the spec, or "
-        "what forbids it.",
-        needs_person=True,
-    )
+def _refused(rejection: Rejection, observed: Observed) -> Problem:
+    cure = "Change what it names in the spec, or what forbids it."
+    least = least_storage(observed.claim)
+    if rejection.ref.kind == "PersistentVolumeClaim" and least is not None:
+        cure = (
+            f"The claim has {least}: set spec.repository.claim.storage back to that, or have its storage class allow "
+            "expansion."
+        )
+    message = f"The API server refuses {rejection.ref}: {sentence(rejection.message)}. {cure}"
+    return Problem(Reason.CHILD_REFUSED, message, needs_person=True)

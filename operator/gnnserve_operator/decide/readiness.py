@@ -88,7 +88,8 @@ def _decide_ready(situation: Situation) -> Verdict:  # noqa: PLR0911 - a ladder,
             "spec.suspend is true: the endpoint does not answer. The data is kept; set it to false to go on.",
         )
     if situation.obstacle is not None:
-        return situation.obstacle.to_verdict()
+        old = _words_of_old(situation) if situation.obstacle.needs_person else ""
+        return Verdict(False, situation.obstacle.reason, situation.obstacle.message + old)
     if generation.stage != Stage.PUBLISHED or situation.declared is None:
         generated = _decide_generated(situation)
         return Verdict(False, generated.reason, generated.message + _words_of_old(situation))

@@ -26,6 +26,7 @@ def build_status(
     *,
     result: GenerationResult | None,
     base_variant: str | None,
+    repository_storage: str | None,
     workers: Workers,
     selector: str,
     endpoint: str | None,
@@ -48,6 +49,7 @@ def build_status(
             ready=f"{len(workers.ready)}/{workers.wanted}",
             selector=selector,
         ),
+        repository_storage=repository_storage,
     )
     said = status.model_dump(mode="json", by_alias=True, exclude_none=True)
     # As the API server would tell it: without what is empty.

@@ -24,6 +24,7 @@ def build_children(
     settings: Settings,
     *,
     routing: tuple[RoutingTable, GenerationResult] | None,
+    claim_storage: str,
     claim_uid: str,
     new_claim_uid: str,
     with_workers: bool,
@@ -37,7 +38,7 @@ def build_children(
         # Before the pods that they are about.
         build_worker_network_policy(parent, settings),
         build_generation_network_policy(parent, spec, settings),
-        build_volume_claim(parent, spec),
+        build_volume_claim(parent, spec, claim_storage),
         None if routing is None else build_routing(parent, *routing, claim_uid),
         build_service(parent, spec),
         job,

@@ -8,13 +8,14 @@ from gnnserve_operator.desired.metadata import Manifest, Parent, child_metadata
 from gnnserve_operator.desired.names import repository_claim_name
 
 
-def build_volume_claim(parent: Parent, spec: GNNServiceSpec) -> Manifest | None:
+def build_volume_claim(parent: Parent, spec: GNNServiceSpec, storage: str) -> Manifest | None:
+    """`storage`: what to ask for (`decide_claim_storage`)."""
     if spec.repository.claim_name is not None:
         return None
     claim = spec.repository.claim or RepositoryClaim()
     claim_spec: Manifest = {
         "accessModes": [claim.access_mode.value],
-        "resources": {"requests": {"storage": claim.storage}},
+        "resources": {"requests": {"storage": storage}},
     }
     if claim.storage_class_name is not None:
         claim_spec["storageClassName"] = claim.storage_class_name

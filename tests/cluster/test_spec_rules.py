@@ -1,0 +1,137 @@
+"""What the CRD refuses of a spec and of a change of it, and what it must let pass, asked of an API server alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cluster.harness.client import wait_for
+from tests.cluster.harness.session import running_api_server
+from tests.support.api_contract import Api, OverHttp, client_of, made, refusal
+
+from gnnserve_api.schema import crd
+from gnnserve_operator.desired.labels import STATUS_FIELD_MANAGER
+
+pytestmark = pytest.mark.timeout(2400)  # the first may wait until Kubernetes is compiled
+CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+GNNSERVICES = "/apis/gnnserve.dev/v1alpha1/gnnservices"
+GRAPH: dict[str, Any] = {"source": {"builtin": "Digits"}}
+
+
+@pytest.fixture(scope="module")
+def api() -> Iterator[Api]:
+    with running_api_server(controllers=False) as cluster, client_of(Path(cluster.kubeconfig)) as client:
+        client.post("/api/v1/namespaces", json={"metadata": {"name": "default"}})
+        client.post(CRDS, json=crd()).raise_for_status()
+        wait_for("the CRD to be served", lambda: client.get(GNNSERVICES).status_code == 200)
+        yield Api(OverHttp(client), "default")
+
+
+def applied(api: Api, name: str, **spec: Any) -> Any:
+    return api.apply(api.object("GNNService", name, spec={"graph": GRAPH, **spec}), "user", force=True)
+
+
+def stored(api: Api, name: str, storage: str | None, repository: dict[str, Any]) -> None:
+    """A service, with what its operator says that the claim has."""
+    made(applied(api, name, repository=repository))
+    if storage is not None:
+        status = {"observedGeneration": 1, "repositoryStorage": storage}
+        made(api.apply(api.object("GNNService", name, status=status), STATUS_FIELD_MANAGER, "status"))
+
+
+def claim(storage: str, **more: str) -> dict[str, Any]:
+    return {"claim": {"storage": storage, **more}}
+
+
+ALLOWED = {
+    "growth": (claim("5Gi"), "5Gi", claim("6000Mi")),
+    "back-after-a-refused-growth": (claim("20Gi"), "10Gi", claim("10Gi")),
+    "back-to-the-default-after-a-refused-growth": (claim("20Gi"), "10Gi", {}),
+    "back-in-part": (claim("40Gi"), "10Gi", claim("20Gi")),
+    "the-default-written-out": ({}, "10Gi", claim("10Gi")),
+    "more-than-the-default": ({}, "10Gi", claim("20Gi")),
+    "less-before-a-claim-is-there": (claim("20Gi"), None, claim("5Gi")),
+    "growth-below-what-an-autoscaler-made-of-it": (claim("10Gi"), "53687091200", claim("20Gi")),
+    "nothing": (claim("10Gi"), "50Gi", claim("10Gi")),
+}
+
+
+@pytest.mark.parametrize("case", ALLOWED)
+def test_a_size_that_the_claim_can_have_is_taken(case: str, api: Api) -> None:
+    before, storage, after = ALLOWED[case]
+    stored(api, case, storage, before)
+    made(applied(api, case, repository=after))
+
+
+NAMED = "storageClassName and accessMode are fixed once the claim is made"
+REFUSED = {
+    "less-than-it-has": (
+        claim("5Gi"), "5Gi", claim("4Gi"),
+        "spec.repository.claim.storage 4Gi is less than the 5Gi that the claim has, and a claim cannot shrink",
+    ),
+    "less-than-the-default": (
+        {}, "10Gi", claim("4Gi"), "spec.repository.claim.storage 4Gi is less than the 10Gi that the claim has",
+    ),
+    "back-after-a-growth-that-came": (
+        claim("20Gi"), "20Gi", {}, "spec.repository.claim.storage 10Gi is less than the 20Gi that the claim has",
+    ),
+    "another-class": (claim("5Gi", storageClassName="a"), "5Gi", claim("5Gi", storageClassName="b"), NAMED),
+    "a-class-later": ({}, "10Gi", claim("10Gi", storageClassName="b"), NAMED),
+    "a-class-taken-away": (claim("10Gi", storageClassName="b"), "10Gi", {}, NAMED),
+    "a-claim-of-ones-own-later": ({}, "10Gi", {"claimName": "mine"}, "claimName is fixed"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_a_claim_cannot_become_is_refused_in_a_sentence(case: str, api: Api) -> None:
+    before, storage, after, said = REFUSED[case]
+    stored(api, case, storage, before)
+    code, _, message = refusal(applied(api, case, repository=after))
+    assert code == 422
+    assert said in message
+
+
+def resources(requests: dict[str, Any], limits: dict[str, Any]) -> dict[str, Any]:
+    return {"resources": {"requests": requests, "limits": limits}}
+
+
+PODS = {
+    "more memory than the limit": (
+        resources({"memory": "4Gi"}, {"memory": "4000M"}), "requests must not be more than limits"
+    ),
+    "more processors than the limit": (resources({"cpu": 2}, {"cpu": "1500m"}), "requests must not be more than"),
+    "a resource without a domain": (resources({"gpu": 1}, {}), "the names of requests must be cpu, memory"),
+    "a misspelt limit": (resources({}, {"mem": "1Gi"}), "the names of limits must be cpu, memory"),
+    "a toleration of every key with a value": (
+        {"tolerations": [{"operator": "Exists", "value": "x"}]}, "value must not be set with operator Exists"
+    ),
+    "a toleration without a key": ({"tolerations": [{"value": "x"}]}, "key may be absent with operator Exists only"),
+    "a key that no label has": ({"tolerations": [{"key": "a//b"}]}, "must be the name of a label"),
+    "a runtime class that none is called": ({"runtimeClassName": "NVIDIA"}, "must be the name of a RuntimeClass"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("part", ["worker", "generation"])
+@pytest.mark.parametrize("case", PODS)
+def test_pods_that_kubernetes_would_refuse_are_refused_with_the_manifest(case: str, part: str, api: Api) -> None:
+    settings, said = PODS[case]
+    code, _, message = refusal(applied(api, "pods", **{part: settings}))
+    assert code == 422
+    assert f"spec.{part}" in message
+    assert said in message
+
+
+TAKEN = {
+    "as-much-as-the-limit": resources({"cpu": "2", "memory": "4Gi"}, {"cpu": 2, "memory": "4Gi"}),
+    "a-request-without-a-limit": resources({"cpu": 2}, {"memory": "4Gi"}),
+    "resources-of-a-domain": resources({}, {"nvidia.com/gpu": 1, "hugepages-2Mi": "4Mi"}),
+    "tolerations": {"tolerations": [{"operator": "Exists"}, {"key": "a", "value": "b"}]},
+    "every-node": {"nodeSelector": {"a/b": "c"}, "runtimeClassName": "nvidia"},
+}
+
+
+@pytest.mark.parametrize("name", TAKEN)
+def test_pods_that_kubernetes_takes_are_taken(name: str, api: Api) -> None:
+    made(applied(api, name, worker=TAKEN[name], generation=TAKEN[name]))
