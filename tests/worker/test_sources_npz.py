@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import io
+import os
 import re
+import socket
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -315,6 +319,90 @@ def test_a_file_that_cannot_be_read_is_refused_by_name(
 
     with pytest.raises(InputError, match=rf"^spec\.graph\.source\.npz\.uri: .*{message}"):
         load_source(_source(path), Path("unused"))
+
+
+def _write_claim(path: Path, shape: tuple[int, ...], content: bytes, compression: int) -> None:
+    """`features` claims the shape and has the content; the other arrays are as they should be."""
+    arrays = _dense()
+    del arrays["features"]
+    write_npz(path, arrays)
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, {"descr": "<f4", "fortran_order": False, "shape": shape})
+    with zipfile.ZipFile(path, "a", compression) as archive:
+        archive.writestr("features.npy", header.getvalue() + content)
+
+
+@pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED], ids=["stored", "deflated"])
+def test_a_shape_beyond_what_the_archive_has_is_refused_before_memory_is_taken(
+    tmp_path: Path, compression: int
+) -> None:
+    path = tmp_path / "graph.npz"
+    _write_claim(path, (NODES, 3_000_000_000), bytes(1000), compression)
+
+    with pytest.raises(
+        InputError,
+        match=r"features claims float32 \[5, 3000000000\], which are 60,000,000,000 bytes, but the archive has "
+        r"1,\d{3} bytes of it",
+    ):
+        load_source(_source(path), Path("unused"))
+
+
+def test_a_size_that_the_stored_bytes_cannot_hold_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "graph.npz"
+    _write_claim(path, (NODES, 200_000_000), bytes(1000), zipfile.ZIP_DEFLATED)
+    content = path.read_bytes()
+    with zipfile.ZipFile(path) as archive:
+        member = archive.getinfo("features.npy")
+    sizes = member.compress_size.to_bytes(4, "little"), member.file_size.to_bytes(4, "little")
+    # In the archive's own list, which the claim is held against.
+    path.write_bytes(content.replace(b"".join(sizes), sizes[0] + (4_000_000_200).to_bytes(4, "little")))
+
+    with pytest.raises(InputError, match=r"4,000,000,000 bytes, but the \d+ bytes that are stored of it cannot"):
+        load_source(_source(path), Path("unused"))
+
+
+def test_features_of_another_graph_are_refused_by_their_header(tmp_path: Path) -> None:
+    path = tmp_path / "graph.npz"
+    _write_claim(path, (6, 1), b"content that is not 24 bytes", zipfile.ZIP_STORED)
+
+    with pytest.raises(InputError, match=r"features: have 6 rows, but the graph has 5 nodes"):
+        load_source(_source(path), Path("unused"))
+
+
+def test_members_that_no_graph_has_are_not_read(tmp_path: Path) -> None:
+    path = write_npz(tmp_path / "graph.npz", _dense() | {"extra": np.array([None], dtype=object)})
+
+    assert load_source(_source(path), Path("unused")).graph.nodes == NODES
+
+
+def _fifo(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def _device(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+def _socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listening, contextlib.chdir(path.parent):  # the path may be too long for one
+        listening.bind(path.name)
+
+
+@pytest.mark.parametrize(
+    ("make", "kind"),
+    [(_fifo, r"a named pipe \(FIFO\)"), (_device, "a character device"), (_socket, "a socket")],
+    ids=["fifo", "device", "socket"],
+)
+def test_what_is_no_file_is_refused_before_it_is_opened(
+    tmp_path: Path, make: Callable[[Path], None], kind: str
+) -> None:
+    path = tmp_path / "graph.npz"
+    make(path)
+
+    with pytest.raises(
+        InputError, match=rf"^spec\.graph\.source\.npz\.uri: .*graph\.npz is {kind}, expected a regular file; write"
+    ):
+        source_digest(_source(path))
 
 
 # --- arrays that do not fit

@@ -6,6 +6,7 @@ import gzip
 import hashlib
 import io
 import json
+import os
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -682,3 +683,12 @@ def test_every_kind_of_dataset_is_tested_here() -> None:
     kinds = {type(dataset) for dataset in CATALOGUE.values()}
     assert {type(CATALOGUE[OgbName.ARXIV]), GraphSaint, Planetoid, type(CATALOGUE[PygName.PHOTO])} == kinds
     assert set(CATALOGUE) == {*OgbName, *PygName}
+
+
+def test_a_pipe_in_a_mirrors_folder_is_refused_by_name(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "amazon_electronics_photo.npz")
+
+    with pytest.raises(
+        InputError, match=r"source\.pyg\.mirror: \S*photo\.npz is a named pipe \(FIFO\), expected a regular file"
+    ):
+        source_digest(_pyg(tmp_path.as_uri(), "Photo"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import itertools
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -248,7 +249,25 @@ def _empty_folder(path: Path) -> None:
     (path / "notes.txt").touch()
 
 
+def _fifo(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def _endless(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+def _folder_with_fifo(path: Path) -> None:
+    path.mkdir()
+    write_table(path / f"a{path.suffix}", edges_of(FOLLOWS))
+    os.mkfifo(path / f"b{path.suffix}")
+
+
 @pytest.mark.parametrize(("make", "suffix", "message"), [
+    pytest.param(_fifo, ".csv", r"csv.edges.uri: \S*edges.csv is a named pipe \(FIFO\), expected a regular file",
+                 id="a pipe as CSV"),
+    pytest.param(_endless, ".parquet", r"parquet.edges.uri: \S*edges.parquet is a character device", id="a device"),
+    pytest.param(_folder_with_fifo, ".csv", r"edges.uri: \S*b.csv is a named pipe", id="a folder with a pipe"),
     pytest.param(_missing, ".csv", r"csv.edges.uri: cannot read \S*edges.csv: No such file", id="no CSV"),
     pytest.param(_missing, ".parquet", r"parquet.edges.uri: cannot read \S*edges.parquet: No such "
                                        r"file", id="no Parquet"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import stat
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -26,9 +27,31 @@ def pinned_digest(field: str, uri: str, sha256: str | None) -> str:
     return digest
 
 
+_OTHER_KINDS = (
+    (stat.S_ISFIFO, "a named pipe (FIFO)"),
+    (stat.S_ISCHR, "a character device"),
+    (stat.S_ISBLK, "a block device"),
+    (stat.S_ISSOCK, "a socket"),
+)
+
+
+def require_file(field: str, path: Path) -> None:
+    """Refuses what is no regular file before it is opened: a FIFO would wait for a writer, and a device may never end.
+
+    Links are followed. Folders are left to the caller. OSError, ValueError: as `Path.stat`.
+    """
+    mode = path.stat().st_mode
+    for is_kind, name in _OTHER_KINDS:
+        if is_kind(mode):
+            raise InputError(
+                field, f"{path} is {name}, expected a regular file", "write its content to a file, and name that"
+            )
+
+
 def digest_of(field: str, path: Path) -> str:
     """SHA-256 of the file that `field` leads to."""
     try:
+        require_file(field, path)
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except (OSError, ValueError) as error:  # ValueError: a zero byte in the name

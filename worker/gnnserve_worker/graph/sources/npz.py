@@ -8,13 +8,12 @@ and every message names the file, the array, the first bad value and the remedy.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import scipy.sparse as sp
 
-from gnnserve_api.errors import InputError
+from gnnserve_api.errors import InputError, ResourceError
 from gnnserve_api.gnnservice import NpzSource
+from gnnserve_worker.graph.sources import archive
 from gnnserve_worker.graph.sources.checks import (
     MAX_COLUMNS,
     as_float32,
@@ -38,36 +37,25 @@ def file_digest(source: NpzSource) -> str:
 def load(source: NpzSource, digest: str) -> GraphData:
     path = file_path(source.uri)
     try:
-        arrays = _read_arrays(path)
+        with archive.opened(path) as arrays:
+            return _GraphFile(str(path), arrays).to_graph(source.uri, digest)
+    except InputError:
+        raise
+    except MemoryError as error:
+        raise ResourceError(
+            f"{path}: {error}; use a machine with more memory, or write fewer columns or narrower types"
+        ) from error
     except Exception as error:  # damaged bytes make numpy, zipfile, zlib and tokenize raise a dozen kinds
         raise InputError(
             f"{FIELD}.uri", f"{path} is not a readable .npz file: {error}",
             "write it with numpy.savez, without object arrays",
         ) from error  # fmt: skip
-    return _GraphFile(str(path), arrays).to_graph(source.uri, digest)
-
-
-def _read_arrays(path: Path) -> dict[str, np.ndarray]:
-    with path.open("rb") as file:  # numpy leaves a file open that it opened and found truncated
-        archive = np.load(file, allow_pickle=False)
-        if not isinstance(archive, np.lib.npyio.NpzFile):
-            raise ValueError("it holds a single array, not an archive of named arrays")  # noqa: TRY004
-        return {name: _read_array(archive, name) for name in archive.files}
-
-
-def _read_array(archive: np.lib.npyio.NpzFile, name: str) -> np.ndarray:
-    try:
-        array = archive[name]
-    except ValueError as error:
-        raise ValueError(f"{name}: {error}") from error
-    # numpy hands out the bytes of a member that is no .npy file.
-    if not isinstance(array, np.ndarray):
-        raise ValueError(f"{name} is not an array")  # noqa: TRY004
-    return array
 
 
 class _GraphFile:
-    def __init__(self, path: str, arrays: dict[str, np.ndarray]) -> None:
+    """Reads an array when it is needed, and only after its header was held against what is known of the graph."""
+
+    def __init__(self, path: str, arrays: archive.Archive) -> None:
         self._path = path
         self._arrays = arrays
 
@@ -80,20 +68,33 @@ class _GraphFile:
     def _error(self, array: str, problem: str, remedy: str) -> InputError:
         return InputError(f"{self._path}: {array}", problem, remedy)
 
-    def _array(self, name: str, kinds: str, dimensions: int) -> np.ndarray:
-        if name not in self._arrays:
+    def _header(self, name: str, kinds: str, dimensions: int) -> archive.Header:
+        """What the array says of itself, checked, without reading it."""
+        if name not in self._arrays.names:
             raise self._error(
-                name, f"is missing; the file has {', '.join(sorted(self._arrays)) or 'no arrays'}", f"add {name!r}"
-            )
-        array = self._arrays[name]
-        if array.dtype.kind not in kinds or array.ndim != dimensions:
+                name, f"is missing; the file has {', '.join(sorted(self._arrays.names)) or 'no arrays'}",
+                f"add {name!r}",
+            )  # fmt: skip
+        header = self._known_header(name)
+        if header.dtype.kind not in kinds or header.ndim != dimensions:
             expected = " or ".join(_KINDS[kind] for kind in kinds)
             raise self._error(
                 name,
-                f"is {array.dtype} with shape {list(array.shape)}, expected {expected} in {dimensions} dimension(s)",
+                f"is {header.dtype} with shape {list(header.shape)}, expected {expected} in {dimensions} dimension(s)",
                 "convert the array",
             )
-        return array
+        return header
+
+    def _known_header(self, name: str) -> archive.Header:
+        header = self._arrays.headers[name]
+        if header is None or header.dtype.hasobject:
+            array = self._arrays.read(name)  # says why it is no array of numbers
+            return archive.Header(array.shape, array.dtype)
+        return header
+
+    def _array(self, name: str, kinds: str, dimensions: int) -> np.ndarray:
+        self._header(name, kinds, dimensions)
+        return self._arrays.read(name)
 
     def _int64(self, name: str, dimensions: int) -> np.ndarray:
         given = self._array(name, "iu", dimensions)
@@ -106,12 +107,13 @@ class _GraphFile:
 
     def _csr(self, indptr_name: str, indices_name: str, columns: int | None) -> tuple[np.ndarray, np.ndarray]:
         indptr = self._int64(indptr_name, 1)
-        indices = self._array(indices_name, "iu", 1)
-        if len(indptr) < 2 or indptr[0] != 0 or indptr[-1] != len(indices):
+        (length,) = self._header(indices_name, "iu", 1).shape
+        if len(indptr) < 2 or indptr[0] != 0 or indptr[-1] != length:
             raise self._error(
-                indptr_name, f"must start at 0 and end at {len(indices)}, the length of {indices_name}; "
+                indptr_name, f"must start at 0 and end at {length}, the length of {indices_name}; "
                 f"it has {len(indptr)} entries, first {indptr[:1]}, last {indptr[-1:]}", "write a CSR matrix",
             )  # fmt: skip
+        indices = self._arrays.read(indices_name)
         falling = np.flatnonzero(np.diff(indptr) < 0)
         if len(falling):
             raise self._error(
@@ -129,26 +131,26 @@ class _GraphFile:
         return indptr, indices.astype(np.int32)
 
     def _graph(self) -> Graph:
+        check_node_count(f"{self._path}: indptr", self._header("indptr", "iu", 1).shape[0] - 1)
         indptr, indices = self._csr("indptr", "indices", None)
-        check_node_count(f"{self._path}: indptr", len(indptr) - 1)
         return Graph(indptr, indices)
 
     def _features(self, nodes: int) -> Features:
-        sparse = [name for name in _SPARSE if name in self._arrays]
+        sparse = [name for name in _SPARSE if name in self._arrays.names]
         features: Features
-        if sparse and "features" not in self._arrays:
+        if sparse and "features" not in self._arrays.names:
             shape = self._int64("feat_shape", 1)
             if len(shape) != 2 or shape.min() < 0 or shape[1] > MAX_COLUMNS:
                 expected = f"expected [nodes, columns] with at most {MAX_COLUMNS:,} columns"
                 raise self._error("feat_shape", f"is {shape.tolist()}, {expected}", "write both")
             indptr, indices = self._csr("feat_indptr", "feat_indices", int(shape[1]))
-            data = self._float32("feat_data", 1)
-            if len(data) != len(indices):
+            (entries,) = self._header("feat_data", "fiu", 1).shape
+            if entries != len(indices):
                 raise self._error(
-                    "feat_data",
-                    f"has {len(data)} entries, expected {len(indices)} like feat_indices",
+                    "feat_data", f"has {entries} entries, expected {len(indices)} like feat_indices",
                     "write a CSR matrix",
-                )
+                )  # fmt: skip
+            data = self._float32("feat_data", 1)
             if len(indptr) - 1 != shape[0]:
                 raise self._error(
                     "feat_shape", f"says {shape[0]} rows, but feat_indptr has {len(indptr) - 1}", "write a CSR matrix"
@@ -159,15 +161,20 @@ class _GraphFile:
                 raise self._error(
                     "feat_data", "has entries of one place whose sum float32 cannot hold", "write every place once"
                 )
+            self._check_feature_shape(features.shape, nodes)
         else:
+            self._check_feature_shape(self._header("features", "fiu", 2).shape, nodes)
             features = self._float32("features", 2)
-        if features.shape[0] != nodes:
-            raise self._error(
-                "features", f"have {features.shape[0]} rows, but the graph has {nodes} nodes", "write one row per node"
-            )
-        if features.shape[1] == 0:
-            raise self._error("features", "have no columns", "add at least one")
         return features
+
+    def _check_feature_shape(self, shape: tuple[int, ...], nodes: int) -> None:
+        rows, columns = shape
+        if rows != nodes:
+            raise self._error(
+                "features", f"have {rows} rows, but the graph has {nodes} nodes", "write one row per node"
+            )
+        if columns == 0:
+            raise self._error("features", "have no columns", "add at least one")
 
     def _float32(self, name: str, dimensions: int) -> np.ndarray:
         given = self._array(name, "fiu", dimensions)
@@ -183,10 +190,10 @@ class _GraphFile:
 
     def _labels(self, nodes: int) -> tuple[np.ndarray, tuple[int, ...], np.ndarray]:
         """Class indices, the classes, and which nodes have a label."""
-        if "labels" in self._arrays and self._arrays["labels"].ndim == 2:
+        if "labels" in self._arrays.names and self._known_header("labels").ndim == 2:
             return self._multi_labels(nodes)
+        self._one_per_node("labels", self._header("labels", "iu", 1), nodes)
         given = self._int64("labels", 1)
-        self._one_per_node("labels", len(given), nodes)
         low = np.flatnonzero(given < -1)
         if len(low):
             raise self._error(
@@ -201,8 +208,8 @@ class _GraphFile:
         return labels, tuple(int(label) for label in classes), known
 
     def _multi_labels(self, nodes: int) -> tuple[np.ndarray, tuple[int, ...], np.ndarray]:
+        self._one_per_node("labels", self._header("labels", "iub", 2), nodes)
         matrix = self._array("labels", "iub", 2)
-        self._one_per_node("labels", len(matrix), nodes)
         bad = np.argwhere((matrix != 0) & (matrix != 1))
         if len(bad):
             at = bad[0].tolist()
@@ -211,17 +218,17 @@ class _GraphFile:
             raise self._error("labels", "have no columns", "add one per class")
         return np.ascontiguousarray(matrix, dtype=np.uint8), tuple(range(matrix.shape[1])), np.ones(nodes, dtype=bool)
 
-    def _one_per_node(self, name: str, found: int, nodes: int) -> None:
+    def _one_per_node(self, name: str, header: archive.Header, nodes: int) -> None:
+        found = header.shape[0]
         if found != nodes:
             raise self._error(name, f"has {found} entries, but the graph has {nodes} nodes", "write one per node")
 
     def _splits(self, known: np.ndarray) -> Splits:
         masks = {}
         for name in ("train_mask", "val_mask", "test_mask"):
-            mask = self._array(name, "b", 1)
-            self._one_per_node(name, len(mask), len(known))
+            self._one_per_node(name, self._header(name, "b", 1), len(known))
             # Nodes without a label can be served, but neither taught nor judged by.
-            masks[name] = mask & known
+            masks[name] = self._array(name, "b", 1) & known
         for name, other in (("train_mask", "val_mask"), ("train_mask", "test_mask"), ("val_mask", "test_mask")):
             both = np.flatnonzero(masks[name] & masks[other])
             if len(both):

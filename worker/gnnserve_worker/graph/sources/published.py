@@ -19,7 +19,7 @@ from gnnserve_worker.graph.sources import gnn_benchmark, graphsaint, planetoid
 from gnnserve_worker.graph.sources.catalogue import CATALOGUE, OGB_EDGE, Dataset, GraphSaint, Ogb, Planetoid
 from gnnserve_worker.graph.sources.checks import check_class_count, check_node_count
 from gnnserve_worker.graph.sources.download import Wanted, fetch, fetched_digest
-from gnnserve_worker.graph.sources.files import digest_of, file_path
+from gnnserve_worker.graph.sources.files import digest_of, file_path, require_file
 from gnnserve_worker.graph.sources.raw import RawGraph
 from gnnserve_worker.graph.sources.splits import random_splits
 from gnnserve_worker.graph.store import GraphData, Splits
@@ -115,14 +115,14 @@ def _fetched(
 
 
 def _local_files(source: PublishedSource, dataset: Dataset, folder: Path) -> _LocalFiles:
-    missing = [file.name for file in dataset.files if not (folder / file.name).is_file()]
+    missing = [file.name for file in dataset.files if not _is_there(source, folder / file.name)]
     if not missing:
         files = {file.name: folder / file.name for file in dataset.files}
         return _LocalFiles(files, files)
     also = ""
     if isinstance(dataset, Ogb):
         for extracted in (folder / dataset.folder, folder):
-            if (extracted / OGB_EDGE).is_file():
+            if _is_there(source, extracted / OGB_EDGE):
                 pinned = {member: extracted / member for member in dataset.members}
                 return _LocalFiles({dataset.files[0].name: extracted}, pinned)
         also = f", nor {OGB_EDGE}, extracted from it"
@@ -131,6 +131,15 @@ def _local_files(source: PublishedSource, dataset: Dataset, folder: Path) -> _Lo
         f"{folder} has no {missing[0]}{also}",
         f"the folder needs {', '.join(file.name for file in dataset.files)}",
     )
+
+
+def _is_there(source: PublishedSource, path: Path) -> bool:
+    """InputError: something is there that is no file."""
+    try:
+        require_file(f"{_field_of(source)}.mirror", path)
+    except (OSError, ValueError):
+        return False
+    return path.is_file()
 
 
 # --- which files they have to be

@@ -12,6 +12,7 @@ import scipy.sparse as sp
 from gnnserve_api.errors import InputError
 from gnnserve_api.gnnservice import Direction, SelfLoops
 from gnnserve_worker.graph.edges import EdgeCounts, EdgeList, row_blocks
+from gnnserve_worker.graph.sources import archive
 from gnnserve_worker.graph.sources.checks import MAX_COLUMNS
 from gnnserve_worker.graph.store import Features, Finding, Graph
 
@@ -57,20 +58,17 @@ def check_columns(path: Path, part: str, columns: int) -> None:
 def read_members(path: Path, names: Sequence[str]) -> list[np.ndarray]:
     """Arrays of an `.npz` file; nothing is unpickled."""
     try:
-        with path.open("rb") as file:  # numpy leaves a file open that it opened and found truncated
-            archive = np.load(file, allow_pickle=False)
-            if not isinstance(archive, np.lib.npyio.NpzFile):
-                raise ValueError("it holds a single array")  # noqa: TRY004, TRY301
-            return [_numbers(archive, name) for name in names]
+        with archive.opened(path) as arrays:
+            return [_numbers(arrays, name) for name in names]
     except Exception as error:  # damaged bytes make numpy, zipfile, zlib and tokenize raise a dozen kinds
         raise unexpected(path, "", f"is not a readable .npz file of this data set: {error}") from error
 
 
-def _numbers(archive: np.lib.npyio.NpzFile, name: str) -> np.ndarray:
-    if name not in archive.files:
-        raise ValueError(f"it has no {name}, only {', '.join(archive.files)}")
-    array = archive[name]
-    if not isinstance(array, np.ndarray) or array.dtype.kind not in "biuf":
+def _numbers(arrays: archive.Archive, name: str) -> np.ndarray:
+    if name not in arrays.names:
+        raise ValueError(f"it has no {name}, only {', '.join(arrays.names)}")
+    array = arrays.read(name)
+    if array.dtype.kind not in "biuf":
         raise ValueError(f"{name} has no numbers")
     return array
 

@@ -21,7 +21,7 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
 from gnnserve_api.errors import InputError
-from gnnserve_worker.graph.sources.files import file_path
+from gnnserve_worker.graph.sources.files import file_path, require_file
 from gnnserve_worker.graph.sources.table_columns import first_broken_text, kind_of, shortened
 from gnnserve_worker.progress import Progress, ProgressListener
 
@@ -311,6 +311,7 @@ def table_paths(field: str, uri: str, suffixes: Sequence[str]) -> list[Path]:
     path = file_path(uri)
     try:
         if not path.is_dir():
+            require_file(f"{field}.uri", path)
             path.open("rb").close()
             return [path]
         inside = sorted(path.iterdir(), key=lambda entry: entry.name)
@@ -324,7 +325,14 @@ def table_paths(field: str, uri: str, suffixes: Sequence[str]) -> list[Path]:
             f"{field}.uri", f"the folder {path} has the folder {folder.name!r} in it, whose files would not be read",
             "put all files of the table into one folder, and nothing else",
         )  # fmt: skip
-    parts = [entry for entry in seen if entry.name.lower().endswith(tuple(suffixes)) and entry.is_file()]
+    parts = [entry for entry in seen if entry.name.lower().endswith(tuple(suffixes))]
+    for part in parts:
+        try:
+            require_file(f"{field}.uri", part)
+        except OSError as error:
+            raise InputError(
+                f"{field}.uri", f"cannot read {part}: {error.strerror}", "write the file, or remove its name"
+            ) from error
     if not parts:
         raise InputError(
             f"{field}.uri", f"the folder {path} has no file that ends in {', '.join(suffixes)}",

@@ -1,0 +1,102 @@
+"""Arrays of an `.npz` archive, whose claims are checked before memory is taken for them.
+
+A member's header states a shape and a type, and numpy allocates what they ask for before it reads a byte of content; a
+kilobyte can claim 60 GB. Here headers are read first, held against what the archive stores, and handed out, so that a
+reader can refuse an array that does not fit the graph without reading it. Nothing is unpickled.
+"""
+
+from __future__ import annotations
+
+import math
+import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+
+_HEADER_READERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+_DEFLATE_RATIO = 1032
+"""Most bytes that one byte of deflate can stand for, by the documentation of zlib."""
+_SLACK_BYTES = 1024
+"""Allowed beyond the ratio, for members of a few bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What a member says of itself."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+class Archive:
+    """Given out by `opened`; of use until that block ends."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        archive = np.load(file, allow_pickle=False)
+        if not isinstance(archive, np.lib.npyio.NpzFile):
+            raise ValueError("it holds a single array, not an archive of named arrays")  # noqa: TRY004
+        self._arrays = archive
+        self.names: tuple[str, ...] = tuple(archive.files)
+        with zipfile.ZipFile(file) as members:
+            stored = {info.filename: info for info in members.infolist()}
+            self.headers: Mapping[str, Header | None] = {
+                name: _header(members, stored[f"{name}.npy"]) if f"{name}.npy" in stored else None
+                for name in self.names
+            }
+            """None: the member is no array, or not one that is read; `read` says so."""
+            self._stored = stored
+
+    def read(self, name: str) -> np.ndarray:
+        """ValueError: the member is not what it claims to be."""
+        header = self.headers[name]
+        if header is not None and not header.dtype.hasobject:
+            _check_claim(name, header, self._stored[f"{name}.npy"])
+        try:
+            array = self._arrays[name]
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from error
+        # numpy hands out the bytes of a member that is no .npy file.
+        if not isinstance(array, np.ndarray):
+            raise ValueError(f"{name} is not an array")  # noqa: TRY004
+        return array
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[Archive]:
+    """ValueError, and what damaged bytes make numpy, zipfile, zlib and tokenize raise: a dozen kinds."""
+    with path.open("rb") as file:  # numpy leaves a file open that it opened and found truncated
+        yield Archive(file)
+
+
+def _header(members: zipfile.ZipFile, info: zipfile.ZipInfo) -> Header | None:
+    with members.open(info) as file:
+        try:
+            read_header = _HEADER_READERS.get(np.lib.format.read_magic(file))
+        except ValueError:
+            return None
+        if read_header is None:
+            return None
+        shape, _, dtype = read_header(file)
+    return Header(shape, dtype)
+
+
+def _check_claim(name: str, header: Header, info: zipfile.ZipInfo) -> None:
+    claimed = f"{name} claims {header.dtype} {list(header.shape)}, which are {header.nbytes:,} bytes"
+    if header.nbytes > info.file_size:
+        raise ValueError(f"{claimed}, but the archive has {info.file_size:,} bytes of it")
+    is_stored = info.compress_type == zipfile.ZIP_STORED
+    most = info.compress_size if is_stored else info.compress_size * _DEFLATE_RATIO + _SLACK_BYTES
+    if info.compress_type in {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED} and header.nbytes > most:
+        raise ValueError(f"{claimed}, but the {info.compress_size:,} bytes that are stored of it cannot hold them")
