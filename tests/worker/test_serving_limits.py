@@ -21,6 +21,7 @@ from gnnserve_worker.serving.predict import MAX_BODY_BYTES
 from gnnserve_worker.serving.repeated import FirstOfAKind, limit_uvicorns_warnings
 
 ROOM = Room(connections=3, reserved=2)
+QUICK = Patience(request_s=300, idle_s=300, linger_s=300, unread_s=300, look_every_s=0.01)
 
 
 def on_server(
@@ -121,19 +122,101 @@ def test_beyond_the_connections_for_everybody_probes_and_scrapes_are_answered_an
     on_server(scenario)
 
 
-def test_beyond_the_reserved_connections_nobody_is_heard() -> None:
+def test_beyond_the_reserved_connections_the_one_that_was_silent_longest_makes_room() -> None:
     async def scenario(server: Server) -> None:
         wires = [server.connect() for _ in range(ROOM.connections + ROOM.reserved)]
         assert not any(wire.transport.closed for wire in wires)
-        late = server.connect()
-        assert late.transport.closed
-        (response,) = late.responses()
+        oldest = wires[ROOM.connections]
+        probe = server.connect()
+        assert [wire for wire in wires if wire.transport.closed] == [oldest]
+        (response,) = oldest.responses()
         assert (response.status, code_of(response.body)) == (503, "TooManyConnections")
-        late.leave()
-        wires[-1].leave()
-        assert await answer(server.connect(), get(b"/healthz")) == (200, "close")
+        oldest.leave()
+        assert await answer(probe, get(b"/healthz")) == (200, "close")
 
     on_server(scenario)
+
+
+def test_silent_connections_never_make_a_probe_fail() -> None:
+    async def scenario(server: Server) -> None:
+        for _ in range(50):
+            silent = [server.connect() for _ in range(2 * (ROOM.connections + ROOM.reserved))]
+            for path in (b"/healthz", b"/readyz"):
+                probe = server.connect()
+                assert (await answer(probe, get(path)))[0] == 200
+                probe.leave()
+            for wire in silent:
+                if wire.transport.closed:
+                    wire.leave()
+
+    on_server(scenario)
+
+
+def test_a_reserved_connection_whose_request_is_being_answered_keeps_its_place() -> None:
+    worker = FakeWorker()
+
+    async def scenario(server: Server) -> None:
+        for _ in range(ROOM.connections):
+            server.connect()
+        asking = [server.connect() for _ in range(ROOM.reserved)]
+        for wire in asking:
+            wire.send(b"POST /healthz HTTP/1.1\r\nhost: w\r\ncontent-length: 5\r\n\r\n")
+        late = server.connect()
+        assert late.transport.closed
+        assert [response.status for response in late.responses()] == [503]
+        late.leave()
+        for wire in asking:
+            assert [response.status for response in await wire.answers()] == [405]
+            wire.leave()
+        assert await answer(server.connect(), get(b"/healthz")) == (200, "close")
+
+    on_server(scenario, worker=worker)
+
+
+async def look_at(wire: Wire, times: int) -> None:
+    """Until it was found idle so often."""
+    while wire.connection.idle_looks() < times:
+        await asyncio.sleep(0.001)
+
+
+def test_the_connection_that_was_idle_longest_makes_room_for_a_new_one() -> None:
+    async def scenario(server: Server) -> None:
+        used, silent, begun = (server.connect() for _ in range(3))
+        begun.send(b"POST /v1/pre")
+        await look_at(silent, 3)
+        while used.connection.idle_looks() != 1:  # it was idle for as long, and is asked again
+            assert await answer(used, predict(b'{"nodes":[3]}')) == (200, "")
+            await asyncio.sleep(0.001)
+        new = server.connect()
+        assert silent.transport.aborted
+        assert not used.transport.closed
+        assert await answer(new, predict(b'{"nodes":[3]}')) == (200, "")
+        silent.leave()
+        begun.send(predict(b'{"nodes":[3]}').removeprefix(b"POST /v1/pre"))
+        assert [response.status for response in await begun.answers()] == [200]
+
+    on_server(scenario, patience=replace(QUICK, look_every_s=0.02))
+
+
+def test_a_connection_that_waits_for_an_answer_is_never_closed_for_a_new_one() -> None:
+    worker = FakeWorker()
+
+    async def scenario(server: Server) -> None:
+        wires = [server.connect() for _ in range(ROOM.connections)]
+        worker.gate.clear()
+        for wire in wires:
+            wire.send(predict(b'{"nodes":[3]}'))
+        await worker.batch_started()
+        idle = server.connect()  # of the reserved ones: the clock by which the others would be idle
+        while idle.connection._waited_s < 0.05:
+            await asyncio.sleep(0.001)
+        assert await answer(server.connect(), predict(b'{"nodes":[3]}')) == (503, "close")
+        assert not any(wire.transport.closed for wire in wires)
+        worker.gate.set()
+        for wire in wires:
+            assert [response.status for response in await wire.answers()] == [200]
+
+    on_server(scenario, patience=QUICK, worker=worker)
 
 
 def test_room_is_made_by_those_who_leave() -> None:
@@ -248,9 +331,6 @@ def test_of_pipelined_requests_as_many_as_are_kept_are_answered_and_no_more_are_
     on_server(scenario, worker=worker)
 
 
-QUICK = Patience(request_s=300, idle_s=300, linger_s=300, unread_s=300, look_every_s=0.01)
-
-
 @pytest.mark.parametrize("rest", [b"", b"12", b"12345"], ids=["nothing", "a part", "all"])
 def test_a_client_that_was_answered_before_its_request_was_complete_is_not_kept_for_ever(rest: bytes) -> None:
     async def scenario(server: Server) -> None:
@@ -319,9 +399,10 @@ def test_a_connection_beyond_those_for_everybody_cannot_be_held_by_a_request_tha
 
 def test_the_refusal_names_the_room_that_there_is() -> None:
     async def scenario(server: Server) -> None:
-        for _ in range(ROOM.connections + ROOM.reserved):
+        for _ in range(ROOM.connections):
             server.connect()
-        assert b"there are 3 already" in server.connect().responses()[0].body
+        oldest, *_others = [server.connect() for _ in range(ROOM.reserved + 1)]
+        assert b"there are 3 already" in oldest.responses()[0].body
 
     on_server(scenario)
 

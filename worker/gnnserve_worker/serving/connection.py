@@ -14,10 +14,12 @@ and `flow`. pyproject.toml holds uvicorn to versions that were looked at, and a 
 from __future__ import annotations
 
 import asyncio
+import heapq
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 import msgspec
@@ -80,12 +82,17 @@ class Room:
 
     connections: int = MOST_CONNECTIONS
     reserved: int = RESERVED_CONNECTIONS
-    """Beyond those: for probes, scrapes and the operator, each for one answer. Whoever comes after them is refused
-    unheard."""
+    """Beyond those: for probes, scrapes and the operator, each for one answer. When these are taken too, a new
+    connection takes the place of the one among them that has been silent for longest."""
 
 
 DEFAULT_ROOM = Room()
 _SURPLUS_PATIENCE_S = 5.0
+_LONG_IDLE_LOOKS = 2
+"""A connection that was idle at this many looks in a row may lose its place to a new one."""
+_SEARCH_EVERY_S = 0.5
+"""A search for idle connections looks at all of them."""
+_FOUND_AT_ONCE = 64
 
 
 class _KnownHead(msgspec.Struct, frozen=True):
@@ -94,6 +101,65 @@ class _KnownHead(msgspec.Struct, frozen=True):
     head: Head
     body_bytes: int
     keep_alive: bool
+
+
+class _Places:
+    """Which connections are for everybody, which are beyond those, and which make room for a new one."""
+
+    def __init__(self, room: Room) -> None:
+        self._room = room
+        self._surplus: dict[Connection, None] = {}
+        """Open connections beyond those for everybody, the oldest first."""
+        self._unheard: dict[Connection, None] = {}
+        """Those among them whose request's head is not complete."""
+        self._dismissed: set[Connection] = set()
+        """Aborted idle connections that uvicorn still counts."""
+        self._idle: list[Connection] = []
+        """Found at the last search, the longest idle one last."""
+        self._next_search_s = -math.inf
+
+    def has_place(self, connections: Set[Any], now_s: float) -> bool:
+        """Whether one more, already among `connections`, is one of those for everybody. The connection that has been
+        idle for longest is closed for it where that is needed."""
+        if len(connections) - len(self._surplus) - len(self._dismissed) <= self._room.connections:
+            return True
+        idle = self._longest_idle(connections, now_s)
+        if idle is None:
+            return False
+        self._dismissed.add(idle)
+        idle.transport.abort()  # nothing is due to it, and with TLS a goodbye may take half a minute
+        return True
+
+    def take_surplus(self, connection: Connection) -> Connection | None:
+        """The connection that has to be refused; None: there is room."""
+        refused: Connection | None = None
+        if len(self._surplus) >= self._room.reserved:
+            refused = next(iter(self._unheard), connection)
+            self.forget(refused)
+        if refused is not connection:
+            self._surplus[connection] = self._unheard[connection] = None
+        return refused
+
+    def note_heard(self, connection: Connection) -> None:
+        self._unheard.pop(connection, None)
+
+    def forget(self, connection: Connection) -> None:
+        self._surplus.pop(connection, None)
+        self._unheard.pop(connection, None)
+        self._dismissed.discard(connection)
+
+    def _longest_idle(self, connections: Set[Any], now_s: float) -> Connection | None:
+        while True:
+            while self._idle:
+                connection = self._idle.pop()
+                if connection.idle_looks() >= _LONG_IDLE_LOOKS:
+                    return connection
+            if now_s < self._next_search_s:
+                return None
+            self._next_search_s = now_s + _SEARCH_EVERY_S
+            idle = [(looks, c) for c in connections if (looks := c.idle_looks()) >= _LONG_IDLE_LOOKS]
+            found = heapq.nlargest(_FOUND_AT_ONCE, idle, key=itemgetter(0))
+            self._idle = [connection for _, connection in reversed(found)]
 
 
 class _Shared:
@@ -107,6 +173,7 @@ class _Shared:
         """By their bytes. Only of requests after which the parser is as it was before, and whose token is accepted.
         Bytes are compared only where all bits of their keyed hash agree, so that time tells nothing of a token."""
         app.access.when_changed(self.known.clear)
+        self.places = _Places(room)
         self._headers: list[tuple[bytes, bytes]] | None = None
         self._lines = b""
         self._ok = b""
@@ -215,21 +282,32 @@ class Connection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._patience_s = self._shared.patience.request_s
-        surplus = len(self.connections) - self._shared.room.connections
-        if surplus > 0:
-            self._take_as_surplus(surplus)
+        if not self._shared.places.has_place(self.connections, self.loop.time()):
+            self._take_as_surplus()
         self._look = self.loop.call_later(self._shared.patience.look_every_s, self._close_when_overdue)
 
-    def _take_as_surplus(self, surplus: int) -> None:
+    def _take_as_surplus(self) -> None:
         # Its first request is read as one in parts, which no known head shortens; there is no second one.
         self._between_messages = False
         self._is_surplus = True
         self._patience_s = min(self._patience_s, _SURPLUS_PATIENCE_S)
         self.app = self._shared.app.answer_surplus
-        if surplus > self._shared.room.reserved:
-            self._refuse_unheard(self._shared.app.refuse_connection())
+        refused = self._shared.places.take_surplus(self)
+        if refused is not None:
+            refused._refuse_unheard(self._shared.app.refuse_connection())
+
+    def idle_looks(self) -> int:
+        """At how many looks in a row nothing was asked, nothing was due and nothing was left to send."""
+        is_idle = (
+            self._between_messages
+            and (self.cycle is None or self.cycle.response_complete)
+            and not self.transport.is_closing()
+            and self.transport.get_write_buffer_size() == 0
+        )
+        return round(self._waited_s / self._shared.patience.look_every_s) if is_idle else 0
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._shared.places.forget(self)
         if self._look is not None:
             self._look.cancel()
         if self._pending is not None:
@@ -350,6 +428,8 @@ class Connection(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._head_is_open = False
         self._has_come_on = True
+        if self._is_surplus:
+            self._shared.places.note_heard(self)
         if self._is_deaf:
             return
         # Not counted where what came so far, bodies included, is less.
