@@ -19,8 +19,8 @@ from gnnserve_cli.render import format_bytes, output, profile_tables, put
 from gnnserve_cli.slow_loop import OwnRegistry, Source, slow_loop
 from gnnserve_worker.pods import device
 from gnnserve_worker.pods.device import DeviceSettings
-from gnnserve_worker.repository.bus_error import exit_on_bus_error
 from gnnserve_worker.repository.loaded import LoadedRevision
+from gnnserve_worker.repository.memory_fault import exit_on_memory_fault
 from gnnserve_worker.serving import server
 from gnnserve_worker.serving.credentials import Credentials
 from gnnserve_worker.serving.device_stats import ON_CPU, DeviceStats
@@ -95,7 +95,7 @@ def serve_routed(
     settings: DeviceSettings,
 ) -> None:
     """Until SIGINT or SIGTERM."""
-    exit_on_bus_error(lambda words: print(f"error: {words}", file=sys.stderr, flush=True), ExitCode.REPOSITORY)
+    exit_on_memory_fault(lambda words: print(f"error: {words}", file=sys.stderr, flush=True), ExitCode.REPOSITORY)
     served = device.open_served(revision, settings)
     _say_device(served.device_stats(), was_asked=service.spec.worker.gpu is not None)
     with slow_loop(service.spec, source) as begin_routing:

@@ -41,6 +41,7 @@ from gnnserve_worker.graph.storage import decode, encode, padded_columns
 from gnnserve_worker.graph.store import GraphData
 from gnnserve_worker.repository import files, paths
 from gnnserve_worker.repository.loaded import VariantFiles
+from gnnserve_worker.repository.positions import Positions, Survey
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.repository.staged import StagedRevision
 
@@ -242,6 +243,73 @@ def test_ids_that_were_altered_or_are_gone_are_refused_by_name(named: tuple[Repo
             repository.load(REVISION)
         overwrite(graph / paths.GRAPH_COMMIT, kept[paths.GRAPH_COMMIT])
     assert repository.load(REVISION)
+
+
+def replace_sealed(graph: Path, name: str, array: np.ndarray) -> None:
+    """By a generator that wrote it wrong and sealed it."""
+    (graph / name).unlink()
+    listed = {name: msgspec.to_builtins(files.write_array(graph / name, array))}
+    resealed(lambda content: content["files"].update(listed))(graph / paths.GRAPH_COMMIT)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "problem"),
+    [
+        ("indices.npy", {2: NODES}, "indices.npy: holds 6 at position 2, expected 0 to 5"),
+        ("indices.npy", {6: 2**31 - 1}, "indices.npy: holds 2,147,483,647 at position 6, expected 0 to 5"),
+        ("indices.npy", {0: -1}, "indices.npy: holds -1 at position 0, expected 0 to 5"),
+        ("indptr.npy", {3: 9}, "indptr.npy: holds 9 at position 3, expected 0 to 7"),
+        ("indptr.npy", {2: 1}, "indptr.npy: holds a value that is less than the one before it"),
+        ("indptr.npy", {0: 1}, "indptr.npy: begins with 1, expected 0"),
+        ("indptr.npy", {6: 6}, "indptr.npy: ends with 6, expected 7"),
+        ("train.npy", {0: 6}, "train.npy: holds 6 at position 0, expected 0 to 5"),
+        ("validation.npy", {0: -1}, "validation.npy: holds -1 at position 0, expected 0 to 5"),
+    ],
+)
+def test_positions_out_of_range_are_refused_though_they_are_sealed(
+    repository: Repository, name: str, change: dict[int, int], problem: str
+) -> None:
+    graph = repository.folder / GRAPH
+    array = np.load(graph / name)
+    for position, value in change.items():
+        array[position] = value
+    replace_sealed(graph, name, array)
+    with pytest.raises(DamagedError, match=r"so it was written wrong; delete") as refused:
+        repository.load(REVISION)
+    assert problem in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("values", "problem"),
+    [
+        (0, "id_slots.npy: holds no -1, expected at least one: where a search ends"),
+        (NODES, "id_slots.npy: holds 6 at position 0, expected -1 to 5"),
+        (-2, "id_slots.npy: holds -2 at position 0, expected -1 to 5"),
+    ],
+)
+def test_slots_in_which_a_search_would_not_end_are_refused(
+    named: tuple[Repository, str], values: int, problem: str
+) -> None:
+    repository, _ = named
+    graph = repository.folder / GRAPH
+    replace_sealed(graph, paths.ID_SLOTS, np.full_like(np.load(graph / paths.ID_SLOTS), values))
+    with pytest.raises(DamagedError) as refused:
+        repository.load(REVISION)
+    assert problem in str(refused.value)
+
+
+def test_survey_in_parts_finds_what_lies_between_them() -> None:
+    rising = Positions(np.dtype(np.int64), 0, 9, is_rising=True, last=9)
+    for parts, problem in [
+        ([[0, 3], [3, 9]], None),
+        ([[0, 3], [2, 9]], "holds a value that is less than the one before it, expected rising ones"),
+        ([[0, 3], [8, 10]], "holds 10 at position 3, expected 0 to 9"),
+        ([[0, 3], [8, 8]], "ends with 8, expected 9"),
+    ]:
+        survey = Survey(rising)
+        for part in parts:
+            survey.add(np.array(part))
+        assert survey.problem() == problem
 
 
 def test_ids_of_another_length_than_the_graph_are_refused(named: tuple[Repository, str]) -> None:
@@ -537,7 +605,7 @@ def test_a_broken_commit_file_is_refused_by_name(
     ("folder", "name", "change", "problem"),
     [
         pytest.param(GRAPH, "labels.npy", {"nodes": 7}, "expected int64 [8]", id="more nodes than the arrays have"),
-        pytest.param(GRAPH, "indices.npy", {"edges": 6}, "holds int32 [7], expected int32 [6]", id="fewer edges"),
+        pytest.param(GRAPH, "indptr.npy", {"edges": 6}, "holds 7 at position 6, expected 0 to 6", id="fewer edges"),
         pytest.param(GRAPH, "labels.npy", {"multiLabel": True}, "expected uint8 [6, 2]", id="labels of another kind"),
     ],
 )

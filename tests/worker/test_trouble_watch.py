@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import gc
 import mmap
 import os
 import queue
+import signal
 import threading
 import weakref
 from collections.abc import Iterator
@@ -33,7 +35,7 @@ from gnnserve_worker.pods import generate, repository_watch
 from gnnserve_worker.pods.loader import _Delay
 from gnnserve_worker.pods.repository_watch import RepositoryWatch
 from gnnserve_worker.repository import files, repository, watched
-from gnnserve_worker.repository.bus_error import describe, exit_on_bus_error
+from gnnserve_worker.repository.memory_fault import describe, exit_on_memory_fault
 from gnnserve_worker.repository.watched import Change, Finding, Stamp, WatchedFiles, compare
 from gnnserve_worker.serving.device_stats import ON_CPU, DeviceStats
 from gnnserve_worker.serving.served import ServedRevision
@@ -803,9 +805,12 @@ def test_address_is_told_by_the_file_that_is_mapped_there(tmp_path: Path) -> Non
         "7f00001000-7f00002000 rw-p 00000000 00:00 0 \n"
         "7f00002000-7f00003000 rw-p 00000000 00:00 0                          [heap]\n"
     )
-    assert describe(0x7F00000FFF, maps).startswith("/repo/a file.npy: was cut short")
+    cut_short = describe(signal.SIGBUS, 0x7F00000FFF, maps)
+    assert cut_short.words.startswith("/repo/a file.npy: was cut short")
+    assert cut_short.is_of_files
     for address in (0x7F00001000, 0x7F00002000, 0x1000):
-        assert "a fault of the machine" in describe(address, maps)
+        fault = describe(signal.SIGBUS, address, maps)
+        assert ("a fault of the machine" in fault.words, fault.is_of_files) == (True, False)
 
 
 def test_bus_error_ends_the_process_with_a_sentence_and_a_code(tmp_path: Path) -> None:
@@ -814,7 +819,7 @@ def test_bus_error_ends_the_process_with_a_sentence_and_a_code(tmp_path: Path) -
     words = tmp_path / "words"
 
     def touch_what_was_cut_off() -> None:
-        exit_on_bus_error(lambda sentence: words.write_text(sentence) and None, 3)
+        exit_on_memory_fault(lambda sentence: words.write_text(sentence) and None, 3)
         with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as mapped:
             file.truncate(0)
             told: queue.Queue[int] = queue.Queue()
@@ -834,12 +839,51 @@ def test_last_words_that_fail_end_the_process_all_the_same(tmp_path: Path) -> No
         raise OSError("the log is gone too")
 
     def touch_what_was_cut_off() -> None:
-        exit_on_bus_error(fail, 3)
+        exit_on_memory_fault(fail, 3)
         with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as mapped:
             file.truncate(0)
             mapped[0]
 
     assert in_child(touch_what_was_cut_off) == 3
+
+
+def read_anywhere() -> None:
+    """As a kernel does that was given a wrong position: in a thread of its own, without the GIL."""
+    thread = threading.Thread(target=lambda: ctypes.CDLL(None).strlen(ctypes.c_void_p(8)))
+    thread.start()
+    thread.join()
+
+
+def test_memory_fault_names_the_file_that_was_overwritten(tmp_path: Path) -> None:
+    path, other = tmp_path / "indices.npy", tmp_path / "table.npy"
+    entries = {named: files.write_file(named, bytes(100)) for named in (path, other)}
+    words = tmp_path / "words"
+
+    def read_where_an_overwritten_index_says() -> None:
+        watch = WatchedFiles(entries, {})
+        exit_on_memory_fault(lambda sentence: words.write_text(sentence) and None, 3)
+        os.utime(path, ns=(0, 1))
+        read_anywhere()
+        del watch
+
+    assert in_child(read_where_an_overwritten_index_says) == 3
+    assert words.read_text().startswith(f"{path}: was written to at 1970-01-01T00:00:00.000+00:00, while it was mapped")
+    assert str(other) not in words.read_text()
+
+
+def test_memory_fault_that_no_file_explains_ends_the_process_by_its_signal(tmp_path: Path) -> None:
+    words = tmp_path / "words"
+    entry = files.write_file(tmp_path / "table.npy", bytes(100))
+
+    def read_somewhere() -> None:
+        signal.signal(signal.SIGSEGV, signal.SIG_DFL)  # pytest has one of its own
+        watch = WatchedFiles({tmp_path / "table.npy": entry}, {})
+        exit_on_memory_fault(lambda sentence: words.write_text(sentence) and None, 3)
+        read_anywhere()
+        del watch
+
+    assert in_child(read_somewhere) == -signal.SIGSEGV
+    assert "no file of a revision was written to" in words.read_text()
 
 
 def touch_what_is_cut_off(path: Path) -> None:

@@ -91,14 +91,14 @@ def _generate(environ: Mapping[str, str]) -> RevisionManifest:
     from gnnserve_worker.generation import pipeline  # noqa: PLC0415
     from gnnserve_worker.generation.identity import identity_of  # noqa: PLC0415
     from gnnserve_worker.progress import LineListener  # noqa: PLC0415
-    from gnnserve_worker.repository.bus_error import exit_on_bus_error  # noqa: PLC0415
+    from gnnserve_worker.repository.memory_fault import exit_on_memory_fault  # noqa: PLC0415
     from gnnserve_worker.repository.repository import Repository  # noqa: PLC0415
 
     def say(words: str) -> None:
         print(f"error: {words}", file=sys.stderr, flush=True)
         _leave_message(environ, words)
 
-    exit_on_bus_error(say, PodExit.REPOSITORY)
+    exit_on_memory_fault(say, PodExit.REPOSITORY)
     service = parse_manifest(required(environ, MANIFEST_VARIABLE), f"environment variable {MANIFEST_VARIABLE}")
     root = Path(required(environ, REPOSITORY_VARIABLE))
     repository = Repository(root, service.metadata.namespace, service.metadata.name)

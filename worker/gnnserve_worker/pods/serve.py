@@ -105,14 +105,14 @@ def _serve(settings: Settings) -> int:
     from gnnserve_worker.pods.repository_watch import RepositoryWatch  # noqa: PLC0415
     from gnnserve_worker.pods.routing import MountedRouting  # noqa: PLC0415
     from gnnserve_worker.pods.routing_watch import RoutingWatch  # noqa: PLC0415
-    from gnnserve_worker.repository.bus_error import exit_on_bus_error  # noqa: PLC0415
+    from gnnserve_worker.repository.memory_fault import exit_on_memory_fault  # noqa: PLC0415
     from gnnserve_worker.repository.repository import Repository  # noqa: PLC0415
     from gnnserve_worker.serving.credentials import Credentials  # noqa: PLC0415
     from gnnserve_worker.serving.served import ServedRevision  # noqa: PLC0415
     from gnnserve_worker.serving.server import Worker, bind  # noqa: PLC0415
     from gnnserve_worker.serving.tls import KeyPairFiles  # noqa: PLC0415
 
-    exit_on_bus_error(lambda words: _log.critical("%s", words), PodExit.REPOSITORY)
+    exit_on_memory_fault(lambda words: _log.critical("%s", words), PodExit.REPOSITORY)
     repository = Repository(settings.repository, settings.namespace, settings.service)
 
     def load(revision: str) -> ServedRevision:

@@ -29,8 +29,11 @@ from gnnserve_api.repository import (
 from gnnserve_worker.graph.table import map_array
 from gnnserve_worker.parallel import thread_count
 from gnnserve_worker.repository import paths
+from gnnserve_worker.repository.positions import NO_POSITIONS, Positions, Survey
 
 _MOST_HASHING_THREADS = 8
+_SURVEYED_AT_ONCE = 128 * 1024
+"""Values: as many as a core's own cache keeps from the digest to the survey."""
 _OLDEST_VERSIONS = {GraphManifest: 1, RevisionManifest: SCHEMA_VERSION}
 """That can be read."""
 
@@ -109,8 +112,8 @@ class VerifiedFiles:
     """The others: weights."""
 
 
-def verify_files(lists: Sequence[ListedFiles]) -> VerifiedFiles:
-    """Size and SHA-256 of every listed file, several at a time.
+def verify_files(lists: Sequence[ListedFiles], positions: Mapping[Path, Positions] = NO_POSITIONS) -> VerifiedFiles:
+    """Size and SHA-256 of every listed file, and the values of those that hold `positions`, several at a time.
 
     Arrays are hashed through the mapping that will serve, which then has its pages, and a cold page cache fills in huge
     pages where the kernel has them. Hashing runs outside of the GIL.
@@ -123,7 +126,10 @@ def verify_files(lists: Sequence[ListedFiles]) -> VerifiedFiles:
     # (https://github.com/python/cpython/issues/106905).
     arrays = {path: array for path, _, _ in listed if (array := _map_if_array(path)) is not None}
     with ThreadPoolExecutor(min(_MOST_HASHING_THREADS, thread_count()), thread_name_prefix="verify") as pool:
-        checks = [pool.submit(_verify_digest, path, arrays.get(path), entry, remedy) for path, entry, remedy in listed]
+        checks = [
+            pool.submit(_verify_content, path, arrays.get(path), entry, positions.get(path), remedy)
+            for path, entry, remedy in listed
+        ]
         contents = [checked.result() for checked in checks]
     read = {path: content for (path, _, _), content in zip(listed, contents, strict=True) if content is not None}
     return VerifiedFiles(arrays, read)
@@ -226,28 +232,44 @@ def _map_if_array(path: Path) -> np.ndarray | None:
         raise unreadable(path, error) from error
 
 
-def _verify_digest(path: Path, array: np.ndarray | None, entry: FileEntry, how_to_repair: str) -> bytes | None:
+def _verify_content(
+    path: Path, array: np.ndarray | None, entry: FileEntry, positions: Positions | None, how_to_repair: str
+) -> bytes | None:
     """What was read, where it is not an array."""
     content = None
+    problem = None
     try:
         if array is None:
             content = path.read_bytes()
             found = hashlib.sha256(content).hexdigest()
         else:
-            found = _array_digest(path, array)
+            found, problem = _read_array(path, array, positions)
     except OSError as error:
         raise unreadable(path, error) from error
     if found != entry.sha256:
         raise DamagedError(path, f"was altered: its SHA-256 is {found}, expected {entry.sha256}", how_to_repair)
+    if problem is not None:
+        raise DamagedError(path, f"{problem}; it is as it was published, so it was written wrong", how_to_repair)
     return content
 
 
-def _array_digest(path: Path, array: np.ndarray) -> str:
-    """Of the whole file: what stands before the array is its header."""
+def _read_array(path: Path, array: np.ndarray, positions: Positions | None) -> tuple[str, str | None]:
+    """The SHA-256 of the whole file, whose header stands before the array, and what is wrong with its positions.
+
+    Where type or shape are not those of positions, opening the array will say so.
+    """
     with path.open("rb") as file:
         digest = hashlib.sha256(file.read(path.stat().st_size - array.nbytes))
-    digest.update(array.reshape(-1).view(np.uint8).data)
-    return digest.hexdigest()
+    values = array.reshape(-1)
+    if positions is None or array.ndim != 1 or array.dtype != positions.dtype:
+        digest.update(values.view(np.uint8).data)
+        return digest.hexdigest(), None
+    survey = Survey(positions)
+    for start in range(0, len(values), _SURVEYED_AT_ONCE):
+        part = values[start : start + _SURVEYED_AT_ONCE]
+        digest.update(part.view(np.uint8).data)
+        survey.add(part)
+    return digest.hexdigest(), survey.problem()
 
 
 def unreadable(path: Path, error: OSError) -> RepositoryError:

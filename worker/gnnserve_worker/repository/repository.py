@@ -36,6 +36,7 @@ from gnnserve_worker.repository.loaded import (
     open_revision,
 )
 from gnnserve_worker.repository.lock import ServiceLock
+from gnnserve_worker.repository.positions import positions_of
 from gnnserve_worker.repository.staged import StagedRevision, to_json
 from gnnserve_worker.repository.watched import Change, WatchedFiles, stamp_at
 
@@ -135,7 +136,8 @@ class Repository:
             {files.folder / name: entry for files in lists for name, entry in files.entries.items()},
             commits,
         )
-        loaded = open_revision(replace(revision_files, verified=checks.verify_files(lists)), self._build)
+        verified = checks.verify_files(lists, positions_of(graph_folder, graph))
+        loaded = open_revision(replace(revision_files, verified=verified), self._build)
         for finding in watched.look():
             if finding.change is not Change.TOUCHED:
                 # Not damage: what is there now may be as good as what was there before.

@@ -1,10 +1,10 @@
 """Whether the files that a revision was opened from are still the files that were verified.
 
 A mapping follows its file: what is written into it in place changes answers without a word, and what is cut off ends
-the process at the next touch (`bus_error.py`). Deleting or replacing a file does neither, since the mapping keeps what
-it had; only the next start would find something else. So a look compares both: the mapped file, by a descriptor that is
-kept open, and what stands under its path. It costs three system calls a file. What is done about it is its caller's
-business.
+the process at the next touch (`memory_fault.py`). Deleting or replacing a file does neither, since the mapping keeps
+what it had; only the next start would find something else. So a look compares both: the mapped file, by a descriptor
+that is kept open, and what stands under its path. It costs three system calls a file. What is done about it is its
+caller's business.
 
 Not noticed are bytes that change without the file's times: a failing disk or memory, a write past the file system or
 through a mapping that was written through before, a second one within the grain of the file system's clock, and another
@@ -122,6 +122,16 @@ class _File:
     stamp: Stamp
 
 
+_in_use: weakref.WeakSet[WatchedFiles] = weakref.WeakSet()
+"""All of this process: a memory fault does not say which revision it belongs to."""
+
+
+def written_files() -> list[Finding]:
+    """What was written to of all files that this process has mapped for its revisions; empty: nothing."""
+    findings = [finding for watched in list(_in_use) for finding in watched.look()]
+    return [finding for finding in findings if finding.change in (Change.WRITTEN, Change.REDATED)]
+
+
 class WatchedFiles:
     """Of one revision and its graph. Open before they are verified, so that no change falls in between; descriptors
     are closed when nobody has this any more, as mappings are. One thread may look while another verifies."""
@@ -135,6 +145,7 @@ class WatchedFiles:
         self._files += [_open(path, entry, descriptors) for path, entry in listed.items()]
         self.times_verified = 0
         """How often a file was found to be as it was: what was said of these files before is history then."""
+        _in_use.add(self)
 
     def look(self) -> list[Finding]:
         """What differs from what was verified; empty: nothing does."""

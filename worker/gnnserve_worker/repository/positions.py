@@ -1,0 +1,102 @@
+"""Arrays whose values are positions in other arrays: nodes, offsets, slots of a hash table.
+
+Compiled kernels read memory at these positions without looking, so a value out of range would end the process, or never
+end a search. Digests tell damage only: a file that was written wrong and sealed has a right one. So every value is
+checked once, part by part, while the file is read for its digest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from gnnserve_api.repository import GraphManifest, NodeIdKind
+from gnnserve_worker.repository import paths
+
+
+@dataclass(frozen=True, slots=True)
+class Positions:
+    """What the values of one array may be."""
+
+    dtype: np.dtype
+    least: int
+    most: int
+    is_rising: bool = False
+    """The first is `least`, and none is less than the one before it."""
+    last: int | None = None
+    """Of a rising array; None: any."""
+    needed: int | None = None
+    """A value that at least one has."""
+
+
+def positions_of(folder: Path, graph: GraphManifest) -> dict[Path, Positions]:
+    """By path, those of a graph. Tables and weights hold none."""
+    node = Positions(np.dtype(np.int64), 0, graph.nodes - 1)
+    found = {
+        paths.INDPTR: Positions(np.dtype(np.int64), 0, graph.edges, is_rising=True, last=graph.edges),
+        paths.INDICES: Positions(np.dtype(np.int32), 0, graph.nodes - 1),
+        paths.TRAIN: node,
+        paths.VALIDATION: node,
+        paths.TEST: node,
+    }
+    if graph.node_ids is not NodeIdKind.POSITIONS:
+        # A search ends at an empty slot.
+        found[paths.ID_SLOTS] = Positions(np.dtype(np.int32), -1, graph.nodes - 1, needed=-1)
+    if graph.node_ids is NodeIdKind.STRINGS:
+        text_bytes = graph.files[paths.IDS].bytes  # and a header: the array's own length is compared with the last one
+        found[paths.ID_OFFSETS] = Positions(np.dtype(np.int64), 0, text_bytes, is_rising=True)
+    return {folder / name: positions for name, positions in found.items()}
+
+
+NO_POSITIONS: Mapping[Path, Positions] = {}
+
+
+class Survey:
+    """Of one array, in parts, from the first to the last."""
+
+    def __init__(self, positions: Positions) -> None:
+        self._positions = positions
+        self._checked = 0
+        self._before = positions.least
+        self._has_needed = positions.needed is None
+        self._problem: str | None = None
+
+    def add(self, part: np.ndarray) -> None:
+        """The next values; at least one."""
+        if self._problem is None:
+            self._problem = self._check(part)
+            self._checked += len(part)
+            self._before = int(part[-1])
+
+    def problem(self) -> str | None:
+        """What is wrong with all that was added; None: nothing."""
+        expected = self._positions
+        if self._problem is not None:
+            return self._problem
+        if not self._has_needed:
+            return f"holds no {expected.needed}, expected at least one: where a search ends"
+        if self._checked and expected.last is not None and self._before != expected.last:
+            return f"ends with {self._before:,}, expected {expected.last:,}"
+        return None
+
+    def _check(self, part: np.ndarray) -> str | None:
+        expected = self._positions
+        # Where the least is 0, as of nearly all, negative ones are large when they are read without their sign.
+        unsigned = part.view(part.dtype.str.replace("i", "u"))
+        if (expected.least != 0 or unsigned.max() > expected.most) and (
+            part.min() < expected.least or part.max() > expected.most
+        ):
+            at = int(np.argmax((part < expected.least) | (part > expected.most)))
+            found = f"{int(part[at]):,} at position {self._checked + at:,}"
+            return f"holds {found}, expected {expected.least:,} to {expected.most:,}"
+        if expected.is_rising:
+            if self._checked == 0 and part[0] != expected.least:
+                return f"begins with {int(part[0]):,}, expected {expected.least:,}"
+            if part[0] < self._before or bool((part[1:] < part[:-1]).any()):
+                return "holds a value that is less than the one before it, expected rising ones"
+        if not self._has_needed:
+            self._has_needed = bool((part == expected.needed).any())
+        return None
