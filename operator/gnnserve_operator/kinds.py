@@ -52,14 +52,16 @@ class Kind:
 
 
 GNNSERVICE = Kind(GNNSERVICE_API_VERSION, GNNSERVICE_KIND, "gnnservices")
+DEPLOYMENT = Kind("apps/v1", "Deployment", "deployments")
+JOB = Kind("batch/v1", "Job", "jobs")
 WATCHED_CHILDREN = (
     Kind("v1", "ConfigMap", "configmaps"),
     Kind("v1", "PersistentVolumeClaim", "persistentvolumeclaims"),
     Kind("v1", "Pod", "pods"),
     Kind("v1", "Service", "services"),
     Kind("v1", "ServiceAccount", "serviceaccounts"),
-    Kind("apps/v1", "Deployment", "deployments"),
-    Kind("batch/v1", "Job", "jobs"),
+    DEPLOYMENT,
+    JOB,
     Kind("networking.k8s.io/v1", "NetworkPolicy", "networkpolicies"),
     Kind("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets"),
     Kind("rbac.authorization.k8s.io/v1", "Role", "roles"),

@@ -14,6 +14,7 @@ import signal
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import kopf
@@ -25,6 +26,7 @@ from gnnserve_operator.apply import Applier
 from gnnserve_operator.cluster import Cluster
 from gnnserve_operator.desired.labels import MANAGER
 from gnnserve_operator.errors import LostLeadershipError, OperatorError
+from gnnserve_operator.fleet import Fleet
 from gnnserve_operator.handlers.index import Index
 from gnnserve_operator.handlers.watches import OnChange, build_kopf_settings, build_registry
 from gnnserve_operator.health import Readiness, WatchCheck, build_app, find_problems
@@ -104,6 +106,12 @@ async def run(
         # What a reconcile asks of the slow loop, and what the slow loop wakes, are made of each other.
         slow_loop = SlowLoop(prometheus.ask, lambda key: loop.nudge(key), clock)  # noqa: PLW0108 - not there yet
         stack.push_async_callback(slow_loop.close)
+        fleet = Fleet(
+            index, lambda key: loop.nudge(key),  # noqa: PLW0108 - not there yet
+            max_jobs=settings.max_concurrent_jobs, max_rollouts=settings.max_concurrent_rollouts,
+        )  # fmt: skip
+        for what, line in (("generation", fleet.generation), ("rollout", fleet.rollout)):
+            metrics.observe_turns(what, partial(getattr, line, "under_way"), partial(getattr, line, "waiting"))
         reconciler = Reconciler(
             settings,
             index,
@@ -114,6 +122,7 @@ async def run(
             clock,
             slow_loop,
             memory,
+            fleet,
         )
         loop = Loop(
             reconciler.reconcile, index.service_keys, metrics,

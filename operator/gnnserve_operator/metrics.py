@@ -65,6 +65,12 @@ class Metrics:
         self._queue_depth = Gauge(
             "gnnserve_operator_queue_depth", "GNNServices that are due and wait their turn.", registry=registry
         )
+        self._turns = Gauge(
+            "gnnserve_operator_turns",
+            "GNNServices whose Job or rollout is under way, or waits because only so many may be at a time.",
+            ["what", "state"],
+            registry=registry,
+        )
         self._last_event_age = Gauge(
             "gnnserve_operator_last_event_age_seconds",
             "Since a watch last told of a change; grows on a quiet cluster.",
@@ -86,6 +92,10 @@ class Metrics:
             self.reconciles.labels(result.value)
         for asked in PrometheusResult:
             self.prometheus_requests.labels(asked.value)
+
+    def observe_turns(self, what: str, under_way: Callable[[], float], waiting: Callable[[], float]) -> None:
+        self._turns.labels(what, "underway").set_function(under_way)
+        self._turns.labels(what, "waiting").set_function(waiting)
 
     def observe_leader(self, is_leader: Callable[[], bool]) -> None:
         self._leader.set_function(is_leader)

@@ -17,6 +17,7 @@ from gnnserve_api.pods import HTTPS_PORT_NAME
 from gnnserve_api.routing import ROUTING_KEY, Route, RoutingTable, decode_routing
 from gnnserve_operator.decide.routing import RoutingDecision
 from gnnserve_operator.decide.signals import Answer, Silence
+from gnnserve_operator.decide.turns import NO_LIMIT, Turns
 from gnnserve_operator.desired.labels import (
     CLAIM_ANNOTATION,
     COMPONENT,
@@ -220,6 +221,8 @@ class Observed:
     """What Prometheus answered since; None: nothing new."""
     begun_job: str | None = None
     """The Job that was to be made, and of which no event has told yet; None: there is none."""
+    turns: Turns = NO_LIMIT
+    """What the other services leave room for."""
     endpoint_answers: Route | None = None
     """What the Service's address answered to `GET /v1/route`."""
 

@@ -20,14 +20,16 @@ from gnnserve_operator.decide.generation import Generation, Stage, WantedJob, de
 from gnnserve_operator.decide.obstacles import decide_appliable, decide_obstacle
 from gnnserve_operator.decide.published import decide_published
 from gnnserve_operator.decide.readiness import Conditions, Situation, decide_conditions, refuse
+from gnnserve_operator.decide.rollout import Rollout, decide_rollout
 from gnnserve_operator.decide.routing import RoutingDecision
 from gnnserve_operator.decide.service_routing import Question, decide_service_routing
 from gnnserve_operator.decide.status import Status, build_status, condition_in, is_said_already, with_conditions
+from gnnserve_operator.decide.turns import ALL_IDLE, IDLE, Standings
 from gnnserve_operator.decide.verdict import Reason
 from gnnserve_operator.decide.workers import decide_new_claim, decide_workers
 from gnnserve_operator.desired.children import build_children
 from gnnserve_operator.desired.deployment import build_worker_template
-from gnnserve_operator.desired.job import build_job
+from gnnserve_operator.desired.job import build_job, suspended
 from gnnserve_operator.desired.labels import RECIPE, Component, selector_for, selector_text
 from gnnserve_operator.desired.metadata import Manifest, Parent, digest_of
 from gnnserve_operator.desired.service import service_url
@@ -42,6 +44,8 @@ _LATER_S = 10.0
 """While something is under way that mostly tells by itself."""
 _PATIENCE = timedelta(minutes=5)
 """What has not come by then is not asked for every second any more."""
+_BEFORE_THE_JOB = frozenset({Stage.STARTING, Stage.QUEUED})
+"""Where the Job may not be there yet, or not come to be."""
 _PRUNED_KINDS = frozenset({"NetworkPolicy", "PodMonitor"})
 """Children that a setting may take away; nothing else is ever deleted for not being wanted, least of all data."""
 
@@ -72,6 +76,10 @@ class Plan:
     """To be remembered until the next plan."""
     question: Question | None = None
     """For the slow loop; None: nothing is to be asked."""
+    standings: Standings = ALL_IDLE
+    """Among the other services; to be told to the fleet before another service is planned."""
+    followed: str | None = None
+    """See `Turns.followed`; to be remembered until the next plan."""
     begins_job: str | None = None
     """Name of the Job that is made now; to be remembered until an event has told of it."""
 
@@ -86,6 +94,9 @@ def plan(service: GNNService, identity: Identity, observed: Observed, settings: 
     generation = decide_generation(_wanted_job(job), published, parent.name, spec, observed, now)
     new_claim_uid = decide_new_claim(observed)
     template_digest = digest_of(build_worker_template(parent, spec, settings, new_claim_uid))
+    rollout = decide_rollout(spec, template_digest, new_claim_uid, observed)
+    if rollout.waits is not None and observed.deployment is not None:
+        template_digest = observed.deployment.template_digest  # for now the present pods are what is wanted
     workers = decide_workers(parent.name, spec, template_digest, published is not None, observed)
     routing = decide_service_routing(service, published, workers, observed, identity.status, settings, now)
     declared, result = routing.table, routing.result
@@ -98,13 +109,13 @@ def plan(service: GNNService, identity: Identity, observed: Observed, settings: 
         claim_uid=_claim_uid(observed),
         new_claim_uid=new_claim_uid,
         with_workers=declared is not None or observed.deployment is not None,
-        job=job if generation.apply else None,
+        job=_applied_job(job, generation),
         pod_monitor_available=observed.pod_monitor_available,
     )
     refs = [observed_ref(child) for child in children]
     obstacle = decide_obstacle(refs, parent.name, observed) or routing.problem
     appliable = decide_appliable(refs, observed.conflicts)
-    situation = Situation(parent.name, spec, observed, published, declared, generation, workers, obstacle)
+    situation = Situation(parent.name, spec, observed, published, declared, generation, workers, rollout, obstacle)
     conditions = decide_conditions(situation) | routing.conditions
     service_ref = next(ref for ref in refs if ref.kind == "Service")
     # Where nobody is to answer, what somebody once said is not told as if he did.
@@ -123,12 +134,18 @@ def plan(service: GNNService, identity: Identity, observed: Observed, settings: 
         now=now,
     )
     return Plan(
-        apply=tuple(child for child, ref in zip(children, refs, strict=True) if _is_applied(ref, appliable, observed)),
+        apply=tuple(
+            child for child, ref in zip(children, refs, strict=True) if _is_applied(ref, appliable, rollout, observed)
+        ),
         delete=_deletions(parent, generation, refs, observed),
         status=None if is_said_already(status, identity.status) else status,
         events=decide_events(
             identity.status, status, generation if is_job_made else None, routing.why_base, _begun_job(observed)
         ),
+        standings=Standings(
+            IDLE if generation.stage in _BEFORE_THE_JOB and not is_job_made else generation.standing, rollout.standing
+        ),
+        followed=rollout.followed,
         begins_job=job["metadata"]["name"] if is_job_made and generation.stage == Stage.STARTING else None,
         look_again_s=_look_again_s(situation, conditions, condition_in(status, ConditionType.READY), now),
         routed=routing.decision,
@@ -164,10 +181,19 @@ def _claim_uid(observed: Observed) -> str:
     return "" if observed.routing is None else observed.routing.claim_uid
 
 
-def _is_applied(ref: ObjectRef, appliable: frozenset[ObjectRef], observed: Observed) -> bool:
-    # What is being deleted is made again once it is gone; applying it now would be lost.
-    is_going = ref.kind == "Deployment" and observed.deployment is not None and observed.deployment.deleting
-    return ref in appliable and not is_going
+def _applied_job(job: Manifest, generation: Generation) -> Manifest | None:
+    if not generation.apply:
+        return None
+    return suspended(job) if generation.stage == Stage.QUEUED else job
+
+
+def _is_applied(ref: ObjectRef, appliable: frozenset[ObjectRef], rollout: Rollout, observed: Observed) -> bool:
+    if ref.kind == "Deployment":
+        # What is being deleted is made again once it is gone; applying it now would be lost.
+        is_going = observed.deployment is not None and observed.deployment.deleting
+        if is_going or rollout.waits is not None:
+            return False
+    return ref in appliable
 
 
 def _deletions(
@@ -187,6 +213,8 @@ def _look_again_s(
         return _SOON_S
     if not conditions[ConditionType.RECONCILING].holds:
         return None
+    if conditions[ConditionType.READY].holds or situation.generation.stage == Stage.QUEUED:
+        return None  # the fleet wakes those whose turn has come
     is_answer_awaited = situation.workers.ready or any(pod.can_be_asked for pod in situation.observed.pods)
     is_recent = now - datetime.fromisoformat(ready["lastTransitionTime"]) < _PATIENCE
     is_soon = is_answer_awaited and is_recent and ready["reason"] != Reason.GENERATING

@@ -5,8 +5,10 @@ This order, and what each step needs of the one before, is all that is here.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from pydantic import ValidationError
@@ -14,15 +16,16 @@ from pydantic import ValidationError
 from gnnserve_api.errors import InputError
 from gnnserve_api.gnnservice import GNNService
 from gnnserve_api.manifest import parse_manifest
-from gnnserve_operator.apply import Applier, Survey
+from gnnserve_operator.apply import Applier, Change, Place, Survey
 from gnnserve_operator.cluster import Cluster
-from gnnserve_operator.errors import ConflictError, GoneError, RefusedError
+from gnnserve_operator.errors import ConflictError, GoneError, RefusedError, RetryLaterError
+from gnnserve_operator.fleet import Fleet
 from gnnserve_operator.handlers.index import Index
-from gnnserve_operator.kinds import POD_MONITOR, Manifest, ServiceKey
+from gnnserve_operator.kinds import DEPLOYMENT, JOB, POD_MONITOR, Manifest, ServiceKey
 from gnnserve_operator.logs import about
 from gnnserve_operator.loop import Clock
 from gnnserve_operator.observe import Observer, Seen
-from gnnserve_operator.observed import Rejection, observed_ref
+from gnnserve_operator.observed import ObjectRef, Rejection, observed_ref
 from gnnserve_operator.plan import Identity, Plan, plan, plan_for_invalid
 from gnnserve_operator.report import Reporter
 from gnnserve_operator.routing_memory import RoutingMemory
@@ -31,6 +34,7 @@ from gnnserve_operator.slow_loop import SlowLoop
 
 LEAVING_S = 2.0
 """How soon to look again for a place that somebody is about to leave."""
+_TAKE_TURNS = {JOB.name, DEPLOYMENT.name}
 
 logger = logging.getLogger(__name__)
 
@@ -53,12 +57,25 @@ class Reconciler:
     clock: Clock
     slow_loop: SlowLoop
     memory: RoutingMemory
+    fleet: Fleet
     _rejections: dict[ServiceKey, tuple[Rejection, ...]] = field(default_factory=dict)
     _begun_jobs: dict[ServiceKey, _BegunJob] = field(default_factory=dict)
     """That no event has told of yet."""
 
     async def reconcile(self, key: ServiceKey) -> float | None:
         """Returns after how many seconds to look again. Raises OperatorError."""
+        try:
+            return await self._reconcile(key)
+        except ConflictError:
+            raise  # looked at again at once
+        except (RetryLaterError, RefusedError, asyncio.CancelledError):
+            self.fleet.step_aside(key)
+            raise
+        except Exception:
+            self.fleet.recount(key)
+            raise
+
+    async def _reconcile(self, key: ServiceKey) -> float | None:
         raw = self.index.service(key)
         if raw is None:
             self._forget(key)
@@ -66,6 +83,7 @@ class Reconciler:
         identity = self._identity(key, raw)
         service = parse_service(raw)
         if isinstance(service, str):
+            self.fleet.recount(key)
             self.slow_loop.follow(key, None)
             planned = plan_for_invalid(identity, service, self.clock.utc())
             untold_s = await self.reporter.report(key, raw, planned.status, planned.events, self.clock.utc())
@@ -91,6 +109,8 @@ class Reconciler:
             # Before it is made: if the status cannot be written then, the Job is told of all the same.
             self._begun_jobs[key] = _BegunJob(identity.uid, planned.begins_job)
         changes, deletions = self.applier.changes(key, planned.apply, survey), _deletions(planned, seen)
+        if planned.begins_job is not None and not _is_job_made(changes, survey):
+            self.fleet.recount(key)  # something else has to be gone before
         if changes or deletions:
             await self._check_still_so(raw)
         try:
@@ -103,6 +123,8 @@ class Reconciler:
             raise
         if any(live["kind"] == POD_MONITOR.name for live in deletions):
             self.observer.forget_pod_monitors()
+        if any(rejection.ref.kind in _TAKE_TURNS for rejection in rejections):
+            self.fleet.recount(key)
         if rejections != seen.observed.rejections:
             self._rejections[key] = rejections
             observed = replace(seen.observed, rejections=rejections)
@@ -121,7 +143,11 @@ class Reconciler:
     ) -> tuple[Seen, Plan, Survey]:
         """Plans again for each place that turns out to be somebody else's."""
         while True:
-            planned = plan(service, identity, seen.observed, self.settings, self.clock.utc())
+            # Told and answered in one step: no other service is planned in between.
+            observed = replace(seen.observed, turns=self.fleet.turns(key))
+            seen = replace(seen, observed=observed)
+            planned = plan(service, identity, observed, self.settings, self.clock.utc())
+            self.fleet.note(key, planned.standings, planned.followed)
             survey = await self.applier.survey(key, identity.uid, planned.apply, seen.known)
             found = [conflict for conflict in survey.conflicts if conflict not in seen.observed.conflicts]
             if not found:
@@ -162,6 +188,7 @@ class Reconciler:
     def _forget(self, key: ServiceKey) -> None:
         self._rejections.pop(key, None)
         self._begun_jobs.pop(key, None)
+        self.fleet.forget(key)
         self.slow_loop.follow(key, None)
         self.memory.forget(key)
         self.applier.forget(key)
@@ -179,6 +206,16 @@ def parse_service(raw: Manifest) -> GNNService | str:
         except InputError as error:
             return error.problem
         return str(invalid)
+
+
+def _is_job_made(changes: Iterable[Change], survey: Survey) -> bool:
+    """Whether it is about to be, or is there and no watch has told of it yet."""
+    is_there = any(survey.live[ref] is not None for ref, place in survey.places.items() if _is_job_of_ours(ref, place))
+    return is_there or any(change.ref.kind == JOB.name for change in changes)
+
+
+def _is_job_of_ours(ref: ObjectRef, place: Place) -> bool:
+    return ref.kind == JOB.name and place is Place.OURS
 
 
 def _deletions(planned: Plan, seen: Seen) -> list[Manifest]:

@@ -98,6 +98,11 @@ class Settings(ApiModel):
     """Which label of its samples has the namespace of the pod."""
     resync_seconds: Annotated[float, Field(ge=1, le=3600)] = 60
     """Every GNNService is looked at again after so long, whatever happened."""
+    max_concurrent_jobs: Annotated[int, Field(ge=0, le=10_000)] = 4
+    """Generation Jobs that run at a time, in all namespaces together; further ones are queued. 0: any number."""
+    max_concurrent_rollouts: Annotated[int, Field(ge=0, le=10_000)] = 4
+    """Services whose worker pods are replaced at a time because a setting here or the operator itself has changed.
+    0: any number."""
     concurrency: Annotated[int, Field(ge=1, le=256)] = 8
     """GNNServices reconciled side by side."""
     http_port: Annotated[int, Field(ge=0, le=65_535)] = 8080

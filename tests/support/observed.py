@@ -20,6 +20,7 @@ from gnnserve_api.status import ConditionType
 from gnnserve_operator.decide.routing import RoutingDecision
 from gnnserve_operator.decide.signals import Answer, Silence
 from gnnserve_operator.decide.status import condition_in
+from gnnserve_operator.decide.turns import NO_LIMIT
 from gnnserve_operator.desired.names import repository_claim_name, routing_name, worker_name
 from gnnserve_operator.observed import (
     Conflict,
@@ -104,6 +105,8 @@ class Namespace:
         """What the operator remembers; a restart forgets it."""
         self.measured: Answer | Silence | None = None
         """What Prometheus answers to the next reconcile."""
+        self.turns = NO_LIMIT
+        """What the other services leave room for."""
         self.events: list[tuple[str, str]] = []
         self._made = 0
 
@@ -145,6 +148,7 @@ class Namespace:
             endpoint_answers=self.endpoint,
             routed=self.routed,
             measured=self.measured,
+            turns=self.turns,
         )
 
     def plan(self) -> Plan:

@@ -65,6 +65,8 @@ prometheusUrl: {{ with .Values.prometheus.url }}{{ . | quote }}{{ else }}null{{ 
 prometheusNamespaceLabel: {{ .Values.prometheus.namespaceLabel }}
 resyncSeconds: {{ .Values.resyncSeconds }}
 concurrency: {{ .Values.concurrency }}
+maxConcurrentJobs: {{ .Values.generation.maxConcurrentJobs }}
+maxConcurrentRollouts: {{ .Values.rollout.maxConcurrentServices }}
 leaderElection:
   leaseName: {{ include "gnnserve.name" . }}
   namespace: {{ .Release.Namespace }}

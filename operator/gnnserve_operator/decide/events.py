@@ -12,9 +12,16 @@ from gnnserve_operator.decide.status import condition_in
 from gnnserve_operator.decide.verdict import Reason
 
 NORMAL, WARNING = "Normal", "Warning"
-GENERATION_STARTED = "GenerationStarted"
+GENERATION_STARTED, GENERATION_QUEUED = "GenerationStarted", "GenerationQueued"
 _EXPECTED = frozenset(
-    {Reason.SUSPENDED, Reason.SCALED_TO_ZERO, Reason.GENERATING, Reason.ROLLING_OUT, Reason.REVISION_SWITCHING}
+    {
+        Reason.SUSPENDED,
+        Reason.SCALED_TO_ZERO,
+        Reason.QUEUED,
+        Reason.GENERATING,
+        Reason.ROLLING_OUT,
+        Reason.REVISION_SWITCHING,
+    }
 )
 """Reasons for which a service that was ready is not, without anything being wrong."""
 
@@ -39,7 +46,8 @@ def decide_events(
     ready, was_ready = condition_in(now, ConditionType.READY), condition_in(before, ConditionType.READY)
     notes = [
         _suspended(ready, was_ready),
-        _generation_started(before, generation, begun_job),
+        _generation_queued(before, now),
+        _generation_started(before, now, generation, begun_job),
         _generation_failed(before, now),
         _revision_published(before, now),
         _ready(ready, was_ready),
@@ -58,11 +66,24 @@ def _suspended(ready: Mapping[str, Any], was: Mapping[str, Any]) -> EventNote | 
     return None
 
 
+def _generation_queued(before: Mapping[str, Any], now: Mapping[str, Any]) -> EventNote | None:
+    queued, was = (condition_in(status, ConditionType.VARIANTS_GENERATED) for status in (now, before))
+    if queued["reason"] != Reason.QUEUED or was.get("reason") == Reason.QUEUED:
+        return None
+    return EventNote(NORMAL, GENERATION_QUEUED, queued["message"])
+
+
 def _generation_started(
-    before: Mapping[str, Any], generation: Generation | None, begun_job: str | None
-) -> EventNote | None:  # fmt: skip
+    before: Mapping[str, Any], now: Mapping[str, Any], generation: Generation | None, begun_job: str | None
+) -> EventNote | None:
+    was_queued, is_queued = (
+        condition_in(status, ConditionType.VARIANTS_GENERATED).get("reason") == Reason.QUEUED
+        for status in (before, now)
+    )
     if generation is not None and generation.stage == Stage.STARTING:
         message = generation.message
+    elif generation is not None and generation.stage == Stage.RUNNING and generation.job and was_queued > is_queued:
+        message = words_of_start(generation.job)
     elif begun_job is not None:
         message = words_of_start(begun_job)
     else:

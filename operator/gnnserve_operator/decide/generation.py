@@ -7,7 +7,7 @@ as the record of its failure, until what it was told to do changes or somebody d
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
 from gnnserve_api.gnnservice import GNNServiceSpec
@@ -21,11 +21,14 @@ from gnnserve_operator.decide.published import (
     is_result_awaited,
     read_result,
 )
+from gnnserve_operator.decide.turns import IDLE, UNDER_WAY, Stance, Standing, Turn, place_words
 from gnnserve_operator.decide.verdict import Problem, Reason
 from gnnserve_operator.observed import Observed, ObservedJob
 
 _POD_PATIENCE = timedelta(seconds=60)
 """A Job without a pod for so long is not allowed one."""
+_PLACE_PATIENCE = timedelta(minutes=10)
+"""A Job whose pod finds no place for so long gives its turn to the next; a cluster that grows has a node by then."""
 
 
 class Stage(StrEnum):
@@ -34,6 +37,8 @@ class Stage(StrEnum):
     SUSPENDED = "Suspended"
     STARTING = "Starting"
     """The Job is about to be created."""
+    QUEUED = "Queued"
+    """The Job is suspended until fewer Jobs of other services run."""
     RUNNING = "Running"
     WAITING = "Waiting"
     """For an object to go away, or for a result to be seen: look again soon."""
@@ -50,6 +55,10 @@ class Generation:
     """Names of Jobs."""
     problem: Problem | None = None
     """What is wrong with the Job or its pod."""
+    job: str | None = None
+    """The Job that generates, is about to, or is queued."""
+    standing: Standing = IDLE
+    """Among the services whose Jobs may not all run at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,20 +133,48 @@ def _under_way(
         return Generation(Stage.WAITING, message, delete=jobs.all_but(*ended))
     computing = (job for job in jobs.candidates if not _is_over(job) and _computes(job, observed, now))
     running = exact or next(computing, None)
+    turn = observed.turns.generation
+    if running is not None and running.suspended and not turn.may_go:
+        return _queued(running.name, turn, running.created_at, jobs.all_but(running))
     if running is not None:
+        problem = _no_pod(running, observed, now) or _problem_of(running, service, spec, observed)
         return Generation(
             Stage.RUNNING,
             _running_words(running, observed),
             # Another's template cannot be changed, and its fields are better left alone than half known.
             apply=running is exact,
             delete=jobs.all_but(running),
-            problem=_no_pod(running, observed, now) or _problem_of(running, service, spec, observed),
+            problem=problem,
+            job=running.name,
+            standing=IDLE if _gives_way(running, problem, now) else UNDER_WAY,
         )
     if any(job.name == wanted.name for job in observed.jobs):
         # On its way out, or of a claim that is lost.
         message = f"Job {wanted.name} is made again once the old one is gone."
         return Generation(Stage.WAITING, message, delete=jobs.all_but())
-    return Generation(Stage.STARTING, words_of_start(wanted.name), apply=True, delete=jobs.all_but())
+    if not turn.may_go:
+        return _queued(wanted.name, turn, now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"), jobs.all_but())
+    message = words_of_start(wanted.name)
+    return Generation(Stage.STARTING, message, apply=True, delete=jobs.all_but(), job=wanted.name, standing=UNDER_WAY)
+
+
+def _queued(job: str, turn: Turn, since: str, delete: tuple[str, ...]) -> Generation:
+    """The oldest Job goes first. It is there, suspended, so that an operator which starts anew knows the order."""
+    message = (
+        f"Job {job} is queued: at most {turn.limit} generation Jobs run at a time (the chart's "
+        f"generation.maxConcurrentJobs), and {place_words(turn)}."
+    )
+    standing = Standing(Stance.WAITING, since)
+    return Generation(Stage.QUEUED, message, apply=True, delete=delete, job=job, standing=standing)
+
+
+def _gives_way(job: ObservedJob, problem: Problem | None, now: datetime) -> bool:
+    """Whether it computes nothing and may not for long: other services' Jobs need not wait for it."""
+    if problem is None:
+        return False
+    started_at = job.started_at or job.created_at
+    is_old = bool(started_at) and now - datetime.fromisoformat(started_at) > _PLACE_PATIENCE
+    return problem.needs_person or is_old
 
 
 def words_of_start(job: str) -> str:

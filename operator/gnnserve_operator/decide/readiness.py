@@ -14,6 +14,7 @@ from gnnserve_api.status import ConditionType
 from gnnserve_operator.decide.answers import decide_answers, describe_devices, find_open_worker
 from gnnserve_operator.decide.generation import Generation, Stage
 from gnnserve_operator.decide.published import Published
+from gnnserve_operator.decide.rollout import Rollout
 from gnnserve_operator.decide.verdict import Problem, Reason, Verdict
 from gnnserve_operator.decide.workers import Workers
 from gnnserve_operator.observed import Observed
@@ -34,20 +35,26 @@ class Situation:
     """What workers are told; None: nothing yet."""
     generation: Generation
     workers: Workers
+    rollout: Rollout
     obstacle: Problem | None
 
 
 def decide_conditions(situation: Situation) -> Conditions:
     ready = _decide_ready(situation)
     stalled = _decide_stalled(situation)
-    is_reconciling = not ready.holds and stalled is None and not _is_at_rest(situation)
+    goes_on = not ready.holds and stalled is None and not _is_at_rest(situation)
+    waits = situation.rollout.waits if stalled is None else None
+    is_reconciling = goes_on or waits is not None
+    under_way = Verdict(True, ready.reason, f"{ready.message} {waits}" if waits else ready.message)
+    if waits is not None and not goes_on:
+        under_way = Verdict(True, Reason.ROLLOUT_QUEUED, waits)
     still = Verdict(False, Reason.SETTLED, "Nothing is under way.")
     if stalled is not None:
         still = Verdict(False, stalled.reason, "Nothing goes on until somebody acts; see Stalled.")
     quiet = Reason.PROGRESSING if is_reconciling else Reason.SETTLED
     return {
         ConditionType.READY: ready,
-        ConditionType.RECONCILING: Verdict(True, ready.reason, ready.message) if is_reconciling else still,
+        ConditionType.RECONCILING: under_way if is_reconciling else still,
         ConditionType.STALLED: Verdict(True, stalled.reason, stalled.message)
         if stalled is not None
         else Verdict(
@@ -125,7 +132,7 @@ def _find_open(situation: Situation) -> Problem | None:
     return find_open_worker(situation.workers.ready, situation.observed)
 
 
-def _decide_generated(situation: Situation) -> Verdict:
+def _decide_generated(situation: Situation) -> Verdict:  # noqa: PLR0911 - a ladder, one rung a stage
     generation, published = situation.generation, situation.published
     match generation.stage:
         case Stage.PUBLISHED:
@@ -139,6 +146,8 @@ def _decide_generated(situation: Situation) -> Verdict:
             return generation.problem.to_verdict()
         case _ if situation.obstacle is not None:
             return situation.obstacle.to_verdict()
+        case Stage.QUEUED:
+            return Verdict(False, Reason.QUEUED, generation.message)
         case _:
             return Verdict(False, Reason.GENERATING, generation.message)
 

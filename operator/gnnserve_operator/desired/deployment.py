@@ -66,6 +66,18 @@ def build_deployment(
     }
 
 
+def digest_of_pods(spec: GNNServiceSpec) -> str:
+    """Of what a spec says of worker pods, but for their number. Nothing of the operator's settings or code is in it."""
+    said = spec.model_dump(
+        mode="json",
+        by_alias=True,
+        exclude_defaults=True,
+        include={"image", "image_pull_secrets", "worker", "endpoint", "repository"},
+        exclude={"worker": {"replicas", "batching"}},
+    )
+    return digest_of(said)
+
+
 def build_worker_template(
     parent: Parent, spec: GNNServiceSpec, settings: Settings, new_claim_uid: str = ""
 ) -> Manifest:

@@ -59,6 +59,11 @@ def build_job(parent: Parent, spec: GNNServiceSpec, settings: Settings) -> Manif
     }
 
 
+def suspended(job: Manifest) -> Manifest:
+    """The Job as one that waits for its turn."""
+    return {**job, "spec": {**job["spec"], "suspend": True}}
+
+
 def build_generation_template(parent: Parent, spec: GNNServiceSpec, settings: Settings) -> Manifest:
     mounts: list[Manifest] = [{"name": REPOSITORY_VOLUME, "mountPath": pods.REPOSITORY_PATH}]
     volumes: list[Manifest] = [claim_volume(REPOSITORY_VOLUME, repository_claim_of(parent.name, spec))]

@@ -90,8 +90,12 @@ class Index:
         found = self._bodies(self._services, key)
         return max(found, key=lambda body: str(body["metadata"].get("creationTimestamp")), default=None)
 
-    def children(self, key: ServiceKey) -> list[Manifest]:
-        return list(self._bodies(self._children, key))
+    def children(self, key: ServiceKey, of: Kind | None = None) -> list[Manifest]:
+        """All, or those of one kind."""
+        found = self._children.get(key, {}).values()
+        return [
+            kept.body() for kept in found if of is None or (kept.api_version, kept.kind) == (of.api_version, of.name)
+        ]
 
     def by_uid(self, kind: Kind) -> dict[str, Kept]:
         return {

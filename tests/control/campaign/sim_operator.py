@@ -23,6 +23,7 @@ from gnnserve_operator.apply import Applier
 from gnnserve_operator.cluster import Cluster
 from gnnserve_operator.decide.signals import Answer, Silence
 from gnnserve_operator.errors import ConflictError, LostLeadershipError, RefusedError, RetryLaterError
+from gnnserve_operator.fleet import Fleet
 from gnnserve_operator.health import WatchCheck
 from gnnserve_operator.kinds import Manifest, ServiceKey
 from gnnserve_operator.loop import CONFLICTS, SETTLE_S, RateLimit, WorkQueue, backoff_s
@@ -114,9 +115,13 @@ class SimOperator:
         self._slow_loop = SlowLoop(self._ask, self.nudge, self.clock)
         prober = SimProber(Addresses("cluster.local"), answer=around.answer)
         index = self.view.index
+        fleet = Fleet(
+            index, self.nudge, max_jobs=settings.max_concurrent_jobs, max_rollouts=settings.max_concurrent_rollouts
+        )
         self.reconciler = Reconciler(
             settings, index, cluster, Observer(index, prober, PodMonitors(cluster, (), RESYNC_S, self.clock)),
             Applier(cluster), Reporter(cluster), self.clock, self._slow_loop, self._memory,
+            fleet,
         )  # fmt: skip
         self.watches = WatchCheck(cluster, index, (), self.clock, self.enqueue)
         self.queue = WorkQueue()

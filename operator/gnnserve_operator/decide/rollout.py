@@ -1,0 +1,63 @@
+"""May the workers' pods be replaced now?
+
+A new worker image, or a new operator, must not replace those of all services at once: each roll needs one more pod.
+
+Only rolls that come from the operator's side wait for a turn. What a user changes in a GNNService is carried out at
+once. Which of the two a change is follows from when it is found: settings and code of the operator change only when its
+process starts, so that what this process has once seen as wanted, or what the spec has changed since, is the user's.
+
+A roll has its turn until every pod is new, or until its Deployment tells that it makes no progress (15 minutes): one
+service that cannot roll does not keep the others back for ever, and an image that is broken reaches few of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gnnserve_api.gnnservice import GNNServiceSpec
+from gnnserve_operator.decide.turns import IDLE, UNDER_WAY, Stance, Standing, Turn, place_words
+from gnnserve_operator.desired.deployment import digest_of_pods, wanted_replicas
+from gnnserve_operator.observed import Observed, ObservedDeployment
+
+_FIRST, _LATER = "0", "1"
+"""Where no worker is ready, the new pods may be the cure."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rollout:
+    followed: str
+    """See `Turns.followed`."""
+    standing: Standing = IDLE
+    waits: str | None = None
+    """Why the Deployment stays as it is for now; None: it is applied."""
+
+
+def decide_rollout(spec: GNNServiceSpec, template_digest: str, new_claim_uid: str, observed: Observed) -> Rollout:
+    """`template_digest`: of the wanted pod template; `new_claim_uid`: as `decide_new_claim` has it."""
+    declared, turn, deployment = digest_of_pods(spec), observed.turns.rollout, observed.deployment
+    if deployment is None or deployment.deleting:
+        return Rollout(declared)
+    is_rolling = not (deployment.rolled_out or deployment.progress_stopped)
+    if deployment.template_digest == template_digest:
+        return Rollout(declared, UNDER_WAY if is_rolling and turn.is_ours else IDLE)
+    followed = observed.turns.followed or declared
+    if followed != declared or not _is_only_template(deployment, spec, new_claim_uid):
+        return Rollout(followed)
+    # One that is being replaced already has its additional pod.
+    if turn.may_go or is_rolling:
+        return Rollout(followed, UNDER_WAY)
+    is_answered = any(pod.is_worker and pod.ready for pod in observed.pods)
+    return Rollout(followed, Standing(Stance.WAITING, _LATER if is_answered else _FIRST), _words(turn))
+
+
+def _is_only_template(deployment: ObservedDeployment, spec: GNNServiceSpec, new_claim_uid: str) -> bool:
+    """Whether there are pods to replace, and nothing else about them is to change."""
+    wanted = wanted_replicas(spec)
+    return 0 < wanted == deployment.replicas and deployment.new_claim_uid == new_claim_uid
+
+
+def _words(turn: Turn) -> str:
+    return (
+        f"The worker pods wait to be updated: at most {turn.limit} services are updated at a time (the chart's "
+        f"rollout.maxConcurrentServices), and {place_words(turn)}. Until then the present pods stay."
+    )

@@ -1,0 +1,130 @@
+"""Which services are under way and which wait, over all that the operator looks after.
+
+One service's plan must know of the others where only so many may do something at a time (`decide/turns.py`). Each plan
+leaves its service's standing here, in the same step of the event loop in which it was told its turn: so two reconciles
+never take the same place, also before the watch tells of what the first of them wrote.
+
+Nothing here outlives the process: what it knows at first is read from the children once the watches have told of all,
+and a service's own plan says it better. A place that becomes free wakes those that are next.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from gnnserve_operator.decide.turns import ALL_IDLE, IDLE, UNDER_WAY, Stance, Standing, Standings, Turn, Turns
+from gnnserve_operator.handlers.index import Index
+from gnnserve_operator.kinds import DEPLOYMENT, JOB, ServiceKey
+from gnnserve_operator.observed import observed_deployment, observed_job
+
+WOKEN = 10
+"""So many of those that wait are looked at when the line moves: they may go, or tell how far they are."""
+
+
+@dataclass(slots=True)
+class Line:
+    """Those that are under way and those that wait, for one thing."""
+
+    limit: int
+    _standings: dict[ServiceKey, Standing] = field(default_factory=dict)
+    """Of those that are not idle."""
+    _waiting: list[tuple[str, ServiceKey]] = field(default_factory=list)
+    """In their order."""
+
+    def turn(self, key: ServiceKey) -> Turn:
+        standing = self._standings.get(key, IDLE)
+        is_ours = standing.stance is Stance.UNDER_WAY
+        ahead = len(self._waiting)  # one that is new comes last
+        if standing.stance is Stance.WAITING:
+            ahead = bisect_left(self._waiting, (standing.order, key))
+        return Turn(self.limit, self.under_way - is_ours, ahead, is_ours)
+
+    @property
+    def under_way(self) -> int:
+        return len(self._standings) - len(self._waiting)
+
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
+
+    def note(self, key: ServiceKey, standing: Standing) -> bool:
+        """Whether the line has moved."""
+        before = self._standings.pop(key, IDLE)
+        if before.stance is Stance.WAITING:
+            del self._waiting[bisect_left(self._waiting, (before.order, key))]
+        if standing.stance is Stance.WAITING:
+            insort(self._waiting, (standing.order, key))
+        if standing.stance is not Stance.IDLE:
+            self._standings[key] = standing
+        return standing != before
+
+    def first(self, count: int) -> list[ServiceKey]:
+        return [key for _, key in self._waiting[:count]]
+
+
+class Fleet:
+    """`wake`: has a service looked at again soon."""
+
+    def __init__(self, index: Index, wake: Callable[[ServiceKey], None], *, max_jobs: int, max_rollouts: int) -> None:
+        self._index = index
+        self._wake = wake
+        self.generation = Line(max_jobs)
+        self.rollout = Line(max_rollouts)
+        self._followed: dict[ServiceKey, str] = {}
+        self._has_begun = False
+
+    def turns(self, key: ServiceKey) -> Turns:
+        if not self._has_begun:
+            self._has_begun = True
+            for known in self._index.service_keys():
+                self._note(known, self._standings_in_index(known))
+        return Turns(self.generation.turn(key), self.rollout.turn(key), self._followed.get(key))
+
+    def note(self, key: ServiceKey, standings: Standings, followed: str | None) -> None:
+        """What its plan says; to be called before anything else is planned."""
+        if followed is not None:
+            self._followed[key] = followed
+        self._note(key, standings)
+
+    def forget(self, key: ServiceKey) -> None:
+        """There is no such service any more."""
+        self._followed.pop(key, None)
+        self._note(key, ALL_IDLE)
+
+    def step_aside(self, key: ServiceKey) -> None:
+        """Its reconcile failed: it does not keep others waiting. What may have been written goes on counting."""
+        turns = (self.generation.turn(key), self.rollout.turn(key))
+        generation, rollout = (UNDER_WAY if turn.is_ours else IDLE for turn in turns)
+        self._note(key, Standings(generation, rollout))
+
+    def recount(self, key: ServiceKey) -> None:
+        """What its plan wanted was not done: what is there counts, and it does not keep others waiting."""
+        found = self._standings_in_index(key)
+        generation, rollout = (s if s == UNDER_WAY else IDLE for s in (found.generation, found.rollout))
+        self._note(key, Standings(generation, rollout))
+
+    def _note(self, key: ServiceKey, standings: Standings) -> None:
+        woken: dict[ServiceKey, None] = {}
+        for line, standing in ((self.generation, standings.generation), (self.rollout, standings.rollout)):
+            if line.note(key, standing) and line.limit:
+                woken |= dict.fromkeys(line.first(max(WOKEN, line.limit)))
+        for other in woken:
+            self._wake(other)
+
+    def _standings_in_index(self, key: ServiceKey) -> Standings:
+        service = self._index.service(key) or {"spec": {}}
+        jobs = [observed_job(raw) for raw in self._index.children(key, JOB)]
+        left = [job for job in jobs if not (job.succeeded or job.failed or job.deleting)]
+        generation = IDLE
+        if any(not job.suspended for job in left):
+            generation = UNDER_WAY
+        elif left and not service["spec"].get("suspend"):
+            generation = Standing(Stance.WAITING, min(job.created_at for job in left))
+        deployments = map(observed_deployment, self._index.children(key, DEPLOYMENT))
+        is_rolling = any(
+            found.replicas > 0 and not (found.rolled_out or found.progress_stopped or found.deleting)
+            for found in deployments
+        )
+        return Standings(generation, UNDER_WAY if is_rolling else IDLE)
