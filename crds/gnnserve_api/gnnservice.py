@@ -296,7 +296,8 @@ class Normalization(StrEnum):
     """Standardize dense features, RowNormalize sparse ones; Disabled with a model.checkpoint, whose weights expect the
     features that they were trained on."""
     STANDARDIZE = "Standardize"
-    """Zero mean and unit deviation per column, from the nodes that training may see. Dense features only."""
+    """Zero mean and unit deviation per column, from the nodes that training may see. Sparse features become
+    dense: at most 16 GiB."""
     ROW_NORMALIZE = "RowNormalize"
     """Each node's features divided by the sum of their absolute values."""
     L2_ROW_NORMALIZE = "L2RowNormalize"

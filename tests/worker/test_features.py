@@ -57,9 +57,22 @@ def test_a_column_that_is_constant_only_for_training_stays_finite() -> None:
     np.testing.assert_allclose(scaled[:, 1], features[:, 1] - np.float32(0.1), atol=1e-6)
 
 
-def test_sparse_features_are_not_made_dense_by_standardizing() -> None:
-    with pytest.raises(InputError, match=r"spec\.graph\.normalization: is Standardize, but the features are sparse"):
-        normalize(sparse_features(50, 4, 0), Normalization.STANDARDIZE, VISIBLE)
+def test_standardize_by_name_makes_sparse_features_dense() -> None:
+    features = sparse_features(50, 4, 0)
+
+    scaled = normalize(features, Normalization.STANDARDIZE, VISIBLE)
+
+    np.testing.assert_array_equal(scaled, normalize(features.toarray(), Normalization.STANDARDIZE, VISIBLE))
+
+
+def test_sparse_features_that_no_machine_holds_as_dense_ones_are_not_standardized() -> None:
+    features = sp.csr_array((50, 100_000_000), dtype=np.float32)
+
+    with pytest.raises(
+        InputError,
+        match=r"spec\.graph\.normalization: is Standardize, but the features are sparse and take 19 GiB as dense",
+    ):
+        normalize(features, Normalization.STANDARDIZE, VISIBLE)
 
 
 def test_dense_rows_are_divided_by_the_sum_of_their_absolute_values() -> None:

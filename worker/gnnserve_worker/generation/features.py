@@ -18,6 +18,10 @@ _ROW_NORMS: Mapping[Normalization, Literal[1, 2]] = {
 }
 """The norm of a row that its features are divided by."""
 
+_MOST_DENSE_BYTES = 16 * 2**30
+_BLOCK_VALUES = 1 << 22
+"""Numbers that are scaled at a time: float64 takes twice the memory of what is kept."""
+
 
 def normalize(features: Features, method: Normalization, visible: np.ndarray) -> Features:
     """A scaled copy. `visible` are the node ids whose features training may see: an inductive model must not
@@ -29,17 +33,30 @@ def normalize(features: Features, method: Normalization, visible: np.ndarray) ->
     if method in _ROW_NORMS:
         return _divide_rows(features, _row_norms(features, _ROW_NORMS[method]))
     if not isinstance(features, np.ndarray):
-        raise InputError(
-            "spec.graph.normalization",
-            "is Standardize, but the features are sparse and would become dense",
-            "use RowNormalize, L2RowNormalize, Auto or Disabled",
-        )
+        features = _dense(features)
     mean = features[visible].mean(axis=0, dtype=np.float64)
     deviation = features[visible].std(axis=0, dtype=np.float64)
     # A column that is constant where training looks tells nothing; leave it near 0 rather than divide by 0.
     deviation[deviation < 1e-12] = 1.0
-    scaled: np.ndarray = ((features - mean) / deviation).astype(np.float32)
+    scaled = np.empty(features.shape, dtype=np.float32)
+    step = max(1, _BLOCK_VALUES // max(1, features.shape[1]))
+    for start in range(0, len(features), step):
+        rows = slice(start, start + step)
+        scaled[rows] = (features[rows] - mean) / deviation
     return scaled
+
+
+def _dense(features: sp.csr_array) -> np.ndarray:
+    """For Standardize by name: the table was written dense, and is sparse here by what it holds."""
+    wanted_bytes = 4 * features.shape[0] * features.shape[1]
+    if wanted_bytes > _MOST_DENSE_BYTES:
+        raise InputError(
+            "spec.graph.normalization",
+            f"is Standardize, but the features are sparse and take {wanted_bytes / 2**30:,.0f} GiB as dense ones; "
+            f"the limit is {_MOST_DENSE_BYTES // 2**30} GiB",
+            "use RowNormalize, L2RowNormalize, Auto or Disabled",
+        )
+    return np.asarray(features.toarray())
 
 
 def _row_norms(features: Features, order: Literal[1, 2]) -> np.ndarray:

@@ -21,6 +21,7 @@ from gnnserve_worker.graph.sources.checks import (
     check_node_count,
     check_splits,
 )
+from gnnserve_worker.graph.sources.density import sparse_finding, without_zeros
 from gnnserve_worker.graph.sources.files import file_path, pinned_digest
 from gnnserve_worker.graph.store import Features, Graph, GraphData, Splits
 
@@ -61,9 +62,11 @@ class _GraphFile:
 
     def to_graph(self, uri: str, digest: str) -> GraphData:
         graph = self._graph()
-        features = self._features(graph.nodes)
+        given = self._features(graph.nodes)
+        features = without_zeros(given) if isinstance(given, np.ndarray) else given
+        findings = sparse_finding(features) if isinstance(given, np.ndarray) else ()
         labels, classes, known = self._labels(graph.nodes)
-        return GraphData(uri, digest, graph, features, labels, classes, self._splits(known))
+        return GraphData(uri, digest, graph, features, labels, classes, self._splits(known), findings=findings)
 
     def _error(self, array: str, problem: str, remedy: str) -> InputError:
         return InputError(f"{self._path}: {array}", problem, remedy)

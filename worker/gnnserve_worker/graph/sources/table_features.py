@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from gnnserve_api.errors import InputError
 from gnnserve_api.gnnservice import MissingFeature, NodeTable
 from gnnserve_worker.graph.sources.checks import as_float32
+from gnnserve_worker.graph.sources.density import FeatureBlocks, sparse_finding
 from gnnserve_worker.graph.sources.table_columns import (
     NotANumberError,
     is_list,
@@ -22,7 +23,7 @@ from gnnserve_worker.graph.sources.table_columns import (
     shortened,
 )
 from gnnserve_worker.graph.sources.table_files import CsvTable, RowPlaces, Rows, Table
-from gnnserve_worker.graph.store import Finding
+from gnnserve_worker.graph.store import Features, Finding
 from gnnserve_worker.progress import silent
 
 _NAMES_SHOWN = 5
@@ -54,7 +55,7 @@ class FeatureColumns:
     _columns: list[_Column]
     _never: dict[str, str]
     """Columns that are no features by their name or type, and why."""
-    _blocks: list[np.ndarray] = field(default_factory=list)
+    _blocks: FeatureBlocks = field(default_factory=FeatureBlocks)
     _sums: np.ndarray = field(default_factory=lambda: np.empty(0))
 
     @property
@@ -68,7 +69,7 @@ class FeatureColumns:
 
     def add(self, rows: Rows, first_row: int) -> None:
         # nan stands for what is missing, until all is read and the means are known.
-        block = np.full((rows.batch.num_rows, self.width), np.nan, dtype=np.float32)
+        block = np.zeros((rows.batch.num_rows, self.width), dtype=np.float32)
         start = 0
         for column in self._columns:
             if not column.left_out:
@@ -79,7 +80,7 @@ class FeatureColumns:
             if not len(self._sums):
                 self._sums = np.zeros(self.width)
             self._sums += np.nansum(block, axis=0, dtype=np.float64)
-        self._blocks.append(block)
+        self._blocks.add(block)
 
     def _fill(self, part: np.ndarray, column: _Column, array: Any, first_row: int) -> None:
         try:
@@ -137,8 +138,8 @@ class FeatureColumns:
         all_rows[array.is_valid().to_numpy(zero_copy_only=False)] = numbers
         return all_rows
 
-    def to_matrix(self, positions: np.ndarray | None) -> tuple[np.ndarray, list[Finding]]:
-        """float32 [nodes, columns], row i at `positions[i]`, and what was done to it."""
+    def to_matrix(self, positions: np.ndarray | None) -> tuple[Features, list[Finding]]:
+        """float32 [nodes, columns], row i at `positions[i]`, dense or sparse by what they hold, and what was done."""
         for column in self._columns:
             if not column.left_out and not column.present and column.name not in self._nodes.features:
                 column.left_out = "no number"
@@ -152,21 +153,8 @@ class FeatureColumns:
                 "add a column of numbers",
             )
         self._refuse_missing()
-        fill = self._fill_values()
-        features = np.empty((self._places.rows, int(kept.sum())), dtype=np.float32)
-        row = 0
-        self._blocks.reverse()
-        while self._blocks:  # each is released once it is copied
-            block = self._blocks.pop()
-            missing = np.isnan(block)
-            if missing.any():
-                np.copyto(block, fill, where=missing)
-            end = row + len(block)
-            features[slice(row, end) if positions is None else positions[row:end]] = (
-                block if kept.all() else block[:, kept]
-            )
-            row = end
-        return features, self._findings()
+        features = self._blocks.to_features(kept, self._fill_values(), positions)
+        return features, [*self._findings(), *sparse_finding(features)]
 
     def _refuse_missing(self) -> None:
         found = [
@@ -191,12 +179,9 @@ class FeatureColumns:
         """float32 [width]."""
         values = np.zeros(self.width, dtype=np.float32)
         if self._nodes.missing is MissingFeature.MEAN:
-            present = self._places.rows - self._missing_per_place()
+            present = self._places.rows - self._blocks.missing_per_column(self.width)
             values[:] = np.divide(self._sums, present, out=np.zeros(self.width), where=present > 0)
         return values
-
-    def _missing_per_place(self) -> np.ndarray:
-        return sum((np.isnan(block).sum(axis=0) for block in self._blocks), np.zeros(self.width, dtype=np.int64))
 
     def _findings(self) -> list[Finding]:
         findings = []

@@ -31,7 +31,7 @@ from gnnserve_worker.graph.sources.table_files import (
 )
 from gnnserve_worker.graph.sources.table_ids import EndColumns, IdColumn, NodeOrder
 from gnnserve_worker.graph.sources.table_labels import LabelColumn, LabelColumns, SplitColumn
-from gnnserve_worker.graph.store import Finding, Graph, GraphData, Splits
+from gnnserve_worker.graph.store import Features, Finding, Graph, GraphData, Splits
 from gnnserve_worker.parallel import map_parallel, thread_count
 from gnnserve_worker.progress import Progress, ProgressListener
 
@@ -80,7 +80,7 @@ def load(source: ParquetSource | CsvSource, digest: str, progress: ProgressListe
 class _NodeData:
     """As in `GraphData`."""
 
-    features: np.ndarray
+    features: Features
     labels: np.ndarray
     classes: Classes
     splits: Splits
