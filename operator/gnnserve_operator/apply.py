@@ -19,7 +19,7 @@ from typing import Protocol
 
 from gnnserve_operator.cluster import Cluster
 from gnnserve_operator.decide.obstacles import builds_on
-from gnnserve_operator.desired.labels import APPLIED_ANNOTATION
+from gnnserve_operator.desired.labels import ADOPT_ANNOTATION, APPLIED_ANNOTATION
 from gnnserve_operator.desired.metadata import digest_of
 from gnnserve_operator.diff import is_declared
 from gnnserve_operator.errors import RefusedError
@@ -40,6 +40,7 @@ class Place(Enum):
 
     FREE = auto()
     OURS = auto()
+    """It belongs to this service, or may be taken over by it."""
     LEAVING = auto()
     """It is being deleted, or belongs to a deleted service of the same name: soon it is gone."""
     TAKEN = auto()
@@ -56,6 +57,8 @@ def classify_place(live: Manifest | None, service: str, uid: str) -> Place:
         return Place.OURS
     if owner is not None and (owner["kind"], owner["name"]) == (GNNSERVICE.name, service):
         return Place.LEAVING
+    if owner is None and (live["metadata"].get("annotations") or {}).get(ADOPT_ANNOTATION) == service:
+        return Place.OURS
     return Place.TAKEN
 
 

@@ -106,7 +106,9 @@ class Observer:
 
 
 def _pods(children: Iterable[Manifest], service: Manifest) -> tuple[ObservedPod, ...]:
-    return tuple(observed_pod(raw) for raw in children if raw["kind"] == "Pod" and not _is_older(raw, service))
+    found = list(children)
+    since = _begun_at(found, service)
+    return tuple(observed_pod(raw) for raw in found if raw["kind"] == "Pod" and not _is_older(raw, since))
 
 
 def _workload(children: Iterable[Manifest]) -> frozenset[tuple[str, str]]:
@@ -131,6 +133,13 @@ def _is_controlled(raw: Manifest, uid: str) -> bool:
     return owner is not None and owner["uid"] == uid
 
 
-def _is_older(pod: Manifest, service: Manifest) -> bool:
+def _begun_at(children: Iterable[Manifest], service: Manifest) -> str:
+    """When its first pod may have been made: before the service itself where it took over a Deployment or a Job."""
+    uid = service["metadata"]["uid"]
+    makers = (raw for raw in children if raw["kind"] in {"Deployment", "Job"} and _is_controlled(raw, uid))
+    return min(str(found["metadata"]["creationTimestamp"]) for found in (service, *makers))
+
+
+def _is_older(pod: Manifest, begun_at: str) -> bool:
     """A pod of a deleted service of the same name. Pods are owned by ReplicaSets, which are not watched."""
-    return bool(pod["metadata"]["creationTimestamp"] < service["metadata"]["creationTimestamp"])
+    return bool(pod["metadata"]["creationTimestamp"] < begun_at)

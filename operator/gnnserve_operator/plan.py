@@ -42,6 +42,8 @@ _SOON_S = 1.0
 """While workers switch, or something is about to be seen: what is waited for sends no event."""
 _LATER_S = 10.0
 """While something is under way that mostly tells by itself."""
+_TAKEN_S = 2.0
+"""While a name is taken by what no watch tells of."""
 _PATIENCE = timedelta(minutes=5)
 """What has not come by then is not asked for every second any more."""
 _BEFORE_THE_JOB = frozenset({Stage.STARTING, Stage.QUEUED})
@@ -147,7 +149,7 @@ def plan(service: GNNService, identity: Identity, observed: Observed, settings: 
         ),
         followed=rollout.followed,
         begins_job=job["metadata"]["name"] if is_job_made and generation.stage == Stage.STARTING else None,
-        look_again_s=_look_again_s(situation, conditions, condition_in(status, ConditionType.READY), now),
+        look_again_s=_look_again_s(situation, conditions, status, now),
         routed=routing.decision,
         question=routing.question,
     )
@@ -204,9 +206,9 @@ def _deletions(
     return (*jobs, *sorted(unwanted, key=lambda ref: (ref.kind, ref.name)))
 
 
-def _look_again_s(
-    situation: Situation, conditions: Conditions, ready: Mapping[str, Any], now: datetime
-) -> float | None:
+def _look_again_s(situation: Situation, conditions: Conditions, status: Status, now: datetime) -> float | None:
+    if situation.obstacle is not None and situation.obstacle.reason == Reason.NAME_TAKEN:
+        return _TAKEN_S if _is_recent(condition_in(status, ConditionType.STALLED), now) else _LATER_S
     if situation.generation.stage == Stage.WAITING:
         return _SOON_S
     if situation.observed.deployment is not None and situation.observed.deployment.deleting:
@@ -216,6 +218,10 @@ def _look_again_s(
     if conditions[ConditionType.READY].holds or situation.generation.stage == Stage.QUEUED:
         return None  # the fleet wakes those whose turn has come
     is_answer_awaited = situation.workers.ready or any(pod.can_be_asked for pod in situation.observed.pods)
-    is_recent = now - datetime.fromisoformat(ready["lastTransitionTime"]) < _PATIENCE
-    is_soon = is_answer_awaited and is_recent and ready["reason"] != Reason.GENERATING
+    ready = condition_in(status, ConditionType.READY)
+    is_soon = is_answer_awaited and _is_recent(ready, now) and ready["reason"] != Reason.GENERATING
     return _SOON_S if is_soon else _LATER_S
+
+
+def _is_recent(condition: Mapping[str, Any], now: datetime) -> bool:
+    return now - datetime.fromisoformat(condition["lastTransitionTime"]) < _PATIENCE

@@ -103,7 +103,7 @@ GUARDS = (
           "    if annotations.get(DIGEST_ANNOTATION) != routing_digest(data):", "    if False:",
           "test_observed.py::test_a_routing_config_map_is_believed_only_as_it_was_written"),
     Guard("pods of a deleted namesake do not count", "observe.py",
-          ' and not _is_older(raw, service)', "",
+          ' and not _is_older(raw, since)', "",
           "test_observe.py::test_pods_of_a_deleted_service_of_the_same_name_do_not_count"),
     Guard("Ready needs workers of the declared revision", "decide/answers.py",
           "    if route.revision != declared.revision:", "    if False:",

@@ -23,7 +23,7 @@ from gnnserve_operator.apply import (
     is_needed,
 )
 from gnnserve_operator.cluster import Cluster
-from gnnserve_operator.desired.labels import APPLIED_ANNOTATION
+from gnnserve_operator.desired.labels import ADOPT_ANNOTATION, APPLIED_ANNOTATION
 from gnnserve_operator.desired.metadata import digest_of
 from gnnserve_operator.errors import ConflictError, RetryLaterError
 from gnnserve_operator.login import load_connection
@@ -54,6 +54,14 @@ FOREIGN = {"kind": "Service", "apiVersion": "v1", "metadata": {"name": "digits",
                      id="an object that we own without controlling it"),
         pytest.param(live(CONFIG, ownerReferences=[owner(uid="u2")]), Place.LEAVING,
                      id="a child of a deleted service of the same name"),
+        pytest.param(live(FOREIGN, annotations={ADOPT_ANNOTATION: "digits"}), Place.OURS,
+                     id="an object of nobody that the service may take over"),
+        pytest.param(live(FOREIGN, annotations={ADOPT_ANNOTATION: "other"}), Place.TAKEN,
+                     id="one that another service may take over"),
+        pytest.param(live(CONFIG, annotations={ADOPT_ANNOTATION: "digits"}, ownerReferences=[owner("other", "u2")]),
+                     Place.TAKEN, id="a child of another service, whatever is written on it"),
+        pytest.param(live(CONFIG, annotations={ADOPT_ANNOTATION: "digits"}, ownerReferences=[owner(uid="u2")]),
+                     Place.LEAVING, id="one that the garbage collector is about to take"),
         pytest.param(live(CONFIG, deletionTimestamp="2026-01-01T00:00:00Z"), Place.LEAVING,
                      id="a child that is being deleted"),
         pytest.param(live(FOREIGN, deletionTimestamp="2026-01-01T00:00:00Z"), Place.LEAVING,

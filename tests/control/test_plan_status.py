@@ -407,6 +407,38 @@ def test_a_service_name_that_is_taken_is_left_alone_and_the_rest_goes_on() -> No
     assert "Delete or rename it" in message
 
 
+def test_all_names_that_are_taken_are_told_at_once_with_the_command_that_has_them_taken_over() -> None:
+    namespace = serving()
+    orphans = [observed_ref(namespace.get(kind)) for kind in ("ServiceAccount", "Role", "PersistentVolumeClaim")]
+    namespace.conflicts = (*map(Conflict, orphans), Conflict(observed_ref(namespace.get("Service")), "Gateway web"))
+    namespace.settle()
+    message = namespace.condition("Ready")["message"]
+    assert (
+        "ServiceAccount digits-worker, Role digits-worker and PersistentVolumeClaim digits-repository exist" in message
+    )
+    assert "Service digits exists already and belongs to Gateway web" in message
+    assert (
+        "`kubectl annotate -n shop serviceaccount/digits-worker role/digits-worker "
+        "persistentvolumeclaim/digits-repository gnnserve.dev/adopt=digits`"
+    ) in message
+    assert namespace.events[-1] == ("Warning", "Stalled")
+
+
+def test_what_another_controls_is_not_offered() -> None:
+    namespace = serving()
+    namespace.conflicts = (Conflict(observed_ref(namespace.get("Service")), "Gateway web"),)
+    namespace.settle()
+    assert "kubectl annotate" not in namespace.condition("Ready")["message"]
+
+
+def test_a_taken_name_is_looked_at_often_and_after_a_while_less_so() -> None:
+    namespace = serving()
+    namespace.conflicts = (Conflict(observed_ref(namespace.get("Service"))),)
+    assert namespace.settle().look_again_s == 2
+    namespace.now += timedelta(minutes=6)
+    assert namespace.settle().look_again_s == 10
+
+
 TAKEN: list[tuple[str, set[str]]] = [
     ("ServiceAccount", {"ServiceAccount", "RoleBinding", "Deployment"}),
     ("Role", {"Role", "RoleBinding"}),

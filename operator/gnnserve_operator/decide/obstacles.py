@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from gnnserve_operator.decide.claim_storage import least_storage
-from gnnserve_operator.decide.verdict import Problem, Reason, sentence
+from gnnserve_operator.decide.verdict import Problem, Reason, join_words, sentence
+from gnnserve_operator.desired.labels import ADOPT_ANNOTATION
 from gnnserve_operator.observed import Conflict, ObjectRef, Observed, Rejection
 
 _BUILT_ON = {
@@ -32,25 +33,37 @@ def decide_appliable(refs: Iterable[ObjectRef], conflicts: Iterable[Conflict]) -
 
 
 def decide_obstacle(refs: Iterable[ObjectRef], service: str, observed: Observed) -> Problem | None:
-    """The first in the order of the children."""
+    """Every name that is taken, at once; else the first refusal in the order of the children."""
     conflicts = {conflict.ref: conflict for conflict in observed.conflicts}
     rejections = {rejection.ref: rejection for rejection in observed.rejections}
     wanted = list(refs)
-    taken = next((conflicts[ref] for ref in wanted if ref in conflicts), None)
-    if taken is not None:
+    taken = [conflicts[ref] for ref in wanted if ref in conflicts]
+    if taken:
         return _taken(taken, service)
     refused = next((rejections[ref] for ref in wanted if ref in rejections), None)
     return None if refused is None else _refused(refused, observed)
 
 
-def _taken(conflict: Conflict, service: str) -> Problem:
-    owner = f"belongs to {conflict.owner}" if conflict.owner else "belongs to nobody"
-    return Problem(
-        Reason.NAME_TAKEN,
-        f"{conflict.ref} exists already and {owner}, so it is left alone. Delete or rename it, or give GNNService "
-        f"{service} another name.",
-        needs_person=True,
-    )
+def _taken(conflicts: list[Conflict], service: str) -> Problem:
+    free = [conflict.ref for conflict in conflicts if conflict.owner is None]
+    owned = [conflict for conflict in conflicts if conflict.owner is not None]
+    said = [
+        f"{conflict.ref} exists already and belongs to {conflict.owner}, so it is left alone." for conflict in owned
+    ]
+    if free:
+        exist, are = ("exist already and belong", "they are") if free[1:] else ("exists already and belongs", "it is")
+        said.append(f"{join_words(map(str, free))} {exist} to nobody, so {are} left alone.")
+    those = "them" if conflicts[1:] else "it"
+    said.append(f"Delete or rename {those}, or give GNNService {service} another name.")
+    if free:
+        which = those if not owned else "those that belong to nobody"
+        said.append(f"To have it take over {which}, with what is in them: `{_adoption(free, service)}`.")
+    return Problem(Reason.NAME_TAKEN, " ".join(said), needs_person=True)
+
+
+def _adoption(refs: list[ObjectRef], service: str) -> str:
+    names = " ".join(f"{ref.kind.lower()}/{ref.name}" for ref in refs)
+    return f"kubectl annotate -n {refs[0].namespace} {names} {ADOPT_ANNOTATION}={service}"
 
 
 def _refused(rejection: Rejection, observed: Observed) -> Problem:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -99,7 +100,7 @@ class Reason(StrEnum):
     RESULT_UNREADABLE = "ResultUnreadable"
     """Give the operator and spec.image the same version."""
     NAME_TAKEN = "NameTaken"
-    """Delete or rename the object, or the GNNService."""
+    """Delete or rename the objects or the GNNService, or have it take them over."""
     CHILD_REFUSED = "ChildRefused"
     """Change what the API server's message names."""
     INVALID_SPEC = "InvalidSpec"
@@ -143,6 +144,12 @@ class Problem:
 
     def to_verdict(self) -> Verdict:
         return Verdict(False, self.reason, self.message)
+
+
+def join_words(words: Iterable[str]) -> str:
+    """`a, b and c`."""
+    *first, last = words
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def sentence(text: str) -> str:

@@ -29,6 +29,9 @@ TEMPLATE_ANNOTATION = "gnnserve.dev/template"
 APPLIED_ANNOTATION = "gnnserve.dev/applied"
 """On every child: digest of what was applied last, so that a field which is no longer declared is noticed, whoever
 applied it."""
+ADOPT_ANNOTATION = "gnnserve.dev/adopt"
+"""On an object that has a child's name and that nobody controls: the GNNService that may take it over. A person sets
+it, and so shows the right to change that object; it is no part of what is desired, and stays."""
 TERM_ANNOTATION = "gnnserve.dev/term"
 """On every child: the term of the leader that wrote it last, for the chart's ValidatingAdmissionPolicy. No part of what
 is desired, so that a new leader rewrites nothing."""
