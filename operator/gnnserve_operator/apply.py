@@ -32,6 +32,9 @@ _NEVER = "1"
 and conflicts (409) with whatever is (tests/support/api_contract.py)."""
 _NOT_CONTENT = {"resourceVersion", "generation", "managedFields", "creationTimestamp"}
 
+_KNOWS_NO_TRIALS = "does not support dry run"
+"""In the API server's refusal where an admission webhook has side effects: it says nothing about the object."""
+
 logger = logging.getLogger(__name__)
 
 
@@ -171,6 +174,21 @@ class Applier:
             )
             verb = "created" if change.is_new else "changed"
             logger.info("%s %s", verb, change.ref, extra=about(service, reason="Applied"))
+        return tuple(rejections)
+
+    async def try_out(self, desired: Iterable[Manifest], survey: Survey) -> tuple[Rejection, ...]:
+        """Which of the children that are to come the API server would refuse. Raises as `apply` does."""
+        rejections = []
+        for manifest in desired:
+            ref = observed_ref(manifest)
+            if survey.places[ref] is not Place.FREE:
+                continue  # told as a conflict, or about to be gone
+            change = _change(ref, manifest, digest_of(manifest), None, None)
+            try:
+                await self.cluster.apply(change.manifest, is_trial=True)
+            except RefusedError as error:
+                if _KNOWS_NO_TRIALS not in error.message:
+                    rejections.append(Rejection(ref, error.message))
         return tuple(rejections)
 
 

@@ -76,14 +76,16 @@ class Cluster:
         answer = await self._request("get", kind, kind.path(ref.namespace, ref.name), _shown(ref))
         return None if answer.code == 404 else answer.body
 
-    async def apply(self, manifest: Manifest) -> Manifest:
-        """All that we own of the object, and nothing else; what others set to something else becomes ours."""
+    async def apply(self, manifest: Manifest, *, is_trial: bool = False) -> Manifest:
+        """All that we own of the object, and nothing else; what others set to something else becomes ours.
+
+        Of a trial the API server does everything (schema, quotas, admission webhooks) but store the object."""
         if self._leadership is not None:
             metadata = manifest["metadata"]
             annotations = {**(metadata.get("annotations") or {}), TERM_ANNOTATION: str(self._leadership.term)}
             manifest = {**manifest, "metadata": {**metadata, "annotations": annotations}}
         try:
-            return await self._apply(manifest, None, FIELD_MANAGER)
+            return await self._apply(manifest, None, FIELD_MANAGER, is_trial=is_trial)
         except RefusedError as error:
             if self._leadership is None or f"ValidatingAdmissionPolicy '{self._leadership.fence}'" not in error.message:
                 raise
@@ -93,11 +95,13 @@ class Cluster:
     async def apply_status(self, manifest: Manifest) -> Manifest:
         return await self._apply(manifest, "status", STATUS_FIELD_MANAGER)
 
-    async def _apply(self, manifest: Manifest, subresource: str | None, manager: str) -> Manifest:
+    async def _apply(
+        self, manifest: Manifest, subresource: str | None, manager: str, *, is_trial: bool = False
+    ) -> Manifest:
         ref = observed_ref(manifest)
         kind = kind_of(ref.api_version, ref.kind)
         path = kind.path(ref.namespace, ref.name, subresource)
-        query = {"fieldManager": manager, "force": "true"}
+        query = {"fieldManager": manager, "force": "true", **({"dryRun": "All"} if is_trial else {})}
         answer = await self._request("apply", kind, path, _shown(ref), query, manifest, _APPLY)
         return _written(ref, answer)  # 404: also of the resource itself, where its status was meant
 

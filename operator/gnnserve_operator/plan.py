@@ -9,15 +9,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
-from gnnserve_api.gnnservice import GNNService
+from gnnserve_api.generation import GenerationResult
+from gnnserve_api.gnnservice import GNNService, GNNServiceSpec
+from gnnserve_api.routing import RoutingTable
 from gnnserve_api.status import ConditionType
 from gnnserve_operator.decide.answers import decide_base_variant
 from gnnserve_operator.decide.claim_storage import decide_claim_storage, least_storage
 from gnnserve_operator.decide.events import EventNote, decide_events
 from gnnserve_operator.decide.generation import Generation, Stage, WantedJob, decide_generation
-from gnnserve_operator.decide.obstacles import decide_appliable, decide_obstacle
+from gnnserve_operator.decide.obstacles import decide_appliable, decide_obstacle, may_begin
 from gnnserve_operator.decide.published import decide_published
 from gnnserve_operator.decide.readiness import Conditions, Situation, decide_conditions, refuse
 from gnnserve_operator.decide.rollout import Rollout, decide_rollout
@@ -32,6 +35,7 @@ from gnnserve_operator.desired.deployment import build_worker_template
 from gnnserve_operator.desired.job import build_job, suspended
 from gnnserve_operator.desired.labels import RECIPE, Component, selector_for, selector_text
 from gnnserve_operator.desired.metadata import Manifest, Parent, digest_of
+from gnnserve_operator.desired.routing import declared_table
 from gnnserve_operator.desired.service import service_url
 from gnnserve_operator.observed import ObjectRef, Observed, observed_ref
 from gnnserve_operator.settings import Settings
@@ -52,6 +56,10 @@ _PRUNED_KINDS = frozenset({"NetworkPolicy", "PodMonitor"})
 """Children that a setting may take away; nothing else is ever deleted for not being wanted, least of all data."""
 
 
+_UNKNOWN = "unknown"
+"""In place of the name of a revision that is not generated yet."""
+
+
 @dataclass(frozen=True, slots=True)
 class Identity:
     """The part of a live GNNService that is not the user's text."""
@@ -67,6 +75,10 @@ class Identity:
 class Plan:
     apply: tuple[dict[str, Any], ...] = ()
     """Complete manifests, in order."""
+    to_come: tuple[dict[str, Any], ...] = ()
+    """Those that are applied once a first revision is published; their places are looked at now."""
+    tries_out: bool = False
+    """Whether a Job is about to begin, and so the API server is to be asked whether it would take those."""
     delete: tuple[ObjectRef, ...] = ()
     """With background propagation; not found is success."""
     status: dict[str, Any] | None = None
@@ -102,21 +114,29 @@ def plan(service: GNNService, identity: Identity, observed: Observed, settings: 
     workers = decide_workers(parent.name, spec, template_digest, published is not None, observed)
     routing = decide_service_routing(service, published, workers, observed, identity.status, settings, now)
     declared, result = routing.table, routing.result
-    children = build_children(
+    build = partial(
+        build_children,
         parent,
         spec,
         settings,
-        routing=None if declared is None or result is None else (declared, result),
         claim_storage=decide_claim_storage(spec, observed.claim),
         claim_uid=_claim_uid(observed),
         new_claim_uid=new_claim_uid,
-        with_workers=declared is not None or observed.deployment is not None,
         job=_applied_job(job, generation),
         pod_monitor_available=observed.pod_monitor_available,
     )
+    children = build(
+        routing=None if declared is None or result is None else (declared, result),
+        with_workers=declared is not None or observed.deployment is not None,
+    )
     refs = [observed_ref(child) for child in children]
-    obstacle = decide_obstacle(refs, parent.name, observed) or routing.problem
+    to_come = _to_come(build(routing=_first_routing(spec), with_workers=True), refs)
+    refs_to_come = [observed_ref(child) for child in to_come]
+    obstacle = decide_obstacle([*refs, *refs_to_come], parent.name, observed) or routing.problem
     appliable = decide_appliable(refs, observed.conflicts)
+    is_job_new = generation.stage in _BEFORE_THE_JOB and all(job.name != generation.job for job in observed.jobs)
+    if is_job_new and not may_begin([*refs, *refs_to_come], refs_to_come, observed):
+        appliable = frozenset(ref for ref in appliable if ref.kind != "Job")
     situation = Situation(parent.name, spec, observed, published, declared, generation, workers, rollout, obstacle)
     conditions = decide_conditions(situation) | routing.conditions
     service_ref = next(ref for ref in refs if ref.kind == "Service")
@@ -139,6 +159,8 @@ def plan(service: GNNService, identity: Identity, observed: Observed, settings: 
         apply=tuple(
             child for child, ref in zip(children, refs, strict=True) if _is_applied(ref, appliable, rollout, observed)
         ),
+        to_come=to_come,
+        tries_out=is_job_new and bool(to_come) and not observed.conflicts,
         delete=_deletions(parent, generation, refs, observed),
         status=None if is_said_already(status, identity.status) else status,
         events=decide_events(
@@ -196,6 +218,16 @@ def _is_applied(ref: ObjectRef, appliable: frozenset[ObjectRef], rollout: Rollou
         if is_going or rollout.waits is not None:
             return False
     return ref in appliable
+
+
+def _first_routing(spec: GNNServiceSpec) -> tuple[RoutingTable, GenerationResult]:
+    """As the first revision will have it, but for what only its Job knows."""
+    result = GenerationResult(revision=_UNKNOWN, recipe=spec.recipe(), graph=_UNKNOWN, variants=())
+    return declared_table(spec, result), result
+
+
+def _to_come(children: tuple[Manifest, ...], refs: list[ObjectRef]) -> tuple[Manifest, ...]:
+    return tuple(child for child in children if observed_ref(child) not in refs and child["kind"] != "Job")
 
 
 def _deletions(

@@ -99,7 +99,7 @@ class Reconciler:
         # The asking takes seconds: who writes annotations all the time must not keep the status from being written.
         raw = self._newest(key, raw)
         identity = self._identity(key, raw)
-        seen, planned, survey = await self._plan(key, service, identity, seen)
+        seen, planned, survey, refused_trials = await self._plan(key, service, identity, seen)
         if planned.routed is not None:
             # Before anything is written: if that fails, it is tried again with what was decided now.
             self.memory.remember(key, identity.uid, planned.routed, service.spec.objective)
@@ -114,7 +114,7 @@ class Reconciler:
         if changes or deletions:
             await self._check_still_so(raw)
         try:
-            rejections = await self.applier.apply(key, changes)
+            rejections = (*await self.applier.apply(key, changes), *refused_trials)
             for live in deletions:
                 await self.cluster.delete(live)
                 logger.info("deleted %s", observed_ref(live), extra=about(key, reason="Deleted"))
@@ -140,21 +140,31 @@ class Reconciler:
 
     async def _plan(
         self, key: ServiceKey, service: GNNService, identity: Identity, seen: Seen
-    ) -> tuple[Seen, Plan, Survey]:
-        """Plans again for each place that turns out to be somebody else's."""
+    ) -> tuple[Seen, Plan, Survey, tuple[Rejection, ...]]:
+        """Plans again for each place that turns out to be somebody else's, and for what the API server would refuse of
+        the children to come: that is returned too."""
+        refused: tuple[Rejection, ...] | None = None
         while True:
             # Told and answered in one step: no other service is planned in between.
             observed = replace(seen.observed, turns=self.fleet.turns(key))
             seen = replace(seen, observed=observed)
             planned = plan(service, identity, observed, self.settings, self.clock.utc())
             self.fleet.note(key, planned.standings, planned.followed)
-            survey = await self.applier.survey(key, identity.uid, planned.apply, seen.known)
+            wanted = (*planned.apply, *planned.to_come)
+            survey = await self.applier.survey(key, identity.uid, wanted, seen.known)
             found = [conflict for conflict in survey.conflicts if conflict not in seen.observed.conflicts]
-            if not found:
-                return seen, planned, survey
-            seen = replace(
-                seen, observed=replace(seen.observed, conflicts=(*seen.observed.conflicts, *found))
-            )  # fmt: skip
+            if found:
+                conflicts = (*seen.observed.conflicts, *found)
+                seen = replace(seen, observed=replace(seen.observed, conflicts=conflicts))
+                continue
+            if refused is not None or not planned.tries_out:
+                return seen, planned, survey, refused or ()
+            refused = await self.applier.try_out(planned.to_come, survey)
+            tried = {observed_ref(manifest) for manifest in planned.to_come}
+            rejections = (*(r for r in seen.observed.rejections if r.ref not in tried), *refused)
+            if rejections == seen.observed.rejections:
+                return seen, planned, survey, refused
+            seen = replace(seen, observed=replace(seen.observed, rejections=rejections))
 
     async def _check_still_so(self, raw: Manifest) -> None:
         """Asked of the API server, since a watch may lag behind: children of a service that is gone would come back,

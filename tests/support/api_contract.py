@@ -148,10 +148,12 @@ class Api:
         return self.server.respond(Request(method, path, query, headers, body))
 
     def apply(
-        self, manifest: Manifest, manager: str = "ours", subresource: str | None = None, *, force: bool = False
-    ) -> Response:
+        self, manifest: Manifest, manager: str = "ours", subresource: str | None = None, *, force: bool = False,
+        **query: str,
+    ) -> Response:  # fmt: skip
         path = self.path(manifest["kind"], manifest["metadata"]["name"], subresource)
-        return self.ask("PATCH", path, manifest, APPLY, fieldManager=manager, force="true" if force else "false")
+        told = {"fieldManager": manager, "force": "true" if force else "false", **query}
+        return self.ask("PATCH", path, manifest, APPLY, **told)
 
     def post(self, manifest: Manifest, manager: str = "ours") -> Response:
         return self.ask("POST", self.path(manifest["kind"]), manifest, fieldManager=manager)
@@ -534,6 +536,24 @@ def an_apply_with_a_uid_creates_nothing(api: Api) -> None:
 @case
 def an_apply_with_only_a_version_creates_what_is_not_there(api: Api) -> None:
     assert api.apply(api.config(resourceVersion="7")).code == 201
+
+
+@case
+def a_trial_is_answered_as_an_apply_and_stores_nothing(api: Api) -> None:
+    events = api.watch(
+        "ConfigMap", 1, lambda: (api.apply(api.config(), dryRun="All"), made(api.apply(api.config("b")))),
+        resourceVersion=api.version(),
+    )  # fmt: skip
+    assert [event["object"]["metadata"]["name"] for event in events] == ["b"]
+    tried = api.apply(api.config(resourceVersion="1"), dryRun="All")
+    assert (tried.code, tried.body["data"]) == (201, {"a": "1"})
+    assert not api.is_there("ConfigMap", "a")
+    before = made(api.apply(api.config()))
+    assert api.apply(api.config(data={"a": "2"}), dryRun="All").code == 200
+    assert api.get("ConfigMap", "a") == before
+    code, reason, message = refusal(api.apply(api.config(resourceVersion="1"), dryRun="All"))
+    assert (code, reason) == (409, "Conflict")
+    assert message.endswith(MODIFIED)
 
 
 @case

@@ -40,6 +40,10 @@ class Request:
     def header(self, name: str) -> str:
         return next((value for key, value in self.headers.items() if key.lower() == name.lower()), "")
 
+    @property
+    def is_trial(self) -> bool:
+        return self.query.get("dryRun") == "All"
+
     def is_asked(self, name: str) -> bool:
         return self.query.get(name) in {"true", "1"}
 
@@ -171,9 +175,14 @@ class ApiServer:
         if act is None or (target.name is None) != (request.method == "POST"):
             message = "the server does not allow this method on the requested resource"
             raise Refusal(405, "MethodNotAllowed", message)
+        if request.is_trial:
+            with self.cluster.trial():
+                return act(request, target)
         return act(request, target)
 
     def _note(self, verb: str, request: Request, target: _Target, name: str) -> None:
+        if request.is_trial:
+            return
         manager = request.query.get("fieldManager", "")
         shown = f"{verb} {target.subresource}" if target.subresource else verb
         self.cluster.writes.append(Write(shown, target.kind.name, name, manager, request.body))

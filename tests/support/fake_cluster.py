@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
@@ -180,6 +181,17 @@ class FakeCluster:
             return self._update(live, edited, Manager(manager, "Update", live["apiVersion"]))
 
     # --- what a client does
+
+    @contextmanager
+    def trial(self) -> Iterator[None]:
+        """What is written meanwhile is checked as ever, and not kept (dryRun=All)."""
+        with self.changed:
+            before = dict(self.objects), len(self.history), self._version
+            try:
+                yield
+            finally:
+                self.objects, length, self._version = before
+                del self.history[length:]
 
     def post(self, manifest: Manifest, manager: str) -> Manifest:
         with self.changed:

@@ -32,6 +32,14 @@ def decide_appliable(refs: Iterable[ObjectRef], conflicts: Iterable[Conflict]) -
     return frozenset(ref for ref in all_refs if ref not in taken and not builds_on(ref, taken_kinds))
 
 
+def may_begin(refs: Iterable[ObjectRef], to_come: Iterable[ObjectRef], observed: Observed) -> bool:
+    """Whether a Job may begin: hours of training are lost on a service whose children cannot be made. A refusal of a
+    child that is applied now says the same, but it is tried again with the Job, whose own refusal it may be."""
+    taken = {conflict.ref for conflict in observed.conflicts}
+    refused = {rejection.ref for rejection in observed.rejections}
+    return taken.isdisjoint(refs) and refused.isdisjoint(to_come)
+
+
 def decide_obstacle(refs: Iterable[ObjectRef], service: str, observed: Observed) -> Problem | None:
     """Every name that is taken, at once; else the first refusal in the order of the children."""
     conflicts = {conflict.ref: conflict for conflict in observed.conflicts}

@@ -267,16 +267,16 @@ class World:
     # --- requests
 
     async def _hold(self, request: Request) -> None:
-        if request.method != "GET" and self.trouble.stops(self.writes):
+        if _is_write(request) and self.trouble.stops(self.writes):
             self._held = asyncio.get_running_loop().create_future()
             await self._held
 
     def _respond(self, request: Request) -> Response:
         number, write = len(self.call_kinds), None
-        is_late = self._is_late and request.method != "GET"
+        is_late = self._is_late and _is_write(request)
         self._is_late = self._is_late and not is_late
-        self.call_kinds.append(request.method != "GET")
-        if request.method != "GET":
+        self.call_kinds.append(_is_write(request))
+        if _is_write(request):
             write, self.writes = self.writes, self.writes + 1
 
         def carry_out() -> Response:
@@ -291,6 +291,10 @@ class World:
             return response
 
         return self.trouble.on_call(self, number, write, carry_out)
+
+
+def _is_write(request: Request) -> bool:
+    return request.method != "GET" and not request.is_trial
 
 
 def _fenced(request: Request, term: int) -> Response | None:
