@@ -44,13 +44,17 @@ _HEAD_PARTS = (
     b"gnnserve-latency-ms: nan", b"gnnserve-latency-ms: 1e400", b"gnnserve-latency-ms:", b"gnnserve-strict: perhaps",
     b"gnnserve-accuracy-tolerance-permille: -1", b"gnnserve-accuracy-tolerance-permille: " + b"9" * 400,
     b"content-type: application/octet-stream", b"content-type: \0", b"authorization: Bearer \xff", b"host:", b": x",
-    b" folded", b"x" * 9000 + b": y", b"x: " + b"y" * 70_000, b"\xc3\xa4: x", b"range: bytes=0-", b"origin: null",
+    b" folded", b"x: a\r\n folded", b"x: a\ny: b", b"x: a\ry: b", b"host: two", b"host: a b", b"x : y",
+    b"transfer-encoding: chunked, gzip", b"transfer-encoding: chunked\r\ncontent-length: 3",
+    b"transfer-encoding: gzip\r\ntransfer-encoding: chunked", b"transfer-encoding: \x0bchunked",
+    b"x" * 9000 + b": y", b"x: " + b"y" * 70_000, b"\xc3\xa4: x", b"range: bytes=0-", b"origin: null",
 )  # fmt: skip
 _METHODS = (b"GET", b"PUT", b"DELETE", b"PATCH", b"OPTIONS", b"TRACE", b"CONNECT", b"HEAD", b"PRI", b"post", b"P\0ST")
 _PATHS = (
     b"/", b"*", b"/v1/predict/", b"/v1//predict", b"/v1/../v1/predict", b"/v1/predict?return=scores&return=labels",
     b"/v1/predict?%", b"/v1/nodes?start=-1", b"/v1/nodes?count=9999999999999999999", b"/v1/nodes?start=%00", b"/%ff",
     b"/metrics?a=" + b"b" * 3000, b"/docs-assets/../../etc/passwd", b"/docs-assets/%2e%2e/%2e%2e/etc/passwd", b"/\xff",
+    b"/" + b"a" * 66_000, b"/v1/predict?x=1",
     b"http://elsewhere/v1/predict", b"/v1/predict#x", b"/v1/pre dict", b"/openapi.json", b"/v1/variants", b"/v1/route",
 )  # fmt: skip
 _VERSIONS = (b"HTTP/1.0", b"HTTP/0.9", b"HTTP/2.0", b"HTTP/1.1 ", b"HTTP/11", b"http/1.1", b"", b"HTTP/1.1\r")

@@ -55,7 +55,7 @@ def bearer(token: str) -> bytes:
 )
 def test_a_prediction_wants_an_accepted_token(headers: list[bytes], status: int) -> None:
     async def scenario(server: Server) -> None:
-        for path in (b"", b"?return=labels"):  # a query is not the short way's affair, a head that is known is
+        for path in (b"", b"?"):  # a query is not the short way's affair, a head that is known is
             for _ in range(2):
                 wire = server.connect()
                 wire.send(predict(BODY, *headers, query=path))
@@ -229,7 +229,7 @@ def test_no_answer_metric_or_log_has_the_token(caplog: pytest.LogCaptureFixture)
                 b"GET /nope HTTP/1.1\r\nhost: w\r\n" + bearer(A) + b"\r\n\r\n",
                 b"GET /v1/nodes?count=x HTTP/1.1\r\nhost: w\r\n" + bearer(A) + b"\r\n\r\n",
                 b"GET /metrics HTTP/1.1\r\nhost: w\r\n" + bearer(wrong) + b"\r\n\r\n",
-                b"BREW / HTTP/1.1\r\n" + bearer(A) + b"\r\n\r\n",
+                b"BREW / HTTP/1.1\r\nhost: w\r\n" + bearer(A) + b"\r\n\r\n",
             ):
                 wire = server.connect()
                 wire.send(request)

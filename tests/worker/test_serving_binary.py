@@ -126,10 +126,12 @@ def test_network_without_a_hidden_layer_has_no_embeddings() -> None:
     on_worker(scenario, FakeWorker(layers=1))
 
 
-def test_query_is_left_to_the_binary_form() -> None:
+@pytest.mark.parametrize("name", ["return", "latencyMs", "variant"])
+def test_json_has_no_parameters_and_says_so(name: str) -> None:
     async def scenario(client: Client) -> None:
-        response = await client.http.post("/v1/predict?return=scores", json={"nodes": [3]})
-        assert response.json()["labels"] == [40]
+        response = await client.http.post(f"/v1/predict?{name}=scores", json={"nodes": [3]})
+        assert error_of(response)[:3] == (400, "UnknownField", name)
+        assert "JSON has its fields in the body: nodes, objective, strict, return" in response.text
 
     on_worker(scenario)
 

@@ -255,7 +255,7 @@ def test_client_that_leaves_is_forgotten_and_counted() -> None:
     on_server(scenario, worker)
 
 
-@pytest.mark.parametrize("query", [b"", b"?a=b"])
+@pytest.mark.parametrize("query", [b"", b"?"])
 def test_answers_with_many_numbers_leave_others_their_turn_and_wait_for_their_reader(query: bytes) -> None:
     async def scenario(server: Server) -> None:
         wire, other = server.connect(), server.connect()
@@ -363,7 +363,7 @@ def test_body_behind_an_offer_that_was_not_seen_in_time_never_passes_for_a_reque
 def test_head_without_an_end_is_refused(path: bytes) -> None:
     async def scenario(server: Server) -> None:
         wire = server.connect()
-        wire.send(b"POST " + path + b" HTTP/1.1\r\nx: ")
+        wire.send(b"POST " + path + b" HTTP/1.1\r\nhost: w\r\nx: ")
         for _ in range(65):
             if not wire.transport.closed:
                 wire.send(b"a" * 1024)
@@ -416,12 +416,84 @@ def test_other_requests_reach_the_application(request_line: bytes) -> None:
     on_server(scenario)
 
 
-@pytest.mark.parametrize("data", [b"\x16\x03\x01\x02\x00", b"POST /v1/predict HTTP/1.1\r\ncontent-length: x\r\n\r\n"])
-def test_what_is_not_http_gets_400_and_is_closed(data: bytes) -> None:
+POST = b"POST /v1/predict HTTP/1.1\r\nhost: w\r\n"
+CHUNKED = POST + b"transfer-encoding: chunked\r\n\r\n"
+SMUGGLED = [
+    pytest.param(POST + b"content-length: x\r\n\r\n", id="a length that is no number"),
+    pytest.param(POST + b"content-length: 3\r\ncontent-length: 3\r\n\r\n{}\n", id="two lengths"),
+    pytest.param(POST + b"content-length: 3, 3\r\n\r\n{}\n", id="a list of lengths"),
+    pytest.param(POST + b"content-length: +3\r\n\r\n{}\n", id="a length with a sign"),
+    pytest.param(POST + b"content-length: 3\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n", id="a length and chunks"),
+    pytest.param(POST + b"transfer-encoding: chunked\r\ncontent-length: 3\r\n\r\n0\r\n\r\n", id="chunks and a length"),
+    pytest.param(POST + b"transfer-encoding: chunked, chunked\r\n\r\n0\r\n\r\n", id="chunked twice"),
+    pytest.param(POST + b"transfer-encoding: chunked, gzip\r\n\r\n0\r\n\r\n", id="chunked is not the last"),
+    pytest.param(POST + b"transfer-encoding: identity\r\n\r\n", id="a coding that ends nowhere"),
+    pytest.param(POST + b"transfer-encoding: \x0bchunked\r\n\r\n0\r\n\r\n", id="an invisible character"),
+    pytest.param(POST + b"transfer-encoding : chunked\r\n\r\n0\r\n\r\n", id="a blank before the colon"),
+    pytest.param(POST + b"x: a\r\n b\r\n\r\n", id="a folded header"),
+    pytest.param(POST + b"x: y\ncontent-length: 3\r\n\r\n{}\n", id="a bare LF"),
+    pytest.param(POST + b"x: y\rcontent-length: 3\r\n\r\n{}\n", id="a bare CR"),
+    pytest.param(POST + b"x: a\0b\r\n\r\n", id="a NUL"),
+    pytest.param(CHUNKED + b"0x2\r\n{}\r\n0\r\n\r\n", id="a chunk with a prefix"),
+    pytest.param(CHUNKED + b"2\n{}\n0\n\n", id="chunks with bare LFs"),
+    pytest.param(CHUNKED + b"2\r\n{}0\r\n\r\n", id="a chunk without an end"),
+    pytest.param(b"POST /v1/predict HTTP/1.0\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n", id="chunks in HTTP/1.0"),
+    pytest.param(b"GET /healthz HTTP/1.1\r\n\r\n", id="no host"),
+    pytest.param(b"GET /healthz HTTP/1.1\r\nhost: a\r\nhost: a\r\n\r\n", id="two hosts"),
+    pytest.param(b"GET /healthz HTTP/1.0\r\nhost: a\r\nhost: b\r\n\r\n", id="two hosts in HTTP/1.0"),
+    pytest.param(b"GET /healthz HTTP/1.1\r\nhost: a b\r\n\r\n", id="a host with a blank"),
+    pytest.param(b"GET healthz HTTP/1.1\r\nhost: w\r\n\r\n", id="a path without its slash"),
+    pytest.param(b"GET /\xff HTTP/1.1\r\nhost: w\r\n\r\n", id="a path beyond ASCII"),
+    pytest.param(b"\x16\x03\x01\x02\x00", id="TLS"),
+]
+
+
+@pytest.mark.parametrize("data", SMUGGLED)
+def test_what_is_not_http_or_could_be_read_in_two_ways_gets_400_and_is_closed(data: bytes) -> None:
     async def scenario(server: Server) -> None:
         wire = server.connect()
         wire.send(data)
-        assert (wire.responses()[0].status, wire.transport.closed) == (400, True)
+        (response,) = await wire.answers()
+        await wire.closed()
+        assert (response.status, json.loads(response.body)["error"]["code"]) == (400, "MalformedRequest")
+        assert response.headers["connection"] == "close"
+
+    on_server(scenario)
+
+
+@pytest.mark.parametrize(
+    ("data", "status", "code"),
+    [
+        (POST + b"transfer-encoding: gzip, chunked\r\n\r\n0\r\n\r\n", 501, "UnsupportedCoding"),
+        (POST + b"transfer-encoding: gzip\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n", 501, "UnsupportedCoding"),
+        (b"GET /healthz HTTP/2.0\r\nhost: w\r\n\r\n", 505, "UnsupportedVersion"),
+        (b"GET /healthz\r\n\r\n", 505, "UnsupportedVersion"),
+        (b"GET /" + b"a" * 66_000 + b" HTTP/1.1\r\nhost: w\r\n\r\n", 431, "HeadTooLarge"),
+        (b"GET /?" + b"a" * 66_000 + b" HTTP/1.1\r\nhost: w\r\n\r\n", 431, "HeadTooLarge"),
+    ],
+)
+def test_what_is_not_supported_is_refused_as_such_and_closed(data: bytes, status: int, code: str) -> None:
+    async def scenario(server: Server) -> None:
+        for step in (len(data), 1000):
+            wire = server.connect()
+            for start in range(0, len(data), step):
+                if not wire.transport.closed:
+                    wire.send(data[start : start + step])
+            (response,) = await wire.answers()
+            await wire.closed()
+            assert (response.status, json.loads(response.body)["error"]["code"]) == (status, code)
+
+    on_server(scenario)
+
+
+@pytest.mark.parametrize(
+    "head", [b"HTTP/1.1\r\nhost:", b"HTTP/1.1\r\nHost: [::1]:8080", b"HTTP/1.0", b"HTTP/1.0\r\nhost: w"]
+)
+def test_hosts_that_http_allows_are_answered(head: bytes) -> None:
+    async def scenario(server: Server) -> None:
+        wire = server.connect()
+        wire.send(b"GET /healthz " + head + b"\r\n\r\n")
+        assert [response.status for response in await wire.answers()] == [200]
 
     on_server(scenario)
 
@@ -467,7 +539,7 @@ QUICK = Patience(request_s=0.02, idle_s=0.02, look_every_s=0.01)
 @pytest.mark.parametrize(
     "sent",
     [b"", b"POST /v1/pre", predict(b'{"nodes":[3]}')[:-1], b"GET /readyz HTTP/1.1\r\n",
-     b"POST /v1/predict HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n5\r\n"],
+     b"POST /v1/predict HTTP/1.1\r\nhost: w\r\ntransfer-encoding: chunked\r\n\r\n5\r\n"],
     ids=["nothing", "half a line", "half a body", "half a head", "half a chunk"],
 )  # fmt: skip
 def test_client_that_never_completes_its_request_is_closed(sent: bytes) -> None:
@@ -498,7 +570,9 @@ def test_client_that_waits_for_its_answer_is_not_closed(chunked: bool) -> None:
     worker = FakeWorker()
     data = predict(b'{"nodes":[3]}')
     if chunked:
-        data = b'POST /v1/predict HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\nd\r\n{"nodes":[3]}\r\n0\r\n\r\n'
+        data = (
+            b'POST /v1/predict HTTP/1.1\r\nhost: w\r\ntransfer-encoding: chunked\r\n\r\nd\r\n{"nodes":[3]}\r\n0\r\n\r\n'
+        )
 
     async def scenario(server: Server) -> None:
         patient, idle = server.connect(), server.connect()

@@ -150,7 +150,8 @@ def test_content_type_is_not_insisted_on(content_type: str | None) -> None:
 # Bad input
 
 BAD_BODIES = [
-    pytest.param(b"", "InvalidJson", "body", "truncated", id="no body"),
+    pytest.param(b"", "InvalidJson", "body", "body: it is empty; send an object such as", id="no body"),
+    pytest.param(b" \n", "InvalidJson", "body", "it is empty", id="nothing but blanks"),
     pytest.param(b"{", "InvalidJson", "body", "truncated", id="half an object"),
     pytest.param(b'{"nodes":[1],}', "InvalidJson", "body", "byte 13", id="a trailing comma"),
     pytest.param(b'{"nodes":[1]} x', "InvalidJson", "body", "byte 15", id="text after the object"),
@@ -206,6 +207,10 @@ BAD_BODIES = [
     pytest.param(
         b'{"nodes":[1],"objective":{"accuracyTolerancePermille":1001}}', "InvalidValue",
         "objective.accuracyTolerancePermille", "from 0 to 1,000", id="more than everything tolerated",
+    ),
+    pytest.param(
+        b'{"nodes":[1],"objective":{"accuracyTolerancePermille":1000.0001}}', "InvalidValue",
+        "objective.accuracyTolerancePermille", "1,000.0001 is out of range", id="a little more than everything",
     ),
     pytest.param(b'{"nodes":[1],"return":[]}', "InvalidValue", "return", "empty", id="nothing to return"),
     pytest.param(b'{"nodes":[1],"return":[5]}', "InvalidType", "return[0]", "text, got 5", id="a number to return"),
@@ -519,7 +524,9 @@ def test_openapi_describes_the_predict_path_and_every_refusal() -> None:
             "/v1/predict", "/v1/variants", "/v1/nodes", "/v1/route", "/healthz", "/readyz", "/metrics",
         }  # fmt: skip
         predict = document["paths"]["/v1/predict"]["post"]
-        assert set(predict["responses"]) == {"200", "400", "405", "413", "422", "429", "500", "503"}
+        assert set(predict["responses"]) == {
+            "200", "400", "405", "413", "422", "429", "431", "500", "501", "503", "505",
+        }  # fmt: skip
         parameters = {parameter["name"] for parameter in predict["parameters"]}
         assert parameters == {"return", *(header.decode() for header in WISH_HEADERS)}
         assert set(predict["requestBody"]["content"]) == {"application/json", "application/octet-stream"}

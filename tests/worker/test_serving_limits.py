@@ -14,8 +14,9 @@ from tests.support.connections import Server, Wire, predict, serving
 from tests.support.serving import FakeWorker
 
 from gnnserve_worker.serving import connection as connection_module
-from gnnserve_worker.serving.app import MOST_CONNECTIONS, MOST_HEAD_BYTES, MOST_HEADERS, RESERVED_CONNECTIONS
+from gnnserve_worker.serving.app import MOST_CONNECTIONS, RESERVED_CONNECTIONS
 from gnnserve_worker.serving.connection import MOST_PIPELINED, Patience, Room
+from gnnserve_worker.serving.heads import MOST_HEAD_BYTES, MOST_HEADERS
 from gnnserve_worker.serving.open_files import room_of_process
 from gnnserve_worker.serving.predict import MAX_BODY_BYTES
 from gnnserve_worker.serving.repeated import FirstOfAKind, limit_uvicorns_warnings
@@ -77,11 +78,11 @@ def test_a_head_at_the_limit_is_read() -> None:
 def test_a_body_beyond_the_limit_gets_413_announced_or_not() -> None:
     async def scenario(server: Server) -> None:
         announced = server.connect()
-        announced.send(b"POST /v1/predict HTTP/1.1\r\ncontent-length: %d\r\n\r\n" % (MAX_BODY_BYTES + 1))
+        announced.send(b"POST /v1/predict HTTP/1.1\r\nhost: w\r\ncontent-length: %d\r\n\r\n" % (MAX_BODY_BYTES + 1))
         (response,) = await announced.answers()
         assert (response.status, code_of(response.body)) == (413, "BodyTooLarge")
         chunked = server.connect()
-        chunked.send(b"POST /v1/predict HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n")
+        chunked.send(b"POST /v1/predict HTTP/1.1\r\nhost: w\r\ntransfer-encoding: chunked\r\n\r\n")
         piece = b"100000\r\n" + b" " * 2**20 + b"\r\n"
         for _ in range(17):
             chunked.send(piece)

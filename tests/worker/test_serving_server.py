@@ -108,7 +108,7 @@ def test_huge_body_is_refused_and_the_connection_still_works(worker: Worker) -> 
 
 
 _ONE, _TWO = predict(b'{"nodes":[1]}'), predict(b'{"nodes":[2,2]}')
-_CHUNKED = b'POST /v1/predict HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\nd\r\n{"nodes":[1]}\r\n0\r\n\r\n'
+_CHUNKED = b'POST /v1/predict HTTP/1.1\r\nhost: w\r\ntransfer-encoding: chunked\r\n\r\nd\r\n{"nodes":[1]}\r\n0\r\n\r\n'
 _LARGE = json.dumps({"nodes": [3] * 500, "return": ["labels", "scores", "embeddings"]}).encode()
 
 

@@ -46,9 +46,6 @@ from gnnserve_worker.serving.question import ErrorCode, RequestError
 _WATCH_AFTER_S = 0.05
 """A client is watched for leaving only when its answer takes longer: a watcher costs as much as a short answer."""
 
-MOST_HEAD_BYTES = 64 * 1024
-"""Of a request: its first line and its headers."""
-MOST_HEADERS = 128
 MOST_CONNECTIONS = 4096
 RESERVED_CONNECTIONS = 64
 """Beyond those, for whoever asks a reserved path."""
@@ -99,8 +96,13 @@ class ServingApp:
         else:
             await _send_response(_closing(send), self.refuse_connection())
 
-    async def refuse_head(self, _scope: Scope, _receive: Receive, send: Send) -> None:
-        await _send_response(_closing(send), self.refuse_large_head())
+    def refusing(self, error: RequestError) -> AsgiApp:
+        """In place of this application, for one request after which the connection is closed."""
+
+        async def refuse(_scope: Scope, _receive: Receive, send: Send) -> None:
+            await _send_response(_closing(send), self.predict.refuse_request(error))
+
+        return refuse
 
     def refuse_connection(self) -> Reply:
         return self.predict.refuse_request(
@@ -109,16 +111,6 @@ class ServingApp:
                 "connection",
                 f"there are {self.most_connections:,} already, as many as a worker keeps",
                 "use fewer, or send again later",
-            )
-        )
-
-    def refuse_large_head(self) -> Reply:
-        return self.predict.refuse_request(
-            RequestError(
-                ErrorCode.HEAD_TOO_LARGE,
-                "head",
-                f"over the limit of {MOST_HEAD_BYTES:,} bytes or {MOST_HEADERS} headers",
-                "send a shorter address and fewer or shorter headers",
             )
         )
 

@@ -30,12 +30,11 @@ from uvicorn.server import ServerState
 
 from gnnserve_worker.serving.app import (
     MOST_CONNECTIONS,
-    MOST_HEAD_BYTES,
-    MOST_HEADERS,
     RESERVED_CONNECTIONS,
     ServingApp,
 )
 from gnnserve_worker.serving.engine import Pending
+from gnnserve_worker.serving.heads import MOST_HEAD_BYTES, MOST_HEADERS, check_head, large_head, not_http
 from gnnserve_worker.serving.predict import PREDICT_PATH, READ_HEADERS, Asked, Head, Predict, Reply, read_head
 from gnnserve_worker.serving.question import RequestError
 
@@ -325,8 +324,9 @@ class Connection(HttpToolsProtocol):
             self._running.message_event.set()
 
     def send_400_response(self, msg: str) -> None:
-        super().send_400_response(msg)
-        self._silence()
+        """The parser found that this is not HTTP, and says no more of it."""
+        if not self.transport.is_closing():
+            self._refuse_unheard(self._shared.app.predict.refuse_request(not_http()))
 
     def _close_when_overdue(self) -> None:
         patience = self._shared.patience
@@ -390,7 +390,7 @@ class Connection(HttpToolsProtocol):
             self._quiet_bytes = len(data) if began_first else self._count_head()
         if self._quiet_bytes > MOST_HEAD_BYTES:
             if self._head_is_open:
-                self._refuse_unheard(self._shared.app.refuse_large_head())
+                self._refuse_unheard(self._shared.app.predict.refuse_request(large_head()))
             else:
                 # Trailers, or what may follow a chunk's length. The parser joins them as they come, so that an endless
                 # one would take ever longer.
@@ -436,7 +436,9 @@ class Connection(HttpToolsProtocol):
         is_long = self._quiet_bytes + self._fed_bytes > MOST_HEAD_BYTES and self._count_head() > MOST_HEAD_BYTES
         self._quiet_bytes = 0
         if is_long or len(self.headers) > MOST_HEADERS:
-            self.app = self._shared.app.refuse_head
+            self._refuse(large_head())
+        elif (wrong := check_head(self.parser.get_http_version(), self.headers)) is not None:
+            self._refuse(wrong)
         if len(self.pipeline) >= MOST_PIPELINED:
             self._is_deaf = True
             self.cycle.keep_alive = False  # the last one that is answered
@@ -447,6 +449,11 @@ class Connection(HttpToolsProtocol):
             self._begin(known)
         else:
             self._hand_to_uvicorn()
+
+    def _refuse(self, error: RequestError) -> None:
+        """The request whose head is complete, with the connection."""
+        self.app = self._shared.app.refusing(error)
+        self.url = b"/"  # uvicorn would refuse a long one in its own way
 
     def _count_head(self) -> int:
         return len(self.url) + sum(len(name) + len(value) for name, value in self.headers)

@@ -178,9 +178,15 @@ def _predict_path(revision: ServedRevision | None) -> dict[str, Any]:
                     },
                     "content": {**json_content(PredictAnswer, example_answer), **binary},
                 },
-                "400": error_response("The request is malformed, or names a node that the graph lacks."),
+                "400": error_response(
+                    "The request is malformed, has a field or parameter that does not exist, or names a node that the "
+                    "graph lacks."
+                ),
                 "405": error_response("Another method than POST."),
                 "413": error_response("The body is too large: split the request."),
+                "431": error_response("Address and headers are too long, or too many: send less."),
+                "501": error_response("Another transfer coding than chunked."),
+                "505": error_response("Another version than HTTP/1.0 or 1.1."),
                 "422": error_response("The request is strict, and no variant can meet its objective."),
                 "429": error_response("The queue is full, or the deadline is out of reach now.", RETRY_AFTER),
                 "500": error_response("An error of the worker; the log has the id that the message names."),

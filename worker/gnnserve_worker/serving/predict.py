@@ -54,6 +54,8 @@ ERROR_STATUS = {
     ErrorCode.BODY_TOO_LARGE: 413,
     ErrorCode.HEAD_TOO_LARGE: 431,
     ErrorCode.INTERNAL_ERROR: 500,
+    ErrorCode.UNSUPPORTED_CODING: 501,
+    ErrorCode.UNSUPPORTED_VERSION: 505,
     ErrorCode.TOO_MANY_CONNECTIONS: 503,
 }
 _JSON = b"content-type: application/json\r\n"
@@ -74,7 +76,10 @@ class Head(msgspec.Struct, frozen=True):
 
 def read_head(headers: Mapping[bytes, bytes], query: bytes) -> Head:
     """`headers`: names in lower case."""
-    return Head(protocol_binary.is_binary(headers.get(b"content-type", b"")), query, read_wishes(headers))
+    binary = protocol_binary.is_binary(headers.get(b"content-type", b""))
+    if query and not binary:
+        protocol_json.check_query(query)
+    return Head(binary, query, read_wishes(headers))
 
 
 class Asked(msgspec.Struct, frozen=True):

@@ -11,6 +11,7 @@ import functools
 import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
+from urllib.parse import parse_qsl
 
 import msgspec
 import numpy as np
@@ -47,7 +48,20 @@ _decoder = msgspec.json.Decoder(PredictRequest[int])
 _text_decoder = msgspec.json.Decoder(PredictRequest[str])
 """Of graphs whose node ids are texts."""
 _encoder = msgspec.json.Encoder()
+_FIELDS = ("nodes", "objective", "strict", "return")
+"""Of the body, as clients write them."""
 _ALWAYS_POSSIBLE = frozenset((("labels",), ("scores",), ("labels", "scores")))
+
+
+def check_query(query: bytes) -> None:
+    """Everything stands in the body. A parameter, such as the binary form's, would be ignored."""
+    for name, _ in parse_qsl(query.decode("latin-1"), keep_blank_values=True):
+        raise RequestError(
+            ErrorCode.UNKNOWN_FIELD,
+            cut(name),
+            "there is no such parameter",
+            f"JSON has its fields in the body: {', '.join(_FIELDS)}",
+        )
 
 
 def parse_question(body: bytes, wishes: Wishes, revision: ServedRevision, max_nodes: int) -> Question:
@@ -142,7 +156,8 @@ def _decode(body: bytes, revision: ServedRevision) -> PredictRequest[int] | Pred
     except msgspec.ValidationError as error:
         raise _field_error(str(error), body, revision) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise RequestError(ErrorCode.INVALID_JSON, "body", f"not JSON: {error}", _body_remedy(revision)) from None
+        problem = f"not JSON: {error}" if body.strip() else "it is empty"
+        raise RequestError(ErrorCode.INVALID_JSON, "body", problem, _body_remedy(revision)) from None
 
 
 def _find_integers(nodes: tuple[int, ...], revision: ServedRevision) -> np.ndarray:
@@ -201,7 +216,7 @@ def _field_error(text: str, body: bytes, revision: ServedRevision) -> RequestErr
     remedy = _remedy(where, revision)
     if problem.startswith("Object contains unknown field"):
         name = cut(problem.removeprefix("Object contains unknown field").strip(" `"))
-        known = ("latencyMs", "accuracyTolerancePermille") if path else ("nodes", "objective", "strict", "return")
+        known = ("latencyMs", "accuracyTolerancePermille") if path else _FIELDS
         where = f"{path}.{name}" if path else name
         return RequestError(ErrorCode.UNKNOWN_FIELD, where, "there is no such field", f"known are {', '.join(known)}")
     if problem.startswith("Object missing required field"):

@@ -46,6 +46,9 @@ class ErrorCode(StrEnum):
     BODY_TOO_LARGE = "BodyTooLarge"
     METHOD_NOT_ALLOWED = "MethodNotAllowed"
     HEAD_TOO_LARGE = "HeadTooLarge"
+    MALFORMED_REQUEST = "MalformedRequest"
+    UNSUPPORTED_CODING = "UnsupportedCoding"
+    UNSUPPORTED_VERSION = "UnsupportedVersion"
     UNAUTHORIZED = "Unauthorized"
     TOO_MANY_CONNECTIONS = "TooManyConnections"
     NOT_FOUND = "NotFound"
@@ -133,7 +136,7 @@ def check_objective(objective: Objective, latency_field: str, tolerance_field: s
         raise RequestError(
             ErrorCode.INVALID_VALUE,
             tolerance_field,
-            f"{tolerance:g} is out of range",
+            f"{tolerance:,.15g} is out of range",
             f"give permille from 0 to {MAX_TOLERANCE_PERMILLE:,}; 10 is one point of accuracy",
         )
 
