@@ -12,7 +12,7 @@ import json
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 
 from gnnserve_api import batching as _batching
 from gnnserve_api import objective as _objective
@@ -338,9 +338,40 @@ class Scope(StrEnum):
     """Training sees the whole graph, and the labels of training nodes."""
 
 
+AUTO: Literal["Auto"] = "Auto"
+_MOST_EPOCHS = 10_000
+_EPOCHS = f"Auto, or a whole number from 1 to {_MOST_EPOCHS}"
+
+
+def _parse_epochs(value: object) -> object:
+    is_count = isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= _MOST_EPOCHS
+    if not is_count and value != AUTO:
+        raise ValueError(f"must be {_EPOCHS}")
+    return value
+
+
+Epochs = Annotated[
+    int | Literal["Auto"],
+    BeforeValidator(_parse_epochs),
+    WithJsonSchema(
+        {
+            "x-kubernetes-int-or-string": True,
+            "maxLength": 32,
+            **cel(
+                (
+                    f"type(self) == string ? self == '{AUTO}' : self >= 1 && self <= {_MOST_EPOCHS}",
+                    f"must be {_EPOCHS}",
+                )
+            ),
+        }
+    ),
+]
+
+
 class Training(ApiModel):
-    epochs: Annotated[int, Field(ge=1, le=10_000)] = 30
-    """Passes over the training nodes; the epoch with the best validation score is kept."""
+    epochs: Epochs = 30
+    """Passes over the training nodes; the epoch with the best validation score is kept. Auto: until validation has not
+    improved for a while, of each variant on its own; right for small graphs too, where 30 epochs are few steps."""
     batch_size: Annotated[int, Field(ge=1, le=1_000_000)] = 1024
     """Training nodes per step."""
     scope: Scope = Scope.INDUCTIVE

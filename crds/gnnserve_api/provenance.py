@@ -10,6 +10,7 @@ from msgspec import Meta
 from gnnserve_api.profile import Count
 from gnnserve_api.repository import NetworkManifest, RevisionManifest
 from gnnserve_api.stability import RankStability, rank_stability
+from gnnserve_api.training import TrainingManifest
 
 
 class Provenance(msgspec.Struct, frozen=True, rename="camel"):
@@ -28,6 +29,10 @@ class Provenance(msgspec.Struct, frozen=True, rename="camel"):
         RankStability | None,
         Meta(description="How far the ranking depends on its seed; null without spec.variants.pruning.stabilitySeeds."),
     ]
+    training: Annotated[
+        TrainingManifest | None,
+        Meta(description="How long the networks were trained; null with given weights, and from earlier versions."),
+    ] = None
 
 
 def provenance_of(manifest: RevisionManifest, source: str, edges: int, train_nodes: int) -> Provenance:
@@ -50,4 +55,5 @@ def provenance_of(manifest: RevisionManifest, source: str, edges: int, train_nod
             [(run.seed, run.columns) for run in ranking.others],
             [variant.columns for variant in manifest.profile.variants if not variant.projected],
         ),
+        training=manifest.training,
     )

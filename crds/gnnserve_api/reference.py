@@ -117,6 +117,8 @@ def _row(field: str, kind: str, default: str, allowed: str, meaning: str) -> str
 
 
 def _type(field: str, node: Mapping[str, Any]) -> str:
+    if "x-kubernetes-int-or-string" in node:
+        return "integer or string"
     match node.get("type"):
         case "object" if "properties" in node:
             return f"[mapping](#{_anchor(field)})"
@@ -145,11 +147,11 @@ def _default(node: Mapping[str, Any], required: bool) -> str:
 
 
 def _allowed(node: Mapping[str, Any]) -> str:
-    if "x-kubernetes-int-or-string" in node:
-        return "as in `2`, `500m` or `4Gi`"
     found = []
     if "properties" not in node:
         found += [rule["message"].removeprefix("must be ") for rule in node.get("x-kubernetes-validations", ())]
+    if "x-kubernetes-int-or-string" in node:
+        return ", ".join(found)
     if "enum" in node:
         found.append(", ".join(f"`{value}`" for value in node["enum"]))
     if "maxItems" in node:

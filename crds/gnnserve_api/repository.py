@@ -16,6 +16,7 @@ import msgspec
 
 from gnnserve_api.classes import Classes
 from gnnserve_api.profile import Profile
+from gnnserve_api.training import TrainingManifest
 from gnnserve_api.variants import Storage
 
 SCHEMA_VERSION = 3
@@ -140,6 +141,8 @@ class RevisionManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unkno
     """By name: `features-float32`, `projected-int8`."""
     profile: Profile
     files: dict[str, FileEntry]
+    training: TrainingManifest | None = None
+    """None: weights were given, or an earlier gnnserve made the revision."""
     checksum: str = ""
     """`checksum_of` the rest."""
 

@@ -13,6 +13,7 @@ from gnnserve_api.errors import GnnserveError
 from gnnserve_api.gnnservice import GNNService
 from gnnserve_api.profile import Profile
 from gnnserve_api.repository import RevisionManifest
+from gnnserve_api.training import says_rising
 from gnnserve_cli.exits import ExitCode
 from gnnserve_cli.progress import showing_progress
 from gnnserve_cli.render import count
@@ -35,6 +36,8 @@ def generate_visibly(service: GNNService, repository: Repository, named: Device 
     except KeyboardInterrupt:
         typer.echo("interrupted; nothing was published", err=True)
         raise typer.Exit(ExitCode.INTERRUPTED) from None
+    if (advice := says_rising(published.training)) is not None:
+        typer.echo(f"warning: {advice}", err=True)
     folder = Layout(repository.folder).revision(published.revision)
     if (warning := warn_of_busy_machine(published.profile, folder)) is not None:
         typer.echo(f"warning: {warning}", err=True)

@@ -80,7 +80,12 @@ def case(name: str, text: str, *expected: str):
         case(
             "yes is no number",
             spec("model: {training: {epochs: yes}}"),
-            "spec.model.training.epochs: found true, expected an integer; correct it",
+            "spec.model.training.epochs: must be Auto, or a whole number from 1 to 10000 (value true)",
+        ),
+        case(
+            "a number of epochs in quotes",
+            spec("model: {training: {epochs: '30'}}"),
+            'spec.model.training.epochs: must be Auto, or a whole number from 1 to 10000 (value "30")',
         ),
         case(
             "an integer beyond every machine",

@@ -47,6 +47,7 @@ def test_what_generation_does_not_depend_on_keeps_the_recipe(rest: str) -> None:
         pytest.param("model: {architecture: GIN}", id="another architecture"),
         pytest.param("model: {fanouts: [25]}", id="another depth"),
         pytest.param("model: {training: {seed: 1}}", id="another seed"),
+        pytest.param("model: {training: {epochs: Auto}}", id="as many epochs as it takes"),
         pytest.param("variants: {pruning: {factors: [1, 2]}}", id="other factors"),
         pytest.param("variants: {pruning: {method: Random}}", id="another ranking"),
         pytest.param("variants: {pruning: {method: Lasso}}", id="an informed ranking of another kind"),
@@ -74,6 +75,12 @@ def test_the_graph_and_its_scaling_change_the_recipe() -> None:
 def test_the_recipe_is_the_same_in_every_process() -> None:
     """Pinned: another value would retrain every published model."""
     assert recipe() == "edf3d744c86fae1e"
+
+
+def test_the_recipe_of_a_stated_number_of_epochs_is_what_it_was() -> None:
+    """Pinned before `Auto` was taken; the default stays 30."""
+    assert recipe("model: {training: {epochs: 30}}") == recipe()
+    assert recipe("model: {training: {epochs: 12}}") == "e56bbdbc51dc2b4c"
 
 
 def test_settings_of_the_method_that_is_used_change_the_recipe() -> None:

@@ -56,6 +56,7 @@ BREAKS_RULE = {
         **MINIMAL,
         "model": {"fanouts": [1000, 1000]},
     },
+    "must be Auto, or a whole number from 1 to 10000": {**MINIMAL, "model": {"training": {"epochs": "auto"}}},
     "mlpHidden may be given with architecture GIN only": {**MINIMAL, "model": {"mlpHidden": 64}},
     "factors times storages must be at most 32 variants": {
         **MINIMAL,
@@ -175,6 +176,7 @@ def test_what_is_no_address_of_a_prometheus(url: str) -> None:
     [
         pytest.param(MINIMAL, id="everything left out"),
         pytest.param({**MINIMAL, "model": {"training": {"epochs": 2}}}, id="a section in part"),
+        pytest.param({**MINIMAL, "model": {"training": {"epochs": "Auto"}}}, id="a word where a number may be"),
         pytest.param({**MINIMAL, "variants": {"pruning": {}}, "worker": {}}, id="empty sections"),
         pytest.param({**MINIMAL, "worker": {"gpu": {}, "gpuMemory": "4Gi"}}, id="workers with a GPU"),
     ],
@@ -203,6 +205,13 @@ def test_every_rule_of_the_api_server_has_a_twin_in_pydantic() -> None:
     for spec in BREAKS_RULE.values():
         with pytest.raises(ValidationError, match=r"must be|must name|must not be|may be|would sample"):
             GNNServiceSpec.model_validate(spec)
+
+
+@pytest.mark.parametrize("epochs", [0, 10_001, -1, "auto", "30", "", True, 1.5, [30]])
+def test_what_is_no_number_of_epochs(epochs: object) -> None:
+    """What the API server's rule says of integers and texts is tried on a real one (tests/cluster)."""
+    with pytest.raises(ValidationError, match="must be Auto, or a whole number from 1 to 10000"):
+        GNNServiceSpec.model_validate({**MINIMAL, "model": {"training": {"epochs": epochs}}})
 
 
 def test_kubectl_explain_tells_what_a_value_does() -> None:

@@ -20,6 +20,7 @@ from gnnserve_api.performance_model import Shape, paper_times
 from gnnserve_api.profile import VariantProfile
 from gnnserve_api.repository import NetworkManifest, sealed
 from gnnserve_api.stability import RankStability, TopStability
+from gnnserve_api.training import TrainingManifest, TrainingRun
 from gnnserve_api.variants import Storage
 from gnnserve_cli.main import app
 from gnnserve_cli.report import tables
@@ -101,6 +102,26 @@ def test_of_many_variants_one_that_a_single_comparison_would_call_outside_is_cha
 )
 def test_what_test_nodes_show_depends_on_what_training_saw(changes: dict[str, str], says: str) -> None:
     assert says in on_test((0.90, 0.90), **changes).says
+
+
+def test_validation_that_was_still_rising_is_a_caution_and_the_length_of_training_a_fact() -> None:
+    run = TrainingRun(name="x1", epochs=30, steps=60, best_epoch=30, validation=0.29, rising=True)
+    made = with_provenance(subject_of(), training=TrainingManifest(epochs=30, runs=(run,)))
+
+    report = report_of(made)
+
+    assert (
+        "More training would give better variants: validation was still rising at epoch 30 of 30: use "
+        "spec.model.training.epochs: Auto or more."
+    ) in report.cautions
+    assert ("Trained for", "30 epochs, 60 steps; the best at epoch 30") in made_facts(report)
+
+
+def test_of_given_weights_and_of_older_revisions_nothing_is_said_about_the_length_of_training() -> None:
+    report = report_of(with_provenance(subject_of(), training=None))
+
+    assert not any("rising" in caution for caution in report.cautions)
+    assert "Trained for" not in dict(made_facts(report))
 
 
 @pytest.mark.parametrize(

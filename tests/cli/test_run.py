@@ -27,6 +27,7 @@ from gnnserve_api.device import CachePolicy, Device
 from gnnserve_api.errors import DeviceError, ResourceError
 from gnnserve_api.profile import Profile, VariantProfile
 from gnnserve_api.repository import RevisionManifest
+from gnnserve_api.training import TrainingManifest, TrainingRun
 from gnnserve_cli.generating import warn_of_busy_machine
 from gnnserve_cli.main import app
 from gnnserve_worker.gpu.failure import Trust
@@ -362,6 +363,19 @@ def test_interrupting_generation_says_that_nothing_was_published(monkeypatch: py
 
 
 @pytest.mark.parametrize("command", ["run", "generate"])
+def test_validation_that_was_still_rising_is_warned_about(monkeypatch: pytest.MonkeyPatch, command: str) -> None:
+    run = TrainingRun(name="x1", epochs=30, steps=60, best_epoch=30, validation=0.29, rising=True)
+    training = TrainingManifest(epochs=30, runs=(run,))
+    published = msgspec.structs.replace(revision_manifest("r1"), training=training)
+    FakeWorker(published=published).install(monkeypatch)
+    result = CliRunner().invoke(app, [command, str(DIGITS)])
+    assert result.exit_code == 0
+    assert (
+        "warning: validation was still rising at epoch 30 of 30: use spec.model.training.epochs: Auto or more\n"
+    ) in result.stderr
+
+
+@pytest.mark.parametrize("command", ["run", "generate"])
 def test_a_profile_of_a_busy_machine_is_warned_about(monkeypatch: pytest.MonkeyPatch, command: str) -> None:
     published = msgspec.structs.replace(revision_manifest("r1"), profile=with_tail(20.0))
     FakeWorker(published=published).install(monkeypatch)
@@ -405,7 +419,7 @@ def with_tail(ratio: float) -> Profile:
 
 def test_from_a_manifest_to_an_answer_and_again_without_training(tmp_path: Path) -> None:
     manifest = tmp_path / "small.yaml"
-    manifest.write_text(DIGITS.read_text().replace("epochs: 30", "epochs: 1").replace("[1, 2, 4, 8, 16]", "[1, 8]"))
+    manifest.write_text(DIGITS.read_text().replace("epochs: Auto", "epochs: 1").replace("[1, 2, 4, 8, 16]", "[1, 8]"))
     first = run_and_ask(manifest, tmp_path / "repository")
     assert any(line.startswith("train") for line in first.progress)
     assert first.answer["variant"] in {"x1", "x8", "projected"}

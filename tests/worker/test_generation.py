@@ -124,6 +124,16 @@ def test_the_revision_is_published_under_its_recipe_and_graph(generated: Generat
     assert generated.manifest.scope == "Inductive"
 
 
+def test_how_every_network_was_trained_is_recorded(generated: Generated) -> None:
+    training = generated.manifest.training
+
+    assert training is not None
+    assert training.epochs == 3
+    # 120 training nodes in batches of 64.
+    assert [(run.name, run.epochs, run.steps) for run in training.runs] == [(x, 3, 6) for x in ("x1", "x2", "x4")]
+    assert all(1 <= run.best_epoch <= 3 and 0 < run.validation <= 1 for run in training.runs)
+
+
 def test_widths_are_the_features_divided_by_the_factor_rounded_down(generated: Generated) -> None:
     assert {name: variant.columns for name, variant in generated.loaded.variants.items()} == {"x1": 9, "x2": 4, "x4": 2}
 

@@ -13,6 +13,7 @@ from tests.support.graphs import graph_of, neighbours_of, planted_graph
 from gnnserve_api.gnnservice import Architecture, Model, Scope
 from gnnserve_worker.generation import train as train_module
 from gnnserve_worker.generation.networks import to_tensors
+from gnnserve_worker.generation.schedule import LEAST_STEPS, Schedule
 from gnnserve_worker.generation.train import Trained, predict, train
 from gnnserve_worker.generation.training_set import TrainingSet, training_set
 from gnnserve_worker.graph.store import Graph, GraphData
@@ -22,7 +23,7 @@ INFORMATIVE = (2, 5, 7)
 ARCHITECTURES = pytest.mark.parametrize("architecture", list(Architecture))
 
 
-def _model(epochs: int = 3, architecture: str = "GraphSAGE", **training: Any) -> Model:
+def _model(epochs: int | str = 3, architecture: str = "GraphSAGE", **training: Any) -> Model:
     settings = {"epochs": epochs, "batchSize": 64, **training}
     return Model.model_validate({"architecture": architecture, "hidden": 16, "fanouts": [4, 3], "training": settings})
 
@@ -199,16 +200,47 @@ def test_every_epoch_reports_the_best_score_so_far(monkeypatch: pytest.MonkeyPat
     scores = iter([0.2, 0.7, 0.5])
     monkeypatch.setattr(train_module, "evaluate", lambda *_: next(scores))
     data = planted_graph(INFORMATIVE)
-    reports: list[tuple[int, float]] = []
+    reports: list[tuple[int, int, float]] = []
 
     train(
         training_set(data.graph, data.labels, 3, data.splits, Scope.INDUCTIVE),
         data.features,
         _model(3),
-        lambda epoch, score: reports.append((epoch, score)),
+        lambda done, ends_at, score: reports.append((done, ends_at, score)),
     )
 
-    assert reports == [(1, 0.2), (2, 0.7), (3, 0.7)]
+    assert reports == [(1, 3, 0.2), (2, 3, 0.7), (3, 3, 0.7)]
+
+
+def test_auto_trains_a_small_graph_for_hundreds_of_steps_and_beats_a_few_epochs() -> None:
+    """80 training nodes in one batch: 3 epochs are 3 steps."""
+    data = planted_graph(INFORMATIVE, nodes=130)
+
+    few, auto = _train(data, _model(3, batchSize=1024)), _train(data, _model("Auto", batchSize=1024))
+
+    assert (few.epochs, few.steps, few.rising) == (3, 3, True)
+    assert auto.steps == auto.epochs >= LEAST_STEPS
+    assert auto.epoch <= auto.epochs
+    assert auto.validation_score > few.validation_score
+
+
+def test_auto_is_repeatable() -> None:
+    data, model = planted_graph(INFORMATIVE, nodes=130), _model("Auto", batchSize=1024)
+
+    one, other = _train(data, model), _train(data, model)
+
+    assert (one.epochs, one.epoch) == (other.epochs, other.epoch)
+    _assert_same_weights(one, other)
+
+
+def test_auto_ends_once_validation_has_not_improved_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(train_module, "schedule_of", lambda *_: Schedule(least=2, patience=3, most=50))
+    scores = iter([0.2, 0.7, 0.5, 0.6, 0.7])
+    monkeypatch.setattr(train_module, "evaluate", lambda *_: next(scores))
+    # At this rate neither scores nor losses move.
+    best = _train(planted_graph(INFORMATIVE), _model("Auto", learningRate=1e-9))
+
+    assert (best.epoch, best.epochs, best.steps) == (2, 5, 5 * 4)
 
 
 def test_a_trained_module_is_in_evaluation_mode() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import typer
 
@@ -69,7 +69,7 @@ def _facts(service: GNNService) -> list[tuple[str, str]]:
         (
             ("weights", f"{model.checkpoint.uri}, not trained")
             if model.checkpoint is not None
-            else ("training", f"{count(model.training.epochs, 'epoch')}, {model.training.scope}")
+            else ("training", f"{_epochs(model.training.epochs)}, {model.training.scope}")
         ),
         (
             "variants",
@@ -81,6 +81,12 @@ def _facts(service: GNNService) -> list[tuple[str, str]]:
         ("in a cluster", ", ".join(_cluster_facts(spec))),
         ("recipe", spec.recipe()),
     ]
+
+
+def _epochs(stated: int | Literal["Auto"]) -> str:
+    from gnnserve_cli.render import count  # noqa: PLC0415
+
+    return "until validation improves no more" if stated == "Auto" else count(stated, "epoch")
 
 
 def _device(worker: Worker) -> str:

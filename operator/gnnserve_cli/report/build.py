@@ -10,6 +10,7 @@ from gnnserve_api.intervals import difference_interval, share_interval
 from gnnserve_api.profile import LatencyProfile, Profile
 from gnnserve_api.provenance import Provenance
 from gnnserve_api.tolerance import ROUNDING, Point, Within, fastest_within, frontier, most_accurate, tiers
+from gnnserve_api.training import says_rising
 from gnnserve_cli.report.data import (
     Accuracy,
     Chosen,
@@ -157,6 +158,8 @@ def _cautions(subject: Subject, rows: Sequence[VariantRow], seeds: int, size: in
         f"Latencies were measured on {profile.machine} with {_threads(profile.threads)}, sampling included, queueing "
         "and HTTP not. On another machine only their order is likely to hold."
     ]
+    if (advice := says_rising(subject.provenance.training)) is not None:
+        found.append(f"More training would give better variants: {advice}.")
     if profile.validation_nodes < _FEW_NODES:
         found.append(_says_few_nodes(profile, rows))
     if any(row.loss_may_be_chance and row.loss_points > _NO_LOSS for row in rows):

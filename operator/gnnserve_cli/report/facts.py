@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gnnserve_api.training import says_length
 from gnnserve_cli.report.data import ModelFit, Report
 from gnnserve_cli.report.words import ms, number
 
@@ -40,6 +41,7 @@ def made_facts(report: Report) -> list[tuple[str, str]]:
         ),
         ("Model", ", ".join(model)),
         ("Weights", f"given: SHA-256 {made.checkpoint}" if made.checkpoint else "trained"),
+        *([] if made.training is None else [("Trained for", says_length(made.training))]),
         ("Ranking", f"{made.ranking_method}" + (f" ({settings})" if settings else "")),
     ]
 

@@ -28,6 +28,10 @@ class GivenModels:
         self._nodes = sample_nodes(visible_nodes(data.graph.nodes, data.splits, training.scope), training.seed)
         self._progress = progress
 
+    @property
+    def training(self) -> None:
+        """Nothing is trained."""
+
     def master(self, name: str) -> Tensors:
         return self._master
 

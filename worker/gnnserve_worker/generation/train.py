@@ -12,6 +12,7 @@ from torch import nn
 
 from gnnserve_api.gnnservice import Architecture, Model
 from gnnserve_worker.generation.networks import CPU, build_module, device_of, forward, rows_of
+from gnnserve_worker.generation.schedule import History, schedule_of
 from gnnserve_worker.generation.scores import evaluate
 from gnnserve_worker.generation.training_set import TrainingSet
 from gnnserve_worker.graph.store import Features
@@ -29,19 +30,32 @@ class Trained:
     """In evaluation mode, with the weights of its best epoch, on the CPU."""
     validation_score: float
     epoch: int
+    """The one whose weights these are."""
+    epochs: int
+    """How many were run."""
+    steps: int
+    """Batches, over all epochs."""
+    rising: bool
+    """Whether validation was still improving at the end."""
+
+
+Report = Callable[[int, int, float], None]
+"""Called after every epoch with the epochs done, the epoch after which training ends if validation does not improve any
+more, and the best validation score."""
+
+
+def _silent(_done: int, _ends_at: int, _score: float) -> None:
+    """For callers that show nothing."""
 
 
 def train(
     data: TrainingSet,
     features: Features,
     model: Model,
-    report: Callable[[int, float], None] = lambda _e, _s: None,
+    report: Report = _silent,
     device: torch.device = CPU,
 ) -> Trained:
-    """Adam on cross-entropy, the epoch with the best validation score kept. Deterministic for a seed on the CPU.
-
-    `report(epochs_done, validation_score)` is called after every epoch.
-    """
+    """Adam on cross-entropy, the epoch with the best validation score kept. Deterministic for a seed on the CPU."""
     settings = model.training
     torch.manual_seed(settings.seed)
     order = np.random.default_rng(settings.seed)
@@ -50,10 +64,14 @@ def train(
     optimizer = torch.optim.Adam(module.parameters(), lr=learning_rate, weight_decay=settings.weight_decay)
     sampler = SubgraphSampler(data.visible.indptr, data.visible.indices)
     judge = SubgraphSampler(data.graph.indptr, data.graph.indices)
-    best = Trained(module, -1.0, 0)
+    schedule = schedule_of(settings.epochs, -(-len(data.splits.train) // settings.batch_size))
+    history = History()
+    best_score, best_epoch = -1.0, 0
     best_state: dict[str, torch.Tensor] = {}
-    step = settings.seed << 20
-    for epoch in range(1, settings.epochs + 1):
+    first_step = step = settings.seed << 20
+    epoch = 0
+    while epoch < history.ends_at(schedule):
+        epoch += 1
         module.train()
         shuffled = order.permutation(data.splits.train)
         for start in range(0, len(shuffled), settings.batch_size):
@@ -65,16 +83,21 @@ def train(
             optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
-        score = evaluate(
-            predict(module, features, judge, data.splits.validation, model), data.labels[data.splits.validation]
+        found, expected = (
+            predict(module, features, judge, data.splits.validation, model),
+            data.labels[data.splits.validation],
         )
-        if score > best.validation_score:
-            best = Trained(module, score, epoch)
+        score = evaluate(found, expected)
+        history.add(score, float(_loss(torch.from_numpy(found), expected)))
+        if score > best_score:
+            best_score, best_epoch = score, epoch
             best_state = {key: value.clone() for key, value in module.state_dict().items()}
-        report(epoch, best.validation_score)
+        report(epoch, history.ends_at(schedule), best_score)
     module.load_state_dict(best_state)
     module.to(CPU).eval()
-    return best
+    return Trained(
+        module, best_score, best_epoch, epochs=epoch, steps=step - first_step, rising=history.is_rising(schedule)
+    )
 
 
 @torch.no_grad()

@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from gnnserve_api.gnnservice import Model
+from gnnserve_api.gnnservice import AUTO, Model
+from gnnserve_api.training import TrainingManifest, TrainingRun
 from gnnserve_worker.generation.features import keep_columns
 from gnnserve_worker.generation.networks import to_tensors
 from gnnserve_worker.generation.tensors import Tensors
-from gnnserve_worker.generation.train import train
+from gnnserve_worker.generation.train import Trained, train
 from gnnserve_worker.generation.training_set import TrainingSet
 from gnnserve_worker.graph.store import Features
 from gnnserve_worker.progress import Progress, ProgressListener
@@ -26,19 +27,46 @@ class TrainedModels:
         self._features = features
         self._progress = progress
         self._device = device
+        self._runs: list[TrainingRun] = []
+
+    @property
+    def training(self) -> TrainingManifest:
+        stated = self._model.training.epochs
+        return TrainingManifest(epochs=None if stated == AUTO else stated, runs=tuple(self._runs))
 
     def master(self, name: str) -> Tensors:
-        return self._train(self._features, name)
+        return self._train_recorded(self._features, name)
 
     def pruned(self, columns: np.ndarray, name: str) -> Tensors:
-        return self._train(keep_columns(self._features, columns), name)
+        return self._train_recorded(keep_columns(self._features, columns), name)
 
     def another_master(self, seed: int, name: str) -> Tensors:
         training = self._model.training.model_copy(update={"seed": seed})
-        return self._train(self._features, name, self._model.model_copy(update={"training": training}))
+        model = self._model.model_copy(update={"training": training})
+        return to_tensors(self._train(self._features, name, model).module)
 
-    def _train(self, features: Features, name: str, model: Model | None = None) -> Tensors:
-        def report(epoch: int, score: float) -> None:
-            self._progress(Progress(f"train {name}", epoch, self._model.training.epochs, f"validation {score:.3f}"))
+    def _train_recorded(self, features: Features, name: str) -> Tensors:
+        trained = self._train(features, name, self._model)
+        self._runs.append(
+            TrainingRun(
+                name=name,
+                epochs=trained.epochs,
+                steps=trained.steps,
+                best_epoch=trained.epoch,
+                validation=trained.validation_score,
+                rising=trained.rising,
+            )
+        )
+        return to_tensors(trained.module)
 
-        return to_tensors(train(self._data, features, model or self._model, report, self._device).module)
+    def _train(self, features: Features, name: str, model: Model) -> Trained:
+        stage = f"train {name}"
+
+        def report(done: int, ends_at: int, score: float) -> None:
+            if done < ends_at:  # the last epoch is told below, with what it came to
+                self._progress(Progress(stage, done, ends_at, f"validation {score:.3f}"))
+
+        trained = train(self._data, features, model, report, self._device)
+        came_to = f"validation {trained.validation_score:.3f} at epoch {trained.epoch:,}, {trained.steps:,} steps"
+        self._progress(Progress(stage, trained.epochs, trained.epochs, came_to))
+        return trained

@@ -17,6 +17,7 @@ from gnnserve_api.errors import InputError
 from gnnserve_api.gnnservice import GNNServiceSpec, Normalization, Projection, RankingMethod
 from gnnserve_api.profile import Profile, VariantProfile
 from gnnserve_api.repository import NetworkManifest, RankingManifest, RankingRun, RevisionManifest
+from gnnserve_api.training import TrainingManifest
 from gnnserve_api.variants import Storage, columns_of, projected_name, variant_name
 from gnnserve_worker.generation.features import normalize
 from gnnserve_worker.generation.frontier import worth_keeping
@@ -39,6 +40,11 @@ _FLOAT16_END = 65_520.0
 
 class Models(Protocol):
     """Where weights come from. `name` is what progress calls them."""
+
+    @property
+    def training(self) -> TrainingManifest | None:
+        """How the networks so far were trained, those of other seeds apart. None: the weights are given."""
+        ...
 
     def master(self, name: str) -> Tensors:
         """For all columns, in the order of the source."""
@@ -99,6 +105,7 @@ def generate_revision(
             profile=_keep_the_frontier(measured, generated, staged),
             generator=generator,
             created_at=datetime.now(UTC).isoformat(timespec="microseconds"),
+            training=models.training,
         )
 
 

@@ -24,6 +24,7 @@ from gnnserve_api.pods import (
     PodExit,
 )
 from gnnserve_api.repository import RevisionManifest
+from gnnserve_api.training import says_rising
 from gnnserve_worker.pods.environment import exit_of, is_lack_of_memory, required
 
 TERMINATION_MESSAGE_VARIABLE = "GNNSERVE_TERMINATION_MESSAGE"
@@ -118,6 +119,8 @@ def _generate(environ: Mapping[str, str]) -> RevisionManifest:
         kept = repository.set_aside(identity.recipe, identity.graph, identity.checkpoint)
         print(f"damaged, and kept in {kept}: {error}", file=sys.stderr, flush=True)
         manifest = generate()
+    if (advice := says_rising(manifest.training)) is not None:
+        print(f"warning: {advice}", file=sys.stderr, flush=True)
     print(f"published: revision {manifest.revision} of recipe {manifest.recipe}", file=sys.stderr, flush=True)
     return manifest
 

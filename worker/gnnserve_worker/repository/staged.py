@@ -26,6 +26,7 @@ from gnnserve_api.repository import (
     TableManifest,
     sealed,
 )
+from gnnserve_api.training import TrainingManifest
 from gnnserve_api.variants import Storage
 from gnnserve_worker.graph.storage import padded_columns, rows_bytes
 from gnnserve_worker.graph.table import write_rows
@@ -163,8 +164,9 @@ class StagedRevision:
         profile: Profile,
         generator: str,
         created_at: str,
+        training: TrainingManifest | None = None,
     ) -> RevisionManifest:
-        """Publish. `created_at` is UTC in RFC 3339; revisions are ordered by it."""
+        """Publish. `created_at` is UTC in RFC 3339; revisions are ordered by it. `training`: None for given weights."""
         expected = {paths.weights_of(variant.name) for variant in profile.variants}
         for table in {variant.table for variant in profile.variants}:
             expected.update(checks.files_of(self._tables[table]))
@@ -185,6 +187,7 @@ class StagedRevision:
                 tables=self._tables,
                 profile=profile,
                 files=dict(sorted(self._files.items())),
+                training=training,
             )
         )
         files.commit(self._folder / paths.REVISION_COMMIT, to_json(manifest))

@@ -1,0 +1,67 @@
+"""How networks were trained: for how long, and whether longer would have been better.
+
+Recorded in a revision, so that its report can say what its log said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from gnnserve_api.profile import Count, Share
+
+
+class TrainingRun(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    """One network, trained from its first weights."""
+
+    name: Annotated[str, Meta(description="The variant, or `master` where the factors lack 1.")]
+    epochs: Annotated[Count, Meta(description="How many were run.")]
+    steps: Annotated[Count, Meta(description="Batches, over all epochs.")]
+    best_epoch: Annotated[Count, Meta(description="The one whose weights are kept, by validation.")]
+    validation: Annotated[Share, Meta(description="Validation score of that epoch, as training measured it.")]
+    rising: Annotated[bool, Meta(description="Whether validation was still improving when training ended.")]
+
+
+class TrainingManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    """What `spec.model.training` came to."""
+
+    epochs: Annotated[int | None, Meta(description="As the manifest states it; null: Auto.")]
+    runs: tuple[TrainingRun, ...]
+
+
+def says_rising(training: TrainingManifest | None) -> str | None:
+    """The advice to train longer; None where it would not help, or where weights were given."""
+    rising = [run for run in training.runs if run.rising] if training is not None else []
+    if training is None or not rising:
+        return None
+    most = max(run.epochs for run in rising)
+    where = "" if len(rising) == len(training.runs) else f" of {_names([run.name for run in rising])}"
+    if training.epochs is None:
+        return (
+            f"validation{where} was still rising at epoch {most:,}, where epochs: Auto ends at the latest: state a "
+            "larger number"
+        )
+    return (
+        f"validation{where} was still rising at epoch {most:,} of {training.epochs:,}: use spec.model.training.epochs: "
+        "Auto or more"
+    )
+
+
+def says_length(training: TrainingManifest) -> str:
+    """`30 epochs`, or `Auto: 57 to 120 epochs, 114 to 240 steps`."""
+    epochs, steps = _span([run.epochs for run in training.runs]), _span([run.steps for run in training.runs])
+    best = _span([run.best_epoch for run in training.runs])
+    stated = "Auto: " if training.epochs is None else ""
+    return f"{stated}{epochs} epochs, {steps} steps; the best at epoch {best}"
+
+
+def _span(counts: Sequence[int]) -> str:
+    low, high = min(counts), max(counts)
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
+
+
+def _names(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

@@ -1,0 +1,98 @@
+"""When training ends: after the stated number of epochs, or with `Auto` once validation has not improved for a while.
+
+Pure: scores and losses go in, decisions come out. Patience and the least length are counted in steps, since an epoch of
+a small graph is one or two of them: 30 epochs over 1,800 training nodes are 60 steps, which is too few to learn from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from statistics import mean, stdev
+from typing import Literal
+
+LEAST_STEPS = 200
+"""`Auto` never ends before; Adam at 0.01 needs about so many from random weights."""
+PATIENCE_STEPS = 150
+PATIENCE_EPOCHS = 10
+"""The longer of the two is waited for an improvement: one epoch of a large graph is more steps than the patience, and
+one validation score says little."""
+MOST_STEPS = 5_000
+MOST_EPOCHS = 100
+"""`Auto` ends after the longer of the two at the latest."""
+_LEAST_GAIN = 0.01
+"""Share by which the validation loss has to fall below the lowest to count as an improvement."""
+_WINDOW = 1 / 3
+"""Share of the epochs, the last ones, whose mean is compared with the mean of as many before them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """In epochs."""
+
+    least: int
+    patience: int | None
+    """None: exactly `most` epochs."""
+    most: int
+
+
+def schedule_of(epochs: int | Literal["Auto"], steps_per_epoch: int) -> Schedule:
+    if epochs != "Auto":
+        return Schedule(epochs, None, epochs)
+    return Schedule(
+        least=_epochs(LEAST_STEPS, steps_per_epoch),
+        patience=max(_epochs(PATIENCE_STEPS, steps_per_epoch), PATIENCE_EPOCHS),
+        most=max(_epochs(MOST_STEPS, steps_per_epoch), MOST_EPOCHS),
+    )
+
+
+def _epochs(steps: int, steps_per_epoch: int) -> int:
+    return -(-steps // steps_per_epoch)
+
+
+@dataclass(slots=True)
+class History:
+    """Validation after each epoch so far."""
+
+    scores: list[float] = field(default_factory=list)
+    losses: list[float] = field(default_factory=list)
+    improved_at: int = 0
+    """The last epoch whose score was higher, or whose loss was lower, than that of all before it. Either counts: the
+    score of several labels a node stays 0 for many steps while the loss falls, and a loss may rise with the score."""
+    _highest_score: float = -1.0
+    _lowest_loss: float = float("inf")
+
+    def add(self, score: float, loss: float) -> None:
+        self.scores.append(score)
+        self.losses.append(loss)
+        if score > self._highest_score:
+            self._highest_score, self.improved_at = score, len(self.scores)
+        if loss < self._lowest_loss * (1 - _LEAST_GAIN):
+            self._lowest_loss, self.improved_at = loss, len(self.scores)
+
+    def ends_at(self, schedule: Schedule) -> int:
+        """The epoch after which training ends if nothing improves any more."""
+        if schedule.patience is None:
+            return schedule.most
+        return min(max(schedule.least, self.improved_at + schedule.patience), schedule.most)
+
+    def is_rising(self, schedule: Schedule) -> bool:
+        """Whether training ended by its number of epochs while the last ones were better than those before, by more
+        than epochs differ among themselves."""
+        if len(self.scores) < schedule.most:
+            return False
+        if max(self.scores, default=0.0) > 0:
+            return _is_rising(self.scores)
+        return _is_rising([-loss for loss in self.losses])  # F1 of nothing predicted yet
+
+
+def _is_rising(values: Sequence[float]) -> bool:
+    if len(values) < 2:  # one epoch has nothing to be compared with
+        return False
+    window = max(1, round(_WINDOW * len(values)))
+    before, last = values[-2 * window : -window], values[-window:]
+    if window == 1:
+        return all(later > earlier for earlier, later in pairwise(values))
+    error = ((stdev(before) ** 2 + stdev(last) ** 2) / window) ** 0.5
+    return max(last) > max(values[:-window]) and mean(last) - mean(before) > 2 * error
