@@ -30,7 +30,15 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.results import write_result
-from gnnserve_api.gnnservice import CsvSource, EdgeTable, GraphSource, NodeTable, ParquetSource
+from gnnserve_api.gnnservice import (
+    CsvEdgeTable,
+    CsvNodeTable,
+    CsvSource,
+    EdgeTable,
+    GraphSource,
+    NodeTable,
+    ParquetSource,
+)
 from gnnserve_worker.graph.sources.load import load_source, source_digest
 
 CACHE = Path.home() / ".cache" / "gnnserve" / "bench"
@@ -165,11 +173,10 @@ def _write(path: Path, kind: str, chunks: Any) -> None:
 
 
 def _source(tables: Path, kind: str) -> GraphSource:
-    nodes = NodeTable(uri=(tables / "nodes").as_uri(), label="label")
-    edges = EdgeTable(uri=(tables / "edges").as_uri())
+    nodes, edges = (tables / "nodes").as_uri(), (tables / "edges").as_uri()
     if kind == "parquet":
-        return GraphSource(parquet=ParquetSource(nodes=nodes, edges=edges))
-    return GraphSource(csv=CsvSource(nodes=nodes, edges=edges))
+        return GraphSource(parquet=ParquetSource(nodes=NodeTable(uri=nodes, label="label"), edges=EdgeTable(uri=edges)))
+    return GraphSource(csv=CsvSource(nodes=CsvNodeTable(uri=nodes, label="label"), edges=CsvEdgeTable(uri=edges)))
 
 
 def _peak_bytes() -> int:

@@ -174,8 +174,11 @@ class NodeTable(ApiModel):
     labels: Annotated[tuple[_Column, ...], Field(max_length=1000)] = ()
     """Columns of 0 and 1, one per class, where a node may have several. Instead of `label`."""
     features: Annotated[tuple[_Column, ...], Field(max_length=10_000)] = ()
-    """Columns of features: numbers, true and false, or lists of numbers that all have one length. Empty: every such
-    column that has no other use."""
+    """Columns of features: numbers, true and false, or lists of numbers that all have one length. A name that no column
+    has may be a pattern, in which `*` stands for any text and `?` for one character. Empty: every such column that has
+    no other use."""
+    exclude_features: Annotated[tuple[_Column, ...], Field(max_length=10_000)] = ()
+    """Columns that are no features, by name or pattern: `[year, "embedding_*"]`."""
     split: _Column | None = None
     """Column that says train, validation (or val, valid) or test; anything else is in none. Absent: the labelled nodes
     are split 60/20/20 by a fixed permutation."""
@@ -227,6 +230,26 @@ class EdgeTable(ApiModel):
     """What becomes of edges with an end that is missing, or that the node table does not have."""
 
 
+_Delimiter = Annotated[str, Field(min_length=1, max_length=1)]
+
+
+class CsvNodeTable(NodeTable):
+    delimiter: _Delimiter | None = None
+    """One character between the values of this table. Absent: the source's."""
+
+
+class CsvEdgeTable(EdgeTable):
+    delimiter: _Delimiter | None = None
+    """One character between the values of this table. Absent: the source's."""
+
+
+class DecimalMark(StrEnum):
+    POINT = "."
+    """`1.5` is one and a half."""
+    COMMA = ","
+    """`1,5` is one and a half, and `1.5` is a text."""
+
+
 class ParquetSource(ApiModel):
     """A graph in Parquet files: one table of nodes, one of edges."""
 
@@ -239,12 +262,15 @@ class ParquetSource(ApiModel):
 class CsvSource(ApiModel):
     """A graph in CSV files with a header line, compressed or not: one table of nodes, one of edges."""
 
-    nodes: NodeTable
+    nodes: CsvNodeTable
     """A row per node."""
-    edges: EdgeTable
+    edges: CsvEdgeTable
     """A row per edge."""
-    delimiter: Annotated[str, Field(min_length=1, max_length=1)] = ","
+    delimiter: _Delimiter = ","
     """One character between values; a tab is written "\\t"."""
+    decimal: DecimalMark = DecimalMark.POINT
+    """What stands before the fraction of a number. Where commas are also between values, numbers with a decimal comma
+    are in quotation marks."""
 
 
 class GraphSource(ApiModel):

@@ -5,12 +5,17 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from tests.support.graphs import npz_arrays, planted_graph, write_npz
+from tests.support.tables import edges_of, nodes_of, table_source, write_table
 from typer.testing import CliRunner
 
+from gnnserve_cli.commands.graph import taken_columns
 from gnnserve_cli.exits import ExitCode
 from gnnserve_cli.main import app
+from gnnserve_worker.graph.inspection import inspect
+from gnnserve_worker.graph.sources.load import load_source
 
 DIGITS = Path(__file__).parents[2] / "examples" / "digits.yaml"
 
@@ -80,3 +85,26 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["graph", "inspect", str(tmp_path / "nix.npz")])
     assert result.exit_code == ExitCode.BAD_INPUT
     assert "cannot read" in result.stderr
+
+
+def test_columns_that_are_features_are_named_and_runs_of_them_shortened(tmp_path: Path) -> None:
+    numbered = {f"interest{number}": [0.5 * number] * 5 for number in range(300)}
+    words = {"words": pa.array([[1.0, 2.0]] * 5)}
+    nodes = write_table(tmp_path / "nodes.parquet", nodes_of(range(5)) | numbered | words)
+    edges = write_table(tmp_path / "edges.parquet", edges_of([(0, 1)]))
+
+    found = inspect(load_source(table_source(nodes, edges), tmp_path))
+
+    assert taken_columns(found) == "age, weight, interest0 … interest299 (300 columns), words (lists of 2)"
+
+
+def test_hundreds_of_columns_without_a_pattern_are_shortened(tmp_path: Path) -> None:
+    named = {f"c{number}x": [1.0] * 5 for number in range(100)}
+    nodes = write_table(tmp_path / "nodes.parquet", nodes_of(range(5)) | named)
+    edges = write_table(tmp_path / "edges.parquet", edges_of([(0, 1)]))
+
+    shown = taken_columns(inspect(load_source(table_source(nodes, edges), tmp_path)))
+
+    assert shown.startswith("age, weight, c0x, ")
+    assert ", … 62 more …, " in shown
+    assert shown.endswith(", c99x")

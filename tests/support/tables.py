@@ -11,7 +11,15 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from gnnserve_api.gnnservice import CsvSource, EdgeTable, GraphSource, NodeTable, ParquetSource
+from gnnserve_api.gnnservice import (
+    CsvEdgeTable,
+    CsvNodeTable,
+    CsvSource,
+    EdgeTable,
+    GraphSource,
+    NodeTable,
+    ParquetSource,
+)
 from gnnserve_worker.graph.sources.load import load_source
 from gnnserve_worker.graph.store import GraphData
 from gnnserve_worker.progress import ProgressListener, silent
@@ -53,13 +61,11 @@ def table_source(
 ) -> GraphSource:  # fmt: skip
     """Parquet or CSV, as the name of the nodes' file or folder has it."""
     given = {"label": "kind"} if not node_options or "labels" not in node_options else {}
-    parts = {
-        "nodes": NodeTable(uri=nodes.as_uri(), **{**given, **(node_options or {})}),
-        "edges": EdgeTable(uri=edges.as_uri(), **(edge_options or {})),
-    }
+    node_table = {"uri": nodes.as_uri(), **given, **(node_options or {})}
+    edge_table = {"uri": edges.as_uri(), **(edge_options or {})}
     if "parquet" in nodes.name:
-        return GraphSource(parquet=ParquetSource(**parts))
-    return GraphSource(csv=CsvSource(**parts, **options))
+        return GraphSource(parquet=ParquetSource(nodes=NodeTable(**node_table), edges=EdgeTable(**edge_table)))
+    return GraphSource(csv=CsvSource(nodes=CsvNodeTable(**node_table), edges=CsvEdgeTable(**edge_table), **options))
 
 
 def import_tables(

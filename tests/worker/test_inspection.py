@@ -12,7 +12,7 @@ from gnnserve_api.repository import NodeIdKind
 from gnnserve_worker.graph import inspection
 from gnnserve_worker.graph.ids import lay_out, string_ids
 from gnnserve_worker.graph.inspection import inspect
-from gnnserve_worker.graph.store import Finding, Graph, GraphData, Splits
+from gnnserve_worker.graph.store import FeatureColumn, Finding, Graph, GraphData, Splits
 
 
 def _graph(rows: list[list[int]]) -> Graph:
@@ -131,3 +131,38 @@ def test_a_graph_without_edges_or_test_nodes_is_inspected() -> None:
     assert (found.edges, found.neighbours.isolated, found.neighbours.highest) == (0, 4, 0)
     assert any("no edges" in note for note in found.notes)
     assert any("no test nodes" in note for note in found.notes)
+
+
+def _columns_beside_classes(**columns: list[float]) -> GraphData:
+    nodes = 40
+    return _data(
+        graph=_graph([[] for _ in range(nodes)]),
+        features=np.array(list(columns.values()), dtype=np.float32).T.copy(),
+        labels=np.arange(nodes) % 2,
+        splits=Splits(np.arange(20), np.arange(20, 30), np.arange(30, 40)),
+        feature_columns=tuple(FeatureColumn(name, 1) for name in columns),
+    )
+
+
+def test_columns_are_named_and_those_that_may_have_slipped_in_are_noted() -> None:
+    rows = range(40)
+    found = inspect(
+        _columns_beside_classes(
+            born=[1950 + row % 30 for row in rows],
+            number=[1000 + 3 * row for row in rows],
+            group=[5 + 2 * (row % 2) for row in rows],
+            age=[20 + row % 30 for row in rows],
+            weight=[50 + row / 7 for row in rows],
+        )
+    )
+
+    assert [column.name for column in found.feature_columns] == ["born", "number", "group", "age", "weight"]
+    noted = [note for note in found.notes if note.startswith("Column ")]
+    assert noted == [
+        f"Column {name!r} is a feature and {looks}: name it in excludeFeatures if it should be none."
+        for name, looks in [
+            ("born", "looks like a year (1950 to 1979)"),
+            ("number", "looks like an id (integers, each once)"),
+            ("group", "tells the class exactly, as if it were made from it"),
+        ]
+    ]

@@ -612,3 +612,131 @@ def test_an_option_at_its_default_is_no_other_graph(tmp_path: Path, suffix: str)
     assert source_digest(table_source(nodes, edges)) == source_digest(
         table_source(nodes, edges, {"id": "id"}, {"direction": "Undirected"})
     )
+
+
+# --- which columns are features
+
+
+def _wide(**more: Any) -> dict[str, Any]:
+    return nodes_of(NAMES) | {"year": [2001, 2002, 2001, 2003, 2004], "emb_0": [1.0] * 5, "emb_1": [2.0] * 5} | more
+
+
+def _taken(data: GraphData) -> list[str]:
+    return [column.name for column in data.feature_columns]
+
+
+@FORMATS
+@pytest.mark.parametrize(
+    ("options", "taken"),
+    [
+        ({}, ["age", "weight", "year", "emb_0", "emb_1"]),
+        ({"exclude_features": ["year"]}, ["age", "weight", "emb_0", "emb_1"]),
+        ({"exclude_features": ["year", "emb_?"]}, ["age", "weight"]),
+        ({"exclude_features": ["*e*"]}, []),
+        ({"features": ["emb_*", "age"]}, ["emb_0", "emb_1", "age"]),
+        ({"features": ["*"], "exclude_features": ["emb_1", "w*"]}, ["age", "year", "emb_0"]),
+        ({"features": ["age", "*"]}, ["age", "weight", "year", "emb_0", "emb_1"]),
+    ],
+    ids=["all", "all but one", "all but a pattern", "none", "a pattern", "a pattern but another", "one and the rest"],
+)
+def test_features_are_chosen_by_names_and_patterns(
+    tmp_path: Path, suffix: str, options: dict[str, Any], taken: list[str]
+) -> None:
+    def load() -> GraphData:
+        return import_tables(tmp_path, suffix, _wide(), edges_of(FOLLOWS), options)
+
+    if not taken:
+        with pytest.raises(InputError, match=r"nodes\.features: no column of \S* can be a feature"):
+            load()
+        return
+    data = load()
+    assert _taken(data) == taken
+    np.testing.assert_array_equal(data.features, np.stack([_wide()[name] for name in taken], axis=1))
+
+
+def test_a_column_whose_name_has_a_star_is_no_pattern(tmp_path: Path) -> None:
+    nodes = _wide() | {"a*": [5.0] * 5, "ab": [6.0] * 5}
+
+    assert _taken(import_tables(tmp_path, ".csv", nodes, edges_of(FOLLOWS), {"features": ["a*"]})) == ["a*"]
+
+
+def test_brackets_of_a_name_are_part_of_it(tmp_path: Path) -> None:
+    nodes = _wide() | {"speed [km/h]": [5.0] * 5}
+
+    data = import_tables(tmp_path, ".csv", nodes, edges_of(FOLLOWS), {"features": ["speed [km*"]})
+
+    assert _taken(data) == ["speed [km/h]"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"features": ["emd_*"]}, r"nodes\.features\[0\]: is the pattern 'emd_\*', which no column of \S* matches; it "
+         r"has 'age', 'weight', 'year', 'emb_0', 'emb_1'; correct it"),
+        ({"exclude_features": ["year", "x?"]}, r"nodes\.excludeFeatures\[1\]: is the pattern 'x\?', which no column"),
+        ({"exclude_features": ["yaer"]}, r"nodes\.excludeFeatures\[0\]: names a column 'yaer', but .* mean 'year'"),
+        ({"features": ["age"], "exclude_features": ["age"]}, r"excludeFeatures\[0\]: names 'age', which features"),
+        ({"features": ["emb_*"], "exclude_features": ["emb*"]}, r"excludeFeatures: leaves no column of those"),
+    ],
+)  # fmt: skip
+def test_a_choice_that_fits_no_column_is_refused(tmp_path: Path, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        import_tables(tmp_path, ".csv", _wide(), edges_of(FOLLOWS), options)
+
+
+# --- how a CSV is written
+
+
+def _with_commas(tmp_path: Path, **options: Any) -> GraphSource:
+    nodes = tmp_path / "nodes.csv"
+    nodes.write_text("id;kind;price;place\n" + "".join(f"{i};k{i % 2};{i},5;{i}, street\n" for i in range(6)))
+    edges = tmp_path / "edges.csv"
+    edges.write_text("source,target\n0,1\n2,3\n")
+    return table_source(nodes, edges, {"delimiter": ";", **options.pop("nodes", {})}, **options)
+
+
+def test_every_file_may_have_a_delimiter_of_its_own_and_numbers_a_comma(tmp_path: Path) -> None:
+    data = _load(_with_commas(tmp_path, decimal=","))
+
+    assert data.features.tolist() == [[i + 0.5] for i in range(6)]
+    assert [column.name for column in data.feature_columns] == ["price"]
+
+
+def test_the_sources_delimiter_is_that_of_both_files_unless_one_has_its_own(tmp_path: Path) -> None:
+    source = _with_commas(tmp_path, delimiter=";", decimal=",", nodes={"delimiter": None})
+    (tmp_path / "edges.csv").write_text("source;target\n0;1\n")
+
+    assert _load(source).graph.edges == 2
+
+
+def test_a_column_that_is_left_out_for_its_decimal_commas_says_so(tmp_path: Path) -> None:
+    source = _with_commas(tmp_path)
+    path = tmp_path / "nodes.csv"
+    path.write_text(path.read_text().replace("\n", ";1\n").replace("place;1", "place;size"))
+
+    data = _load(source)
+
+    assert [column.name for column in data.feature_columns] == ["size"]
+    finding = _found(data, "would be numbers")
+    assert finding.what.endswith(': set spec.graph.source.csv.decimal to ","')
+    assert (finding.count, finding.example) == (1, "price")
+
+
+def test_a_number_with_another_decimal_mark_is_refused_with_the_option(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"'price': is '0,5', expected a number; .* or set \S*decimal to"):
+        _load(_with_commas(tmp_path, nodes={"features": ["price"]}))
+    source = _with_commas(tmp_path, decimal=",")
+    path = tmp_path / "nodes.csv"
+    path.write_text(path.read_text().replace("3,5", "3.5"))
+    with pytest.raises(InputError, match=r"'price': is '3\.5', where the rows before it .*; .* or set \S*decimal to"):
+        _load(source)
+
+
+def test_new_options_change_no_identity_of_sources_without_them(tmp_path: Path) -> None:
+    nodes = write_table(tmp_path / "nodes.csv", nodes_of(NAMES))
+    edges = write_table(tmp_path / "edges.csv", edges_of(FOLLOWS))
+
+    identity = tables.identity(table_source(nodes, edges).csv)
+
+    assert identity.splitlines()[:2] == ["CsvSource", '{"nodes":{"label":"kind"},"edges":{}}']
+    assert source_digest(table_source(nodes, edges)) != source_digest(table_source(nodes, edges, decimal=","))

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 _MANIFESTS = (".yaml", ".yml", ".json")
 _BAR_WIDTH = 30
 _SHOWN_CLASSES = 12
+_SHOWN_COLUMNS = 40
+_SHORTENED_RUN = 4
+"""Columns of a run, such as `interest0` to `interest3`, from which on only the ends are named."""
 
 Source = Annotated[
     str,
@@ -107,6 +110,7 @@ def _tables(found: Inspection) -> list[RenderableType]:
             f"{count(features.columns, 'column')}, {kind}, {features.nonzero_share:.1%} not zero, "
             f"from {features.lowest:.4g} to {features.highest:.4g}",
         ),
+        *([("taken", taken_columns(found))] if found.feature_columns else []),
         ("labels", f"{classes}{several}; {classless}"),
         (
             "split",
@@ -124,6 +128,30 @@ def _tables(found: Inspection) -> list[RenderableType]:
     if found.notes:
         parts += ["Worth a look", *(f"- {note}" for note in found.notes)]
     return parts
+
+
+def taken_columns(found: Inspection) -> str:
+    """Names of the columns that are features. Runs that differ in a number at their end alone are shortened."""
+    runs: list[list[tuple[str, int]]] = []
+    stems: list[str] = []
+    for column in found.feature_columns:
+        stem = f"{column.name.rstrip('0123456789')} {column.width}"
+        if column.name[-1:].isdigit() and stems and stems[-1] == stem:
+            runs[-1].append((column.name, column.width))
+        else:
+            runs.append([(column.name, column.width)])
+            stems.append(stem if column.name[-1:].isdigit() else "")
+    shown = []
+    for run in runs:
+        lists = f" (lists of {run[0][1]:,})" * (run[0][1] > 1)
+        if len(run) < _SHORTENED_RUN:
+            shown += [f"{name}{lists}" for name, _ in run]
+        else:
+            shown.append(f"{run[0][0]} … {run[-1][0]} ({len(run):,} columns){lists}")
+    if len(shown) > _SHOWN_COLUMNS:
+        half = _SHOWN_COLUMNS // 2
+        shown[half:-half] = [f"… {len(shown) - 2 * half:,} more …"]
+    return ", ".join(shown)
 
 
 def _pictures(found: Inspection) -> list[RenderableType]:

@@ -14,6 +14,7 @@ import numpy as np
 from gnnserve_api.repository import NodeIdKind
 from gnnserve_worker.graph.edges import row_blocks
 from gnnserve_worker.graph.store import Features, Graph, GraphData, Splits
+from gnnserve_worker.graph.suspicion import suspicious_columns
 
 _BLOCK_ROWS = 65_536
 _BLOCK_EDGES = 1 << 22
@@ -51,6 +52,13 @@ class FeatureFacts(msgspec.Struct, frozen=True, rename="camel"):
     largest_deviation: float
 
 
+class TakenColumn(msgspec.Struct, frozen=True, rename="camel"):
+    """A column of the source that is a feature, or several."""
+
+    name: str
+    width: int
+
+
 class ClassCount(msgspec.Struct, frozen=True, rename="camel"):
     label: int | str
     nodes: int
@@ -79,6 +87,8 @@ class Inspection(msgspec.Struct, frozen=True, rename="camel"):
     """Share of the edges, of a sample of at most 10,000, whose reverse is there as well: 1 in an undirected graph."""
     neighbours: DegreeFacts
     features: FeatureFacts
+    feature_columns: tuple[TakenColumn, ...]
+    """By the source's names, in the order of the features; empty where it has none."""
     multi_label: bool
     classes: tuple[ClassCount, ...]
     """In the order of the scores."""
@@ -113,6 +123,7 @@ def inspect(data: GraphData) -> Inspection:
         reversed_share=reversed_share,
         neighbours=neighbours,
         features=features,
+        feature_columns=tuple(TakenColumn(column.name, column.width) for column in data.feature_columns),
         multi_label=data.multi_label,
         classes=classes,
         classless_nodes=int(nodes - has_class.sum()),
@@ -120,7 +131,10 @@ def inspect(data: GraphData) -> Inspection:
         validation_nodes=len(data.splits.validation),
         test_nodes=len(data.splits.test),
         findings=tuple(Noted(finding.what, finding.count, finding.example) for finding in data.findings),
-        notes=tuple(_notes(nodes, graph.edges, neighbours, reversed_share, features, classes, data.splits)),
+        notes=(
+            *_notes(nodes, graph.edges, neighbours, reversed_share, features, classes, data.splits),
+            *suspicious_columns(data),
+        ),
     )
 
 

@@ -72,6 +72,15 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
+class FeatureColumn:
+    """A column of the source that was taken as one feature, or several."""
+
+    name: str
+    width: int
+    """Features that it became: 1, or the length of its lists."""
+
+
+@dataclass(frozen=True, slots=True)
 class GraphData:
     """A graph as it was imported, checked and ready for generation."""
 
@@ -91,6 +100,8 @@ class GraphData:
     """The source's own ids of the nodes; None: it numbers them from 0."""
     findings: tuple[Finding, ...] = ()
     """What reading the source did to it, for `gnnserve graph inspect`."""
+    feature_columns: tuple[FeatureColumn, ...] = ()
+    """In the order of the features; empty where the source names no columns."""
 
     @property
     def multi_label(self) -> bool:

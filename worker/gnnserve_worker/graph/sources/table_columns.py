@@ -157,10 +157,11 @@ class NotANumberError(ValueError):
         self.value = value
 
 
-def numbers_of(array: Any) -> np.ndarray:
-    """float64; nan where a number is missing. Numbers, true and false, or texts of them. Raises NotANumberError."""
+def numbers_of(array: Any, decimal: str = ".") -> np.ndarray:
+    """float64; nan where a number is missing. Numbers, true and false, or texts of them, with `decimal` before the
+    fraction. Raises NotANumberError."""
     if pa.types.is_string(array.type) or pa.types.is_large_string(array.type):
-        array = _parsed_numbers(array)
+        array = _parsed_numbers(array if decimal == "." else _with_points(array, decimal))
     elif pa.types.is_null(array.type):
         return np.full(len(array), np.nan)
     elif pa.types.is_boolean(array.type):
@@ -170,6 +171,23 @@ def numbers_of(array: Any) -> np.ndarray:
     if numbers.null_count:
         numbers = numbers.fill_null(np.nan)
     return np.asarray(numbers.to_numpy(zero_copy_only=False))
+
+
+def are_numbers(array: Any, decimal: str) -> bool:
+    """Whether every text of the array is a number, with `decimal` before its fraction, or missing."""
+    try:
+        numbers = numbers_of(array, decimal)
+    except NotANumberError:
+        return False
+    return bool(np.isfinite(numbers).any())
+
+
+def _with_points(array: Any, decimal: str) -> Any:
+    """A text with a point in it is no number where another mark stands before the fraction: it may be a thousand."""
+    with_point = np.flatnonzero(pc.match_substring(array, ".").fill_null(False).to_numpy(zero_copy_only=False))
+    if len(with_point):
+        raise NotANumberError(int(with_point[0]), array[int(with_point[0])].as_py())
+    return pc.replace_substring(array, decimal, ".", max_replacements=1)
 
 
 def _parsed_numbers(array: Any) -> Any:

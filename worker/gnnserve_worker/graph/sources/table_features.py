@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +14,7 @@ from gnnserve_api.errors import InputError
 from gnnserve_api.gnnservice import MissingFeature, NodeTable
 from gnnserve_worker.graph.sources.checks import as_float32
 from gnnserve_worker.graph.sources.density import FeatureBlocks, sparse_finding
+from gnnserve_worker.graph.sources.table_choice import ChosenColumns
 from gnnserve_worker.graph.sources.table_columns import (
     NotANumberError,
     is_list,
@@ -23,7 +24,7 @@ from gnnserve_worker.graph.sources.table_columns import (
     shortened,
 )
 from gnnserve_worker.graph.sources.table_files import CsvTable, RowPlaces, Rows, Table
-from gnnserve_worker.graph.store import Features, Finding
+from gnnserve_worker.graph.store import FeatureColumn, Features, Finding
 from gnnserve_worker.progress import silent
 
 _NAMES_SHOWN = 5
@@ -37,7 +38,9 @@ class _Column:
     """1, or the length of its lists."""
     is_list: bool
     left_out: str = ""
-    """Why, once that is known; only of columns that nobody named."""
+    """Why, once that is known; only of columns that the manifest does not ask for."""
+    how_to_read: str = ""
+    """Of a column that is left out: the option that would make numbers of all its texts."""
     first_missing: tuple[int, str] | None = None
     """Row, and what is there instead of a number."""
     missing: int = 0
@@ -55,6 +58,8 @@ class FeatureColumns:
     _columns: list[_Column]
     _never: dict[str, str]
     """Columns that are no features by their name or type, and why."""
+    _asked_for: bool
+    """Whether the manifest says which columns these are: then none is left out."""
     _blocks: FeatureBlocks = field(default_factory=FeatureBlocks)
     _sums: np.ndarray = field(default_factory=lambda: np.empty(0))
 
@@ -84,21 +89,26 @@ class FeatureColumns:
 
     def _fill(self, part: np.ndarray, column: _Column, array: Any, first_row: int) -> None:
         try:
-            numbers = self._lists(column, array, first_row) if column.is_list else numbers_of(array)[:, None]
+            numbers = self._lists(column, array, first_row) if column.is_list else self._table.numbers(array)[:, None]
         except NotANumberError as error:
-            if column.name in self._nodes.features:
+            shown, row = shortened(error.value), first_row + error.row
+            if self._asked_for:
+                option = self._table.how_to_read(array.slice(error.row, 1))
                 raise self._places.error(
-                    first_row + error.row, column.name, f"is {shortened(error.value)}, expected a number",
-                    "correct it, or name other columns in features",
+                    row, column.name, f"is {shown}, expected a number",
+                    f"correct it, or {option or 'name other columns in features'}",
                 ) from error  # fmt: skip
-            if column.present or (not column.is_list and np.isfinite(numbers_of(array.slice(0, error.row))).any()):
+            before = array.slice(0, error.row)
+            if column.present or (not column.is_list and np.isfinite(self._table.numbers(before)).any()):
                 # A column of numbers with a slip is not one of texts: leaving it out would show in the accuracy alone.
+                option = self._table.how_to_read(array.slice(error.row, 1))
                 raise self._places.error(
-                    first_row + error.row, column.name,
-                    f"is {shortened(error.value)}, where the rows before it have numbers",
-                    f"correct it; or, to do without this column, list the others in {self._table.field}.features",
+                    row, column.name, f"is {shown}, where the rows before it have numbers",
+                    f"correct it{', or ' * bool(option)}{option}; or, to do without this column, name it in "
+                    f"{self._table.field}.excludeFeatures",
                 ) from error  # fmt: skip
-            column.left_out = shortened(error.value)
+            column.left_out = shown
+            column.how_to_read = "" if column.is_list else self._table.how_to_read(array)
             return
         part[:] = as_float32(numbers)
         bad = ~np.isfinite(part)
@@ -141,7 +151,7 @@ class FeatureColumns:
     def to_matrix(self, positions: np.ndarray | None) -> tuple[Features, list[Finding]]:
         """float32 [nodes, columns], row i at `positions[i]`, dense or sparse by what they hold, and what was done."""
         for column in self._columns:
-            if not column.left_out and not column.present and column.name not in self._nodes.features:
+            if not column.left_out and not column.present and not self._asked_for:
                 column.left_out = "no number"
         kept = np.repeat(
             [not column.left_out for column in self._columns], [column.width for column in self._columns]
@@ -195,7 +205,20 @@ class FeatureColumns:
                 )
             )  # fmt: skip
         left_out = self._left_out()
-        return [*findings, left_out] if left_out.count else findings
+        findings += [left_out] if left_out.count else []
+        readable = [column for column in self._columns if column.how_to_read]
+        if readable:
+            names = _shown([column.name for column in readable])
+            findings.append(
+                Finding(
+                    f"columns left out whose texts would be numbers: {readable[0].how_to_read}", len(readable), names
+                )
+            )
+        return findings
+
+    def taken(self) -> tuple[FeatureColumn, ...]:
+        """Once all is read: the columns that are features, in their order."""
+        return tuple(FeatureColumn(column.name, column.width) for column in self._columns if not column.left_out)
 
     def _left_out(self) -> Finding:
         reasons = self._never | {column.name: column.left_out for column in self._columns if column.left_out}
@@ -205,34 +228,35 @@ class FeatureColumns:
         )  # fmt: skip
 
 
-def feature_columns(table: Table, nodes: NodeTable, used: Collection[str], places: RowPlaces) -> FeatureColumns:
-    """`used`: columns that are something else. Of lists the first ones are read, to see how long they are."""
-    if nodes.features:
-        for position, name in enumerate(nodes.features):
+def feature_columns(table: Table, nodes: NodeTable, chosen: ChosenColumns, places: RowPlaces) -> FeatureColumns:
+    """Of lists the first ones are read, to see how long they are."""
+    never: dict[str, str] = {}
+    if chosen.asked_for:
+        for name in chosen.names:
             if not _may_be_numbers(table, name):
+                place = f"[{nodes.features.index(name)}]" if name in nodes.features else ""
                 raise InputError(
-                    f"{table.field}.features[{position}]",
+                    f"{table.field}.features{place}",
                     f"column {name!r} of {table.paths[0]} is {table.columns[name]}, expected numbers, true and false, "
                     "or lists of numbers", "convert the column, or leave it out",
                 )  # fmt: skip
-        candidates, never = list(nodes.features), {}
     else:
-        unused = [name for name in table.columns if name not in used]
-        never = {name: reason for name in unused if (reason := _never_a_feature(table, name))}
-        candidates = [name for name in unused if name not in never]
+        never = {name: reason for name in chosen.names if (reason := _never_a_feature(table, name))}
     columns = []
-    for name in candidates:
+    for name in chosen.names:
+        if name in never:
+            continue
         kind = table.columns[name]
         width = _list_length(table, name) if is_list(kind) else 1
         if width:
             columns.append(_Column(name, width, is_list(kind)))
-        elif name in nodes.features:
+        elif chosen.asked_for:
             raise InputError(
                 f"{table.field}.features", f"the lists of column {name!r} are all missing or empty", "leave it out"
             )
         else:
             never[name] = "no number"
-    return FeatureColumns(table, nodes, places, columns, never)
+    return FeatureColumns(table, nodes, places, columns, never, chosen.asked_for)
 
 
 def _never_a_feature(table: Table, name: str) -> str:

@@ -16,13 +16,21 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
 from gnnserve_api.errors import InputError
+from gnnserve_api.gnnservice import DecimalMark
 from gnnserve_worker.graph.sources.files import file_path, require_file
-from gnnserve_worker.graph.sources.table_columns import first_broken_text, kind_of, shortened
+from gnnserve_worker.graph.sources.table_columns import (
+    are_numbers,
+    first_broken_text,
+    kind_of,
+    numbers_of,
+    shortened,
+)
 from gnnserve_worker.progress import Progress, ProgressListener
 
 PARQUET_SUFFIXES = (".parquet", ".pq")
@@ -62,7 +70,8 @@ class Table(ABC):
                 for name in names:
                     if name not in there:
                         raise InputError(
-                            str(path), f"has no column {name!r}, as {self.paths[0].name} has; it has {_listed(there)}",
+                            str(path),
+                            f"has no column {name!r}, as {self.paths[0].name} has; it has {listed_names(there)}",
                             "give all files of the folder the same columns",
                         )  # fmt: skip
                     self._require_kind(path, name, there[name])
@@ -83,7 +92,7 @@ class Table(ABC):
         if name not in self.columns:
             raise InputError(
                 f"{self.field}.{option}",
-                f"names a column {name!r}, but {self.paths[0]} has {_listed(self.columns)}",
+                f"names a column {name!r}, but {self.paths[0]} has {listed_names(self.columns)}",
                 self._naming(name),
             )
 
@@ -93,6 +102,14 @@ class Table(ABC):
         if near := difflib.get_close_matches(name.strip().casefold(), folded, n=1):
             return f"did you mean {folded[near[0]]!r}?"
         return "name one of them"
+
+    def numbers(self, array: Any) -> np.ndarray:
+        """As `numbers_of`, in the way that this table writes numbers."""
+        return numbers_of(array)
+
+    def how_to_read(self, texts: Any) -> str:
+        """The option that makes numbers of texts that are none as it is; empty where there is none."""
+        return ""
 
     def error(self, path: Path, row: int, column: str, problem: str, remedy: str) -> InputError:
         return InputError(f"{self.place(path, row)}, column {column!r}", problem, remedy)
@@ -186,9 +203,17 @@ class ParquetTable(Table):
 class CsvTable(Table):
     """Every value is a text, and an empty one is missing: whether `007` is a number depends on what it is for."""
 
-    def __init__(self, field: str, uri: str, delimiter: str) -> None:
+    def __init__(self, field: str, uri: str, delimiter: str, decimal: DecimalMark = DecimalMark.POINT) -> None:
         self._delimiter = delimiter
+        self._decimal = decimal
         super().__init__(field, uri, CSV_SUFFIXES)
+
+    def numbers(self, array: Any) -> np.ndarray:
+        return numbers_of(array, self._decimal)
+
+    def how_to_read(self, texts: Any) -> str:
+        other = DecimalMark.COMMA if self._decimal is DecimalMark.POINT else DecimalMark.POINT
+        return f'set {self.field.rpartition(".")[0]}.decimal to "{other}"' if are_numbers(texts, other) else ""
 
     def place(self, path: Path, row: int) -> str:
         """Reads the file up to there: a batch knows rows, and a person looks for lines."""
@@ -200,7 +225,7 @@ class CsvTable(Table):
         # A single column with marks in its name: they stand between values.
         marks = [mark for mark in ";\t|, " if len(self.columns) == 1 and mark in next(iter(self.columns))]
         if marks:
-            return f"if {marks[0]!r} is between values, set {self.field.rpartition('.')[0]}.delimiter to it"
+            return f"if {marks[0]!r} is between values, set {self.field}.delimiter to it"
         return super()._naming(name)
 
     def _columns_of(self, path: Path) -> dict[str, Any]:
@@ -364,7 +389,8 @@ def _require_distinct(path: Path, names: Sequence[str]) -> None:
             raise InputError(str(path), f"has {names.count(name)} columns {name!r}", "rename all but one")
 
 
-def _listed(names: Sequence[str] | dict[str, Any]) -> str:
+def listed_names(names: Sequence[str] | dict[str, Any]) -> str:
+    """The first twenty, and how many more there are."""
     shown = [repr(name) for name in names][:20]
     return ", ".join(shown) + (f" and {len(names) - 20} more" if len(names) > 20 else "") if shown else "no columns"
 

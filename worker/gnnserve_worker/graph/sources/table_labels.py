@@ -136,7 +136,7 @@ class LabelColumns:
         block = np.empty((rows.batch.num_rows, len(self._columns)), dtype=np.float64)
         for place, column in enumerate(self._columns):
             try:
-                block[:, place] = numbers_of(plain(rows.batch.column(column)))
+                block[:, place] = self._table.numbers(plain(rows.batch.column(column)))
             except NotANumberError as error:
                 raise self._bad(first_row + error.row, column, shortened(error.value)) from error
         missing = np.isnan(block)

@@ -18,6 +18,7 @@ from gnnserve_api.gnnservice import CsvSource, DanglingEdge, EdgeTable, NodeTabl
 from gnnserve_worker.graph.edges import EdgeList
 from gnnserve_worker.graph.sources.checks import check_node_count
 from gnnserve_worker.graph.sources.files import digest_of, file_path
+from gnnserve_worker.graph.sources.table_choice import chosen_columns, is_pattern
 from gnnserve_worker.graph.sources.table_columns import shortened
 from gnnserve_worker.graph.sources.table_features import feature_columns
 from gnnserve_worker.graph.sources.table_files import (
@@ -31,7 +32,7 @@ from gnnserve_worker.graph.sources.table_files import (
 )
 from gnnserve_worker.graph.sources.table_ids import EndColumns, IdColumn, NodeOrder
 from gnnserve_worker.graph.sources.table_labels import LabelColumn, LabelColumns, SplitColumn
-from gnnserve_worker.graph.store import Features, Finding, Graph, GraphData, Splits
+from gnnserve_worker.graph.store import FeatureColumn, Features, Finding, Graph, GraphData, Splits
 from gnnserve_worker.parallel import map_parallel, thread_count
 from gnnserve_worker.progress import Progress, ProgressListener
 
@@ -68,6 +69,7 @@ def load(source: ParquetSource | CsvSource, digest: str, progress: ProgressListe
         digest=digest,
         graph=graph,
         features=data.features,
+        feature_columns=data.feature_columns,
         labels=data.labels,
         classes=data.classes,
         splits=data.splits,
@@ -81,6 +83,7 @@ class _NodeData:
     """As in `GraphData`."""
 
     features: Features
+    feature_columns: tuple[FeatureColumn, ...]
     labels: np.ndarray
     classes: Classes
     splits: Splits
@@ -89,6 +92,7 @@ class _NodeData:
 
 def _read_nodes(table: Table, options: NodeTable, progress: ProgressListener) -> tuple[NodeOrder, _NodeData]:
     used = _check_columns(table, options)
+    wanted = chosen_columns(table, options, used)
     places = RowPlaces(table)
     ids = IdColumn(table, options.id, places)
     labels = (
@@ -97,7 +101,7 @@ def _read_nodes(table: Table, options: NodeTable, progress: ProgressListener) ->
         else LabelColumns(table, options.labels, places)
     )
     split = SplitColumn(table, options.split)
-    features = feature_columns(table, options, used, places)
+    features = feature_columns(table, options, wanted, places)
     names = [*used, *features.names]
     for rows in table.read(names, _batch_rows(features.width), progress, "read nodes"):
         first_row = places.rows
@@ -118,17 +122,19 @@ def _read_nodes(table: Table, options: NodeTable, progress: ProgressListener) ->
         findings.insert(0, Finding("rows put in the order of their ids, which are 0 to nodes - 1", order.nodes))
     if unknown := int((~known).sum()):
         findings.append(Finding("nodes without a label: served, but in no split", unknown))
-    return order, _NodeData(matrix, class_indices, classes, splits, findings)
+    return order, _NodeData(matrix, features.taken(), class_indices, classes, splits, findings)
 
 
 def _check_columns(table: Table, options: NodeTable) -> list[str]:
-    """Every column that is named is there and has one use. Returns those that are no features."""
+    """Every column that is named is there and has one use; `chosen_columns` looks at patterns. Returns the others than
+    features."""
     named = [("id", options.id)]
     named += [("label", options.label)] if options.label is not None else []
     named += [(f"labels[{place}]", name) for place, name in enumerate(options.labels)]
     named += [("split", options.split)] if options.split is not None else []
     used = [name for _, name in named]
-    named += [(f"features[{place}]", name) for place, name in enumerate(options.features)]
+    features = [(f"features[{place}]", name) for place, name in enumerate(options.features)]
+    named += [(option, name) for option, name in features if not is_pattern(table, name)]
     first_use: dict[str, str] = {}
     for option, name in named:
         table.require(option, name)
@@ -198,13 +204,21 @@ class _End:
 def _tables(source: ParquetSource | CsvSource) -> tuple[Table, Table]:
     nodes, edges = f"{_field(source)}.nodes", f"{_field(source)}.edges"
     if isinstance(source, CsvSource):
-        if not source.delimiter.isascii() or source.delimiter in '"\r\n':
-            raise InputError(
-                f"{_field(source)}.delimiter", f"is {source.delimiter!r}, expected an ASCII character that is neither "
-                "a quotation mark nor the end of a line", "name the character between values",
-            )  # fmt: skip
-        return CsvTable(nodes, source.nodes.uri, source.delimiter), CsvTable(edges, source.edges.uri, source.delimiter)
+        return (
+            CsvTable(nodes, source.nodes.uri, _delimiter(source, nodes, source.nodes.delimiter), source.decimal),
+            CsvTable(edges, source.edges.uri, _delimiter(source, edges, source.edges.delimiter), source.decimal),
+        )
     return ParquetTable(nodes, source.nodes.uri), ParquetTable(edges, source.edges.uri)
+
+
+def _delimiter(source: CsvSource, table: str, own: str | None) -> str:
+    field, delimiter = (f"{_field(source)}.delimiter", source.delimiter) if own is None else (f"{table}.delimiter", own)
+    if not delimiter.isascii() or delimiter in '"\r\n':
+        raise InputError(
+            field, f"is {delimiter!r}, expected an ASCII character that is neither a quotation mark nor the end of a "
+            "line", "name the character between values",
+        )  # fmt: skip
+    return delimiter
 
 
 def _field(source: ParquetSource | CsvSource) -> str:

@@ -1,0 +1,66 @@
+"""Which columns of a node table a manifest asks for as features, by names and patterns, before any value is read."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from gnnserve_api.errors import InputError
+from gnnserve_api.gnnservice import NodeTable
+from gnnserve_worker.graph.sources.table_files import Table, listed_names
+
+_WILDCARDS = "*?"
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenColumns:
+    names: tuple[str, ...]
+    """In the order in which they become features."""
+    asked_for: bool
+    """Whether the manifest says which they are; otherwise these are all that have no other use, and those that turn out
+    to be no numbers are left out."""
+
+
+def is_pattern(table: Table, name: str) -> bool:
+    """A column of that very name comes first."""
+    return name not in table.columns and any(mark in name for mark in _WILDCARDS)
+
+
+def chosen_columns(table: Table, nodes: NodeTable, used: Collection[str]) -> ChosenColumns:
+    """`used`: columns that are something else. InputError: a name or a pattern that no column has."""
+    excluded: set[str] = set()
+    for place, given in enumerate(nodes.exclude_features):
+        option = f"excludeFeatures[{place}]"
+        found = _matching(table, option, given, used)
+        if given in nodes.features:
+            raise InputError(f"{table.field}.{option}", f"names {given!r}, which features names too", "leave one out")
+        excluded.update(found)
+    free = [name for name in table.columns if name not in used]
+    if not nodes.features:
+        return ChosenColumns(tuple(name for name in free if name not in excluded), asked_for=False)
+    names: dict[str, None] = {}
+    for place, given in enumerate(nodes.features):
+        names.update(dict.fromkeys(_matching(table, f"features[{place}]", given, used)))
+    chosen = tuple(name for name in names if name not in excluded)
+    if not chosen:
+        raise InputError(
+            f"{table.field}.excludeFeatures", "leaves no column of those that features names", "exclude fewer"
+        )
+    return ChosenColumns(chosen, asked_for=True)
+
+
+def _matching(table: Table, option: str, given: str, used: Collection[str]) -> Sequence[str]:
+    if not is_pattern(table, given):
+        table.require(option, given)
+        return [given]
+    # Only what `*` and `?` mean: brackets are part of many a name.
+    pattern = given.replace("[", "[[]")
+    found = [name for name in table.columns if name not in used and fnmatchcase(name, pattern)]
+    if not found:
+        there = listed_names([name for name in table.columns if name not in used])
+        raise InputError(
+            f"{table.field}.{option}", f"is the pattern {given!r}, which no column of {table.paths[0]} matches; it has "
+            f"{there}", "correct it, or leave it out",
+        )  # fmt: skip
+    return found
