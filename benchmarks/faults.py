@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import logging
 import os
 import time
@@ -85,8 +86,15 @@ class SceneResult:
     """Of one core."""
 
 
-def run_scene(index: int, stride: int) -> SceneResult:
+def _prepare_process() -> None:
+    """No log records, and no search for garbage among modules and histories, which takes a twelfth of the time."""
     logging.disable(logging.CRITICAL)
+    gc.freeze()
+    gc.set_threshold(100_000)
+
+
+def run_scene(index: int, stride: int) -> SceneResult:
+    _prepare_process()
     scene, began = SCENES[index], time.perf_counter()
     peaceful = asyncio.run(play(scene))
     violations = {"in peace": list(peaceful.violations)} if peaceful.violations else {}
@@ -105,7 +113,7 @@ def run_scene(index: int, stride: int) -> SceneResult:
 
 def run_lives(number: int, count: int) -> dict[str, list[str]]:
     """What was violated, by the life."""
-    logging.disable(logging.CRITICAL)
+    _prepare_process()
     violated: dict[str, list[str]] = {}
 
     @seed(number)

@@ -916,11 +916,12 @@ class GNNServiceSpec(ApiModel):
         parts["schemaVersion"] = SCHEMA_VERSION
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
-    def routing_table(self, revision: str) -> RoutingTable:
-        """What workers are told while they answer from that revision, before anything was measured."""
+    def routing_table(self, revision: str, recipe: str | None = None) -> RoutingTable:
+        """What workers are told while they answer from that revision, before anything was measured. `recipe` is the
+        revision's, which may be an older spec's; None: it is this spec's."""
         return RoutingTable(
             revision=revision,
-            recipe=self.recipe(),
+            recipe=self.recipe() if recipe is None else recipe,
             objective=self.objective.to_objective(),
             batching=self.worker.batching.to_batching(),
             mode=self.routing.mode,

@@ -7,7 +7,6 @@ what is declared must be found, and more may be there. A field that a manifest n
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from gnnserve_api.quantity import parse_quantity
@@ -21,8 +20,8 @@ _WHOLE = {"selector", "nodeSelector", "podSelector", "namespaceSelector", "label
 def is_declared(desired: object, live: object, field: str = "", *, holds_quantities: bool = False) -> bool:
     """Whether everything in `desired` is in `live`; lists are compared by position. `field` is where they are."""
     holds_quantities = holds_quantities or field in _QUANTITIES
-    if isinstance(desired, Mapping):
-        found = live if isinstance(live, Mapping) else {}
+    if isinstance(desired, dict):
+        found = live if isinstance(live, dict) else {}
         if (desired and live is not found) or (field in _WHOLE and not found.keys() <= desired.keys()):
             return False
         return all(
@@ -49,7 +48,7 @@ def _is_equal(desired: object, live: object, *, holds_quantities: bool) -> bool:
 
 def without_empty(value: Any) -> Any:
     """The value as the API server would keep it: no nulls and no empty texts, lists or mappings in mappings."""
-    if isinstance(value, Mapping):
+    if isinstance(value, dict):
         kept = {key: without_empty(item) for key, item in value.items()}
         return {key: item for key, item in kept.items() if item not in (None, "", [], {})}
     if isinstance(value, list | tuple):

@@ -54,10 +54,11 @@ class Kind:
 GNNSERVICE = Kind(GNNSERVICE_API_VERSION, GNNSERVICE_KIND, "gnnservices")
 DEPLOYMENT = Kind("apps/v1", "Deployment", "deployments")
 JOB = Kind("batch/v1", "Job", "jobs")
+POD = Kind("v1", "Pod", "pods")
 WATCHED_CHILDREN = (
     Kind("v1", "ConfigMap", "configmaps"),
     Kind("v1", "PersistentVolumeClaim", "persistentvolumeclaims"),
-    Kind("v1", "Pod", "pods"),
+    POD,
     Kind("v1", "Service", "services"),
     Kind("v1", "ServiceAccount", "serviceaccounts"),
     DEPLOYMENT,

@@ -13,7 +13,7 @@ from gnnserve_operator.decide.routing import RoutingDecision
 from gnnserve_operator.decide.signals import Answer, Silence
 from gnnserve_operator.desired.names import repository_claim_name, routing_name, worker_name
 from gnnserve_operator.handlers.index import Index
-from gnnserve_operator.kinds import Manifest, ServiceKey
+from gnnserve_operator.kinds import DEPLOYMENT, POD, Manifest, ServiceKey
 from gnnserve_operator.observed import (
     ObjectRef,
     Observed,
@@ -30,6 +30,8 @@ from gnnserve_operator.observed import (
 from gnnserve_operator.pod_monitors import PodMonitors
 from gnnserve_operator.probe import Answers, Prober
 
+_WORKLOAD = frozenset({POD, DEPLOYMENT})
+"""What answers are judged with."""
 _LOOKS = 2
 """At what changes while workers are asked; then they are judged by what they answered before it did."""
 
@@ -62,17 +64,16 @@ class Observer:
         begun_job: str | None = None,
     ) -> Seen:
         """`service` is the live GNNService; what follows is remembered."""
-        children = self._index.children(key)
         for _ in range(_LOOKS):
-            asked = children
+            asked, pods = self._index.versions(key, _WORKLOAD), self._index.children(key, POD)
             answers, listed = await asyncio.gather(
-                self._prober.ask(key, _pods(asked, service), tls=_wants_tls(service)), self._pod_monitors.listed()
+                self._prober.ask(key, _pods(pods, service), tls=_wants_tls(service)), self._pod_monitors.listed()
             )
-            # After the asking, which may take seconds: a write holds only for the version that it was decided on, and
-            # pods are judged together with the Deployment that they are of.
-            children = self._index.children(key)
-            if _workload(children) == _workload(asked):
+            if self._index.versions(key, _WORKLOAD) == asked:
                 break
+        # After the asking, which may take seconds: a write holds only for the version that it was decided on, and
+        # pods are judged together with the Deployment that they are of.
+        children = self._index.children(key)
         known: dict[ObjectRef, Manifest | None] = {
             observed_ref(raw): raw for raw in children if raw["kind"] != "Pod"
         }  # fmt: skip
@@ -109,15 +110,6 @@ def _pods(children: Iterable[Manifest], service: Manifest) -> tuple[ObservedPod,
     found = list(children)
     since = _begun_at(found, service)
     return tuple(observed_pod(raw) for raw in found if raw["kind"] == "Pod" and not _is_older(raw, since))
-
-
-def _workload(children: Iterable[Manifest]) -> frozenset[tuple[str, str]]:
-    """What answers are judged with: uid and version of each pod and of the Deployment."""
-    return frozenset(
-        (raw["metadata"]["uid"], raw["metadata"]["resourceVersion"])
-        for raw in children
-        if raw["kind"] in {"Pod", "Deployment"}
-    )
 
 
 def _named(owned: Mapping[ObjectRef, Manifest], kind: str, name: str) -> Manifest | None:

@@ -10,6 +10,7 @@ import json
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 from pydantic import ValidationError
 
@@ -178,6 +179,8 @@ class Reconciler:
 
     def _newest(self, key: ServiceKey, raw: Manifest) -> Manifest:
         """As the watch tells of it by now, where nothing has changed that a decision rests on."""
+        if self.index.has_version(key, raw):
+            return raw
         told = self.index.service(key)
         if told is None or any(
             told["metadata"].get(name) != raw["metadata"].get(name)
@@ -207,12 +210,19 @@ class Reconciler:
 
 def parse_service(raw: Manifest) -> GNNService | str:
     """The service, or everything that is wrong with it: the API server took what this version does not understand."""
-    document = json.dumps({name: raw[name] for name in ("apiVersion", "kind", "metadata", "spec") if name in raw})
+    metadata = {name: raw["metadata"][name] for name in ("name", "namespace")}
+    told = {name: raw[name] for name in ("apiVersion", "kind", "spec") if name in raw}
+    return _parse_document(json.dumps(told | {"metadata": metadata}))
+
+
+@lru_cache(maxsize=64)
+def _parse_document(document: str) -> GNNService | str:
+    """A service is reconciled several times in a row, mostly with the same spec."""
     try:
         return GNNService.model_validate_json(document, strict=True, by_alias=True, by_name=False)
     except ValidationError as invalid:
         try:
-            parse_manifest(document, raw["metadata"]["name"])  # for its sentences
+            parse_manifest(document, json.loads(document)["metadata"]["name"])  # for its sentences
         except InputError as error:
             return error.problem
         return str(invalid)

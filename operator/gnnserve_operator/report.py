@@ -122,6 +122,8 @@ class Reporter:
         return found
 
     def _find_carried_out(self, key: ServiceKey, service: Manifest, untold: _Untold) -> None:
+        if not untold.unanswered:
+            return
         live = without_empty(service.get("status") or {})
         for written in reversed(untold.unanswered):
             if without_empty(written.status) == live:

@@ -252,8 +252,8 @@ class ApiServer:
         return 200, {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details}
 
     def _code(self, target: _Target) -> int:
-        is_there = self.cluster.find(target.kind.name, target.name or "", target.namespace or "default") is not None
-        return 200 if is_there else 201
+        key = target.kind.name, target.namespace or "default", target.name or ""
+        return 200 if key in self.cluster.objects else 201
 
     def _body(self, request: Request, target: _Target) -> Manifest:
         """Whether it is of what the path names."""

@@ -28,12 +28,13 @@ GENERATE_CONTAINER = "generate"
 
 def build_job(parent: Parent, spec: GNNServiceSpec, settings: Settings) -> Manifest:
     """Running or suspended, as the spec says."""
-    template = build_generation_template(parent, spec, settings)
+    recipe = spec.recipe()
+    template = build_generation_template(parent, spec, settings, recipe)
     name = job_name(parent.name, digest_of(template))
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
-        "metadata": child_metadata(parent, name, Component.GENERATION, recipe=spec.recipe()),
+        "metadata": child_metadata(parent, name, Component.GENERATION, recipe=recipe),
         "spec": {
             "suspend": spec.suspend,
             "backoffLimit": spec.generation.retries,
@@ -64,7 +65,7 @@ def suspended(job: Manifest) -> Manifest:
     return {**job, "spec": {**job["spec"], "suspend": True}}
 
 
-def build_generation_template(parent: Parent, spec: GNNServiceSpec, settings: Settings) -> Manifest:
+def build_generation_template(parent: Parent, spec: GNNServiceSpec, settings: Settings, recipe: str) -> Manifest:
     mounts: list[Manifest] = [{"name": REPOSITORY_VOLUME, "mountPath": pods.REPOSITORY_PATH}]
     volumes: list[Manifest] = [claim_volume(REPOSITORY_VOLUME, repository_claim_of(parent.name, spec))]
     if spec.graph.volume is not None:
@@ -85,7 +86,7 @@ def build_generation_template(parent: Parent, spec: GNNServiceSpec, settings: Se
     pod = build_pod_spec(spec, spec.generation, settings, container=container, volumes=volumes)
     pod |= {"restartPolicy": "Never", "automountServiceAccountToken": False}
     return {
-        "metadata": {"labels": labels_for(parent.name, Component.GENERATION, spec.recipe())},
+        "metadata": {"labels": labels_for(parent.name, Component.GENERATION, recipe)},
         "spec": pod,
     }
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import msgspec
-
 from gnnserve_api.generation import GENERATION_KEY, GenerationResult, encode_result
 from gnnserve_api.gnnservice import GNNServiceSpec
 from gnnserve_api.routing import ROUTING_KEY, RoutingTable, encode_routing
@@ -15,7 +13,7 @@ from gnnserve_operator.desired.routing_digest import routing_digest
 
 def declared_table(spec: GNNServiceSpec, result: GenerationResult) -> RoutingTable:
     """The spec's objective and batching over a published revision, which may be an older spec's."""
-    return msgspec.structs.replace(spec.routing_table(result.revision), recipe=result.recipe)
+    return spec.routing_table(result.revision, result.recipe)
 
 
 def build_routing(parent: Parent, table: RoutingTable, result: GenerationResult, claim_uid: str) -> Manifest:

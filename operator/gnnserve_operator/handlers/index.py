@@ -13,7 +13,7 @@ an object out, by its uid, which no other object will ever have.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from sys import intern
 from typing import Self
@@ -96,6 +96,18 @@ class Index:
         return [
             kept.body() for kept in found if of is None or (kept.api_version, kept.kind) == (of.api_version, of.name)
         ]
+
+    def has_version(self, key: ServiceKey, service: Manifest) -> bool:
+        """Whether the service is still what was told last."""
+        kept, metadata = self._services.get(key, {}), service["metadata"]
+        uid = metadata["uid"]
+        return kept.keys() == {uid} and kept[uid].version == metadata["resourceVersion"]
+
+    def versions(self, key: ServiceKey, kinds: Set[Kind]) -> frozenset[tuple[str, str]]:
+        """Uid and resourceVersion of each child of these kinds: equal as long as nothing of them has changed."""
+        names = {kind.name for kind in kinds}
+        kept = self._children.get(key, {}).values()
+        return frozenset((found.uid, found.version) for found in kept if found.kind in names)
 
     def by_uid(self, kind: Kind) -> dict[str, Kept]:
         return {

@@ -96,7 +96,7 @@ class ControlPlane:
 
     def of_kind(self, kind: str) -> list[Manifest]:
         """Not to be altered."""
-        return [found for (of, _, _), found in list(self.cluster.objects.items()) if of == kind]
+        return [found for key, found in self.cluster.objects.items() if key[0] == kind]
 
     def ready_workers(self, key: ServiceKey) -> list[Manifest]:
         return [
@@ -343,7 +343,7 @@ class ControlPlane:
         return self.cluster.version != before
 
     def _has(self, uid: str) -> bool:
-        return any(pod["metadata"]["uid"] == uid for pod in self.of_kind("Pod"))
+        return any(key[0] == "Pod" and found["metadata"]["uid"] == uid for key, found in self.cluster.objects.items())
 
     def _stamp(self) -> str:
         return self.clock.utc().strftime("%Y-%m-%dT%H:%M:%SZ")
