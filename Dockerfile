@@ -60,9 +60,10 @@ CMD ["python", "-m", "gnnserve_worker.pods.serve"]
 FROM base AS worker
 LABEL org.opencontainers.image.title="gnnserve worker" \
       org.opencontainers.image.description="Trains, profiles and serves the variants of a graph neural network"
-# On a GPU, Triton compiles the few lines between Python and the driver at its first start, and has no other way.
+# On a GPU, Triton compiles the few lines between Python and the driver at its first start, and has no other way. A pod
+# that waits for its certificate shows one that `openssl` makes (serving/placeholder.py).
 RUN apt-get update -q \
- && apt-get install -q --yes --no-install-recommends gcc libc6-dev \
+ && apt-get install -q --yes --no-install-recommends gcc libc6-dev openssl \
  && rm -rf /var/lib/apt/lists/*
 COPY --from=worker-environment /opt/gnnserve /opt/gnnserve
 COPY crds/gnnserve_api /app/gnnserve_api

@@ -52,6 +52,10 @@ NO_GPU = "no GPU can be used"
 """How a DeviceError begins: the operator knows it by that in what a worker says of itself."""
 
 
+NO_USABLE_CREDENTIALS = "no usable credentials"
+"""How a worker that waits for its certificate or tokens begins to say so: the operator knows it by that."""
+
+
 class DeviceError(ResourceError):
     def __init__(self, problem: str, remedy: str) -> None:
         self.problem = problem

@@ -80,6 +80,24 @@ class VariantRoute(msgspec.Struct, frozen=True, rename="camel"):
     """The same, as the worker expects it now: the table's costs, corrected by what it measured since."""
 
 
+class CredentialKind(StrEnum):
+    TLS = "tls"
+    """Certificate and key."""
+    TOKENS = "tokens"
+    """Accepted tokens."""
+
+
+class CredentialState(msgspec.Struct, frozen=True, rename="camel"):
+    """How a worker stands with one kind of credentials. Open to everybody: never what is in a Secret."""
+
+    kind: str
+    """A `CredentialKind`; a newer worker may tell of others."""
+    is_usable: bool
+    """Requests can be answered with it: a certificate that clients may accept, or at least one accepted token."""
+    problem: str = ""
+    """What is wrong with what lies there now; empty: nothing."""
+
+
 class Route(msgspec.Struct, frozen=True, rename="camel"):
     """What `GET /v1/route` answers: the routing in effect, which follows a new table within seconds.
 
@@ -112,6 +130,8 @@ class Route(msgspec.Struct, frozen=True, rename="camel"):
     """On what batches are computed: CPU, or the GPU's name. Workers that know of none but the CPU do not say so."""
     device_problem: str | UnsetType = UNSET
     """Why it is the CPU where a GPU was wanted or allowed, or what the GPU cannot do as well as it could."""
+    credentials: tuple[CredentialState, ...] = ()
+    """Of each kind that the worker was told to use. Workers that know none, and older ones, do not say it."""
 
 
 def encode_routing(table: RoutingTable) -> str:

@@ -25,6 +25,8 @@ class ConditionType(StrEnum):
     """A revision of this spec is published."""
     WORKERS_AVAILABLE = "WorkersAvailable"
     """As many workers as asked for are ready."""
+    CREDENTIALS_VALID = "CredentialsValid"
+    """Workers use all that is in the Secrets of spec.endpoint; absent where it names none."""
     METRICS_AVAILABLE = "MetricsAvailable"
     """Prometheus tells of the workers' load."""
     OBJECTIVE_MET = "ObjectiveMet"
@@ -89,8 +91,8 @@ class GNNServiceStatus(ApiModel):
             json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
         ),
     ] = ()
-    """Ready, Reconciling, Stalled, VariantsGenerated, WorkersAvailable, MetricsAvailable, ObjectiveMet,
-    CapacitySufficient."""
+    """Ready, Reconciling, Stalled, VariantsGenerated, WorkersAvailable, CredentialsValid, MetricsAvailable,
+    ObjectiveMet, CapacitySufficient."""
     endpoint: Annotated[str, Field(max_length=512)] | None = None
     """URL of the service inside the cluster."""
     revision: Annotated[str, Field(max_length=63)] | None = None

@@ -102,9 +102,19 @@ def _of_file(path: Path) -> list[tuple[str, str | InputError]]:
 
 def _checked(text: str, where: str) -> str:
     if _TOKEN.match(text) is None:
-        what = "is empty" if not text else f"holds {len(text):,} characters that are no token"
-        raise InputError(where, what, f"write {TOKEN_FORM}")
+        raise InputError(where, _fault(text), f"write {TOKEN_FORM}")
     return text
+
+
+def _fault(text: str) -> str:
+    """Without the value's length: what was put there by mistake may be somebody's password."""
+    if not text:
+        return "is empty"
+    if len(text) < SHORTEST_TOKEN:
+        return f"is no token: it has fewer than {SHORTEST_TOKEN} characters"
+    if len(text) > LONGEST_TOKEN:
+        return f"is no token: it has more than {LONGEST_TOKEN} characters"
+    return "is no token: it has a character that none may have"
 
 
 def _read_text(path: Path, where: str) -> str:

@@ -48,6 +48,8 @@ _LATER_S = 10.0
 """While something is under way that mostly tells by itself."""
 _TAKEN_S = 2.0
 """While a name is taken by what no watch tells of."""
+_CREDENTIALS_S = 15.0
+"""While nothing else is under way: what becomes of a Secret, only workers tell, and only when they are asked."""
 _PATIENCE = timedelta(minutes=5)
 """What has not come by then is not asked for every second any more."""
 _BEFORE_THE_JOB = frozenset({Stage.STARTING, Stage.QUEUED})
@@ -246,10 +248,12 @@ def _look_again_s(situation: Situation, conditions: Conditions, status: Status, 
         return _SOON_S
     if situation.observed.deployment is not None and situation.observed.deployment.deleting:
         return _SOON_S
+    is_followed = ConditionType.CREDENTIALS_VALID in conditions and situation.workers.wanted > 0
+    at_rest_s = _CREDENTIALS_S if is_followed else None
     if not conditions[ConditionType.RECONCILING].holds:
-        return None
+        return at_rest_s
     if conditions[ConditionType.READY].holds or situation.generation.stage == Stage.QUEUED:
-        return None  # the fleet wakes those whose turn has come
+        return at_rest_s  # the fleet wakes those whose turn has come
     is_answer_awaited = situation.workers.ready or any(pod.can_be_asked for pod in situation.observed.pods)
     ready = condition_in(status, ConditionType.READY)
     is_soon = is_answer_awaited and _is_recent(ready, now) and ready["reason"] != Reason.GENERATING

@@ -100,6 +100,8 @@ HEALTHY = {
     **missed((MINUTES, 0.002)),
     f'gnnserve_routing_info{{{WORKER},mode="Adaptive",base_variant="x1"}}': constant(1),
     f"gnnserve_routing_table_expired{{{WORKER}}}": constant(0),
+    f'gnnserve_credentials_refused{{{WORKER},kind="tokens"}}': constant(0),
+    f'gnnserve_credentials_usable{{{WORKER},kind="tokens"}}': constant(1),
     f"gnnserve_operator_objective_wanted_ratio{{{SERVICE}}}": constant(0.99),
     f'gnnserve_operator_routing_advice{{{SERVICE},advice="Sufficient"}}': constant(1),
     f'gnnserve_operator_routing_advice{{{SERVICE},advice="SteppedDown"}}': constant(0),
@@ -141,6 +143,8 @@ CHANGES = f"gnnserve_operator_routing_changes_total{{{SERVICE}}}"
 WANTED_WORKERS = f"gnnserve_operator_routing_wanted_workers{{{SERVICE}}}"
 WANTED = f"gnnserve_operator_objective_wanted_ratio{{{SERVICE}}}"
 EXPIRED = f"gnnserve_routing_table_expired{{{WORKER}}}"
+REFUSED = f'gnnserve_credentials_refused{{{WORKER},kind="tokens"}}'
+USABLE = f'gnnserve_credentials_usable{{{WORKER},kind="tokens"}}'
 DECLARED = f"gnnserve_operator_declared_workers{{{SERVICE}}}"
 OPERATOR = 'gnnserve_operator_services{ready="True"}'
 LEADER = 'gnnserve_operator_leader{instance="o1"}'
@@ -193,6 +197,9 @@ CASES: dict[str, Case] = {
     "ScaleOut for five minutes": Case({ADVICE: for_the_last(5, 1, 0)}),
     "measurements that were missing for five minutes": Case({AVAILABLE: for_the_last(5, 0, 1)}),
     "a routing table that was expired for three minutes": Case({EXPIRED: for_the_last(3, 1, 0)}),
+    "a Secret that is replaced a minute after it was deleted": Case(
+        {REFUSED: for_the_last(1, 1, 0), USABLE: for_the_last(1, 0, 1)}
+    ),
     "a service without a Prometheus": Case(without=OF_THE_LOAD),
     "a suspended service": Case({**NO_WORKERS, DECLARED: constant(0)}, without=OF_THE_LOAD),
     # Speaking
@@ -247,6 +254,13 @@ CASES: dict[str, Case] = {
     ),
     "a leader that waits for the CustomResourceDefinition": Case(
         without=(OPERATOR,), fires=("GnnserveOperatorNotScraped",)
+    ),
+    "a Secret without any token": Case(
+        {REFUSED: for_the_last(10, 1, 0), USABLE: for_the_last(10, 0, 1)}, ("GnnserveCredentialsUnusable",)
+    ),
+    "a Secret with one bad token": Case({REFUSED: for_the_last(10, 1, 0)}, ("GnnserveCredentialsRefused",)),
+    "a certificate that has expired, though nothing was put in its place": Case(
+        {USABLE: for_the_last(10, 0, 1)}, ("GnnserveCredentialsUnusable",)
     ),
     "a routing table that nobody renews": Case({EXPIRED: for_the_last(10, 1, 0)}, ("GnnserveRoutingTableExpired",)),
 }  # fmt: skip

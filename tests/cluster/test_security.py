@@ -18,6 +18,8 @@ from tests.cluster.harness.installation import RELEASE, Installation
 from tests.cluster.harness.services import SMALL_SPEC, Service
 from tests.support.certificates import make_key_pair
 
+from gnnserve_worker.serving.tls import KeyPairFiles
+
 OLD, NEW = "old-token-0123456789abcdef", "new-token-0123456789abcdef"
 PAIR, TOKENS = "digits-tls", "digits-tokens"
 
@@ -26,6 +28,26 @@ PAIR, TOKENS = "digits-tls", "digits-tokens"
 class Secured:
     service: Service
     trust: ssl.SSLContext
+    pair: KeyPairFiles
+
+    def put_pair(self) -> None:
+        content = {"tls.crt": self.pair.certificate.read_bytes(), "tls.key": self.pair.key.read_bytes()}
+        self.service.namespace.apply(secret(PAIR, content, "kubernetes.io/tls"))
+
+    def put_tokens(self, **tokens: str) -> None:
+        content = {name: token.encode() for name, token in tokens.items()}
+        self.service.namespace.apply(secret(TOKENS, content))
+        self.hurry()
+
+    def delete_secret(self, name: str) -> None:
+        self.service.namespace.kubectl("delete", f"secret/{name}")
+        self.hurry()
+
+    def hurry(self) -> None:
+        """The kubelet looks at a pod's volumes when the pod changes, or else once a minute."""
+        for pod in self.service.worker_pod_names():
+            note = f"tests/look={uuid.uuid4().hex}"
+            self.service.namespace.kubectl("annotate", f"pod/{pod}", note, "--overwrite")
 
     def ask(self, method: str, path: str, token: str | None = None) -> tuple[int, bytes]:
         """By the Service's address, which the certificate does not name; whose it is, is checked."""
@@ -58,16 +80,11 @@ def secured(cluster: Cluster, operator: Installation, tmp_path_factory: pytest.T
         "both Secrets to be named",
         lambda: all(words in service.condition("Ready").get("message", "") for words in named),
     )
-    namespace.apply(
-        secret(
-            PAIR,
-            {"tls.crt": pair.certificate.read_bytes(), "tls.key": pair.key.read_bytes()},
-            "kubernetes.io/tls",
-        ),
-        secret(TOKENS, {"old": OLD.encode()}),
-    )
+    made = Secured(service, trust, pair)
+    made.put_pair()
+    made.put_tokens(old=OLD)
     service.wait_until_ready()
-    yield Secured(service, trust)
+    yield made
     namespace.delete()
 
 
@@ -113,18 +130,51 @@ def test_a_rotated_token_is_followed_without_a_restart_or_a_failed_request(secur
         statuses.append(secured.ask("POST", "/v1/predict", kept)[0])
         return secured.ask("POST", "/v1/predict", token)[0] == wanted
 
-    def put(**tokens: str) -> None:
-        service.namespace.apply(secret(TOKENS, {name: token.encode() for name, token in tokens.items()}))
-        for pod in pods:  # the kubelet looks at a pod's volumes when the pod changes, or else once a minute
-            service.namespace.kubectl("annotate", f"pod/{pod}", f"tests/look={uuid.uuid4().hex}", "--overwrite")
-
-    put(old=OLD, new=NEW)
+    secured.put_tokens(old=OLD, new=NEW)
     wait_for("the new token to be accepted", lambda: follows(NEW, OLD, 200), timeout_s=180)
-    put(new=NEW)
+    secured.put_tokens(new=NEW)
     wait_for("the old token to be refused", lambda: follows(OLD, NEW, 401), timeout_s=180)
     assert set(statuses) == {200}
     assert service.worker_pod_names() == pods
     assert service.restarts() == 0
+
+
+def test_secrets_that_cannot_be_used_are_told_a_new_pod_waits_for_them_and_nothing_has_to_be_restarted(
+    secured: Secured,
+) -> None:
+    service = secured.service
+    assert service.condition("CredentialsValid")["reason"] == "CredentialsInUse"
+    secured.put_tokens(new="short")
+    told = service.wait_for("Ready", "CredentialsUnusable", "False", timeout_s=180)
+    assert f"Secret {TOKENS} (spec.endpoint.tokens.secretName)" in told
+    assert "tokens/new: is no token" in told
+    assert secured.ask("POST", "/v1/predict", NEW)[0] == 401
+    secured.put_tokens(new=NEW)
+    service.wait_until_ready()
+    # A Secret that is deleted revokes its tokens, and leaves the certificate in the workers' memory.
+    secured.delete_secret(TOKENS)
+    assert "holds no token" in service.wait_for("Ready", "CredentialsUnusable", "False", timeout_s=180)
+    secured.delete_secret(PAIR)
+    wait_for("the worker to miss its certificate", lambda: PAIR in service.condition("CredentialsValid")["message"])
+    assert secured.ask("POST", "/v1/predict", NEW)[0] == 401
+    # A pod that starts has nothing in its memory.
+    (pod,) = service.worker_pod_names()
+    service.namespace.kubectl("delete", f"pod/{pod}")
+    named = (f"{PAIR} (spec.endpoint.tls.secretName)", f"{TOKENS} (spec.endpoint.tokens.secretName)")
+
+    def new_pod_names_both() -> bool:
+        (new,) = service.worker_pod_names()
+        told = service.condition("Ready")
+        return new in told["message"] and all(words in told["message"] for words in named)
+
+    wait_for("a new pod to wait for both", new_pod_names_both, timeout_s=180)
+    assert service.condition("Stalled")["reason"] == "CredentialsUnusable"
+    secured.put_pair()
+    secured.put_tokens(new=NEW)
+    service.wait_until_ready()
+    assert secured.ask("POST", "/v1/predict", NEW)[0] == 200
+    assert service.restarts() == 0
+    assert {"CredentialsUnusable", "CredentialsInUse"} <= {event["reason"] for event in service.events()}
 
 
 def test_no_token_is_in_logs_status_metrics_or_process_arguments(secured: Secured, operator: Installation) -> None:

@@ -46,7 +46,6 @@ GPU = {"generation": {"gpu": {"count": 2}}}
 SLICE = {"worker": {"resources": {"limits": {"nvidia.com/mig-1g.10gb": 3}}}}
 SECRETS = {"imagePullSecrets": ["registry", "mirror"], "image": "gnnserve/worker:1"}
 
-TLS_AND_TOKENS = {"endpoint": {"tls": {"secretName": "pair"}, "tokens": {"secretName": "accepted"}}}
 
 CASES: list[tuple[str, ObservedPod, dict[str, Any], tuple[str, bool, list[str]]]] = [
     (
@@ -133,18 +132,6 @@ CASES: list[tuple[str, ObservedPod, dict[str, Any], tuple[str, bool, list[str]]]
         "an image with no name",
         waiting("InvalidImageName", 'Failed to apply default image tag "A:b": invalid reference format'), {},
         ("ImageUnavailable", True, ["invalid reference format"]),
-    ),
-    (
-        "Secrets of the endpoint, of which the pod itself tells nothing", waiting("ContainerCreating", "", WORKER),
-        TLS_AND_TOKENS,
-        ("WorkersStarting", False,
-         ["Secrets pair (spec.endpoint.tls.secretName) and accepted (spec.endpoint.tokens.secretName)",
-          f"`kubectl describe pod {WORKER.name}`"]),
-    ),
-    (
-        "one Secret of the endpoint", waiting("ContainerCreating", "", WORKER),
-        {"endpoint": {"tokens": {"secretName": "accepted"}}},
-        ("WorkersStarting", False, ["there is the Secret accepted (spec.endpoint.tokens.secretName) in this"]),
     ),
     (
         "a Secret of an environment variable", waiting("CreateContainerConfigError", 'secret "token" not found'), {},

@@ -48,12 +48,13 @@ def test_another_endpoint_is_another_template_and_the_same_recipe(endpoint: dict
     assert of_kind(build(with_it), "Job") == of_kind(build(without), "Job")
 
 
-def test_secrets_are_mounted_read_only_for_the_group_and_must_exist() -> None:
+def test_secrets_are_mounted_read_only_for_the_group_and_may_be_missing() -> None:
+    """The kubelet takes away the files of a deleted Secret only where it is optional."""
     pod = pod_of(build(make_service(endpoint=TLS | TOKENS)), "Deployment")
     volumes = {volume["name"]: volume["secret"] for volume in pod["volumes"] if "secret" in volume}
     assert volumes == {
-        "tls": {"secretName": "pair", "optional": False, "defaultMode": 0o440},
-        "tokens": {"secretName": "accepted", "optional": False, "defaultMode": 0o440},
+        "tls": {"secretName": "pair", "optional": True, "defaultMode": 0o440},
+        "tokens": {"secretName": "accepted", "optional": True, "defaultMode": 0o440},
     }
     container = pod["containers"][0]
     mounts = {mount["name"]: mount for mount in container["volumeMounts"]}

@@ -36,7 +36,8 @@ from gnnserve_operator.observed import (
 from gnnserve_operator.plan import Identity, plan, plan_for_invalid
 
 SETTINGS = make_settings()
-CONDITIONS = [condition.value for condition in ConditionType]
+CONDITIONS = [kind.value for kind in ConditionType if kind is not ConditionType.CREDENTIALS_VALID]
+"""Of a service whose spec names no Secret."""
 
 
 def serving(**spec: Any) -> Namespace:

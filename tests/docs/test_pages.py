@@ -24,7 +24,7 @@ from gnnserve_api.objective import Objective
 from gnnserve_api.profile import LatencyProfile, Profile, VariantProfile
 from gnnserve_api.protocol import ErrorDetail, NodesAnswer, PredictAnswer, PredictRequest, VariantsAnswer
 from gnnserve_api.repository import SCHEMA_VERSION
-from gnnserve_api.routing import AffineCost, Route, VariantRoute
+from gnnserve_api.routing import AffineCost, CredentialState, Route, VariantRoute
 from gnnserve_cli.exits import MEANINGS
 from gnnserve_cli.main import app
 from gnnserve_worker.generation import networks as _networks  # noqa: F401  (torch_geometric, its warnings silenced)
@@ -131,7 +131,7 @@ def exposed() -> Iterator[tuple[str, str, set[str]]]:
     metrics.show_revision(revision_manifest(), load_s=0.5)
     metrics.count_error("QueueFull")
     metrics.show_certificate(1_800_000_000)
-    metrics.show_credentials("tls", is_refused=False)
+    metrics.show_credentials(CredentialState("tls", is_usable=True))
     route = Route("r1", "x1", "most accurate", ("x1",), Objective(latency_ms=5))
     metrics.watch_routing(lambda: RoutingState(route, {"x1": 1.0}))
     metrics.watch_device(lambda: ON_GPU)

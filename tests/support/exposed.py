@@ -6,7 +6,7 @@ from tests.support.profiles import revision_manifest
 
 from gnnserve_api.gnnservice import ObjectiveSpec
 from gnnserve_api.objective import Objective
-from gnnserve_api.routing import Route
+from gnnserve_api.routing import CredentialState, Route
 from gnnserve_operator.decide.routing import Advice, RoutingDecision, RoutingState
 from gnnserve_operator.decide.verdict import Reason, Verdict
 from gnnserve_operator.kinds import ServiceKey
@@ -27,6 +27,7 @@ def worker_metrics() -> bytes:
     manifest = revision_manifest()
     metrics.show_revision(manifest, load_s=0.5)
     metrics.count_refused("QueueFull")
+    metrics.show_credentials(CredentialState("tokens", is_usable=True))
     route = Route(
         revision=manifest.revision,
         base_variant="x1",

@@ -31,7 +31,8 @@ class Running:
 
 @contextmanager
 def started(credentials: Credentials, handshakes: HandshakeLimits = DEFAULT_HANDSHAKE_LIMITS) -> Iterator[Running]:
-    """In a thread: uvicorn leaves signals alone there."""
+    """In a thread: uvicorn leaves signals alone there. Where it waits for credentials, its revision comes after them,
+    as in a pod."""
     sock = bind("127.0.0.1", 0)
     worker = Worker("digits", sock, credentials=credentials, handshakes=handshakes)
     revision = FakeWorker().revision()
@@ -39,10 +40,19 @@ def started(credentials: Credentials, handshakes: HandshakeLimits = DEFAULT_HAND
     thread = threading.Thread(target=lambda: worker.run(lambda: up.put(None)), daemon=True)
     thread.start()
     up.get(timeout=30)
-    worker.switch(revision, service().spec.routing_table(revision.manifest.revision), 0.0)
+
+    def switch() -> None:
+        worker.wait_for_credentials()
+        worker.switch(revision, service().spec.routing_table(revision.manifest.revision), 0.0)
+
+    switching = threading.Thread(target=switch, daemon=True)
+    switching.start()
+    if not credentials.waits:
+        switching.join()
     try:
         yield Running(sock.getsockname()[1], worker)
     finally:
         worker._server.should_exit = True
         thread.join(30)
+        switching.join(30)
         sock.close()

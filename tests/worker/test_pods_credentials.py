@@ -1,18 +1,19 @@
-"""A worker pod's credentials: where its environment says they are, and that it ends, saying why, where they are not."""
+"""A worker pod's credentials: where its environment says they are, and that it waits where they are not."""
 
 from __future__ import annotations
 
-import logging
+import socket
 from pathlib import Path
 
 import pytest
-from tests.support.certificates import make_key_pair
-from tests.support.mounted import mount
 
-from gnnserve_api.pods import PodExit
+from gnnserve_api.errors import InputError
 from gnnserve_worker.pods import serve
 from gnnserve_worker.pods.routing_watch import ApiServer
 from gnnserve_worker.pods.serve import Settings
+from gnnserve_worker.serving import server
+from gnnserve_worker.serving.credentials import Credentials
+from gnnserve_worker.serving.tls import KeyPairFiles
 
 POD = {
     "GNNSERVE_SERVICE": "digits",
@@ -34,34 +35,26 @@ def test_folders_are_those_of_the_environment() -> None:
     assert (settings.tls, settings.tokens) == (Path("/etc/gnnserve/tls"), Path("/etc/gnnserve/tokens"))
 
 
-def end_of(folder: Path) -> int:
-    (folder / "repository").mkdir()
+def test_a_pod_waits_for_what_its_secrets_lack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ended, it would be started again with growing delays, and could tell nobody why."""
+    used: list[Credentials] = []
+
+    def make_worker(_service: str, _sock: socket.socket, _lame_duck_s: float, *, credentials: Credentials) -> None:
+        used.append(credentials)
+        raise InputError("worker", "is not to run in this test")
+
+    monkeypatch.setattr(server, "Worker", make_worker)
     settings = Settings(
         service="digits",
         namespace="shop",
         routing="digits-routing",
-        repository=folder / "repository",
-        api=ApiServer("http://127.0.0.1:1", folder / "token"),
+        repository=tmp_path / "repository",
+        api=ApiServer("http://127.0.0.1:1", tmp_path / "token"),
         host="127.0.0.1",
         port=0,
-        tls=folder / "tls",
-        tokens=folder / "tokens",
+        tls=tmp_path / "tls",
+        tokens=tmp_path / "tokens",
     )
-    return serve.run(lambda: settings)
-
-
-def test_a_pod_does_not_answer_without_its_tokens(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    mount(tmp_path / "tokens", {"a": "too short"})
-    with caplog.at_level(logging.CRITICAL):
-        assert end_of(tmp_path) == PodExit.BAD_INPUT
-    assert f"{tmp_path / 'tokens' / 'a'}: holds 9 characters that are no token" in caplog.text
-    assert "too short" not in caplog.text
-
-
-def test_a_pod_does_not_answer_without_its_certificate(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    mount(tmp_path / "tokens", {"a": "alpha-0123456789abcdef"})
-    pair = make_key_pair(tmp_path / "made", days=-1)
-    mount(tmp_path / "tls", {"tls.crt": pair.certificate.read_bytes(), "tls.key": pair.key.read_bytes()})
-    with caplog.at_level(logging.CRITICAL):
-        assert end_of(tmp_path) == PodExit.RESOURCE
-    assert "tls.crt: no client would accept it: certificate has expired" in caplog.text
+    serve.run(lambda: settings)
+    pair = KeyPairFiles(tmp_path / "tls" / "tls.crt", tmp_path / "tls" / "tls.key")
+    assert used == [Credentials(pair, tmp_path / "tokens", waits=True)]

@@ -16,10 +16,11 @@ from tests.support.secured_worker import started
 
 from gnnserve_api.errors import GnnserveError, ResourceError
 from gnnserve_worker.serving import credentials as credentials_module
+from gnnserve_worker.serving import server as server_module
 from gnnserve_worker.serving.credentials import Credentials, CredentialsInUse
 from gnnserve_worker.serving.handshakes import HandshakeLimits
 from gnnserve_worker.serving.metrics import ServingMetrics
-from gnnserve_worker.serving.tls import KeyPairFiles, ListeningTls, load_key_pair
+from gnnserve_worker.serving.tls import RENEW_WORDS, KeyPairFiles, ListeningTls, load_key_pair
 
 A, B = "alpha-0123456789abcdef", "beta-0123456789abcdef"
 
@@ -166,6 +167,57 @@ def test_a_worker_does_not_start_without_a_token_that_it_could_accept(tmp_path: 
     assert not any(value and value in str(caught.value) for value in content.values())
 
 
+def read_state(in_use: CredentialsInUse) -> tuple[bool, str]:
+    """Of the only kind that is declared, after another look."""
+    in_use.look(lambda act: act())
+    (state,) = in_use.states()
+    return state.is_usable, state.problem
+
+
+def test_a_tokens_state_says_whether_any_is_accepted_and_what_is_wrong_and_never_a_value(tmp_path: Path) -> None:
+    metrics = ServingMetrics("digits")
+    mount(tmp_path, {"a": A})
+    in_use = CredentialsInUse(Credentials(tokens=tmp_path), metrics)
+    assert read_state(in_use) == (True, "")
+    mount(tmp_path, {"a": "short"})
+    usable, problem = read_state(in_use)
+    assert (usable, "short" in problem) == (False, False)
+    assert problem.startswith(f"{tmp_path / 'a'}: is no token: it has fewer than 16 characters; write 16 to 4096")
+    assert 'gnnserve_credentials_usable{kind="tokens",service="digits"} 0.0' in metrics.render().decode()
+    mount(tmp_path, {"a": "short", "b": B})
+    usable, partly = read_state(in_use)
+    assert (usable, partly) == (True, problem)
+    mount(tmp_path, {})  # the Secret was deleted
+    usable, problem = read_state(in_use)
+    assert (usable, "holds no token, so that nobody is answered" in problem) == (False, True)
+    mount(tmp_path, {"b": B})
+    assert read_state(in_use) == (True, "")
+    assert 'gnnserve_credentials_usable{kind="tokens",service="digits"} 1.0' in metrics.render().decode()
+
+
+@pytest.mark.parametrize("name", ["mismatched", "missing"])
+def test_a_pairs_state_is_usable_while_the_old_one_is_in_use_and_until_it_expires(
+    tmp_path: Path, pairs: dict[str, KeyPairFiles], name: str
+) -> None:
+    def put(files: KeyPairFiles) -> None:
+        places = (("tls.crt", files.certificate), ("tls.key", files.key))
+        mount(tmp_path, {file: path.read_bytes() for file, path in places if path.exists()})
+
+    put(pairs["one"])
+    now_s = 0.0
+    files = KeyPairFiles(tmp_path / "tls.crt", tmp_path / "tls.key")
+    in_use = CredentialsInUse(Credentials(files), ServingMetrics("digits"), lambda: now_s)
+    assert read_state(in_use) == (True, "")
+    put(pairs[name])
+    usable, problem = read_state(in_use)
+    assert (usable, problem.endswith("; what was read before stays in use")) == (True, True)
+    now_s = load_key_pair(pairs["one"]).expires_at_s
+    usable, problem = read_state(in_use)
+    assert (usable, "stays in use" in problem) == (False, False)
+    put(pairs["one"])
+    assert read_state(in_use) == (False, f"{files.certificate}: has expired, and clients refuse it; {RENEW_WORDS}")
+
+
 def test_without_credentials_nothing_is_followed_and_no_metric_tells_of_any() -> None:
     metrics = ServingMetrics("digits")
     in_use = CredentialsInUse(Credentials(), metrics)
@@ -176,6 +228,13 @@ def test_without_credentials_nothing_is_followed_and_no_metric_tells_of_any() ->
 
 
 # A whole worker
+
+
+def trusting_everybody() -> ssl.SSLContext:
+    """As the kubelet and the operator."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context
 
 
 def ask(connection: http.client.HTTPConnection, token: str | None) -> int:
@@ -223,6 +282,53 @@ def test_a_worker_speaks_https_and_follows_renewed_certificates_and_rotated_toke
         assert ask(kept, A) == 401
         for connection in (kept, fresh, changed):
             connection.close()
+
+
+def test_a_pod_waits_for_its_credentials_tells_what_is_wrong_with_them_and_serves_once_they_are_there(
+    tmp_path: Path, pairs: dict[str, KeyPairFiles], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(credentials_module, "LOOK_EVERY_S", 0.02)
+    monkeypatch.setattr(server_module, "_WAIT_S", 0.02)
+    tls, tokens = tmp_path / "tls", tmp_path / "tokens"
+    mount(tls, {"tls.crt": pairs["one"].certificate.read_bytes(), "tls.key": pairs["other"].key.read_bytes()})
+    mount(tokens, {})
+    with started(Credentials(KeyPairFiles(tls / "tls.crt", tls / "tls.key"), tokens, waits=True)) as running:
+
+        def get(path: str, trusted: Path | None = None) -> tuple[int, str]:
+            context = trusting_everybody() if trusted is None else trusting(trusted)
+            connection = http.client.HTTPSConnection("127.0.0.1", running.port, timeout=30, context=context)
+            connection.request("GET", path)
+            response = connection.getresponse()
+            told = response.status, response.read().decode()
+            connection.close()
+            return told
+
+        def wait_for(*words: str) -> None:
+            while not all(word in (told := get("/readyz"))[1] for word in words):
+                assert told[0] == 503
+
+        wait_for("the worker is loading: no usable credentials: ", "tls.key: is not the key of", "holds no token")
+        assert get("/healthz") == (200, "ok\n")  # or the kubelet would end it
+        assert get("/v1/route")[0] == 503
+        assert get("/v1/variants")[0] == 401
+        with pytest.raises(ssl.SSLCertVerificationError):  # it proves nothing
+            get("/healthz", pairs["one"].certificate)
+        mount(tokens, {"a": A})
+        while "holds no token" in get("/readyz")[1]:
+            pass
+        wait_for("no usable credentials: ", "tls.key: is not the key of")
+        connection = http.client.HTTPSConnection("127.0.0.1", running.port, timeout=30, context=trusting_everybody())
+        assert ask(connection, A) == 503
+        connection.close()
+        mount(tls, {"tls.crt": pairs["one"].certificate.read_bytes(), "tls.key": pairs["one"].key.read_bytes()})
+        while get("/readyz") != (200, "ok\n"):
+            pass
+        connection = running.connect(pairs["one"].certificate)
+        assert [ask(connection, A), ask(connection, B)] == [200, 401]
+        connection.close()
+        assert json.loads(get("/v1/route")[1])["credentials"] == [
+            {"kind": "tokens", "isUsable": True, "problem": ""}, {"kind": "tls", "isUsable": True, "problem": ""}
+        ]  # fmt: skip
 
 
 def test_plain_http_on_the_tls_port_is_hung_up_on_and_disturbs_nobody(pairs: dict[str, KeyPairFiles]) -> None:

@@ -50,6 +50,7 @@ def decide_events(
         _generation_started(before, now, generation, begun_job),
         _generation_failed(before, now),
         _revision_published(before, now),
+        _credentials(before, now),
         _ready(ready, was_ready),
         _stalled(before, now),
         _routing_changed(before, now, why_base),
@@ -124,12 +125,21 @@ def _ready(ready: Mapping[str, Any], was: Mapping[str, Any]) -> EventNote | None
     return EventNote(WARNING, "NotReady", ready["message"])
 
 
+def _credentials(before: Mapping[str, Any], now: Mapping[str, Any]) -> EventNote | None:
+    told, was = (condition_in(status, ConditionType.CREDENTIALS_VALID) for status in (now, before))
+    if told.get("status") == "False" and (was.get("status"), was.get("reason")) != ("False", told["reason"]):
+        return EventNote(WARNING, told["reason"], told["message"])
+    if told.get("status") == "True" and was.get("status") == "False":
+        return EventNote(NORMAL, told["reason"], told["message"])
+    return None
+
+
 def _stalled(before: Mapping[str, Any], now: Mapping[str, Any]) -> EventNote | None:
     stalled, was = (condition_in(status, ConditionType.STALLED) for status in (now, before))
     if stalled["status"] != "True" or (was.get("status"), was.get("reason")) == ("True", stalled["reason"]):
         return None
-    if stalled["reason"] in {Reason.GENERATION_FAILED, Reason.RESULT_UNREADABLE}:
-        # Told by GenerationFailed.
+    if stalled["reason"] in {Reason.GENERATION_FAILED, Reason.RESULT_UNREADABLE, Reason.CREDENTIALS_UNUSABLE}:
+        # Told by an event of that name.
         return None
     return EventNote(WARNING, "Stalled", stalled["message"])
 

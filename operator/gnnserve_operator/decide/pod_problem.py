@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 from gnnserve_api.gnnservice import GNNServiceSpec
 from gnnserve_operator.decide.verdict import Problem, Reason, sentence
-from gnnserve_operator.desired.endpoint import secrets_of
 from gnnserve_operator.desired.names import repository_claim_name
 from gnnserve_operator.observed import ObservedPod, Termination
 
@@ -175,23 +174,6 @@ def _no_config(case: _Case) -> Problem | None:
     )
 
 
-def _no_secret(case: _Case) -> Problem | None:
-    """The kubelet tells of a volume that it cannot mount in events alone, which are nobody's memory; a pod without one
-    of its Secrets just stays as every pod begins. So both are named, and where to look."""
-    secrets = secrets_of(case.spec)
-    waiting = case.pod.waiting
-    if waiting is None or waiting.reason != "ContainerCreating" or not case.pod.is_worker or not secrets:
-        return None
-    named = " and ".join(f"{name} ({field})" for field, name in secrets.items())
-    return Problem(
-        Reason.WORKERS_STARTING,
-        f"Pod {case.pod.name} waits for its image and its volumes. If it lasts, see that there "
-        f"{'are the Secrets' if len(secrets) > 1 else 'is the Secret'} {named} in this namespace: "
-        f"`kubectl describe pod {case.pod.name}` says which one is missing.",
-        needs_person=False,
-    )
-
-
 def _ended(case: _Case) -> Problem | None:
     """Of a worker, whether it ended just now or is starting again after it did."""
     pod = case.pod
@@ -208,7 +190,7 @@ def _ended(case: _Case) -> Problem | None:
     )
 
 
-_QUESTIONS: tuple[Callable[[_Case], Problem | None], ...] = (_unschedulable, _no_image, _no_config, _no_secret, _ended)
+_QUESTIONS: tuple[Callable[[_Case], Problem | None], ...] = (_unschedulable, _no_image, _no_config, _ended)
 """In a fixed order, so that the same pod always gets the same explanation."""
 
 

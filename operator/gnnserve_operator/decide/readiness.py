@@ -12,6 +12,7 @@ from gnnserve_api.gnnservice import GNNServiceSpec
 from gnnserve_api.routing import RoutingTable
 from gnnserve_api.status import ConditionType
 from gnnserve_operator.decide.answers import decide_answers, describe_devices, find_open_worker
+from gnnserve_operator.decide.credentials import decide_credentials, find_unusable
 from gnnserve_operator.decide.generation import Generation, Stage
 from gnnserve_operator.decide.published import Published
 from gnnserve_operator.decide.rollout import Rollout
@@ -52,6 +53,7 @@ def decide_conditions(situation: Situation) -> Conditions:
     if stalled is not None:
         still = Verdict(False, stalled.reason, "Nothing goes on until somebody acts; see Stalled.")
     quiet = Reason.PROGRESSING if is_reconciling else Reason.SETTLED
+    credentials = decide_credentials(situation.spec, situation.workers.is_rolled_out, situation.observed)
     return {
         ConditionType.READY: ready,
         ConditionType.RECONCILING: under_way if is_reconciling else still,
@@ -64,6 +66,7 @@ def decide_conditions(situation: Situation) -> Conditions:
         ),
         ConditionType.VARIANTS_GENERATED: _decide_generated(situation),
         ConditionType.WORKERS_AVAILABLE: situation.workers.verdict,
+        **({} if credentials is None else {ConditionType.CREDENTIALS_VALID: credentials}),
     }
 
 
@@ -115,6 +118,8 @@ def _decide_ready(situation: Situation) -> Verdict:  # noqa: PLR0911 - a ladder,
         return Verdict(False, Reason.ROLLING_OUT, "Worker pods are being replaced one by one; the old ones answer.")
     if (is_open := _find_open(situation)) is not None:
         return is_open.to_verdict()
+    if (unusable := _find_unusable(situation)) is not None:
+        return unusable.to_verdict()
     answers = decide_answers(situation.service, situation.declared, workers.ready, situation.observed)
     if answers is not None:
         return answers.to_verdict()
@@ -130,6 +135,13 @@ def _find_open(situation: Situation) -> Problem | None:
     if situation.spec.endpoint.tokens is None or not situation.workers.is_rolled_out:
         return None
     return find_open_worker(situation.workers.ready, situation.observed)
+
+
+def _find_unusable(situation: Situation) -> Problem | None:
+    """Credentials of workers of the present spec; those that wait for theirs are the workers' own problem."""
+    if situation.spec.suspend or not situation.workers.is_rolled_out:
+        return None
+    return find_unusable(situation.spec, situation.observed)
 
 
 def _decide_generated(situation: Situation) -> Verdict:  # noqa: PLR0911 - a ladder, one rung a stage
@@ -158,7 +170,8 @@ def _decide_stalled(situation: Situation) -> Problem | None:
         # Nothing is to go on.
         return None
     problems = (
-        situation.obstacle, situation.generation.problem, situation.workers.problem, _find_open(situation)
+        situation.obstacle, situation.generation.problem, situation.workers.problem, _find_open(situation),
+        _find_unusable(situation),
     )  # fmt: skip
     return next((problem for problem in problems if problem is not None and problem.needs_person), None)
 

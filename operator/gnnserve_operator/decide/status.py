@@ -67,8 +67,8 @@ def with_conditions(conditions: Conditions, generation: int, before: Mapping[str
 
 
 def is_said_already(status: Status, before: Mapping[str, Any]) -> bool:
-    """Other managers' conditions are theirs."""
-    ours = {condition["type"] for condition in status["conditions"]}
+    """Other managers' conditions are theirs; one of ours that is not said any more has to go."""
+    ours = {kind.value for kind in ConditionType}
     live = {key: before[key] for key in _fields() if key in before}
     live["conditions"] = _by_type([c for c in before.get("conditions") or () if c.get("type") in ours])
     return live == status | {"conditions": _by_type(status["conditions"])}

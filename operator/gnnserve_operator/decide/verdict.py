@@ -17,6 +17,8 @@ class Reason(StrEnum):
     """The revision of this spec is there."""
     WORKERS_READY = "WorkersReady"
     """As many as asked for."""
+    CREDENTIALS_IN_USE = "CredentialsInUse"
+    """Workers use all that is in the Secrets of spec.endpoint."""
     SETTLED = "Settled"
     """Nothing is under way."""
     PROGRESSING = "Progressing"
@@ -53,6 +55,8 @@ class Reason(StrEnum):
     """Read the message; Kubernetes restarts the pod with growing delays."""
     REVISION_NOT_LOADED = "RevisionNotLoaded"
     """Look at the repository; workers try again by themselves."""
+    CREDENTIALS_UNKNOWN = "CredentialsUnknown"
+    """Give spec.image the operator's version: older workers do not tell of their credentials."""
 
     # What is measured, and what follows from it.
     MEASURED = "Measured"
@@ -117,6 +121,10 @@ class Reason(StrEnum):
     """Raise the quota, or relax the namespace's policy."""
     OUT_OF_MEMORY = "OutOfMemory"
     """Raise the memory limit."""
+    CREDENTIALS_REFUSED = "CredentialsRefused"
+    """Correct the Secret that the message names; requests are answered meanwhile."""
+    CREDENTIALS_UNUSABLE = "CredentialsUnusable"
+    """Create or correct the Secret that the message names; no request is answered before."""
     TOKENS_NOT_CHECKED = "TokensNotChecked"
     """Give spec.image a version that knows tokens, or take spec.endpoint.tokens away."""
     WORKERS_NOT_STARTING = "WorkersNotStarting"

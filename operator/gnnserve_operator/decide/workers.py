@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from gnnserve_api.errors import NO_GPU
 from gnnserve_api.gnnservice import GNNServiceSpec
 from gnnserve_operator.decide.answers import repair_words
+from gnnserve_operator.decide.credentials import describe_waiting
 from gnnserve_operator.decide.pod_problem import pod_problem
 from gnnserve_operator.decide.verdict import Problem, Reason, Verdict, sentence
 from gnnserve_operator.desired.deployment import wanted_replicas
@@ -94,6 +95,8 @@ def _find_problem(service: str, spec: GNNServiceSpec, live: list[ObservedPod], o
             # In mode GPU it waits for one: the scheduler's is there, and the worker cannot compute on it.
             words = f"Worker {pod.name}: {sentence(said)}. It tries again by itself. {_GPU_ADVICE}"
             found.append(Problem(Reason.GPU_UNAVAILABLE, words, needs_person=False))
+        elif said is not None and (waiting := describe_waiting(spec, pod.name, said)) is not None:
+            found.append(waiting)
         elif said is not None and any(words in said for words in _TROUBLE):
             words = f"Worker {pod.name}: {sentence(said)}. {repair_words(service)}"
             found.append(Problem(Reason.REVISION_NOT_LOADED, words, needs_person=False))

@@ -14,6 +14,8 @@ _READABLE_BY_GROUP = 0o440
 """Files of a Secret belong to root and to the pod's group, as which the worker runs."""
 TLS_VOLUME = "tls"
 TOKENS_VOLUME = "tokens"
+TLS_SECRET_FIELD = "spec.endpoint.tls.secretName"  # noqa: S105 - a field
+TOKENS_SECRET_FIELD = "spec.endpoint.tokens.secretName"  # noqa: S105 - a field
 
 
 def speaks_tls(spec: GNNServiceSpec) -> bool:
@@ -37,14 +39,14 @@ def secrets_of(spec: GNNServiceSpec) -> dict[str, str]:
     """Names of the Secrets, by the field that names them."""
     found = {}
     if spec.endpoint.tls is not None:
-        found["spec.endpoint.tls.secretName"] = spec.endpoint.tls.secret_name
+        found[TLS_SECRET_FIELD] = spec.endpoint.tls.secret_name
     if spec.endpoint.tokens is not None:
-        found["spec.endpoint.tokens.secretName"] = spec.endpoint.tokens.secret_name
+        found[TOKENS_SECRET_FIELD] = spec.endpoint.tokens.secret_name
     return found
 
 
 def build_environment(spec: GNNServiceSpec) -> dict[str, str]:
-    """Where a worker finds what it must use; it does not start without."""
+    """Where a worker finds what it must use; it does not serve without."""
     found = {}
     if spec.endpoint.tls is not None:
         found[pods.TLS_VARIABLE] = pods.TLS_PATH
@@ -62,9 +64,11 @@ def build_mounts(spec: GNNServiceSpec) -> list[Manifest]:
 
 
 def build_volumes(spec: GNNServiceSpec) -> list[Manifest]:
-    """Not optional: a worker that came up without its tokens would answer everybody, or nobody."""
+    """Optional, so that a Secret that is deleted is seen: the kubelet then empties the folder, where it would leave the
+    files of one that must exist, and start no other pod. A worker does not serve before it has its credentials: the
+    environment names them (`build_environment`), whether or not there is a Secret."""
     return [
-        {"name": name, "secret": {"secretName": secret, "optional": False, "defaultMode": _READABLE_BY_GROUP}}
+        {"name": name, "secret": {"secretName": secret, "optional": True, "defaultMode": _READABLE_BY_GROUP}}
         for name, _, secret in _secrets(spec)
         if secret is not None
     ]

@@ -129,7 +129,9 @@ def _serve(settings: Settings) -> int:
 
     tls = settings.tls
     credentials = Credentials(
-        None if tls is None else KeyPairFiles(tls / TLS_CERTIFICATE_KEY, tls / TLS_PRIVATE_KEY_KEY), settings.tokens
+        None if tls is None else KeyPairFiles(tls / TLS_CERTIFICATE_KEY, tls / TLS_PRIVATE_KEY_KEY),
+        settings.tokens,
+        waits=True,
     )
     host = settings.host or ("::" if socket.has_dualstack_ipv6() else "0.0.0.0")  # noqa: S104 - a pod's own addresses
     with bind(host, settings.port) as sock:
@@ -145,6 +147,7 @@ def _serve(settings: Settings) -> int:
         watch = RoutingWatch(settings.api, settings.namespace, settings.routing, loader.declare, on_missing=say_missing)
 
         def begin() -> None:
+            worker.wait_for_credentials()
             worker.report(f"waiting for a routing table in {about}")
             loader.start()
             repository_watch.start()

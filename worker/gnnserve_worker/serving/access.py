@@ -47,6 +47,11 @@ class Access:
     def needs_token(self) -> bool:
         return self._digests is not None
 
+    @property
+    def accepts_any(self) -> bool:
+        """Whether there is a request that would be answered."""
+        return self._digests is None or bool(self._digests)
+
     def replace(self, tokens: Iterable[str] | None) -> None:
         """From the next request on."""
         self._digests = None if tokens is None else tuple(self._digest(token.encode()) for token in tokens)

@@ -22,7 +22,7 @@ from starlette.exceptions import HTTPException
 from swagger_ui_bundle import swagger_ui_path
 
 from gnnserve_api.protocol import ErrorDetail, NodesAnswer, VariantsAnswer
-from gnnserve_api.routing import Route
+from gnnserve_api.routing import CredentialState, Route
 from gnnserve_worker.serving import openapi
 from gnnserve_worker.serving.access import RESERVED_PATHS, Access, is_open
 from gnnserve_worker.serving.device_stats import DeviceStats
@@ -64,13 +64,21 @@ class _ClientGoneError(Exception):
 class ServingApp:
     """The application; what it answers from is the engine's lane of the moment."""
 
-    def __init__(self, service: str, engine: Engine, metrics: ServingMetrics, access: Access | None = None) -> None:
-        """`access`: None: everybody is answered."""
+    def __init__(
+        self,
+        service: str,
+        engine: Engine,
+        metrics: ServingMetrics,
+        access: Access | None = None,
+        credentials: Callable[[], tuple[CredentialState, ...]] = tuple,
+    ) -> None:
+        """`access`: None: everybody is answered. `credentials`: how it stands with them, for `/v1/route`."""
         self.leaving = False
         """Answer on, but ask clients to go elsewhere: `/readyz` says no, and no connection is kept."""
         self.most_connections = MOST_CONNECTIONS
         """For everybody, as the server has it."""
         self.access = access or Access()
+        self.credentials = credentials
         self.predict = Predict(engine, metrics)
         self._rest = _build_rest(service, self, engine, metrics)
         metrics.watch(queue_seeds=lambda: engine.queued_seeds, in_flight=lambda: self.predict.in_flight)
@@ -278,8 +286,7 @@ def _build_rest(service: str, serving: ServingApp, engine: Engine, metrics: Serv
     @app.get("/v1/route", tags=["variants"], response_class=Response, responses=_described(Route))
     async def get_route() -> Response:
         """Which variant answers a one-node request that states no objective, and why; and on which device."""
-        needs_token = serving.access.needs_token
-        return about_lane(lambda lane: _route(engine.route(), lane.revision.device_stats(), needs_token))
+        return about_lane(lambda lane: _route(engine.route(), lane.revision.device_stats(), serving))
 
     @app.head("/healthz", include_in_schema=False)
     @app.get("/healthz", tags=["health"], response_class=Response, responses={503: {"description": "Restart it."}})
@@ -378,10 +385,11 @@ def _variants(service: str, lane: Lane) -> VariantsAnswer:
     )
 
 
-def _route(route: Route, device: DeviceStats, needs_token: bool) -> Route:
+def _route(route: Route, device: DeviceStats, serving: ServingApp) -> Route:
     return msgspec.structs.replace(
         route,
-        needs_token=needs_token,
+        needs_token=serving.access.needs_token,
+        credentials=serving.credentials(),
         device=device.device,
         device_problem=msgspec.UNSET if device.problem is None else device.problem,
     )

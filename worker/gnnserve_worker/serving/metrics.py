@@ -19,7 +19,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from gnnserve_api.repository import RevisionManifest
-from gnnserve_api.routing import Route
+from gnnserve_api.routing import CredentialState, Route
 from gnnserve_worker.serving.device_stats import ON_CPU, DeviceStats
 from gnnserve_worker.serving.inference import StageTimes
 
@@ -165,6 +165,9 @@ class ServingMetrics:
             "service",
             "kind",
         )
+        self._credentials_usable = gauge(
+            "gnnserve_credentials_usable", "0 where no request can be answered with them.", "service", "kind"
+        )
         # No sample until a revision answers: 0 would be an alarm about nothing.
         self._intact = gauge(
             "gnnserve_repository_intact", "0 where the files of the revision are not what was verified.", "service"
@@ -196,8 +199,9 @@ class ServingMetrics:
         """The one that new connections get from now on."""
         self._certificate.labels(self._service).set(expires_at_s)
 
-    def show_credentials(self, kind: str, *, is_refused: bool) -> None:
-        self._credentials_refused.labels(self._service, kind).set(is_refused)
+    def show_credentials(self, state: CredentialState) -> None:
+        self._credentials_refused.labels(self._service, state.kind).set(bool(state.problem))
+        self._credentials_usable.labels(self._service, state.kind).set(state.is_usable)
 
     def watch(self, queue_seeds: Callable[[], float], in_flight: Callable[[], float]) -> None:
         """Gauges are read when scraped, so that they cost a request nothing."""

@@ -25,7 +25,7 @@ from types import FrameType
 
 import uvicorn
 
-from gnnserve_api.errors import ResourceError
+from gnnserve_api.errors import NO_USABLE_CREDENTIALS, ResourceError
 from gnnserve_api.gnnservice import GNNService
 from gnnserve_api.routing import Route, RoutingTable
 from gnnserve_worker.serving.app import ServingApp
@@ -42,6 +42,8 @@ from gnnserve_worker.serving.tls import ListeningTls
 _BACKLOG = 2048
 _MAX_PORT = 65_535
 _POLL_S = 0.02
+_WAIT_S = 0.5
+"""How soon a worker that waits for credentials says that what is wrong with them is another thing."""
 _LINGER_S = 5
 """For clients that stop half-way through a request, once every complete one is answered."""
 _SWITCH_INTERVAL_S = 0.0005
@@ -143,7 +145,7 @@ class Worker:
         self._engine = Engine(self._metrics)
         self._sock = sock
         self._failure: BaseException | None = None
-        app = ServingApp(service, self._engine, self._metrics, self._credentials.access)
+        app = ServingApp(service, self._engine, self._metrics, self._credentials.access, self._credentials.states)
         config = uvicorn.Config(
             app,
             loop="uvloop",
@@ -237,6 +239,18 @@ class Worker:
 
         self._call(look)
         return seen[0] if seen else None
+
+    def wait_for_credentials(self) -> None:
+        """Returns when there are all that the worker was told to use; says meanwhile what is wrong with them."""
+        complete = self._credentials.complete
+
+        def report() -> None:
+            problems = [state.problem for state in self._credentials.states() if not state.is_usable]
+            self._engine.problem = f"{NO_USABLE_CREDENTIALS}: {'; '.join(problems)}" if problems else None
+
+        while not complete.is_set() and not self._server.ended:
+            self._call(report)
+            complete.wait(_WAIT_S)
 
     def report(self, problem: str | None) -> None:
         """Why what is declared is not what answers; None when it is."""

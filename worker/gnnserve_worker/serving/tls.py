@@ -17,7 +17,7 @@ from gnnserve_api.errors import ResourceError
 CLOSE_TIMEOUT_S = 5.0
 """For the other side's goodbye."""
 _CERTIFICATE = re.compile(r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
-_RENEW = "put a valid pair there; it is tried again within seconds"
+RENEW_WORDS = "put a valid certificate and its key there"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,14 +43,15 @@ def load_key_pair(files: KeyPairFiles) -> KeyPair:
         context.load_cert_chain(files.certificate, files.key, password=_no_password)
     except ssl.SSLError as error:
         if error.reason == "KEY_VALUES_MISMATCH":
-            raise ResourceError(f"{files.key}: is not the key of {files.certificate}; {_RENEW}") from None
+            raise ResourceError(f"{files.key}: is not the key of {files.certificate}; {RENEW_WORDS}") from None
         what = error.reason or "no PEM"
         raise ResourceError(
-            f"{files.certificate} and {files.key}: cannot be read as certificate and unencrypted key ({what}); {_RENEW}"
+            f"{files.certificate} and {files.key}: cannot be read as certificate and unencrypted key ({what}); "
+            f"{RENEW_WORDS}"
         ) from None
     except (OSError, ValueError) as error:
         what = str(error.strerror) if isinstance(error, OSError) else "it is encrypted"
-        raise ResourceError(f"{files.key}: cannot be read ({what}); {_RENEW}") from None
+        raise ResourceError(f"{files.key}: cannot be read ({what}); {RENEW_WORDS}") from None
     return KeyPair(context, _try_on(context, leaf, files.certificate))
 
 
@@ -90,9 +91,9 @@ def _read_leaf(path: Path) -> str:
         text = path.read_text(encoding="ascii")
     except (OSError, UnicodeDecodeError) as error:
         what = str(error.strerror) if isinstance(error, OSError) else "it is not PEM"
-        raise ResourceError(f"{path}: cannot be read ({what}); {_RENEW}") from None
+        raise ResourceError(f"{path}: cannot be read ({what}); {RENEW_WORDS}") from None
     if (found := _CERTIFICATE.search(text)) is None:
-        raise ResourceError(f"{path}: holds no certificate in PEM; {_RENEW}")
+        raise ResourceError(f"{path}: holds no certificate in PEM; {RENEW_WORDS}")
     return found[0]
 
 
@@ -108,9 +109,9 @@ def _try_on(context: ssl.SSLContext, leaf: str, path: Path) -> float:
         client = client_context.wrap_bio(to_client, to_server)
         _shake_hands(client, server)
     except ssl.SSLCertVerificationError as error:
-        raise ResourceError(f"{path}: no client would accept it: {error.verify_message}; {_RENEW}") from None
+        raise ResourceError(f"{path}: no client would accept it: {error.verify_message}; {RENEW_WORDS}") from None
     except ssl.SSLError as error:
-        raise ResourceError(f"{path}: no handshake is possible with it ({error.reason}); {_RENEW}") from None
+        raise ResourceError(f"{path}: no handshake is possible with it ({error.reason}); {RENEW_WORDS}") from None
     told = client.getpeercert()
     if told is None:
         raise RuntimeError("a handshake in which the server showed no certificate")

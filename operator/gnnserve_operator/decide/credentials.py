@@ -1,0 +1,120 @@
+"""Can requests be answered with the Secrets that spec.endpoint names?
+
+The operator reads no Secret: workers that mount them say which of what lies there cannot be used, ready ones in
+`GET /v1/route`, and those that wait for it in the text of their 503.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from gnnserve_api import pods
+from gnnserve_api.errors import NO_USABLE_CREDENTIALS
+from gnnserve_api.gnnservice import GNNServiceSpec
+from gnnserve_api.routing import CredentialKind, CredentialState
+from gnnserve_operator.decide.verdict import Problem, Reason, Verdict, sentence
+from gnnserve_operator.desired.endpoint import TLS_SECRET_FIELD, TOKENS_SECRET_FIELD, secrets_of
+from gnnserve_operator.observed import Observed
+
+_FOLLOWED = "Workers follow a changed Secret within a minute or two"
+
+
+@dataclass(frozen=True, slots=True)
+class _Words:
+    """What is said about a kind of credentials."""
+
+    field: str
+    """Of the spec, which names the Secret."""
+    folder: str
+    """Where workers find it."""
+    unusable: str
+    partly: str
+    cure: str
+
+
+_WORDS: Mapping[str, _Words] = {
+    CredentialKind.TLS: _Words(
+        TLS_SECRET_FIELD,
+        pods.TLS_PATH,
+        "No client that verifies certificates can be answered",
+        "The certificate of before stays in use, until it expires or the pod ends",
+        f"See that the Secret exists and holds a valid {pods.TLS_CERTIFICATE_KEY} and its {pods.TLS_PRIVATE_KEY_KEY}",
+    ),
+    CredentialKind.TOKENS: _Words(
+        TOKENS_SECRET_FIELD,
+        pods.TOKENS_PATH,
+        "No token is accepted: every request gets 401",
+        "The other tokens are accepted",
+        "See that the Secret exists and that each of its values is a token (`openssl rand -hex 32` makes one)",
+    ),
+}
+
+
+def decide_credentials(spec: GNNServiceSpec, is_rolled_out: bool, observed: Observed) -> Verdict | None:
+    """None: the spec names no Secret."""
+    secrets = secrets_of(spec)
+    if not secrets:
+        return None
+    if (unusable := find_unusable(spec, observed)) is not None:
+        return unusable.to_verdict()
+    answers = sorted(observed.answers, key=lambda answer: answer.pod)
+    routes = [(answer.pod, answer.route) for answer in answers if answer.route is not None]
+    for pod, route in routes:
+        problems = [_describe(spec, pod, state) for state in route.credentials if state.problem]
+        if found := [words for words in problems if words]:
+            return Verdict(False, Reason.CREDENTIALS_REFUSED, " ".join(found))
+    if not routes:
+        return Verdict(None, Reason.NOT_SERVING, "No worker answers yet: whether the Secrets can be used is not known.")
+    wanted = {kind for kind, words in _WORDS.items() if words.field in secrets}
+    for pod, route in routes:
+        if not wanted <= {state.kind for state in route.credentials}:
+            why = (
+                "its image is older than this condition. Set spec.image to one of the operator's version"
+                if is_rolled_out
+                else "it is being replaced"
+            )
+            return Verdict(None, Reason.CREDENTIALS_UNKNOWN, f"Worker {pod} does not tell of its credentials: {why}.")
+    named = " and ".join(f"{name} ({field})" for field, name in secrets.items())
+    whole = "the Secrets" if len(secrets) > 1 else "the Secret"
+    return Verdict(True, Reason.CREDENTIALS_IN_USE, f"Workers use what is in {whole} {named}.")
+
+
+def find_unusable(spec: GNNServiceSpec, observed: Observed) -> Problem | None:
+    """The first worker, by name, that can answer no request for what a Secret holds, or lacks."""
+    for answer in sorted(observed.answers, key=lambda answer: answer.pod):
+        if answer.route is not None:
+            states = [state for state in answer.route.credentials if not state.is_usable]
+            found = [words for state in states if (words := _describe(spec, answer.pod, state))]
+            if found:
+                return Problem(Reason.CREDENTIALS_UNUSABLE, " ".join(found), needs_person=True)
+        elif answer.problem and (problem := describe_waiting(spec, answer.pod, answer.problem)) is not None:
+            return problem
+    return None
+
+
+def describe_waiting(spec: GNNServiceSpec, pod: str, said: str) -> Problem | None:
+    """What a worker that has not started to answer waits for. None: not for credentials."""
+    if NO_USABLE_CREDENTIALS not in said:
+        return None
+    secrets = secrets_of(spec)
+    named = [words for words in _WORDS.values() if words.folder in said and words.field in secrets]
+    cures = " ".join(f"Secret {secrets[words.field]} ({words.field}): {words.cure}." for words in named)
+    return Problem(
+        Reason.CREDENTIALS_UNUSABLE,
+        f"Worker {pod} does not serve before it can: {sentence(said)}. {cures} {_FOLLOWED}.",
+        needs_person=True,
+    )
+
+
+def _describe(spec: GNNServiceSpec, pod: str, state: CredentialState) -> str:
+    """Empty for a kind that the spec does not name, or that this operator does not know."""
+    words = _WORDS.get(state.kind)
+    secret = None if words is None else secrets_of(spec).get(words.field)
+    if words is None or secret is None:
+        return ""
+    effect = words.partly if state.is_usable else words.unusable
+    return (
+        f"Secret {secret} ({words.field}) cannot be used as it is. {effect}. Worker {pod} says: "
+        f"{sentence(state.problem)}. {words.cure}. {_FOLLOWED}."
+    )
