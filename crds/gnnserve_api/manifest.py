@@ -10,9 +10,10 @@ import difflib
 import json
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import NoneType
-from typing import Any, get_args
+from typing import IO, Any, get_args
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -32,28 +33,73 @@ _MOST_DIGITS = 100
 Location = tuple[int | str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Document:
+    """One of those that `---` separates in a text."""
+
+    where: str
+    """For messages."""
+    content: object
+    """As YAML says it."""
+
+    @property
+    def other_kind(self) -> str | None:
+        """Its kind, where it is an object of another API than gnnserve's."""
+        if not isinstance(self.content, dict):
+            return None
+        version, kind = self.content.get("apiVersion"), self.content.get("kind")
+        if not isinstance(version, str) or not isinstance(kind, str):
+            return None
+        return None if version.partition("/")[0] == API_VERSION.partition("/")[0] else kind
+
+
 def load_manifest(path: Path) -> GNNService:
+    return parse_manifest(read_text(path), str(path))
+
+
+def read_text(path: Path) -> str:
     try:
         with path.open("rb") as file:
-            text = file.read(_MOST_BYTES + 1).decode()
+            return read_text_from(file, str(path))
     except FileNotFoundError as error:
         raise InputError(str(path), "no such file", f"give the path of a manifest; {_EXAMPLE}") from error
-    except UnicodeDecodeError as error:
-        if error.end > _MOST_BYTES:
-            raise _too_long(str(path)) from None
-        raise InputError(
-            str(path), f"is not UTF-8 text (byte {error.start})", "give a YAML manifest in UTF-8"
-        ) from error
     except OSError as error:
         raise InputError(str(path), f"cannot be read: {error.strerror}", "give a readable manifest") from error
-    return parse_manifest(text, str(path))
+
+
+def read_text_from(file: IO[bytes], where: str) -> str:
+    """`where` names it in messages."""
+    try:
+        return file.read(_MOST_BYTES + 1).decode()
+    except UnicodeDecodeError as error:
+        if error.end > _MOST_BYTES:
+            raise _too_long(where) from None
+        raise InputError(where, f"is not UTF-8 text (byte {error.start})", "give a YAML manifest in UTF-8") from error
 
 
 def parse_manifest(text: str, where: str) -> GNNService:
     """`where` names the text in messages: a path, or `standard input`."""
+    documents = split_documents(text, where)
+    if len(documents) > 1:
+        raise InputError(
+            where, f"holds {len(documents)} documents, expected one GNNService", "put each into a file of its own"
+        )
+    return parse_document(documents[0])
+
+
+def split_documents(text: str, where: str) -> list[Document]:
+    """At least one; empty ones do not count."""
     if len(text) > _MOST_BYTES or len(text.encode(errors="surrogatepass")) > _MOST_BYTES:
         raise _too_long(where)
-    document, as_json = _single_document(text, where)
+    contents = _contents(text, where)
+    if len(contents) == 1:
+        return [Document(where, contents[0])]
+    return [Document(f"{where}, document {number}", content) for number, content in enumerate(contents, start=1)]
+
+
+def parse_document(given: Document) -> GNNService:
+    where = given.where
+    document, as_json = _mapping(given)
     problems = list(_identity_problems(document))
     if document.get("kind", KIND) != KIND:
         raise _input_error(where, problems)  # the fields of another kind are not ours to judge
@@ -169,9 +215,9 @@ for _name, _pattern, _first in _SCALARS:
     )
 
 
-def _single_document(text: str, where: str) -> tuple[dict[str, Any], str]:
+def _contents(text: str, where: str) -> list[object]:
     try:
-        documents = [d for d in yaml.load_all(text, Loader=_Loader) if d is not None]
+        contents = [d for d in yaml.load_all(text, Loader=_Loader) if d is not None]
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
@@ -186,13 +232,13 @@ def _single_document(text: str, where: str) -> tuple[dict[str, Any], str]:
         raise InputError(where, "not valid YAML: a tag does not fit its value", "remove tags such as !!bool") from None
     except RecursionError:
         raise InputError(where, "is nested too deeply", _FLATTEN) from None
-    if not documents:
-        raise InputError(where, "the file is empty, expected a GNNService manifest", _EXAMPLE)
-    if len(documents) > 1:
-        raise InputError(
-            where, f"holds {len(documents)} documents, expected one GNNService", "put each into a file of its own"
-        )
-    document = documents[0]
+    if not contents:
+        raise InputError(where, "is empty, expected a GNNService manifest", _EXAMPLE)
+    return contents
+
+
+def _mapping(given: Document) -> tuple[dict[str, Any], str]:
+    where, document = given.where, given.content
     if not isinstance(document, dict):
         raise InputError(
             where,

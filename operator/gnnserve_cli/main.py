@@ -142,7 +142,7 @@ for command, example in (
     (variants, "gnnserve variants http://127.0.0.1:8080"),
     (report, "gnnserve report .gnnserve --out report.html"),
     (load, "gnnserve load http://127.0.0.1:8080 --rate 200 --duration 10"),
-    (validate, "gnnserve validate examples/digits.yaml"),
+    (validate, "gnnserve validate examples/*.yaml"),
 ):
     app.command(cls=Command, epilog=f"Example: {example}")(command)
 

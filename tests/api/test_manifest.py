@@ -280,7 +280,7 @@ def test_every_problem_is_listed_with_path_value_and_remedy(text: str, expected:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        case("an empty file", "# nothing\n", "m.yaml: the file is empty, expected a GNNService manifest"),
+        case("an empty file", "# nothing\n", "m.yaml: is empty, expected a GNNService manifest"),
         case("a list", "- a\n- b", 'm.yaml: holds ["a", "b"], expected a mapping with apiVersion, kind'),
         case("plain text", "hello", 'm.yaml: holds "hello", expected a mapping'),
         case("two documents", "a: 1\n---\nb: 1", "m.yaml: holds 2 documents, expected one GNNService"),

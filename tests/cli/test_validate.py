@@ -105,3 +105,40 @@ def test_one_of_something_is_not_several(tmp_path: Path) -> None:
     text = DIGITS.read_text().replace("epochs: Auto", "epochs: 1")
     manifest.write_text(text)
     assert "1 epoch, " in CliRunner().invoke(app, ["validate", str(manifest)]).output
+
+
+def test_several_manifests_are_each_judged_and_one_bad_one_is_enough_to_fail(tmp_path: Path) -> None:
+    bad, missing = tmp_path / "bad.yaml", tmp_path / "missing.yaml"
+    bad.write_text(DIGITS.read_text().replace("hidden: 128", "hidden: 0"))
+    result = CliRunner().invoke(app, ["validate", str(bad), str(DIGITS), str(missing)])
+    assert result.exit_code == 2
+    assert result.stdout.startswith(f"{DIGITS}:\nservice ") or f"\n{DIGITS}:\nservice " in result.stdout
+    assert f"error: {bad}: 1 problem\n  spec.model.hidden" in result.stderr
+    assert f"error: {missing}: no such file" in result.stderr
+    as_json = CliRunner().invoke(app, ["validate", "--json", str(bad), str(DIGITS), str(missing)])
+    assert as_json.exit_code == 2
+    told = json.loads(as_json.stdout)
+    assert [(one["manifest"], one["valid"]) for one in told] == [
+        (str(bad), False), (str(DIGITS), True), (str(missing), False)
+    ]  # fmt: skip
+    assert "hidden" in told[0]["problem"]
+    both = CliRunner().invoke(app, ["validate", str(DIGITS), str(DIGITS)])
+    assert (both.exit_code, both.stdout.count("recipe ")) == (0, 2)
+
+
+def test_standard_input_may_hold_what_kustomize_or_helm_make() -> None:
+    """Several objects, of which those of other APIs are none of its business."""
+    other = "apiVersion: v1\nkind: Secret\nmetadata: {name: accepted}\n"
+    text = f"{other}---\n{DIGITS.read_text()}---\n{DIGITS.read_text().replace('name: digits', 'name: Other')}"
+    result = CliRunner().invoke(app, ["validate", "-"], input=text)
+    assert result.exit_code == 2
+    assert "note: standard input, document 1: a Secret, which is not checked" in result.stderr
+    assert "standard input, document 2:\nservice" in result.stdout
+    assert "error: standard input, document 3: 1 problem\n  metadata.name" in result.stderr
+    alone = CliRunner().invoke(app, ["validate", "-"], input=DIGITS.read_text())
+    assert (alone.exit_code, alone.stdout.startswith("service ")) == (0, True)
+    nothing = CliRunner().invoke(app, ["validate", "-"], input=other)
+    assert nothing.exit_code == 2
+    assert "error: standard input: holds no GNNService" in nothing.stderr
+    misspelt = CliRunner().invoke(app, ["validate", "-"], input=DIGITS.read_text().replace("GNNService", "GNNServce"))
+    assert (misspelt.exit_code, "expected GNNService" in misspelt.stderr) == (2, True)

@@ -123,7 +123,7 @@ def for_the_last(minutes: int, value: float, before: float) -> str:
 
 
 def missing_for_the_last(minutes: int, name: str) -> str:
-    return f"{int('_info' in name)}x{MINUTES - minutes - 1} _x{minutes}"
+    return f"{int('_info' in name or '_usable' in name)}x{MINUTES - minutes - 1} _x{minutes}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,17 +1,21 @@
-"""`gnnserve validate`: what a manifest means, before anything is trained or applied."""
+"""`gnnserve validate`: what manifests mean, before anything is trained or applied."""
 
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Literal
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 
 from gnnserve_api.device import Device
 from gnnserve_api.errors import InputError
 from gnnserve_api.variants import variant_name
-from gnnserve_cli.commands.options import Json, Manifest
+from gnnserve_cli.commands.options import Json, Manifests
 from gnnserve_cli.exits import ExitCode
+
+_STANDARD_INPUT = Path("-")
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,32 +23,85 @@ if TYPE_CHECKING:
     from gnnserve_api.gnnservice import GNNService, GNNServiceSpec, Worker
 
 
-def validate(manifest: Manifest, as_json: Json = False) -> None:
-    """Check a manifest and print what was understood, or every problem."""
-    # Imported here: pydantic, YAML and rich, which the commands that talk to a server start without.
-    from gnnserve_api.manifest import load_manifest  # noqa: PLC0415
+@dataclass(frozen=True, slots=True)
+class _Checked:
+    """A document, or a file that could not be split into documents."""
+
+    where: str
+    service: GNNService | None = None
+    problem: str = ""
+    """Why there is no service."""
+
+    def as_json(self) -> dict[str, Any]:
+        if self.service is None:
+            return {"valid": False, "problem": _printable(self.problem)}
+        return {
+            "valid": True,
+            "service": f"{self.service.metadata.namespace}/{self.service.metadata.name}",
+            "recipe": self.service.spec.recipe(),
+            "spec": self.service.spec.model_dump(mode="json", by_alias=True, exclude_none=True),
+        }
+
+
+def validate(manifests: Manifests, as_json: Json = False) -> None:
+    """Check manifests and print what was understood, or every problem."""
+    # Imported here: rich, which the commands that talk to a server start without.
     from gnnserve_cli.render import facts_table, output, print_json, put  # noqa: PLC0415
 
-    if not as_json:
-        service = load_manifest(manifest)
-        put(output(), facts_table(_facts(service)))
-        _say_what_changes_nothing(service.spec.worker)
-        return
-    try:
-        service = load_manifest(manifest)
-    except InputError as error:
-        # A path may hold bytes that are no text; JSON may not.
-        print_json({"valid": False, "problem": str(error).encode(errors="backslashreplace").decode()})
-        raise typer.Exit(ExitCode.BAD_INPUT) from None
-    _say_what_changes_nothing(service.spec.worker)
-    print_json(
-        {
-            "valid": True,
-            "service": f"{service.metadata.namespace}/{service.metadata.name}",
-            "recipe": service.spec.recipe(),
-            "spec": service.spec.model_dump(mode="json", by_alias=True, exclude_none=True),
-        }
+    checked = [document for manifest in manifests for document in _check(manifest)]
+    if not checked:
+        raise InputError(", ".join(map(_name, manifests)), "holds no GNNService", "give the file that has one")
+    is_one = len(manifests) == len(checked) == 1
+    for number, document in enumerate(checked):
+        if document.service is None:
+            if not as_json:
+                print(f"error: {document.problem}", file=sys.stderr)
+            continue
+        if not as_json:
+            if not is_one:
+                put(output(), f"{document.where}:" if number == 0 else f"\n{document.where}:")
+            put(output(), facts_table(_facts(document.service)))
+        _say_what_changes_nothing(document.service.spec.worker)
+    if as_json:
+        named = [{"manifest": _printable(document.where), **document.as_json()} for document in checked]
+        print_json(checked[0].as_json() if is_one else named)
+    if any(document.service is None for document in checked):
+        raise typer.Exit(ExitCode.BAD_INPUT)
+
+
+def _check(manifest: Path) -> Iterator[_Checked]:
+    # Imported here: pydantic and YAML, as above.
+    from gnnserve_api.manifest import (  # noqa: PLC0415
+        parse_document,
+        read_text,
+        read_text_from,
+        split_documents,
     )
+
+    where = _name(manifest)
+    try:
+        text = read_text_from(sys.stdin.buffer, where) if manifest == _STANDARD_INPUT else read_text(manifest)
+        documents = split_documents(text, where)
+    except InputError as error:
+        yield _Checked(where, problem=str(error))
+        return
+    for document in documents:
+        if (kind := document.other_kind) is not None:
+            print(f"note: {document.where}: a {kind}, which is not checked", file=sys.stderr)
+            continue
+        try:
+            yield _Checked(document.where, parse_document(document))
+        except InputError as error:
+            yield _Checked(document.where, problem=str(error))
+
+
+def _name(manifest: Path) -> str:
+    return "standard input" if manifest == _STANDARD_INPUT else str(manifest)
+
+
+def _printable(text: str) -> str:
+    """A path may hold bytes that are no text; JSON may not."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 def _facts(service: GNNService) -> list[tuple[str, str]]:
