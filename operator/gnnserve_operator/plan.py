@@ -18,6 +18,7 @@ from gnnserve_api.routing import RoutingTable
 from gnnserve_api.status import ConditionType
 from gnnserve_operator.decide.answers import decide_base_variant
 from gnnserve_operator.decide.claim_storage import decide_claim_storage, least_storage
+from gnnserve_operator.decide.commands import with_namespace
 from gnnserve_operator.decide.events import EventNote, decide_events
 from gnnserve_operator.decide.generation import Generation, Stage, WantedJob, decide_generation
 from gnnserve_operator.decide.obstacles import decide_appliable, decide_obstacle, may_begin
@@ -141,7 +142,7 @@ def plan(service: GNNService, identity: Identity, observed: Observed, settings: 
     if is_job_new and not may_begin([*refs, *refs_to_come], refs_to_come, observed):
         appliable = frozenset(ref for ref in appliable if ref.kind != "Job")
     situation = Situation(parent.name, spec, observed, published, declared, generation, workers, rollout, obstacle)
-    conditions = decide_conditions(situation) | routing.conditions
+    conditions = with_namespace(decide_conditions(situation) | routing.conditions, parent.namespace)
     service_ref = next(ref for ref in refs if ref.kind == "Service")
     # Where nobody is to answer, what somebody once said is not told as if he did.
     base_before = identity.status.get("baseVariant") if workers.wanted else None

@@ -93,7 +93,7 @@ def test_a_failed_job_is_the_record_and_is_not_tried_again() -> None:
     message = namespace.condition("VariantsGenerated")["message"]
     assert "/data/a.npz does not exist" in message
     assert "exit code 2 (bad input)" in message
-    assert f"kubectl delete job {name}" in message
+    assert f"`kubectl --namespace shop delete job {name}`" in message
     assert namespace.events == [("Normal", "GenerationStarted"), ("Warning", "GenerationFailed")]
 
 
@@ -402,7 +402,7 @@ def test_a_job_that_gets_no_pod_stalls_after_a_while() -> None:
     namespace.settle()
     assert namespace.reason("Stalled") == "True PodsForbidden"
     (name,) = namespace.jobs()
-    assert f"`kubectl describe job {name}` tells which" in namespace.condition("Ready")["message"]
+    assert f"`kubectl --namespace shop describe job {name}` tells which" in namespace.condition("Ready")["message"]
     namespace.start_job()
     namespace.settle()
     assert namespace.reason("Stalled") == "False Progressing"
