@@ -6,6 +6,7 @@
     │   ├── DamagedError   they are missing or altered: generating again brings them back
     │   └── OutdatedError  they are of an older schema: generating again makes new ones beside them
     └── ResourceError      the machine lacks something: disk space, a free port, a network
+        ├── StorageError   a repository's folder cannot be written: it is full, or forbidden
         └── DeviceError    a GPU that was asked for cannot be computed on: none is seen, it is lost, its memory is short
             └── DeviceLostError  it failed this process, which has to be started anew
 
@@ -14,6 +15,9 @@ into exit codes and status codes at the edge; nothing else catches them.
 """
 
 from __future__ import annotations
+
+import errno
+import os
 
 
 class GnnserveError(Exception):
@@ -46,6 +50,33 @@ class OutdatedError(RepositoryError):
 
 class ResourceError(GnnserveError):
     pass
+
+
+class StorageError(ResourceError):
+    """Its text holds anywhere; the edge that knows where the program runs adds what can be done there."""
+
+    def __init__(self, path: object, problem: str, remedy: str, *, on_command_line: str, in_cluster: str) -> None:
+        self.on_command_line = on_command_line
+        self.in_cluster = in_cluster
+        super().__init__(f"{path}: {problem}; {remedy}")
+
+
+def words_on_command_line(error: Exception) -> str:
+    return f"{error}, or {error.on_command_line}" if isinstance(error, StorageError) else str(error)
+
+
+def words_in_cluster(error: Exception) -> str:
+    return f"{error}, or {error.in_cluster}" if isinstance(error, StorageError) else str(error)
+
+
+def remedy_of(error: OSError, otherwise: str) -> str:
+    """What to do about a file that the system does not give; `otherwise`: where it is not for its permissions."""
+    if error.errno not in {errno.EACCES, errno.EPERM}:
+        return otherwise
+    return (
+        f"this program runs as user {os.geteuid()} and group {os.getegid()}: give one of them the right to it and to "
+        "the folders above it, by chmod or chown (in a cluster, fsGroup does so, but not on NFS and host paths)"
+    )
 
 
 NO_GPU = "no GPU can be used"

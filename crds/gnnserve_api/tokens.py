@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gnnserve_api.errors import InputError
+from gnnserve_api.errors import InputError, remedy_of
 
 SHORTEST_TOKEN = 16
 """Characters; of random ones even the alphabet of hexadecimal digits then makes 64 bits."""
@@ -127,4 +127,4 @@ def _read_text(path: Path, where: str) -> str:
 
 
 def _unreadable(where: str, error: OSError) -> InputError:
-    return InputError(where, f"cannot be read ({error.strerror})", "check the path and its permissions")
+    return InputError(where, f"cannot be read ({error.strerror})", remedy_of(error, "check the path"))

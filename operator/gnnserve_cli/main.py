@@ -17,6 +17,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from gnnserve_api.errors import words_on_command_line
 from gnnserve_cli.commands.cache import simulate
 from gnnserve_cli.commands.generate import generate
 from gnnserve_cli.commands.graph import inspect
@@ -74,7 +75,7 @@ def _errors_as_exit_codes() -> Iterator[None]:
         if code is None:
             raise
         if code is not ExitCode.BROKEN_PIPE:
-            _complain(f"error: {error}")
+            _complain(f"error: {words_on_command_line(error)}")
         _discard_output_that_fails()
         raise typer.Exit(code) from None
 

@@ -92,6 +92,15 @@ def test_ready_is_false_where_no_request_can_be_answered_and_true_again_afterwar
     assert namespace.events[2:] == [("Normal", "CredentialsInUse"), ("Normal", "Ready")]
 
 
+def test_what_is_wrong_with_the_other_secret_is_told_too() -> None:
+    namespace = secured(TOKENS | TLS)
+    of_pair = CredentialState("tls", is_usable=True, problem=f"{MISMATCH}; what was read before stays in use")
+    tell(namespace, CredentialState("tokens", is_usable=False, problem=EMPTY), of_pair)
+    namespace.settle()
+    assert namespace.reason() == "False CredentialsUnusable"
+    assert all(word in message(namespace) for word in ("Secret accepted", EMPTY, "Secret pair", MISMATCH))
+
+
 REFUSED = [
     ("one bad value among good ones", TOKENS, CredentialState("tokens", is_usable=True, problem=SHORT),
      ["Secret accepted", "The other tokens are accepted", SHORT]),

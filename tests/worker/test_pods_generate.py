@@ -17,7 +17,7 @@ from tests.support.graphs import npz_arrays, planted_graph, service_of, write_np
 from tests.support.pods import ROOT
 from tests.support.profiles import revision_manifest
 
-from gnnserve_api.errors import InputError, RepositoryError, ResourceError
+from gnnserve_api.errors import InputError, RepositoryError, ResourceError, StorageError
 from gnnserve_api.generation import MAX_TERMINATION_MESSAGE_BYTES, VariantSummary, decode_result
 from gnnserve_api.pods import PodExit
 from gnnserve_worker.generation import pipeline
@@ -146,13 +146,16 @@ def test_bad_input_ends_with_one_message_and_its_own_code(tmp_path: Path, manife
         (InputError("spec.x", "is wrong", "correct it"), PodExit.BAD_INPUT, "spec.x: is wrong; correct it"),
         (RepositoryError("/x", "was altered", "delete it"), PodExit.REPOSITORY, "/x: was altered; delete it"),
         (ResourceError("the disk is full"), PodExit.RESOURCE, "the disk is full"),
+        (StorageError("/repository", "is full", "free some space", on_command_line="use --x", in_cluster="let it grow"),
+         PodExit.RESOURCE, "/repository: is full; free some space, or let it grow"),
         (OSError(errno.ENOSPC, "No space left on device"), PodExit.RESOURCE, "No space left on device"),
         (MemoryError(), PodExit.RESOURCE, "raise spec.generation.resources.limits.memory"),
         (RuntimeError("CUDA out of memory. Tried to allocate 2 GiB"), PodExit.RESOURCE, "(CUDA out of memory."),
         (RuntimeError("DefaultCPUAllocator: can't allocate memory"), PodExit.RESOURCE, "(DefaultCPUAllocator"),
         (KeyError("x9"), PodExit.FAILURE, "unexpected KeyError: 'x9'; the pod's log has the details"),
     ],
-    ids=["input", "repository", "resource", "full disk", "memory", "memory of a GPU", "memory of torch", "a defect"],
+    ids=["input", "repository", "resource", "storage", "full disk", "memory", "memory of a GPU", "memory of torch",
+         "a defect"],
 )  # fmt: skip
 @pytest.mark.usefixtures("keep_signals")
 def test_error_becomes_a_code_and_a_sentence(

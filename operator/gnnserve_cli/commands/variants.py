@@ -15,7 +15,7 @@ from msgspec import UnsetType
 from rich.console import Console
 from rich.text import Text
 
-from gnnserve_api.errors import InputError, OutdatedError, RepositoryError
+from gnnserve_api.errors import InputError, OutdatedError, RepositoryError, remedy_of
 from gnnserve_api.protocol import VariantsAnswer
 from gnnserve_api.repository import NodeIdKind, RevisionManifest
 from gnnserve_cli.client import fetch_variants, open_url, read_access
@@ -139,4 +139,6 @@ def _list(folder: Path, problems: list[RepositoryError]) -> list[Path]:
 
 
 def _unreadable(path: Path, error: OSError) -> RepositoryError:
-    return RepositoryError(path, f"cannot be read: {(error.strerror or str(error)).lower()}", "check its permissions")
+    return RepositoryError(
+        path, f"cannot be read: {(error.strerror or str(error)).lower()}", remedy_of(error, "check it")
+    )

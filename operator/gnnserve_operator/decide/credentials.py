@@ -6,7 +6,7 @@ The operator reads no Secret: workers that mount them say which of what lies the
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from gnnserve_api import pods
@@ -61,9 +61,8 @@ def decide_credentials(spec: GNNServiceSpec, is_rolled_out: bool, observed: Obse
     answers = sorted(observed.answers, key=lambda answer: answer.pod)
     routes = [(answer.pod, answer.route) for answer in answers if answer.route is not None]
     for pod, route in routes:
-        problems = [_describe(spec, pod, state) for state in route.credentials if state.problem]
-        if found := [words for words in problems if words]:
-            return Verdict(False, Reason.CREDENTIALS_REFUSED, " ".join(found))
+        if found := _describe_all(spec, pod, route.credentials):
+            return Verdict(False, Reason.CREDENTIALS_REFUSED, found)
     if not routes:
         return Verdict(None, Reason.NOT_SERVING, "No worker answers yet: whether the Secrets can be used is not known.")
     wanted = {kind for kind, words in _WORDS.items() if words.field in secrets}
@@ -84,10 +83,9 @@ def find_unusable(spec: GNNServiceSpec, observed: Observed) -> Problem | None:
     """The first worker, by name, that can answer no request for what a Secret holds, or lacks."""
     for answer in sorted(observed.answers, key=lambda answer: answer.pod):
         if answer.route is not None:
-            states = [state for state in answer.route.credentials if not state.is_usable]
-            found = [words for state in states if (words := _describe(spec, answer.pod, state))]
-            if found:
-                return Problem(Reason.CREDENTIALS_UNUSABLE, " ".join(found), needs_person=True)
+            states = answer.route.credentials
+            if any(not state.is_usable and _describe(spec, answer.pod, state) for state in states):
+                return Problem(Reason.CREDENTIALS_UNUSABLE, _describe_all(spec, answer.pod, states), needs_person=True)
         elif answer.problem and (problem := describe_waiting(spec, answer.pod, answer.problem)) is not None:
             return problem
     return None
@@ -105,6 +103,11 @@ def describe_waiting(spec: GNNServiceSpec, pod: str, said: str) -> Problem | Non
         f"Worker {pod} does not serve before it can: {sentence(said)}. {cures} {_FOLLOWED}.",
         needs_person=True,
     )
+
+
+def _describe_all(spec: GNNServiceSpec, pod: str, states: Iterable[CredentialState]) -> str:
+    found = (_describe(spec, pod, state) for state in states if state.problem)
+    return " ".join(words for words in found if words)
 
 
 def _describe(spec: GNNServiceSpec, pod: str, state: CredentialState) -> str:

@@ -18,6 +18,7 @@ from zipfile import BadZipFile
 import numpy as np
 
 from gnnserve_api.errors import InputError
+from gnnserve_worker.graph.sources.archive import numpy_words
 from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.kernel_cache import kernel
 from gnnserve_worker.progress import Progress, ProgressListener, silent
@@ -210,7 +211,9 @@ def _read_npy(path: Path) -> list[np.ndarray]:
         with path.open("rb") as file:  # numpy leaves its own open when it fails
             array = np.load(file, allow_pickle=False)
     except (ValueError, EOFError, BadZipFile) as error:
-        raise InputError(str(path), f"is no .npy file of numbers: {error}", "save it with numpy.save") from error
+        raise InputError(
+            str(path), f"is no .npy file of numbers: {numpy_words(error)}", "save it with numpy.save"
+        ) from error
     if not isinstance(array, np.ndarray) or array.ndim not in {1, 2} or array.dtype.kind not in "iu":
         found = f"{array.dtype} {list(array.shape)}" if isinstance(array, np.ndarray) else "an archive"
         raise InputError(str(path), f"holds {found}", "expected integers [requests, seeds] or [requests]")

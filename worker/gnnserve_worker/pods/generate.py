@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import FrameType
 
-from gnnserve_api.errors import DamagedError, GnnserveError
+from gnnserve_api.errors import DamagedError, GnnserveError, words_in_cluster
 from gnnserve_api.generation import MAX_TERMINATION_MESSAGE_BYTES, GenerationResult, VariantSummary, encode_result
 from gnnserve_api.pods import (
     MANIFEST_VARIABLE,
@@ -127,7 +127,7 @@ def _generate(environ: Mapping[str, str]) -> RevisionManifest:
 
 def _sentence(error: Exception) -> str:
     if isinstance(error, GnnserveError):
-        return str(error)
+        return words_in_cluster(error)
     if is_lack_of_memory(error):
         # The allocator's own words first: they tell the processor's memory from a GPU's.
         found = str(error).strip().splitlines()[0] if str(error).strip() else "out of memory"

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from gnnserve_api.errors import DamagedError, OutdatedError, RepositoryError
+from gnnserve_api.errors import DamagedError, OutdatedError, RepositoryError, remedy_of
 from gnnserve_api.repository import (
     SCHEMA_VERSION,
     AnyManifest,
@@ -164,7 +164,7 @@ def _read(path: Path, kind: type[AnyManifest], how_to_repair: str) -> tuple[AnyM
                 path,
                 f"has schemaVersion {version}, and this gnnserve reads up to {SCHEMA_VERSION}: "
                 "it was written by a newer gnnserve",
-                "upgrade gnnserve, or choose another folder with --repository",
+                "upgrade gnnserve, or use another repository",
             )
         if version < _OLDEST_VERSIONS[kind]:
             raise OutdatedError(
@@ -273,4 +273,4 @@ def _read_array(path: Path, array: np.ndarray, positions: Positions | None) -> t
 
 
 def unreadable(path: Path, error: OSError) -> RepositoryError:
-    return RepositoryError(path, f"cannot be read: {error.strerror}", "check the permissions of that file")
+    return RepositoryError(path, f"cannot be read: {error.strerror}", remedy_of(error, "check that file"))

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gnnserve_api.errors import ResourceError
+from gnnserve_api.errors import StorageError, remedy_of
 from gnnserve_api.repository import FileEntry
 
 _CHUNK_BYTES = 16 * 1024 * 1024
@@ -158,18 +158,28 @@ def storing(path: Path, wanted_bytes: int = 0) -> Iterator[None]:
     except OSError as error:
         if error.errno in {ENOSPC, EDQUOT}:
             raise _disk_full(path, wanted_bytes) from error
-        raise ResourceError(
-            f"{path}: cannot be written: {error.strerror or error}; the published revisions are untouched; "
-            "check that folder and its permissions, or choose another one with --repository"
+        raise StorageError(
+            path,
+            f"cannot be written: {error.strerror or error}; the published revisions are untouched",
+            remedy_of(error, "check that folder"),
+            on_command_line=_ANOTHER_FOLDER,
+            in_cluster="name another claim in spec.repository.claimName",
         ) from error
 
 
-def _disk_full(path: Path, wanted_bytes: int) -> ResourceError:
+def _disk_full(path: Path, wanted_bytes: int) -> StorageError:
     wanted = f"{wanted_bytes:,} bytes wanted, " if wanted_bytes else ""
-    return ResourceError(
-        f"{path}: the disk or its quota is full: {wanted}{free_bytes(path):,} bytes free; the published revisions "
-        "are untouched; free some space and start again, or choose another folder with --repository"
+    return StorageError(
+        path,
+        f"the disk or its quota is full: {wanted}{free_bytes(path):,} bytes free; the published revisions are "
+        "untouched",
+        "free some space and start again",
+        on_command_line=_ANOTHER_FOLDER,
+        in_cluster="let the claim grow by spec.repository.claim.storage",
     )
+
+
+_ANOTHER_FOLDER = "choose another folder with --repository"
 
 
 def _npy_header(array: np.ndarray) -> bytes:

@@ -22,7 +22,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gnnserve_api.errors import DamagedError, GnnserveError, OutdatedError, RepositoryError
+from gnnserve_api.errors import DamagedError, GnnserveError, OutdatedError, RepositoryError, remedy_of
 from gnnserve_api.repository import SCHEMA_VERSION, GraphManifest, NodeIdKind, RevisionManifest, sealed
 from gnnserve_worker.graph.ids import NodeIds
 from gnnserve_worker.graph.store import GraphData
@@ -249,7 +249,9 @@ class Repository:
         except FileNotFoundError:
             return []
         except OSError as error:
-            raise RepositoryError(parent, f"cannot be read: {error.strerror}", "check its permissions") from error
+            raise RepositoryError(
+                parent, f"cannot be read: {error.strerror}", remedy_of(error, "check that folder")
+            ) from error
         return [folder for folder in folders if _is_committed(folder, paths.REVISION_COMMIT)]
 
 

@@ -44,6 +44,7 @@ class Archive:
     """Given out by `opened`; of use until that block ends."""
 
     def __init__(self, file: IO[bytes]) -> None:
+        _require_archive(file)
         archive = np.load(file, allow_pickle=False)
         if not isinstance(archive, np.lib.npyio.NpzFile):
             raise ValueError("it holds a single array, not an archive of named arrays")  # noqa: TRY004
@@ -61,7 +62,9 @@ class Archive:
     def read(self, name: str) -> np.ndarray:
         """ValueError: the member is not what it claims to be."""
         header = self.headers[name]
-        if header is not None and not header.dtype.hasobject:
+        if header is not None:
+            if header.dtype.hasobject:
+                raise ValueError(f"{name} holds Python objects, not numbers")
             _check_claim(name, header, self._stored[f"{name}.npy"])
         try:
             array = self._arrays[name]
@@ -78,6 +81,31 @@ def opened(path: Path) -> Iterator[Archive]:
     """ValueError, and what damaged bytes make numpy, zipfile, zlib and tokenize raise: a dozen kinds."""
     with path.open("rb") as file:  # numpy leaves a file open that it opened and found truncated
         yield Archive(file)
+
+
+_BEGINNINGS = (
+    (b"\x93NUMPY", "it holds a single array (.npy), not an archive of named arrays"),
+    (b"PAR1", "it is a Parquet file: write spec.graph.source.parquet instead of npz"),
+    (b"\x80", "it is a Python pickle, which can run any code when it is read"),
+    (b"\x89HDF", "it is an HDF5 file"),
+    (b"\x1f\x8b", "it is compressed by gzip"),
+)
+
+
+def numpy_words(error: Exception) -> str:
+    """What numpy says of a file that it cannot read, without its advice on how to load what it takes for a pickle."""
+    return "it holds no numbers" if "pickle" in str(error) else str(error)
+
+
+def _require_archive(file: IO[bytes]) -> None:
+    """In words of our own: numpy takes every other file for a pickle and says how to load it unsafely."""
+    found = file.read(8)
+    file.seek(0)
+    if found.startswith((b"PK\x03\x04", b"PK\x05\x06")):
+        return
+    if not found:
+        raise ValueError("it is empty")
+    raise ValueError(next((words for begin, words in _BEGINNINGS if found.startswith(begin)), "it is no zip archive"))
 
 
 def _header(members: zipfile.ZipFile, info: zipfile.ZipInfo) -> Header | None:

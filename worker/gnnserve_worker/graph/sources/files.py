@@ -7,7 +7,7 @@ import stat
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from gnnserve_api.errors import InputError
+from gnnserve_api.errors import InputError, remedy_of
 
 
 def file_path(uri: str) -> Path:
@@ -48,6 +48,13 @@ def require_file(field: str, path: Path) -> None:
             )
 
 
+def why_unreadable(path: Path, error: OSError | ValueError) -> tuple[str, str]:
+    """The problem and its remedy, for an InputError. ValueError: a zero byte in the name."""
+    if isinstance(error, OSError):
+        return f"cannot read {path}: {error.strerror}", remedy_of(error, "check the path")
+    return f"cannot read {path}: {error}", "check the path"
+
+
 def digest_of(field: str, path: Path) -> str:
     """SHA-256 of the file that `field` leads to."""
     try:
@@ -55,5 +62,4 @@ def digest_of(field: str, path: Path) -> str:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except (OSError, ValueError) as error:  # ValueError: a zero byte in the name
-        problem = error.strerror if isinstance(error, OSError) else error
-        raise InputError(field, f"cannot read {path}: {problem}", "check the path") from error
+        raise InputError(field, *why_unreadable(path, error)) from error

@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 
 from gnnserve_api.gnnservice import Direction
+from gnnserve_worker.graph.sources import archive
 from gnnserve_worker.graph.sources.raw import CsrParts, RawGraph, float32, read_members, unexpected, unlabelled
 from gnnserve_worker.progress import Progress, ProgressListener
 
@@ -45,7 +46,7 @@ def _features(path: Path, nodes: int, progress: ProgressListener) -> np.ndarray:
     try:
         mapped = np.load(path, mmap_mode="r", allow_pickle=False)
     except (ValueError, OSError, EOFError, SyntaxError) as error:
-        raise unexpected(path, "", f"is not a readable .npy file of numbers: {error}") from error
+        raise unexpected(path, "", f"is not a readable .npy file of numbers: {archive.numpy_words(error)}") from error
     if not isinstance(mapped, np.ndarray) or mapped.ndim != 2 or len(mapped) != nodes or mapped.shape[1] == 0:
         shape = getattr(mapped, "shape", "no shape")
         raise unexpected(path, "", f"has the shape {shape}, expected a row for each of {nodes} nodes")

@@ -49,7 +49,7 @@ def load(source: NpzSource, digest: str) -> GraphData:
     except Exception as error:  # damaged bytes make numpy, zipfile, zlib and tokenize raise a dozen kinds
         raise InputError(
             f"{FIELD}.uri", f"{path} is not a readable .npz file: {error}",
-            "write it with numpy.savez, without object arrays",
+            "write arrays of numbers with numpy.savez",
         ) from error  # fmt: skip
 
 

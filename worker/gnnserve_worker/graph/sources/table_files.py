@@ -21,9 +21,9 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
-from gnnserve_api.errors import InputError
+from gnnserve_api.errors import InputError, remedy_of
 from gnnserve_api.gnnservice import DecimalMark
-from gnnserve_worker.graph.sources.files import file_path, require_file
+from gnnserve_worker.graph.sources.files import file_path, require_file, why_unreadable
 from gnnserve_worker.graph.sources.table_columns import (
     are_numbers,
     first_broken_text,
@@ -341,8 +341,7 @@ def table_paths(field: str, uri: str, suffixes: Sequence[str]) -> list[Path]:
             return [path]
         inside = sorted(path.iterdir(), key=lambda entry: entry.name)
     except (OSError, ValueError) as error:  # ValueError: a zero byte in the name
-        problem = error.strerror if isinstance(error, OSError) else error
-        raise InputError(f"{field}.uri", f"cannot read {path}: {problem}", "check the path") from error
+        raise InputError(f"{field}.uri", *why_unreadable(path, error)) from error
     # What begins with a dot or an underscore is what other programs leave beside their parts: _SUCCESS, .part.crc.
     seen = [entry for entry in inside if not entry.name.startswith((".", "_"))]
     if (folder := next((entry for entry in seen if entry.is_dir()), None)) is not None:
@@ -356,7 +355,9 @@ def table_paths(field: str, uri: str, suffixes: Sequence[str]) -> list[Path]:
             require_file(f"{field}.uri", part)
         except OSError as error:
             raise InputError(
-                f"{field}.uri", f"cannot read {part}: {error.strerror}", "write the file, or remove its name"
+                f"{field}.uri",
+                f"cannot read {part}: {error.strerror}",
+                remedy_of(error, "write the file, or remove its name"),
             ) from error
     if not parts:
         raise InputError(
