@@ -10,7 +10,8 @@ from dataclasses import replace
 
 from gnnserve_operator.decide.readiness import Conditions
 
-_COMMAND = re.compile(r"`kubectl (?!--namespace |-n |--all-namespaces )")
+_COMMAND = re.compile(r"`kubectl (?![^`]*(?<!\S)(?:-n|-A|--namespace|--all-namespaces)\b)")
+"""That names no namespace yet."""
 
 
 def with_namespace(conditions: Conditions, namespace: str) -> Conditions:
