@@ -22,11 +22,13 @@ class ConditionType(StrEnum):
     STALLED = "Stalled"
     """Nothing goes on until somebody acts; the message says who and how."""
     VARIANTS_GENERATED = "VariantsGenerated"
-    """A revision of this spec is published."""
+    """A revision of this spec is published, in a claim that stays."""
     WORKERS_AVAILABLE = "WorkersAvailable"
     """As many workers as asked for are ready."""
     CREDENTIALS_VALID = "CredentialsValid"
     """Workers use all that is in the Secrets of spec.endpoint; absent where it names none."""
+    REPOSITORY_KEPT = "RepositoryKept"
+    """The claim with the revisions is not being deleted; else the message says what is lost with it."""
     METRICS_AVAILABLE = "MetricsAvailable"
     """Prometheus tells of the workers' load."""
     OBJECTIVE_MET = "ObjectiveMet"
@@ -91,8 +93,8 @@ class GNNServiceStatus(ApiModel):
             json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
         ),
     ] = ()
-    """Ready, Reconciling, Stalled, VariantsGenerated, WorkersAvailable, CredentialsValid, MetricsAvailable,
-    ObjectiveMet, CapacitySufficient."""
+    """Ready, Reconciling, Stalled, VariantsGenerated, WorkersAvailable, RepositoryKept, CredentialsValid,
+    MetricsAvailable, ObjectiveMet, CapacitySufficient."""
     endpoint: Annotated[str, Field(max_length=512)] | None = None
     """URL of the service inside the cluster."""
     revision: Annotated[str, Field(max_length=63)] | None = None

@@ -42,6 +42,7 @@ from gnnserve_operator.probe import Addresses, Prober
 from gnnserve_operator.prometheus import Prometheus
 from gnnserve_operator.reconcile import Reconciler
 from gnnserve_operator.report import Reporter
+from gnnserve_operator.repository_claims import RepositoryClaims
 from gnnserve_operator.routing_memory import RoutingMemory
 from gnnserve_operator.settings import Settings, load_settings
 from gnnserve_operator.slow_loop import SlowLoop
@@ -116,7 +117,12 @@ async def run(
             settings,
             index,
             cluster,
-            Observer(index, prober, PodMonitors(cluster, settings.namespaces, settings.resync_seconds, clock)),
+            Observer(
+                index,
+                prober,
+                PodMonitors(cluster, settings.namespaces, settings.resync_seconds, clock),
+                RepositoryClaims(cluster),
+            ),
             Applier(cluster),
             Reporter(cluster),
             clock,

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from gnnserve_operator.decide.routing import RoutingDecision
 from gnnserve_operator.decide.signals import Answer, Silence
-from gnnserve_operator.desired.names import repository_claim_name, routing_name, worker_name
+from gnnserve_operator.desired.names import routing_name, worker_name
 from gnnserve_operator.handlers.index import Index
 from gnnserve_operator.kinds import DEPLOYMENT, POD, Manifest, ServiceKey
 from gnnserve_operator.observed import (
@@ -29,6 +29,7 @@ from gnnserve_operator.observed import (
 )
 from gnnserve_operator.pod_monitors import PodMonitors
 from gnnserve_operator.probe import Answers, Prober
+from gnnserve_operator.repository_claims import CLAIM, RepositoryClaims
 
 _WORKLOAD = frozenset({POD, DEPLOYMENT})
 """What answers are judged with."""
@@ -44,10 +45,13 @@ class Seen:
 
 
 class Observer:
-    def __init__(self, index: Index, prober: Prober, pod_monitors: PodMonitors) -> None:
+    def __init__(
+        self, index: Index, prober: Prober, pod_monitors: PodMonitors, claims: RepositoryClaims
+    ) -> None:  # fmt: skip
         self._index = index
         self._prober = prober
         self._pod_monitors = pod_monitors
+        self._claims = claims
 
     def forget_pod_monitors(self) -> None:
         """They are not as they were listed any more."""
@@ -80,7 +84,8 @@ class Observer:
         known |= {} if listed is None else listed.of(key)
         uid = service["metadata"]["uid"]
         owned = {ref: raw for ref, raw in known.items() if raw is not None and _is_controlled(raw, uid)}
-        observed = self._observed(key, owned, _pods(children, service), answers)
+        claims = await self._claims.of(key, service, [raw for ref, raw in owned.items() if ref.kind == CLAIM.name])
+        observed = self._observed(key, owned, claims, _pods(children, service), answers)
         observed = replace(
             observed, rejections=rejections, routed=routed, measured=measured, begun_job=begun_job,
             pod_monitor_available=listed is not None,
@@ -88,12 +93,11 @@ class Observer:
         return Seen(observed, known)
 
     def _observed(
-        self, key: ServiceKey, owned: Mapping[ObjectRef, Manifest],
+        self, key: ServiceKey, owned: Mapping[ObjectRef, Manifest], claims: Iterable[Manifest],
         pods: tuple[ObservedPod, ...], answers: Answers,
     ) -> Observed:  # fmt: skip
         routing = _named(owned, "ConfigMap", routing_name(key.name))
         deployment = _named(owned, "Deployment", worker_name(key.name))
-        claim = _named(owned, "PersistentVolumeClaim", repository_claim_name(key.name))
         return Observed(
             routing=None if routing is None else observed_routing(routing),
             jobs=tuple(observed_job(raw) for ref, raw in owned.items() if ref.kind == "Job"),
@@ -101,7 +105,7 @@ class Observer:
             pods=pods,
             answers=answers.workers,
             owned=tuple(owned),
-            claim=None if claim is None else observed_claim(claim),
+            claims=tuple(observed_claim(raw) for raw in claims),
             endpoint_answers=answers.endpoint,
         )
 

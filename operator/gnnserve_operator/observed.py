@@ -27,6 +27,7 @@ from gnnserve_operator.desired.labels import (
     TEMPLATE_ANNOTATION,
     Component,
 )
+from gnnserve_operator.desired.pod import REPOSITORY_VOLUME
 from gnnserve_operator.desired.routing_digest import routing_digest
 
 Raw = Mapping[str, Any]
@@ -69,21 +70,25 @@ class ObservedRouting:
     table: RoutingTable | None = None
     result: GenerationResult | None = None
     claim_uid: str = ""
-    """Of the claim that the revision lies in; empty for a claim of the user's."""
+    """Of the claim that the revision lies in; empty where none is named."""
 
 
 @dataclass(frozen=True, slots=True)
 class ObservedClaim:
-    """The PersistentVolumeClaim that the operator makes for the repository."""
+    """A PersistentVolumeClaim of the repository: one that the operator made, or the one that the user names."""
 
     uid: str
     created_at: str
     """RFC 3339 in UTC, which sorts as text."""
     deleting: bool = False
+    """It is there as long as a pod on a node uses it; no pod can start with it any more."""
     requested: str = ""
     """The storage that its spec asks for, a quantity."""
     capacity: str = ""
     """The storage that it has, a quantity; empty until a volume is bound to it."""
+    name: str = ""
+    volume: str = ""
+    """Name of its PersistentVolume; empty until it is bound."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +96,8 @@ class ObservedJob:
     name: str
     recipe: str
     """By its label; empty where somebody took it away."""
+    claim: str = ""
+    """Name of the claim that it generates into."""
     created_at: str = ""
     """RFC 3339 in UTC, which sorts as text."""
     deleting: bool = False
@@ -124,10 +131,12 @@ class ObservedDeployment:
     replica_failure: str | None = None
     """Why pods cannot be created: a quota, an admission policy."""
     deleting: bool = False
+    claim: str = ""
+    """Name of the claim that pods mount which start now."""
     claim_uid: str = ""
-    """Of the claim that pods mount which start now; empty for one of the user's."""
-    new_claim_uid: str = ""
-    """That the pod template names; empty as long as there has been but one."""
+    """Of that claim; empty where none is named."""
+    successor_uid: str = ""
+    """Of a claim, which the pod template names because it took the place of a lost one; empty: it names none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,8 +208,9 @@ class WorkerAnswer:
 class Observed:
     routing: ObservedRouting | None = None
     """None: there is no such ConfigMap."""
-    claim: ObservedClaim | None = None
-    """None: there is none yet, or the user names one."""
+    claims: tuple[ObservedClaim, ...] = ()
+    """Of the repository: those that the operator made, also while they are being deleted; or the one that the user
+    names, if it exists."""
     jobs: tuple[ObservedJob, ...] = ()
     """Controlled by this GNNService."""
     deployment: ObservedDeployment | None = None
@@ -278,6 +288,8 @@ def observed_claim(raw: Raw) -> ObservedClaim:
         bool(metadata.get("deletionTimestamp")),
         requested=str(requests.get("storage") or ""),
         capacity=str((status.get("capacity") or {}).get("storage") or ""),
+        name=str(metadata.get("name", "")),
+        volume=str((raw.get("spec") or {}).get("volumeName") or ""),
     )
 
 
@@ -287,6 +299,7 @@ def observed_job(raw: Raw) -> ObservedJob:
     return ObservedJob(
         name=str(metadata.get("name", "")),
         recipe=str((metadata.get("labels") or {}).get(RECIPE, "")),
+        claim=_repository_claim(spec.get("template") or {}),
         created_at=str(metadata.get("creationTimestamp", "")),
         deleting=bool(metadata.get("deletionTimestamp")),
         suspended=bool(spec.get("suspend")),
@@ -305,7 +318,7 @@ def observed_deployment(raw: Raw) -> ObservedDeployment:
     metadata, spec, status = raw.get("metadata", {}), raw.get("spec", {}), raw.get("status") or {}
     total, updated = int(status.get("replicas") or 0), int(status.get("updatedReplicas") or 0)
     failure, progressing = _condition(raw, "ReplicaFailure"), _condition(raw, "Progressing")
-    template: Raw = (spec.get("template") or {}).get("metadata") or {}
+    template: Raw = spec.get("template") or {}
     return ObservedDeployment(
         replicas=int(spec.get("replicas", 1)),
         template_digest=str((metadata.get("annotations") or {}).get(TEMPLATE_ANNOTATION, "")),
@@ -315,8 +328,9 @@ def observed_deployment(raw: Raw) -> ObservedDeployment:
         progress_stopped=progressing.get("reason") == "ProgressDeadlineExceeded",
         replica_failure=str(failure.get("message", "")) if _is_true(failure) else None,
         deleting=bool(metadata.get("deletionTimestamp")),
+        claim=_repository_claim(template),
         claim_uid=str((metadata.get("annotations") or {}).get(CLAIM_ANNOTATION, "")),
-        new_claim_uid=str((template.get("annotations") or {}).get(CLAIM_ANNOTATION, "")),
+        successor_uid=str(((template.get("metadata") or {}).get("annotations") or {}).get(CLAIM_ANNOTATION, "")),
     )
 
 
@@ -353,6 +367,13 @@ def observed_pod(raw: Raw) -> ObservedPod:
         memory_limit=((container.get("resources") or {}).get("limits") or {}).get("memory"),
         speaks_tls=any(port.get("name") == HTTPS_PORT_NAME for port in container.get("ports") or ()),
     )
+
+
+def _repository_claim(template: Raw) -> str:
+    """Name of the claim that a pod template mounts as the repository; empty where it mounts none."""
+    volumes = (template.get("spec") or {}).get("volumes") or ()
+    volume: Raw = next((found for found in volumes if found.get("name") == REPOSITORY_VOLUME), {})
+    return str((volume.get("persistentVolumeClaim") or {}).get("claimName", ""))
 
 
 def _condition(raw: Raw, kind: str) -> Raw:

@@ -24,13 +24,14 @@ from gnnserve_operator.decide.generation import Generation, Stage, WantedJob, de
 from gnnserve_operator.decide.obstacles import decide_appliable, decide_obstacle, may_begin
 from gnnserve_operator.decide.published import decide_published
 from gnnserve_operator.decide.readiness import Conditions, Situation, decide_conditions, refuse
+from gnnserve_operator.decide.repository import decide_kept, decide_mounted, decide_repository
 from gnnserve_operator.decide.rollout import Rollout, decide_rollout
 from gnnserve_operator.decide.routing import RoutingDecision
-from gnnserve_operator.decide.service_routing import Question, decide_service_routing
+from gnnserve_operator.decide.service_routing import Question, decide_declared_claim, decide_service_routing
 from gnnserve_operator.decide.status import Status, build_status, condition_in, is_said_already, with_conditions
 from gnnserve_operator.decide.turns import ALL_IDLE, IDLE, Standings
 from gnnserve_operator.decide.verdict import Reason
-from gnnserve_operator.decide.workers import decide_new_claim, decide_workers
+from gnnserve_operator.decide.workers import decide_workers
 from gnnserve_operator.desired.children import build_children
 from gnnserve_operator.desired.deployment import build_worker_template
 from gnnserve_operator.desired.job import build_job, suspended
@@ -106,13 +107,15 @@ def plan(service: GNNService, identity: Identity, observed: Observed, settings: 
         # Garbage collection takes the children; one that is made now would outlive their owner.
         return Plan()
     spec, parent = service.spec, Parent(service.metadata.name, service.metadata.namespace, identity.uid)
-    job = build_job(parent, spec, settings)
+    repository = decide_repository(parent.name, spec, observed)
+    job = build_job(parent, spec, settings, repository.name)
     wanted_job = _wanted_job(job)
-    published = decide_published(wanted_job.recipe, observed)
-    generation = decide_generation(wanted_job, published, parent.name, spec, observed, now)
-    new_claim_uid = decide_new_claim(observed)
-    template_digest = digest_of(build_worker_template(parent, spec, settings, new_claim_uid))
-    rollout = decide_rollout(spec, template_digest, new_claim_uid, observed)
+    published = decide_published(wanted_job.recipe, repository, observed)
+    generation = decide_generation(wanted_job, published, repository, parent.name, spec, observed, now)
+    declared_uid = decide_declared_claim(spec, published, observed)
+    mounted = decide_mounted(repository, declared_uid, observed)
+    template_digest = digest_of(build_worker_template(parent, spec, settings, mounted))
+    rollout = decide_rollout(spec, template_digest, mounted, observed)
     if rollout.waits is not None and observed.deployment is not None:
         template_digest = observed.deployment.template_digest  # for now the present pods are what is wanted
     workers = decide_workers(parent.name, spec, template_digest, published is not None, observed)
@@ -123,9 +126,10 @@ def plan(service: GNNService, identity: Identity, observed: Observed, settings: 
         parent,
         spec,
         settings,
-        claim_storage=decide_claim_storage(spec, observed.claim),
-        claim_uid=_claim_uid(observed),
-        new_claim_uid=new_claim_uid,
+        claim_storage=decide_claim_storage(spec, repository.made),
+        claim=repository.name,
+        routing_claim_uid=declared_uid,
+        mounted=mounted,
         job=_applied_job(job, generation),
         pod_monitor_available=observed.pod_monitor_available,
     )
@@ -141,7 +145,13 @@ def plan(service: GNNService, identity: Identity, observed: Observed, settings: 
     is_job_new = generation.stage in _BEFORE_THE_JOB and all(job.name != generation.job for job in observed.jobs)
     if is_job_new and not may_begin([*refs, *refs_to_come], refs_to_come, observed):
         appliable = frozenset(ref for ref in appliable if ref.kind != "Job")
-    situation = Situation(parent.name, spec, observed, published, declared, generation, workers, rollout, obstacle)
+    revision, claim_uid = (None, repository.uid) if published is None else (
+        published.result.revision, published.claim_uid
+    )  # fmt: skip
+    kept = decide_kept(repository, revision, claim_uid, spec)
+    situation = Situation(
+        parent.name, spec, observed, published, declared, generation, workers, rollout, obstacle, kept
+    )
     conditions = with_namespace(decide_conditions(situation) | routing.conditions, parent.namespace)
     service_ref = next(ref for ref in refs if ref.kind == "Service")
     # Where nobody is to answer, what somebody once said is not told as if he did.
@@ -151,7 +161,7 @@ def plan(service: GNNService, identity: Identity, observed: Observed, settings: 
         conditions,
         result=result,
         base_variant=routing.base_variant or decide_base_variant(workers.ready, observed, base_before),
-        repository_storage=least_storage(observed.claim),
+        repository_storage=least_storage(repository.made),
         workers=workers,
         selector=selector_text(selector_for(parent.name, Component.WORKER)),
         endpoint=service_url(parent, spec, settings.cluster_domain) if service_ref in appliable else None,
@@ -200,13 +210,6 @@ def _wanted_job(job: Manifest) -> WantedJob:
 def _begun_job(observed: Observed) -> str | None:
     """None also where it did not come to be."""
     return observed.begun_job if any(job.name == observed.begun_job for job in observed.jobs) else None
-
-
-def _claim_uid(observed: Observed) -> str:
-    if observed.claim is not None:
-        return observed.claim.uid
-    # While a deleted claim is made anew, the ConfigMap must go on naming the one that is lost.
-    return "" if observed.routing is None else observed.routing.claim_uid
 
 
 def _applied_job(job: Manifest, generation: Generation) -> Manifest | None:

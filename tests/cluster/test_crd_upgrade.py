@@ -14,10 +14,12 @@ from tests.support.older_release import Built, older_crd, older_services
 
 from gnnserve_api.gnnservice import GNNServiceSpec
 from gnnserve_api.schema import crd
-from gnnserve_operator.desired.deployment import build_worker_template
+from gnnserve_operator.decide.repository import decide_repository
+from gnnserve_operator.desired.deployment import MountedClaim, build_worker_template
 from gnnserve_operator.desired.job import build_job
 from gnnserve_operator.desired.labels import STATUS_FIELD_MANAGER
 from gnnserve_operator.desired.metadata import Parent
+from gnnserve_operator.observed import Observed
 from gnnserve_operator.settings import Settings
 
 pytestmark = pytest.mark.timeout(2400)  # the first may wait until Kubernetes is compiled
@@ -89,8 +91,9 @@ def test_what_was_stored_stays_as_it_was_and_can_be_written(
     assert spec == GNNServiceSpec.model_validate(before[name]["spec"])
 
     parent, settings = Parent(name, "default", "uid"), Settings(worker_image="worker:1")
-    assert build_worker_template(parent, spec, settings) == built.worker
-    assert build_job(parent, spec, settings)["metadata"]["name"] == built.job
+    claim = decide_repository(name, spec, Observed()).name
+    assert build_worker_template(parent, spec, settings, MountedClaim(claim)) == built.worker
+    assert build_job(parent, spec, settings, claim)["metadata"]["name"] == built.job
 
     service = api.object("GNNService", name, spec=built.spec)
     told = made(api.apply({**service, "status": {**STATUS, "revision": "r2"}}, STATUS_FIELD_MANAGER, "status"))

@@ -69,7 +69,7 @@ CASES: list[tuple[str, ObservedPod, dict[str, Any], tuple[str, bool, list[str]]]
         "the made claim was deleted and is still used",
         unschedulable('0/1 nodes are available: persistentvolumeclaim "digits-repository" is being deleted.', WORKER),
         {},
-        ("VolumeClaimMissing", True, ["is being deleted", "set spec.suspend to true"]),
+        ("VolumeClaimTerminating", False, ["is being deleted. Another is made in its place"]),
     ),
     (
         "a claim of the settings", unschedulable(missing("packages")), {},

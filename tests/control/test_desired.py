@@ -15,10 +15,13 @@ from gnnserve_api.gnnservice import GNNService
 from gnnserve_api.manifest import parse_manifest
 from gnnserve_api.routing import decode_routing
 from gnnserve_operator.decide.claim_storage import decide_claim_storage
+from gnnserve_operator.decide.repository import decide_repository
 from gnnserve_operator.desired.children import build_children
+from gnnserve_operator.desired.deployment import MountedClaim
 from gnnserve_operator.desired.job import build_job
 from gnnserve_operator.desired.metadata import Parent
 from gnnserve_operator.desired.routing import declared_table
+from gnnserve_operator.observed import Observed
 
 LONG = "a" * 63
 FULL: dict[str, Any] = {
@@ -51,16 +54,18 @@ def build(service: GNNService, **settings: Any) -> dict[tuple[str, str], dict[st
     parent = Parent(service.metadata.name, service.metadata.namespace, UID)
     result = make_result(service.spec.recipe())
     made = make_settings(**settings)
+    claim = decide_repository(parent.name, service.spec, Observed()).name
     children = build_children(
         parent,
         service.spec,
         made,
         routing=(declared_table(service.spec, result), result),
         claim_storage=decide_claim_storage(service.spec, None),
-        claim_uid="uid-of-the-claim",
-        new_claim_uid="",
+        claim=claim,
+        routing_claim_uid="uid-of-the-claim",
+        mounted=MountedClaim(claim, "uid-of-the-claim"),
         with_workers=True,
-        job=build_job(parent, service.spec, made),
+        job=build_job(parent, service.spec, made, claim),
         pod_monitor_available=True,
     )
     return {(child["kind"], child["metadata"]["name"]): child for child in children}

@@ -10,7 +10,7 @@ from tests.support.observed import make_service, make_settings
 from tests.support.pod_security import violations
 
 from gnnserve_api.gnnservice import GNNService
-from gnnserve_operator.desired.deployment import build_worker_template
+from gnnserve_operator.desired.deployment import MountedClaim, build_worker_template
 from gnnserve_operator.desired.metadata import Parent, digest_of
 from gnnserve_operator.desired.service import service_url
 
@@ -20,7 +20,7 @@ PARENT = Parent("digits", "shop", "uid")
 
 
 def template_of(service: GNNService) -> dict[str, Any]:
-    return build_worker_template(PARENT, service.spec, make_settings())
+    return build_worker_template(PARENT, service.spec, make_settings(), MountedClaim("digits-repository"))
 
 
 def container_of(service: GNNService) -> dict[str, Any]:

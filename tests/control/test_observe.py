@@ -24,6 +24,7 @@ from gnnserve_operator.observe import Observer
 from gnnserve_operator.observed import ObservedPod, observed_ref
 from gnnserve_operator.pod_monitors import Listed, PodMonitors
 from gnnserve_operator.probe import Addresses, Answers
+from gnnserve_operator.repository_claims import RepositoryClaims
 from gnnserve_operator.routing_memory import RoutingMemory
 
 
@@ -72,7 +73,7 @@ def test_who_is_judged_is_who_is_there_after_the_asking(
     there(index, "a")
     prober = Meanwhile(Addresses("cluster.local"), index=index, after=list(after))
     cluster = Cluster(InProcessTransport(ApiServer(FakeCluster()).respond), Metrics(RoutingMemory()))
-    observer = Observer(index, prober, PodMonitors(cluster, (), 60, SimClock()))
+    observer = Observer(index, prober, PodMonitors(cluster, (), 60, SimClock()), RepositoryClaims(cluster))
     seen = asyncio.run(observer.observe(KEY, live(gnnservice(), creationTimestamp="2026-01-01T00:00:05Z")))
     assert tuple(pod.name for pod in seen.observed.pods) == after[-1]
     assert prober.asked == asked
@@ -172,7 +173,12 @@ def test_pods_of_a_deleted_service_of_the_same_name_do_not_count() -> None:
     for pod in pods:
         index.keep(KEY, Kept.of(pod))
     cluster = Cluster(InProcessTransport(ApiServer(FakeCluster()).respond), Metrics(RoutingMemory()))
-    observer = Observer(index, SimProber(Addresses("cluster.local")), PodMonitors(cluster, (), 60, SimClock()))
+    observer = Observer(
+        index,
+        SimProber(Addresses("cluster.local")),
+        PodMonitors(cluster, (), 60, SimClock()),
+        RepositoryClaims(cluster),
+    )
     service = live(gnnservice(), creationTimestamp="2026-01-01T00:00:05Z")
     seen = asyncio.run(observer.observe(KEY, service))
     assert [pod.name for pod in seen.observed.pods] == ["new"]

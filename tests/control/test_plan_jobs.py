@@ -11,12 +11,8 @@ from tests.support.observed import Namespace, make_result, make_settings
 
 from gnnserve_api.generation import encode_result
 from gnnserve_operator.decide.published import is_result_awaited
-from gnnserve_operator.decide.workers import decide_new_claim
 from gnnserve_operator.observed import (
     Conflict,
-    Observed,
-    ObservedClaim,
-    ObservedDeployment,
     ObservedJob,
     ObservedPod,
     Rejection,
@@ -337,61 +333,6 @@ def test_an_edited_config_map_falls_back_to_the_old_job_while_a_new_recipe_is_ge
     namespace.get("ConfigMap")["data"]["routing.json"] = "{}"
     namespace.settle()
     assert namespace.table() == old
-
-
-def test_a_claim_that_was_deleted_takes_its_revisions_with_it() -> None:
-    namespace = serving()
-    (first,) = namespace.jobs()
-    namespace.objects.pop(("PersistentVolumeClaim", "digits-repository"))
-    namespace.reconcile()
-    namespace.settle()
-    assert namespace.jobs() == [first], "the same template, and so the same name"
-    assert namespace.get("Job")["status"] == {}
-    assert namespace.reason() == "False Generating"
-    namespace.serve("rev-2")
-    assert namespace.table().revision == "rev-2"
-    namespace.objects.pop(("Job", first))
-    namespace.settle()
-    assert namespace.reason() == "True Serving", "the ConfigMap knows the new claim"
-
-
-def test_workers_leave_a_claim_that_is_lost_for_the_one_that_took_its_place() -> None:
-    namespace = serving()
-    before = namespace.get("Deployment")["spec"]["template"]
-    lost = namespace.objects.pop(("PersistentVolumeClaim", "digits-repository"))
-    namespace.reconcile()
-    claim = namespace.get("PersistentVolumeClaim")
-    assert claim["metadata"]["uid"] != lost["metadata"]["uid"]
-    namespace.reconcile()
-    template = namespace.get("Deployment")["spec"]["template"]
-    assert template["metadata"]["annotations"] == {
-        **before["metadata"]["annotations"], "gnnserve.dev/claim": claim["metadata"]["uid"]
-    }  # fmt: skip
-    assert template["spec"] == before["spec"]
-    namespace.settle()
-    assert namespace.get("Deployment")["spec"]["template"] == template
-
-
-def test_the_template_of_workers_stays_as_it_is_while_nobody_tells_of_their_claim() -> None:
-    first, second, third = (ObservedClaim(uid, "2026-01-01T00:02:00Z") for uid in ("first", "second", "third"))
-    untouched = ObservedDeployment(claim_uid="first")
-    assert decide_new_claim(Observed(deployment=untouched)) == ""
-    assert decide_new_claim(Observed(deployment=untouched, claim=first)) == ""
-    assert decide_new_claim(Observed(deployment=untouched, claim=second)) == "second"
-    replaced = ObservedDeployment(claim_uid="second", new_claim_uid="second")
-    assert decide_new_claim(Observed(deployment=replaced)) == "second"
-    assert decide_new_claim(Observed(deployment=replaced, claim=second)) == "second"
-    assert decide_new_claim(Observed(deployment=replaced, claim=third)) == "third"
-    of_an_older_operator = ObservedDeployment()
-    assert decide_new_claim(Observed(deployment=of_an_older_operator, claim=first)) == ""
-
-
-def test_a_claim_that_is_being_deleted_is_not_held_by_an_ended_job() -> None:
-    namespace = serving()
-    namespace.get("PersistentVolumeClaim")["metadata"]["deletionTimestamp"] = "2026-01-01T00:01:00Z"
-    namespace.settle()
-    assert namespace.jobs() == []
-    assert namespace.reason() == "True Serving", "workers answer from what they have mapped"
 
 
 def test_a_job_that_gets_no_pod_stalls_after_a_while() -> None:

@@ -18,7 +18,7 @@ from gnnserve_api.gnnservice import GNNService
 from gnnserve_api.routing import Route
 from gnnserve_api.status import ConditionType, GNNServiceStatus
 from gnnserve_operator.decide.status import condition_in
-from gnnserve_operator.desired.deployment import build_worker_template
+from gnnserve_operator.desired.deployment import MountedClaim, build_worker_template
 from gnnserve_operator.desired.metadata import Parent, digest_of
 from gnnserve_operator.observed import (
     Conflict,
@@ -78,7 +78,8 @@ def sightings(draw: st.DrawFn) -> tuple[GNNService, Observed]:
             ),
         ]
     )
-    template = digest_of(build_worker_template(Parent("digits", "shop", UID), service.spec, SETTINGS))
+    mounted = MountedClaim("digits-repository")
+    template = digest_of(build_worker_template(Parent("digits", "shop", UID), service.spec, SETTINGS, mounted))
     pods = tuple(
         ObservedPod(
             name,

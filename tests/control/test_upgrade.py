@@ -6,9 +6,11 @@ import pytest
 from tests.support.older_release import Built, older_services
 
 from gnnserve_api.gnnservice import GNNServiceSpec
-from gnnserve_operator.desired.deployment import build_worker_template
+from gnnserve_operator.decide.repository import decide_repository
+from gnnserve_operator.desired.deployment import MountedClaim, build_worker_template
 from gnnserve_operator.desired.job import build_job
 from gnnserve_operator.desired.metadata import Parent
+from gnnserve_operator.observed import Observed
 from gnnserve_operator.settings import Settings
 
 OLDER = older_services()
@@ -18,7 +20,8 @@ OLDER = older_services()
 def test_an_upgrade_of_the_operator_restarts_no_worker_and_generates_nothing_again(name: str, built: Built) -> None:
     parent, settings = Parent(name, "default", "uid"), Settings(worker_image="worker:1")
     spec = GNNServiceSpec.model_validate(built.spec)
-    assert build_worker_template(parent, spec, settings) == built.worker
-    job = build_job(parent, spec, settings)
+    claim = decide_repository(name, spec, Observed()).name
+    assert build_worker_template(parent, spec, settings, MountedClaim(claim)) == built.worker
+    job = build_job(parent, spec, settings, claim)
     assert job["spec"]["template"] == built.generation
     assert job["metadata"]["name"] == built.job

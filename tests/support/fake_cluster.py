@@ -433,10 +433,11 @@ class FakeCluster:
         self.changed.notify_all()
 
     def _is_used(self, claim: Key) -> bool:
+        """By a pod that is, or was, on a node: also by one that has ended and is still there."""
         pods = (found for (kind, namespace, _), found in self.objects.items() if (kind, namespace) == ("Pod", claim[1]))
         return any(
             volume.get("persistentVolumeClaim", {}).get("claimName") == claim[2]
-            for pod in pods if (pod.get("status") or {}).get("phase") not in {"Succeeded", "Failed"}
+            for pod in pods if _is_on_a_node(pod)
             for volume in (pod.get("spec") or {}).get("volumes") or ()
         )  # fmt: skip
 
@@ -534,6 +535,13 @@ class FakeCluster:
 
     def kind(self, name: str) -> Kind:
         return next(kind for kind in (*self.kinds, *KINDS) if kind.name == name)
+
+
+def _is_on_a_node(pod: Manifest) -> bool:
+    """Where no test says a node, by what only a kubelet says."""
+    status = pod.get("status") or {}
+    has_node = bool((pod.get("spec") or {}).get("nodeName") or status.get("containerStatuses"))
+    return has_node or status.get("phase", "Pending") != "Pending"
 
 
 def key_of(manifest: Manifest) -> Key:

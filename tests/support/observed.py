@@ -21,7 +21,7 @@ from gnnserve_operator.decide.routing import RoutingDecision
 from gnnserve_operator.decide.signals import Answer, Silence
 from gnnserve_operator.decide.status import condition_in
 from gnnserve_operator.decide.turns import NO_LIMIT
-from gnnserve_operator.desired.names import repository_claim_name, routing_name, worker_name
+from gnnserve_operator.desired.names import routing_name, worker_name
 from gnnserve_operator.observed import (
     Conflict,
     ObjectRef,
@@ -127,7 +127,6 @@ class Namespace:
 
     def observed(self) -> Observed:
         routing = self.objects.get(("ConfigMap", routing_name(self.name)))
-        claim = self.objects.get(("PersistentVolumeClaim", repository_claim_name(self.name)))
         deployment = self.objects.get(("Deployment", worker_name(self.name)))
         answers = tuple(
             WorkerAnswer(pod, route=answer) if isinstance(answer, Route) else WorkerAnswer(pod, problem=answer)
@@ -136,7 +135,9 @@ class Namespace:
         )
         return Observed(
             routing=None if routing is None else observed_routing(routing),
-            claim=None if claim is None else observed_claim(claim),
+            claims=tuple(
+                observed_claim(raw) for (kind, _), raw in self.objects.items() if kind == "PersistentVolumeClaim"
+            ),
             jobs=tuple(observed_job(raw) for (kind, _), raw in self.objects.items() if kind == "Job"),
             deployment=None if deployment is None else observed_deployment(deployment),
             pods=tuple(observed_pod(raw) for raw in self.pods.values()),

@@ -50,7 +50,8 @@ def decide_events(
         _generation_started(before, now, generation, begun_job),
         _generation_failed(before, now),
         _revision_published(before, now),
-        _credentials(before, now),
+        _turned(before, now, ConditionType.CREDENTIALS_VALID),
+        _turned(before, now, ConditionType.REPOSITORY_KEPT),
         _ready(ready, was_ready),
         _stalled(before, now),
         _routing_changed(before, now, why_base),
@@ -125,8 +126,9 @@ def _ready(ready: Mapping[str, Any], was: Mapping[str, Any]) -> EventNote | None
     return EventNote(WARNING, "NotReady", ready["message"])
 
 
-def _credentials(before: Mapping[str, Any], now: Mapping[str, Any]) -> EventNote | None:
-    told, was = (condition_in(status, ConditionType.CREDENTIALS_VALID) for status in (now, before))
+def _turned(before: Mapping[str, Any], now: Mapping[str, Any], kind: ConditionType) -> EventNote | None:
+    """Tells when a condition becomes false, or for another reason, and when it is true again."""
+    told, was = (condition_in(status, kind) for status in (now, before))
     if told.get("status") == "False" and (was.get("status"), was.get("reason")) != ("False", told["reason"]):
         return EventNote(WARNING, told["reason"], told["message"])
     if told.get("status") == "True" and was.get("status") == "False":

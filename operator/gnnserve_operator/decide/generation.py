@@ -17,10 +17,10 @@ from gnnserve_operator.decide.pod_problem import pod_problem
 from gnnserve_operator.decide.published import (
     Published,
     ended_well,
-    is_of_lost_claim,
     is_result_awaited,
     read_result,
 )
+from gnnserve_operator.decide.repository import Repository, holds_leaving_claim, is_of_lost_claim
 from gnnserve_operator.decide.turns import IDLE, UNDER_WAY, Stance, Standing, Turn, place_words
 from gnnserve_operator.decide.verdict import Problem, Reason
 from gnnserve_operator.observed import Observed, ObservedJob
@@ -74,16 +74,21 @@ class WantedJob:
 def decide_generation(
     wanted: WantedJob,
     published: Published | None,
+    repository: Repository,
     service: str,
     spec: GNNServiceSpec,
     observed: Observed,
     now: datetime,
 ) -> Generation:
     present = sorted((job for job in observed.jobs if not job.deleting), key=lambda job: (job.created_at, job.name))
-    if published is not None and published.result.recipe == wanted.recipe:
-        # A claim that is being deleted stays as long as a pod names it, an ended one too.
-        is_claim_going = observed.claim is not None and observed.claim.deleting
-        kept = [job for job in present if job.succeeded and job.recipe == wanted.recipe and not is_claim_going]
+    is_wanted = published is not None and published.result.recipe == wanted.recipe
+    if published is not None and is_wanted and repository.keeps(published.claim_uid):
+        # The pods of other Jobs would hold a claim that is being deleted, ended ones too.
+        kept = [
+            job
+            for job in present
+            if job.succeeded and job.recipe == wanted.recipe and not holds_leaving_claim(job, repository)
+        ]
         message = f"Revision {published.result.revision} is published."
         return Generation(Stage.PUBLISHED, message, delete=_names(present, kept))
     # The ConfigMap's second witness: as long as workers answer from its revision.
@@ -94,7 +99,7 @@ def decide_generation(
         candidates=[
             job
             for job in present
-            if (wanted.recipe == job.recipe or wanted.name == job.name) and not is_of_lost_claim(job, observed)
+            if (wanted.recipe == job.recipe or wanted.name == job.name) and not is_of_lost_claim(job, repository)
         ],
     )
     if spec.suspend:

@@ -76,7 +76,7 @@ def _adoption(refs: list[ObjectRef], service: str) -> str:
 
 def _refused(rejection: Rejection, observed: Observed) -> Problem:
     cure = "Change what it names in the spec, or what forbids it."
-    least = least_storage(observed.claim)
+    least = least_storage(next((claim for claim in observed.claims if claim.name == rejection.ref.name), None))
     if rejection.ref.kind == "PersistentVolumeClaim" and least is not None:
         cure = (
             f"The claim has {least}: set spec.repository.claim.storage back to that, or have its storage class allow "

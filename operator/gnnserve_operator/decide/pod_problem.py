@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from gnnserve_api.gnnservice import GNNServiceSpec
 from gnnserve_operator.decide.verdict import Problem, Reason, sentence
-from gnnserve_operator.desired.names import repository_claim_name
+from gnnserve_operator.desired.names import is_repository_claim
 from gnnserve_operator.observed import ObservedPod, Termination
 
 _CLAIM_MISSING = re.compile(r'persistentvolumeclaim "([^"]+)" (not found|is being deleted)')
@@ -54,6 +54,10 @@ class _Case:
     def section(self) -> str:
         return "spec.worker" if self.pod.is_worker else "spec.generation"
 
+    def is_made(self, claim: str) -> bool:
+        """Whether the operator makes it."""
+        return self.spec.repository.claim_name is None and is_repository_claim(self.service, claim)
+
     def field_of_claim(self, claim: str) -> str:
         """Which field of the spec names a claim."""
         fields = []
@@ -61,7 +65,7 @@ class _Case:
             fields.append("spec.graph.volume.claimName")
         if self.spec.repository.claim_name == claim:
             fields.append("spec.repository.claimName")
-        if self.spec.repository.claim_name is None and claim == repository_claim_name(self.service):
+        if self.is_made(claim):
             return "the claim that the operator makes"
         return f"named by {' and '.join(fields)}" if fields else "named by the operator's settings"
 
@@ -80,22 +84,7 @@ def _unschedulable(case: _Case) -> Problem | None:
         return None
     if missing := _CLAIM_MISSING.search(message):
         claim, what = missing.groups()
-        state = "does not exist" if what == "not found" else "is being deleted"
-        is_ours = case.spec.repository.claim_name is None and claim == repository_claim_name(case.service)
-        if not is_ours:
-            advice = "Create it in this namespace, or name another"
-        elif what == "not found":
-            advice = "It is made within seconds"
-        else:
-            advice = (
-                "It goes when no pod uses it and is made anew, empty: set spec.suspend to true until it is gone; the "
-                "variants are generated again"
-            )
-        return Problem(
-            Reason.VOLUME_CLAIM_MISSING,
-            f"Pod {pod} waits: PersistentVolumeClaim {claim} ({case.field_of_claim(claim)}) {state}. {advice}.",
-            needs_person=not is_ours or what != "not found",
-        )
+        return _without_claim(case, claim, is_going=what != "not found")
     if lost := _CLAIM_LOST.search(message):
         claim, volume = lost.groups()
         return Problem(
@@ -120,6 +109,25 @@ def _unschedulable(case: _Case) -> Problem | None:
         f"Pod {pod} finds no node: {_scheduler_words(message)}. If it lasts, lower {case.section}.resources, correct "
         f"{case.section}.nodeSelector or tolerations, or add nodes.",
         needs_person=False,
+    )
+
+
+def _without_claim(case: _Case, claim: str, *, is_going: bool) -> Problem:
+    state = "is being deleted" if is_going else "does not exist"
+    if case.is_made(claim):
+        advice = (
+            "Another is made in its place, the revision is generated into that, and pods that mount it follow"
+            if is_going
+            else "It is made within seconds"
+        )
+    elif is_going:
+        advice = "No pod can start with it. Once it is gone, create it again in this namespace"
+    else:
+        advice = "Create it in this namespace, or name another"
+    return Problem(
+        Reason.VOLUME_CLAIM_TERMINATING if is_going else Reason.VOLUME_CLAIM_MISSING,
+        f"Pod {case.pod.name} waits: PersistentVolumeClaim {claim} ({case.field_of_claim(claim)}) {state}. {advice}.",
+        needs_person=not case.is_made(claim),
     )
 
 

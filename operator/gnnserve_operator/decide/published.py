@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 import msgspec
 
 from gnnserve_api.generation import GenerationResult, decode_result
+from gnnserve_operator.decide.repository import Repository, is_of_lost_claim
 from gnnserve_operator.decide.verdict import sentence
 from gnnserve_operator.observed import Observed, ObservedJob, ObservedPod
 
@@ -29,6 +30,8 @@ class Published:
     result: GenerationResult
     job: str | None = None
     """The Job whose result it is; None: the ConfigMap tells."""
+    claim_uid: str = ""
+    """Of the claim that it lies in; empty where nothing is told of it yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,33 +43,28 @@ class JobResult:
     """Why its message is no result."""
 
 
-def decide_published(recipe: str, observed: Observed) -> Published | None:
+def decide_published(recipe: str, repository: Repository, observed: Observed) -> Published | None:
     """The wanted recipe's if there is one; else that which workers answer from now."""
     from_jobs = [
-        Published(result, job.name)
+        Published(result, job.name, repository.uid)
         for job in sorted(observed.jobs, key=lambda job: (job.created_at, job.name), reverse=True)
         if job.succeeded
-        and not is_of_lost_claim(job, observed)
+        and not is_of_lost_claim(job, repository)
         and (result := read_result(job, observed.pods).result) is not None
     ]
     wanted = next((published for published in from_jobs if published.result.recipe == recipe), None)
     if wanted is not None:
         return wanted
-    routing, claim = observed.routing, observed.claim
-    if routing is not None and claim is not None and routing.claim_uid not in {"", claim.uid}:
+    routing, claims = observed.routing, observed.claims
+    if routing is not None and claims and routing.claim_uid not in {"", *(claim.uid for claim in claims)}:
         routing = None
     # An edited table is None: what somebody wrote there by hand was never published.
     if routing is not None and routing.table is not None and routing.result is not None:
         table, result = routing.table, routing.result
         if (table.revision, table.recipe) == (result.revision, result.recipe):
             job = next((published.job for published in from_jobs if published.result == result), None)
-            return Published(result, job)
+            return Published(result, job, routing.claim_uid or repository.oldest_uid)
     return from_jobs[0] if from_jobs else None
-
-
-def is_of_lost_claim(job: ObservedJob, observed: Observed) -> bool:
-    """Whether what it generated went with the claim that it lay in: somebody deleted that, and it was made anew."""
-    return observed.claim is not None and job.created_at < observed.claim.created_at
 
 
 def is_result_awaited(job: ObservedJob, pods: Iterable[ObservedPod], now: datetime) -> bool:

@@ -38,15 +38,27 @@ class Situation:
     workers: Workers
     rollout: Rollout
     obstacle: Problem | None
+    repository_kept: Verdict
+
+    @property
+    def is_moving(self) -> bool:
+        """Whether the revision that is wanted is published, in a claim that goes, and is made again for another."""
+        return (
+            self.generation.stage not in {Stage.PUBLISHED, Stage.SUSPENDED}
+            and self.published is not None
+            and self.published.result.recipe == self.spec.recipe()
+        )
 
 
 def decide_conditions(situation: Situation) -> Conditions:
     ready = _decide_ready(situation)
     stalled = _decide_stalled(situation)
-    goes_on = not ready.holds and stalled is None and not _is_at_rest(situation)
+    generated = _decide_generated(situation)
+    goes_on = stalled is None and (situation.is_moving or (not ready.holds and not _is_at_rest(situation)))
     waits = situation.rollout.waits if stalled is None else None
     is_reconciling = goes_on or waits is not None
-    under_way = Verdict(True, ready.reason, f"{ready.message} {waits}" if waits else ready.message)
+    going_on = generated if ready.holds else ready
+    under_way = Verdict(True, going_on.reason, f"{going_on.message} {waits}" if waits else going_on.message)
     if waits is not None and not goes_on:
         under_way = Verdict(True, Reason.ROLLOUT_QUEUED, waits)
     still = Verdict(False, Reason.SETTLED, "Nothing is under way.")
@@ -64,8 +76,9 @@ def decide_conditions(situation: Situation) -> Conditions:
             quiet,
             "It may go on by itself; Ready tells what is waited for." if is_reconciling else "All is done.",
         ),
-        ConditionType.VARIANTS_GENERATED: _decide_generated(situation),
+        ConditionType.VARIANTS_GENERATED: generated,
         ConditionType.WORKERS_AVAILABLE: situation.workers.verdict,
+        ConditionType.REPOSITORY_KEPT: situation.repository_kept,
         **({} if credentials is None else {ConditionType.CREDENTIALS_VALID: credentials}),
     }
 
@@ -74,7 +87,7 @@ def refuse(problem: str) -> Conditions:
     """For a spec that cannot be read."""
     message = f"The spec cannot be read: {problem}. Correct it; until then everything stays as it is."
     no = Verdict(False, Reason.INVALID_SPEC, message)
-    unknown = Verdict(None, Reason.INVALID_SPEC, "Nothing is measured while the spec cannot be read.")
+    unknown = Verdict(None, Reason.INVALID_SPEC, "Nothing is looked at while the spec cannot be read.")
     return {
         ConditionType.READY: no,
         ConditionType.RECONCILING: Verdict(
@@ -83,6 +96,7 @@ def refuse(problem: str) -> Conditions:
         ConditionType.STALLED: Verdict(True, Reason.INVALID_SPEC, message),
         ConditionType.VARIANTS_GENERATED: no,
         ConditionType.WORKERS_AVAILABLE: no,
+        ConditionType.REPOSITORY_KEPT: unknown,
         ConditionType.METRICS_AVAILABLE: unknown,
         ConditionType.OBJECTIVE_MET: unknown,
         ConditionType.CAPACITY_SUFFICIENT: unknown,
@@ -95,12 +109,13 @@ def _decide_ready(situation: Situation) -> Verdict:  # noqa: PLR0911 - a ladder,
         return Verdict(
             False,
             Reason.SUSPENDED,
-            "spec.suspend is true: the endpoint does not answer. The data is kept; set it to false to go on.",
+            f"spec.suspend is true: the endpoint does not answer. {_words_of_data(situation)} Set it to false to go "
+            "on.",
         )
     if situation.obstacle is not None:
         old = _words_of_old(situation) if situation.obstacle.needs_person else ""
         return Verdict(False, situation.obstacle.reason, situation.obstacle.message + old)
-    if generation.stage != Stage.PUBLISHED or situation.declared is None:
+    if (generation.stage != Stage.PUBLISHED and not situation.is_moving) or situation.declared is None:
         generated = _decide_generated(situation)
         return Verdict(False, generated.reason, generated.message + _words_of_old(situation))
     if workers.wanted == 0:
@@ -125,8 +140,13 @@ def _decide_ready(situation: Situation) -> Verdict:  # noqa: PLR0911 - a ladder,
         return answers.to_verdict()
     count = f"{len(workers.ready)} worker{'s' if len(workers.ready) != 1 else ''}"
     devices = describe_devices(situation.spec, workers.ready, situation.observed)
+    going = (
+        "" if situation.repository_kept.holds is not False else " The repository is about to go: see RepositoryKept."
+    )
     return Verdict(
-        True, Reason.SERVING, f"{count} and the endpoint answer from revision {situation.declared.revision}.{devices}"
+        True,
+        Reason.SERVING,
+        f"{count} and the endpoint answer from revision {situation.declared.revision}.{devices}{going}",
     )
 
 
@@ -183,6 +203,13 @@ def _is_at_rest(situation: Situation) -> bool:
         return situation.workers.existing == 0 and not any(True for _ in jobs)
     is_done = situation.workers.wanted == 0 and situation.workers.existing == 0
     return is_done and situation.generation.stage == Stage.PUBLISHED
+
+
+def _words_of_data(situation: Situation) -> str:
+    """What suspending leaves."""
+    if situation.repository_kept.holds is False:
+        return situation.repository_kept.message
+    return "No revision is published." if situation.published is None else "The data is kept."
 
 
 def _words_of_old(situation: Situation) -> str:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from gnnserve_api.gnnservice import GNNServiceSpec
 from gnnserve_operator.decide.turns import IDLE, UNDER_WAY, Stance, Standing, Turn, place_words
-from gnnserve_operator.desired.deployment import digest_of_pods, wanted_replicas
+from gnnserve_operator.desired.deployment import MountedClaim, digest_of_pods, wanted_replicas
 from gnnserve_operator.observed import Observed, ObservedDeployment
 
 _FIRST, _LATER = "0", "1"
@@ -32,8 +32,8 @@ class Rollout:
     """Why the Deployment stays as it is for now; None: it is applied."""
 
 
-def decide_rollout(spec: GNNServiceSpec, template_digest: str, new_claim_uid: str, observed: Observed) -> Rollout:
-    """`template_digest`: of the wanted pod template; `new_claim_uid`: as `decide_new_claim` has it."""
+def decide_rollout(spec: GNNServiceSpec, template_digest: str, mounted: MountedClaim, observed: Observed) -> Rollout:
+    """`template_digest`: of the wanted pod template, which mounts the claim `mounted`."""
     declared, turn, deployment = digest_of_pods(spec), observed.turns.rollout, observed.deployment
     if deployment is None or deployment.deleting:
         return Rollout(declared)
@@ -41,7 +41,7 @@ def decide_rollout(spec: GNNServiceSpec, template_digest: str, new_claim_uid: st
     if deployment.template_digest == template_digest:
         return Rollout(declared, UNDER_WAY if is_rolling and turn.is_ours else IDLE)
     followed = observed.turns.followed or declared
-    if followed != declared or not _is_only_template(deployment, spec, new_claim_uid):
+    if followed != declared or not _is_only_template(deployment, spec, mounted):
         return Rollout(followed)
     # One that is being replaced already has its additional pod.
     if turn.may_go or is_rolling:
@@ -50,10 +50,12 @@ def decide_rollout(spec: GNNServiceSpec, template_digest: str, new_claim_uid: st
     return Rollout(followed, Standing(Stance.WAITING, _LATER if is_answered else _FIRST), _words(turn))
 
 
-def _is_only_template(deployment: ObservedDeployment, spec: GNNServiceSpec, new_claim_uid: str) -> bool:
-    """Whether there are pods to replace, and nothing else about them is to change."""
+def _is_only_template(deployment: ObservedDeployment, spec: GNNServiceSpec, mounted: MountedClaim) -> bool:
+    """Whether there are pods to replace, and nothing else about them is to change: pods leave a claim that goes at
+    once."""
     wanted = wanted_replicas(spec)
-    return 0 < wanted == deployment.replicas and deployment.new_claim_uid == new_claim_uid
+    is_same_claim = (deployment.claim, deployment.successor_uid) == (mounted.name, mounted.successor_uid)
+    return 0 < wanted == deployment.replicas and is_same_claim
 
 
 def _words(turn: Turn) -> str:

@@ -85,6 +85,14 @@ class ServiceRouting:
         return None if self.base_variant is None else self.decision.state.reason
 
 
+def decide_declared_claim(spec: GNNServiceSpec, published: Published | None, observed: Observed) -> str:
+    """Uid of the claim that the declared revision lies in; empty where none is known."""
+    before = "" if observed.routing is None else observed.routing.claim_uid
+    if published is None or _find_unknown_variant(spec, published.result) is not None:
+        return before
+    return published.claim_uid or before
+
+
 def decide_service_routing(
     service: GNNService,
     published: Published | None,

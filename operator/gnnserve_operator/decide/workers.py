@@ -69,22 +69,6 @@ def decide_workers(
     )
 
 
-def decide_new_claim(observed: Observed) -> str:
-    """The uid of the claim that workers are to be replaced for; empty: none.
-
-    A pod mounts the claim that was there when it started. Where somebody took a claim away under running pods (without
-    its protection), they answer on from the files that they have mapped, and never find a revision of its successor.
-    Their template then names the successor, and they go one by one, each when its own successor answers.
-    """
-    deployment, claim = observed.deployment, observed.claim
-    if deployment is None:
-        return ""
-    # While there is none, or it is not told of, the template stays as it is.
-    if claim is None or claim.uid == deployment.new_claim_uid:
-        return deployment.new_claim_uid
-    return "" if deployment.claim_uid in {"", claim.uid} else claim.uid
-
-
 def _find_problem(service: str, spec: GNNServiceSpec, live: list[ObservedPod], observed: Observed) -> Problem | None:
     deployment = observed.deployment
     found = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gnnserve_api.generation import GenerationResult
 from gnnserve_api.gnnservice import GNNServiceSpec
 from gnnserve_api.routing import RoutingTable
-from gnnserve_operator.desired.deployment import build_deployment
+from gnnserve_operator.desired.deployment import MountedClaim, build_deployment
 from gnnserve_operator.desired.disruption_budget import build_disruption_budget
 from gnnserve_operator.desired.metadata import Manifest, Parent
 from gnnserve_operator.desired.network_policy import build_generation_network_policy, build_worker_network_policy
@@ -24,13 +24,16 @@ def build_children(
     settings: Settings,
     *,
     routing: tuple[RoutingTable, GenerationResult] | None,
+    claim: str,
     claim_storage: str,
-    claim_uid: str,
-    new_claim_uid: str,
+    routing_claim_uid: str,
+    mounted: MountedClaim,
     with_workers: bool,
     job: Manifest | None,
     pod_monitor_available: bool,
 ) -> tuple[Manifest, ...]:
+    """`claim`: name of the claim that the operator makes; `routing_claim_uid`: of the claim that the declared revision
+    lies in."""
     children = (
         build_service_account(parent),
         build_role(parent),
@@ -38,11 +41,11 @@ def build_children(
         # Before the pods that they are about.
         build_worker_network_policy(parent, settings),
         build_generation_network_policy(parent, spec, settings),
-        build_volume_claim(parent, spec, claim_storage),
-        None if routing is None else build_routing(parent, *routing, claim_uid),
+        build_volume_claim(parent, spec, claim, claim_storage),
+        None if routing is None else build_routing(parent, *routing, routing_claim_uid),
         build_service(parent, spec),
         job,
-        build_deployment(parent, spec, settings, claim_uid, new_claim_uid) if with_workers else None,
+        build_deployment(parent, spec, settings, mounted) if with_workers else None,
         build_disruption_budget(parent) if with_workers else None,
         build_pod_monitor(parent, spec, pod_monitor_available),
     )

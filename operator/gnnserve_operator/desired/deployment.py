@@ -6,6 +6,8 @@ number of replicas never restarts a pod. Only a claim that took the place of a l
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from gnnserve_api import pods
 from gnnserve_api.device import CachePolicy, Device, size_bytes
 from gnnserve_api.gnnservice import AccessMode, GNNServiceSpec, RepositoryClaim, Worker
@@ -20,7 +22,6 @@ from gnnserve_operator.desired.pod import (
     build_pod_spec,
     build_resources,
     claim_volume,
-    repository_claim_of,
 )
 from gnnserve_operator.settings import Settings
 
@@ -35,11 +36,20 @@ def wanted_replicas(spec: GNNServiceSpec) -> int:
     return 0 if spec.suspend else spec.worker.replicas
 
 
-def build_deployment(
-    parent: Parent, spec: GNNServiceSpec, settings: Settings, claim_uid: str, new_claim_uid: str
-) -> Manifest:
-    """`claim_uid`: of the claim that the operator made; empty where the user names one."""
-    template = build_worker_template(parent, spec, settings, new_claim_uid)
+@dataclass(frozen=True, slots=True)
+class MountedClaim:
+    """The claim that worker pods mount."""
+
+    name: str
+    uid: str = ""
+    """Empty while nothing is known of it."""
+    successor_uid: str = ""
+    """Its uid, where it took the place of a lost claim of the same name; the pod template names it, so that the pods
+    of before are replaced. Empty: it did not."""
+
+
+def build_deployment(parent: Parent, spec: GNNServiceSpec, settings: Settings, claim: MountedClaim) -> Manifest:
+    template = build_worker_template(parent, spec, settings, claim)
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
@@ -49,7 +59,7 @@ def build_deployment(
             Component.WORKER,
             annotations={
                 TEMPLATE_ANNOTATION: digest_of(template),
-                **({CLAIM_ANNOTATION: claim_uid} if claim_uid else {}),
+                **({CLAIM_ANNOTATION: claim.uid} if claim.uid else {}),
             },
         ),
         "spec": {
@@ -78,10 +88,7 @@ def digest_of_pods(spec: GNNServiceSpec) -> str:
     return digest_of(said)
 
 
-def build_worker_template(
-    parent: Parent, spec: GNNServiceSpec, settings: Settings, new_claim_uid: str = ""
-) -> Manifest:
-    """`new_claim_uid`: of a claim that pods of before do not mount (`decide_new_claim`); empty: there is none."""
+def build_worker_template(parent: Parent, spec: GNNServiceSpec, settings: Settings, claim: MountedClaim) -> Manifest:
     container = build_container(
         WORKER_CONTAINER,
         pods.SERVE_COMMAND,
@@ -117,7 +124,7 @@ def build_worker_template(
         settings,
         container=container,
         volumes=[
-            claim_volume(REPOSITORY_VOLUME, repository_claim_of(parent.name, spec)),
+            claim_volume(REPOSITORY_VOLUME, claim.name),
             # Optional, so that a pod starts and says what is missing instead of waiting for its volume.
             {"name": ROUTING_VOLUME, "configMap": {"name": routing_name(parent.name), "optional": True}},
             *endpoint.build_volumes(spec),
@@ -147,7 +154,7 @@ def build_worker_template(
                 "prometheus.io/port": str(pods.HTTP_PORT),
                 "prometheus.io/path": "/metrics",
                 **({"prometheus.io/scheme": "https"} if endpoint.speaks_tls(spec) else {}),
-                **({CLAIM_ANNOTATION: new_claim_uid} if new_claim_uid else {}),
+                **({CLAIM_ANNOTATION: claim.successor_uid} if claim.successor_uid else {}),
             },
         },
         "spec": pod,

@@ -19,17 +19,16 @@ from gnnserve_operator.desired.pod import (
     build_pod_spec,
     build_resources,
     claim_volume,
-    repository_claim_of,
 )
 from gnnserve_operator.settings import Settings
 
 GENERATE_CONTAINER = "generate"
 
 
-def build_job(parent: Parent, spec: GNNServiceSpec, settings: Settings) -> Manifest:
-    """Running or suspended, as the spec says."""
+def build_job(parent: Parent, spec: GNNServiceSpec, settings: Settings, claim: str) -> Manifest:
+    """Running or suspended, as the spec says. `claim`: name of the claim that it generates into."""
     recipe = spec.recipe()
-    template = build_generation_template(parent, spec, settings, recipe)
+    template = build_generation_template(parent, spec, settings, recipe, claim)
     name = job_name(parent.name, digest_of(template))
     return {
         "apiVersion": "batch/v1",
@@ -65,9 +64,11 @@ def suspended(job: Manifest) -> Manifest:
     return {**job, "spec": {**job["spec"], "suspend": True}}
 
 
-def build_generation_template(parent: Parent, spec: GNNServiceSpec, settings: Settings, recipe: str) -> Manifest:
+def build_generation_template(
+    parent: Parent, spec: GNNServiceSpec, settings: Settings, recipe: str, claim: str
+) -> Manifest:
     mounts: list[Manifest] = [{"name": REPOSITORY_VOLUME, "mountPath": pods.REPOSITORY_PATH}]
-    volumes: list[Manifest] = [claim_volume(REPOSITORY_VOLUME, repository_claim_of(parent.name, spec))]
+    volumes: list[Manifest] = [claim_volume(REPOSITORY_VOLUME, claim)]
     if spec.graph.volume is not None:
         mounts.append({"name": GRAPH_VOLUME, "mountPath": spec.graph.volume.mount_path, "readOnly": True})
         volumes.append(claim_volume(GRAPH_VOLUME, spec.graph.volume.claim_name))

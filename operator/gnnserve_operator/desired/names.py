@@ -7,6 +7,7 @@ characters of a DNS label whatever the service's length. A service's own name is
 from __future__ import annotations
 
 import hashlib
+import re
 
 MAX_NAME_LENGTH = 63
 JOB_DIGEST_LENGTH = 8
@@ -35,8 +36,15 @@ def routing_name(service: str) -> str:
     return _suffixed(service, "-routing")
 
 
-def repository_claim_name(service: str) -> str:
-    return _suffixed(service, "-repository")
+def repository_claim_name(service: str, number: int = 1) -> str:
+    """The claims that the operator makes are numbered: while one is being deleted, its name is not free."""
+    return _suffixed(service, "-repository" if number == 1 else f"-repository-{number}")
+
+
+def is_repository_claim(service: str, claim: str) -> bool:
+    """Whether `claim` is a name that the operator gives to a claim of this service."""
+    number = re.search(r"-([0-9]{1,3})$", claim)
+    return claim in {repository_claim_name(service), repository_claim_name(service, int(number[1]) if number else 1)}
 
 
 def _suffixed(service: str, suffix: str) -> str:

@@ -9,7 +9,6 @@ from gnnserve_api import pods
 from gnnserve_api.gnnservice import GNNServiceSpec
 from gnnserve_api.pod_settings import Gpu, PodSettings, Toleration
 from gnnserve_operator.desired.metadata import Manifest
-from gnnserve_operator.desired.names import repository_claim_name
 from gnnserve_operator.settings import Settings
 
 REPOSITORY_VOLUME = "repository"
@@ -19,11 +18,6 @@ ROUTING_VOLUME = "routing"
 
 def image_of(spec: GNNServiceSpec, settings: Settings) -> str:
     return spec.image or settings.worker_image
-
-
-def repository_claim_of(service: str, spec: GNNServiceSpec) -> str:
-    """The claim that the user names, or the one that is made."""
-    return spec.repository.claim_name or repository_claim_name(service)
 
 
 def build_pod_spec(

@@ -17,7 +17,7 @@ def declared_table(spec: GNNServiceSpec, result: GenerationResult) -> RoutingTab
 
 
 def build_routing(parent: Parent, table: RoutingTable, result: GenerationResult, claim_uid: str) -> Manifest:
-    """`claim_uid`: of the claim that the operator made; empty where the user names one."""
+    """`claim_uid`: of the claim that the revision lies in; empty where none is known."""
     data = {GENERATION_KEY: encode_result(result), ROUTING_KEY: encode_routing(table)}
     annotations = {DIGEST_ANNOTATION: routing_digest(data)}
     if claim_uid:

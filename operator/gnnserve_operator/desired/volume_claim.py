@@ -5,10 +5,9 @@ from __future__ import annotations
 from gnnserve_api.gnnservice import GNNServiceSpec, RepositoryClaim
 from gnnserve_operator.desired.labels import Component
 from gnnserve_operator.desired.metadata import Manifest, Parent, child_metadata
-from gnnserve_operator.desired.names import repository_claim_name
 
 
-def build_volume_claim(parent: Parent, spec: GNNServiceSpec, storage: str) -> Manifest | None:
+def build_volume_claim(parent: Parent, spec: GNNServiceSpec, name: str, storage: str) -> Manifest | None:
     """`storage`: what to ask for (`decide_claim_storage`)."""
     if spec.repository.claim_name is not None:
         return None
@@ -22,6 +21,6 @@ def build_volume_claim(parent: Parent, spec: GNNServiceSpec, storage: str) -> Ma
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
-        "metadata": child_metadata(parent, repository_claim_name(parent.name), Component.GENERATION),
+        "metadata": child_metadata(parent, name, Component.GENERATION),
         "spec": claim_spec,
     }

@@ -67,6 +67,22 @@ class SimWorker:
 
 
 @dataclass(slots=True)
+class _Rollout:
+    """What of one template has become of a Deployment."""
+
+    template: str
+    progress: Manifest
+    """Its counts of pods."""
+    since: float
+    limit_s: float
+    is_complete: bool = False
+    """It was once: its deadline holds no more."""
+
+    def deadline(self) -> float | None:
+        return None if self.is_complete else self.since + self.limit_s
+
+
+@dataclass(slots=True)
 class ControlPlane:
     cluster: FakeCluster
     clock: SimClock
@@ -78,11 +94,15 @@ class ControlPlane:
     """Why the Job's next attempt fails; None: it does not."""
     _due: dict[str, float] = field(default_factory=dict)
     """By the uid of a generation pod: when it is done."""
+    _rollouts: dict[str, _Rollout] = field(default_factory=dict)
+    """By the uid of a Deployment."""
     _made: int = 0
+    _looked_at: float = -1.0
 
     def step(self) -> bool:
         """Whether anything was done."""
-        parts = (self._collect, self._bind, self._jobs, self._generate, self._deploy, self._serve)
+        self._looked_at = self.clock.now()
+        parts = (self._collect, self._release, self._bind, self._jobs, self._generate, self._deploy, self._serve)
         done = [part() for part in parts]
         return any(done)
 
@@ -91,6 +111,12 @@ class ControlPlane:
         loading = (w.due for uid, w in self.workers.items() if w.due and self._has(uid))
         waiting = (due for uid, due in self._due.items() if self._has(uid))
         return min((*loading, *waiting), default=None)
+
+    def next_deadline(self) -> float | None:
+        """Of a rollout: what is told then is no progress."""
+        there = {found["metadata"]["uid"] for found in self.of_kind("Deployment")}
+        ends = (rollout.deadline() for uid, rollout in self._rollouts.items() if uid in there)
+        return min((end for end in ends if end is not None and end > self._looked_at), default=None)
 
     # --- what others ask
 
@@ -131,6 +157,11 @@ class ControlPlane:
 
     def _collect(self) -> bool:
         return not self.cluster.collects_garbage and garbage_collector.step(self.cluster)
+
+    def _release(self) -> bool:
+        before = self.cluster.version
+        self.cluster.release_claims()
+        return self.cluster.version != before
 
     def _bind(self) -> bool:
         for claim in self.of_kind("PersistentVolumeClaim"):
@@ -225,7 +256,24 @@ class ControlPlane:
             return True
         counts = {"replicas": len(pods), "updatedReplicas": len(new), "readyReplicas": len(ready)}
         status = {"observedGeneration": metadata["generation"], **{name: n for name, n in counts.items() if n}}
+        is_complete = len(pods) == len(new) == len(ready) == wanted
+        if self._is_overdue(
+            metadata["uid"], template_hash, counts, float(spec["progressDeadlineSeconds"]), is_complete
+        ):
+            late = {"type": "Progressing", "status": "False", "reason": "ProgressDeadlineExceeded"}
+            status["conditions"] = [late]
         return deployment.get("status") != status and self._set_status(deployment, status)
+
+    def _is_overdue(self, uid: str, template: str, counts: Manifest, limit_s: float, is_complete: bool) -> bool:
+        """Whether a rollout has made no progress within its deadline; one that was complete once has none any more."""
+        now, rollout = self.clock.now(), self._rollouts.get(uid)
+        if rollout is None or rollout.template != template:
+            rollout = self._rollouts[uid] = _Rollout(template, counts, now, limit_s)
+        if rollout.progress != counts:
+            rollout.progress, rollout.since = counts, now
+        rollout.is_complete = rollout.is_complete or is_complete
+        end = rollout.deadline()
+        return end is not None and now >= end
 
     def _template_hash(self, template: Manifest) -> str:
         """The same in every run: a claim's uid is not, the number of claims before it is."""

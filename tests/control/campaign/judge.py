@@ -35,6 +35,8 @@ Manifest = dict[str, Any]
 _NOT_COMPARED = {"Event", "ReplicaSet", "Pod"}
 _OF_THE_SERVER = {"uid", "resourceVersion", "generation", "creationTimestamp", "managedFields"}
 _POD_NAME = re.compile(r"(-worker-[0-9a-f]{8}|-generate-[0-9a-f]{8})-\d+")
+_GENERATING = re.compile(r"^Job (\S+) generates the revision")
+_CLAIM_STAYS = re.compile(r"^PersistentVolumeClaim (\S+) .*is there, and not being deleted")
 _DELETED_BY_OPERATOR = {"Job", "NetworkPolicy", "PodMonitor"}
 """Nothing else is ever deleted by it."""
 
@@ -85,6 +87,8 @@ class Judge:
                 self.accuse(f"observedGeneration {observed} is ahead of generation {metadata['generation']}")
             if not is_busy and (lie := self.lie_of(service)) is not None:
                 self.accuse(f"Ready is True, but {lie}")
+            if not is_busy and observed == metadata["generation"] and (untruth := self._untruth_of(status)) is not None:
+                self.accuse(untruth)
             if self.guarded is not None:
                 key = ServiceKey(metadata["namespace"], metadata["name"])
                 routes = self.plane.endpoint_routes(key)
@@ -119,6 +123,31 @@ class Judge:
         if spec.image is not None and images != {spec.image}:
             return f"workers run {sorted(images)}, and {spec.image} is declared"
         return None
+
+    def _untruth_of(self, status: Manifest) -> str | None:
+        """A sentence of the conditions about Jobs or claims that is not so."""
+        there = {found["metadata"]["name"]: found for kind in ("Job", "PersistentVolumeClaim")
+                 for found in self.plane.of_kind(kind)}  # fmt: skip
+        staying = {name for name, found in there.items() if not found["metadata"].get("deletionTimestamp")}
+        for condition in status.get("conditions") or ():
+            message = condition["message"]
+            job = _GENERATING.search(message)
+            if job is not None and job[1] not in staying:
+                return f"{condition['type']} says {message!r}, and that Job is not there"
+            claim = _CLAIM_STAYS.search(message)
+            if claim is not None and claim[1] not in staying:
+                return f"{condition['type']} says {message!r}, and it is not"
+            if "The data is kept" in message and not any(
+                staying_claim in staying for staying_claim in self._claims_of_revisions()
+            ):
+                return f"{condition['type']} says {message!r}, and no claim with a revision stays"
+        return None
+
+    def _claims_of_revisions(self) -> list[str]:
+        return [
+            found["metadata"]["name"] for found in self.plane.of_kind("PersistentVolumeClaim")
+            if self.plane.repositories.get(found["metadata"]["uid"])
+        ]  # fmt: skip
 
     def note_write(self, request: Request, kind: str, name: str, *, is_strict: bool) -> None:
         """After a write of the operator that was carried out."""

@@ -17,9 +17,15 @@ from gnnserve_operator.reconcile import parse_service
 
 Scene = Callable[[World], Awaitable[None]]
 Manifest = dict[str, Any]
+CLAIM = "PersistentVolumeClaim"
 OTHER_MODEL = {"hidden": 32}
 BAD_GRAPH = {"source": {"npz": {"uri": BAD_PATH}}, "volume": {"claimName": "graphs"}}
 DIGITS = {"source": {"builtin": "Digits"}}
+
+
+def expect_ready(world: World) -> None:
+    if world.condition("Ready").get("status") != "True":
+        world.judge.accuse(f"it does not come to be ready: {world.condition('Ready')}")
 
 
 def recipe_of(world: World) -> str:
@@ -49,6 +55,21 @@ def delete_child(world: World, kind: str, name: str) -> None:
     """If it is there: in trouble, it may not be yet."""
     if world.cluster.find(kind, name) is not None:
         world.cluster.delete(kind, name)
+
+
+def delete_claim(world: World) -> None:
+    """The present one. It goes when the last pod that uses it has gone."""
+    for claim in world.plane.of_kind(CLAIM):
+        if not claim["metadata"].get("deletionTimestamp"):
+            world.cluster.delete(CLAIM, claim["metadata"]["name"])
+
+
+def lose_claim(world: World) -> None:
+    """Under pods that use it: somebody took its protection away."""
+    for claim in world.plane.of_kind(CLAIM):
+        name = claim["metadata"]["name"]
+        world.cluster.replace(CLAIM, name, lambda found: found["metadata"].pop("finalizers", None))
+        delete_child(world, CLAIM, name)
 
 
 # --- what is asked for
@@ -249,14 +270,14 @@ async def foreign_claim(world: World) -> None:
     await world.settled()
     if world.plane.of_kind("Job"):
         world.judge.accuse("a Job writes into a foreign claim")
-    world.cluster.delete("PersistentVolumeClaim", "digits-repository")
+    lose_claim(world)
     await world.settled()
 
 
 async def lost_claim(world: World) -> None:
     await serve(world)
     await world.run_for(5)
-    delete_child(world, "PersistentVolumeClaim", "digits-repository")
+    lose_claim(world)
     await world.settled()
 
 
@@ -264,19 +285,107 @@ async def lost_claim_and_another_model(world: World) -> None:
     """Workers hold the volume that is lost, where what is generated next will never lie."""
     await serve(world)
     await world.run_for(5)
-    delete_child(world, "PersistentVolumeClaim", "digits-repository")
+    lose_claim(world)
     world.set(model={"hidden": 32})
     await world.settled()
-    if world.condition("Ready").get("status") != "True":
-        world.judge.accuse(f"workers stay with the lost claim: {world.condition('Ready')}")
+    expect_ready(world)
 
 
 async def lost_claim_at_once(world: World) -> None:
     """Within the second in which the Job was made, which is all that a time stamp tells."""
     world.create()
     await world.until(lambda: job_of(world))
-    delete_child(world, "PersistentVolumeClaim", "digits-repository")
+    lose_claim(world)
     await world.settled()
+
+
+async def claim_deleted(world: World) -> None:
+    """Workers go on, and move to another claim."""
+    await serve(world, worker={"replicas": 2})
+    world.judge.guarded = revision_of(recipe_of(world))
+    delete_claim(world)
+    await world.settled()
+    expect_ready(world)
+
+
+async def claim_deleted_and_another_model(world: World) -> None:
+    await serve(world)
+    delete_claim(world)
+    world.set(model=OTHER_MODEL)
+    await world.settled()
+    expect_ready(world)
+
+
+async def another_model_and_claim_deleted(world: World) -> None:
+    """While the second model is being generated into it."""
+    await serve(world)
+    world.set(model=OTHER_MODEL)
+    await world.until(lambda: is_generating(world))
+    delete_claim(world)
+    await world.settled()
+    expect_ready(world)
+
+
+async def claim_deleted_and_suspended(world: World) -> None:
+    await serve(world)
+    delete_claim(world)
+    world.set(suspend=True)
+    await world.settled()
+    world.set(suspend=False)
+    await world.settled()
+    expect_ready(world)
+
+
+async def claim_deleted_while_suspended(world: World) -> None:
+    await serve(world)
+    world.set(suspend=True)
+    await world.settled()
+    delete_claim(world)
+    await world.settled()
+    world.set(suspend=False)
+    await world.settled()
+    expect_ready(world)
+
+
+async def claim_deleted_at_the_first_generation(world: World) -> None:
+    world.create()
+    await world.until(lambda: is_generating(world))
+    delete_claim(world)
+    await world.settled()
+    expect_ready(world)
+
+
+async def claims_deleted_one_after_the_other(world: World) -> None:
+    """The second while it is being generated into, the third while workers move to it."""
+    await serve(world, worker={"replicas": 2})
+    delete_claim(world)
+    await world.until(lambda: is_generating(world))
+    delete_claim(world)
+    await world.until(lambda: any(
+        "digits-repository-3" in str(pod["spec"]) and "-worker-" in pod["metadata"]["name"]
+        for pod in world.plane.of_kind("Pod")))  # fmt: skip
+    delete_claim(world)
+    await world.settled()
+    expect_ready(world)
+
+
+async def users_claim_deleted(world: World) -> None:
+    """The operator can make no other: a Job is wanted, and none can start."""
+    metadata = {"name": "shared", "namespace": "default"}
+    claim = {"apiVersion": "v1", "kind": CLAIM, "metadata": metadata, "spec": {"accessModes": []}}
+    world.cluster.create(claim)
+    await serve(world, repository={"claimName": "shared"})
+    delete_claim(world)
+    await world.settled()
+    world.set(model=OTHER_MODEL)
+    await world.until(lambda: world.condition("Stalled").get("reason") == "VolumeClaimTerminating")
+    await world.settled()
+    world.set(suspend=True)
+    await world.until(lambda: not world.plane.of_kind(CLAIM))
+    world.cluster.create(claim)
+    world.set(suspend=False)
+    await world.settled()
+    expect_ready(world)
 
 
 async def children_deleted(world: World) -> None:
@@ -416,7 +525,9 @@ SCENES: tuple[Scene, ...] = (
     suspend_and_resume, suspend_generation, routing_modes, failed_and_mended, failed_job_deleted,
     failed_recipe_while_serving, invalid_and_reverted, invalid_from_the_start, missing_image, impossible_nodes,
     refused_child, unknown_variant, foreign_object, foreign_claim, lost_claim,
-    lost_claim_and_another_model, lost_claim_at_once, children_deleted,
+    lost_claim_and_another_model, lost_claim_at_once, claim_deleted, claim_deleted_and_another_model,
+    another_model_and_claim_deleted, claim_deleted_and_suspended, claim_deleted_while_suspended,
+    claim_deleted_at_the_first_generation, claims_deleted_one_after_the_other, users_claim_deleted, children_deleted,
     deployment_deleted, job_deleted_while_it_runs, job_and_table_deleted, children_edited, labels_taken_away,
     settings_change, delete_when_served, delete_while_generating, delete_at_the_first_child, delete_while_rolling_out,
     delete_while_the_operator_is_away, delete_and_apply_at_once, delete_and_apply_with_slow_collection,

@@ -6,6 +6,7 @@ Whatever came before, the end must be what a fresh apply of that last spec leads
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from tests.control.campaign.control_plane import BAD_PATH, MISSING_IMAGE
 from tests.control.campaign.judge import differences, without_generation
 from tests.control.campaign.play import SETTINGS, rest
-from tests.control.campaign.scenarios import delete_child, recipe_of
+from tests.control.campaign.scenarios import delete_child, delete_claim, lose_claim, recipe_of
 from tests.control.campaign.trouble import CRASHES, FAULTS, PEACE, VIEWS, Point, Trouble
 from tests.control.campaign.world import Hung, World
 
@@ -40,16 +41,17 @@ _LAST: Mapping[str, tuple[Any, ...]] = {
 """Specs that can be followed; of others the end depends on what was there before, rightly."""
 _CHILDREN = (
     ("ConfigMap", "digits-routing"), ("Service", "digits"), ("Deployment", "digits-worker"), ("Role", "digits-worker"),
-    ("PersistentVolumeClaim", "digits-repository"),
 )  # fmt: skip
 REPOSITORY = "PersistentVolumeClaim digits-repository"
+_REPOSITORY_NAME = re.compile(r"digits-repository-\d+")
+_OTHERS = ("delete job", "delete claim", "lose claim", "delete", "restart", "away")
 _TROUBLES = (*CRASHES, *FAULTS, *VIEWS)
 
 
 @dataclass(frozen=True, slots=True)
 class Act:
     kind: str
-    """set, delete child, delete job, delete, restart, away."""
+    """set, delete child, or one of `_OTHERS`."""
     name: str = ""
     value: str = ""
     """JSON."""
@@ -73,9 +75,7 @@ _sets = st.sampled_from(sorted(_FIELDS)).flatmap(
 _children = st.builds(
     lambda child, wait: Act("delete child", child[0], child[1], wait), st.sampled_from(_CHILDREN), _waits
 )
-_others = st.builds(
-    lambda kind, wait: Act(kind, wait_s=wait), st.sampled_from(("delete job", "delete", "restart", "away")), _waits
-)
+_others = st.builds(lambda kind, wait: Act(kind, wait_s=wait), st.sampled_from(_OTHERS), _waits)
 lives = st.builds(
     Life,
     st.lists(st.one_of(_sets, _sets, _sets, _children, _others), min_size=1, max_size=7).map(tuple),
@@ -154,6 +154,10 @@ async def _do(world: World, act: Act) -> None:
         case "delete job":
             for job in world.plane.of_kind("Job"):
                 world.cluster.delete("Job", job["metadata"]["name"])
+        case "delete claim":
+            delete_claim(world)
+        case "lose claim":
+            lose_claim(world)
         case "delete" if world.service is not None:
             world.delete()
             world.create()
@@ -188,6 +192,12 @@ def _comparable(world: World) -> dict[str, Any]:
         if name.startswith("Deployment "):
             # Named if one was lost before, and then the present one.
             claim = (found["spec"]["template"]["metadata"].get("annotations") or {}).pop(CLAIM_ANNOTATION, REPOSITORY)
-            if claim != REPOSITORY:
+            if _REPOSITORY_NAME.sub("digits-repository", claim) != REPOSITORY:
                 world.judge.accuse(f"workers are to mount a claim that is not there: {claim}")
-    return without_generation(state)
+    return _with_one_name(without_generation(state))
+
+
+def _with_one_name(state: dict[str, Any]) -> dict[str, Any]:
+    """Which of its names the claim has depends on those that were deleted before."""
+    named: dict[str, Any] = json.loads(_REPOSITORY_NAME.sub("digits-repository", json.dumps(state)))
+    return named

@@ -34,6 +34,7 @@ from gnnserve_operator.pod_monitors import PodMonitors
 from gnnserve_operator.probe import Addresses, Answers, Prober
 from gnnserve_operator.reconcile import Reconciler
 from gnnserve_operator.report import Reporter
+from gnnserve_operator.repository_claims import RepositoryClaims
 from gnnserve_operator.routing_memory import RoutingMemory
 from gnnserve_operator.settings import Settings
 from gnnserve_operator.slow_loop import SlowLoop
@@ -119,7 +120,8 @@ class SimOperator:
             index, self.nudge, max_jobs=settings.max_concurrent_jobs, max_rollouts=settings.max_concurrent_rollouts
         )
         self.reconciler = Reconciler(
-            settings, index, cluster, Observer(index, prober, PodMonitors(cluster, (), RESYNC_S, self.clock)),
+            settings, index, cluster,
+            Observer(index, prober, PodMonitors(cluster, (), RESYNC_S, self.clock), RepositoryClaims(cluster)),
             Applier(cluster), Reporter(cluster), self.clock, self._slow_loop, self._memory,
             fleet,
         )  # fmt: skip

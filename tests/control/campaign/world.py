@@ -35,6 +35,9 @@ LIMIT_S = 900.0
 """A scene that has not come to rest by then hangs."""
 PATIENCE_S = 130.0
 """Nothing changes any more, and what the operator has against a silent watch has had its time."""
+PROGRESS_S = 1200.0
+"""So long a status may say that something is under way while nothing changes: longer than any patience that the
+operator and Kubernetes' controllers have."""
 _SHORTEST_S = 0.001
 
 
@@ -74,7 +77,7 @@ class World:
     _quiet_version: int = -1
 
     def __post_init__(self) -> None:
-        self.cluster = FakeCluster(clock=self.clock.utc, new_uid=self._new_uid)
+        self.cluster = FakeCluster(clock=self.clock.utc, new_uid=self._new_uid, protects_claims=True)
         self._api = ApiServer(self.cluster)
         self.plane = ControlPlane(self.cluster, self.clock)
         self.judge = Judge(self.cluster, self.plane)
@@ -121,6 +124,10 @@ class World:
         is_seen = (self.service.get("status") or {}).get("observedGeneration") == generation
         return is_seen and self.condition("Reconciling").get("status") == "False"
 
+    def _is_waited_for(self) -> bool:
+        """Whether the status says, or leaves it to be supposed, that something goes on."""
+        return not self.is_at_rest() and self.condition("Stalled").get("status") != "True" and bool(self.operators)
+
     # --- operators
 
     def start_operator(self, behind: int = 0) -> SimOperator:
@@ -159,8 +166,15 @@ class World:
     # --- time
 
     async def settled(self) -> None:
-        """Until everybody is at rest and knows it; else until nothing has changed for long."""
+        """Until everybody is at rest and knows it; else until nothing has changed for long. What is then said to be
+        under way must go on, or be said to be stalled, within bounded time."""
         await self.until(self._is_settled)
+        if self._is_waited_for():
+            try:
+                await self.until(lambda: not self._is_waited_for() and self._is_settled(), PROGRESS_S)
+            except Hung:
+                ready, stalled = self.condition("Ready"), self.condition("Stalled")
+                self.judge.accuse(f"nothing goes on, and Stalled is not True: {ready or 'no status'}; {stalled}")
 
     async def until(self, condition: Callable[[], object], limit_s: float = LIMIT_S) -> None:
         end = self.clock.now() + limit_s
@@ -235,8 +249,8 @@ class World:
         await operator.end()
 
     def _plane_wants(self) -> bool:
-        due = self.plane.next_due()
-        return self._plane_version != self.cluster.version or (due is not None and due <= self.clock.now())
+        dues = [due for due in (self.plane.next_due(), self.plane.next_deadline()) if due is not None]
+        return self._plane_version != self.cluster.version or any(due <= self.clock.now() for due in dues)
 
     def _next_time(self) -> float:
         times = [operator.next_due() for operator in self.operators]
@@ -245,7 +259,8 @@ class World:
         due = self.plane.next_due()
         if self._plane_version != self.cluster.version or (due is not None and due <= self.clock.now()):
             times.append(self._next_act)
-        others = (due, self.clock.next_due(), self._restart_at, self.trouble.next_due(self.clock.now()))
+        deadline = self.plane.next_deadline()
+        others = (due, deadline, self.clock.next_due(), self._restart_at, self.trouble.next_due(self.clock.now()))
         times += [time for time in others if time is not None]
         return min((*times, self.clock.now() + RESYNC_S))
 

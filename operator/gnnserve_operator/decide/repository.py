@@ -1,0 +1,175 @@
+"""Which claim is the repository, what do workers mount, and do the revisions stay?
+
+Kubernetes keeps a deleted claim as long as a pod on a node uses it, and starts no further pod with it. The workers
+would have to go for the claim to go, and the claim would have to go for a Job or another worker to start. So the
+operator makes another claim under the next name, has the revision generated into it while the workers answer from the
+first, and then has them replaced one by one. All of it follows from the claims that are there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import count
+
+from gnnserve_api.gnnservice import GNNServiceSpec
+from gnnserve_operator.decide.verdict import Reason, Verdict
+from gnnserve_operator.desired.deployment import MountedClaim
+from gnnserve_operator.desired.names import repository_claim_name
+from gnnserve_operator.observed import Observed, ObservedClaim, ObservedDeployment, ObservedJob
+
+
+@dataclass(frozen=True, slots=True)
+class Repository:
+    """The claim that Jobs generate into."""
+
+    name: str
+    claim: ObservedClaim | None = None
+    """None: it is yet to be made, or nothing is told of it yet."""
+    is_users: bool = False
+    """The user names it in spec.repository.claimName."""
+    leaving: tuple[ObservedClaim, ...] = ()
+    """Claims that are being deleted; of the user's, the claim itself."""
+
+    @property
+    def uid(self) -> str:
+        """Empty while nothing is told of it."""
+        return "" if self.claim is None else self.claim.uid
+
+    @property
+    def made(self) -> ObservedClaim | None:
+        """The claim, if the operator made it."""
+        return None if self.is_users else self.claim
+
+    @property
+    def oldest_uid(self) -> str:
+        """Of the claims that are there: what earlier operators wrote names none."""
+        claims = (*self.leaving, *((self.claim,) if self.claim is not None else ()))
+        return min(claims, key=_age).uid if claims else ""
+
+    def keeps(self, claim_uid: str) -> bool:
+        """Whether a revision in the claim with that uid is in the repository, as far as the operator can see to it.
+        Empty: nothing is told of that claim."""
+        if not claim_uid:
+            return True
+        if self.claim is not None:
+            return claim_uid == self.claim.uid
+        return all(claim_uid != claim.uid for claim in self.leaving)
+
+
+def decide_repository(service: str, spec: GNNServiceSpec, observed: Observed) -> Repository:
+    users = spec.repository.claim_name
+    leaving = tuple(sorted((claim for claim in observed.claims if claim.deleting), key=_age))
+    if users is not None:
+        claim = next((claim for claim in observed.claims if claim.name == users), None)
+        return Repository(users, claim, is_users=True, leaving=leaving)
+    staying = sorted((claim for claim in observed.claims if not claim.deleting), key=_age)
+    if staying:
+        # Two where a write of an earlier leader came late: the one with the revision counts.
+        named = "" if observed.routing is None else observed.routing.claim_uid
+        claim = next((claim for claim in staying if claim.uid == named), staying[0])
+        return Repository(claim.name, claim, leaving=leaving)
+    taken = {claim.name for claim in leaving}
+    names = (repository_claim_name(service, number) for number in count(1))
+    return Repository(next(name for name in names if name not in taken), leaving=leaving)
+
+
+def is_of_lost_claim(job: ObservedJob, repository: Repository) -> bool:
+    """Whether what it generates is lost with the claim that it lies in, or goes with it."""
+    if repository.is_users:
+        # Its pod may have waited for the claim; what it left before the claim was made lies in another.
+        made = None if repository.claim is None else repository.claim.created_at
+        return made is not None and bool(job.succeeded_at) and job.succeeded_at < made
+    if job.claim not in {"", repository.name}:
+        return True
+    return repository.claim is not None and job.created_at < repository.claim.created_at
+
+
+def holds_leaving_claim(job: ObservedJob, repository: Repository) -> bool:
+    """Whether the pods of an ended Job keep a claim from going, or lie in one that is lost."""
+    is_users_going = repository.is_users and bool(repository.leaving)
+    return is_users_going or is_of_lost_claim(job, repository)
+
+
+def decide_mounted(repository: Repository, declared_uid: str, observed: Observed) -> MountedClaim:
+    """What the pod template of workers is to mount. `declared_uid`: of the claim that the declared revision lies in;
+    empty: there is none."""
+    deployment, claims = observed.deployment, {claim.uid: claim for claim in observed.claims}
+    claim = claims.get(declared_uid)
+    if claim is None and deployment is not None:
+        # The next claim is worth mounting only once there is a revision in it.
+        claim = claims.get(deployment.claim_uid)
+    claim = claim or repository.claim
+    if claim is not None:
+        return MountedClaim(claim.name, claim.uid, _successor_uid(claim, deployment))
+    if deployment is None:
+        return MountedClaim(repository.name)
+    # While there is none, or it is not told of, the template stays as it is.
+    return MountedClaim(deployment.claim or repository.name, deployment.claim_uid, deployment.successor_uid)
+
+
+def _successor_uid(claim: ObservedClaim, deployment: ObservedDeployment | None) -> str:
+    """A pod mounts the claim that was there when it started. Where somebody took a claim away under running pods
+    (without its protection), they answer on from the files that they have mapped, and never find a revision of its
+    successor. If that has the same name, the template names its uid, and the pods go one by one, each when its own
+    successor answers."""
+    if deployment is None:
+        return ""
+    if claim.uid == deployment.successor_uid:
+        return claim.uid
+    if deployment.claim not in {"", claim.name}:
+        return ""
+    return "" if deployment.claim_uid in {"", claim.uid} else claim.uid
+
+
+def decide_kept(repository: Repository, revision: str | None, claim_uid: str, spec: GNNServiceSpec) -> Verdict:
+    """Whether the claim with the revisions stays. `revision`: the published one, in the claim with that uid."""
+    if repository.is_users:
+        return _decide_users(repository, revision)
+    going = next((claim for claim in repository.leaving if claim.uid == claim_uid), None)
+    if going is None:
+        if repository.claim is None:
+            words = f"PersistentVolumeClaim {repository.name} is about to be made."
+            return Verdict(None, Reason.VOLUME_CLAIM_PENDING, words)
+        words = f"PersistentVolumeClaim {repository.name} is there, and not being deleted."
+        return Verdict(True, Reason.REPOSITORY_KEPT, words)
+    again = (
+        f"spec.suspend is true: the last pod is about to go. Once it is false, the revision is generated again, into "
+        f"PersistentVolumeClaim {repository.name}."
+        if spec.suspend
+        else f"The revision is generated again, into PersistentVolumeClaim {repository.name}, and workers then move "
+        "there one by one. Until then do not restart workers and do not set spec.suspend: no pod can start with a "
+        "claim that is being deleted."
+    )
+    return Verdict(False, Reason.VOLUME_CLAIM_TERMINATING, f"{_words_of_going(going, revision)} {again}")
+
+
+def _decide_users(repository: Repository, revision: str | None) -> Verdict:
+    field = "(spec.repository.claimName)"
+    claim = repository.claim
+    if claim is None:
+        words = f"PersistentVolumeClaim {repository.name} {field} does not exist. Create it in this namespace."
+        return Verdict(False, Reason.VOLUME_CLAIM_MISSING, words)
+    if not claim.deleting:
+        words = f"PersistentVolumeClaim {claim.name} {field} is there, and not being deleted."
+        return Verdict(True, Reason.REPOSITORY_KEPT, words)
+    return Verdict(
+        False,
+        Reason.VOLUME_CLAIM_TERMINATING,
+        f"{_words_of_going(claim, revision)} No worker or Job can start with it meanwhile. The operator cannot make "
+        f"another in its place: once it is gone, create PersistentVolumeClaim {claim.name} again, over the kept volume "
+        "or empty, and the revision is looked for or generated there; or create another GNNService that names another "
+        "claim, and delete this one when that is ready.",
+    )
+
+
+def _words_of_going(claim: ObservedClaim, revision: str | None) -> str:
+    what = "everything in it" if revision is None else f"revision {revision}"
+    volume = f"PersistentVolume {claim.volume}" if claim.volume else "its PersistentVolume"
+    return (
+        f"PersistentVolumeClaim {claim.name} is being deleted: when the last pod that uses it has gone, it goes, and "
+        f"{what} with it. To keep the files, set persistentVolumeReclaimPolicy of {volume} to Retain now, or copy them."
+    )
+
+
+def _age(claim: ObservedClaim) -> tuple[str, str]:
+    return claim.created_at, claim.name
