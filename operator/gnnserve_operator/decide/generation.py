@@ -92,7 +92,8 @@ def decide_generation(
         message = f"Revision {published.result.revision} is published."
         return Generation(Stage.PUBLISHED, message, delete=_names(present, kept))
     # The ConfigMap's second witness: as long as workers answer from its revision.
-    kept = [job for job in present if published is not None and job.name == published.job]
+    witness = None if published is None else published.job
+    kept = [job for job in present if job.name == witness and not holds_leaving_claim(job, repository)]
     jobs = _Jobs(
         present=present,
         kept=kept,

@@ -36,7 +36,8 @@ _NOT_COMPARED = {"Event", "ReplicaSet", "Pod"}
 _OF_THE_SERVER = {"uid", "resourceVersion", "generation", "creationTimestamp", "managedFields"}
 _POD_NAME = re.compile(r"(-worker-[0-9a-f]{8}|-generate-[0-9a-f]{8})-\d+")
 _GENERATING = re.compile(r"^Job (\S+) generates the revision")
-_CLAIM_STAYS = re.compile(r"^PersistentVolumeClaim (\S+) .*is there, and not being deleted")
+_CLAIM_STAYS = re.compile(r"^PersistentVolumeClaim (\S+) is there, and not being deleted")
+"""Of one that the operator made; a claim of the user's is looked at with each resync only."""
 _DELETED_BY_OPERATOR = {"Job", "NetworkPolicy", "PodMonitor"}
 """Nothing else is ever deleted by it."""
 
