@@ -258,7 +258,7 @@ class ControlPlane:
         status = {"observedGeneration": metadata["generation"], **{name: n for name, n in counts.items() if n}}
         is_complete = len(pods) == len(new) == len(ready) == wanted
         if self._is_overdue(
-            metadata["uid"], template_hash, counts, float(spec["progressDeadlineSeconds"]), is_complete
+            metadata["uid"], template_hash, counts, float(spec.get("progressDeadlineSeconds", 600)), is_complete
         ):
             late = {"type": "Progressing", "status": "False", "reason": "ProgressDeadlineExceeded"}
             status["conditions"] = [late]
