@@ -805,14 +805,11 @@ def test_a_factor_larger_than_the_features_is_refused_before_training(tmp_path: 
     _assert_nothing_published(repository)
 
 
-def test_sparse_features_are_not_standardized(tmp_path: Path) -> None:
-    path = write_npz(tmp_path / "graph.npz", npz_arrays(_data(sparse=True)))
-    repository = Repository(tmp_path / "repository", "default", "tiny")
+def test_sparse_features_are_standardized_where_the_manifest_says_so(tmp_path: Path) -> None:
+    made = _generate(tmp_path, _data(sparse=True), normalization="Standardize", pruning={"factors": [1]})
 
-    with pytest.raises(InputError, match=r"spec\.graph\.normalization: is Standardize"):
-        generate(_service(path, normalization="Standardize"), repository)
-
-    _assert_nothing_published(repository)
+    training = _features(made.loaded)[made.loaded.splits.train]
+    np.testing.assert_allclose(training.mean(axis=0), 0, atol=1e-5)
 
 
 def test_a_missing_file_is_refused_before_anything_is_written(tmp_path: Path) -> None:
