@@ -20,7 +20,7 @@ from gnnserve_api.device import SIZE, SIZE_REQUIREMENT, CachePolicy, Device
 from gnnserve_api.pod_settings import ApiModel, Gpu, PodSettings, cel, text
 from gnnserve_api.repository import SCHEMA_VERSION
 from gnnserve_api.routing import RoutingMode, RoutingTable
-from gnnserve_api.variants import Storage
+from gnnserve_api.variants import Storage, projected_name, variant_name
 
 GROUP = "gnnserve.dev"
 VERSION = "v1alpha1"
@@ -584,6 +584,17 @@ class Variants(ApiModel):
     projection: Projection = Projection.AUTO
     """Whether projected variants are added."""
 
+    def listed_names(self) -> tuple[str, ...]:
+        """Variants that every revision has: a factor in a storage."""
+        storages = [storage for storage in Storage if storage in self.storage]
+        return tuple(variant_name(factor, storage) for factor in sorted(self.pruning.factors) for storage in storages)
+
+    def optional_names(self) -> tuple[str, ...]:
+        """Variants that a revision may have: those that are kept only where the profile finds them worth it."""
+        if self.projection is not Projection.AUTO:
+            return ()
+        return tuple(projected_name(storage) for storage in Storage if storage in self.storage)
+
     @model_validator(mode="after")
     def _storages_differ(self) -> Variants:
         if len(set(self.storage)) != len(self.storage):
@@ -674,6 +685,10 @@ class RoutingSpec(ApiModel):
     """How often the operator looks at the measured load and latency."""
     prometheus: PrometheusSpec = PrometheusSpec()
     """Where they are measured."""
+
+    @property
+    def named_variants(self) -> tuple[str, ...]:
+        return tuple(self.weights or ()) if self.variant is None else (self.variant,)
 
     @model_validator(mode="after")
     def _mode_has_what_it_needs(self) -> RoutingSpec:
@@ -905,6 +920,16 @@ class GNNServiceSpec(ApiModel):
                 "trained"
             )
         return self
+
+    def impossible_variants(self) -> tuple[str, ...]:
+        """Variants that `routing` names and that no revision of this spec has. Not a rule of the schema: a spec that
+        breaks it was always accepted, and stays readable."""
+        possible = {*self.variants.listed_names(), *self.variants.optional_names()}
+        return tuple(name for name in self.routing.named_variants if name not in possible)
+
+    def uncertain_variants(self) -> tuple[str, ...]:
+        """Variants that `routing` names and that generation may leave out."""
+        return tuple(name for name in self.routing.named_variants if name in self.variants.optional_names())
 
     def recipe(self) -> str:
         """Digest of what generation depends on: equal recipes need no new training.

@@ -21,7 +21,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from gnnserve_api.errors import InputError
-from gnnserve_api.gnnservice import API_VERSION, KIND, GNNService
+from gnnserve_api.gnnservice import API_VERSION, KIND, GNNService, GNNServiceSpec
 
 _EXAMPLE = "examples/digits.yaml is a complete manifest"
 _MOST_BYTES = 2**20
@@ -112,7 +112,22 @@ def parse_document(given: Document) -> GNNService:
             raise InputError(where, f"holds what JSON cannot: {details[0]['msg']}", _FLATTEN) from None
         problems += [_describe(detail) for detail in details if not _is_said_elsewhere(detail)]
         raise _input_error(where, problems) from None
+    if (problem := _impossible_variants(service.spec)) is not None:
+        raise _input_error(where, [problem])
     return service
+
+
+def _impossible_variants(spec: GNNServiceSpec) -> str | None:
+    """Said before anything is trained; the operator says it by a condition, so that stored objects stay readable."""
+    impossible = spec.impossible_variants()
+    if not impossible:
+        return None
+    field = "variant" if spec.routing.variant is not None else "weights"
+    possible = (*spec.variants.listed_names(), *spec.variants.optional_names())
+    return (
+        f"spec.routing.{field}: names {', '.join(impossible)}, which spec.variants does not generate; name some of "
+        f"{', '.join(possible)}, or change spec.variants.pruning.factors, storage or projection"
+    )
 
 
 def _input_error(where: str, problems: list[str]) -> InputError:

@@ -143,7 +143,8 @@ def plan(service: GNNService, identity: Identity, observed: Observed, settings: 
     obstacle = decide_obstacle([*refs, *refs_to_come], parent.name, observed) or routing.problem
     appliable = decide_appliable(refs, observed.conflicts)
     is_job_new = generation.stage in _BEFORE_THE_JOB and all(job.name != generation.job for job in observed.jobs)
-    if is_job_new and not may_begin([*refs, *refs_to_come], refs_to_come, observed):
+    is_hindered = routing.problem is not None or not may_begin([*refs, *refs_to_come], refs_to_come, observed)
+    if is_job_new and is_hindered:
         appliable = frozenset(ref for ref in appliable if ref.kind != "Job")
     revision, claim_uid = (None, repository.uid) if published is None else (
         published.result.revision, published.claim_uid

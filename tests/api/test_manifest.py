@@ -185,6 +185,18 @@ def case(name: str, text: str, *expected: str):
             '(value {"maxSeeds": 100, "maxQueuedSeeds": 10})',
         ),
         case(
+            "a variant that no factor stands for",
+            spec("routing: {mode: Static, variant: x3}, variants: {projection: Disabled}"),
+            "spec.routing.variant: names x3, which spec.variants does not generate; name some of x1, x2, x4, x8, or "
+            "change spec.variants.pruning.factors, storage or projection",
+        ),
+        case(
+            "shares of variants in a storage that is not listed",
+            spec("routing: {mode: Weights, weights: {x1: 1, x2-int8: 1, projected: 1}}"),
+            "spec.routing.weights: names x2-int8, which spec.variants does not generate; name some of x1, x2, x4, x8, "
+            "projected, or change spec.variants.pruning.factors, storage or projection",
+        ),
+        case(
             "a device that nobody asked the scheduler for",
             spec("worker: {device: GPU}"),
             "spec.worker: gpu must be given with device GPU, so that pods are placed where there is one: gpu: {} asks "

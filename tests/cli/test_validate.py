@@ -142,3 +142,17 @@ def test_standard_input_may_hold_what_kustomize_or_helm_make() -> None:
     assert "error: standard input: holds no GNNService" in nothing.stderr
     misspelt = CliRunner().invoke(app, ["validate", "-"], input=DIGITS.read_text().replace("GNNService", "GNNServce"))
     assert (misspelt.exit_code, "expected GNNService" in misspelt.stderr) == (2, True)
+
+
+def test_a_variant_that_no_factor_stands_for_is_refused_and_one_that_may_be_left_out_is_noted(tmp_path: Path) -> None:
+    manifest = tmp_path / "m.yaml"
+    manifest.write_text(DIGITS.read_text() + "  routing: {mode: Static, variant: x3}\n")
+    refused = CliRunner().invoke(app, ["validate", str(manifest)])
+    assert refused.exit_code == 2
+    assert "spec.routing.variant: names x3, which spec.variants does not generate" in refused.stderr
+    manifest.write_text(DIGITS.read_text() + "  routing: {mode: Static, variant: projected}\n")
+    accepted = CliRunner().invoke(app, ["validate", str(manifest)])
+    assert accepted.exit_code == 0
+    assert "note: spec.routing names projected, which is kept only where" in accepted.stderr
+    manifest.write_text(DIGITS.read_text() + "  routing: {mode: Static, variant: x4}\n")
+    assert "note" not in CliRunner().invoke(app, ["validate", str(manifest)]).stderr

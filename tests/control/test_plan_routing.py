@@ -16,6 +16,7 @@ from gnnserve_api.routing import RoutingMode
 from gnnserve_api.schema import crd
 from gnnserve_operator.decide.costs import capacity_seeds_per_s
 from gnnserve_operator.decide.signals import Answer, Series, Silence
+from gnnserve_operator.decide.turns import IDLE
 from gnnserve_operator.decide.verdict import Reason
 from gnnserve_operator.plan import Identity, Plan, plan_for_invalid
 
@@ -375,15 +376,38 @@ def test_a_variant_that_the_revision_lacks_is_named_and_the_old_table_stays(rout
 def test_a_variant_that_is_still_being_generated_is_waited_for() -> None:
     namespace = serving()
     before = namespace.table()
-    namespace.edit(routing={"mode": "Static", "variant": "y1"}, model={"hidden": 64})
+    namespace.edit(routing={"mode": "Static", "variant": "x3"}, variants={"pruning": {"factors": [1, 3]}})
     namespace.settle()
     assert (namespace.reason(), namespace.table()) == ("False Generating", before)
     assert namespace.reason("Stalled").startswith("False")
 
 
-def test_a_new_service_with_an_unknown_variant_says_so_before_any_worker_starts() -> None:
+def test_a_new_service_with_a_variant_that_cannot_be_says_so_before_anything_is_trained() -> None:
     namespace = Namespace(settings=PROMETHEUS, routing={"mode": "Static", "variant": "x3"})
+    planned = namespace.settle()
+    assert (namespace.reason(), namespace.reason("Stalled")) == ("False VariantUnknown", "True VariantUnknown")
+    message = namespace.condition("Ready")["message"]
+    assert message.startswith("spec.routing names x3, which spec.variants does not generate. Name some of x1 x2 x4 ")
+    assert namespace.kinds().isdisjoint({"Job", "ConfigMap", "Deployment"})
+    assert planned.standings.generation == IDLE, "others may train meanwhile"
+    namespace.edit(routing={"mode": "Static", "variant": "x4"})
+    namespace.serve()
+    assert namespace.table().base_variant == "x4"
+
+
+def test_a_model_is_not_trained_again_for_a_variant_that_cannot_be() -> None:
+    namespace = serving(routing={"mode": "Static", "variant": "x4"})
+    namespace.edit(variants={"pruning": {"factors": [1, 2]}})
     namespace.settle()
+    assert namespace.reason("Stalled") == "True VariantUnknown"
+    assert "no Job is started" in namespace.condition("Stalled")["message"]
+    assert namespace.table().base_variant == "x4", "the old revision answers"
+
+
+def test_a_variant_that_may_be_left_out_is_known_after_training_only() -> None:
+    namespace = Namespace(settings=PROMETHEUS, routing={"mode": "Static", "variant": "projected"})
+    namespace.settle()
+    assert namespace.reason() == "False Generating"
     namespace.finish_job()
     namespace.settle()
     assert namespace.reason("Stalled") == "True VariantUnknown"

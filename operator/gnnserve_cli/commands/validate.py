@@ -62,6 +62,7 @@ def validate(manifests: Manifests, as_json: Json = False) -> None:
                 put(output(), f"{document.where}:" if number == 0 else f"\n{document.where}:")
             put(output(), facts_table(_facts(document.service)))
         _say_what_changes_nothing(document.service.spec.worker)
+        _say_what_may_be_missing(document.service.spec)
     if as_json:
         named = [{"manifest": _printable(document.where), **document.as_json()} for document in checked]
         print_json(checked[0].as_json() if is_one else named)
@@ -159,6 +160,15 @@ def _say_what_changes_nothing(worker: Worker) -> None:
     for name, field in (("gpu_memory", "gpuMemory"), ("cache", "cache")):
         if name in worker.model_fields_set:
             print(f"note: spec.worker.{field} changes nothing: spec.worker.device is CPU", file=sys.stderr)
+
+
+def _say_what_may_be_missing(spec: GNNServiceSpec) -> None:
+    for name in spec.uncertain_variants():
+        print(
+            f"note: spec.routing names {name}, which is kept only where no other variant is as accurate and as fast: "
+            "generation may leave it out, and the service then waits for another name",
+            file=sys.stderr,
+        )
 
 
 def _cluster_facts(spec: GNNServiceSpec) -> Iterator[str]:

@@ -149,8 +149,7 @@ def routed_table(declared: RoutingTable, state: RoutingState, interval_s: float)
 
 def unknown_variants(spec: GNNServiceSpec, names: Sequence[str]) -> tuple[str, ...]:
     """Those that spec.routing names and that are not among `names`."""
-    named = tuple(spec.routing.weights or ()) if spec.routing.variant is None else (spec.routing.variant,)
-    return tuple(name for name in named if name not in names)
+    return tuple(name for name in spec.routing.named_variants if name not in names)
 
 
 def decide_routing(

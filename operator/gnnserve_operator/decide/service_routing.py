@@ -104,9 +104,12 @@ def decide_service_routing(
 ) -> ServiceRouting:
     """`status`: as it is now."""
     spec = service.spec
+    impossible = find_impossible_variant(spec)
     if published is None:
-        return ServiceRouting(_unmeasured(RoutingState(""), _NOT_SERVING))
+        return ServiceRouting(_unmeasured(RoutingState(""), _NOT_SERVING), problem=impossible)
     result = published.result
+    if result.recipe == spec.recipe():
+        impossible = None  # what there is counts, below
     state = _state(result.revision, observed, status)
     problem = _find_unknown_variant(spec, result)
     if problem is not None:
@@ -114,12 +117,12 @@ def decide_service_routing(
         kept = observed.routing or ObservedRouting()
         decision = _unmeasured(state, Verdict(None, problem.reason, "spec.routing cannot be followed; see Ready."))
         return ServiceRouting(
-            decision, kept.table, kept.result, problem=problem if result.recipe == spec.recipe() else None
+            decision, kept.table, kept.result, problem=problem if result.recipe == spec.recipe() else impossible
         )
     question = _question(service, settings) if workers.ready and not spec.suspend else None
     decision = _decide(state, service, workers, observed, status, question, settings, now)
     table = routed_table(declared_table(spec, result), decision.state, spec.routing.interval_seconds)
-    return ServiceRouting(decision, table, result, question)
+    return ServiceRouting(decision, table, result, question, problem=impossible)
 
 
 def _decide(
@@ -209,6 +212,20 @@ def _said(status: Mapping[str, Any], kind: ConditionType) -> Verdict:
     except (KeyError, ValueError):
         return _NOT_ASKED
     return verdict if verdict.reason not in _NOT_ABOUT_LOAD else _NOT_ASKED
+
+
+def find_impossible_variant(spec: GNNServiceSpec) -> Problem | None:
+    """Something that spec.routing names and that no revision of this spec will have: known before a Job is spent."""
+    impossible = spec.impossible_variants()
+    if not impossible:
+        return None
+    possible = (*spec.variants.listed_names(), *spec.variants.optional_names())
+    return Problem(
+        Reason.VARIANT_UNKNOWN,
+        f"spec.routing names {' and '.join(impossible)}, which spec.variants does not generate. Name some of "
+        f"{' '.join(possible)}, or change spec.variants; no Job is started before.",
+        needs_person=True,
+    )
 
 
 def _find_unknown_variant(spec: GNNServiceSpec, result: GenerationResult) -> Problem | None:
