@@ -69,9 +69,9 @@ class Observer:
     ) -> Seen:
         """`service` is the live GNNService; what follows is remembered."""
         for _ in range(_LOOKS):
-            asked, pods = self._index.versions(key, _WORKLOAD), self._index.children(key, POD)
+            asked, before = self._index.versions(key, _WORKLOAD), self._index.children(key)
             answers, listed = await asyncio.gather(
-                self._prober.ask(key, _pods(pods, service), tls=_wants_tls(service)), self._pod_monitors.listed()
+                self._prober.ask(key, _pods(before, service), tls=_wants_tls(service)), self._pod_monitors.listed()
             )
             if self._index.versions(key, _WORKLOAD) == asked:
                 break
