@@ -162,13 +162,12 @@ def test_while_no_worker_answers_nothing_is_known() -> None:
 
 def test_a_condition_that_is_not_said_any_more_goes() -> None:
     namespace = secured()
-    before = namespace.status
+    before = namespace.condition("CredentialsValid")
     namespace.edit(endpoint=None)
     namespace.settle()
     namespace.roll_out()
     namespace.answer()
     namespace.settle()
     assert namespace.condition("CredentialsValid") == {}
-    stale = namespace.status | {"conditions": [*namespace.status["conditions"], before["conditions"][5]]}
-    assert before["conditions"][5]["type"] == "CredentialsValid"
+    stale = namespace.status | {"conditions": [*namespace.status["conditions"], before]}
     assert not is_said_already(namespace.status, stale)
