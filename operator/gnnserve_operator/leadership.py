@@ -21,17 +21,21 @@ from dataclasses import dataclass
 from gnnserve_operator.cluster import Cluster
 from gnnserve_operator.decide.leadership import (
     Lease,
+    PodName,
     Sighting,
     StandBy,
     Take,
     Wait,
     decide_candidacy,
     first_term,
+    holder_of,
     is_still_ours,
+    pod_of,
     sight,
+    sight_pod,
 )
 from gnnserve_operator.errors import ConflictError, GoneError, LostLeadershipError, OperatorError
-from gnnserve_operator.kinds import LEASE, Manifest
+from gnnserve_operator.kinds import LEASE, POD, Manifest
 from gnnserve_operator.loop import Clock, SystemClock
 from gnnserve_operator.observed import ObjectRef
 from gnnserve_operator.settings import LeaderElection
@@ -53,12 +57,11 @@ class AwakeOrNotClock(SystemClock):
 
 
 def identity_of(environment: Mapping[str, str] = os.environ) -> str:
-    """Who we are in the Lease. Of a pod it outlives the container, so that the next one need not wait for the Lease of
-    the one that died; elsewhere each process is another."""
+    """Who we are in the Lease: the pod, or elsewhere this very process."""
     name, uid = environment.get("POD_ID"), environment.get("POD_UID")
     if name and uid:
-        return f"{name}_{uid}"
-    return f"{name or socket.gethostname()}_{uuid.uuid4()}"
+        return holder_of(PodName(name, uid))
+    return f"{name or socket.gethostname()}/{uuid.uuid4()}"
 
 
 def fence_of(settings: LeaderElection) -> str:
@@ -91,6 +94,7 @@ class Elector:
         # The first renewal, one that hangs, a pause, and another that hangs end at the deadline.
         self._attempt_s = (settings.renew_deadline_seconds - settings.retry_seconds) / 3
         self._absent_s = 2 * settings.retry_seconds
+        self._request_s = settings.lease_seconds - settings.renew_deadline_seconds
         self._seen: Sighting | None = None
         self._held: _Held | None = None
         self._lost: str | None = None
@@ -165,11 +169,11 @@ class Elector:
     async def _try_to_take(self) -> Take | StandBy | Wait:
         """It is held when it was to be taken."""
         body = await self._get()
-        now_s = self._clock.now()
-        self._seen = sight(self._seen, None if body is None else lease_of(body), now_s)
-        decided = decide_candidacy(
-            self._seen, self._identity, now_s, first=first_term(self._clock.utc()), absent_s=self._absent_s
-        )
+        self._seen = sight(self._seen, None if body is None else lease_of(body), self._clock.now())
+        decided = self._decide(self._seen)
+        if isinstance(decided, StandBy):
+            self._seen = sight_pod(self._seen, self._clock.now(), is_gone=await self._is_gone(decided.holder))
+            decided = self._decide(self._seen)
         if not isinstance(decided, Take):
             return decided
         sent_s = self._clock.now()
@@ -177,6 +181,25 @@ class Elector:
         self._holds(await self._put(body, spec), decided.term, sent_s)
         logger.info("leading by %s, term %d, as %s", self._ref, decided.term, self._identity)
         return decided
+
+    def _decide(self, seen: Sighting) -> Take | StandBy | Wait:
+        return decide_candidacy(
+            seen, self._identity, self._clock.now(),
+            first=first_term(self._clock.utc()), absent_s=self._absent_s, request_s=self._request_s,
+        )  # fmt: skip
+
+    async def _is_gone(self, holder: str) -> bool:
+        """Whether the holder's pod is known to be gone; False where it is no pod, or nobody tells."""
+        pod = pod_of(holder)
+        if pod is None:
+            return False
+        try:
+            async with asyncio.timeout(self._attempt_s):
+                found = await self._cluster.get(ObjectRef(POD.api_version, POD.name, self._ref.namespace, pod.name))
+        except (OperatorError, TimeoutError) as error:
+            logger.debug("cannot tell whether pod %s is gone: %s", pod.name, _words(error))
+            return False
+        return found is None or found["metadata"]["uid"] != pod.uid
 
     async def _hold(self) -> None:
         never = asyncio.Event()

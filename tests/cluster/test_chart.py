@@ -254,8 +254,10 @@ def test_where_it_is_installed_it_may_hold_its_lease(values: dict[str, Any]) -> 
     (role,) = (found for found in of_kind(objects, "Role") if found["metadata"]["name"].endswith(":lease"))
     (binding,) = (found for found in of_kind(objects, "RoleBinding") if found["metadata"]["name"].endswith(":lease"))
     assert role["metadata"]["namespace"] == binding["metadata"]["namespace"] == "gnnserve-system"
-    assert set(rules_of(role)) == {(LEASE.group, LEASE.plural, verb) for verb in ("create", "get", "update")}
-    names = {verb: rule.get("resourceNames") for rule in role["rules"] for verb in rule["verbs"]}
+    leases = {(LEASE.group, LEASE.plural, verb) for verb in ("create", "get", "update")}
+    assert set(rules_of(role)) == leases | {("", "pods", "get")}
+    rules = [rule for rule in role["rules"] if rule["resources"] == [LEASE.plural]]
+    names = {verb: rule.get("resourceNames") for rule in rules for verb in rule["verbs"]}
     assert names == {"create": None, "get": ["gnnserve"], "update": ["gnnserve"]}
     assert binding["roleRef"]["name"] == role["metadata"]["name"]
     assert binding["subjects"] == [{"kind": "ServiceAccount", "name": "gnnserve", "namespace": "gnnserve-system"}]

@@ -14,13 +14,14 @@ from typing import Any
 import pytest
 from tests.support.api_server import ApiServer, Request, Response
 from tests.support.clock import FakeClock, settle
-from tests.support.fake_cluster import FakeCluster
+from tests.support.fake_cluster import FakeCluster, Fault, Refusal
 from tests.support.in_process import InProcessTransport
 from tests.support.operator import child
 
 from gnnserve_operator.cluster import Cluster
 from gnnserve_operator.decide.leadership import (
     Lease,
+    PodName,
     Sighting,
     StandBy,
     Take,
@@ -28,7 +29,9 @@ from gnnserve_operator.decide.leadership import (
     decide_candidacy,
     first_term,
     is_still_ours,
+    pod_of,
     sight,
+    sight_pod,
 )
 from gnnserve_operator.desired.labels import TERM_ANNOTATION
 from gnnserve_operator.errors import LostLeadershipError, RetryLaterError
@@ -58,12 +61,16 @@ LEASE = Lease("u1", "a", 15, 3, "2026-01-01T00:00:00.000000Z")
         pytest.param(Sighting(Lease("u1", "us", 15, 3, ""), 100), 100, Take(4), id="the container before us had it"),
         pytest.param(Sighting(Lease("u1", "a", 40, 3, ""), 100), 130, StandBy("a"), id="its duration counts, not ours"),
         pytest.param(Sighting(Lease("u1", "a", 0, 0, ""), 100), 100, Take(1), id="somebody made it with a holder only"),
+        pytest.param(
+            Sighting(LEASE, 100, 101), 105.9, StandBy("a"), id="its holder's pod is gone, its requests may not"
+        ),
+        pytest.param(Sighting(LEASE, 100, 101), 106, Take(4), id="its holder's pod is gone, and so are its requests"),
     ],
 )
 def test_a_lease_is_taken_when_its_holder_has_let_go(
     seen: Sighting, now_s: float, expected: Take | StandBy | Wait
 ) -> None:
-    assert decide_candidacy(seen, "us", now_s, first=77, absent_s=4) == expected
+    assert decide_candidacy(seen, "us", now_s, first=77, absent_s=4, request_s=5) == expected
 
 
 def test_first_terms_grow_with_time_and_fit_a_lease() -> None:
@@ -100,6 +107,22 @@ def test_a_lease_is_ours_while_holder_and_term_are(lease: Lease | None, expected
     assert is_still_ours(lease, "a", 3) is expected
 
 
+def test_a_pod_is_gone_from_when_that_was_seen_first_and_until_the_lease_is_written() -> None:
+    seen = sight(None, LEASE, 100)
+    gone = sight_pod(seen, 101, is_gone=True)
+    assert gone == Sighting(LEASE, 100, 101)
+    assert sight_pod(gone, 103, is_gone=True) == gone
+    assert sight_pod(gone, 103, is_gone=False) == seen, "nobody could tell"
+    renewed = Lease("u1", "a", 15, 3, "later")
+    assert sight(gone, renewed, 104) == Sighting(renewed, 104)
+
+
+def test_only_a_pods_name_is_looked_for() -> None:
+    assert pod_of("gnnserve-1_u1") == PodName("gnnserve-1", "u1")
+    assert pod_of(identity_of({"POD_ID": "gnnserve-1", "POD_UID": "u1"})) == PodName("gnnserve-1", "u1")
+    assert [pod_of(holder) for holder in ("", "a", "a_", identity_of({}), "host_1/9e0d")] == [None] * 5
+
+
 # --- electors
 
 
@@ -116,6 +139,7 @@ class Process:
     is_paused: bool = False
     is_cut_off: bool = False
     loses_answers: bool = False
+    may_read_pods: bool = True
     task: asyncio.Task[None] | None = None
     works: int = 0
 
@@ -127,6 +151,8 @@ class Process:
     def _respond(self, request: Request) -> Response:
         if self.is_cut_off:
             raise ConnectionRefusedError("connection refused")
+        if "/pods/" in request.path and not self.may_read_pods:
+            return Response(403, {}, {"kind": "Status", "code": 403, "reason": "Forbidden", "message": "pods"})
         response = self.server.respond(request)
         if self.loses_answers:
             raise TimeoutError
@@ -412,6 +438,58 @@ async def test_a_dead_holder_of_whom_only_the_lease_is_left_is_waited_for_once(i
     await it.pass_time(RETRY_S)
     assert it.leaders == ["a"]
     assert it.lease()["spec"]["leaseTransitions"] == 8
+
+
+def make_pod(it: World, name: str) -> str:
+    """And the holder that it is in a Lease."""
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": "default"}}
+    return f"{name}_{it.api.create(pod)['metadata']['uid']}"
+
+
+@scenario
+async def test_who_comes_after_helm_uninstall_waits_for_requests_of_the_pod_that_is_gone_and_not_for_its_lease(
+    it: World,
+) -> None:
+    before = it.add(make_pod(it, "before"))
+    await before.start()
+    await it.pass_time(5)
+    refusal = Refusal(403, "Forbidden", "leases is forbidden: RBAC: role not found")
+    it.api.faults.append(Fault("put", "Lease", refusal))  # the Role goes before the process is told to end
+    before.stop.set()
+    await settle()
+    assert it.lease()["spec"]["holderIdentity"] == before.name, "it had no right to let go"
+    after = it.add(make_pod(it, "after"))
+    it.api.faults.clear()
+    await after.start()
+    await it.pass_time(3)
+    assert it.leaders == [before.name]
+    assert after.works == 0, "the pod is there, so its process may be"
+    it.api.delete("Pod", "before")
+    await it.pass_time(RETRY_S + LEASE_S - DEADLINE_S + RETRY_S)
+    assert after.leads
+    assert it.lease()["spec"]["leaseTransitions"] == 2
+
+
+@scenario
+async def test_a_pod_of_the_same_name_is_not_the_one_that_led(it: World) -> None:
+    make_pod(it, "a")
+    it.edit(lambda found: found["spec"].update(holderIdentity="a_of-another-uid", leaseDurationSeconds=LEASE_S))
+    after = it.add("b")
+    await after.start()
+    await it.pass_time(LEASE_S - DEADLINE_S + RETRY_S)
+    assert after.leads
+
+
+@scenario
+async def test_where_nobody_tells_of_pods_the_lease_is_waited_for(it: World) -> None:
+    it.edit(lambda found: found["spec"].update(holderIdentity="a_u1", leaseDurationSeconds=LEASE_S))
+    after = it.add("b")
+    after.may_read_pods = False
+    await after.start()
+    await it.pass_time(LEASE_S - 0.5)
+    assert after.works == 0
+    await it.pass_time(RETRY_S)
+    assert after.leads
 
 
 @scenario

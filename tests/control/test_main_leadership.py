@@ -173,6 +173,13 @@ def test_who_stands_by_without_the_right_to_leases_is_not_ready(cluster: FakeClu
 # --- as processes
 
 
+def make_pod(cluster: FakeCluster, name: str) -> None:
+    """With the uid that `process` says it has."""
+    new_uid, cluster.new_uid = cluster.new_uid, lambda: "u"
+    cluster.create({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": "default"}})
+    cluster.new_uid = new_uid
+
+
 @contextmanager
 def process(folder: Path, name: str, **settings: Any) -> Iterator[subprocess.Popen[str]]:
     """As the container of a pod of that name."""
@@ -185,6 +192,7 @@ def process(folder: Path, name: str, **settings: Any) -> Iterator[subprocess.Pop
 def test_a_leader_that_was_stopped_wakes_up_to_write_nothing_and_end(cluster: FakeCluster, tmp_path: Path) -> None:
     """The two want different things, so that whatever the old one writes would be seen."""
     cluster.create(gnnservice())
+    make_pod(cluster, "old")
     with process(tmp_path, "old", networkPolicy=True) as old:
         cluster.wait_until(lambda: len(cluster.all("NetworkPolicy")) == 2 and cluster.all("Job"))
         assert holder(cluster) == "old_u"

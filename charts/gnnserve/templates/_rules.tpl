@@ -52,4 +52,8 @@ one name only.
   resources: [leases]
   resourceNames: [{{ include "gnnserve.name" . }}]
   verbs: [get, update]
+# Whether the pod that holds the Lease is gone.
+- apiGroups: [""]
+  resources: [pods]
+  verbs: [get]
 {{- end }}
