@@ -117,6 +117,19 @@ def test_one_leads_and_the_other_stands_by(operators: Installation, service: Ser
     assert_followed(service, 7001)
 
 
+def test_an_installation_after_an_uninstall_does_not_wait_for_the_lease(
+    operators: Installation, service: Service
+) -> None:
+    """The operator that is uninstalled has lost the right to let go by the time that it is told to end."""
+    operators.upgrade({"leaderElection": {**TIMES, "leaseSeconds": 600}})
+    former = leader(operators)
+    wait_for("the longer Lease", lambda: lease(operators)["leaseDurationSeconds"] == 600, TAKEOVER_LIMIT_S)
+    operators.remove()
+    operators.upgrade({"replicas": 2, "leaderElection": TIMES})
+    wait_for_another_leader(operators, former)
+    assert_followed(service, 7007)
+
+
 def test_a_leader_that_goes_is_followed_at_once_and_nothing_is_written(
     operators: Installation, service: Service
 ) -> None:
