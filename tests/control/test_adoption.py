@@ -72,19 +72,7 @@ def test_what_an_orphaned_service_left_is_taken_over_as_it_is() -> None:
         world.cluster.delete("GNNService", KEY.name, policy="Orphan")
         await world.run_for(5)
         world.create()
-        named = 0
-        for _ in range(2):
-            await world.until(
-                lambda: (
-                    world.condition("Stalled").get("reason") == "NameTaken"
-                    or world.condition("Ready").get("status") == "True"
-                ),
-                limit_s=RESYNC_S,
-            )
-            if world.condition("Ready").get("status") == "True":
-                break
-            named += run_command(world, str(world.condition("Ready")["message"]))
-            await world.run_for(3)
+        named = run_command(world, await is_taken(world))
         await serves(world)
         assert named == len([kind for kind, _ in before if kind not in {"Pod", "ReplicaSet"}])
         assert of_gnnserve(world) == before, "nothing is made anew, nothing trains and no worker is replaced"
