@@ -423,7 +423,8 @@ class Checkpoint(ApiModel):
             2048,
         ),
     ]
-    """State dict of a torch_geometric.nn.GraphSAGE or GIN, percent-encoded. Its content is part of the revision's
+    """State dict of a torch_geometric.nn.GraphSAGE or GIN, or of a model of their convolutions (conv1, conv2),
+    percent-encoded. Its content is part of the revision's
     identity: another file at the same place generates anew. Over more than 16,384 feature columns it is not pruned:
     generation then refuses factors other than `[1]`, and the ranking method Lasso, which knows that limit without a
     checkpoint too."""

@@ -14,10 +14,12 @@ import safetensors.numpy
 import safetensors.torch
 import torch
 from tests.support.pyg import module_of
+from torch.nn import Linear, ReLU, Sequential, functional
 
 from gnnserve_api.errors import InputError
-from gnnserve_api.gnnservice import Checkpoint, Model
+from gnnserve_api.gnnservice import Architecture, Checkpoint, Model
 from gnnserve_worker.generation.checkpoint import checkpoint_digest, load_checkpoint
+from gnnserve_worker.generation.checkpoint_layout import layout_of
 from gnnserve_worker.generation.networks import build_module, to_tensors
 from gnnserve_worker.generation.tensors import Tensors
 
@@ -96,6 +98,64 @@ def test_what_generation_writes_can_be_given_back(tmp_path: Path) -> None:
     assert all(np.array_equal(again[key], tensor) for key, tensor in tensors.items())
 
 
+class _Tutorial(torch.nn.Module):
+    """As https://pytorch-geometric.readthedocs.io/en/latest/get_started/introduction.html writes a model."""
+
+    def __init__(self, architecture: str, hidden: int = HIDDEN) -> None:
+        super().__init__()
+        import torch_geometric.nn as pyg  # it warns where `networks` was not imported before
+
+        self.conv1, self.conv2 = (
+            pyg.SAGEConv(*widths)
+            if architecture == "GraphSAGE"
+            else pyg.GINConv(
+                Sequential(Linear(widths[0], widths[1]), ReLU(), Linear(widths[1], widths[1])), train_eps=True
+            )
+            for widths in ((COLUMNS, hidden), (hidden, CLASSES))
+        )
+
+    def forward(self, x: torch.Tensor, edges: torch.Tensor) -> torch.Tensor:
+        hidden = functional.dropout(functional.relu(self.conv1(x, edges)), training=self.training)
+        scores: torch.Tensor = self.conv2(hidden, edges)
+        return scores
+
+
+def _tutorial(architecture: str, hidden: int = HIDDEN) -> _Tutorial:
+    torch.manual_seed(3)
+    return _Tutorial(architecture, hidden).eval()
+
+
+def _tutorial_state(architecture: str, hidden: int = HIDDEN) -> dict[str, torch.Tensor]:
+    return _tutorial(architecture, hidden).state_dict()
+
+
+@ARCHITECTURES
+@pytest.mark.parametrize("prefix", ["", "module.", "encoder.model."])
+def test_a_model_as_the_tutorial_of_pyg_writes_it_gives_the_same_scores(
+    tmp_path: Path, architecture: str, prefix: str
+) -> None:
+    module = _tutorial(architecture)
+    path = _save(tmp_path, {f"{prefix}{key}": tensor for key, tensor in module.state_dict().items()})
+    features, edges = torch.randn(20, COLUMNS), torch.randint(0, 20, (2, 60))
+
+    known = build_module(Model(architecture=architecture, hidden=HIDDEN), COLUMNS, CLASSES).eval()
+    known.load_state_dict({key: torch.from_numpy(tensor) for key, tensor in _load(path, architecture).items()})
+
+    with torch.no_grad():
+        torch.testing.assert_close(known(features, edges), module(features, edges))
+
+
+def test_layers_are_taken_in_the_order_of_their_numbers_and_not_of_their_letters() -> None:
+    keys = [
+        f"sage_{layer}.{weight}" for layer in (2, 10, 9) for weight in ("lin_l.weight", "lin_l.bias", "lin_r.weight")
+    ]
+
+    layout = layout_of(keys, Architecture.GRAPHSAGE)
+
+    assert layout.layers == ("sage_2", "sage_9", "sage_10")
+    assert layout.keys["convs.2.lin_r.weight"] == "sage_10.lin_r.weight"
+
+
 def _renamed(**names: str) -> dict[str, torch.Tensor]:
     return {names.get(key, key): tensor for key, tensor in _state().items()}
 
@@ -109,7 +169,7 @@ def _without(key: str) -> dict[str, torch.Tensor]:
     [
         pytest.param(
             _state("GIN"), {},
-            "has convs.0.nn.lins.0.weight, so it holds a GIN, and spec.model.architecture is GraphSAGE; "
+            "has convs.0.nn.lins.0.bias, so it holds a GIN, and spec.model.architecture is GraphSAGE; "
             "set spec.model.architecture to GIN", id="another architecture",
         ),
         pytest.param(
@@ -151,9 +211,39 @@ def _without(key: str) -> dict[str, torch.Tensor]:
             "torch_geometric.nn.GIN as it is", id="a GIN as it is, where the manifest wants another",
         ),
         pytest.param(
-            {f"model.{key}": tensor for key, tensor in _state().items()}, {},
-            "has no convs.0.lin_l.weight, as torch_geometric.nn.GraphSAGE names it; it has model.convs.0.lin_l.bias",
-            id="a prefix",
+            {key.replace("convs.0", "one").replace("convs.1", "two"): tensor for key, tensor in _state().items()}, {},
+            "its layers are called one, two, which tells no order; rename the keys by the order in which the model "
+            "applies its layers, as in one.* to convs.0.*, two.* to convs.1.*", id="names without numbers",
+        ),
+        pytest.param(
+            {key.replace("convs.0", "in1").replace("convs.1", "out2"): tensor for key, tensor in _state().items()}, {},
+            "its layers are called in1, out2, which tells no order", id="names that differ in more than the number",
+        ),
+        pytest.param(
+            {"conv1.lin.weight": torch.ones(8, 6), "conv1.bias": torch.ones(8)}, {},
+            "has no layer of a GraphSAGE; expected lin_l.weight, lin_l.bias and lin_r.weight of each SAGEConv, under "
+            "convs.0, convs.1 … or conv1, conv2 …; it has conv1.bias, conv1.lin.weight; save the state dict of",
+            id="another kind of convolution",
+        ),
+        pytest.param(
+            {**_tutorial_state("GraphSAGE"), "lin.weight": torch.ones(3, 3)}, {},
+            "has lin.weight, which a torch_geometric.nn.GraphSAGE of 2 layers does not have; use a model without norm, "
+            "jk, project and normalize, and without layers beside its convolutions", id="a layer after them",
+        ),
+        pytest.param(
+            {key: tensor for key, tensor in _tutorial_state("GraphSAGE").items() if key != "conv2.lin_l.bias"}, {},
+            "has no conv2.lin_l.bias, expected it [3]; it has conv1.lin_l.bias, conv1.lin_l.weight, conv1.lin_r.weight",
+            id="a tutorial's without a bias",
+        ),
+        pytest.param(
+            _tutorial_state("GraphSAGE", hidden=16), {},
+            "conv1.lin_l.weight is [16, 6], expected [8, 6]; set spec.model.hidden to 16",
+            id="another width, under the file's own names",
+        ),
+        pytest.param(
+            _tutorial_state("GIN"), {},
+            "has conv1.nn.0.bias, so it holds a GIN, and spec.model.architecture is GraphSAGE; set "
+            "spec.model.architecture to GIN", id="a tutorial's GIN for a GraphSAGE",
         ),
         pytest.param({}, {}, "it has nothing", id="an empty file"),
         pytest.param(

@@ -17,6 +17,7 @@ import safetensors
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.gnnservice import Architecture, Checkpoint, Model
+from gnnserve_worker.generation.checkpoint_layout import Layout, LayoutError, layout_of
 from gnnserve_worker.generation.tensors import Tensors
 from gnnserve_worker.graph.sources.files import file_path, pinned_digest
 
@@ -40,8 +41,13 @@ def load_checkpoint(given: Checkpoint, digest: str, model: Model, columns: int, 
     if hashlib.sha256(data).hexdigest() != digest:
         raise InputError(f"{FIELD}.uri", f"{path} changed while it was read", "start again when it is written")
     tensors = _parse(path, data)
-    _check(path, tensors, model, columns, classes)
-    return tensors
+    try:
+        layout = layout_of(tensors, model.architecture)
+    except LayoutError as error:
+        raise _error(path, error.problem, error.remedy) from None
+    renamed = {key: tensors[found] for key, found in layout.keys.items()}
+    _check(path, renamed, layout, model, columns, classes)
+    return renamed
 
 
 def _error(path: Path, problem: str, remedy: str) -> InputError:
@@ -85,14 +91,17 @@ class _Axis:
     """With the found size for `{}`."""
 
 
-def _check(path: Path, tensors: Mapping[str, np.ndarray], model: Model, columns: int, classes: int) -> None:
-    _check_architecture(path, tensors, model.architecture)
-    _check_layers(path, tensors, len(model.fanouts))
+def _check(
+    path: Path, tensors: Mapping[str, np.ndarray], layout: Layout, model: Model, columns: int, classes: int
+) -> None:
+    """Messages call weights what the file calls them."""
+    _check_layers(path, len(layout.layers), len(model.fanouts))
     expected = _expected(model, columns, classes)
     for key, axes in expected.items():
         if key not in tensors:
             raise _error(
-                path, f"has no {key}, expected it {[axis.size for axis in axes]}; it has {', '.join(sorted(tensors))}",
+                path, f"has no {layout.shown(key)}, expected it {[axis.size for axis in axes]}; it has "
+                f"{', '.join(sorted(layout.keys.values()))}",
                 f"save the whole state dict of a torch_geometric.nn.{model.architecture}",
             )  # fmt: skip
         found, shape = list(tensors[key].shape), [axis.size for axis in axes]
@@ -102,37 +111,18 @@ def _check(path: Path, tensors: Mapping[str, np.ndarray], model: Model, columns:
         if len(found) == len(shape):
             size, axis = next((size, axis) for size, axis in zip(found, axes, strict=True) if size != axis.size)
             remedy = axis.remedy.format(size)
-        raise _error(path, f"{key} is {found}, expected {shape}", remedy)
+        raise _error(path, f"{layout.shown(key)} is {found}, expected {shape}", remedy)
     for key in tensors:
         if key not in expected:
             raise _error(
-                path, f"has {key}, which a torch_geometric.nn.{model.architecture} of {len(model.fanouts)} layers does "
-                "not have",
-                "use a model without norm, jk, project and normalize, which are not served",
+                path, f"has {layout.keys[key]}, which a torch_geometric.nn.{model.architecture} of "
+                f"{len(model.fanouts)} layers does not have",
+                "use a model without norm, jk, project and normalize, and without layers beside its convolutions, none "
+                "of which are served",
             )  # fmt: skip
 
 
-def _check_architecture(path: Path, tensors: Mapping[str, np.ndarray], architecture: Architecture) -> None:
-    marks = {Architecture.GRAPHSAGE: "convs.0.lin_l.weight", Architecture.GIN: "convs.0.nn.lins.0.weight"}
-    if marks[architecture] in tensors:
-        return
-    for other, mark in marks.items():
-        if mark in tensors:
-            raise _error(
-                path,
-                f"has {mark}, so it holds a {other}, and spec.model.architecture is {architecture}",
-                f"set spec.model.architecture to {other}",
-            )
-    found = ", ".join(sorted(tensors)[:6]) or "nothing"
-    raise _error(
-        path,
-        f"has no {marks[architecture]}, as torch_geometric.nn.{architecture} names it; it has {found}",
-        f"save the state dict of the torch_geometric.nn.{architecture} itself, without a prefix",
-    )
-
-
-def _check_layers(path: Path, tensors: Mapping[str, np.ndarray], layers: int) -> None:
-    found = len({key.split(".")[1] for key in tensors if key.startswith("convs.")})
+def _check_layers(path: Path, found: int, layers: int) -> None:
     if found != layers:
         raise _error(
             path,

@@ -1,0 +1,116 @@
+"""Which key of a given state dict is which weight of which layer.
+
+`torch_geometric.nn.GraphSAGE` and `GIN` call their layers `convs.0`, `convs.1`, …; a model as PyG's tutorial writes it
+calls them `conv1`, `conv2`, or whatever its attributes are. Layers whose names differ in their number alone are taken
+in the order of these numbers; anything else is refused, with the keys to rename. Only names are looked at here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from gnnserve_api.gnnservice import Architecture
+
+_WEIGHTS: Mapping[Architecture, re.Pattern[str]] = {
+    Architecture.GRAPHSAGE: re.compile(r"^(?P<layer>.+)\.(?P<weight>lin_l\.weight|lin_l\.bias|lin_r\.weight)$"),
+    Architecture.GIN: re.compile(
+        r"^(?P<layer>.+)\.(?:nn\.(?:lins\.)?(?P<product>[0-9]+)\.(?P<weight>weight|bias)|(?P<eps>eps))$"
+    ),
+}
+_EXPECTED: Mapping[Architecture, str] = {
+    Architecture.GRAPHSAGE: "lin_l.weight, lin_l.bias and lin_r.weight of each SAGEConv",
+    Architecture.GIN: "nn.0.weight, nn.0.bias, nn.2.weight, nn.2.bias and eps of each GINConv over "
+    "Sequential(Linear, ReLU, Linear), or nn.lins.0 and nn.lins.1 of one over an MLP",
+}
+_NUMBERED = re.compile(r"^(?P<stem>.*?)(?P<number>[0-9]+)$")
+_SHOWN_KEYS = 12
+
+
+class LayoutError(Exception):
+    def __init__(self, problem: str, remedy: str) -> None:
+        super().__init__(problem)
+        self.problem = problem
+        self.remedy = remedy
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    layers: tuple[str, ...]
+    """What the file calls them, in the order in which they are applied."""
+    keys: Mapping[str, str]
+    """Keys of the file by those of torch_geometric's model. Keys of nothing that is known stand for themselves."""
+
+    def shown(self, key: str) -> str:
+        """What the file calls that weight, or would, if it had it."""
+        if key in self.keys:
+            return self.keys[key]
+        layer, _, weight = key.removeprefix("convs.").partition(".")
+        return f"{self.layers[int(layer)]}.{weight}" if int(layer) < len(self.layers) else key
+
+
+def layout_of(keys: Iterable[str], architecture: Architecture) -> Layout:
+    """Raises LayoutError."""
+    found = sorted(keys)
+    matched = {key: match for key in found if (match := _WEIGHTS[architecture].match(key)) is not None}
+    # A lone `eps` may belong to anything.
+    layers = {match["layer"] for match in matched.values() if not match.groupdict().get("eps")}
+    if not layers:
+        raise _nothing_known(found, architecture)
+    order = _in_order(layers)
+    products = _products(matched) if architecture is Architecture.GIN else {}
+    names = {}
+    for key in found:
+        match = matched.get(key)
+        if match is None or match["layer"] not in layers:
+            names[key] = key
+            continue
+        prefix = f"convs.{order.index(match['layer'])}"
+        if architecture is Architecture.GRAPHSAGE:
+            names[f"{prefix}.{match['weight']}"] = key
+        elif match["eps"]:
+            names[f"{prefix}.eps"] = key
+        else:
+            names[f"{prefix}.nn.lins.{products[match['layer']].index(int(match['product']))}.{match['weight']}"] = key
+    return Layout(tuple(order), names)
+
+
+def _products(matched: Mapping[str, re.Match[str]]) -> dict[str, list[int]]:
+    """Numbers of the linear layers inside of each GINConv: 0 and 2 where an activation stands between them."""
+    found: dict[str, set[int]] = {}
+    for match in matched.values():
+        if match["product"] is not None:
+            found.setdefault(match["layer"], set()).add(int(match["product"]))
+    return {layer: sorted(numbers) for layer, numbers in found.items()}
+
+
+def _in_order(layers: Iterable[str]) -> list[str]:
+    found = sorted(layers)
+    if len(found) == 1:
+        return found
+    numbered = {layer: match for layer in found if (match := _NUMBERED.match(layer)) is not None}
+    numbers = {int(match["number"]) for match in numbered.values()}
+    if len({match["stem"] for match in numbered.values()}) != 1 or not len(numbered) == len(found) == len(numbers):
+        renamed = ", ".join(f"{layer}.* to convs.{place}.*" for place, layer in enumerate(found))
+        raise LayoutError(
+            f"its layers are called {', '.join(found)}, which tells no order",
+            f"rename the keys by the order in which the model applies its layers, as in {renamed}",
+        )
+    return sorted(found, key=lambda layer: int(numbered[layer]["number"]))
+
+
+def _nothing_known(found: list[str], architecture: Architecture) -> LayoutError:
+    for other, pattern in _WEIGHTS.items():
+        mark = next((key for key in found if (m := pattern.match(key)) and not m.groupdict().get("eps")), None)
+        if other is not architecture and mark is not None:
+            return LayoutError(
+                f"has {mark}, so it holds a {other}, and spec.model.architecture is {architecture}",
+                f"set spec.model.architecture to {other}",
+            )
+    shown = ", ".join(found[:_SHOWN_KEYS]) + ", …" * (len(found) > _SHOWN_KEYS)
+    return LayoutError(
+        f"has no layer of a {architecture}; expected {_EXPECTED[architecture]}, under convs.0, convs.1 … or conv1, "
+        f"conv2 …; it has {shown or 'nothing'}",
+        f"save the state dict of a torch_geometric.nn.{architecture}, or of a model of its convolutions alone",
+    )
