@@ -20,7 +20,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from gnnserve_api.errors import InputError
+from gnnserve_api.errors import InputError, remedy_of
 from gnnserve_api.gnnservice import API_VERSION, KIND, GNNService, GNNServiceSpec
 
 _EXAMPLE = "examples/digits.yaml is a complete manifest"
@@ -64,7 +64,7 @@ def read_text(path: Path) -> str:
     except FileNotFoundError as error:
         raise InputError(str(path), "no such file", f"give the path of a manifest; {_EXAMPLE}") from error
     except OSError as error:
-        raise InputError(str(path), f"cannot be read: {error.strerror}", "give a readable manifest") from error
+        raise InputError(str(path), f"cannot be read: {error.strerror}", remedy_of(error, "name a file")) from error
 
 
 def read_text_from(file: IO[bytes], where: str) -> str:

@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from gnnserve_api.errors import GnnserveError, InputError, ResourceError
+from gnnserve_api.errors import GnnserveError, InputError, ResourceError, remedy_of
 from gnnserve_api.objective import Objective
 from gnnserve_api.profile import Profile
 from gnnserve_api.protocol import (
@@ -164,7 +164,9 @@ def _client_context(ca_file: Path | None) -> ssl.SSLContext:
     except ssl.SSLError:
         raise InputError("--ca-file", f"{str(ca_file)!r} holds no certificate in PEM", "name one that does") from None
     except OSError as error:
-        raise InputError("--ca-file", f"{str(ca_file)!r} cannot be read: {error.strerror}", "check the path") from None
+        raise InputError(
+            "--ca-file", f"{str(ca_file)!r} cannot be read: {error.strerror}", remedy_of(error, "check the path")
+        ) from None
 
 
 def _ascii_host(text: str, host: str) -> str:

@@ -29,7 +29,7 @@ def between(low: float, high: float) -> Callable[[Number], Number]:
 Manifest = Annotated[Path, typer.Argument(metavar="MANIFEST", help="A GNNService in YAML.", show_default=False)]
 Manifests = Annotated[
     list[Path],
-    typer.Argument(metavar="MANIFEST...", help="GNNServices in YAML; - for standard input.", show_default=False),
+    typer.Argument(metavar="MANIFEST", help="GNNServices in YAML; - for standard input.", show_default=False),
 ]
 Url = Annotated[str, typer.Argument(metavar="URL", help="Address of a server: http://host:port.", show_default=False)]
 Host = Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 for all.")]

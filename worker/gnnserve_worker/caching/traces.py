@@ -17,7 +17,7 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from gnnserve_api.errors import InputError
+from gnnserve_api.errors import InputError, remedy_of
 from gnnserve_worker.graph.sources.archive import numpy_words
 from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.kernel_cache import kernel
@@ -192,7 +192,9 @@ def read_trace(path: Path, nodes: int) -> Trace:
     try:
         requests = _read_npy(path) if path.suffix == ".npy" else _read_lines(path)
     except OSError as error:
-        raise InputError(str(path), f"cannot read: {error.strerror or error}", "name a trace that is there") from error
+        raise InputError(
+            str(path), f"cannot read: {error.strerror or error}", remedy_of(error, "name a trace that is there")
+        ) from error
     if not requests:
         raise InputError(str(path), "holds no request", "give at least one list of seeds")
     for number, seeds in enumerate(requests, start=1):
