@@ -74,8 +74,8 @@ class Survey:
     conflicts: tuple[Conflict, ...]
 
     @property
-    def has_leaving(self) -> bool:
-        return Place.LEAVING in self.places.values()
+    def leaving(self) -> tuple[ObjectRef, ...]:
+        return tuple(ref for ref, place in self.places.items() if place is Place.LEAVING)
 
 
 class Versions(Protocol):

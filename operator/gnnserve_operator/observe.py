@@ -19,6 +19,7 @@ from gnnserve_operator.observed import (
     Observed,
     ObservedPod,
     Rejection,
+    Wait,
     controller_of,
     observed_claim,
     observed_deployment,
@@ -66,6 +67,7 @@ class Observer:
         routed: RoutingDecision | None = None,
         measured: Answer | Silence | None = None,
         begun_job: str | None = None,
+        wait: Wait | None = None,
     ) -> Seen:
         """`service` is the live GNNService; what follows is remembered."""
         for _ in range(_LOOKS):
@@ -87,7 +89,7 @@ class Observer:
         claims = await self._claims.of(key, service, [raw for ref, raw in owned.items() if ref.kind == CLAIM.name])
         observed = self._observed(key, owned, claims, _pods(children, service), answers)
         observed = replace(
-            observed, rejections=rejections, routed=routed, measured=measured, begun_job=begun_job,
+            observed, rejections=rejections, routed=routed, measured=measured, begun_job=begun_job, wait=wait,
             pod_monitor_available=listed is not None,
         )  # fmt: skip
         return Seen(observed, known)

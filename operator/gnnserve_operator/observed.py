@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -205,6 +206,15 @@ class WorkerAnswer:
 
 
 @dataclass(frozen=True, slots=True)
+class Wait:
+    """What a service was said to wait for."""
+
+    words: str
+    since: datetime
+    """When it was said first, without another word since."""
+
+
+@dataclass(frozen=True, slots=True)
 class Observed:
     routing: ObservedRouting | None = None
     """None: there is no such ConfigMap."""
@@ -229,6 +239,10 @@ class Observed:
     """What the slow loop decided last; None: nothing since the operator started."""
     measured: Answer | Silence | None = None
     """What Prometheus answered since; None: nothing new."""
+    leaving: tuple[ObjectRef, ...] = ()
+    """What is in the place of a child and about to go: it is being deleted, or is of a deleted service of that name."""
+    wait: Wait | None = None
+    """As the last plan had it; None: there was none, or the operator has just started."""
     begun_job: str | None = None
     """The Job that was to be made, and of which no event has told yet; None: there is none."""
     turns: Turns = NO_LIMIT

@@ -22,6 +22,7 @@ from gnnserve_operator.decide.commands import with_namespace
 from gnnserve_operator.decide.events import EventNote, decide_events
 from gnnserve_operator.decide.generation import Generation, Stage, WantedJob, decide_generation
 from gnnserve_operator.decide.obstacles import decide_appliable, decide_obstacle, may_begin
+from gnnserve_operator.decide.patience import decide_wait, end_wait
 from gnnserve_operator.decide.published import decide_published
 from gnnserve_operator.decide.readiness import Conditions, Situation, decide_conditions, refuse
 from gnnserve_operator.decide.repository import decide_kept, decide_mounted, decide_repository
@@ -39,7 +40,7 @@ from gnnserve_operator.desired.labels import RECIPE, Component, selector_for, se
 from gnnserve_operator.desired.metadata import Manifest, Parent, digest_of
 from gnnserve_operator.desired.routing import declared_table
 from gnnserve_operator.desired.service import service_url
-from gnnserve_operator.observed import ObjectRef, Observed, observed_ref
+from gnnserve_operator.observed import ObjectRef, Observed, Wait, observed_ref
 from gnnserve_operator.settings import Settings
 
 __all__ = ["EventNote", "Identity", "ObjectRef", "Plan", "plan", "plan_for_invalid"]
@@ -52,6 +53,8 @@ _TAKEN_S = 2.0
 """While a name is taken by what no watch tells of."""
 _CREDENTIALS_S = 15.0
 """While nothing else is under way: what becomes of a Secret, only workers tell, and only when they are asked."""
+_LINGERING = timedelta(minutes=1)
+"""What has not gone by then is held by something, and is looked at less often."""
 _PATIENCE = timedelta(minutes=5)
 """What has not come by then is not asked for every second any more."""
 _BEFORE_THE_JOB = frozenset({Stage.STARTING, Stage.QUEUED})
@@ -98,6 +101,8 @@ class Plan:
     """Among the other services; to be told to the fleet before another service is planned."""
     followed: str | None = None
     """See `Turns.followed`; to be remembered until the next plan."""
+    wait: Wait | None = None
+    """To be remembered until the next plan."""
     begins_job: str | None = None
     """Name of the Job that is made now; to be remembered until an event has told of it."""
 
@@ -154,6 +159,8 @@ def plan(service: GNNService, identity: Identity, observed: Observed, settings: 
         parent.name, spec, observed, published, declared, generation, workers, rollout, obstacle, kept
     )
     conditions = with_namespace(decide_conditions(situation) | routing.conditions, parent.namespace)
+    wait = decide_wait(conditions, generation, observed, is_in_turn=rollout.waits is not None, now=now)
+    conditions = end_wait(conditions, wait, identity.status, now)
     service_ref = next(ref for ref in refs if ref.kind == "Service")
     # Where nobody is to answer, what somebody once said is not told as if he did.
     base_before = identity.status.get("baseVariant") if workers.wanted else None
@@ -185,8 +192,9 @@ def plan(service: GNNService, identity: Identity, observed: Observed, settings: 
             IDLE if generation.stage in _BEFORE_THE_JOB and not is_job_made else generation.standing, rollout.standing
         ),
         followed=rollout.followed,
+        wait=wait,
         begins_job=job["metadata"]["name"] if is_job_made and generation.stage == Stage.STARTING else None,
-        look_again_s=_look_again_s(situation, conditions, status, now),
+        look_again_s=_look_again_s(situation, conditions, wait, status, now),
         routed=routing.decision,
         question=routing.question,
     )
@@ -246,13 +254,17 @@ def _deletions(
     return (*jobs, *sorted(unwanted, key=lambda ref: (ref.kind, ref.name)))
 
 
-def _look_again_s(situation: Situation, conditions: Conditions, status: Status, now: datetime) -> float | None:
+def _look_again_s(
+    situation: Situation, conditions: Conditions, wait: Wait | None, status: Status, now: datetime
+) -> float | None:
     if situation.obstacle is not None and situation.obstacle.reason == Reason.NAME_TAKEN:
         return _TAKEN_S if _is_recent(condition_in(status, ConditionType.STALLED), now) else _LATER_S
-    if situation.generation.stage == Stage.WAITING:
-        return _SOON_S
-    if situation.observed.deployment is not None and situation.observed.deployment.deleting:
-        return _SOON_S
+    deployment = situation.observed.deployment
+    is_gone_awaited = bool(situation.observed.leaving) or (deployment is not None and deployment.deleting)
+    if is_gone_awaited or situation.generation.stage == Stage.WAITING:
+        return _SOON_S if wait is None or now - wait.since < _LINGERING else _LATER_S
+    if wait is not None and not conditions[ConditionType.RECONCILING].holds:
+        return _LATER_S  # stalled, and what is waited for may come all the same
     is_followed = ConditionType.CREDENTIALS_VALID in conditions and situation.workers.wanted > 0
     at_rest_s = _CREDENTIALS_S if is_followed else None
     if not conditions[ConditionType.RECONCILING].holds:

@@ -26,15 +26,13 @@ from gnnserve_operator.kinds import DEPLOYMENT, JOB, POD_MONITOR, Manifest, Serv
 from gnnserve_operator.logs import about
 from gnnserve_operator.loop import Clock
 from gnnserve_operator.observe import Observer, Seen
-from gnnserve_operator.observed import ObjectRef, Rejection, observed_ref
+from gnnserve_operator.observed import ObjectRef, Rejection, Wait, observed_ref
 from gnnserve_operator.plan import Identity, Plan, plan, plan_for_invalid
 from gnnserve_operator.report import Reporter
 from gnnserve_operator.routing_memory import RoutingMemory
 from gnnserve_operator.settings import Settings
 from gnnserve_operator.slow_loop import SlowLoop
 
-LEAVING_S = 2.0
-"""How soon to look again for a place that somebody is about to leave."""
 _TAKE_TURNS = {JOB.name, DEPLOYMENT.name}
 
 logger = logging.getLogger(__name__)
@@ -62,6 +60,8 @@ class Reconciler:
     _rejections: dict[ServiceKey, tuple[Rejection, ...]] = field(default_factory=dict)
     _begun_jobs: dict[ServiceKey, _BegunJob] = field(default_factory=dict)
     """That no event has told of yet."""
+    _waits: dict[ServiceKey, tuple[str, Wait]] = field(default_factory=dict)
+    """With the uid of the GNNService."""
 
     async def reconcile(self, key: ServiceKey) -> float | None:
         """Returns after how many seconds to look again. Raises OperatorError."""
@@ -92,10 +92,12 @@ class Reconciler:
 
         routed, measured = self.memory.recall(key, identity.uid), self.slow_loop.unread(key)
         begun = self._begun_jobs.get(key)
+        waiting_uid, wait = self._waits.get(key, ("", None))
         seen = await self.observer.observe(
             key, raw,
             rejections=self._rejections.get(key, ()), routed=routed, measured=measured,
             begun_job=begun.job if begun is not None and begun.uid == identity.uid else None,
+            wait=wait if waiting_uid == identity.uid else None,
         )  # fmt: skip
         # The asking takes seconds: who writes annotations all the time must not keep the status from being written.
         raw = self._newest(key, raw)
@@ -130,6 +132,9 @@ class Reconciler:
             self._rejections[key] = rejections
             observed = replace(seen.observed, rejections=rejections)
             planned = plan(service, identity, observed, self.settings, self.clock.utc())
+        self._waits.pop(key, None)
+        if planned.wait is not None:
+            self._waits[key] = (identity.uid, planned.wait)
         told = self._newest(key, raw)
         if self.reporter.status_of(key, told) == identity.status:  # as the events suppose
             raw = told
@@ -137,13 +142,13 @@ class Reconciler:
         self._begun_jobs.pop(key, None)
         if rejections:
             raise RefusedError(f"apply {', '.join(str(r.ref) for r in rejections)}", rejections[0].message, 422)
-        return _soonest(planned.look_again_s, untold_s, LEAVING_S if survey.has_leaving else None)
+        return _soonest(planned.look_again_s, untold_s)
 
     async def _plan(
         self, key: ServiceKey, service: GNNService, identity: Identity, seen: Seen
     ) -> tuple[Seen, Plan, Survey, tuple[Rejection, ...]]:
-        """Plans again for each place that turns out to be somebody else's, and for what the API server would refuse of
-        the children to come: that is returned too."""
+        """Plans again for each place that turns out to be somebody else's, or that something is about to leave, and for
+        what the API server would refuse of the children to come: that is returned too."""
         refused: tuple[Rejection, ...] | None = None
         while True:
             # Told and answered in one step: no other service is planned in between.
@@ -154,9 +159,10 @@ class Reconciler:
             wanted = (*planned.apply, *planned.to_come)
             survey = await self.applier.survey(key, identity.uid, wanted, seen.known)
             found = [conflict for conflict in survey.conflicts if conflict not in seen.observed.conflicts]
-            if found:
-                conflicts = (*seen.observed.conflicts, *found)
-                seen = replace(seen, observed=replace(seen.observed, conflicts=conflicts))
+            going = [ref for ref in survey.leaving if ref not in seen.observed.leaving]
+            if found or going:
+                conflicts, leaving = (*seen.observed.conflicts, *found), (*seen.observed.leaving, *going)
+                seen = replace(seen, observed=replace(seen.observed, conflicts=conflicts, leaving=leaving))
                 continue
             if refused is not None or not planned.tries_out:
                 return seen, planned, survey, refused or ()
@@ -201,6 +207,7 @@ class Reconciler:
     def _forget(self, key: ServiceKey) -> None:
         self._rejections.pop(key, None)
         self._begun_jobs.pop(key, None)
+        self._waits.pop(key, None)
         self.fleet.forget(key)
         self.slow_loop.follow(key, None)
         self.memory.forget(key)

@@ -25,7 +25,7 @@ _COPIED = ("operator", "crds", "tests/control", "tests/support")
 _FOLDERS = ("", "operator", "crds")
 UNIT = (
     "test_apply", "test_report", "test_cluster", "test_observed", "test_observe", "test_diff", "test_plan_edits",
-    "test_plan_jobs", "test_plan_claims", "test_plan_routing", "test_loop", "test_plan_status",
+    "test_plan_jobs", "test_plan_claims", "test_plan_patience", "test_plan_routing", "test_loop", "test_plan_status",
 )  # fmt: skip
 """The quick ones first."""
 LIMIT_S = 600.0
@@ -109,6 +109,15 @@ GUARDS = (
     Guard("workers stay until there is a revision in the next claim", "decide/repository.py",
           "    claim = claims.get(declared_uid)\n", "    claim = repository.claim\n",
           "test_plan_claims.py::test_workers_move_to_the_other_claim_once_the_revision_is_in_it"),
+    Guard("what is waited for without an end is said to be stalled", "decide/patience.py",
+          "if now - wait.since < PATIENCE and not is_said:", "if not is_said:",
+          "test_plan_patience.py::test_an_endpoint_that_stays_unreachable_is_stalled_after_a_while"),
+    Guard("a Job that computes may take its time", "decide/patience.py",
+          " or is_in_turn or computes or ", " or is_in_turn or ",
+          "test_plan_patience.py::test_a_job_that_computes_may_take_its_time"),
+    Guard("a Job is not said to be made while its claim is on its way out", "decide/generation.py",
+          "(ref for ref in observed.leaving if ref.kind in _BEFORE_A_JOB)", "iter(())",
+          "test_campaign.py::test_in_peace_nothing_is_violated[namesakes_claim_held]"),
     Guard("a table that was edited by hand is not believed", "observed.py",
           "    if annotations.get(DIGEST_ANNOTATION) != routing_digest(data):", "    if False:",
           "test_observed.py::test_a_routing_config_map_is_believed_only_as_it_was_written"),

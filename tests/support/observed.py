@@ -27,6 +27,7 @@ from gnnserve_operator.observed import (
     ObjectRef,
     Observed,
     Rejection,
+    Wait,
     WorkerAnswer,
     observed_claim,
     observed_deployment,
@@ -103,6 +104,8 @@ class Namespace:
         self.pod_monitor_available = False
         self.routed: RoutingDecision | None = None
         """What the operator remembers; a restart forgets it."""
+        self.wait: Wait | None = None
+        """The same."""
         self.measured: Answer | Silence | None = None
         """What Prometheus answers to the next reconcile."""
         self.turns = NO_LIMIT
@@ -149,6 +152,7 @@ class Namespace:
             endpoint_answers=self.endpoint,
             routed=self.routed,
             measured=self.measured,
+            wait=self.wait,
             turns=self.turns,
         )
 
@@ -160,7 +164,7 @@ class Namespace:
         """Plans, and does it."""
         planned = self.plan()
         self.now += timedelta(seconds=1)
-        self.routed, self.measured = planned.routed, None
+        self.routed, self.measured, self.wait = planned.routed, None, planned.wait
         for manifest in planned.apply:
             self._apply(manifest)
         for ref in planned.delete:

@@ -27,6 +27,8 @@ from gnnserve_operator.observed import Observed, ObservedJob
 
 _POD_PATIENCE = timedelta(seconds=60)
 """A Job without a pod for so long is not allowed one."""
+_BEFORE_A_JOB = frozenset({"PersistentVolumeClaim", "Job"})
+"""Kinds of which nothing may be on its way out in the place of a child when a Job is made."""
 _PLACE_PATIENCE = timedelta(minutes=10)
 """A Job whose pod finds no place for so long gives its turn to the next; a cluster that grows has a node by then."""
 
@@ -129,7 +131,7 @@ class _Jobs:
         return _names(self.present, [*self.kept, *(job for job in kept if job is not None)])
 
 
-def _under_way(
+def _under_way(  # noqa: PLR0911 - a ladder, one rung a state
     wanted: WantedJob, jobs: _Jobs, service: str, spec: GNNServiceSpec, observed: Observed, now: datetime
 ) -> Generation:
     exact = jobs.named(wanted.name)
@@ -157,6 +159,12 @@ def _under_way(
     if any(job.name == wanted.name for job in observed.jobs):
         # On its way out, or of a claim that is lost.
         message = f"Job {wanted.name} is made again once the old one is gone."
+        return Generation(Stage.WAITING, message, delete=jobs.all_but())
+    if (blocker := next((ref for ref in observed.leaving if ref.kind in _BEFORE_A_JOB), None)) is not None:
+        message = (
+            f"Job {wanted.name} is made once {blocker} is gone, which is being deleted, or is of a deleted service of "
+            f"this name. If it stays, see what holds it: a pod that uses it, or one of its finalizers."
+        )
         return Generation(Stage.WAITING, message, delete=jobs.all_but())
     if not turn.may_go:
         return _queued(wanted.name, turn, now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"), jobs.all_but())

@@ -28,6 +28,11 @@ def expect_ready(world: World) -> None:
         world.judge.accuse(f"it does not come to be ready: {world.condition('Ready')}")
 
 
+def expect_stalled(world: World) -> None:
+    if world.condition("Stalled").get("status") != "True":
+        world.judge.accuse(f"it is not said that it stands still: {world.condition('Stalled')}")
+
+
 def recipe_of(world: World) -> str:
     assert world.service is not None
     parsed = parse_service(world.service)
@@ -388,6 +393,54 @@ async def users_claim_deleted(world: World) -> None:
     expect_ready(world)
 
 
+async def deployment_held_by_a_finalizer(world: World) -> None:
+    """Somebody else's, which nobody takes away: it is said, and goes on as soon as it is taken away."""
+    await serve(world)
+    held = ("Deployment", "digits-worker")
+    world.cluster.replace(*held, lambda found: found["metadata"].update(finalizers=["example.dev/audit"]))
+    delete_child(world, *held)
+    await world.settled()
+    expect_stalled(world)
+    world.cluster.replace(*held, lambda found: found["metadata"].pop("finalizers"))
+    await world.settled()
+    expect_ready(world)
+
+
+async def namesakes_claim_held(world: World) -> None:
+    """A pod of somebody else's uses the claim of the deleted service of that name."""
+    await serve(world)
+    metadata = {"name": "copies-files", "namespace": "default", "labels": {"app": "copies"}}
+    volume = {"name": "repository", "persistentVolumeClaim": {"claimName": "digits-repository"}}
+    spec = {"nodeName": "node", "containers": [{"name": "copy"}], "volumes": [volume]}
+    world.cluster.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
+    world.cluster.replace("Pod", "copies-files", lambda found: found.update(status={"phase": "Running"}))
+    world.delete()
+    world.create()
+    await world.settled()
+    expect_stalled(world)
+    world.cluster.delete("Pod", "copies-files", grace_s=0)
+    await world.settled()
+    expect_ready(world)
+
+
+async def workers_never_ready(world: World) -> None:
+    await serve(world)
+    world.set(worker={"nodeSelector": NOWHERE})
+    await world.settled()
+    expect_stalled(world)
+    world.edit(lambda spec: spec.pop("worker"))
+    await world.settled()
+    expect_ready(world)
+
+
+async def job_finds_no_node(world: World) -> None:
+    await serve(world, generation={"nodeSelector": NOWHERE})
+    expect_stalled(world)
+    world.edit(lambda spec: spec.pop("generation"))
+    await world.settled()
+    expect_ready(world)
+
+
 async def children_deleted(world: World) -> None:
     await serve(world)
     for kind, name in (
@@ -527,7 +580,8 @@ SCENES: tuple[Scene, ...] = (
     refused_child, unknown_variant, foreign_object, foreign_claim, lost_claim,
     lost_claim_and_another_model, lost_claim_at_once, claim_deleted, claim_deleted_and_another_model,
     another_model_and_claim_deleted, claim_deleted_and_suspended, claim_deleted_while_suspended,
-    claim_deleted_at_the_first_generation, claims_deleted_one_after_the_other, users_claim_deleted, children_deleted,
+    claim_deleted_at_the_first_generation, claims_deleted_one_after_the_other, users_claim_deleted,
+    deployment_held_by_a_finalizer, namesakes_claim_held, workers_never_ready, job_finds_no_node, children_deleted,
     deployment_deleted, job_deleted_while_it_runs, job_and_table_deleted, children_edited, labels_taken_away,
     settings_change, delete_when_served, delete_while_generating, delete_at_the_first_child, delete_while_rolling_out,
     delete_while_the_operator_is_away, delete_and_apply_at_once, delete_and_apply_with_slow_collection,
