@@ -79,6 +79,26 @@ def remedy_of(error: OSError, otherwise: str) -> str:
     )
 
 
+_MEMORY_WORDS = (
+    "out of memory", "can't allocate memory", "cannot allocate memory", "not enough memory", "failed to map segment",
+)  # fmt: skip
+"""torch says it in a RuntimeError, each allocator in its own words, and the loader of libraries in an ImportError."""
+
+
+def lack_of_memory(error: BaseException) -> str | None:
+    """What the allocator said, in one line; None: the error is another one.
+
+    Its words tell the processor's memory from a GPU's.
+    """
+    text = str(error).strip()
+    says_so = isinstance(error, RuntimeError | ImportError | OSError) and any(
+        words in text.lower() for words in _MEMORY_WORDS
+    )
+    if not says_so and not isinstance(error, MemoryError):
+        return None
+    return text.splitlines()[0] if text else "out of memory"
+
+
 NO_GPU = "no GPU can be used"
 """How a DeviceError begins: the operator knows it by that in what a worker says of itself."""
 

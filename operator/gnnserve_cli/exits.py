@@ -7,7 +7,15 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from gnnserve_api.errors import DeviceLostError, GnnserveError, InputError, RepositoryError, ResourceError
+from gnnserve_api.errors import (
+    DeviceLostError,
+    GnnserveError,
+    InputError,
+    RepositoryError,
+    ResourceError,
+    lack_of_memory,
+    words_on_command_line,
+)
 
 
 class ExitCode(IntEnum):
@@ -29,7 +37,7 @@ MEANINGS = {
     ExitCode.FAILURE: "unexpected failure, of this program or inside the server",
     ExitCode.BAD_INPUT: "bad input: usage, manifest, graph, or a request refused with another 4xx",
     ExitCode.REPOSITORY: "a repository is unfinished, altered or of a newer version",
-    ExitCode.RESOURCE: "something is missing: a free port, disk space, a server that answers",
+    ExitCode.RESOURCE: "something is missing: a free port, disk space, memory, a server that answers",
     ExitCode.OBJECTIVE_NOT_MET: "no variant can meet the objective, and --strict was given (422)",
     ExitCode.OVERLOADED: "refused for load or not ready; try again later (429, 503)",
     ExitCode.DEVICE: "the GPU was lost while it served: start it again",
@@ -77,4 +85,15 @@ def exit_code_of(error: Exception) -> ExitCode | None:  # noqa: PLR0911 - one a 
         case ResourceError() | OSError():
             # A full disk or a forbidden folder, met where no code had a better sentence for it.
             return ExitCode.RESOURCE
-    return None
+    return None if lack_of_memory(error) is None else ExitCode.RESOURCE
+
+
+def sentence_of(error: Exception) -> str:
+    """For a person, of an error that has an exit code."""
+    found = None if isinstance(error, GnnserveError) else lack_of_memory(error)
+    if found is None:
+        return words_on_command_line(error)
+    return (
+        f"there is not enough memory ({found}); free some, raise the limit of this process (ulimit -v) or "
+        "container, or compute on a larger machine"
+    )

@@ -17,7 +17,6 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from gnnserve_api.errors import words_on_command_line
 from gnnserve_cli.commands.cache import simulate
 from gnnserve_cli.commands.generate import generate
 from gnnserve_cli.commands.graph import inspect
@@ -28,7 +27,7 @@ from gnnserve_cli.commands.run import run
 from gnnserve_cli.commands.serve import serve
 from gnnserve_cli.commands.validate import validate
 from gnnserve_cli.commands.variants import variants
-from gnnserve_cli.exits import MEANINGS, ExitCode, exit_code_of
+from gnnserve_cli.exits import MEANINGS, ExitCode, exit_code_of, sentence_of
 
 
 class Commands(TyperGroup):
@@ -75,7 +74,7 @@ def _errors_as_exit_codes() -> Iterator[None]:
         if code is None:
             raise
         if code is not ExitCode.BROKEN_PIPE:
-            _complain(f"error: {words_on_command_line(error)}")
+            _complain(f"error: {sentence_of(error)}")
         _discard_output_that_fails()
         raise typer.Exit(code) from None
 

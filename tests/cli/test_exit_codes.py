@@ -12,7 +12,7 @@ from tests.support.fake_server import fake_server, refusal
 from typer.testing import CliRunner
 
 from gnnserve_api.errors import DeviceError, DeviceLostError, InputError, RepositoryError, ResourceError
-from gnnserve_cli.exits import MEANINGS, ExitCode, RefusedError, exit_code_of
+from gnnserve_cli.exits import MEANINGS, ExitCode, RefusedError, exit_code_of, sentence_of
 from gnnserve_cli.main import app
 
 PROGRAM = [sys.executable, "-m", "gnnserve_cli"]
@@ -27,6 +27,12 @@ PROGRAM = [sys.executable, "-m", "gnnserve_cli"]
         pytest.param(DeviceError("there is none", "add one"), 4, id="no GPU where there has to be one"),
         pytest.param(DeviceLostError("it fell off the bus", "start anew"), 7, id="a GPU that was lost"),
         pytest.param(OSError(28, "No space left on device"), 4, id="a full disk that nobody foresaw"),
+        pytest.param(MemoryError(), 4, id="no memory left"),
+        pytest.param(
+            ImportError("libtorch_cpu.so: failed to map segment from shared object"), 4, id="no memory for a library"
+        ),
+        pytest.param(RuntimeError("DefaultCPUAllocator: can't allocate memory"), 4, id="no memory for torch"),
+        pytest.param(ImportError("No module named 'torch'"), None, id="a library that is not there"),
         pytest.param(BrokenPipeError(), 141, id="a reader that left"),
         pytest.param(RefusedError(400, "unknownNode", "nodes[1]", "…"), 2, id="a request refused as wrong"),
         pytest.param(RefusedError(422, "objectiveNotMet", None, "…"), 5, id="a strict objective out of reach"),
@@ -38,6 +44,16 @@ PROGRAM = [sys.executable, "-m", "gnnserve_cli"]
 )
 def test_every_kind_of_error_has_its_exit_code(error: Exception, code: int | None) -> None:
     assert exit_code_of(error) == code
+
+
+def test_lack_of_memory_is_one_sentence_with_the_allocators_words() -> None:
+    for error, found in [
+        (MemoryError(), "(out of memory)"),
+        (ImportError("libtorch_cpu.so: failed to map segment from shared object"), "(libtorch_cpu.so: failed to map"),
+        (RuntimeError("can't allocate memory: you tried\nand more"), "(can't allocate memory: you tried)"),
+    ]:
+        assert sentence_of(error).startswith(f"there is not enough memory {found}")
+    assert sentence_of(ResourceError("the GPU is out of memory")) == "the GPU is out of memory"
 
 
 def test_help_lists_every_exit_code() -> None:

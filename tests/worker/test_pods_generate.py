@@ -152,10 +152,11 @@ def test_bad_input_ends_with_one_message_and_its_own_code(tmp_path: Path, manife
         (MemoryError(), PodExit.RESOURCE, "raise spec.generation.resources.limits.memory"),
         (RuntimeError("CUDA out of memory. Tried to allocate 2 GiB"), PodExit.RESOURCE, "(CUDA out of memory."),
         (RuntimeError("DefaultCPUAllocator: can't allocate memory"), PodExit.RESOURCE, "(DefaultCPUAllocator"),
+        (ImportError("libtorch.so: failed to map segment"), PodExit.RESOURCE, "(libtorch.so: failed to map segment)"),
         (KeyError("x9"), PodExit.FAILURE, "unexpected KeyError: 'x9'; the pod's log has the details"),
     ],
     ids=["input", "repository", "resource", "storage", "full disk", "memory", "memory of a GPU", "memory of torch",
-         "a defect"],
+         "memory for torch", "a defect"],
 )  # fmt: skip
 @pytest.mark.usefixtures("keep_signals")
 def test_error_becomes_a_code_and_a_sentence(
@@ -168,7 +169,7 @@ def test_error_becomes_a_code_and_a_sentence(
     monkeypatch.setattr(pipeline, "generate", fail)
     assert generate.main(environ_of(tmp_path, manifest_of(tmp_path))) == code
     assert message in (tmp_path / "termination-log").read_text()
-    expected = not isinstance(error, (InputError, RepositoryError, ResourceError))
+    expected = isinstance(error, KeyError) or (isinstance(error, OSError) and error.errno == errno.ENOSPC)
     assert ("Traceback" in capsys.readouterr().err) is expected
 
 

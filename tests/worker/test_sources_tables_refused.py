@@ -71,8 +71,8 @@ NODES: list[Any] = [
     ),
     pytest.param(
         {name: _with()[name] for name in ("id", "kind")}, {},
-        r"spec.graph.source.csv.nodes.features: no column of \S*nodes.csv can be a feature; left out: ", None,
-        id="no feature",
+        r"nodes.features: no column of \S*nodes.csv can be a feature; it has no others than its manifest names", None,
+        id="nothing but ids and labels",
     ),
     pytest.param(
         _with(kind=["a"] * 5), {}, r"nodes.label: column 'kind': have 1 distinct classes, expected 2 to 65536", None,

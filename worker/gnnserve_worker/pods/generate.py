@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import FrameType
 
-from gnnserve_api.errors import DamagedError, GnnserveError, words_in_cluster
+from gnnserve_api.errors import DamagedError, GnnserveError, lack_of_memory, words_in_cluster
 from gnnserve_api.generation import MAX_TERMINATION_MESSAGE_BYTES, GenerationResult, VariantSummary, encode_result
 from gnnserve_api.pods import (
     MANIFEST_VARIABLE,
@@ -25,7 +25,7 @@ from gnnserve_api.pods import (
 )
 from gnnserve_api.repository import RevisionManifest
 from gnnserve_api.training import says_rising
-from gnnserve_worker.pods.environment import exit_of, is_lack_of_memory, required
+from gnnserve_worker.pods.environment import exit_of, required
 
 TERMINATION_MESSAGE_VARIABLE = "GNNSERVE_TERMINATION_MESSAGE"
 """Another file for the message, where there is no container."""
@@ -39,7 +39,7 @@ def main(environ: Mapping[str, str] = os.environ) -> int:
         code, message = PodExit.OK, encode_result(summarize(_generate(environ)))
     except Exception as error:  # noqa: BLE001  (whatever it was, the operator must be told)
         code, message = exit_of(error), _sentence(error)
-        if not isinstance(error, GnnserveError):
+        if not isinstance(error, GnnserveError) and lack_of_memory(error) is None:
             traceback.print_exc()
         print(f"error: {message}", file=sys.stderr, flush=True)
     if not _leave_message(environ, message):
@@ -128,9 +128,7 @@ def _generate(environ: Mapping[str, str]) -> RevisionManifest:
 def _sentence(error: Exception) -> str:
     if isinstance(error, GnnserveError):
         return words_in_cluster(error)
-    if is_lack_of_memory(error):
-        # The allocator's own words first: they tell the processor's memory from a GPU's.
-        found = str(error).strip().splitlines()[0] if str(error).strip() else "out of memory"
+    if (found := lack_of_memory(error)) is not None:
         return (
             f"generation needs more memory than it has ({found}); raise spec.generation.resources.limits.memory, or "
             "lower spec.model.training.batchSize"

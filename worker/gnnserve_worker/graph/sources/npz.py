@@ -111,7 +111,13 @@ class _GraphFile:
     def _csr(self, indptr_name: str, indices_name: str, columns: int | None) -> tuple[np.ndarray, np.ndarray]:
         indptr = self._int64(indptr_name, 1)
         (length,) = self._header(indices_name, "iu", 1).shape
-        if len(indptr) < 2 or indptr[0] != 0 or indptr[-1] != length:
+        if len(indptr) < 2:
+            raise self._error(
+                indptr_name,
+                f"has {len(indptr)} entries, so that the graph has no nodes, expected one entry more than nodes",
+                "write a graph with at least one node",
+            )
+        if indptr[0] != 0 or indptr[-1] != length:
             raise self._error(
                 indptr_name, f"must start at 0 and end at {length}, the length of {indices_name}; "
                 f"it has {len(indptr)} entries, first {indptr[:1]}, last {indptr[-1:]}", "write a CSR matrix",

@@ -157,9 +157,11 @@ class FeatureColumns:
             [not column.left_out for column in self._columns], [column.width for column in self._columns]
         )  # fmt: skip
         if not kept.any():
+            left_out = self._left_out()
+            why = f"left out: {left_out.example}" if left_out.count else "it has no others than its manifest names"
             raise InputError(
                 f"{self._table.field}.features",
-                f"no column of {self._table.paths[0]} can be a feature; left out: {self._left_out().example}",
+                f"no column of {self._table.paths[0]} can be a feature; {why}",
                 "add a column of numbers",
             )
         self._refuse_missing()
