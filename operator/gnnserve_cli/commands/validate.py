@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -55,7 +56,8 @@ def validate(manifests: Manifests, as_json: Json = False) -> None:
     for number, document in enumerate(checked):
         if document.service is None:
             if not as_json:
-                print(f"error: {document.problem}", file=sys.stderr)
+                with suppress(OSError):  # standard error may be the full disk; the exit code still says it
+                    print(f"error: {document.problem}", file=sys.stderr)
             continue
         if not as_json:
             if not is_one:
