@@ -515,6 +515,18 @@ class LassoSettings(ApiModel):
     """Rise of the penalty per epoch, in the same unit."""
 
 
+class WideTables(StrEnum):
+    AUTO = "Auto"
+    """The default factors without those whose tables would be dense copies of sparse features, of over 1 GiB and over
+    16 times what the features take; `projected`, which computes what x1 computes, stands in for them. Another list of
+    factors, and variants that spec.routing names, are written as they are."""
+    KEEP = "Keep"
+    """Every factor."""
+
+
+DEFAULT_FACTORS = (1, 2, 4, 8)
+
+
 class Pruning(ApiModel):
     model_config = ConfigDict(
         json_schema_extra=cel(
@@ -530,8 +542,10 @@ class Pruning(ApiModel):
     factors: Annotated[
         tuple[Annotated[int, Field(ge=1, le=65_536)], ...],
         Field(min_length=1, max_length=16, json_schema_extra={"x-kubernetes-list-type": "set"}),
-    ] = (1, 2, 4, 8)
+    ] = DEFAULT_FACTORS
     """One variant for each factor k: it reads the first ⌊features/k⌋ ranked columns and is named xk."""
+    wide_tables: WideTables = WideTables.AUTO
+    """Which factors are written where features are sparse and very wide. Tables are dense."""
     lasso: LassoSettings = LassoSettings()
     """Settings of the Lasso method."""
     stability_seeds: Annotated[int, Field(ge=0, le=10)] = 0

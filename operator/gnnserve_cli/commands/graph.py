@@ -13,7 +13,7 @@ from gnnserve_cli.commands.options import DEFAULT_REPOSITORY, Json, RepositoryRo
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from gnnserve_api.gnnservice import GraphSource
+    from gnnserve_api.gnnservice import GNNServiceSpec, GraphSource
     from gnnserve_worker.graph.inspection import Inspection
 
 _MANIFESTS = (".yaml", ".yml", ".json")
@@ -34,8 +34,11 @@ Source = Annotated[
 def inspect(source: Source, repository: RepositoryRoot = DEFAULT_REPOSITORY, as_json: Json = False) -> None:
     """Read a graph as generation would, check it, and print what was understood."""
     # Imported here: they bring numpy and numba.
+    import msgspec  # noqa: PLC0415
+
     from gnnserve_cli.progress import showing_progress  # noqa: PLC0415
     from gnnserve_cli.render import output, print_json, put  # noqa: PLC0415
+    from gnnserve_worker.generation.wide import written_factors  # noqa: PLC0415
     from gnnserve_worker.graph import inspection  # noqa: PLC0415
     from gnnserve_worker.graph.sources.load import load_source  # noqa: PLC0415
     from gnnserve_worker.repository.paths import DOWNLOADS  # noqa: PLC0415
@@ -44,12 +47,23 @@ def inspect(source: Source, repository: RepositoryRoot = DEFAULT_REPOSITORY, as_
     with showing_progress() as listener:
         data = load_source(wanted, repository / DOWNLOADS, listener)
     found = inspection.inspect(data)
+    if left_out := written_factors(_spec_of(source, wanted), data.features).said():
+        found = msgspec.structs.replace(found, notes=(*found.notes, f"Generation would leave out {left_out}."))
     if as_json:
         print_json(found)
     else:
         console = output()
         for part in _tables(found):
             put(console, part)
+
+
+def _spec_of(text: str, source: GraphSource) -> GNNServiceSpec:
+    """The manifest's, or the defaults over the graph."""
+    from gnnserve_api.gnnservice import GNNServiceSpec, Graph  # noqa: PLC0415
+    from gnnserve_api.manifest import load_manifest  # noqa: PLC0415
+
+    path = Path(text)
+    return load_manifest(path).spec if path.suffix in _MANIFESTS else GNNServiceSpec(graph=Graph(source=source))
 
 
 def parse_source(text: str) -> GraphSource:

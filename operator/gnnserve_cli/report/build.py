@@ -11,6 +11,7 @@ from gnnserve_api.profile import LatencyProfile, Profile
 from gnnserve_api.provenance import Provenance
 from gnnserve_api.tolerance import ROUNDING, Point, Within, fastest_within, frontier, most_accurate, tiers
 from gnnserve_api.training import says_rising
+from gnnserve_cli.render import format_bytes
 from gnnserve_cli.report.data import (
     Accuracy,
     Chosen,
@@ -33,6 +34,8 @@ from gnnserve_cli.report.words import gets_right, ms, names, nodes, number, perc
 DEFAULT_TOLERANCES_PERMILLE = (0.0, 10.0, 20.0, 50.0, 100.0)
 """The paper's 0, 1, 2, 5 and 10 points (its figure 3)."""
 _FEW_NODES = 1000
+_WIDE_TABLE_BYTES = 2**30
+"""From here on, a missing x1 deserves a word."""
 _FEW_RUNS = 100
 """Below it a p99 is about the slowest run."""
 _NO_LOSS = 100 * ROUNDING
@@ -187,9 +190,26 @@ def _cautions(subject: Subject, rows: Sequence[VariantRow], seeds: int, size: in
             "The graph has no test nodes. Every accuracy is of validation nodes, "
             f"{_part_in_training(subject.provenance)}; drift cannot be told."
         )
+    if (missing := _says_wide_tables(subject)) is not None:
+        found.append(missing)
     if len(profile.variants) == 1:
         found.append("There is one variant only, so there is nothing to choose between.")
     return tuple(found)
+
+
+def _says_wide_tables(subject: Subject) -> str | None:
+    """Where the widest variants of sparse features were not written."""
+    variants = subject.profile.variants
+    table_bytes = 4 * subject.nodes * subject.features
+    has_both = any(variant.projected for variant in variants) and not any(
+        variant.factor == 1 and not variant.projected for variant in variants
+    )
+    if not has_both or table_bytes <= _WIDE_TABLE_BYTES:
+        return None
+    return (
+        f"There is no x1, whose table would take {format_bytes(table_bytes)}: projected computes what it would. "
+        "With factor 1 among spec.variants.pruning.factors, spec.variants.pruning.wideTables: Keep writes it."
+    )
 
 
 def _says_few_nodes(profile: Profile, rows: Sequence[VariantRow]) -> str:

@@ -15,6 +15,7 @@ from gnnserve_api.repository import RevisionManifest
 from gnnserve_api.variants import check_factors, columns_of
 from gnnserve_worker.generation.checkpoint import load_checkpoint
 from gnnserve_worker.generation.identity import Identity, identity_of
+from gnnserve_worker.generation.wide import with_factors, written_factors
 from gnnserve_worker.graph.sources.load import load_source
 from gnnserve_worker.graph.store import Features, GraphData
 from gnnserve_worker.progress import Progress, ProgressListener, silent
@@ -42,6 +43,9 @@ def generate(
         return published
     # What the user must fix shows here, before torch is loaded and before anything is written.
     graph = _import_graph(spec, repository, progress)
+    spec = _without_wide_tables(spec, graph.features, progress)
+    nodes, columns = graph.features.shape
+    repository.require_free(_tables_bytes(spec, nodes, columns, len(graph.classes)))
     master = _load_checkpoint(spec, identity, graph, progress)
     waiting = Progress("wait for another process that is generating", 0, 1)
     with repository.locked(on_wait=lambda: progress(waiting)):
@@ -64,25 +68,32 @@ def _find(repository: Repository, identity: Identity) -> RevisionManifest | None
 def _import_graph(spec: GNNServiceSpec, repository: Repository, progress: ProgressListener) -> GraphData:
     progress(Progress("import graph", 0, 1))
     graph = load_source(spec.graph.source, repository.downloads, progress)
-    nodes, columns = graph.features.shape
-    check_factors(spec.variants.pruning.factors, columns)
-    repository.require_free(_tables_bytes(spec, nodes, columns, len(graph.classes)))
-    progress(Progress("import graph", 1, 1, f"{nodes:,} nodes, {graph.graph.edges:,} edges"))
+    check_factors(spec.variants.pruning.factors, graph.features.shape[1])
+    progress(Progress("import graph", 1, 1, f"{graph.graph.nodes:,} nodes, {graph.graph.edges:,} edges"))
     # Nobody should find out from a poor accuracy that a column was left out.
     for finding in graph.findings:
         progress(Progress(f"imported: {finding.what}", 1, 1, f"{finding.count:,}  {finding.example}".rstrip()))
     return graph
 
 
+def _without_wide_tables(spec: GNNServiceSpec, features: Features, progress: ProgressListener) -> GNNServiceSpec:
+    written = written_factors(spec, features)
+    if not written.left_out:
+        return spec
+    progress(Progress("variants left out", 1, 1, written.said()))
+    return with_factors(spec, written.kept)
+
+
 def _tables_bytes(spec: GNNServiceSpec, nodes: int, features: int, classes: int) -> int:
     """What all tables take on the disk, those of projected variants that will not be kept included."""
-    width = columns_of(features, min(spec.variants.pruning.factors))
+    factors = spec.variants.pruning.factors
+    width = columns_of(features, min(factors)) if factors else 0
     outputs = spec.model.mlp_hidden or (spec.model.hidden if len(spec.model.fanouts) > 1 else classes)
     projected = 0
     if spec.variants.projection is Projection.AUTO:
         projected = 2 if spec.model.architecture is Architecture.GRAPHSAGE else 1
     return sum(
-        stored_bytes(nodes, width, storage) + projected * stored_bytes(nodes, outputs, storage)
+        (stored_bytes(nodes, width, storage) if width else 0) + projected * stored_bytes(nodes, outputs, storage)
         for storage in spec.variants.storage
     )
 

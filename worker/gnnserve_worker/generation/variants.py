@@ -190,8 +190,9 @@ def _write(
     """Tables and weights of every variant, in the order of the profile."""
     storages = [storage for storage in Storage if storage in spec.variants.storage]
     projected = spec.variants.projection is Projection.AUTO and weights.master is not None
-    total = len(storages) * (2 if projected else 1)
-    for done, storage in enumerate(storages):
+    unprojected = storages if weights.by_factor else []
+    total = len(unprojected) + (len(storages) if projected else 0)
+    for done, storage in enumerate(unprojected):
         progress(Progress("write tables", done, total, _features_table(storage)))
         _write_features(features, weights, storage, staged)
     generated: dict[str, GeneratedVariant] = {}
@@ -207,7 +208,7 @@ def _write(
             )
     if projected and weights.master is not None:
         first = first_layer(weights.master)
-        for done, storage in enumerate(storages, start=len(storages)):
+        for done, storage in enumerate(storages, start=len(unprojected)):
             table = _projected_table(storage)
             progress(Progress("write tables", done, total, table))
             try:
@@ -225,6 +226,12 @@ def _write(
                 size_bytes=staged.write_variant(name, without_first_product(weights.master)).bytes,
             )
     progress(Progress("write tables", total, total))
+    if not generated:
+        raise InputError(
+            "spec.variants.storage",
+            "holds no projected table, and without variants.pruning.wideTables: Keep there is no other",
+            "add float32 or bfloat16, or set wideTables to Keep",
+        )
     return generated
 
 

@@ -1,0 +1,72 @@
+"""Which of the listed factors are written, where features are sparse and their dense tables would be enormous.
+
+31,241 columns of words take 28 MB as a projected table and 3.4 GB as that of x1, which computes the same. The rule
+looks at sizes and at what the manifest says, never at how it came to say so: an API server fills defaults in, so a
+default list that was written by hand cannot be told from one that was not. `wideTables: Keep` asks for all of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gnnserve_api.gnnservice import DEFAULT_FACTORS, GNNServiceSpec, Projection, WideTables
+from gnnserve_api.variants import columns_of, variant_name
+from gnnserve_worker.graph.store import Features
+from gnnserve_worker.repository.staged import stored_bytes
+
+_MOST_TABLE_BYTES = 2**30
+_MOST_TIMES_SOURCE = 16
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenFactors:
+    kept: tuple[int, ...]
+    """Ascending; may be empty: then there are projected variants alone."""
+    left_out: tuple[int, ...]
+    left_out_bytes: int
+    """What the widest of these would take in all storages; 0: none is left out."""
+
+    def said(self) -> str:
+        """For people, in one line; empty where all are written."""
+        if not self.left_out:
+            return ""
+        names = ", ".join(variant_name(factor) for factor in self.left_out)
+        return (
+            f"{names}, whose dense tables would take up to {self.left_out_bytes / 2**30:.1f} GiB for sparse features; "
+            "projected computes what x1 computes; set spec.variants.pruning.wideTables to Keep to write them"
+        )
+
+
+def written_factors(spec: GNNServiceSpec, features: Features) -> WrittenFactors:
+    pruning = spec.variants.pruning
+    factors = tuple(sorted(pruning.factors))
+    if (
+        isinstance(features, np.ndarray)
+        or factors != DEFAULT_FACTORS
+        or pruning.wide_tables is WideTables.KEEP
+        or spec.variants.projection is not Projection.AUTO
+    ):
+        return WrittenFactors(factors, (), 0)
+    nodes, columns = features.shape
+    source_bytes = features.data.nbytes + features.indices.nbytes + features.indptr.nbytes
+    sizes = {
+        factor: sum(stored_bytes(nodes, columns_of(columns, factor), storage) for storage in spec.variants.storage)
+        for factor in factors
+    }
+    most = max(_MOST_TABLE_BYTES, _MOST_TIMES_SOURCE * source_bytes)
+    left_out = tuple(factor for factor in factors if sizes[factor] > most and not _is_routed_to(spec, factor))
+    kept = tuple(factor for factor in factors if factor not in left_out)
+    return WrittenFactors(kept, left_out, sizes[left_out[0]] if left_out else 0)
+
+
+def _is_routed_to(spec: GNNServiceSpec, factor: int) -> bool:
+    named = [*([spec.routing.variant] if spec.routing.variant else []), *(spec.routing.weights or {})]
+    return any(variant_name(factor, storage) in named for storage in spec.variants.storage)
+
+
+def with_factors(spec: GNNServiceSpec, factors: tuple[int, ...]) -> GNNServiceSpec:
+    """The spec as it is generated. Its identity is that of the manifest."""
+    pruning = spec.variants.pruning.model_copy(update={"factors": factors})
+    return spec.model_copy(update={"variants": spec.variants.model_copy(update={"pruning": pruning})})
