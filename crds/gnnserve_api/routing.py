@@ -66,6 +66,18 @@ class RoutingTable(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_f
     ttl_seconds: float | None = None
     """For how long `costs` hold, from when the worker got the table: clocks of two machines are never compared. None:
     for ever. The base variant and everything else stay until there is another table."""
+    repair: int = 0
+    """How often a damaged revision of the service was generated again. A worker that finds damage tells this number
+    with it. Another number has the worker try again at once."""
+
+
+class Damage(msgspec.Struct, frozen=True, rename="camel"):
+    """That a revision's files are not what was published, found twice in a row: a checksum differs, or a file is
+    missing beside others. A volume that is away, or that cannot be read, is no damage."""
+
+    revision: str
+    repair: int = 0
+    """`RoutingTable.repair` when that was found."""
 
 
 class VariantRoute(msgspec.Struct, frozen=True, rename="camel"):
@@ -132,6 +144,8 @@ class Route(msgspec.Struct, frozen=True, rename="camel"):
     """Why it is the CPU where a GPU was wanted or allowed, or what the GPU cannot do as well as it could."""
     credentials: tuple[CredentialState, ...] = ()
     """Of each kind that the worker was told to use. Workers that know none, and older ones, do not say it."""
+    damaged: Damage | UnsetType = UNSET
+    """The declared revision, where its files are damaged; a worker that answers from nothing says it in its 503."""
 
 
 def encode_routing(table: RoutingTable) -> str:

@@ -15,7 +15,7 @@ import msgspec
 
 from gnnserve_api.generation import GENERATION_KEY, GenerationResult, decode_result
 from gnnserve_api.pods import HTTPS_PORT_NAME
-from gnnserve_api.routing import ROUTING_KEY, Route, RoutingTable, decode_routing
+from gnnserve_api.routing import ROUTING_KEY, Damage, Route, RoutingTable, decode_routing
 from gnnserve_operator.decide.routing import RoutingDecision
 from gnnserve_operator.decide.signals import Answer, Silence
 from gnnserve_operator.decide.turns import NO_LIMIT, Turns
@@ -25,10 +25,12 @@ from gnnserve_operator.desired.labels import (
     DIGEST_ANNOTATION,
     JOB_NAME,
     RECIPE,
+    REPAIR_ANNOTATION,
     TEMPLATE_ANNOTATION,
     Component,
 )
 from gnnserve_operator.desired.pod import REPOSITORY_VOLUME
+from gnnserve_operator.desired.repair import NO_REPAIRS, RepairRecord, decode_repairs
 from gnnserve_operator.desired.routing_digest import routing_digest
 
 Raw = Mapping[str, Any]
@@ -72,6 +74,8 @@ class ObservedRouting:
     result: GenerationResult | None = None
     claim_uid: str = ""
     """Of the claim that the revision lies in; empty where none is named."""
+    repairs: RepairRecord = NO_REPAIRS
+    """How often a damaged revision was generated again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +119,8 @@ class ObservedJob:
     """RFC 3339; when it was started, or resumed. Empty before."""
     succeeded_at: str = ""
     """RFC 3339; empty: it did not, or nobody says."""
+    repair: int | None = None
+    """Number of the repair that it was made for; None: of none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +209,8 @@ class WorkerAnswer:
     route: Route | None = None
     problem: str | None = None
     """Why there is no route: the text of a 503, or why nothing came back."""
+    damaged: Damage | None = None
+    """What it found damaged of the revision that it is to answer from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,6 +295,7 @@ def observed_routing(raw: Raw) -> ObservedRouting:
             decode_routing(data[ROUTING_KEY]),
             decode_result(data[GENERATION_KEY]),
             str(annotations.get(CLAIM_ANNOTATION, "")),
+            decode_repairs(annotations.get(REPAIR_ANNOTATION)),
         )
     except (KeyError, msgspec.DecodeError):
         # Written by another version of the operator: the Job tells.
@@ -309,6 +318,7 @@ def observed_claim(raw: Raw) -> ObservedClaim:
 
 def observed_job(raw: Raw) -> ObservedJob:
     metadata, spec = raw.get("metadata", {}), raw.get("spec", {})
+    annotations: Mapping[str, str] = metadata.get("annotations") or {}
     failed, complete = _condition(raw, "Failed"), _condition(raw, "Complete")
     return ObservedJob(
         name=str(metadata.get("name", "")),
@@ -325,6 +335,7 @@ def observed_job(raw: Raw) -> ObservedJob:
         deadline_seconds=spec.get("activeDeadlineSeconds"),
         started_at=str((raw.get("status") or {}).get("startTime") or ""),
         succeeded_at=str(complete.get("lastTransitionTime") or "") if _is_true(complete) else "",
+        repair=int(repair) if (repair := annotations.get(REPAIR_ANNOTATION, "")).isdecimal() else None,
     )
 
 

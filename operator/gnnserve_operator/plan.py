@@ -25,6 +25,7 @@ from gnnserve_operator.decide.obstacles import decide_appliable, decide_obstacle
 from gnnserve_operator.decide.patience import decide_wait, end_wait
 from gnnserve_operator.decide.published import decide_published
 from gnnserve_operator.decide.readiness import Conditions, Situation, decide_conditions, refuse
+from gnnserve_operator.decide.repair import decide_repair
 from gnnserve_operator.decide.repository import decide_kept, decide_mounted, decide_repository
 from gnnserve_operator.decide.rollout import Rollout, decide_rollout
 from gnnserve_operator.decide.routing import RoutingDecision
@@ -35,7 +36,7 @@ from gnnserve_operator.decide.verdict import Reason
 from gnnserve_operator.decide.workers import decide_workers
 from gnnserve_operator.desired.children import build_children
 from gnnserve_operator.desired.deployment import build_worker_template
-from gnnserve_operator.desired.job import build_job, suspended
+from gnnserve_operator.desired.job import build_job, for_repair, suspended
 from gnnserve_operator.desired.labels import RECIPE, Component, selector_for, selector_text
 from gnnserve_operator.desired.metadata import Manifest, Parent, digest_of
 from gnnserve_operator.desired.routing import declared_table
@@ -59,6 +60,7 @@ _PATIENCE = timedelta(minutes=5)
 """What has not come by then is not asked for every second any more."""
 _BEFORE_THE_JOB = frozenset({Stage.STARTING, Stage.QUEUED})
 """Where the Job may not be there yet, or not come to be."""
+_GENERATES = frozenset({Reason.GENERATING, Reason.REVISION_DAMAGED})
 _PRUNED_KINDS = frozenset({"NetworkPolicy", "PodMonitor"})
 """Children that a setting may take away; nothing else is ever deleted for not being wanted, least of all data."""
 
@@ -116,7 +118,12 @@ def plan(service: GNNService, identity: Identity, observed: Observed, settings: 
     job = build_job(parent, spec, settings, repository.name)
     wanted_job = _wanted_job(job)
     published = decide_published(wanted_job.recipe, repository, observed)
-    generation = decide_generation(wanted_job, published, repository, parent.name, spec, observed, now)
+    repair = decide_repair(parent.name, wanted_job.recipe, published, repository, observed, now)
+    generation = decide_generation(
+        wanted_job, published, repository, parent.name, spec, observed, now, repair.under_way
+    )  # fmt: skip
+    if repair.under_way is not None:
+        job = for_repair(job, repair.under_way)
     declared_uid = decide_declared_claim(spec, published, observed)
     mounted = decide_mounted(repository, declared_uid, observed)
     template_digest = digest_of(build_worker_template(parent, spec, settings, mounted))
@@ -135,6 +142,7 @@ def plan(service: GNNService, identity: Identity, observed: Observed, settings: 
         claim=repository.name,
         routing_claim_uid=declared_uid,
         mounted=mounted,
+        repairs=repair.record,
         job=_applied_job(job, generation),
         pod_monitor_available=observed.pod_monitor_available,
     )
@@ -145,7 +153,7 @@ def plan(service: GNNService, identity: Identity, observed: Observed, settings: 
     refs = [observed_ref(child) for child in children]
     to_come = _to_come(build(routing=_first_routing(spec), with_workers=True), refs)
     refs_to_come = [observed_ref(child) for child in to_come]
-    obstacle = decide_obstacle([*refs, *refs_to_come], parent.name, observed) or routing.problem
+    obstacle = decide_obstacle([*refs, *refs_to_come], parent.name, observed) or repair.problem or routing.problem
     appliable = decide_appliable(refs, observed.conflicts)
     is_job_new = generation.stage in _BEFORE_THE_JOB and all(job.name != generation.job for job in observed.jobs)
     is_hindered = routing.problem is not None or not may_begin([*refs, *refs_to_come], refs_to_come, observed)
@@ -156,7 +164,7 @@ def plan(service: GNNService, identity: Identity, observed: Observed, settings: 
     )  # fmt: skip
     kept = decide_kept(repository, revision, claim_uid, spec)
     situation = Situation(
-        parent.name, spec, observed, published, declared, generation, workers, rollout, obstacle, kept
+        parent.name, spec, observed, published, declared, generation, workers, rollout, obstacle, kept, repair
     )
     conditions = with_namespace(decide_conditions(situation) | routing.conditions, parent.namespace)
     wait = decide_wait(conditions, generation, observed, is_in_turn=rollout.waits is not None, now=now)
@@ -273,7 +281,7 @@ def _look_again_s(
         return at_rest_s  # the fleet wakes those whose turn has come
     is_answer_awaited = situation.workers.ready or any(pod.can_be_asked for pod in situation.observed.pods)
     ready = condition_in(status, ConditionType.READY)
-    is_soon = is_answer_awaited and _is_recent(ready, now) and ready["reason"] != Reason.GENERATING
+    is_soon = is_answer_awaited and _is_recent(ready, now) and ready["reason"] not in _GENERATES
     return _SOON_S if is_soon else _LATER_S
 
 

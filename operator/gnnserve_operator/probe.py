@@ -20,7 +20,7 @@ import aiohttp
 import msgspec
 
 from gnnserve_api.pods import HTTP_PORT
-from gnnserve_api.routing import Route
+from gnnserve_api.routing import Damage, Route
 from gnnserve_operator.desired.names import service_name
 from gnnserve_operator.kinds import ServiceKey
 from gnnserve_operator.observed import ObservedPod, WorkerAnswer
@@ -62,6 +62,7 @@ class Answers:
 class _Reply:
     route: Route | None = None
     problem: str | None = None
+    damaged: Damage | None = None
 
 
 @dataclass(slots=True)
@@ -99,7 +100,7 @@ class Prober:
         urls = [*(self.addresses.of_pod(pod) for pod in asked), *with_endpoint]
         replies = await asyncio.gather(*map(self._ask_one, urls))
         workers = (
-            WorkerAnswer(pod.name, reply.route, reply.problem)
+            WorkerAnswer(pod.name, reply.route, reply.problem, reply.damaged)
             for pod, reply in zip(asked, replies, strict=False)
         )  # fmt: skip
         return Answers(tuple(workers), replies[-1].route if with_endpoint else None)
@@ -109,10 +110,12 @@ class Prober:
             try:
                 code, text = await self._get(f"{url}/v1/route")
                 if code == 200:
-                    return _Reply(route=msgspec.json.decode(text, type=Route))
+                    route = msgspec.json.decode(text, type=Route)
+                    return _Reply(route, damaged=route.damaged if isinstance(route.damaged, Damage) else None)
                 ready_code, ready_text = await self._get(f"{url}/readyz") if code == 503 else (code, text)
                 # Between the two requests it may have become ready.
-                return _Reply(problem=_problem(*((ready_code, ready_text) if ready_code != 200 else (code, text))))
+                problem = _problem(*((ready_code, ready_text) if ready_code != 200 else (code, text)))
+                return _Reply(problem=problem, damaged=_damaged(text) if code == 503 else None)
             except TimeoutError:
                 return _Reply(problem="it does not answer in time")
             except aiohttp.ClientConnectorError:
@@ -145,6 +148,19 @@ class _Status(msgspec.Struct):
     reason: str | None = None
     message: str | None = None
     error: _Status | str | None = None
+
+
+class _Refusal(msgspec.Struct):
+    """Of `/v1/route`, by a worker that answers from nothing."""
+
+    damaged: Damage | None = None
+
+
+def _damaged(text: bytes) -> Damage | None:
+    try:
+        return msgspec.json.decode(text, type=_Refusal).damaged
+    except _NOT_UNDERSTOOD:
+        return None
 
 
 def _problem(code: int, text: bytes) -> str:

@@ -17,7 +17,7 @@ from tests.support.operator import KEY
 from tests.support.running_operator import OneAddress
 from tests.support.secured_worker import started as secured_worker
 
-from gnnserve_api.routing import Route
+from gnnserve_api.routing import Damage, Route
 from gnnserve_operator.kinds import ServiceKey
 from gnnserve_operator.observed import ObservedPod
 from gnnserve_operator.probe import Addresses, Answers, Prober
@@ -53,6 +53,23 @@ def test_every_running_worker_and_the_endpoint_are_asked() -> None:
     assert [(answer.pod, answer.route) for answer in answers.workers] == [("w-0", ROUTE), ("w-1", ROUTE)]
     assert answers.endpoint == ROUTE
     assert paths == ["/v1/route"] * 3
+
+
+def test_a_worker_tells_of_damage_whether_it_answers_or_not() -> None:
+    damage = Damage("r1", repair=2)
+    answering = msgspec.structs.replace(ROUTE, problem="was altered", damaged=damage)
+    answers, _ = ask(tell(Told(body=msgspec.json.encode(answering))), pod())
+    assert answers.workers[0].damaged == damage
+    refused = Told(503, {"error": {"code": "Loading"}, "damaged": {"revision": "r1", "repair": 2}})
+    answers, _ = ask(readiness(refused, Told(503, b"was altered\n")), pod(ready=False))
+    assert (answers.workers[0].damaged, answers.workers[0].problem) == (damage, "was altered")
+
+
+@pytest.mark.parametrize("damaged", ["r1", {"revision": 1}, 7, None])
+def test_what_is_no_word_of_damage_is_none(damaged: Any) -> None:
+    refused = Told(503, {"error": {"code": "Loading"}, "damaged": damaged})
+    answers, _ = ask(readiness(refused, Told(503, b"away\n")), pod(ready=False))
+    assert (answers.workers[0].damaged, answers.workers[0].problem) == (None, "away")
 
 
 def test_a_service_without_a_ready_worker_is_not_asked() -> None:

@@ -14,7 +14,7 @@ from tests.support.serving import FakeWorker
 
 from gnnserve_api.batching import Batching
 from gnnserve_api.objective import Objective
-from gnnserve_api.routing import RoutingTable
+from gnnserve_api.routing import Damage, RoutingTable
 from gnnserve_worker.pods.loader import Loader
 from gnnserve_worker.serving.device_stats import ON_CPU, DeviceStats
 from gnnserve_worker.serving.served import ServedRevision
@@ -31,12 +31,15 @@ class FakeServer:
     """As switched to, one for each of `switches`."""
     problems: queue.Queue[str | None] = field(default_factory=queue.Queue)
     withdrawn: queue.Queue[str] = field(default_factory=queue.Queue)
+    damage: Damage | None = None
+    """As reported last."""
 
     def switch(self, revision: ServedRevision, table: RoutingTable, load_s: float) -> None:
         self.tables.put(table)
         self.switches.put((revision.manifest.revision, table.objective, table.batching))
 
-    def report(self, problem: str | None) -> None:
+    def report(self, problem: str | None, damage: Damage | None = None) -> None:
+        self.damage = damage
         self.problems.put(problem)
 
     def withdraw(self, revision: ServedRevision, problem: str) -> None:

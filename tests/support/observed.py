@@ -15,7 +15,7 @@ import msgspec
 
 from gnnserve_api.generation import GenerationResult, VariantSummary, encode_result
 from gnnserve_api.gnnservice import GNNService
-from gnnserve_api.routing import AffineCost, Route, RoutingTable, VariantRoute, decode_routing
+from gnnserve_api.routing import AffineCost, Damage, Route, RoutingTable, VariantRoute, decode_routing
 from gnnserve_api.status import ConditionType
 from gnnserve_operator.decide.routing import RoutingDecision
 from gnnserve_operator.decide.signals import Answer, Silence
@@ -98,6 +98,8 @@ class Namespace:
         self.pods: dict[str, Raw] = {}
         self.routes: dict[str, Route | str] = {}
         """What each worker answers: a route, or why there is none."""
+        self.damage: dict[str, Damage] = {}
+        """What workers without a route found damaged."""
         self.endpoint: Route | None = None
         self.conflicts: tuple[Conflict, ...] = ()
         self.rejections: tuple[Rejection, ...] = ()
@@ -132,7 +134,9 @@ class Namespace:
         routing = self.objects.get(("ConfigMap", routing_name(self.name)))
         deployment = self.objects.get(("Deployment", worker_name(self.name)))
         answers = tuple(
-            WorkerAnswer(pod, route=answer) if isinstance(answer, Route) else WorkerAnswer(pod, problem=answer)
+            WorkerAnswer(pod, answer, damaged=answer.damaged if isinstance(answer.damaged, Damage) else None)
+            if isinstance(answer, Route)
+            else WorkerAnswer(pod, problem=answer, damaged=self.damage.get(pod))
             for pod, answer in self.routes.items()
             if pod in self.pods
         )

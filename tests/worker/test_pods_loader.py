@@ -15,9 +15,9 @@ import pytest
 from tests.support.loading import DEADLINE_S, FakeRepository, FakeServer, Loading, loading_into
 
 from gnnserve_api.batching import Batching
-from gnnserve_api.errors import DeviceError, RepositoryError
+from gnnserve_api.errors import DamagedError, DeviceError, RepositoryError
 from gnnserve_api.objective import NO_OBJECTIVE, Objective
-from gnnserve_api.routing import AffineCost, RoutingMode, RoutingTable
+from gnnserve_api.routing import AffineCost, Damage, RoutingMode, RoutingTable
 from gnnserve_worker.pods.loader import POLITE, Loader
 from gnnserve_worker.serving.served import ServedRevision
 
@@ -144,6 +144,33 @@ def test_revision_that_cannot_be_loaded_leaves_the_old_one_and_is_tried_again(
     del loading.repository.broken["b"]
     assert loading.server.next_switch()[0] == "b"
     loading.server.wait_for_problem(None)
+
+
+def test_damage_is_told_of_the_declared_revision_once_it_was_found_twice(loading: Loading) -> None:
+    loading.loader.declare(A)
+    loading.server.next_switch()
+    loading.repository.gates["b"] = threading.Event()
+    loading.repository.broken["b"] = DamagedError("b", "was altered", "generate again")
+    loading.loader.declare(B)
+    loading.repository.gates["b"].set()
+    loading.server.wait_for_problem("was altered")
+    loading.server.wait_for_problem("was altered")
+    assert loading.server.damage == Damage("b", repair=0)
+    loading.loader.declare(msgspec.structs.replace(B, repair=1))
+    while loading.server.damage != Damage("b", repair=1):
+        loading.server.wait_for_problem("was altered")
+    del loading.repository.broken["b"]
+    assert loading.server.next_switch()[0] == "b"
+    loading.server.wait_for_problem(None)
+    assert loading.server.damage is None
+
+
+def test_a_volume_that_is_away_is_no_damage(loading: Loading) -> None:
+    loading.repository.broken["a"] = RepositoryError("a", "cannot be read", "look at the volume")
+    loading.loader.declare(A)
+    for _ in range(4):
+        loading.server.wait_for_problem("cannot be read")
+    assert loading.server.damage is None
 
 
 def test_another_table_ends_the_attempts_and_its_problem(loading: Loading) -> None:

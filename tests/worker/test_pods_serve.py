@@ -150,6 +150,7 @@ def test_altered_first_revision_keeps_the_worker_unready_with_the_reason(
         response, body = predict(pod.connect())
         assert response.status == 503
         assert "features-float32.npy: was altered" in json.dumps(body)
+        pod.wait_until("/v1/route", f'"damaged":{{"revision":"{three.revision}","repair":0}}', status=503)
         assert pod.get("/healthz")[0] == 200
 
 

@@ -79,7 +79,8 @@ def describe_devices(spec: GNNServiceSpec, ready: Sequence[ObservedPod], observe
 def repair_words(service: str) -> str:
     """What to do about a revision that a worker cannot load."""
     return (
-        "It tries again by itself. If it lasts, look at the repository's volume; if the revision is lost or damaged, "
+        "It tries again by itself, and damaged files are generated again. If it lasts, look at the repository's "
+        "volume; if the revision is lost, "
         f"`kubectl delete configmap,job --selector {SERVICE}={service}` has it generated again."
     )
 

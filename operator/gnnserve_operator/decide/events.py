@@ -91,7 +91,7 @@ def _generation_started(
     else:
         return None
     # The watch may be behind: a Job that was announced is not announced again.
-    if condition_in(before, ConditionType.VARIANTS_GENERATED).get("message") == message:
+    if condition_in(before, ConditionType.VARIANTS_GENERATED).get("message", "").endswith(message):
         return None
     return EventNote(NORMAL, GENERATION_STARTED, message)
 

@@ -81,10 +81,13 @@ def decide_generation(
     spec: GNNServiceSpec,
     observed: Observed,
     now: datetime,
+    repair: int | None = None,
 ) -> Generation:
+    """`repair`: number of the repair that is under way: what was published is damaged, and the Job that made it is to
+    be made again."""
     present = sorted((job for job in observed.jobs if not job.deleting), key=lambda job: (job.created_at, job.name))
     is_wanted = published is not None and published.result.recipe == wanted.recipe
-    if published is not None and is_wanted and repository.keeps(published.claim_uid):
+    if published is not None and is_wanted and repair is None and repository.keeps(published.claim_uid):
         # The pods of other Jobs would hold a claim that is being deleted, ended ones too.
         kept = [
             job
@@ -94,7 +97,7 @@ def decide_generation(
         message = f"Revision {published.result.revision} is published."
         return Generation(Stage.PUBLISHED, message, delete=_names(present, kept))
     # The ConfigMap's second witness: as long as workers answer from its revision.
-    witness = None if published is None else published.job
+    witness = None if published is None or repair is not None else published.job
     kept = [job for job in present if job.name == witness and not holds_leaving_claim(job, repository)]
     jobs = _Jobs(
         present=present,
@@ -102,7 +105,9 @@ def decide_generation(
         candidates=[
             job
             for job in present
-            if (wanted.recipe == job.recipe or wanted.name == job.name) and not is_of_lost_claim(job, repository)
+            if (wanted.recipe == job.recipe or wanted.name == job.name)
+            and not is_of_lost_claim(job, repository)
+            and (repair is None or job.repair == repair)
         ],
     )
     if spec.suspend:

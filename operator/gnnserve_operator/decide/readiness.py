@@ -6,7 +6,7 @@ what is generated, the workers, what they answer. Ready is true only at the very
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gnnserve_api.gnnservice import GNNServiceSpec
 from gnnserve_api.routing import RoutingTable
@@ -15,6 +15,7 @@ from gnnserve_operator.decide.answers import decide_answers, describe_devices, f
 from gnnserve_operator.decide.credentials import decide_credentials, find_unusable
 from gnnserve_operator.decide.generation import Generation, Stage
 from gnnserve_operator.decide.published import Published
+from gnnserve_operator.decide.repair import Repair
 from gnnserve_operator.decide.rollout import Rollout
 from gnnserve_operator.decide.verdict import Problem, Reason, Verdict
 from gnnserve_operator.decide.workers import Workers
@@ -39,6 +40,7 @@ class Situation:
     rollout: Rollout
     obstacle: Problem | None
     repository_kept: Verdict
+    repair: Repair = field(default_factory=Repair)
 
     @property
     def is_moving(self) -> bool:
@@ -46,6 +48,7 @@ class Situation:
         return (
             self.generation.stage not in {Stage.PUBLISHED, Stage.SUSPENDED}
             and self.published is not None
+            and self.repair.under_way is None
             and self.published.result.recipe == self.spec.recipe()
         )
 
@@ -181,6 +184,8 @@ def _decide_generated(situation: Situation) -> Verdict:  # noqa: PLR0911 - a lad
         case Stage.QUEUED:
             return Verdict(False, Reason.QUEUED, generation.message)
         case _:
+            if situation.repair.under_way is not None:
+                return Verdict(False, Reason.REVISION_DAMAGED, f"{situation.repair.words} {generation.message}")
             return Verdict(False, Reason.GENERATING, generation.message)
 
 

@@ -55,6 +55,8 @@ class Reason(StrEnum):
     """Wait for a node; if it lasts, ask for less or add nodes."""
     WORKER_CRASHING = "WorkerCrashing"
     """Read the message; Kubernetes restarts the pod with growing delays."""
+    REVISION_DAMAGED = "RevisionDamaged"
+    """Wait: the revision is generated again. If Stalled says so, look at the volume: it damages files."""
     REVISION_NOT_LOADED = "RevisionNotLoaded"
     """Look at the repository; workers try again by themselves."""
     CREDENTIALS_UNKNOWN = "CredentialsUnknown"

@@ -10,6 +10,7 @@ from gnnserve_operator.desired.disruption_budget import build_disruption_budget
 from gnnserve_operator.desired.metadata import Manifest, Parent
 from gnnserve_operator.desired.network_policy import build_generation_network_policy, build_worker_network_policy
 from gnnserve_operator.desired.pod_monitor import build_pod_monitor
+from gnnserve_operator.desired.repair import NO_REPAIRS, RepairRecord
 from gnnserve_operator.desired.role import build_role, build_role_binding
 from gnnserve_operator.desired.routing import build_routing
 from gnnserve_operator.desired.service import build_service
@@ -28,6 +29,7 @@ def build_children(
     claim_storage: str,
     routing_claim_uid: str,
     mounted: MountedClaim,
+    repairs: RepairRecord = NO_REPAIRS,
     with_workers: bool,
     job: Manifest | None,
     pod_monitor_available: bool,
@@ -42,7 +44,7 @@ def build_children(
         build_worker_network_policy(parent, settings),
         build_generation_network_policy(parent, spec, settings),
         build_volume_claim(parent, spec, claim, claim_storage),
-        None if routing is None else build_routing(parent, *routing, routing_claim_uid),
+        None if routing is None else build_routing(parent, *routing, routing_claim_uid, repairs),
         build_service(parent, spec),
         job,
         build_deployment(parent, spec, settings, mounted) if with_workers else None,

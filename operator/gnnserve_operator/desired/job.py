@@ -9,7 +9,7 @@ import json
 
 from gnnserve_api import pods
 from gnnserve_api.gnnservice import API_VERSION, KIND, GNNServiceSpec
-from gnnserve_operator.desired.labels import Component, labels_for
+from gnnserve_operator.desired.labels import REPAIR_ANNOTATION, Component, labels_for
 from gnnserve_operator.desired.metadata import Manifest, Parent, child_metadata, digest_of
 from gnnserve_operator.desired.names import job_name
 from gnnserve_operator.desired.pod import (
@@ -57,6 +57,13 @@ def build_job(parent: Parent, spec: GNNServiceSpec, settings: Settings, claim: s
             "template": template,
         },
     }
+
+
+def for_repair(job: Manifest, number: int) -> Manifest:
+    """The Job as one that generates a damaged revision again."""
+    metadata = job["metadata"]
+    annotations = {**(metadata.get("annotations") or {}), REPAIR_ANNOTATION: str(number)}
+    return {**job, "metadata": {**metadata, "annotations": annotations}}
 
 
 def suspended(job: Manifest) -> Manifest:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from gnnserve_api.generation import GENERATION_KEY, GenerationResult, encode_result
 from gnnserve_api.gnnservice import GNNServiceSpec
 from gnnserve_api.routing import ROUTING_KEY, RoutingTable, encode_routing
-from gnnserve_operator.desired.labels import CLAIM_ANNOTATION, DIGEST_ANNOTATION, Component
+from gnnserve_operator.desired.labels import CLAIM_ANNOTATION, DIGEST_ANNOTATION, REPAIR_ANNOTATION, Component
 from gnnserve_operator.desired.metadata import Manifest, Parent, child_metadata
 from gnnserve_operator.desired.names import routing_name
+from gnnserve_operator.desired.repair import NO_REPAIRS, RepairRecord, encode_repairs
 from gnnserve_operator.desired.routing_digest import routing_digest
 
 
@@ -16,12 +19,21 @@ def declared_table(spec: GNNServiceSpec, result: GenerationResult) -> RoutingTab
     return spec.routing_table(result.revision, result.recipe)
 
 
-def build_routing(parent: Parent, table: RoutingTable, result: GenerationResult, claim_uid: str) -> Manifest:
+def build_routing(
+    parent: Parent,
+    table: RoutingTable,
+    result: GenerationResult,
+    claim_uid: str,
+    repairs: RepairRecord = NO_REPAIRS,
+) -> Manifest:
     """`claim_uid`: of the claim that the revision lies in; empty where none is known."""
+    table = msgspec.structs.replace(table, repair=repairs.done)
     data = {GENERATION_KEY: encode_result(result), ROUTING_KEY: encode_routing(table)}
     annotations = {DIGEST_ANNOTATION: routing_digest(data)}
     if claim_uid:
         annotations[CLAIM_ANNOTATION] = claim_uid
+    if repairs.count:
+        annotations[REPAIR_ANNOTATION] = encode_repairs(repairs)
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",

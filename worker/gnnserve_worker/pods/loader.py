@@ -26,13 +26,15 @@ from typing import Protocol
 
 import msgspec
 
-from gnnserve_api.errors import GnnserveError
-from gnnserve_api.routing import RoutingTable
+from gnnserve_api.errors import DamagedError, GnnserveError
+from gnnserve_api.routing import Damage, RoutingTable
 from gnnserve_worker.serving.served import ServedRevision, TableError
 
 _log = logging.getLogger(__name__)
 
 RETRY_S = (1.0, 30.0)
+_LOOKS_AT_DAMAGE = 2
+"""A file system that is just coming back may show half of a folder."""
 POLITE = 10
 """Nice value of loading beside a revision that answers: checksums of gigabytes take every processor otherwise."""
 
@@ -42,7 +44,7 @@ class Server(Protocol):
 
     def switch(self, revision: ServedRevision, table: RoutingTable, load_s: float) -> None: ...
 
-    def report(self, problem: str | None) -> None: ...
+    def report(self, problem: str | None, damage: Damage | None = None) -> None: ...
 
     def withdraw(self, revision: ServedRevision, problem: str) -> None: ...
 
@@ -85,6 +87,8 @@ class Loader:
         self._enlarging = False
         """What is served could have more memory, as was said since the last round."""
         self._load_s = 0.0
+        self._found_damaged = 0
+        """Attempts in a row that found the declared revision damaged."""
         self._thread = threading.Thread(target=self._run, name="loader", daemon=True)
 
     def start(self) -> None:
@@ -159,8 +163,9 @@ class Loader:
         tried: RoutingTable | None = None
         while (declared := self._next(tried)) is not None:
             self._take_doubts()
-            if tried is None or tried.revision != declared.revision:
+            if tried is None or (tried.revision, tried.repair) != (declared.revision, declared.repair):
                 self._delay.forget()
+                self._found_damaged = 0
                 # What was wrong with the last one is history; what is wrong with the same one stays until it works.
                 self._report(f"revision {declared.revision} is being loaded" if self._served is None else None)
             tried = declared
@@ -179,6 +184,7 @@ class Loader:
                     self._delay.end()
             except Exception as error:  # noqa: BLE001  (whatever it was, the revision that answers goes on)
                 self._delay.extend()
+                self._found_damaged = self._found_damaged + 1 if isinstance(error, DamagedError) else 0
                 self._report_failure(declared, error)
 
     def _next(self, tried: RoutingTable | None) -> RoutingTable | None:
@@ -347,17 +353,18 @@ class Loader:
             raise failed.pop()
         return loaded[0]
 
-    def _report(self, problem: str | None) -> None:
+    def _report(self, problem: str | None, damage: Damage | None = None) -> None:
         with self._answering:
             if self._withdrawn is None:  # otherwise that is what has to be said
-                self._server.report(problem)
+                self._server.report(problem, damage)
 
     def _report_failure(self, table: RoutingTable, error: Exception) -> None:
         in_words, of_ours = _told(error)
         problem = f"revision {table.revision} cannot be loaded: {in_words}"
         wait_s = self._delay.length_s
         _log.error("%s; trying again in %g s", problem, wait_s, exc_info=of_ours, extra={"revision": table.revision})
-        self._report(problem)
+        is_certain = self._found_damaged >= _LOOKS_AT_DAMAGE
+        self._report(problem, Damage(table.revision, table.repair) if is_certain else None)
 
 
 def be_polite() -> None:

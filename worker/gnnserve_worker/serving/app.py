@@ -22,7 +22,7 @@ from starlette.exceptions import HTTPException
 from swagger_ui_bundle import swagger_ui_path
 
 from gnnserve_api.protocol import ErrorDetail, NodesAnswer, VariantsAnswer
-from gnnserve_api.routing import CredentialState, Route
+from gnnserve_api.routing import CredentialState, Damage, Route
 from gnnserve_worker.serving import openapi
 from gnnserve_worker.serving.access import RESERVED_PATHS, Access, is_open
 from gnnserve_worker.serving.device_stats import DeviceStats
@@ -286,7 +286,9 @@ def _build_rest(service: str, serving: ServingApp, engine: Engine, metrics: Serv
     @app.get("/v1/route", tags=["variants"], response_class=Response, responses=_described(Route))
     async def get_route() -> Response:
         """Which variant answers a one-node request that states no objective, and why; and on which device."""
-        return about_lane(lambda lane: _route(engine.route(), lane.revision.device_stats(), serving))
+        if engine.lane is None and engine.damage is not None:
+            return _damaged(refusal_reply(engine.refuse()), engine.damage)
+        return about_lane(lambda lane: _route(engine.route(), lane.revision.device_stats(), serving, engine.damage))
 
     @app.head("/healthz", include_in_schema=False)
     @app.get("/healthz", tags=["health"], response_class=Response, responses={503: {"description": "Restart it."}})
@@ -385,13 +387,21 @@ def _variants(service: str, lane: Lane) -> VariantsAnswer:
     )
 
 
-def _route(route: Route, device: DeviceStats, serving: ServingApp) -> Route:
+def _damaged(reply: Reply, damage: Damage) -> Response:
+    """The refusal, and for the operator why."""
+    response = _as_response(reply)
+    body = {**msgspec.json.decode(reply.body), "damaged": damage}
+    return Response(msgspec.json.encode(body), response.status_code, media_type="application/json")
+
+
+def _route(route: Route, device: DeviceStats, serving: ServingApp, damage: Damage | None) -> Route:
     return msgspec.structs.replace(
         route,
         needs_token=serving.access.needs_token,
         credentials=serving.credentials(),
         device=device.device,
         device_problem=msgspec.UNSET if device.problem is None else device.problem,
+        damaged=msgspec.UNSET if damage is None else damage,
     )
 
 

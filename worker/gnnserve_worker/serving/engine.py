@@ -33,7 +33,7 @@ import numpy as np
 from gnnserve_api.batching import Batching
 from gnnserve_api.errors import DeviceLostError
 from gnnserve_api.objective import NO_OBJECTIVE, Objective
-from gnnserve_api.routing import Route, RoutingTable
+from gnnserve_api.routing import Damage, Route, RoutingTable
 from gnnserve_worker.serving.batcher import Batch, Batcher, Piece, Refusal, RefusalReason
 from gnnserve_worker.serving.choice import VariantChooser, decide_route
 from gnnserve_worker.serving.inference import Inference, StageTimes
@@ -140,6 +140,8 @@ class Engine:
         """In effect; `lane` answers by it."""
         self.problem: str | None = None
         """Why what is declared is not what answers, for people."""
+        self.damage: Damage | None = None
+        """That it is because of its files, for the operator."""
         self.failure: BaseException | None = None
         """Why the engine stopped, if not because it was asked to."""
         self._metrics = metrics

@@ -27,7 +27,7 @@ import uvicorn
 
 from gnnserve_api.errors import NO_USABLE_CREDENTIALS, ResourceError
 from gnnserve_api.gnnservice import GNNService
-from gnnserve_api.routing import Route, RoutingTable
+from gnnserve_api.routing import Damage, Route, RoutingTable
 from gnnserve_worker.serving.app import ServingApp
 from gnnserve_worker.serving.connection import DEFAULT_PATIENCE, Patience, Room, connection_class
 from gnnserve_worker.serving.credentials import NO_CREDENTIALS, Credentials, CredentialsFollower, CredentialsInUse
@@ -201,7 +201,7 @@ class Worker:
             lane = self._engine.lane
             if lane is None or lane.revision is not revision:
                 self._metrics.show_revision(revision.manifest, load_s)
-                self._engine.problem = None
+                self._engine.problem = self._engine.damage = None
             self._engine.switch(revision, table)
 
         self._call(switch)
@@ -252,11 +252,11 @@ class Worker:
             self._call(report)
             complete.wait(_WAIT_S)
 
-    def report(self, problem: str | None) -> None:
+    def report(self, problem: str | None, damage: Damage | None = None) -> None:
         """Why what is declared is not what answers; None when it is."""
 
         def report() -> None:
-            self._engine.problem = problem
+            self._engine.problem, self._engine.damage = problem, damage
 
         self._call(report)
 

@@ -1,0 +1,96 @@
+"""Is the published revision damaged, and may it be generated again?
+
+A worker says that the files are not what was published (`Damage`). The generation Job then sets the revision aside and
+makes it anew, without anybody's help: twice a day at most, because a volume that goes on damaging files needs a person.
+
+What is remembered lies on the routing ConfigMap. Repairs are numbered. A Job bears the number of its repair, and the
+routing table that of the last one that is done: so neither an earlier Job nor what a worker found before is mistaken
+for the present, whatever the clocks say.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from gnnserve_operator.decide.published import Published
+from gnnserve_operator.decide.repository import Repository
+from gnnserve_operator.decide.verdict import Problem, Reason
+from gnnserve_operator.desired.labels import SERVICE
+from gnnserve_operator.desired.repair import NO_REPAIRS, RepairRecord
+from gnnserve_operator.observed import Observed
+
+MOST_REPAIRS = 2
+_WITHIN = timedelta(hours=24)
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    record: RepairRecord = NO_REPAIRS
+    """To be kept on the routing ConfigMap."""
+    words: str = ""
+    """What was found and is done about it, while a Job is to generate the revision again."""
+    problem: Problem | None = None
+    """It is damaged, and was generated again too often."""
+
+    @property
+    def under_way(self) -> int | None:
+        """The number of the repair whose Job is wanted."""
+        return self.record.count if self.record.pending else None
+
+
+def decide_repair(
+    service: str, recipe: str, published: Published | None, repository: Repository, observed: Observed, now: datetime
+) -> Repair:
+    """`recipe`: of the present spec. Another one is generated anyway, and so is a revision in a claim that goes."""
+    routing = observed.routing
+    if published is None or routing is None or routing.table is None:
+        return Repair(NO_REPAIRS if routing is None else routing.repairs)
+    record, revision = routing.repairs, published.result.revision
+    is_made_anyway = published.result.recipe != recipe or not repository.keeps(published.claim_uid)
+    if is_made_anyway or _is_done(record, published, observed):
+        return Repair(record.ended())
+    if record.pending:
+        return Repair(record, _words(revision, record))
+    if not _is_said_damaged(revision, observed):
+        return Repair(record)
+    recent = tuple(at for at in record.times if now - datetime.fromisoformat(at) < _WITHIN)
+    if len(recent) >= MOST_REPAIRS:
+        return Repair(record, problem=_too_often(service, revision, recent))
+    begun = RepairRecord(record.count + 1, True, (*recent, _stamp(now)))
+    return Repair(begun, _words(revision, begun))
+
+
+def _is_done(record: RepairRecord, published: Published, observed: Observed) -> bool:
+    return record.pending and any(
+        job.name == published.job and job.repair == record.count for job in observed.jobs
+    )  # fmt: skip
+
+
+def _is_said_damaged(revision: str, observed: Observed) -> bool:
+    table = observed.routing.table if observed.routing is not None else None
+    return table is not None and any(
+        damage is not None and (damage.revision, damage.repair) == (revision, table.repair)
+        for damage in (answer.damaged for answer in observed.answers)
+    )
+
+
+def _words(revision: str, record: RepairRecord) -> str:
+    return (
+        f"Files of revision {revision} were found damaged at {record.times[-1]}, so it is generated again (repair "
+        f"{len(record.times)} of at most {MOST_REPAIRS} within a day)."
+    )
+
+
+def _too_often(service: str, revision: str, times: tuple[str, ...]) -> Problem:
+    return Problem(
+        Reason.REVISION_DAMAGED,
+        f"Files of revision {revision} are damaged again, though it was generated again at {' and at '.join(times)}: "
+        "its volume damages files, or something else writes to them. Look at the volume and at what else mounts it; "
+        f"then `kubectl delete configmap,job --selector {SERVICE}={service}` has it generated once more.",
+        needs_person=True,
+    )
+
+
+def _stamp(now: datetime) -> str:
+    return now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

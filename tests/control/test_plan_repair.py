@@ -1,0 +1,163 @@
+"""A revision whose files are damaged is generated again, twice a day at most, and by itself."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import msgspec
+from tests.support.observed import Namespace, make_route
+
+from gnnserve_api.routing import Damage
+from gnnserve_operator.desired.repair import NO_REPAIRS, decode_repairs
+
+
+def serving() -> Namespace:
+    namespace = Namespace()
+    namespace.serve()
+    return namespace
+
+
+def find_damage(namespace: Namespace, *, answers: bool = True, repair: int | None = None) -> None:
+    """Its workers have looked at the files of what they are told to answer from, twice."""
+    table = namespace.table()
+    damage = Damage(table.revision, table.repair if repair is None else repair)
+    route = make_route(table, problem="x1.npy: was altered")
+    if answers:
+        namespace.routes = dict.fromkeys(namespace.workers(), msgspec.structs.replace(route, damaged=damage))
+    else:
+        namespace.routes = dict.fromkeys(namespace.workers(), "the worker is loading: x1.npy: was altered")
+        namespace.damage = dict.fromkeys(namespace.workers(), damage)
+
+
+def repair(namespace: Namespace) -> str:
+    """As far as a Job has published again; its uid."""
+    before = namespace.job()["metadata"]["uid"]
+    find_damage(namespace)
+    namespace.settle()
+    after = namespace.job()["metadata"]["uid"]
+    assert after != before
+    namespace.finish_job()
+    namespace.settle()
+    return str(after)
+
+
+def test_a_damaged_revision_is_generated_again_while_its_workers_answer() -> None:
+    namespace = serving()
+    job = namespace.job()["metadata"]
+    find_damage(namespace)
+    namespace.settle()
+    again = namespace.job()["metadata"]
+    assert (again["name"], again["uid"] == job["uid"]) == (job["name"], False)
+    assert namespace.reason() == "False RevisionDamaged"
+    assert namespace.reason("VariantsGenerated") == "False RevisionDamaged"
+    assert namespace.reason("Stalled") == "False Progressing"
+    message = namespace.condition("Ready")["message"]
+    assert message.startswith("Files of revision rev-1 were found damaged at 20")
+    assert "repair 1 of at most 2 within a day" in message
+    assert message.endswith("Until then revision rev-1 keeps answering.")
+    assert namespace.table().revision == "rev-1"
+
+    namespace.finish_job()
+    namespace.settle()
+    assert namespace.table().repair == 1
+    namespace.answer()
+    namespace.settle()
+    assert namespace.reason() == "True Serving"
+    assert namespace.jobs() == [job["name"]]
+
+
+def test_a_worker_that_answers_from_nothing_tells_of_damage_too() -> None:
+    namespace = serving()
+    before = namespace.job()["metadata"]["uid"]
+    find_damage(namespace, answers=False)
+    namespace.settle()
+    assert namespace.job()["metadata"]["uid"] != before
+    assert namespace.reason() == "False RevisionDamaged"
+
+
+def test_words_of_trouble_alone_train_nothing() -> None:
+    namespace = serving()
+    before = namespace.job()["metadata"]["uid"]
+    namespace.answer(problem="the volume cannot be read")
+    namespace.settle()
+    assert namespace.job()["metadata"]["uid"] == before
+    assert namespace.reason() == "False RevisionNotLoaded"
+
+
+def test_what_was_found_before_a_repair_begins_no_other() -> None:
+    namespace = serving()
+    job = repair(namespace)
+    find_damage(namespace, repair=0)
+    namespace.settle()
+    assert namespace.job()["metadata"]["uid"] == job
+
+
+def test_damage_of_another_revision_is_not_of_this_one() -> None:
+    namespace = serving()
+    before = namespace.job()["metadata"]["uid"]
+    namespace.answer(damaged=Damage("rev-0"))
+    namespace.settle()
+    assert namespace.job()["metadata"]["uid"] == before
+
+
+def test_a_volume_that_goes_on_damaging_files_needs_a_person() -> None:
+    namespace = serving()
+    repair(namespace)
+    job = repair(namespace)
+    find_damage(namespace)
+    namespace.settle()
+    assert namespace.job()["metadata"]["uid"] == job
+    assert namespace.reason("Stalled") == "True RevisionDamaged"
+    assert "its volume damages files" in namespace.condition("Stalled")["message"]
+    namespace.now += timedelta(hours=25)
+    namespace.settle()
+    assert namespace.job()["metadata"]["uid"] != job, "a day later it may be tried again"
+
+
+def test_a_deleted_job_is_no_reason_to_repair_again() -> None:
+    namespace = serving()
+    repair(namespace)
+    namespace.answer()
+    namespace.settle()
+    name = namespace.jobs()[0]
+    del namespace.objects["Job", name]
+    namespace.settle()
+    assert (namespace.jobs(), namespace.reason()) == ([], "True Serving")
+
+
+def test_an_operator_that_starts_anew_goes_on_with_the_repair() -> None:
+    namespace = serving()
+    find_damage(namespace)
+    namespace.settle()
+    job = namespace.job()["metadata"]["uid"]
+    namespace.routed = None
+    namespace.answer()  # it answers from what it has mapped, and has yet to look again
+    namespace.settle()
+    assert (namespace.job()["metadata"]["uid"], namespace.reason()) == (job, "False RevisionDamaged")
+
+
+def test_another_model_ends_the_repair() -> None:
+    namespace = serving()
+    find_damage(namespace)
+    namespace.settle()
+    namespace.edit(model={"hidden": 16})
+    namespace.settle()
+    assert namespace.reason() == "False Generating"
+    namespace.finish_job("rev-2")
+    namespace.settle()
+    namespace.answer()
+    namespace.settle()
+    assert (namespace.reason(), namespace.table().revision) == ("True Serving", "rev-2")
+
+
+def test_a_job_that_fails_to_repair_says_so() -> None:
+    namespace = serving()
+    find_damage(namespace)
+    namespace.settle()
+    namespace.fail_job(1, "the disk or its quota is full")
+    namespace.settle()
+    assert namespace.reason("Stalled") == "True GenerationFailed"
+
+
+def test_a_record_that_cannot_be_read_is_forgotten() -> None:
+    assert decode_repairs('{"count": "many"}') == NO_REPAIRS
