@@ -198,22 +198,32 @@ def test_suspending_stops_the_workers_and_keeps_the_data(service: Service) -> No
     assert len(service.children("jobs")) == 1
 
 
-def test_a_claim_that_was_deleted_is_made_anew_and_filled_again(service: Service) -> None:
-    claim = service.namespace.get("pvc/digits-repository")["metadata"]["uid"]
+def test_a_claim_that_is_deleted_is_said_at_once_and_left_for_another(service: Service) -> None:
+    """Kubernetes keeps it as long as a pod names it, and starts none with it: the workers wait for no restart."""
     service.namespace.kubectl("delete", "pvc/digits-repository", "--wait=false")
-    # Kubernetes keeps it as long as a pod names it; nothing is lost for workers that have mapped its files.
+    said = service.wait_for("RepositoryKept", "VolumeClaimTerminating", "False", timeout_s=30)
+    assert "digits-repository-2" in said
     assert service.predict(1)["labels"]
-    service.patch({"suspend": True})
-
-    def is_new() -> bool:
-        found = service.namespace.items("pvc", "--selector=gnnserve.dev/service=digits")
-        return [pvc["metadata"]["uid"] for pvc in found] not in ([], [claim])
-
-    wait_for("another claim", is_new, 120)
-    service.patch({"suspend": False})
-    service.wait_for("Ready", "Generating", "False")
+    wait_for("the claim to go", lambda: _claims(service) == ["digits-repository-2"], 240)
+    assert service.predict(1)["labels"]
     service.wait_until_ready()
-    assert service.predict(1)["labels"]
+    assert service.condition("RepositoryKept")["status"] == "True"
+    assert "VolumeClaimTerminating" in {event["reason"] for event in service.events()}
+
+
+def test_another_model_does_not_wait_for_a_claim_that_waits_for_the_workers(service: Service) -> None:
+    service.namespace.kubectl("delete", "pvc/digits-repository-2", "--wait=false")
+    old = service.status()["revision"]
+    service.patch({"generation": {"retries": 1}, "model": {"hidden": 24}})
+    wait_for("another revision", lambda: service.status().get("revision") not in {None, old}, 240)
+    service.wait_until_ready()
+    wait_for("the claim to go", lambda: _claims(service) == ["digits-repository"], 120)
+    assert service.predict(1)["revision"] == service.status()["revision"]
+
+
+def _claims(service: Service) -> list[str]:
+    found = service.namespace.items("pvc", "--selector=gnnserve.dev/service=digits")
+    return sorted(claim["metadata"]["name"] for claim in found)
 
 
 def test_a_failed_generation_says_why_and_leaves_the_old_traffic_alone(service: Service) -> None:

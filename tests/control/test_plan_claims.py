@@ -40,6 +40,17 @@ def test_a_claim_that_was_deleted_takes_its_revisions_with_it() -> None:
     assert namespace.reason() == "True Serving", "the ConfigMap knows the new claim"
 
 
+def test_what_a_job_left_in_a_claim_that_is_gone_is_not_published_for_the_next() -> None:
+    """The claim was taken away before the first table was written, so that no table tells where the revision lay."""
+    namespace = begun()
+    namespace.finish_job()
+    namespace.objects.pop(("PersistentVolumeClaim", "digits-repository"))
+    namespace.settle()
+    assert namespace.reason() == "False Generating"
+    assert namespace.job()["status"] == {}
+    assert "ConfigMap" not in namespace.kinds()
+
+
 def test_workers_leave_a_claim_that_is_lost_for_the_one_that_took_its_place() -> None:
     namespace = serving()
     before = namespace.get("Deployment")["spec"]["template"]

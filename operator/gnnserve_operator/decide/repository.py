@@ -81,7 +81,8 @@ def is_of_lost_claim(job: ObservedJob, repository: Repository) -> bool:
         return made is not None and bool(job.succeeded_at) and job.succeeded_at < made
     if job.claim not in {"", repository.name}:
         return True
-    return repository.claim is not None and job.created_at < repository.claim.created_at
+    # Where none is seen, none is there: the API server itself was asked (`repository_claims.py`).
+    return repository.claim is None or job.created_at < repository.claim.created_at
 
 
 def holds_leaving_claim(job: ObservedJob, repository: Repository) -> bool:
