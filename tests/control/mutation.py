@@ -147,6 +147,14 @@ GUARDS = (
     Guard("what builds on a foreign object is not made", "decide/obstacles.py",
           " and not builds_on(ref, taken_kinds)", "",
           "test_plan_status.py::test_nothing_builds_on_what_is_somebody_elses"),
+    Guard("what another object controls is never taken over", "apply.py",
+          "    if owner is None and (live", "    if (live", "test_apply.py::test_whose_place_it_is"),
+    Guard("a place that one service takes is taken before another is planned", "reconcile.py",
+          "            self.fleet.note(key, planned.standings, planned.followed)", "            pass",
+          "test_fleet.py::test_six_services_at_once_are_generated_two_at_a_time_and_in_their_order"),
+    Guard("a holder's last requests are waited for when its pod is gone", "decide/leadership.py",
+          "now_s >= seen.gone_since_s + request_s", "now_s >= seen.gone_since_s",
+          "test_leadership.py::test_a_lease_is_taken_when_its_holder_has_let_go"),
 )  # fmt: skip
 
 
