@@ -9,6 +9,7 @@ from pathlib import Path
 import typer
 
 from gnnserve_api.device import Device
+from gnnserve_api.domination import says_dominated
 from gnnserve_api.errors import GnnserveError
 from gnnserve_api.gnnservice import GNNService
 from gnnserve_api.profile import Profile
@@ -38,6 +39,8 @@ def generate_visibly(service: GNNService, repository: Repository, named: Device 
         raise typer.Exit(ExitCode.INTERRUPTED) from None
     if (advice := says_rising(published.training)) is not None:
         typer.echo(f"warning: {advice}", err=True)
+    if (advice := says_dominated(published.profile, features=len(published.ranking.columns))) is not None:
+        typer.echo(f"note: {advice}", err=True)
     folder = Layout(repository.folder).revision(published.revision)
     if (warning := warn_of_busy_machine(published.profile, folder)) is not None:
         typer.echo(f"warning: {warning}", err=True)

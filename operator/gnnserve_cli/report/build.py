@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from gnnserve_api.domination import says_dominated
 from gnnserve_api.errors import InputError
 from gnnserve_api.intervals import difference_interval, share_interval
 from gnnserve_api.profile import LatencyProfile, Profile
@@ -161,6 +162,8 @@ def _cautions(subject: Subject, rows: Sequence[VariantRow], seeds: int, size: in
         f"Latencies were measured on {profile.machine} with {_threads(profile.threads)}, sampling included, queueing "
         "and HTTP not. On another machine only their order is likely to hold."
     ]
+    if (advice := says_dominated(profile, subject.features)) is not None:
+        found.append(f"{advice[0].upper()}{advice[1:]}")
     if (advice := says_rising(subject.provenance.training)) is not None:
         found.append(f"More training would give better variants: {advice}.")
     if profile.validation_nodes < _FEW_NODES:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
+from gnnserve_api.domination import says_expected
 from gnnserve_api.gnnservice import Architecture, GNNService, GNNServiceSpec, Projection
 from gnnserve_api.repository import RevisionManifest
 from gnnserve_api.variants import check_factors, columns_of
@@ -73,6 +74,8 @@ def _import_graph(spec: GNNServiceSpec, repository: Repository, progress: Progre
     # Nobody should find out from a poor accuracy that a column was left out.
     for finding in graph.findings:
         progress(Progress(f"imported: {finding.what}", 1, 1, f"{finding.count:,}  {finding.example}".rstrip()))
+    if (advice := says_expected(spec, graph.features.shape[1], len(graph.classes))) is not None:
+        progress(Progress("expected", 1, 1, advice))
     return graph
 
 

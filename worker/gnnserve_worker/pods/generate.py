@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import FrameType
 
+from gnnserve_api.domination import says_dominated
 from gnnserve_api.errors import DamagedError, GnnserveError, lack_of_memory, words_in_cluster
 from gnnserve_api.generation import MAX_TERMINATION_MESSAGE_BYTES, GenerationResult, VariantSummary, encode_result
 from gnnserve_api.pods import (
@@ -121,6 +122,8 @@ def _generate(environ: Mapping[str, str]) -> RevisionManifest:
         manifest = generate()
     if (advice := says_rising(manifest.training)) is not None:
         print(f"warning: {advice}", file=sys.stderr, flush=True)
+    if (advice := says_dominated(manifest.profile, features=len(manifest.ranking.columns))) is not None:
+        print(f"note: {advice}", file=sys.stderr, flush=True)
     print(f"published: revision {manifest.revision} of recipe {manifest.recipe}", file=sys.stderr, flush=True)
     return manifest
 
