@@ -11,7 +11,7 @@ SEED ?=
 ONLY ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check format audit generate figures bench-generation bench-ranking bench-shapes bench-serving bench-startup bench-cluster bench-cluster-routing bench-routing bench-peers bench-roofline bench-scaling bench-soak bench-malformed bench-simulation bench-decision bench-faults bench-fleet bench-cache stress-cache bench-gpu test-gpu chaos wrk test-image chromium cluster-binaries clean
+.PHONY: help run test test-fast check format audit generate figures bench-generation bench-ranking bench-shapes bench-serving bench-startup bench-cluster bench-cluster-routing bench-routing bench-peers bench-roofline bench-scaling bench-soak bench-malformed bench-simulation bench-decision bench-faults bench-fleet bench-cache stress-cache bench-gpu test-gpu chaos wrk test-image chromium cluster-binaries clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -38,8 +38,12 @@ check: .venv/installed ## ruff, mypy strict, import-linter, generated files up t
 	$(BIN)/python -m gnnserve_api.reference --check
 
 test: chromium cluster-binaries check ## everything that CI runs
-	$(BIN)/pytest --ignore=tests/cluster
-	$(BIN)/pytest tests/cluster
+	$(BIN)/python -m tools.run_tests
+
+# All but the campaign, which is the operator's every day in trouble: minutes by itself.
+test-fast: .venv/installed ## a minute: the contract, the operator's decisions, the pages; no training, no worker, no cluster
+	$(BIN)/pytest -q -n logical --maxprocesses=8 --dist=loadfile --ignore=tests/control/test_campaign.py \
+	  tests/api tests/control tests/docs tests/tools
 
 # The worker's page is tested in a real browser. Before cluster-binaries, which wants apt-get for itself for a while.
 APT_INSTALL := DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300 install --yes --quiet --no-install-recommends

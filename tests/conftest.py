@@ -1,12 +1,26 @@
-"""Settings of the process that runs the tests; they must be there before torch and triton are loaded."""
+"""Settings of the process that runs the tests, made before torch and triton are loaded; and its last words."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
+import pytest
+from tests.support import missing_data
+
 if not Path("/dev/nvidiactl").exists():
     # Triton's kernels then run as Python, on arrays in the host's memory.
     os.environ["TRITON_INTERPRET"] = "1"
 
+if "PYTEST_XDIST_WORKER" in os.environ:
+    # xdist hands its own terminal's width on; in one process, what commands print here is as wide as in a file.
+    os.environ.pop("COLUMNS", None)
+
 import gnnserve_worker.generation  # noqa: F401 - sets how torch's threads wait
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    skipped = terminalreporter.stats.get("skipped", ())
+    if (words := missing_data.sentence(str(report.longrepr) for report in skipped)) is not None:
+        terminalreporter.section("not tested", yellow=True)
+        terminalreporter.write_line(words)

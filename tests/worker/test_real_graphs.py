@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.support.missing_data import DATASETS, REASON
 
 from gnnserve_api.gnnservice import GNNService, GraphSource, NpzSource
 from gnnserve_worker.generation.pipeline import generate
 from gnnserve_worker.graph.sources.load import load_source
 from gnnserve_worker.repository.repository import Repository
 
-DATASETS = Path(os.environ.get("GNNSERVE_DATASETS", Path(__file__).parents[3] / "shared" / "datasets"))
-pytestmark = pytest.mark.skipif(not DATASETS.is_dir(), reason="needs ../shared/datasets, or GNNSERVE_DATASETS")
+pytestmark = pytest.mark.skipif(not DATASETS.is_dir(), reason=REASON)
 
 SHAPES = {
     # nodes, edges, features, classes, multi-label, and train/validation/test nodes with a label

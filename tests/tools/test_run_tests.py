@@ -1,0 +1,68 @@
+"""Both tiers of `make test` are run, shown and counted, whichever ends first."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from tools.run_tests import Ended, describe, exit_code, run_tiers
+
+
+def _prints(words: str, code: int = 0) -> list[str]:
+    return [sys.executable, "-c", f"import sys; print({words!r}); sys.exit({code})"]
+
+
+def _prints_when_there_is(file: Path, words: str) -> list[str]:
+    wait = f"import pathlib, time\nwhile not pathlib.Path({str(file)!r}).exists(): time.sleep(0.01)\nprint({words!r})"
+    return [sys.executable, "-c", wait]
+
+
+@pytest.mark.parametrize(
+    ("unit", "cluster", "expected"),
+    [
+        pytest.param(0, 0, 0, id="both pass"),
+        pytest.param(1, 0, 1, id="the unit tier fails"),
+        pytest.param(0, 2, 2, id="the cluster tier fails"),
+        pytest.param(1, 2, 1, id="both fail"),
+    ],
+)
+def test_a_tier_that_fails_fails_the_whole(unit: int, cluster: int, expected: int, tmp_path: Path) -> None:
+    ended = run_tiers(_prints("3 passed", unit), _prints("2 passed", cluster), tmp_path / "log")
+    assert ended == (Ended("unit tier", unit, "3 passed"), Ended("cluster tier", cluster, "2 passed"))
+    assert exit_code(ended) == expected
+
+
+def test_the_two_run_at_once_and_the_cluster_tier_is_shown_last(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    cluster_began = tmp_path / "began"
+    cluster = [sys.executable, "-c", f"print('of the cluster'); open({str(cluster_began)!r}, 'w').close()"]
+    ended = run_tiers(_prints_when_there_is(cluster_began, "of the unit"), cluster, tmp_path / "log")
+    shown = capfd.readouterr().out
+    assert exit_code(ended) == 0
+    assert shown.index("of the unit") < shown.index("the cluster tier ===") < shown.index("of the cluster")
+
+
+def test_what_the_cluster_tier_prints_after_the_unit_tier_is_shown_too(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    unit_ended = tmp_path / "ended"
+    unit = [sys.executable, "-c", f"open({str(unit_ended)!r}, 'w').close()"]
+    run_tiers(unit, _prints_when_there_is(unit_ended, "of the cluster, late"), tmp_path / "log")
+    assert "of the cluster, late" in capfd.readouterr().out
+
+
+def test_the_last_lines_are_the_closing_lines_of_both() -> None:
+    ended = Ended("unit tier", 0, "== 3 passed in 2.00s =="), Ended("cluster tier", 1, "== 1 failed in 1.00s ==")
+    assert describe(ended).splitlines() == [
+        "unit tier: passed, cluster tier: FAILED with exit code 1",
+        "== 3 passed in 2.00s ==",
+        "== 1 failed in 1.00s ==",
+    ]
+
+
+def test_the_closing_line_is_found_though_it_comes_in_pieces(tmp_path: Path) -> None:
+    pieces = "import os, time\nfor t in (b'a', b'b\\n== 5', b' passed ', b'==\\n'): os.write(1, t); time.sleep(0.05)"
+    unit, _ = run_tiers([sys.executable, "-c", pieces], _prints("2 passed"), tmp_path / "log")
+    assert unit.closing == "== 5 passed =="

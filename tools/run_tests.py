@@ -1,0 +1,102 @@
+"""`make test`: the unit tier and the cluster tier at the same time, each told of as a whole.
+
+The cluster tier mostly waits (for images, pods, probes), and the unit tier mostly computes, so beside each other they
+take little longer than the longer one. The unit tier is shown as it runs. The cluster tier's lines are kept in a file
+meanwhile and shown after it; then the closing line of each. What makes a test fail is pytest's to say; the exit code is
+that of the first tier that failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+ROOT = Path(__file__).resolve().parents[1]
+LOG = ROOT / ".pytest_cache" / "cluster-tier.log"
+_PYTEST = (sys.executable, "-m", "pytest")
+_PARALLEL = ("-n", "logical", "--maxprocesses=8", "--dist=loadfile")
+"""One process for each logical core, and the tests of one file in one process: they share its fixtures. More than
+eight processes would need several GB of memory for torch alone."""
+# The cluster tier has deadlines, which are those of an idle machine: what it needs of the processors comes first.
+UNIT = ("nice", "-n", "5", *_PYTEST, "--ignore=tests/cluster", *_PARALLEL)
+CLUSTER = (*_PYTEST, "tests/cluster")
+"""One test after another: they share one Kubernetes node."""
+_POLL_S = 0.2
+_LONGEST_LINE = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    tier: str
+    code: int
+    closing: str
+    """The last line that it printed: pytest's counts."""
+
+
+def run_tiers(unit: Sequence[str], cluster: Sequence[str], log: Path) -> tuple[Ended, Ended]:
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("wb") as written:
+        # Both stay in the terminal's process group, so that Ctrl-C reaches both and each one cleans up after itself.
+        beside = subprocess.Popen(cluster, cwd=ROOT, stdout=written, stderr=subprocess.STDOUT)
+    try:
+        _say(f"the unit tier; the cluster tier runs beside it, its output is in {log} and is shown after this")
+        with subprocess.Popen(unit, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as shown:
+            unit_ended = Ended("unit tier", *_show(shown.stdout, shown))
+        _say("the cluster tier")
+        with log.open("rb") as read:
+            return unit_ended, Ended("cluster tier", *_show(read, beside))
+    finally:
+        # After Ctrl-C: it takes its Kubernetes down before it ends.
+        beside.wait()
+
+
+def describe(ended: Sequence[Ended]) -> str:
+    """pytest's closing lines come last, as it printed them."""
+    words = (f"{tier.tier}: {'passed' if tier.code == 0 else f'FAILED with exit code {tier.code}'}" for tier in ended)
+    return "\n".join((", ".join(words), *(tier.closing for tier in ended)))
+
+
+def exit_code(ended: Sequence[Ended]) -> int:
+    """The first tier's that failed; 0: none did."""
+    return next((tier.code for tier in ended if tier.code), 0)
+
+
+def _show(output: IO[bytes] | None, process: subprocess.Popen[bytes]) -> tuple[int, str]:
+    """Copies what the process writes, as it comes, until it has ended; its exit code and last line."""
+    end = b""
+    while True:
+        is_over = process.poll() is not None
+        while output is not None and (text := os.read(output.fileno(), 1 << 16)):
+            sys.stdout.buffer.write(text)
+            sys.stdout.buffer.flush()
+            end = (end + text)[-_LONGEST_LINE:]
+        if is_over:
+            lines = end.decode(errors="replace").split("\n")
+            return process.returncode, next((line.rstrip("\r") for line in reversed(lines) if line.strip()), "")
+        time.sleep(_POLL_S)
+
+
+def _say(words: str) -> None:
+    print(f"\n=== {words} ===", flush=True)
+
+
+def main() -> int:
+    argparse.ArgumentParser(prog="python -m tools.run_tests", description=__doc__).parse_args()
+    try:
+        ended = run_tiers(UNIT, CLUSTER, LOG)
+    except KeyboardInterrupt:
+        return 130
+    _say("in short")
+    print(describe(ended))
+    return exit_code(ended)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
