@@ -27,6 +27,7 @@ from tests.control.campaign.play import play
 from tests.control.campaign.points import pairs, points
 from tests.control.campaign.scenarios import SCENES
 from tests.control.campaign.sequences import Life, live, lives
+from tests.control.campaign.sweep import sweep
 from tests.control.mutation import GUARDS, judge_all
 
 from benchmarks.results import write_result
@@ -101,8 +102,7 @@ def run_scene(index: int, stride: int) -> SceneResult:
     every = [*points(peaceful), *pairs(peaceful, 2)]
     chosen = every[index * 7 % stride :: stride]
     reached, by_kind = 0, Counter(point.kind for point in chosen)
-    for point in chosen:
-        outcome = asyncio.run(play(scene, point, peaceful))
+    for point, outcome in sweep(scene, chosen, peaceful).items():
         reached += outcome.reached > 0
         if outcome.violations:
             violations[str(point)] = list(outcome.violations)

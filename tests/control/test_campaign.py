@@ -21,6 +21,7 @@ from tests.control.campaign.scenarios import (
     delete_while_generating,
 )
 from tests.control.campaign.sequences import Life, live, lives
+from tests.control.campaign.sweep import Played, sweep
 from tests.control.campaign.trouble import Point
 
 _PEACE = Peace()
@@ -67,6 +68,17 @@ def test_in_trouble_nothing_is_violated_and_the_end_is_the_same(scene: Scene) ->
 @given(lives)
 def test_whatever_came_before_the_end_is_that_of_a_fresh_apply(life: Life) -> None:
     assert asyncio.run(live(life)) == []
+
+
+def test_a_run_that_is_forked_at_its_points_finds_what_runs_from_the_start_find() -> None:
+    """One point of each kind, and one that is never reached."""
+    scene = delete_at_the_first_child  # which is short
+    peaceful = _PEACE.of(scene)
+    chosen = list({point.kind: point for point in points(peaceful) if point.at < 3}.values())
+    chosen += [next(iter(pairs(peaceful, 1))), Point("409", 10_000)]
+    from_the_start = {point: Played.of(asyncio.run(play(scene, point, peaceful))) for point in chosen}
+    assert sweep(scene, chosen, peaceful) == from_the_start
+    assert [point for point, played in from_the_start.items() if not played.reached] == chosen[-1:]
 
 
 def test_a_run_is_the_same_each_time() -> None:

@@ -50,9 +50,9 @@ class Peace:
         return self._of[scene]
 
 
-async def play(scene: Scene, point: Point = PEACE, peaceful: Outcome | None = None) -> Outcome:
+async def play(scene: Scene, at: Point | Trouble = PEACE, peaceful: Outcome | None = None) -> Outcome:
     began = time.perf_counter()
-    trouble = Trouble(point)
+    trouble = Trouble(at) if isinstance(at, Point) else at
     world = World(SETTINGS, trouble)
     judge = world.judge
     try:
@@ -62,7 +62,7 @@ async def play(scene: Scene, point: Point = PEACE, peaceful: Outcome | None = No
         await rest(world)
     except Hung as hung:
         judge.accuse(f"hangs: {hung}")
-    end, history = judge.end_state(), judge.history()
+    point, end, history = trouble.point, judge.end_state(), judge.history()
     services = [found["metadata"]["name"] for found in world.plane.of_kind("GNNService")]
     for left in judge.leftovers(services):
         judge.accuse(f"{left} outlives its service")

@@ -35,6 +35,8 @@ STOPPED, FENCED, TWO_OPERATORS = "stopped", "stopped and fenced", "two operators
 """Stopped: right before a write, past the check of the leadership, until another operator has done everything. Fenced:
 the API server refuses what bears the term of an earlier leader, as the chart's `leaderElection.fencing` has it do."""
 STOPS = (STOPPED, FENCED)
+ON_STEP = ("backward", "restart", "stale restart", "down", TWO_OPERATORS)
+"""What begins between two steps of the world."""
 VIEWS = ("stale", "dropped", "merged", "reordered", "backward", "restart", "stale restart", "down")
 
 
@@ -165,7 +167,7 @@ class Trouble:
                 await world.go_on()
         if self.kind in STOPS and self.reached == 1:
             self.reached, self._until = 2, world.clock.now() + STOPPED_S
-        if self.reached or self.kind not in {"backward", "restart", "stale restart", "down", TWO_OPERATORS}:
+        if self.reached or self.kind not in ON_STEP:
             return
         if len(world.cluster.history) <= self.point.at or not world.operators:
             return
