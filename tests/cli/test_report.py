@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -191,6 +192,18 @@ def test_tiers_are_stated_so_that_they_reach_their_variant() -> None:
 def test_a_batch_size_that_was_not_measured_is_refused() -> None:
     with pytest.raises(InputError, match=r"--seeds: 100 is no batch size that was measured; use 1, 32 and 1024"):
         report_of(subject_of(), seeds=100)
+
+
+def test_a_missing_x1_of_very_wide_features_is_explained() -> None:
+    narrow = subject_of(variant(4), variant(8), variant(1, 128, projected=True))
+    wide = replace(narrow, nodes=28_281, features=31_241)
+
+    (said,) = [caution for caution in report_of(wide).cautions if "no x1" in caution]
+    assert said.startswith("There is no x1, whose table would take 3.29 GiB: projected computes what it would.")
+    assert "spec.variants.pruning.wideTables: Keep" in said
+    complete = replace(wide, profile=subject_of(variant(1), variant(1, 128, projected=True)).profile)
+    for subject in (narrow, complete):
+        assert not any("no x1" in caution for caution in report_of(subject).cautions)
 
 
 def test_a_batch_that_repeats_its_nodes_is_said_to() -> None:
