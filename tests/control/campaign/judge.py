@@ -79,8 +79,9 @@ class Judge:
 
     # --- at every moment
 
-    def look(self, *, is_busy: bool) -> None:
-        """`is_busy`: the operator is about to look again, or has not been told of everything yet."""
+    def look(self, *, is_busy: bool, may_miss: bool = False) -> None:
+        """`is_busy`: the operator is about to look again, or has not been told of everything yet. `may_miss`: a change
+        may never be told, until the watches are compared with what is there."""
         for service in self.plane.of_kind("GNNService"):
             status, metadata = service.get("status") or {}, service["metadata"]
             observed = status.get("observedGeneration") or 0
@@ -88,7 +89,11 @@ class Judge:
                 self.accuse(f"observedGeneration {observed} is ahead of generation {metadata['generation']}")
             if not is_busy and (lie := self.lie_of(service)) is not None:
                 self.accuse(f"Ready is True, but {lie}")
-            if not is_busy and observed == metadata["generation"] and (untruth := self._untruth_of(status)) is not None:
+            if (
+                not (is_busy or may_miss)
+                and observed == metadata["generation"]
+                and (untruth := self._untruth_of(status)) is not None
+            ):
                 self.accuse(untruth)
             if self.guarded is not None:
                 key = ServiceKey(metadata["namespace"], metadata["name"])

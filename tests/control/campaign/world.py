@@ -214,7 +214,7 @@ class World:
                 self.start_operator()
         if not all(operator.may_begin for operator in self.operators):
             await let_run()  # the first look at what there is
-        self.judge.look(is_busy=not self._is_told())
+        self.judge.look(is_busy=not self._is_told(), may_miss=self.trouble.watches_are_checked)
         if self.cluster.version != self._quiet_version:
             self._quiet_version, self._quiet_since = self.cluster.version, now
         await self.clock.advance_to(max(min(self._next_time(), latest or float("inf")), now + _SHORTEST_S))
