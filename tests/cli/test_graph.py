@@ -108,3 +108,15 @@ def test_hundreds_of_columns_without_a_pattern_are_shortened(tmp_path: Path) -> 
     assert shown.startswith("age, weight, c0x, ")
     assert ", … 62 more …, " in shown
     assert shown.endswith(", c99x")
+
+
+def test_trying_says_by_measured_validation_which_scope_and_normalization_suit(tmp_path: Path) -> None:
+    data = planted_graph((2, 5, 7), nodes=130)
+    path = write_npz(tmp_path / "graph.npz", npz_arrays(data))
+    result = CliRunner().invoke(app, ["graph", "inspect", str(path), "--try", "--json"])
+    assert result.exit_code == 0, result.stderr
+    tried = json.loads(result.stdout)["tried"]
+    assert len({(one["scope"], one["normalization"]) for one in tried}) == len(tried) == 2 * 4
+    scores = [one["validation"] for one in tried]
+    assert scores == sorted(scores, reverse=True)
+    assert scores[0] > 0.8

@@ -13,8 +13,11 @@ from gnnserve_cli.commands.options import DEFAULT_REPOSITORY, Json, RepositoryRo
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from gnnserve_api.gnnservice import GNNServiceSpec, GraphSource
+    from gnnserve_api.gnnservice import GNNServiceSpec, GraphSource, Model
+    from gnnserve_worker.generation.trial import Candidate
     from gnnserve_worker.graph.inspection import Inspection
+    from gnnserve_worker.graph.store import GraphData
+    from gnnserve_worker.progress import ProgressListener
 
 _MANIFESTS = (".yaml", ".yml", ".json")
 _BAR_WIDTH = 30
@@ -31,7 +34,21 @@ Source = Annotated[
 ]
 
 
-def inspect(source: Source, repository: RepositoryRoot = DEFAULT_REPOSITORY, as_json: Json = False) -> None:
+Try = Annotated[
+    bool,
+    typer.Option(
+        "--try",
+        help="Also train short candidates, one for each scope and normalization, and print the validation they reach.",
+    ),
+]
+
+
+def inspect(
+    source: Source,
+    repository: RepositoryRoot = DEFAULT_REPOSITORY,
+    as_json: Json = False,
+    try_out: Try = False,
+) -> None:
     """Read a graph as generation would, check it, and print what was understood."""
     # Imported here: they bring numpy and numba.
     import msgspec  # noqa: PLC0415
@@ -46,15 +63,46 @@ def inspect(source: Source, repository: RepositoryRoot = DEFAULT_REPOSITORY, as_
     wanted = parse_source(source)
     with showing_progress() as listener:
         data = load_source(wanted, repository / DOWNLOADS, listener)
+        tried = _try(data, _spec_of(source, wanted).model, listener) if try_out else None
     found = inspection.inspect(data)
     if left_out := written_factors(_spec_of(source, wanted), data.features).said():
         found = msgspec.structs.replace(found, notes=(*found.notes, f"Generation would leave out {left_out}."))
     if as_json:
-        print_json(found)
+        print_json(found if tried is None else {**msgspec.to_builtins(found), "tried": msgspec.to_builtins(tried)})
     else:
         console = output()
         for part in _tables(found):
             put(console, part)
+        for part in [] if tried is None else _tried(tried, found.validation_nodes):
+            put(console, part)
+
+
+def _try(data: GraphData, model: Model, listener: ProgressListener) -> tuple[Candidate, ...]:
+    # Imported here: torch takes seconds.
+    from gnnserve_worker.generation.trial import try_candidates  # noqa: PLC0415
+
+    return try_candidates(data, model, listener)
+
+
+def _tried(candidates: tuple[Candidate, ...], nodes: int) -> list[RenderableType]:
+    from gnnserve_api.intervals import difference_interval  # noqa: PLC0415
+    from gnnserve_cli.render import facts_table  # noqa: PLC0415
+
+    best = candidates[0]
+    alike = [
+        one for one in candidates[1:] if difference_interval(best.validation, nodes, one.validation, nodes).contains(0)
+    ]
+    rows = [
+        (f"{one.validation:.4f}", f"{one.scope}, {one.normalization}{' (may be chance)' * (one in alike)}")
+        for one in candidates
+    ]
+    return [
+        "",
+        f"Tried: validation after a short training on {nodes:,} validation nodes",
+        facts_table(rows),
+        f"- Best: spec.model.training.scope: {best.scope} with spec.graph.normalization: {best.normalization}. "
+        "Transductive suits graphs whose nodes are all known when it is trained.",
+    ]
 
 
 def _spec_of(text: str, source: GraphSource) -> GNNServiceSpec:

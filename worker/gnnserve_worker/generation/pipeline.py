@@ -57,6 +57,7 @@ def generate(
 
         if master is None:
             models_of, generator = _training(spec, progress, use_gpu=use_gpu)
+            _advise_scope(spec, graph, progress)
         else:
             models_of, generator = _giving(spec, master, progress)
         return generate_revision(spec, identity, graph, repository, progress, models_of, generator)
@@ -127,6 +128,14 @@ def _training(spec: GNNServiceSpec, progress: ProgressListener, *, use_gpu: bool
     progress(Progress("load torch", 1, 1, which))
     generator = _versions("gnnserve", "torch", "torch_geometric")
     return lambda data, features: TrainedModels(spec.model, data, features, progress, device), generator
+
+
+def _advise_scope(spec: GNNServiceSpec, graph: GraphData, progress: ProgressListener) -> None:
+    # Imported here: it trains, for which torch is needed.
+    from gnnserve_worker.generation.trial import advise_scope  # noqa: PLC0415
+
+    if (advice := advise_scope(graph, spec, progress)) is not None:
+        progress(Progress("advice", 1, 1, advice))
 
 
 def _giving(spec: GNNServiceSpec, master: Tensors, progress: ProgressListener) -> tuple[ModelsOf, str]:

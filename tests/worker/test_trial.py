@@ -1,0 +1,51 @@
+"""Short trainings that compare scopes: advice by measured validation, and none where it would be a guess."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from tests.support.graphs import planted_graph
+
+from gnnserve_api.gnnservice import GNNServiceSpec
+from gnnserve_worker.generation.trial import advise_scope
+from gnnserve_worker.graph.store import GraphData, Splits
+from gnnserve_worker.progress import Progress
+
+
+def few_labelled() -> GraphData:
+    """The class shows only in the mean over neighbours, and the training nodes are not each other's."""
+    data = planted_graph((0, 1, 2), nodes=600, columns=6)
+    noise = np.random.default_rng(1).normal(scale=3.0, size=data.features.shape)
+    splits = Splits(train=np.arange(40), validation=np.arange(40, 440), test=np.arange(440, 600))
+    return dataclasses.replace(data, features=(data.features + noise).astype(np.float32), splits=splits)
+
+
+def advise(data: GraphData, scope: str = "Inductive") -> tuple[str | None, list[Progress]]:
+    spec = GNNServiceSpec.model_validate(
+        {
+            "graph": {"source": {"builtin": "Digits"}},
+            "model": {"hidden": 16, "fanouts": [10, 10], "training": {"scope": scope, "dropout": 0.0}},
+        }
+    )
+    seen: list[Progress] = []
+    return advise_scope(data, spec, seen.append), seen
+
+
+def test_transductive_training_is_advised_where_it_was_measured_to_be_better() -> None:
+    advice, seen = advise(few_labelled())
+    assert advice is not None
+    assert "use spec.model.training.scope: Transductive" in advice
+    assert seen
+
+
+@pytest.mark.parametrize(
+    ("data", "scope"),
+    [
+        pytest.param(planted_graph((0, 1, 2)), "Inductive", id="training sees enough edges"),
+        pytest.param(few_labelled(), "Transductive", id="training sees all edges already"),
+    ],
+)
+def test_nothing_is_trained_where_nothing_could_be_advised(data: GraphData, scope: str) -> None:
+    assert advise(data, scope) == (None, [])

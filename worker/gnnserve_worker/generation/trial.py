@@ -1,0 +1,80 @@
+"""Which scope and which normalization suit a graph, by short trainings on it and the validation that they reach."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+import numpy as np
+
+from gnnserve_api.gnnservice import GNNServiceSpec, Model, Normalization, Scope
+from gnnserve_api.intervals import difference_interval
+from gnnserve_worker.generation.features import normalize
+from gnnserve_worker.generation.train import train
+from gnnserve_worker.generation.training_set import training_set, visible_nodes
+from gnnserve_worker.graph.store import GraphData
+from gnnserve_worker.progress import Progress, ProgressListener
+
+_STEPS, _EPOCHS = 150, 3
+"""Each candidate is trained for the longer of the two: enough to compare, not to serve."""
+_FEW_EDGES_SHARE = 0.25
+"""Inductive training that sees less of the edges may lose much: there, `generate` compares it with transductive one."""
+_MOST_EDGES = 2_000_000
+"""On larger graphs the comparison would take long; `graph inspect --try` makes it there."""
+
+
+class Candidate(msgspec.Struct, frozen=True, rename="camel"):
+    scope: Scope
+    normalization: Normalization
+    validation: float
+    """Score of the best epoch."""
+
+
+def try_candidates(data: GraphData, model: Model, progress: ProgressListener) -> tuple[Candidate, ...]:
+    """The best first; equal ones in the order of the enums. `model`: the manifest's, whose seed is used."""
+    return _try(data, model, [(scope, method) for scope in Scope for method in _methods(data)], progress)
+
+
+def advise_scope(data: GraphData, spec: GNNServiceSpec, progress: ProgressListener) -> str | None:
+    """A sentence where inductive training sees few edges and short trainings show that this costs accuracy beyond
+    chance. None: it does not, or trying would take too long."""
+    scope, method = spec.model.training.scope, spec.graph.normalization
+    if scope is not Scope.INDUCTIVE or data.graph.edges > _MOST_EDGES or not len(data.splits.validation):
+        return None
+    seen = training_set(data.graph, data.labels, len(data.classes), data.splits, scope).visible.edges
+    share = seen / max(data.graph.edges, 1)
+    if share >= _FEW_EDGES_SHARE:
+        return None
+    best, other = _try(data, spec.model, [(scope, method) for scope in Scope], progress)
+    nodes = len(data.splits.validation)
+    if best.scope is scope or difference_interval(best.validation, nodes, other.validation, nodes).contains(0):
+        return None
+    return (
+        f"inductive training sees {share:.1%} of the edges; after {_STEPS} steps transductive training reached "
+        f"{best.validation:.3f} on validation nodes and inductive {other.validation:.3f}: where all nodes are known "
+        "when it is trained, use spec.model.training.scope: Transductive"
+    )
+
+
+def _try(
+    data: GraphData, model: Model, wanted: list[tuple[Scope, Normalization]], progress: ProgressListener
+) -> tuple[Candidate, ...]:
+    steps_per_epoch = -(-len(data.splits.train) // model.training.batch_size)
+    epochs = max(-(-_STEPS // steps_per_epoch), _EPOCHS)
+    training = model.training.model_copy(update={"epochs": epochs})
+    short = model.model_copy(update={"training": training, "checkpoint": None})
+    found = []
+    for done, (scope, method) in enumerate(wanted):
+        progress(Progress("try", done, len(wanted), f"{scope}, {method}"))
+        features = normalize(data.features, method, visible_nodes(data.graph.nodes, data.splits, scope))
+        seen = training_set(data.graph, data.labels, len(data.classes), data.splits, scope)
+        found.append(Candidate(scope, method, train(seen, features, short).validation_score))
+    progress(Progress("try", len(wanted), len(wanted)))
+    return tuple(sorted(found, key=lambda candidate: -candidate.validation))
+
+
+def _methods(data: GraphData) -> Iterator[Normalization]:
+    for method in Normalization:
+        is_for_sparse = method is not Normalization.STANDARDIZE
+        if method is not Normalization.AUTO and (is_for_sparse or isinstance(data.features, np.ndarray)):
+            yield method
