@@ -188,6 +188,8 @@ class ObservedPod:
     terminated: Termination | None = None
     last_terminated: Termination | None = None
     memory_limit: str | None = None
+    claim: str = ""
+    """Name of the claim that it mounts as the repository."""
     speaks_tls: bool = False
     """By the name of its port: while pods are replaced, some may speak it and others not."""
 
@@ -390,12 +392,13 @@ def observed_pod(raw: Raw) -> ObservedPod:
         terminated=_termination(now),
         last_terminated=_termination(last),
         memory_limit=((container.get("resources") or {}).get("limits") or {}).get("memory"),
+        claim=_repository_claim(raw),
         speaks_tls=any(port.get("name") == HTTPS_PORT_NAME for port in container.get("ports") or ()),
     )
 
 
 def _repository_claim(template: Raw) -> str:
-    """Name of the claim that a pod template mounts as the repository; empty where it mounts none."""
+    """Name of the claim that a pod, or a template of pods, mounts as the repository; empty where it mounts none."""
     volumes = (template.get("spec") or {}).get("volumes") or ()
     volume: Raw = next((found for found in volumes if found.get("name") == REPOSITORY_VOLUME), {})
     return str((volume.get("persistentVolumeClaim") or {}).get("claimName", ""))

@@ -197,7 +197,8 @@ def plan(service: GNNService, identity: Identity, observed: Observed, settings: 
             identity.status, status, generation if is_job_made else None, routing.why_base, _begun_job(observed)
         ),
         standings=Standings(
-            IDLE if generation.stage in _BEFORE_THE_JOB and not is_job_made else generation.standing, rollout.standing
+            IDLE if generation.stage in _BEFORE_THE_JOB and not is_job_made else generation.standing,
+            rollout.standing if any(ref.kind == "Deployment" for ref in appliable) else IDLE,
         ),
         followed=rollout.followed,
         wait=wait,

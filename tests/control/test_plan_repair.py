@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 
 import msgspec
+import pytest
 from tests.support.observed import Namespace, make_route
 
 from gnnserve_api.routing import Damage
-from gnnserve_operator.desired.repair import NO_REPAIRS, decode_repairs
+from gnnserve_operator.decide.turns import IDLE, Stance, Turn
+from gnnserve_operator.desired.repair import NO_REPAIRS, RepairRecord, decode_repairs, encode_repairs
+from gnnserve_operator.observed import Rejection, observed_ref
 
 
 def serving() -> Namespace:
@@ -150,6 +154,24 @@ def test_another_model_ends_the_repair() -> None:
     assert (namespace.reason(), namespace.table().revision) == ("True Serving", "rev-2")
 
 
+def test_a_repair_that_another_model_ended_does_not_count() -> None:
+    namespace = serving()
+    for _ in range(3):
+        find_damage(namespace)
+        namespace.settle()
+        namespace.edit(model={"hidden": 16})
+        namespace.settle()
+        namespace.edit(model=None)
+        namespace.settle()
+    assert namespace.reason() == "False RevisionDamaged"
+    assert "repair 1 of at most 2" in namespace.condition("Ready")["message"]
+    namespace.finish_job()
+    namespace.settle()
+    namespace.answer()
+    namespace.settle()
+    assert (namespace.table().repair, namespace.reason()) == (1, "True Serving")
+
+
 def test_a_job_that_fails_to_repair_says_so() -> None:
     namespace = serving()
     find_damage(namespace)
@@ -157,6 +179,108 @@ def test_a_job_that_fails_to_repair_says_so() -> None:
     namespace.fail_job(1, "the disk or its quota is full")
     namespace.settle()
     assert namespace.reason("Stalled") == "True GenerationFailed"
+
+
+def test_nothing_is_deleted_before_the_repair_is_remembered() -> None:
+    """Else a ConfigMap that cannot be written would lead to one Job after another."""
+    namespace = serving()
+    job = namespace.job()["metadata"]["uid"]
+    table = namespace.get("ConfigMap")
+    find_damage(namespace)
+    for _ in range(3):
+        planned = namespace.plan()
+        assert planned.delete == ()
+        assert all(manifest["kind"] != "Job" for manifest in planned.apply)
+        namespace.rejections = (Rejection(observed_ref(table), "denied by a webhook"),)
+    namespace.rejections = ()
+    namespace.settle()
+    assert namespace.job()["metadata"]["uid"] != job
+
+
+def test_a_repair_that_waits_for_its_turn_says_what_it_waits_to_mend() -> None:
+    namespace = serving()
+    namespace.turns = replace(namespace.turns, generation=Turn(limit=1, under_way=1))
+    find_damage(namespace)
+    planned = namespace.settle()
+    assert planned.standings.generation.stance is Stance.WAITING
+    assert namespace.job()["spec"]["suspend"] is True
+    assert namespace.reason() == "False Queued"
+    message = namespace.condition("Ready")["message"]
+    assert message.startswith("Files of revision rev-1 were found damaged at 20")
+    assert "it is next. Until then revision rev-1 keeps answering" in message
+
+    namespace.edit(suspend=True)
+    assert namespace.settle().standings.generation == IDLE, "it keeps no other service waiting"
+    namespace.edit(suspend=False)
+    namespace.turns = replace(namespace.turns, generation=Turn(limit=1))
+    namespace.settle()
+    assert namespace.job()["spec"]["suspend"] is False
+    namespace.serve()
+    assert (namespace.table().repair, namespace.reason()) == (1, "True Serving")
+
+
+def test_an_event_tells_of_damage_once_for_each_repair() -> None:
+    namespace = serving()
+    for times in (1, 2):
+        repair(namespace)
+        namespace.answer()
+        namespace.settle()
+        assert namespace.events.count(("Warning", "RevisionDamaged")) == times
+
+
+def test_a_table_that_was_edited_during_a_repair_does_not_have_it_done_twice() -> None:
+    namespace = serving()
+    find_damage(namespace)
+    namespace.settle()
+    job = namespace.job()["metadata"]["uid"]
+    namespace.get("ConfigMap")["data"]["routing.json"] = "{}"
+    namespace.finish_job()
+    namespace.settle()
+    assert (namespace.job()["metadata"]["uid"], namespace.table().repair) == (job, 1)
+    namespace.answer()
+    namespace.settle()
+    assert namespace.reason() == "True Serving"
+
+
+def test_a_claim_that_is_deleted_during_a_repair_is_moved_from_and_nothing_is_left_of_the_repair() -> None:
+    namespace = serving()
+    find_damage(namespace)
+    namespace.settle()
+    namespace.get("PersistentVolumeClaim")["metadata"]["deletionTimestamp"] = "2026-01-01T01:00:00Z"
+    namespace.settle()
+    assert namespace.condition("RepositoryKept")["reason"] == "VolumeClaimTerminating"
+    (job,) = namespace.jobs()
+    (claim,) = [
+        volume["persistentVolumeClaim"]["claimName"]
+        for volume in namespace.job()["spec"]["template"]["spec"]["volumes"]
+        if "persistentVolumeClaim" in volume
+    ]
+    assert claim == "digits-repository-2"
+    namespace.finish_job()
+    find_damage(namespace)  # of the workers that are about to leave
+    namespace.settle()
+    assert (namespace.jobs(), namespace.table().repair) == ([job], 0)
+    namespace.roll_out()
+    namespace.answer()
+    namespace.settle()
+    assert (namespace.jobs(), namespace.reason(), namespace.reason("Reconciling")) == (
+        [job], "True Serving", "False Settled",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        RepairRecord(1, True, ()),
+        RepairRecord(1, True, ("yesterday",)),
+        RepairRecord(1, False, ("2026-01-01T00:00:00",)),
+        RepairRecord(0, True, ("2026-01-01T00:00:00Z",)),
+        RepairRecord(-3, False, ()),
+    ],
+    ids=["pending since never", "no time", "a time of no zone", "a repair without a number", "a number below zero"],
+)
+def test_a_record_that_a_person_edited_is_forgotten_where_it_makes_no_sense(record: RepairRecord) -> None:
+    assert decode_repairs(encode_repairs(record)) == NO_REPAIRS
 
 
 def test_a_record_that_cannot_be_read_is_forgotten() -> None:

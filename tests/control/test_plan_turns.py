@@ -276,3 +276,36 @@ def test_a_service_without_a_ready_worker_goes_first() -> None:
     namespace.settle()
     assert namespace.reason() == "False WorkersStarting"
     assert "wait to be updated" in namespace.condition("Reconciling")["message"]
+
+
+def test_workers_that_leave_a_claim_that_is_being_deleted_wait_for_no_turn() -> None:
+    """Nothing else could make the claim go, and the new image comes with them."""
+    namespace = upgraded()
+    namespace.get("PersistentVolumeClaim")["metadata"]["deletionTimestamp"] = "2026-01-01T01:00:00Z"
+    namespace.settle()
+    namespace.finish_job()
+    planned = namespace.settle()
+    assert planned.standings.rollout == IDLE
+    (volume,) = [
+        volume["persistentVolumeClaim"]["claimName"]
+        for volume in namespace.get("Deployment")["spec"]["template"]["spec"]["volumes"]
+        if "persistentVolumeClaim" in volume
+    ]
+    assert (volume, image_of(namespace)) == ("digits-repository-2", "gnnserve/worker:2")
+    namespace.roll_out()
+    namespace.answer()
+    namespace.settle()
+    assert namespace.reason() == "True Serving"
+
+
+def test_a_deployment_that_cannot_be_applied_takes_no_turn() -> None:
+    """It would keep every other service waiting for as long as somebody else's object is there."""
+    namespace = upgraded()
+    account = next(manifest for manifest in namespace.plan().apply if manifest["kind"] == "ServiceAccount")
+    namespace.conflicts = (Conflict(observed_ref(account), "ServiceAccount of somebody else"),)
+    with_rollout(namespace, Turn(limit=2, under_way=1))
+    planned = namespace.plan()
+    assert all(manifest["kind"] != "Deployment" for manifest in planned.apply)
+    assert planned.standings.rollout == IDLE
+    with_rollout(namespace, FULL)
+    assert namespace.plan().standings.rollout == IDLE

@@ -49,6 +49,7 @@ def decide_events(
         _generation_queued(before, now),
         _generation_started(before, now, generation, begun_job),
         _generation_failed(before, now),
+        _revision_damaged(before, now),
         _revision_published(before, now),
         _turned(before, now, ConditionType.CREDENTIALS_VALID),
         _turned(before, now, ConditionType.REPOSITORY_KEPT),
@@ -103,6 +104,13 @@ def _generation_failed(before: Mapping[str, Any], now: Mapping[str, Any]) -> Eve
     if (failed["reason"], failed["message"]) == (was.get("reason"), was.get("message")):
         return None
     return EventNote(WARNING, "GenerationFailed", failed["message"])
+
+
+def _revision_damaged(before: Mapping[str, Any], now: Mapping[str, Any]) -> EventNote | None:
+    generated, was = (condition_in(status, ConditionType.VARIANTS_GENERATED) for status in (now, before))
+    if generated["reason"] != Reason.REVISION_DAMAGED or was.get("reason") in {Reason.REVISION_DAMAGED, Reason.QUEUED}:
+        return None
+    return EventNote(WARNING, Reason.REVISION_DAMAGED, generated["message"])
 
 
 def _revision_published(before: Mapping[str, Any], now: Mapping[str, Any]) -> EventNote | None:

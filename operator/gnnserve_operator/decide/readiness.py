@@ -182,7 +182,7 @@ def _decide_generated(situation: Situation) -> Verdict:  # noqa: PLR0911 - a lad
         case _ if situation.obstacle is not None:
             return situation.obstacle.to_verdict()
         case Stage.QUEUED:
-            return Verdict(False, Reason.QUEUED, generation.message)
+            return Verdict(False, Reason.QUEUED, f"{situation.repair.words} {generation.message}".lstrip())
         case _:
             if situation.repair.under_way is not None:
                 return Verdict(False, Reason.REVISION_DAMAGED, f"{situation.repair.words} {generation.message}")

@@ -3,7 +3,8 @@
 A worker says that the files are not what was published (`Damage`). The generation Job then sets the revision aside and
 makes it anew, without anybody's help: twice a day at most, because a volume that goes on damaging files needs a person.
 
-What is remembered lies on the routing ConfigMap. Repairs are numbered. A Job bears the number of its repair, and the
+What is remembered lies on the routing ConfigMap, and is written there before a Job begins: a ConfigMap that cannot be
+written must not lead to one repair after another. Repairs are numbered. A Job bears the number of its repair, and the
 routing table that of the last one that is done: so neither an earlier Job nor what a worker found before is mistaken
 for the present, whatever the clocks say.
 """
@@ -32,11 +33,8 @@ class Repair:
     """What was found and is done about it, while a Job is to generate the revision again."""
     problem: Problem | None = None
     """It is damaged, and was generated again too often."""
-
-    @property
-    def under_way(self) -> int | None:
-        """The number of the repair whose Job is wanted."""
-        return self.record.count if self.record.pending else None
+    under_way: int | None = None
+    """The number of the repair whose Job is wanted; None also while the record of it has yet to be written."""
 
 
 def decide_repair(
@@ -44,21 +42,27 @@ def decide_repair(
 ) -> Repair:
     """`recipe`: of the present spec. Another one is generated anyway, and so is a revision in a claim that goes."""
     routing = observed.routing
-    if published is None or routing is None or routing.table is None:
-        return Repair(NO_REPAIRS if routing is None else routing.repairs)
+    if published is None or routing is None:
+        return _going_on(NO_REPAIRS if routing is None else routing.repairs, "its revision")
     record, revision = routing.repairs, published.result.revision
-    is_made_anyway = published.result.recipe != recipe or not repository.keeps(published.claim_uid)
-    if is_made_anyway or _is_done(record, published, observed):
+    if _is_done(record, published, observed):
         return Repair(record.ended())
-    if record.pending:
-        return Repair(record, _words(revision, record))
-    if not _is_said_damaged(revision, observed):
-        return Repair(record)
+    if published.result.recipe != recipe or not repository.keeps(published.claim_uid):
+        return Repair(record.without_pending())
+    if record.pending or not _is_said_damaged(published, repository, observed):
+        return _going_on(record, f"revision {revision}")
     recent = tuple(at for at in record.times if now - datetime.fromisoformat(at) < _WITHIN)
     if len(recent) >= MOST_REPAIRS:
         return Repair(record, problem=_too_often(service, revision, recent))
     begun = RepairRecord(record.count + 1, True, (*recent, _stamp(now)))
-    return Repair(begun, _words(revision, begun))
+    return Repair(begun, _words(f"revision {revision}", begun))
+
+
+def _going_on(record: RepairRecord, revision: str) -> Repair:
+    """`revision`: in words."""
+    if not record.pending:
+        return Repair(record)
+    return Repair(record, _words(revision, record), under_way=record.count)
 
 
 def _is_done(record: RepairRecord, published: Published, observed: Observed) -> bool:
@@ -67,17 +71,24 @@ def _is_done(record: RepairRecord, published: Published, observed: Observed) -> 
     )  # fmt: skip
 
 
-def _is_said_damaged(revision: str, observed: Observed) -> bool:
+def _is_said_damaged(published: Published, repository: Repository, observed: Observed) -> bool:
+    """By workers that mount the claim which the revision lies in: those that have yet to leave another one look at a
+    revision of the same name there."""
     table = observed.routing.table if observed.routing is not None else None
-    return table is not None and any(
-        damage is not None and (damage.revision, damage.repair) == (revision, table.repair)
-        for damage in (answer.damaged for answer in observed.answers)
+    if table is None:
+        return False
+    claim = next((claim.name for claim in observed.claims if claim.uid == published.claim_uid), repository.name)
+    there = {pod.name for pod in observed.pods if pod.claim == claim}
+    return any(
+        (answer.damaged.revision, answer.damaged.repair) == (published.result.revision, table.repair)
+        for answer in observed.answers
+        if answer.damaged is not None and answer.pod in there
     )
 
 
 def _words(revision: str, record: RepairRecord) -> str:
     return (
-        f"Files of revision {revision} were found damaged at {record.times[-1]}, so it is generated again (repair "
+        f"Files of {revision} were found damaged at {record.times[-1]}, so it is generated again (repair "
         f"{len(record.times)} of at most {MOST_REPAIRS} within a day)."
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from datetime import datetime
 
 import msgspec
 
@@ -24,6 +25,10 @@ class RepairRecord:
     def ended(self) -> RepairRecord:
         return replace(self, pending=False)
 
+    def without_pending(self) -> RepairRecord:
+        """As before the one that is pending, which is wanted no more: what was not done does not count."""
+        return RepairRecord(self.count - 1, False, self.times[:-1]) if self.pending else self
+
 
 NO_REPAIRS = RepairRecord()
 
@@ -37,6 +42,10 @@ def decode_repairs(text: str | None) -> RepairRecord:
     if text is None:
         return NO_REPAIRS
     try:
-        return msgspec.json.decode(text, type=RepairRecord)
-    except msgspec.DecodeError:
+        record = msgspec.json.decode(text, type=RepairRecord)
+        are_times = all(datetime.fromisoformat(at).tzinfo is not None for at in record.times)
+    except (msgspec.DecodeError, ValueError):
         return NO_REPAIRS
+    return (
+        record if are_times and (record.times or not record.pending) and record.count >= record.pending else NO_REPAIRS
+    )

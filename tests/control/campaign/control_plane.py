@@ -18,7 +18,7 @@ from tests.support.fake_cluster import FakeCluster
 
 from gnnserve_api.generation import GenerationResult, encode_result
 from gnnserve_api.pods import PodExit
-from gnnserve_api.routing import ROUTING_KEY, Route, RoutingTable, decode_routing
+from gnnserve_api.routing import ROUTING_KEY, Damage, Route, RoutingTable, decode_routing
 from gnnserve_operator.desired.labels import CLAIM_ANNOTATION, COMPONENT, JOB_NAME, RECIPE, Component
 from gnnserve_operator.desired.metadata import digest_of
 from gnnserve_operator.desired.names import routing_name, service_name
@@ -35,6 +35,8 @@ NOWHERE = {"zone": "nowhere"}
 """A node selector that no node has."""
 BAD_PATH = "file:///data/bad.npz"
 """A graph whose generation fails."""
+DAMAGE = "x1.npy: was altered"
+"""What a worker says of a file whose digest differs."""
 VARIANT_NAMES = tuple(variant.name for variant in VARIANTS)
 
 
@@ -51,6 +53,8 @@ class SimWorker:
     table: RoutingTable | None = None
     """In effect; None: it is not ready."""
     problem: str | None = None
+    damage: Damage | None = None
+    """What it found of the files that it answers from, or is to load."""
     target: str = ""
     """The text of the table that it is to take on."""
     due: float = 0.0
@@ -63,6 +67,7 @@ class SimWorker:
         return Route(
             table.revision, table.base_variant or "x1", "the most accurate", VARIANT_NAMES, table.objective,
             table.batching, problem=self.problem, mode=table.mode, issued_at=table.issued_at, variants=VARIANT_ROUTES,
+            damaged=msgspec.UNSET if self.damage is None else self.damage,
         )  # fmt: skip
 
 
@@ -90,6 +95,8 @@ class ControlPlane:
     """By the pod's uid."""
     repositories: dict[str, set[str]] = field(default_factory=dict)
     """By the claim's uid: the revisions that lie there."""
+    damaged: set[tuple[str, str]] = field(default_factory=set)
+    """Uids of claims, and revisions there whose files are not what was published."""
     fails: Callable[[Manifest], str | None] = lambda _: None
     """Why the Job's next attempt fails; None: it does not."""
     _due: dict[str, float] = field(default_factory=dict)
@@ -117,6 +124,17 @@ class ControlPlane:
         there = {found["metadata"]["uid"] for found in self.of_kind("Deployment")}
         ends = (rollout.deadline() for uid, rollout in self._rollouts.items() if uid in there)
         return min((end for end in ends if end is not None and end > self._looked_at), default=None)
+
+    # --- what happens to files
+
+    def damage(self) -> None:
+        """Of every revision that is answered from. Workers find it, and answer on from what they have mapped."""
+        for worker in self.workers.values():
+            if worker.table is not None:
+                revision = worker.table.revision
+                self.damaged.add((worker.claim_uid, revision))
+                worker.problem = DAMAGE
+                worker.damage = Damage(revision, worker.table.repair)
 
     # --- what others ask
 
@@ -149,7 +167,7 @@ class ControlPlane:
             problem = None if route is not None else "it takes no connection"
             if worker is not None and route is None:
                 problem = worker.problem or "its first revision is being loaded"
-            said.append(WorkerAnswer(pod.name, route, problem))
+            said.append(WorkerAnswer(pod.name, route, problem, None if worker is None else worker.damage))
         routes = self.endpoint_routes(key) if any(pod.ready for pod in asked) else []
         return Answers(tuple(said), routes[0] if routes else None)
 
@@ -222,6 +240,7 @@ class ControlPlane:
         claim = self._claim_of(pod)
         if claim is not None:
             self.repositories.setdefault(claim["metadata"]["uid"], set()).add(revision_of(recipe))
+            self.damaged.discard((claim["metadata"]["uid"], revision_of(recipe)))
         result = GenerationResult(revision_of(recipe), recipe, "9" * 16, VARIANTS)
         return self._end_pod(pod, PodExit.OK, encode_result(result))
 
@@ -317,7 +336,11 @@ class ControlPlane:
         if table.revision not in self.repositories.get(worker.claim_uid, ()):
             worker.problem, worker.due = f"revision {table.revision} cannot be loaded: it is not there", now + RETRY_S
             return
-        worker.table, worker.problem, worker.due = table, None, 0.0
+        if (worker.claim_uid, table.revision) in self.damaged:
+            worker.problem, worker.due = f"revision {table.revision} cannot be loaded: {DAMAGE}", now + RETRY_S
+            worker.damage = Damage(table.revision, table.repair)
+            return
+        worker.table, worker.problem, worker.damage, worker.due = table, None, None, 0.0
 
     def _start(self, pod: Manifest) -> bool:
         """Scheduler and kubelet: from Pending to Running, or why not."""

@@ -23,6 +23,7 @@ from gnnserve_operator.desired.labels import (
     APPLIED_ANNOTATION,
     CLAIM_ANNOTATION,
     COMPONENT,
+    REPAIR_ANNOTATION,
     TEMPLATE_ANNOTATION,
     TERM_ANNOTATION,
     Component,
@@ -35,7 +36,7 @@ Manifest = dict[str, Any]
 _NOT_COMPARED = {"Event", "ReplicaSet", "Pod"}
 _OF_THE_SERVER = {"uid", "resourceVersion", "generation", "creationTimestamp", "managedFields"}
 _POD_NAME = re.compile(r"(-worker-[0-9a-f]{8}|-generate-[0-9a-f]{8})-\d+")
-_GENERATING = re.compile(r"^Job (\S+) generates the revision")
+_GENERATING = re.compile(r"(?:^|[.)] )Job (\S+) generates the revision")
 _CLAIM_STAYS = re.compile(r"^PersistentVolumeClaim (\S+) is there, and not being deleted")
 """Of one that the operator made; a claim of the user's is looked at with each resync only."""
 _DELETED_BY_OPERATOR = {"Job", "NetworkPolicy", "PodMonitor"}
@@ -291,6 +292,6 @@ def _without_times(value: Any) -> Any:
     if isinstance(value, dict):
         return {
             name: _without_times(item) for name, item in value.items()
-            if name not in {"lastTransitionTime", "startTime", "observedGeneration"}
+            if name not in {"lastTransitionTime", "startTime", "observedGeneration", REPAIR_ANNOTATION}
         }  # fmt: skip
     return [_without_times(item) for item in value] if isinstance(value, list) else value

@@ -374,6 +374,97 @@ async def claims_deleted_one_after_the_other(world: World) -> None:
     expect_ready(world)
 
 
+async def damage(world: World) -> None:
+    """To files that are answered from, until the operator was told of it."""
+    world.plane.damage()
+    await world.until(lambda: world.condition("Ready").get("status") == "False")
+
+
+async def damaged(world: World) -> None:
+    """Workers answer on from what they have mapped while the revision is generated again."""
+    await serve(world, worker={"replicas": 2})
+    world.judge.guarded = revision_of(recipe_of(world))
+    await damage(world)
+    await world.settled()
+    expect_ready(world)
+
+
+async def damaged_again_and_again(world: World) -> None:
+    """Twice it is generated again; then a person is asked, and does what the message says."""
+    await serve(world)
+    world.judge.guarded = revision_of(recipe_of(world))
+    for _ in range(2):
+        await damage(world)
+        await world.settled()
+        expect_ready(world)
+    await damage(world)
+    await world.settled()
+    if world.condition("Stalled").get("reason") != "RevisionDamaged":
+        world.judge.accuse(f"it is not said that the volume damages files: {world.condition('Stalled')}")
+    job = job_of(world)
+    if job is not None:
+        delete_child(world, "Job", job["metadata"]["name"])
+    delete_child(world, "ConfigMap", "digits-routing")
+    await world.settled()
+    expect_ready(world)
+
+
+async def damaged_and_workers_restarted(world: World) -> None:
+    """Who has nothing mapped answers again once it is generated again."""
+    await serve(world)
+    await damage(world)
+    for pod in world.plane.ready_workers(KEY):
+        delete_child(world, "Pod", pod["metadata"]["name"])
+    await world.settled()
+    expect_ready(world)
+
+
+async def damaged_and_suspended(world: World) -> None:
+    await serve(world)
+    await damage(world)
+    world.set(suspend=True)
+    await world.settled()
+    world.set(suspend=False)
+    await world.settled()
+    expect_ready(world)
+
+
+async def damaged_and_another_model(world: World) -> None:
+    """And back to the damaged one while the other is generated."""
+    await serve(world)
+    await damage(world)
+    world.set(model=OTHER_MODEL)
+    await world.until(lambda: is_generating(world))
+    world.edit(lambda spec: spec.pop("model"))
+    await world.settled()
+    expect_ready(world)
+
+
+async def damaged_and_claim_deleted(world: World) -> None:
+    await serve(world)
+    await damage(world)
+    await world.until(lambda: is_generating(world))
+    delete_claim(world)
+    await world.settled()
+    expect_ready(world)
+
+
+async def damaged_and_the_repair_fails(world: World) -> None:
+    """For what it reads, until that is mended."""
+    await serve(world)
+    world.judge.guarded = revision_of(recipe_of(world))
+    world.plane.fails = lambda _: "its graph is empty"
+    await damage(world)
+    await world.settled()
+    expect_stalled(world)
+    world.plane.fails = lambda _: None
+    job = job_of(world)
+    if job is not None:
+        delete_child(world, "Job", job["metadata"]["name"])
+    await world.settled()
+    expect_ready(world)
+
+
 async def users_claim_deleted(world: World) -> None:
     """The operator can make no other: a Job is wanted, and none can start."""
     metadata = {"name": "shared", "namespace": "default"}
@@ -580,7 +671,9 @@ SCENES: tuple[Scene, ...] = (
     refused_child, unknown_variant, foreign_object, foreign_claim, lost_claim,
     lost_claim_and_another_model, lost_claim_at_once, claim_deleted, claim_deleted_and_another_model,
     another_model_and_claim_deleted, claim_deleted_and_suspended, claim_deleted_while_suspended,
-    claim_deleted_at_the_first_generation, claims_deleted_one_after_the_other, users_claim_deleted,
+    claim_deleted_at_the_first_generation, claims_deleted_one_after_the_other, damaged, damaged_again_and_again,
+    damaged_and_workers_restarted, damaged_and_suspended, damaged_and_another_model, damaged_and_claim_deleted,
+    damaged_and_the_repair_fails, users_claim_deleted,
     deployment_held_by_a_finalizer, namesakes_claim_held, workers_never_ready, job_finds_no_node, children_deleted,
     deployment_deleted, job_deleted_while_it_runs, job_and_table_deleted, children_edited, labels_taken_away,
     settings_change, delete_when_served, delete_while_generating, delete_at_the_first_child, delete_while_rolling_out,
