@@ -102,7 +102,7 @@ GUARDS = (
           "test_plan_claims.py::test_workers_leave_a_claim_that_is_lost_for_the_one_that_took_its_place"),
     Guard("a claim that goes is not generated into", "decide/repository.py",
           "    if job.claim not in {\"\", repository.name}:", "    if False:",
-          "test_plan_claims.py::test_a_job_that_generates_into_a_claim_that_goes_is_replaced"),
+          "test_plan_claims.py::test_what_a_job_generates_into_another_claim_is_lost_also_within_one_second"),
     Guard("what lies in a claim that goes is generated again", "decide/generation.py",
           " and repository.keeps(published.claim_uid):", ":",
           "test_plan_claims.py::test_a_claim_that_is_being_deleted_is_told_at_once_and_another_one_is_filled"),
