@@ -54,6 +54,7 @@ def test_apply_becomes_a_running_endpoint(service: Service, cluster: Cluster) ->
         "Stalled": "False",
         "VariantsGenerated": "True",
         "WorkersAvailable": "True",
+        "RepositoryKept": "True",
         # Nobody named a Prometheus; test_routing.py does.
         "MetricsAvailable": "False",
         "ObjectiveMet": "Unknown",
