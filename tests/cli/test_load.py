@@ -23,6 +23,7 @@ from tests.support.fake_server import (
     variants_body,
 )
 from tests.support.profiles import profile
+from tests.support.waiting import WAIT_S
 from typer.testing import CliRunner
 
 from gnnserve_api.objective import Objective
@@ -93,7 +94,7 @@ def test_a_stalled_server_cannot_hide_behind_requests_that_wait_for_it() -> None
     all_due = threading.Event()
 
     def stall(asked: Asked) -> Told:
-        assert all_due.wait(timeout=30)
+        assert all_due.wait(timeout=WAIT_S)
         return answer_like_gnnserve(asked)
 
     def schedule() -> Iterator[float]:
@@ -168,7 +169,7 @@ def test_a_silent_server_costs_one_timeout() -> None:
 
     def never(asked: Asked) -> Told:
         if asked.method == "POST":
-            done.wait(timeout=30)
+            done.wait(timeout=WAIT_S)
         return answer_like_gnnserve(asked)
 
     with fake_server(never) as server:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 import pytest
 from tests.support.clock import FakeClock, settle
+from tests.support.waiting import WAIT_S
 
 from gnnserve_operator import loop as loop_module
 from gnnserve_operator.errors import ConflictError, RefusedError, RetryLaterError
@@ -329,7 +330,7 @@ def test_a_reconcile_that_never_ends_is_cancelled_and_tried_again(monkeypatch: p
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(WAIT_S):
         while not condition():
             await asyncio.sleep(0)
 

@@ -16,9 +16,10 @@ import pytest
 from tests.support.api_server import Request
 from tests.support.control_plane import finish_job, run_workers
 from tests.support.fake_api import FakeApi, fake_api
-from tests.support.fake_cluster import WAIT_S, FakeCluster, Fault, Refusal
+from tests.support.fake_cluster import FakeCluster, Fault, Refusal
 from tests.support.operator import gnnservice
 from tests.support.running_operator import RunningOperator, operator_process, running_operator
+from tests.support.waiting import WAIT_S
 
 from gnnserve_operator.errors import LostLeadershipError
 from gnnserve_operator.settings import LeaderElection
@@ -64,7 +65,7 @@ async def make_ready(operator: RunningOperator) -> None:
 
 
 async def until_ready_with(operator: RunningOperator, text: str) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(WAIT_S):
         while (await operator.get("/readyz")) != (200, f"{text}\n"):
             assert not operator.task.done(), operator.task
             await asyncio.sleep(0.02)
@@ -113,7 +114,7 @@ def test_an_operator_that_lost_the_lease_ends_and_leaves_everything_as_it_is(clu
             await make_ready(operator)
             cluster.writes.clear()
             cluster.replace("Lease", NAME, lambda found: found["spec"].update(holderIdentity="somebody"))
-            await asyncio.wait({operator.task}, timeout=20)
+            await asyncio.wait({operator.task}, timeout=WAIT_S)
             assert operator.task.done()
 
     with pytest.raises(LostLeadershipError, match="Lease gnnserve is held by somebody"):
@@ -199,14 +200,14 @@ def test_a_leader_that_was_stopped_wakes_up_to_write_nothing_and_end(cluster: Fa
             cluster.wait_until(lambda: holder(cluster) == "new_u")
             cluster.wait_until(lambda: cluster.all("NetworkPolicy") == [])
             old.send_signal(signal.SIGCONT)
-            _, lines = old.communicate(timeout=20)
+            _, lines = old.communicate(timeout=WAIT_S)
             assert old.returncode == 3, lines
             assert "Traceback" not in lines
             assert cluster.all("NetworkPolicy") == []
             applied = [str(write) for write in cluster.writes if write.kind == "NetworkPolicy"]
             assert [write.partition(" ")[0] for write in applied] == ["apply", "apply", "delete", "delete"]
             new.send_signal(signal.SIGTERM)
-            _, lines = new.communicate(timeout=20)
+            _, lines = new.communicate(timeout=WAIT_S)
             assert new.returncode == 0, lines
     assert holder(cluster) == ""
 
@@ -218,7 +219,7 @@ def test_a_leader_that_cannot_renew_ends_and_its_next_container_leads_when_it_ca
     with process(tmp_path, "a") as leader:
         cluster.wait_until(lambda: STATUS in writes(cluster))
         cluster.faults.append(Fault("put", "Lease", Refusal(500, "InternalError", "etcdserver: no leader")))
-        _, lines = leader.communicate(timeout=20)
+        _, lines = leader.communicate(timeout=WAIT_S)
         assert leader.returncode == 3, lines
         assert "etcdserver: no leader" in lines
     before = cluster.get("Lease", NAME)["spec"]
@@ -231,6 +232,6 @@ def test_a_leader_that_cannot_renew_ends_and_its_next_container_leads_when_it_ca
         cluster.faults.clear()
         cluster.wait_until(lambda: cluster.get("Lease", NAME)["spec"]["leaseTransitions"] == term + 1)
         successor.send_signal(signal.SIGTERM)
-        _, lines = successor.communicate(timeout=20)
+        _, lines = successor.communicate(timeout=WAIT_S)
         assert successor.returncode == 0, lines
     assert writes(cluster) == []

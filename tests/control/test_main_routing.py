@@ -17,6 +17,7 @@ from tests.support.fake_prometheus import FakePrometheus, Rates, answer_with, se
 from tests.support.fake_server import Asked, FakeServer, Told
 from tests.support.operator import gnnservice
 from tests.support.running_operator import RunningOperator, condition_of, running_operator
+from tests.support.waiting import WAIT_S
 
 from gnnserve_api.routing import ROUTING_KEY, RoutingTable, decode_routing
 
@@ -104,7 +105,7 @@ async def until_base(operator: RunningOperator, base: str) -> None:
 async def until_asked(operator: RunningOperator, prometheus: FakePrometheus, times: int) -> None:
     """So often from now on, and the last answer has been decided by: the next question is asked after that."""
     wanted = len(prometheus.queries) + times
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(WAIT_S):
         while len(prometheus.queries) < wanted:
             await asyncio.sleep(0.02)
             assert not operator.task.done()
@@ -287,7 +288,7 @@ def test_a_deleted_service_is_asked_about_no_more_and_leaves_no_series(
         async def is_gone() -> bool:
             return 'service="digits"' not in (await operator.get("/metrics"))[1]
 
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(WAIT_S):
             while not await is_gone():
                 await asyncio.sleep(0.05)
         assert [task for task in asyncio.all_tasks() if task.get_name().startswith("slow loop")] == []

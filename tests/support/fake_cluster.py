@@ -42,6 +42,7 @@ from tests.support.managed_fields import (
     encode_managers,
     update,
 )
+from tests.support.waiting import WAIT_S
 
 from gnnserve_operator.kinds import EVENT, GNNSERVICE, LEASE, POD_MONITOR, WATCHED_CHILDREN, Kind
 
@@ -51,9 +52,6 @@ Key = tuple[str, str, str]
 """Kind, namespace, name."""
 REPLICA_SET = Kind("apps/v1", "ReplicaSet", "replicasets")
 KINDS = (GNNSERVICE, *WATCHED_CHILDREN, POD_MONITOR, EVENT, REPLICA_SET, LEASE)
-WAIT_S = 120.0
-"""Longest a test waits for a condition: far beyond any, also on a machine that several test runs share, so that only a
-mistake meets it."""
 _MODIFIED = "the object has been modified; please apply your changes to the latest version and try again"
 _GRACE_S = 30
 

@@ -17,6 +17,7 @@ import yaml
 from tests.support.control_plane import answer_like_a_worker
 from tests.support.fake_cluster import FakeCluster
 from tests.support.fake_server import fake_server
+from tests.support.waiting import WAIT_S
 
 from gnnserve_operator.kinds import ServiceKey
 from gnnserve_operator.main import run
@@ -74,7 +75,7 @@ class RunningOperator:
         """Until everything has been looked at twice more, so once at least with all that went before."""
         for _ in range(2):
             before = await self.reconciles()
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(WAIT_S):
                 while await self.reconciles() < before + len(self.cluster.all("GNNService")):
                     await asyncio.sleep(0.05)
 

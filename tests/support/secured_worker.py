@@ -12,6 +12,7 @@ from pathlib import Path
 
 from tests.support.certificates import trusting
 from tests.support.serving import FakeWorker, service
+from tests.support.waiting import WAIT_S
 
 from gnnserve_worker.serving.credentials import Credentials
 from gnnserve_worker.serving.handshakes import DEFAULT_HANDSHAKE_LIMITS, HandshakeLimits
@@ -25,8 +26,8 @@ class Running:
 
     def connect(self, trusted: Path | None) -> http.client.HTTPConnection:
         if trusted is None:
-            return http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
-        return http.client.HTTPSConnection("127.0.0.1", self.port, timeout=30, context=trusting(trusted))
+            return http.client.HTTPConnection("127.0.0.1", self.port, timeout=WAIT_S)
+        return http.client.HTTPSConnection("127.0.0.1", self.port, timeout=WAIT_S, context=trusting(trusted))
 
 
 @contextmanager
@@ -39,7 +40,7 @@ def started(credentials: Credentials, handshakes: HandshakeLimits = DEFAULT_HAND
     up: queue.Queue[None] = queue.Queue()
     thread = threading.Thread(target=lambda: worker.run(lambda: up.put(None)), daemon=True)
     thread.start()
-    up.get(timeout=30)
+    up.get(timeout=WAIT_S)
 
     def switch() -> None:
         worker.wait_for_credentials()

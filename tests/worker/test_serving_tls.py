@@ -13,6 +13,7 @@ import pytest
 from tests.support.certificates import encrypt_key, make_key_pair, serial_in, serial_of, trusting
 from tests.support.mounted import mount
 from tests.support.secured_worker import started
+from tests.support.waiting import WAIT_S
 
 from gnnserve_api.errors import GnnserveError, ResourceError
 from gnnserve_worker.serving import credentials as credentials_module
@@ -296,7 +297,7 @@ def test_a_pod_waits_for_its_credentials_tells_what_is_wrong_with_them_and_serve
 
         def get(path: str, trusted: Path | None = None) -> tuple[int, str]:
             context = trusting_everybody() if trusted is None else trusting(trusted)
-            connection = http.client.HTTPSConnection("127.0.0.1", running.port, timeout=30, context=context)
+            connection = http.client.HTTPSConnection("127.0.0.1", running.port, timeout=WAIT_S, context=context)
             connection.request("GET", path)
             response = connection.getresponse()
             told = response.status, response.read().decode()
@@ -317,7 +318,9 @@ def test_a_pod_waits_for_its_credentials_tells_what_is_wrong_with_them_and_serve
         while "holds no token" in get("/readyz")[1]:
             pass
         wait_for("no usable credentials: ", "tls.key: is not the key of")
-        connection = http.client.HTTPSConnection("127.0.0.1", running.port, timeout=30, context=trusting_everybody())
+        connection = http.client.HTTPSConnection(
+            "127.0.0.1", running.port, timeout=WAIT_S, context=trusting_everybody()
+        )
         assert ask(connection, A) == 503
         connection.close()
         mount(tls, {"tls.crt": pairs["one"].certificate.read_bytes(), "tls.key": pairs["one"].key.read_bytes()})
@@ -333,7 +336,7 @@ def test_a_pod_waits_for_its_credentials_tells_what_is_wrong_with_them_and_serve
 
 def test_plain_http_on_the_tls_port_is_hung_up_on_and_disturbs_nobody(pairs: dict[str, KeyPairFiles]) -> None:
     with started(Credentials(pairs["one"])) as running:
-        with socket.create_connection(("127.0.0.1", running.port), timeout=30) as plain:
+        with socket.create_connection(("127.0.0.1", running.port), timeout=WAIT_S) as plain:
             plain.sendall(b"GET /healthz HTTP/1.1\r\nhost: w\r\n\r\n")
             told = b""
             with suppress(ConnectionResetError):
@@ -351,7 +354,7 @@ def test_plain_http_on_the_tls_port_is_hung_up_on_and_disturbs_nobody(pairs: dic
 def test_a_handshake_that_stalls_is_ended_and_disturbs_nobody(pairs: dict[str, KeyPairFiles], begun: bytes) -> None:
     with (
         started(Credentials(pairs["one"]), HandshakeLimits(timeout_s=0.2)) as running,
-        socket.create_connection(("127.0.0.1", running.port), timeout=30) as stalled,
+        socket.create_connection(("127.0.0.1", running.port), timeout=WAIT_S) as stalled,
     ):
         stalled.sendall(begun)
         connection = running.connect(pairs["one"].certificate)
@@ -383,7 +386,7 @@ def test_silent_handshakes_beyond_the_limit_make_room_the_oldest_first(pairs: di
     limits = HandshakeLimits(at_once=4, timeout_s=300, undisturbed_s=0.05)
     with started(Credentials(pairs["one"]), limits) as running, ExitStack() as stack:
         address = ("127.0.0.1", running.port)
-        silent = [stack.enter_context(socket.create_connection(address, timeout=30)) for _ in range(12)]
+        silent = [stack.enter_context(socket.create_connection(address, timeout=WAIT_S)) for _ in range(12)]
         connection = running.connect(pairs["one"].certificate)
         assert ask(connection, None) == 200
         (listener,) = running.worker._server.listeners
