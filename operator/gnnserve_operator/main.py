@@ -145,7 +145,7 @@ async def run(
 
         async def work() -> None:
             if await _crd_is_there(cluster, clock, stop):
-                metrics.observe_services(index.count_by_ready, index.declared_workers)
+                metrics.observe_services(index.count_by_ready, index.declared_workers, index.conditions)
                 registry = build_registry(index, _noting_events(loop.enqueue, metrics, clock))
                 await _run_until(stop, Parts(settings, registry, loop, slow_loop, watches, http))
 

@@ -6,6 +6,7 @@ A registry of its own, so that two operators in one process (tests) do not mix. 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, GCCollector, Histogram, ProcessCollector
@@ -41,6 +42,15 @@ class PrometheusResult(StrEnum):
     """A status that is no success."""
     INVALID = "invalid"
     """Something else than Prometheus' answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """Of a GNNService's status."""
+
+    type: str
+    status: str
+    reason: str
 
 
 class Metrics:
@@ -87,6 +97,8 @@ class Metrics:
         self._declared_workers: Callable[[], Mapping[ServiceKey, int]] = dict
         registry.register(_Collected(self._collect_services))
         registry.register(_Collected(self._collect_declared))
+        self._conditions: Callable[[], Mapping[ServiceKey, Iterable[Condition]]] = dict
+        registry.register(_Collected(self._collect_conditions))
         # Series that start at 0, so that their first increase is seen.
         for result in Result:
             self.reconciles.labels(result.value)
@@ -107,10 +119,14 @@ class Metrics:
         self._last_event_age.set_function(age_s)
 
     def observe_services(
-        self, count_by_ready: Callable[[], Mapping[str, int]], declared_workers: Callable[[], Mapping[ServiceKey, int]]
+        self,
+        count_by_ready: Callable[[], Mapping[str, int]],
+        declared_workers: Callable[[], Mapping[ServiceKey, int]],
+        conditions: Callable[[], Mapping[ServiceKey, Iterable[Condition]]],
     ) -> None:
         self._count_by_ready = count_by_ready
         self._declared_workers = declared_workers
+        self._conditions = conditions
 
     def _collect_services(self) -> Iterator[Metric]:
         """Nothing before the watches begin: zeros would say that somebody works."""
@@ -130,6 +146,17 @@ class Metrics:
         )
         for key, count in sorted(self._declared_workers().items()):
             family.add_metric((key.namespace, key.name), count)
+        yield family
+
+    def _collect_conditions(self) -> Iterator[Metric]:
+        family = GaugeMetricFamily(
+            "gnnserve_operator_condition",
+            "1 for each condition of a GNNService's status, as it is now.",
+            labels=("namespace", "service", "type", "status", "reason"),
+        )
+        for key, conditions in sorted(self._conditions().items()):
+            for told in conditions:
+                family.add_metric((key.namespace, key.name, told.type, told.status, told.reason), 1)
         yield family
 
     def text(self) -> bytes:

@@ -96,6 +96,19 @@ def changes(*phases: tuple[int, float]) -> dict[str, str]:
     return {f"gnnserve_operator_routing_changes_total{{{SERVICE}}}": counted(*phases)}
 
 
+def condition(kind: str, status: str, reason: str) -> str:
+    return f'gnnserve_operator_condition{{{SERVICE},type="{kind}",status="{status}",reason="{reason}"}}'
+
+
+def turned(kind: str, status: str, reason: str, minutes: int) -> dict[str, str]:
+    """A condition that has been so for the last minutes, in place of the healthy one."""
+    healthy = next(name for name in HEALTHY if name.startswith("gnnserve_operator_condition") and f'"{kind}"' in name)
+    return {
+        healthy: f"1x{MINUTES - minutes - 1} stale",
+        condition(kind, status, reason): f"_x{MINUTES - minutes} 1x{minutes - 1}",
+    }
+
+
 HEALTHY = {
     **missed((MINUTES, 0.002)),
     f'gnnserve_routing_info{{{WORKER},mode="Adaptive",base_variant="x1"}}': constant(1),
@@ -110,6 +123,9 @@ HEALTHY = {
     f"gnnserve_operator_routing_wanted_workers{{{SERVICE}}}": constant(1),
     f"gnnserve_operator_routing_metrics_available{{{SERVICE}}}": constant(1),
     'gnnserve_operator_services{ready="True"}': constant(1),
+    condition("Ready", "True", "Serving"): constant(1),
+    condition("Stalled", "False", "Settled"): constant(1),
+    condition("RepositoryKept", "True", "RepositoryKept"): constant(1),
     'gnnserve_operator_leader{instance="o1"}': constant(1),
     'gnnserve_operator_leader{instance="o2"}': constant(0),
     **changes((MINUTES, 0)),
@@ -149,7 +165,10 @@ DECLARED = f"gnnserve_operator_declared_workers{{{SERVICE}}}"
 OPERATOR = 'gnnserve_operator_services{ready="True"}'
 LEADER = 'gnnserve_operator_leader{instance="o1"}'
 LEADERS = [name for name in OPERATORS_SERIES if "_leader" in name]
-OF_THE_LOAD = tuple(name for name in OPERATORS_SERIES if name not in {CHANGES, DECLARED, WANTED, OPERATOR, *LEADERS})
+CONDITIONS = [name for name in OPERATORS_SERIES if "_condition" in name]
+OF_THE_LOAD = tuple(
+    name for name in OPERATORS_SERIES if name not in {CHANGES, DECLARED, WANTED, OPERATOR, *LEADERS, *CONDITIONS}
+)
 """Of the operator's: what it does not tell while no worker is ready."""
 NO_WORKERS = {name: missing_for_the_last(20, name) for name in WORKERS_SERIES}
 
@@ -201,6 +220,10 @@ CASES: dict[str, Case] = {
         {REFUSED: for_the_last(1, 1, 0), USABLE: for_the_last(1, 0, 1)}
     ),
     "a service without a Prometheus": Case(without=OF_THE_LOAD),
+    "a service that was stalled for three minutes": Case(turned("Stalled", "True", "ChildRefused", 3)),
+    "a generation that takes an hour": Case(turned("Ready", "False", "Generating", 60)),
+    "a service that was suspended an hour ago": Case(turned("Ready", "False", "Suspended", 60)),
+    "a rollout of ten minutes": Case(turned("Ready", "False", "RollingOut", 10)),
     "a suspended service": Case({**NO_WORKERS, DECLARED: constant(0)}, without=OF_THE_LOAD),
     # Speaking
     "a fifth is late for an hour": Case(missed((60, 0.2)), ("GnnserveObjectiveMissed",)),
@@ -261,6 +284,30 @@ CASES: dict[str, Case] = {
     "a Secret with one bad token": Case({REFUSED: for_the_last(10, 1, 0)}, ("GnnserveCredentialsRefused",)),
     "a certificate that has expired, though nothing was put in its place": Case(
         {USABLE: for_the_last(10, 0, 1)}, ("GnnserveCredentialsUnusable",)
+    ),
+    "a Job that failed, while workers answer": Case(
+        {**turned("Stalled", "True", "GenerationFailed", 20), **turned("Ready", "False", "GenerationFailed", 20)},
+        ("GnnserveStalled",),
+    ),
+    "a stall whose reason changes": Case(
+        {
+            **turned("Stalled", "True", "ChildRefused", 7),
+            condition("Stalled", "True", "ChildRefused"): f"_x{MINUTES - 7} 1x3 stale",
+            condition("Stalled", "True", "NameTaken"): f"_x{MINUTES - 3} 1x2",
+        },
+        ("GnnserveStalled",),
+    ),
+    "pods that crash and start again": Case(turned("Ready", "False", "WorkerCrashing", 20), ("GnnserveNotReady",)),
+    "a claim that somebody has deleted": Case(
+        turned("RepositoryKept", "False", "VolumeClaimTerminating", 4), ("GnnserveRepositoryGoing",)
+    ),
+    "a revision that was damaged for a minute": Case(
+        {
+            **turned("Ready", "False", "RevisionDamaged", 9),
+            condition("Ready", "False", "RevisionDamaged"): f"_x{MINUTES - 9} 1 stale",
+            condition("Ready", "True", "Serving"): f"1x{MINUTES - 10} stale 1x8",
+        },
+        ("GnnserveRevisionDamaged",),
     ),
     "a routing table that nobody renews": Case({EXPIRED: for_the_last(10, 1, 0)}, ("GnnserveRoutingTableExpired",)),
 }  # fmt: skip

@@ -367,6 +367,23 @@ def test_services_are_counted_by_ready() -> None:
     assert index_of(SERVICE).count_by_ready() == {"Unknown": 1}
 
 
+def test_conditions_are_told_as_metrics() -> None:
+    told = [
+        {"type": "Ready", "status": "False", "reason": "RevisionDamaged"},
+        {"type": "Stalled", "status": "True", "reason": "RevisionDamaged"},
+        {"type": "example.dev/Audited", "status": "True", "reason": "Audited"},
+    ]
+    index = index_of({**SERVICE, "status": {"conditions": told}})
+    metrics = Metrics(RoutingMemory())
+    metrics.observe_services(index.count_by_ready, index.declared_workers, index.conditions)
+    lines = [line for line in metrics.text().decode().splitlines() if line.startswith("gnnserve_operator_condition{")]
+    assert lines == [
+        f'gnnserve_operator_condition{{namespace="{KEY.namespace}",reason="RevisionDamaged",service="{KEY.name}",'
+        f'status="{status}",type="{kind}"}} 1.0'
+        for kind, status in (("Ready", "False"), ("Stalled", "True"))
+    ]
+
+
 @pytest.mark.parametrize(
     ("spec", "revision", "declared"),
     [

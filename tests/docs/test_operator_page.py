@@ -33,6 +33,6 @@ def test_every_condition_is_explained() -> None:
 def test_every_metric_is_listed() -> None:
     listed = {re.sub(r"\{.*", "", name) for name in rows_after("metric")}
     metrics = Metrics(RoutingMemory())
-    metrics.observe_services(dict, dict)
+    metrics.observe_services(dict, dict, dict)
     families = {family.name + ("_total" if family.type == "counter" else "") for family in metrics.registry.collect()}
     assert listed == {name for name in families if name.startswith("gnnserve_")}

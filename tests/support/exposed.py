@@ -10,7 +10,7 @@ from gnnserve_api.routing import CredentialState, Route
 from gnnserve_operator.decide.routing import Advice, RoutingDecision, RoutingState
 from gnnserve_operator.decide.verdict import Reason, Verdict
 from gnnserve_operator.kinds import ServiceKey
-from gnnserve_operator.metrics import Metrics
+from gnnserve_operator.metrics import Condition, Metrics
 from gnnserve_operator.routing_memory import RoutingMemory
 from gnnserve_worker.serving import metrics as serving
 from gnnserve_worker.serving.device_stats import DeviceStats
@@ -57,5 +57,6 @@ def operator_metrics() -> bytes:
     )
     memory.remember(ServiceKey("team", "digits"), "uid", decision, ObjectiveSpec(latency_ms=25))
     metrics = Metrics(memory)
-    metrics.observe_services(lambda: {}, lambda: {ServiceKey("team", "digits"): 1})
+    key = ServiceKey("team", "digits")
+    metrics.observe_services(dict, lambda: {key: 1}, lambda: {key: [Condition("Ready", "True", "Serving")]})
     return metrics.text()

@@ -22,6 +22,7 @@ import msgspec
 
 from gnnserve_api.status import ConditionType
 from gnnserve_operator.kinds import GNNSERVICE, Kind, Manifest, ServiceKey
+from gnnserve_operator.metrics import Condition
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +125,19 @@ class Index:
     def declared_workers(self) -> Mapping[ServiceKey, int]:
         """That should answer by now: none of a suspended service, or of one whose first revision is not there yet."""
         return {key: _declared_workers(body) for key in self.service_keys() if (body := self.service(key)) is not None}
+
+    def conditions(self) -> Mapping[ServiceKey, tuple[Condition, ...]]:
+        """Ours only, as the status tells them."""
+        ours = {kind.value for kind in ConditionType}
+        return {
+            key: tuple(
+                Condition(told["type"], told["status"], told["reason"])
+                for told in (body.get("status") or {}).get("conditions") or ()
+                if told["type"] in ours
+            )
+            for key in self.service_keys()
+            if (body := self.service(key)) is not None
+        }
 
     def _of_kind(self, kept: Kept) -> Objects:
         is_service = (kept.api_version, kept.kind) == (GNNSERVICE.api_version, GNNSERVICE.name)
