@@ -372,7 +372,8 @@ _EPOCHS = f"Auto, or a whole number from 1 to {_MOST_EPOCHS}"
 def _parse_epochs(value: object) -> object:
     is_count = isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= _MOST_EPOCHS
     if not is_count and value != AUTO:
-        raise ValueError(f"must be {_EPOCHS}")
+        nearby = isinstance(value, str) and value.lower() == AUTO.lower()
+        raise ValueError(f"must be {_EPOCHS}{f'; did you mean {AUTO}?' * nearby}")
     return value
 
 

@@ -88,6 +88,12 @@ def case(name: str, text: str, *expected: str):
             'spec.model.training.epochs: must be Auto, or a whole number from 1 to 10000 (value "30")',
         ),
         case(
+            "Auto in another case",
+            spec("model: {training: {epochs: auto}}"),
+            "spec.model.training.epochs: must be Auto, or a whole number from 1 to 10000; did you mean Auto? "
+            '(value "auto")',
+        ),
+        case(
             "an integer beyond every machine",
             spec("model: {hidden: 99999999999999999999999}"),
             "spec.model.hidden: found 99999999999999999999999, expected at most 4096; correct it",

@@ -98,6 +98,17 @@ def test_columns_that_are_features_are_named_and_runs_of_them_shortened(tmp_path
     assert taken_columns(found) == "age, weight, interest0 … interest299 (300 columns), words (lists of 2)"
 
 
+def test_a_run_of_columns_ends_where_a_number_is_left_out(tmp_path: Path) -> None:
+    numbered = {f"emb_{number}": [0.5 * number] * 5 for number in range(12)}
+    nodes = write_table(tmp_path / "nodes.parquet", nodes_of(range(5)) | numbered)
+    edges = write_table(tmp_path / "edges.parquet", edges_of([(0, 1)]))
+    source = table_source(nodes, edges, {"features": ["emb_*"], "exclude_features": ["emb_3"]})
+
+    shown = taken_columns(inspect(load_source(source, tmp_path)))
+
+    assert shown == "emb_0, emb_1, emb_2, emb_4 … emb_11 (8 columns)"
+
+
 def test_hundreds_of_columns_without_a_pattern_are_shortened(tmp_path: Path) -> None:
     named = {f"c{number}x": [1.0] * 5 for number in range(100)}
     nodes = write_table(tmp_path / "nodes.parquet", nodes_of(range(5)) | named)

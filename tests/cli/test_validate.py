@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
+import pytest
 from typer.testing import CliRunner
 
+from gnnserve_cli.commands.validate import _check
 from gnnserve_cli.main import app
 
 DIGITS = Path(__file__).parents[2] / "examples" / "digits.yaml"
@@ -142,6 +146,14 @@ def test_standard_input_may_hold_what_kustomize_or_helm_make() -> None:
     assert "error: standard input: holds no GNNService" in nothing.stderr
     misspelt = CliRunner().invoke(app, ["validate", "-"], input=DIGITS.read_text().replace("GNNService", "GNNServce"))
     assert (misspelt.exit_code, "expected GNNService" in misspelt.stderr) == (2, True)
+
+
+def test_standard_input_that_is_closed_or_named_twice_is_bad_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    twice = CliRunner().invoke(app, ["validate", "-", str(DIGITS), "-"], input=DIGITS.read_text())
+    assert twice.exit_code == 2
+    assert "standard input: is named more than once" in twice.stderr
+    monkeypatch.setattr("gnnserve_cli.commands.validate.sys", SimpleNamespace(stdin=None, stderr=sys.stderr))
+    assert next(_check(Path("-"))).problem.startswith("standard input: is closed; pipe a manifest")
 
 
 def test_a_variant_that_no_factor_stands_for_is_refused_and_one_that_may_be_left_out_is_noted(tmp_path: Path) -> None:

@@ -646,7 +646,7 @@ def test_features_are_chosen_by_names_and_patterns(
         return import_tables(tmp_path, suffix, _wide(), edges_of(FOLLOWS), options)
 
     if not taken:
-        with pytest.raises(InputError, match=r"nodes\.features: no column of \S* can be a feature"):
+        with pytest.raises(InputError, match=r"nodes\.excludeFeatures: leaves no column of \S* to be a feature"):
             load()
         return
     data = load()
@@ -677,6 +677,7 @@ def test_brackets_of_a_name_are_part_of_it(tmp_path: Path) -> None:
         ({"exclude_features": ["yaer"]}, r"nodes\.excludeFeatures\[0\]: names a column 'yaer', but .* mean 'year'"),
         ({"features": ["age"], "exclude_features": ["age"]}, r"excludeFeatures\[0\]: names 'age', which features"),
         ({"features": ["emb_*"], "exclude_features": ["emb*"]}, r"excludeFeatures: leaves no column of those"),
+        ({"exclude_features": ["*"]}, r"excludeFeatures: leaves no column of \S* to be a feature; exclude fewer"),
     ],
 )  # fmt: skip
 def test_a_choice_that_fits_no_column_is_refused(tmp_path: Path, options: dict[str, Any], message: str) -> None:

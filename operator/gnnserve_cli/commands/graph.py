@@ -193,16 +193,19 @@ def _tables(found: Inspection) -> list[RenderableType]:
 
 
 def taken_columns(found: Inspection) -> str:
-    """Names of the columns that are features. Runs that differ in a number at their end alone are shortened."""
+    """Names of the columns that are features. Runs that are numbered without a gap are shortened."""
     runs: list[list[tuple[str, int]]] = []
-    stems: list[str] = []
+    follower: tuple[str, int, int] | None = None
+    """Stem, number and width of the column that would continue the last run."""
     for column in found.feature_columns:
-        stem = f"{column.name.rstrip('0123456789')} {column.width}"
-        if column.name[-1:].isdigit() and stems and stems[-1] == stem:
+        stem = column.name.rstrip("0123456789")
+        number = column.name[len(stem) :]
+        numbered = (stem, int(number), column.width) if number else None
+        if numbered is not None and numbered == follower:
             runs[-1].append((column.name, column.width))
         else:
             runs.append([(column.name, column.width)])
-            stems.append(stem if column.name[-1:].isdigit() else "")
+        follower = None if numbered is None else (stem, numbered[1] + 1, column.width)
     shown = []
     for run in runs:
         lists = f" (lists of {run[0][1]:,})" * (run[0][1] > 1)

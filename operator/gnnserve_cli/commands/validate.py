@@ -49,6 +49,8 @@ def validate(manifests: Manifests, as_json: Json = False) -> None:
     # Imported here: rich, which the commands that talk to a server start without.
     from gnnserve_cli.render import facts_table, output, print_json, put  # noqa: PLC0415
 
+    if manifests.count(_STANDARD_INPUT) > 1:
+        raise InputError("standard input", "is named more than once, and can be read only once", "give - once")
     checked = [document for manifest in manifests for document in _check(manifest)]
     if not checked:
         raise InputError(", ".join(map(_name, manifests)), "holds no GNNService", "give the file that has one")
@@ -77,13 +79,12 @@ def _check(manifest: Path) -> Iterator[_Checked]:
     from gnnserve_api.manifest import (  # noqa: PLC0415
         parse_document,
         read_text,
-        read_text_from,
         split_documents,
     )
 
     where = _name(manifest)
     try:
-        text = read_text_from(sys.stdin.buffer, where) if manifest == _STANDARD_INPUT else read_text(manifest)
+        text = _standard_input() if manifest == _STANDARD_INPUT else read_text(manifest)
         documents = split_documents(text, where)
     except InputError as error:
         yield _Checked(where, problem=str(error))
@@ -96,6 +97,15 @@ def _check(manifest: Path) -> Iterator[_Checked]:
             yield _Checked(document.where, parse_document(document))
         except InputError as error:
             yield _Checked(document.where, problem=str(error))
+
+
+def _standard_input() -> str:
+    from gnnserve_api.manifest import read_text_from  # noqa: PLC0415
+
+    where = _name(_STANDARD_INPUT)
+    if sys.stdin is None:  # started with it closed, as by `<&-`
+        raise InputError(where, "is closed", "pipe a manifest to it, or name a file")
+    return read_text_from(sys.stdin.buffer, where)
 
 
 def _name(manifest: Path) -> str:

@@ -63,7 +63,8 @@ def _parse(path: Path, data: bytes) -> Tensors:
             problem = "is a pickle, as torch.save writes it, which may run code when it is read"
         raise _error(path, problem, _HOW_TO_WRITE) from error
     tensors = {}
-    for key, entry in sorted(entries):
+    # Counters of normalization layers, which are no weights: such a model is refused for its layers, by their names.
+    for key, entry in sorted(one for one in entries if not one[0].endswith(".num_batches_tracked")):
         values = _to_float32(entry["dtype"], entry["data"])
         if values is None:
             raise _error(path, f"{key} is {entry['dtype']}, expected floats", "convert the tensor")

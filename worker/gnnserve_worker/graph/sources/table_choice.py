@@ -38,7 +38,11 @@ def chosen_columns(table: Table, nodes: NodeTable, used: Collection[str]) -> Cho
         excluded.update(found)
     free = [name for name in table.columns if name not in used]
     if not nodes.features:
-        return ChosenColumns(tuple(name for name in free if name not in excluded), asked_for=False)
+        left = tuple(name for name in free if name not in excluded)
+        if free and not left:
+            problem = f"leaves no column of {table.paths[0]} to be a feature"
+            raise InputError(f"{table.field}.excludeFeatures", problem, "exclude fewer")
+        return ChosenColumns(left, asked_for=False)
     names: dict[str, None] = {}
     for place, given in enumerate(nodes.features):
         names.update(dict.fromkeys(_matching(table, f"features[{place}]", given, used)))
