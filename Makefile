@@ -9,9 +9,10 @@ FULL ?=
 MINUTES ?=
 SEED ?=
 ONLY ?=
+BASE ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-fast check format audit generate figures bench-generation bench-ranking bench-shapes bench-serving bench-startup bench-cluster bench-cluster-routing bench-routing bench-peers bench-roofline bench-scaling bench-soak bench-malformed bench-simulation bench-decision bench-faults bench-fleet bench-cache stress-cache bench-gpu test-gpu chaos wrk test-image chromium cluster-binaries clean
+.PHONY: help run test test-fast check format audit generate figures bench-generation bench-ranking bench-shapes bench-serving bench-startup bench-cluster bench-cluster-routing bench-routing bench-peers bench-regression bench-roofline bench-scaling bench-soak bench-malformed bench-simulation bench-decision bench-faults bench-fleet bench-cache stress-cache bench-gpu test-gpu chaos wrk test-image chromium cluster-binaries clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -103,6 +104,9 @@ bench-routing: .venv/installed ## our routing, static variants, each loop alone:
 
 bench-peers: .venv/installed wrk ## against PyG, Triton and GraphBolt on the same work; FULL=1: four more servers
 	$(BIN)/python -m benchmarks.peers $(if $(QUICK),--quick) $(if $(FULL),--full)
+
+bench-regression: .venv/installed wrk ## this commit beside BASE= (default: the one that this wave began from), in pairs; 30 minutes
+	$(BIN)/python -m benchmarks.regression $(if $(QUICK),--quick) $(if $(BASE),--base $(BASE))
 
 bench-roofline: .venv/installed ## the engine against bytes/bandwidth + operations/peak, both measured
 	$(BIN)/python -m benchmarks.roofline $(if $(QUICK),--quick)

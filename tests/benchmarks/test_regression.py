@@ -1,0 +1,29 @@
+"""When a commit counts as slower than another one: not by chance, and by more than the limit."""
+
+from __future__ import annotations
+
+import pytest
+from benchmarks.regression import compute_ratio
+
+
+@pytest.mark.parametrize(
+    ("pairs", "passed"),
+    [
+        pytest.param([(1.0, 1.0)] * 10, True, id="alike"),
+        pytest.param([(1.0, 1.1)] * 10, False, id="slower in every pair"),
+        pytest.param([(1.0, 1.02)] * 10, True, id="slower within the limit"),
+        pytest.param([(1.0, 0.7), (1.0, 1.6)] * 5, True, id="slower by chance"),
+        pytest.param([(2.0, 1.0)] * 10, True, id="faster"),
+    ],
+)
+def test_a_ratio_fails_where_even_the_lower_end_of_its_interval_is_above_the_limit(
+    pairs: list[tuple[float, float]], passed: bool
+) -> None:
+    assert compute_ratio(pairs, limit=1.03).passed is passed
+
+
+def test_the_ratio_of_pairs_is_their_geometric_mean_within_its_interval() -> None:
+    found = compute_ratio([(1.0, 2.0), (1.0, 0.5), (1.0, 1.0)], limit=1.03)
+    assert found.ratio == 1.0
+    assert found.low < 1 < found.high
+    assert found.low * found.high == pytest.approx(1.0, abs=1e-3)
