@@ -31,4 +31,13 @@ class RepositoryClaims:
         selector = f"{CHILDREN_SELECTOR},{SERVICE}={key.name}"
         listed = await self._cluster.list_objects(CLAIM, key.namespace, selector)
         uid = service["metadata"]["uid"]
-        return [claim for claim in listed if (owner := controller_of(claim)) is not None and owner["uid"] == uid]
+        return [claim for claim in listed if _counts(claim, uid)]
+
+
+def _counts(claim: Manifest, service_uid: str) -> bool:
+    """One that an orphaned service left, under whichever of its names, is to be said to be there and may be taken
+    over: another in its place would hide it, and the revisions in it."""
+    owner = controller_of(claim)
+    if owner is None:
+        return not claim["metadata"].get("deletionTimestamp")
+    return bool(owner["uid"] == service_uid)

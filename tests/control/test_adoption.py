@@ -83,6 +83,30 @@ def test_what_an_orphaned_service_left_is_taken_over_as_it_is() -> None:
     play(scene)
 
 
+def test_a_later_claim_that_an_orphaned_service_left_is_named_and_taken_over() -> None:
+    """It had moved there, when its first claim was deleted."""
+
+    async def scene(world: World) -> None:
+        world.cluster.collects_garbage = False
+        world.create()
+        await serves(world)
+        world.cluster.delete("PersistentVolumeClaim", "digits-repository")
+        await world.until(lambda: world.cluster.find("PersistentVolumeClaim", "digits-repository") is None)
+        await serves(world)
+        claim = world.cluster.get("PersistentVolumeClaim", "digits-repository-2")["metadata"]["uid"]
+        world.cluster.delete("GNNService", KEY.name, policy="Orphan")
+        await world.run_for(5)
+        world.create()
+        message = await is_taken(world)
+        assert "PersistentVolumeClaim digits-repository-2" in message
+        run_command(world, message)
+        await serves(world)
+        (found,) = world.plane.of_kind("PersistentVolumeClaim")
+        assert found["metadata"]["uid"] == claim, "nothing is generated anew"
+
+    play(scene)
+
+
 def test_a_blocker_that_no_watch_tells_of_is_noticed_within_seconds_of_its_end() -> None:
     async def scene(world: World) -> None:
         metadata = {"name": "digits", "namespace": "default"}

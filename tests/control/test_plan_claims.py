@@ -245,7 +245,8 @@ def test_a_claim_of_the_users_that_is_deleted_is_told_with_what_is_lost() -> Non
     delete_claim(namespace, "shared")
     namespace.settle()
     message = namespace.condition("RepositoryKept")["message"]
-    assert "persistentVolumeReclaimPolicy of PersistentVolume pv-7 to Retain" in message
+    retain = """-p '{"spec":{"persistentVolumeReclaimPolicy":"Retain"}}'`"""
+    assert f"kubectl --namespace shop patch pv pv-7 {retain} now" in message
     assert "create PersistentVolumeClaim shared again" in message
     assert ("Warning", "VolumeClaimTerminating") in namespace.events
     assert namespace.reason() == "True Serving"

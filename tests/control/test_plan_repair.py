@@ -179,6 +179,7 @@ def test_a_job_that_fails_to_repair_says_so() -> None:
     namespace.fail_job(1, "the disk or its quota is full")
     namespace.settle()
     assert namespace.reason("Stalled") == "True GenerationFailed"
+    assert namespace.condition("Ready")["message"].startswith("Files of revision rev-1 were found damaged at 20")
 
 
 def test_nothing_is_deleted_before_the_repair_is_remembered() -> None:

@@ -50,7 +50,7 @@ def end_wait(conditions: Conditions, wait: Wait | None, status: Mapping[str, Any
     is_said = (stalled.get("status"), stalled.get("message")) == ("True", message)
     if now - wait.since < PATIENCE and not is_said:
         return conditions
-    still = "Nothing goes on until somebody acts, or what is waited for comes; see Stalled."
+    still = "Nothing goes on until a person acts, or what is waited for comes; see Stalled."
     return conditions | {
         ConditionType.RECONCILING: Verdict(False, going_on.reason, still),
         ConditionType.STALLED: Verdict(True, going_on.reason, message),

@@ -66,7 +66,7 @@ def decide_conditions(situation: Situation) -> Conditions:
         under_way = Verdict(True, Reason.ROLLOUT_QUEUED, waits)
     still = Verdict(False, Reason.SETTLED, "Nothing is under way.")
     if stalled is not None:
-        still = Verdict(False, stalled.reason, "Nothing goes on until somebody acts; see Stalled.")
+        still = Verdict(False, stalled.reason, "Nothing goes on until a person acts; see Stalled.")
     quiet = Reason.PROGRESSING if is_reconciling else Reason.SETTLED
     credentials = decide_credentials(situation.spec, situation.workers.is_rolled_out, situation.observed)
     return {
@@ -94,7 +94,7 @@ def refuse(problem: str) -> Conditions:
     return {
         ConditionType.READY: no,
         ConditionType.RECONCILING: Verdict(
-            False, Reason.INVALID_SPEC, "Nothing goes on until somebody acts; see Stalled."
+            False, Reason.INVALID_SPEC, "Nothing goes on until a person acts; see Stalled."
         ),
         ConditionType.STALLED: Verdict(True, Reason.INVALID_SPEC, message),
         ConditionType.VARIANTS_GENERATED: no,
@@ -175,10 +175,9 @@ def _decide_generated(situation: Situation) -> Verdict:  # noqa: PLR0911 - a lad
             return Verdict(True, Reason.PUBLISHED, f"{generation.message.rstrip('.')}, with variants {variants}.")
         case Stage.SUSPENDED:
             return Verdict(False, Reason.SUSPENDED, f"spec.suspend is true. {generation.message}")
-        case _ if generation.problem is not None and generation.problem.needs_person:
-            return generation.problem.to_verdict()
-        case _ if generation.problem is not None and situation.obstacle is None:
-            return generation.problem.to_verdict()
+        case _ if generation.problem is not None and (generation.problem.needs_person or situation.obstacle is None):
+            problem = generation.problem
+            return Verdict(False, problem.reason, f"{situation.repair.words} {problem.message}".lstrip())
         case _ if situation.obstacle is not None:
             return situation.obstacle.to_verdict()
         case Stage.QUEUED:

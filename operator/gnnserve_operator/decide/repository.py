@@ -17,6 +17,8 @@ from gnnserve_operator.desired.deployment import MountedClaim
 from gnnserve_operator.desired.names import repository_claim_name
 from gnnserve_operator.observed import Observed, ObservedClaim, ObservedDeployment, ObservedJob
 
+_RETAIN = '{"spec":{"persistentVolumeReclaimPolicy":"Retain"}}'
+
 
 @dataclass(frozen=True, slots=True)
 class Repository:
@@ -165,10 +167,14 @@ def _decide_users(repository: Repository, revision: str | None) -> Verdict:
 
 def _words_of_going(claim: ObservedClaim, revision: str | None) -> str:
     what = "everything in it" if revision is None else f"revision {revision}"
-    volume = f"PersistentVolume {claim.volume}" if claim.volume else "its PersistentVolume"
+    retain = (
+        f"run `kubectl patch pv {claim.volume} -p '{_RETAIN}'`"
+        if claim.volume
+        else "set persistentVolumeReclaimPolicy of its PersistentVolume to Retain"
+    )
     return (
         f"PersistentVolumeClaim {claim.name} is being deleted: when the last pod that uses it has gone, it goes, and "
-        f"{what} with it. To keep the files, set persistentVolumeReclaimPolicy of {volume} to Retain now, or copy them."
+        f"{what} with it. To keep the files, {retain} now, or copy them."
     )
 
 
