@@ -167,7 +167,7 @@ def plan(service: GNNService, identity: Identity, observed: Observed, settings: 
         parent.name, spec, observed, published, declared, generation, workers, rollout, obstacle, kept, repair
     )
     conditions = with_namespace(decide_conditions(situation) | routing.conditions, parent.namespace)
-    wait = decide_wait(conditions, generation, observed, is_in_turn=rollout.waits is not None, now=now)
+    wait = decide_wait(conditions, generation, observed, is_in_turn=rollout.is_in_line, now=now)
     conditions = end_wait(conditions, wait, identity.status, now)
     service_ref = next(ref for ref in refs if ref.kind == "Service")
     # Where nobody is to answer, what somebody once said is not told as if he did.

@@ -298,6 +298,27 @@ def test_workers_that_leave_a_claim_that_is_being_deleted_wait_for_no_turn() -> 
     assert namespace.reason() == "True Serving"
 
 
+def test_workers_of_a_users_claim_that_is_being_deleted_are_not_replaced_by_the_operator() -> None:
+    """None could start in their place."""
+    namespace = Namespace(repository={"claimName": "shared"})
+    claim = {"kind": "PersistentVolumeClaim", "metadata": {"name": "shared", "uid": "u-shared"}, "spec": {}}
+    namespace.objects["PersistentVolumeClaim", "shared"] = claim
+    namespace.serve()
+    claim["metadata"]["deletionTimestamp"] = "2026-01-01T01:00:00Z"
+    namespace.settings = NEW
+    planned = namespace.settle()
+    assert image_of(namespace) == "gnnserve/worker:1"
+    assert planned.standings.rollout == IDLE, "it keeps no other service waiting"
+    assert namespace.reason() == "True Serving"
+    assert namespace.reason("Reconciling") == "True VolumeClaimTerminating"
+    namespace.now += timedelta(minutes=16)
+    namespace.settle()
+    assert namespace.reason("Stalled") == "True VolumeClaimTerminating", "nothing goes on by itself"
+    del claim["metadata"]["deletionTimestamp"]
+    namespace.settle()
+    assert image_of(namespace) == "gnnserve/worker:2"
+
+
 def test_a_deployment_that_cannot_be_applied_takes_no_turn() -> None:
     """It would keep every other service waiting for as long as somebody else's object is there."""
     namespace = upgraded()

@@ -63,7 +63,8 @@ def decide_conditions(situation: Situation) -> Conditions:
     going_on = generated if ready.holds else ready
     under_way = Verdict(True, going_on.reason, f"{going_on.message} {waits}" if waits else going_on.message)
     if waits is not None and not goes_on:
-        under_way = Verdict(True, Reason.ROLLOUT_QUEUED, waits)
+        reason = Reason.ROLLOUT_QUEUED if situation.rollout.is_in_line else Reason.VOLUME_CLAIM_TERMINATING
+        under_way = Verdict(True, reason, waits)
     still = Verdict(False, Reason.SETTLED, "Nothing is under way.")
     if stalled is not None:
         still = Verdict(False, stalled.reason, "Nothing goes on until a person acts; see Stalled.")

@@ -31,6 +31,11 @@ class Rollout:
     waits: str | None = None
     """Why the Deployment stays as it is for now; None: it is applied."""
 
+    @property
+    def is_in_line(self) -> bool:
+        """Whether the workers wait for those of other services."""
+        return self.standing.stance is Stance.WAITING
+
 
 def decide_rollout(spec: GNNServiceSpec, template_digest: str, mounted: MountedClaim, observed: Observed) -> Rollout:
     """`template_digest`: of the wanted pod template, which mounts the claim `mounted`."""
@@ -43,6 +48,9 @@ def decide_rollout(spec: GNNServiceSpec, template_digest: str, mounted: MountedC
     followed = observed.turns.followed or declared
     if followed != declared or not _is_only_template(deployment, spec, mounted):
         return Rollout(followed)
+    if not is_rolling and any(claim.uid == mounted.uid and claim.deleting for claim in observed.claims):
+        # Of several workers with a GPU each, one would go first, and nothing could start in its place.
+        return Rollout(followed, waits=_words_without_claim(mounted))
     # One that is being replaced already has its additional pod.
     if turn.may_go or is_rolling:
         return Rollout(followed, UNDER_WAY)
@@ -56,6 +64,13 @@ def _is_only_template(deployment: ObservedDeployment, spec: GNNServiceSpec, moun
     wanted = wanted_replicas(spec)
     is_same_claim = (deployment.claim, deployment.successor_uid) == (mounted.name, mounted.successor_uid)
     return 0 < wanted == deployment.replicas and is_same_claim
+
+
+def _words_without_claim(mounted: MountedClaim) -> str:
+    return (
+        f"The worker pods wait to be updated: no pod can start with PersistentVolumeClaim {mounted.name}, which is "
+        "being deleted (see RepositoryKept). Until they mount another, the present pods stay."
+    )
 
 
 def _words(turn: Turn) -> str:
