@@ -7,11 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from tests.support.graphs import planted_graph
 
 from gnnserve_api.repository import NodeIdKind
 from gnnserve_worker.graph import inspection
 from gnnserve_worker.graph.ids import lay_out, string_ids
-from gnnserve_worker.graph.inspection import inspect
+from gnnserve_worker.graph.inspection import inductive_share, inspect
 from gnnserve_worker.graph.store import FeatureColumn, Finding, Graph, GraphData, Splits
 
 
@@ -166,3 +167,12 @@ def test_columns_are_named_and_those_that_may_have_slipped_in_are_noted() -> Non
             ("group", "tells the class exactly, as if it were made from it"),
         ]
     ]
+
+
+def test_a_graph_whose_training_nodes_share_few_edges_is_worth_a_trial_of_the_scopes() -> None:
+    data = planted_graph((0, 1, 2))
+    few = replace(data, splits=replace(data.splits, train=data.splits.train[:20]))
+    kept = np.isin(np.arange(data.graph.nodes), few.splits.train)
+    assert inductive_share(few.graph, few.splits) == few.graph.induced(kept).edges / few.graph.edges
+    assert [note for note in inspect(few).notes if "--try measures" in note]
+    assert not [note for note in inspect(data).notes if "--try measures" in note]

@@ -12,13 +12,12 @@ from gnnserve_api.intervals import difference_interval
 from gnnserve_worker.generation.features import normalize
 from gnnserve_worker.generation.train import train
 from gnnserve_worker.generation.training_set import training_set, visible_nodes
+from gnnserve_worker.graph.inspection import FEW_EDGES_SHARE, inductive_share
 from gnnserve_worker.graph.store import GraphData
 from gnnserve_worker.progress import Progress, ProgressListener
 
 _STEPS, _EPOCHS = 150, 3
 """Each candidate is trained for the longer of the two: enough to compare, not to serve."""
-_FEW_EDGES_SHARE = 0.25
-"""Inductive training that sees less of the edges may lose much: there, `generate` compares it with transductive one."""
 _MOST_EDGES = 2_000_000
 """On larger graphs the comparison would take long; `graph inspect --try` makes it there."""
 
@@ -41,9 +40,8 @@ def advise_scope(data: GraphData, spec: GNNServiceSpec, progress: ProgressListen
     scope, method = spec.model.training.scope, spec.graph.normalization
     if scope is not Scope.INDUCTIVE or data.graph.edges > _MOST_EDGES or not len(data.splits.validation):
         return None
-    seen = training_set(data.graph, data.labels, len(data.classes), data.splits, scope).visible.edges
-    share = seen / max(data.graph.edges, 1)
-    if share >= _FEW_EDGES_SHARE:
+    share = inductive_share(data.graph, data.splits)
+    if share >= FEW_EDGES_SHARE:
         return None
     best, other = _try(data, spec.model, [(scope, method) for scope in Scope], progress)
     nodes = len(data.splits.validation)

@@ -25,6 +25,8 @@ _SCANNED_EDGES = 1 << 28
 _SHOWN_IDS = 3
 _FEW_NODES = 100
 _UNEVEN_SCALES = 100.0
+FEW_EDGES_SHARE = 0.25
+"""Inductive training that sees less of the edges may lose much: there, it is worth comparing with transductive one."""
 
 
 class DegreeFacts(msgspec.Struct, frozen=True, rename="camel"):
@@ -133,6 +135,7 @@ def inspect(data: GraphData) -> Inspection:
         findings=tuple(Noted(finding.what, finding.count, finding.example) for finding in data.findings),
         notes=(
             *_notes(nodes, graph.edges, neighbours, reversed_share, features, classes, data.splits),
+            *_note_on_scope(graph, data.splits),
             *suspicious_columns(data),
         ),
     )
@@ -149,6 +152,18 @@ def _count_odd_edges(graph: Graph) -> tuple[int, int]:
         keys = np.sort(targets * graph.nodes + sources)
         repeated += int((keys[1:] == keys[:-1]).sum())
     return self_loops, repeated
+
+
+def inductive_share(graph: Graph, splits: Splits) -> float:
+    """Share of the edges that inductive training sees: those between two training nodes."""
+    is_training = np.zeros(graph.nodes, dtype=bool)
+    is_training[splits.train] = True
+    seen = 0
+    for start, end in row_blocks(graph.indptr, _BLOCK_EDGES):
+        bounds = np.asarray(graph.indptr[start : end + 1])
+        sources = is_training[graph.indices[bounds[0] : bounds[-1]]]
+        seen += int((sources & np.repeat(is_training[start:end], np.diff(bounds))).sum())
+    return seen / max(graph.edges, 1)
 
 
 def _degree_facts(graph: Graph) -> DegreeFacts:
@@ -238,6 +253,14 @@ def _class_counts(data: GraphData) -> tuple[ClassCount, ...]:
 
     everywhere, training = counts(data.labels), counts(data.labels[data.splits.train])
     return tuple(map(ClassCount, data.classes, everywhere, training))
+
+
+def _note_on_scope(graph: Graph, splits: Splits) -> Iterator[str]:
+    if graph.edges and len(splits.train) and (share := inductive_share(graph, splits)) < FEW_EDGES_SHARE:
+        yield (
+            f"Inductive training would see {share:.1%} of the edges, those between training nodes. --try measures "
+            "whether scope Transductive is better here."
+        )
 
 
 def _notes(
