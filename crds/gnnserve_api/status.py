@@ -20,7 +20,7 @@ class ConditionType(StrEnum):
     RECONCILING = "Reconciling"
     """Something is under way; wait."""
     STALLED = "Stalled"
-    """Nothing goes on until somebody acts, or nothing has changed for 15 minutes; the message says who and how."""
+    """Nothing goes on until a person acts, or nothing has changed for 15 minutes; the message says who and how."""
     VARIANTS_GENERATED = "VariantsGenerated"
     """A revision of this spec is published, in a claim that stays."""
     WORKERS_AVAILABLE = "WorkersAvailable"

@@ -18,7 +18,7 @@ from tests.support.serving import Client, FakeWorker, running
 
 import gnnserve_worker.gpu.served as served_module
 from gnnserve_api.device import CachePolicy
-from gnnserve_api.routing import RoutingTable
+from gnnserve_api.routing import Damage, RoutingTable
 from gnnserve_worker.gpu.failure import Trust
 from gnnserve_worker.gpu.memory import HostMemory, Ledger
 from gnnserve_worker.gpu.served import serve_on_gpu
@@ -56,9 +56,9 @@ class OnLoop:
 
         self._call(switch)
 
-    def report(self, problem: str | None) -> None:
+    def report(self, problem: str | None, damage: Damage | None = None) -> None:
         def report() -> None:
-            self._client.engine.problem = problem
+            self._client.engine.problem, self._client.engine.damage = problem, damage
 
         self._call(report)
 
