@@ -40,7 +40,7 @@ class Document:
     where: str
     """For messages."""
     content: object
-    """As YAML says it."""
+    """The document as YAML parses it."""
 
     @property
     def other_kind(self) -> str | None:

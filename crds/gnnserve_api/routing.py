@@ -72,7 +72,7 @@ class RoutingTable(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_f
 
 
 class Damage(msgspec.Struct, frozen=True, rename="camel"):
-    """That a revision's files are not what was published, found twice in a row: a checksum differs, or a file is
+    """Files of a revision that are not what was published, found twice in a row: a checksum differs, or a file is
     missing beside others. A volume that is away, or that cannot be read, is no damage."""
 
     revision: str
@@ -143,7 +143,7 @@ class Route(msgspec.Struct, frozen=True, rename="camel"):
     device_problem: str | UnsetType = UNSET
     """Why it is the CPU where a GPU was wanted or allowed, or what the GPU cannot do as well as it could."""
     credentials: tuple[CredentialState, ...] = ()
-    """Of each kind that the worker was told to use. Workers that know none, and older ones, do not say it."""
+    """State of each kind of credentials that the worker was told to use; empty from older workers."""
     damaged: Damage | UnsetType = UNSET
     """The declared revision, where its files are damaged; a worker that answers from nothing says it in its 503."""
 

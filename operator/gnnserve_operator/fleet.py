@@ -29,7 +29,7 @@ class Line:
 
     limit: int
     _standings: dict[ServiceKey, Standing] = field(default_factory=dict)
-    """Of those that are not idle."""
+    """Standings of the services that are not idle."""
     _waiting: list[tuple[str, ServiceKey]] = field(default_factory=list)
     """In their order."""
 

@@ -46,7 +46,7 @@ class PrometheusResult(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """Of a GNNService's status."""
+    """One condition of a GNNService's status, as a metric's labels."""
 
     type: str
     status: str

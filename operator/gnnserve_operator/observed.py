@@ -73,7 +73,7 @@ class ObservedRouting:
     table: RoutingTable | None = None
     result: GenerationResult | None = None
     claim_uid: str = ""
-    """Of the claim that the revision lies in; empty where none is named."""
+    """uid of the claim that holds the revision; empty where none is named."""
     repairs: RepairRecord = NO_REPAIRS
     """How often a damaged revision was generated again."""
 
@@ -141,9 +141,9 @@ class ObservedDeployment:
     claim: str = ""
     """Name of the claim that pods mount which start now."""
     claim_uid: str = ""
-    """Of that claim; empty where none is named."""
+    """uid of that claim; empty where none is named."""
     successor_uid: str = ""
-    """Of a claim, which the pod template names because it took the place of a lost one; empty: it names none."""
+    """uid of the claim that took the place of a lost one, where the pod template names it; else empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,8 +229,8 @@ class Observed:
     routing: ObservedRouting | None = None
     """None: there is no such ConfigMap."""
     claims: tuple[ObservedClaim, ...] = ()
-    """Of the repository: those that the operator made, also while they are being deleted; or the one that the user
-    names, if it exists."""
+    """Claims of the repository: those that the operator made, also while they are being deleted; or the one that the
+    user names, if it exists."""
     jobs: tuple[ObservedJob, ...] = ()
     """Controlled by this GNNService."""
     deployment: ObservedDeployment | None = None
@@ -252,7 +252,7 @@ class Observed:
     leaving: tuple[ObjectRef, ...] = ()
     """What is in the place of a child and about to go: it is being deleted, or is of a deleted service of that name."""
     wait: Wait | None = None
-    """As the last plan had it; None: there was none, or the operator has just started."""
+    """The wait that the last plan found; None: there was none, or the operator has just started."""
     begun_job: str | None = None
     """The Job that was to be made, and of which no event has told yet; None: there is none."""
     turns: Turns = NO_LIMIT

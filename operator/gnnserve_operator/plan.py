@@ -59,7 +59,7 @@ _LINGERING = timedelta(minutes=1)
 _PATIENCE = timedelta(minutes=5)
 """What has not come by then is not asked for every second any more."""
 _BEFORE_THE_JOB = frozenset({Stage.STARTING, Stage.QUEUED})
-"""Where the Job may not be there yet, or not come to be."""
+"""Stages in which the Job may not exist yet, or never."""
 _GENERATES = frozenset({Reason.GENERATING, Reason.REVISION_DAMAGED})
 _PRUNED_KINDS = frozenset({"NetworkPolicy", "PodMonitor"})
 """Children that a setting may take away; nothing else is ever deleted for not being wanted, least of all data."""
@@ -246,7 +246,7 @@ def _is_applied(ref: ObjectRef, appliable: frozenset[ObjectRef], rollout: Rollou
 
 
 def _first_routing(spec: GNNServiceSpec) -> tuple[RoutingTable, GenerationResult]:
-    """As the first revision will have it, but for what only its Job knows."""
+    """The routing table of the first revision, with placeholders for what only its Job knows."""
     result = GenerationResult(revision=_UNKNOWN, recipe=spec.recipe(), graph=_UNKNOWN, variants=())
     return declared_table(spec, result), result
 

@@ -151,7 +151,7 @@ class _Status(msgspec.Struct):
 
 
 class _Refusal(msgspec.Struct):
-    """Of `/v1/route`, by a worker that answers from nothing."""
+    """The body of a 503 of `/v1/route`: the worker serves no revision."""
 
     damaged: Damage | None = None
 

@@ -201,7 +201,7 @@ def _cautions(subject: Subject, rows: Sequence[VariantRow], seeds: int, size: in
 
 
 def _says_wide_tables(subject: Subject) -> str | None:
-    """Where the widest variants of sparse features were not written."""
+    """A note that the widest variants of sparse features were not written; None: they were."""
     variants = subject.profile.variants
     table_bytes = 4 * subject.nodes * subject.features
     has_both = any(variant.projected for variant in variants) and not any(

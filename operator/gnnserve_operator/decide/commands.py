@@ -11,7 +11,7 @@ from dataclasses import replace
 from gnnserve_operator.decide.readiness import Conditions
 
 _COMMAND = re.compile(r"`kubectl (?![^`]*(?<!\S)(?:-n|-A|--namespace|--all-namespaces)\b)")
-"""That names no namespace yet."""
+"""The beginning of a `kubectl` command that names no namespace."""
 
 
 def with_namespace(conditions: Conditions, namespace: str) -> Conditions:

@@ -25,7 +25,7 @@ class _Words:
     """What is said about a kind of credentials."""
 
     field: str
-    """Of the spec, which names the Secret."""
+    """The field of the spec that names the Secret."""
     folder: str
     """Where workers find it."""
     unusable: str

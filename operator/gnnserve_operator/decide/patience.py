@@ -20,7 +20,7 @@ from gnnserve_operator.decide.verdict import Verdict
 from gnnserve_operator.observed import Observed, Wait
 
 PATIENCE = timedelta(minutes=15)
-"""As long as a Deployment may make no progress."""
+"""Longest wait in unchanged words before the service is stalled; the progress deadline of a Deployment is as long."""
 _UNCHANGED = "Nothing of this has changed for 15 minutes."
 
 

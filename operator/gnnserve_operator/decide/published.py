@@ -31,7 +31,7 @@ class Published:
     job: str | None = None
     """The Job whose result it is; None: the ConfigMap tells."""
     claim_uid: str = ""
-    """Of the claim that it lies in; empty where nothing is told of it yet."""
+    """uid of the claim that holds the revision; empty while unknown."""
 
 
 @dataclass(frozen=True, slots=True)

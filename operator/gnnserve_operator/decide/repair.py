@@ -28,7 +28,7 @@ _WITHIN = timedelta(hours=24)
 @dataclass(frozen=True, slots=True)
 class Repair:
     record: RepairRecord = NO_REPAIRS
-    """To be kept on the routing ConfigMap."""
+    """The record to store on the routing ConfigMap."""
     words: str = ""
     """What was found and is done about it, while a Job is to generate the revision again."""
     problem: Problem | None = None

@@ -44,7 +44,7 @@ class Repository:
 
     @property
     def oldest_uid(self) -> str:
-        """Of the claims that are there: what earlier operators wrote names none."""
+        """uid of the oldest present claim: objects that earlier operators wrote name none."""
         claims = (*self.leaving, *((self.claim,) if self.claim is not None else ()))
         return min(claims, key=_age).uid if claims else ""
 

@@ -20,7 +20,7 @@ from gnnserve_operator.desired.deployment import MountedClaim, digest_of_pods, w
 from gnnserve_operator.observed import Observed, ObservedDeployment
 
 _FIRST, _LATER = "0", "1"
-"""Where no worker is ready, the new pods may be the cure."""
+"""Order in the queue of rollouts: services without a ready worker come first, since new pods may be their cure."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,7 +63,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Turns:
-    """Of one service."""
+    """The turns of one service."""
 
     generation: Turn
     rollout: Turn

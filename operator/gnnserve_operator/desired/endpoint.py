@@ -46,7 +46,7 @@ def secrets_of(spec: GNNServiceSpec) -> dict[str, str]:
 
 
 def build_environment(spec: GNNServiceSpec) -> dict[str, str]:
-    """Where a worker finds what it must use; it does not serve without."""
+    """Folders of the credentials that a worker must use; it does not serve without them."""
     found = {}
     if spec.endpoint.tls is not None:
         found[pods.TLS_VARIABLE] = pods.TLS_PATH

@@ -26,7 +26,7 @@ class RepairRecord:
         return replace(self, pending=False)
 
     def without_pending(self) -> RepairRecord:
-        """As before the one that is pending, which is wanted no more: what was not done does not count."""
+        """The record without a pending repair, which is no longer wanted and was not done."""
         return RepairRecord(self.count - 1, False, self.times[:-1]) if self.pending else self
 
 

@@ -27,7 +27,7 @@ class Positions:
     is_rising: bool = False
     """The first is `least`, and none is less than the one before it."""
     last: int | None = None
-    """Of a rising array; None: any."""
+    """Required last value of a rising array; None: any."""
     needed: int | None = None
     """A value that at least one has."""
 
@@ -55,7 +55,7 @@ NO_POSITIONS: Mapping[Path, Positions] = {}
 
 
 class Survey:
-    """Of one array, in parts, from the first to the last."""
+    """Checks one array in parts, from the first to the last."""
 
     def __init__(self, positions: Positions) -> None:
         self._positions = positions

@@ -141,7 +141,7 @@ class Engine:
         self.problem: str | None = None
         """Why what is declared is not what answers, for people."""
         self.damage: Damage | None = None
-        """That it is because of its files, for the operator."""
+        """Proven damage of the declared revision's files, for the operator; None: there is none."""
         self.failure: BaseException | None = None
         """Why the engine stopped, if not because it was asked to."""
         self._metrics = metrics

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from gnnserve_worker.serving.question import ErrorCode, RequestError, cut
 
 MOST_HEAD_BYTES = 64 * 1024
-"""Of a request: its first line and its headers."""
+"""Longest head of a request, in bytes: its first line and its headers."""
 MOST_HEADERS = 128
 
 _HOST = re.compile(rb"[A-Za-z0-9._~!$&'()*+,;=:%\[\]-]*")

@@ -49,7 +49,7 @@ _text_decoder = msgspec.json.Decoder(PredictRequest[str])
 """Of graphs whose node ids are texts."""
 _encoder = msgspec.json.Encoder()
 _FIELDS = ("nodes", "objective", "strict", "return")
-"""Of the body, as clients write them."""
+"""Fields of the body, as clients write them."""
 _ALWAYS_POSSIBLE = frozenset((("labels",), ("scores",), ("labels", "scores")))
 
 

@@ -40,7 +40,7 @@ class _Column:
     left_out: str = ""
     """Why, once that is known; only of columns that the manifest does not ask for."""
     how_to_read: str = ""
-    """Of a column that is left out: the option that would make numbers of all its texts."""
+    """The option that would make numbers of all texts of a column that is left out; else empty."""
     first_missing: tuple[int, str] | None = None
     """Row, and what is there instead of a number."""
     missing: int = 0
@@ -231,7 +231,7 @@ class FeatureColumns:
 
 
 def feature_columns(table: Table, nodes: NodeTable, chosen: ChosenColumns, places: RowPlaces) -> FeatureColumns:
-    """Of lists the first ones are read, to see how long they are."""
+    """The columns that become features. The first lists of a list column are read, to learn their length."""
     never: dict[str, str] = {}
     if chosen.asked_for:
         for name in chosen.names:
