@@ -7,6 +7,7 @@ from tests.support.profiles import revision_manifest
 from gnnserve_api.gnnservice import ObjectiveSpec
 from gnnserve_api.objective import Objective
 from gnnserve_api.routing import CredentialState, Route
+from gnnserve_api.status import ConditionStatus, ConditionType
 from gnnserve_operator.decide.routing import Advice, RoutingDecision, RoutingState
 from gnnserve_operator.decide.verdict import Reason, Verdict
 from gnnserve_operator.kinds import ServiceKey
@@ -58,5 +59,9 @@ def operator_metrics() -> bytes:
     memory.remember(ServiceKey("team", "digits"), "uid", decision, ObjectiveSpec(latency_ms=25))
     metrics = Metrics(memory)
     key = ServiceKey("team", "digits")
-    metrics.observe_services(dict, lambda: {key: 1}, lambda: {key: [Condition("Ready", "True", "Serving")]})
+    # Every value that a label can have.
+    conditions = [
+        Condition(kind, status, reason) for kind in ConditionType for status in ConditionStatus for reason in Reason
+    ]
+    metrics.observe_services(dict, lambda: {key: 1}, lambda: {key: conditions})
     return metrics.text()
