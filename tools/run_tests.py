@@ -1,9 +1,10 @@
-"""`make test`: the unit tier and the cluster tier at the same time, each told of as a whole.
+"""`make test`: the unit tier and the cluster tier at the same time, then what needs the machine for itself.
 
 The cluster tier mostly waits (for images, pods, probes), and the unit tier mostly computes, so beside each other they
 take little longer than the longer one. The unit tier is shown as it runs. The cluster tier's lines are kept in a file
-meanwhile and shown after it; then the closing line of each. What makes a test fail is pytest's to say; the exit code is
-that of the first tier that failed.
+meanwhile and shown after it. Last come the tests that put a load on a worker and look at how it is answered: beside
+others they would measure those. At the end stands the closing line of each. What makes a test fail is pytest's to say;
+the exit code is that of the first one that failed.
 """
 
 from __future__ import annotations
@@ -26,8 +27,10 @@ _PARALLEL = ("-n", "logical", "--maxprocesses=8", "--dist=loadfile")
 eight processes would need several GB of memory for torch alone."""
 # The cluster tier has deadlines, which are those of an idle machine: what it needs of the processors comes first.
 UNIT = ("nice", "-n", "5", *_PYTEST, "--ignore=tests/cluster", *_PARALLEL)
-CLUSTER = (*_PYTEST, "tests/cluster")
+_UNDER_LOAD = "tests/cluster/test_routing.py"
+CLUSTER = (*_PYTEST, "tests/cluster", f"--ignore={_UNDER_LOAD}")
 """One test after another: they share one Kubernetes node."""
+ALONE = (*_PYTEST, _UNDER_LOAD)
 _POLL_S = 0.2
 _LONGEST_LINE = 1000
 
@@ -55,6 +58,12 @@ def run_tiers(unit: Sequence[str], cluster: Sequence[str], log: Path) -> tuple[E
     finally:
         # After Ctrl-C: it takes its Kubernetes down before it ends.
         beside.wait()
+
+
+def run_alone(command: Sequence[str]) -> Ended:
+    _say("the cluster under load, alone")
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as shown:
+        return Ended("cluster under load", *_show(shown.stdout, shown))
 
 
 def describe(ended: Sequence[Ended]) -> str:
@@ -90,7 +99,7 @@ def _say(words: str) -> None:
 def main() -> int:
     argparse.ArgumentParser(prog="python -m tools.run_tests", description=__doc__).parse_args()
     try:
-        ended = run_tiers(UNIT, CLUSTER, LOG)
+        ended = (*run_tiers(UNIT, CLUSTER, LOG), run_alone(ALONE))
     except KeyboardInterrupt:
         return 130
     _say("in short")

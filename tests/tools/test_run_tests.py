@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tools.run_tests import Ended, describe, exit_code, run_tiers
+from tools.run_tests import ALONE, CLUSTER, Ended, describe, exit_code, run_alone, run_tiers
 
 
 def _prints(words: str, code: int = 0) -> list[str]:
@@ -66,3 +66,8 @@ def test_the_closing_line_is_found_though_it_comes_in_pieces(tmp_path: Path) -> 
     pieces = "import os, time\nfor t in (b'a', b'b\\n== 5', b' passed ', b'==\\n'): os.write(1, t); time.sleep(0.05)"
     unit, _ = run_tiers([sys.executable, "-c", pieces], _prints("2 passed"), tmp_path / "log")
     assert unit.closing == "== 5 passed =="
+
+
+def test_what_runs_alone_is_left_out_before_and_counts() -> None:
+    assert f"--ignore={ALONE[-1]}" in CLUSTER
+    assert run_alone(_prints("7 passed", 1)) == Ended("cluster under load", 1, "7 passed")
