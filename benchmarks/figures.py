@@ -316,7 +316,8 @@ def more(results: Results) -> str:
 def misses(results: Results) -> str:
     """Targets that are not reached, with the limit as far as it is known."""
     peers, roofline, routing = results["peers"], results["roofline"], results["routing"]
-    cluster_routing = results["cluster_routing"]
+    cluster_routing, regression = results["cluster_routing"], results["regression"]
+    memory = next(found for name, found in regression["verdicts"].items() if name.startswith("operator"))
     echoes = [shape["echoRatios"] for shape in peers["shapes"].values()]
     reddit = roofline["shapes"]["reddit"]
     unpruned = min(
@@ -361,6 +362,8 @@ def misses(results: Results) -> str:
             ("in a cluster, mode Metrics: the right variant within 30 s of a rise", f"{rise['reached_after_s']:.0f} s",
              "the load lay between what the profile and what the measurement say the variant carries; the benchmark now takes "
              "a load that both judge alike, and has not been run again"),
+            (f"the operator's memory within 3 % of {regression['base'][:7]}", memory["measured"],
+             "code for claims, turns, repairs and credentials, and what a reconcile remembers; not looked into yet"),
         ),
     )  # fmt: skip
 
