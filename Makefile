@@ -42,7 +42,7 @@ test: chromium cluster-binaries check ## everything that CI runs
 	$(BIN)/python -m tools.run_tests
 
 # All but the campaign, which is the operator's every day in trouble: minutes by itself.
-test-fast: .venv/installed ## a minute: the contract, the operator's decisions, the pages; no training, no worker, no cluster
+test-fast: .venv/installed ## two minutes: the contract, the operator's decisions, the pages; no training, no worker, no cluster
 	$(BIN)/pytest -q -n logical --maxprocesses=8 --dist=loadfile --ignore=tests/control/test_campaign.py \
 	  tests/api tests/control tests/docs tests/tools
 

@@ -48,7 +48,7 @@ def advise_scope(data: GraphData, spec: GNNServiceSpec, progress: ProgressListen
     if best.scope is scope or difference_interval(best.validation, nodes, other.validation, nodes).contains(0):
         return None
     return (
-        f"inductive training sees {share:.1%} of the edges; after {_STEPS} steps transductive training reached "
+        f"inductive training sees {share:.1%} of the edges; in short trainings transductive training reached "
         f"{best.validation:.3f} on validation nodes and inductive {other.validation:.3f}: where all nodes are known "
         "when it is trained, use spec.model.training.scope: Transductive"
     )
