@@ -18,7 +18,6 @@ from gnnserve_api import batching as _batching
 from gnnserve_api import objective as _objective
 from gnnserve_api.device import SIZE, SIZE_REQUIREMENT, CachePolicy, Device
 from gnnserve_api.pod_settings import ApiModel, Gpu, PodSettings, cel, text
-from gnnserve_api.repository import SCHEMA_VERSION
 from gnnserve_api.routing import RoutingMode, RoutingTable
 from gnnserve_api.variants import Storage, projected_name, variant_name
 
@@ -888,6 +887,9 @@ class EndpointSpec(ApiModel):
 
 _RECIPE_PARTS: Any = {"graph": {"source", "normalization"}, "model": True, "variants": True}
 """Where a file lies in a pod changes nothing about what is in it."""
+_RECIPE_FORMAT = 3
+"""Part of every recipe; never changes. It was the repository's schema version when this was fixed: a later one must not
+give a spec another recipe, which would train its model again."""
 
 
 class GNNServiceSpec(ApiModel):
@@ -950,11 +952,10 @@ class GNNServiceSpec(ApiModel):
     def recipe(self) -> str:
         """Digest of what generation depends on: equal recipes need no new training.
 
-        Values equal to their default are left out, so that a release which adds a field retrains nobody's model. A
-        release that stores revisions differently generates them anew, in a cluster too: it does not read older ones.
+        Values equal to their default are left out, so that a release which adds a field trains no model again.
         """
         parts = self._canonical().model_dump(mode="json", exclude_defaults=True, include=_RECIPE_PARTS)
-        parts["schemaVersion"] = SCHEMA_VERSION
+        parts["schemaVersion"] = _RECIPE_FORMAT
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
     def routing_table(self, revision: str, recipe: str | None = None) -> RoutingTable:

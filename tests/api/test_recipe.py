@@ -112,3 +112,8 @@ def test_pinning_the_given_weights_changes_the_recipe() -> None:
 
 def test_the_order_of_storages_does_nothing() -> None:
     assert recipe("variants: {storage: [int8, float32]}") == recipe("variants: {storage: [float32, int8]}")
+
+
+def test_a_later_schema_of_the_repository_gives_no_spec_another_recipe() -> None:
+    """As gnnserve computed it when the repository had schema version 3: published revisions are found by it."""
+    assert recipe() == "edf3d744c86fae1e"

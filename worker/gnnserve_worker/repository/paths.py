@@ -66,10 +66,7 @@ def scales_of(rows: str) -> str:
 
 
 def revision_id(recipe: str, graph_digest: str, checkpoint: str | None = None) -> str:
-    """Equal input, equal revision: the same spec over a changed graph, or changed weights, is another one.
-
-    So is one of another schema, which is part of the recipe: what an older gnnserve left stays beside it.
-    """
+    """Equal input, equal revision: the same spec over a changed graph, or changed weights, is another one."""
     parts = f"{recipe} {graph_digest} {checkpoint or ''}"
     return hashlib.sha256(parts.encode()).hexdigest()[:12]
 
