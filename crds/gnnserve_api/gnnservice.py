@@ -7,8 +7,6 @@ as a validator here, side by side. A field enters with the work that makes it do
 
 from __future__ import annotations
 
-import hashlib
-import json
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
@@ -18,6 +16,7 @@ from gnnserve_api import batching as _batching
 from gnnserve_api import objective as _objective
 from gnnserve_api.device import SIZE, SIZE_REQUIREMENT, CachePolicy, Device
 from gnnserve_api.pod_settings import ApiModel, Gpu, PodSettings, cel, text
+from gnnserve_api.recipe import digest_of_recipe
 from gnnserve_api.routing import RoutingMode, RoutingTable
 from gnnserve_api.variants import Storage, projected_name, variant_name
 
@@ -887,9 +886,6 @@ class EndpointSpec(ApiModel):
 
 _RECIPE_PARTS: Any = {"graph": {"source", "normalization"}, "model": True, "variants": True}
 """Where a file lies in a pod changes nothing about what is in it."""
-_RECIPE_FORMAT = 3
-"""Part of every recipe; never changes. It was the repository's schema version when this was fixed: a later one must not
-give a spec another recipe, which would train its model again."""
 
 
 class GNNServiceSpec(ApiModel):
@@ -950,13 +946,8 @@ class GNNServiceSpec(ApiModel):
         return tuple(name for name in self.routing.named_variants if name in self.variants.optional_names())
 
     def recipe(self) -> str:
-        """Digest of what generation depends on: equal recipes need no new training.
-
-        Values equal to their default are left out, so that a release which adds a field trains no model again.
-        """
-        parts = self._canonical().model_dump(mode="json", exclude_defaults=True, include=_RECIPE_PARTS)
-        parts["schemaVersion"] = _RECIPE_FORMAT
-        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
+        """Digest of what generation depends on: equal recipes need no new training."""
+        return digest_of_recipe(self._canonical().model_dump(mode="json", include=_RECIPE_PARTS))
 
     def routing_table(self, revision: str, recipe: str | None = None) -> RoutingTable:
         """What workers are told while they answer from that revision, before anything was measured. `recipe` is the

@@ -1,8 +1,15 @@
 from __future__ import annotations
 
-import pytest
+from collections.abc import Iterator
+from typing import Any, get_args
 
+import pytest
+from pydantic import BaseModel
+from tests.support.older_release import Released, released_specs
+
+from gnnserve_api.gnnservice import GNNServiceSpec, Graph, Model, Variants
 from gnnserve_api.manifest import parse_manifest
+from gnnserve_api.recipe import HISTORICAL_DEFAULTS, digest_of_recipe
 
 BASE = """\
 apiVersion: gnnserve.dev/v1alpha1
@@ -114,6 +121,56 @@ def test_the_order_of_storages_does_nothing() -> None:
     assert recipe("variants: {storage: [int8, float32]}") == recipe("variants: {storage: [float32, int8]}")
 
 
-def test_a_later_schema_of_the_repository_gives_no_spec_another_recipe() -> None:
-    """As gnnserve computed it when the repository had schema version 3: published revisions are found by it."""
-    assert recipe() == "edf3d744c86fae1e"
+def test_a_field_of_the_members_of_a_list_is_left_out_while_it_is_null() -> None:
+    """So that a list of objects can get a field later."""
+    bare, later = ({"variants": {"given": [{"uri": "a", **more}]}} for more in ({}, {"columns": None}))
+    assert digest_of_recipe(bare) == digest_of_recipe(later)
+
+
+RELEASED = released_specs()
+
+
+@pytest.mark.parametrize("released", RELEASED.values(), ids=RELEASED)
+def test_nobody_is_retrained_by_an_upgrade(released: Released) -> None:
+    assert GNNServiceSpec.model_validate(released.spec).recipe() == released.recipe
+
+
+def test_the_stored_specs_differ_in_what_they_generate() -> None:
+    same = {released.recipe: name for name, released in RELEASED.items()}
+    assert len(same) > 40
+
+
+def test_every_default_has_its_row_in_history() -> None:
+    """A field without a row would change the recipe of every spec that does not mention it. Whoever adds a field adds
+    its row; whoever changes a default leaves the row as it is, and adds the field to `changed` here."""
+    changed: set[str] = set()
+    today = {
+        **dict(_defaults("graph", Graph)),
+        **dict(_defaults("model", Model)),
+        **dict(_defaults("variants", Variants)),
+        "model": {},
+        "variants": {},
+    }
+    recorded = {
+        path: default
+        for path, default in today.items()
+        if default is not None and not path.startswith("graph.volume.")  # where files lie is no part of a recipe
+    }
+    assert recorded.keys() == HISTORICAL_DEFAULTS.keys()
+    assert {path for path, default in recorded.items() if default != HISTORICAL_DEFAULTS[path]} == changed
+
+
+def _defaults(path: str, model: type[BaseModel]) -> Iterator[tuple[str, Any]]:
+    """Every field with a default under its dotted name; `{}` for a section."""
+    for name, field in model.model_fields.items():
+        (section,) = [
+            part
+            for part in (get_args(field.annotation) or (field.annotation,))
+            if isinstance(part, type) and issubclass(part, BaseModel)
+        ] or [None]
+        if not field.is_required():
+            default = field.get_default()
+            dumped = model.model_construct(**{name: default}).model_dump(mode="json", include={name})[name]
+            yield f"{path}.{name}", {} if section is not None and default is not None else dumped
+        if section is not None:
+            yield from _defaults(f"{path}.{name}", section)

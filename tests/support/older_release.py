@@ -3,6 +3,10 @@
 `older/crd.json` is the CRD of commit 99f4a40 less its descriptions; `older/templates.json` says what that commit's
 operator built. A release that changes a worker's template restarts every pod at the upgrade of the operator: whoever
 means to do that writes the file anew and says so in CHANGELOG.md.
+
+`older/recipes.json` says what commit 32d8c2e made of many more specs, each with the defaults that its API server had
+filled in: the recipe, the Job's name, which follows from the Job's pod template, and the SHA-256 of the worker's pod
+template. Entries never change; a release adds the fields that it introduced.
 """
 
 from __future__ import annotations
@@ -24,6 +28,20 @@ class Built:
     worker: Manifest
     job: str
     generation: Manifest
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """What became of a stored spec, for a service of that name in the namespace default with the image worker:1."""
+
+    spec: Manifest
+    recipe: str
+    job: str
+    worker: str
+
+
+def released_specs() -> dict[str, Released]:
+    return {name: Released(**built) for name, built in json.loads((_HERE / "recipes.json").read_text()).items()}
 
 
 def older_crd() -> Manifest:
