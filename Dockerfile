@@ -11,7 +11,7 @@ LABEL org.opencontainers.image.licenses="Apache-2.0"
 FROM base AS environment
 WORKDIR /src
 RUN python -m venv --without-pip /opt/gnnserve \
- && mkdir crds operator worker
+ && mkdir cli crds operator worker
 COPY pyproject.toml README.md LICENSE ./
 
 FROM environment AS operator-environment
@@ -61,7 +61,7 @@ FROM base AS worker
 LABEL org.opencontainers.image.title="gnnserve worker" \
       org.opencontainers.image.description="Trains, profiles and serves the variants of a graph neural network"
 # On a GPU, Triton compiles the few lines between Python and the driver at its first start, and has no other way. A pod
-# that waits for its certificate shows one that `openssl` makes (serving/placeholder.py).
+# that waits for its certificate shows one that `openssl` makes (serving/security/placeholder.py).
 RUN apt-get update -q \
  && apt-get install -q --yes --no-install-recommends gcc libc6-dev openssl \
  && rm -rf /var/lib/apt/lists/*

@@ -20,9 +20,9 @@ from benchmarks.results import write_result
 from benchmarks.simulator import MAX_QUEUED_SEEDS, MAX_SEEDS, REDDIT
 from gnnserve_api.objective import Objective
 from gnnserve_api.routing import RoutingTable
-from gnnserve_worker.serving.batcher import Batcher
-from gnnserve_worker.serving.choice import VariantChooser
-from gnnserve_worker.serving.waiting import Request
+from gnnserve_worker.scheduling.batcher import Batcher
+from gnnserve_worker.scheduling.choice import VariantChooser
+from gnnserve_worker.scheduling.waiting import Request
 
 WANTED_US = 50.0
 _SPAN_PERMILLE = 10 * (REDDIT.accuracy[0] - REDDIT.accuracy[-1])

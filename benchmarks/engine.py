@@ -22,7 +22,13 @@ from gnnserve_api.repository import NetworkManifest
 from gnnserve_api.variants import Storage, columns_of, projected_name, variant_name
 from gnnserve_worker.generation.tensors import first_layer, keep_columns_of, without_first_product
 from gnnserve_worker.graph.store import Graph, Splits
-from gnnserve_worker.graph.table import (
+from gnnserve_worker.inference.batch import Inference, infer_batch, warm_up
+from gnnserve_worker.models.build import build_network
+from gnnserve_worker.models.dense import preferred_compute
+from gnnserve_worker.repository import files
+from gnnserve_worker.repository.loaded import LoadedRevision, LoadedVariant
+from gnnserve_worker.sampling.neighbours import effective_nodes
+from gnnserve_worker.tables.table import (
     NO_SCALES,
     Rows,
     Table,
@@ -31,12 +37,6 @@ from gnnserve_worker.graph.table import (
     projected_blocks,
     write_rows,
 )
-from gnnserve_worker.models.build import build_network
-from gnnserve_worker.models.dense import preferred_compute
-from gnnserve_worker.repository import files
-from gnnserve_worker.repository.loaded import LoadedRevision, LoadedVariant
-from gnnserve_worker.sampling.neighbours import effective_nodes
-from gnnserve_worker.serving.inference import Inference, infer_batch, warm_up
 
 Tensors = Mapping[str, np.ndarray]
 

@@ -22,8 +22,8 @@ from numba import njit
 from benchmarks.bandwidth import fastest_round_s
 from gnnserve_api.profile import Compute
 from gnnserve_api.variants import Storage
-from gnnserve_worker.graph.storage import encode
 from gnnserve_worker.models.dense import Linear, _call_library
+from gnnserve_worker.tables.formats import encode
 
 SIZE = 2048
 """Of torch's square matrices: large enough for the peak, small enough for the last cache."""

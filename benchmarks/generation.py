@@ -57,9 +57,9 @@ from gnnserve_worker.generation.train import Trained, predict, train
 from gnnserve_worker.generation.training_set import TrainingSet, training_set, visible_nodes
 from gnnserve_worker.graph.sources.load import load_source
 from gnnserve_worker.graph.store import Features, Graph, GraphData
+from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.repository.loaded import LoadedVariant
 from gnnserve_worker.sampling.subgraph import SubgraphSampler
-from gnnserve_worker.serving.inference import infer_batch
 
 ROOT = Path(__file__).parents[1]
 DATASETS = Path(os.environ.get("GNNSERVE_DATASETS", ROOT.parent / "shared" / "datasets"))

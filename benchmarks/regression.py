@@ -64,7 +64,7 @@ class Commit:
     @property
     def variables(self) -> dict[str, str]:
         """The environment of its processes: its own packages before the installed ones."""
-        packages = [self.folder, *(self.folder / part for part in ("operator", "worker", "crds"))]
+        packages = [self.folder, *(self.folder / part for part in ("operator", "cli", "worker", "crds"))]
         return {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, packages)), "PYTHONUNBUFFERED": "1"}
 
 

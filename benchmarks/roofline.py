@@ -48,11 +48,11 @@ from benchmarks.shapes import FANOUTS, SHAPES, Shape, ShapeFiles, prepare
 from gnnserve_api.variants import Storage
 from gnnserve_cli.render import format_ms
 from gnnserve_worker.graph.store import Graph
+from gnnserve_worker.inference.batch import plan_chunks
 from gnnserve_worker.models.dense import preferred_compute
 from gnnserve_worker.parallel import thread_count
 from gnnserve_worker.repository.loaded import LoadedRevision, LoadedVariant
 from gnnserve_worker.sampling.neighbours import NeighbourSample, Scratch, sample_neighbours
-from gnnserve_worker.serving.inference import plan_chunks
 
 FACTORS = (1, 2, 4, 8)
 SEEDS = (1, 1024)

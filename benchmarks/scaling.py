@@ -37,11 +37,11 @@ from benchmarks.results import write_result
 from benchmarks.shapes import FANOUTS, Shape, random_weights
 from gnnserve_api.variants import Storage
 from gnnserve_cli.render import format_ms
+from gnnserve_worker.inference import batch as inference
+from gnnserve_worker.inference.batch import Inference, infer_batch, infer_each
 from gnnserve_worker.parallel import thread_count
 from gnnserve_worker.repository.loaded import LoadedRevision
 from gnnserve_worker.sampling.neighbours import distinct_share
-from gnnserve_worker.serving import inference
-from gnnserve_worker.serving.inference import Inference, infer_batch, infer_each
 
 FEATURES, HIDDEN, CLASSES = 32, 64, 16
 """Narrow, so that the largest graph fits beside its page tables in 24 GiB."""

@@ -19,9 +19,9 @@ from gnnserve_api.objective import Objective
 from gnnserve_api.profile import LatencyProfile, Profile, VariantProfile
 from gnnserve_api.routing import RoutingMode, RoutingTable
 from gnnserve_api.variants import Storage
-from gnnserve_worker.serving.batcher import Batcher
-from gnnserve_worker.serving.choice import VariantChooser
-from gnnserve_worker.serving.waiting import Request
+from gnnserve_worker.scheduling.batcher import Batcher
+from gnnserve_worker.scheduling.choice import VariantChooser
+from gnnserve_worker.scheduling.waiting import Request
 
 MAX_SEEDS = 1024
 MAX_QUEUED_SEEDS = 1 << 24

@@ -39,8 +39,8 @@ from gnnserve_cli.client import Endpoint
 from gnnserve_cli.loadgen.generator import generate_load
 from gnnserve_cli.loadgen.requests import Requests
 from gnnserve_cli.loadgen.statistics import Plan
+from gnnserve_worker.inference.rehearsal import MadeUpVariant, made_up_graph, publish_made_up
 from gnnserve_worker.repository.repository import Repository
-from gnnserve_worker.serving.rehearsal import MadeUpVariant, made_up_graph, publish_made_up
 
 READY_TIMEOUT_S = 300.0
 POLL_S = 0.005
@@ -58,7 +58,7 @@ BURST_BODIES = 300
 ANSWER_TIMEOUT_S = 30.0
 WATCH_S = 0.05
 _LOADED = re.compile(r"verified and opened in ([\d.]+) s, warmed up in ([\d.]+) s")
-"""What `pods/loader.py` says."""
+"""What `following/loader.py` says."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from benchmarks.shapes import FANOUTS
 from gnnserve_api.variants import Storage, columns_of
 from gnnserve_worker.gpu.arrays import DeviceCombination, DeviceRows, PaddedTree
 from gnnserve_worker.gpu.kernels.gather import gather_rows
-from gnnserve_worker.graph.storage import padded_columns
+from gnnserve_worker.tables.formats import padded_columns
 
 _STREAM_BYTES = 2**28
 _TABLE_BYTES = 2**31

@@ -62,7 +62,7 @@ class GraphManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_
 
 
 class RowsManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
-    """One matrix with a row per node, as `graph/table.py` stores it."""
+    """One matrix with a row per node, as `tables/table.py` stores it."""
 
     values: str
     """Path inside the revision: .npy [nodes, columns and padding], float32, the bits of float16 as int16, those of

@@ -1,7 +1,7 @@
 """Routing: what the operator declares to workers, and what a worker says that it does.
 
 The declaration is the key `routing.json` of a ConfigMap that workers watch; `gnnserve run` makes one from the
-manifest. Choosing a variant by it is the worker's `serving/choice.py`.
+manifest. Choosing a variant by it is the worker's `scheduling/choice.py`.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from gnnserve_api.performance_model import (
+from gnnserve_cli.report.performance_model import (
     CalibrationError,
     Measured,
     Network,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gnnserve_api.tolerance import (
+from gnnserve_cli.report.tolerance import (
     Point,
     Width,
     WidthCurve,

@@ -27,10 +27,10 @@ from benchmarks.scaling import (
     time_sharing,
 )
 
+from gnnserve_worker.inference.batch import infer_batch, plan_chunks
 from gnnserve_worker.parallel import thread_count
 from gnnserve_worker.repository.loaded import LoadedRevision
 from gnnserve_worker.sampling.neighbours import distinct_share
-from gnnserve_worker.serving.inference import infer_batch, plan_chunks
 
 
 def test_hubs_have_their_degree_and_are_listed_by_many() -> None:

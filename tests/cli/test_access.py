@@ -16,7 +16,7 @@ from gnnserve_api.errors import InputError
 from gnnserve_cli.client import Access, Endpoint, fetch_route, open_url, parse_url, read_access
 from gnnserve_cli.exits import ExitCode
 from gnnserve_cli.main import app
-from gnnserve_worker.serving.credentials import Credentials
+from gnnserve_worker.serving.security.credentials import Credentials
 
 TOKEN, OTHER = "alpha-0123456789abcdef", "other-0123456789abcdef"
 

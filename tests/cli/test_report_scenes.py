@@ -16,7 +16,6 @@ from tests.support.profiles import latency, revision_manifest, variant
 from tests.support.reports import drifting, subject_of, untested
 from typer.testing import CliRunner
 
-from gnnserve_api.performance_model import Shape, paper_times
 from gnnserve_api.profile import VariantProfile
 from gnnserve_api.repository import NetworkManifest, sealed
 from gnnserve_api.stability import RankStability, TopStability
@@ -27,6 +26,7 @@ from gnnserve_cli.report import tables
 from gnnserve_cli.report.data import Drift, Verdict
 from gnnserve_cli.report.facts import made_facts, model_facts
 from gnnserve_cli.report.html import build_page
+from gnnserve_cli.report.performance_model import Shape, paper_times
 from gnnserve_cli.report.subject import Subject
 
 

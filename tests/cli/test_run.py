@@ -32,9 +32,9 @@ from gnnserve_cli.generating import warn_of_busy_machine
 from gnnserve_cli.main import app
 from gnnserve_worker.gpu.failure import Trust
 from gnnserve_worker.graph.ids import NodeIds, integer_ids, lay_out, string_ids
+from gnnserve_worker.inference.device_stats import ON_CPU, DeviceStats
 from gnnserve_worker.pods.device import NO_GPU_SEEN, DeviceSettings
 from gnnserve_worker.progress import Progress, ProgressListener
-from gnnserve_worker.serving.device_stats import ON_CPU, DeviceStats
 
 ROOT = Path(__file__).parents[2]
 DIGITS = ROOT / "examples" / "digits.yaml"

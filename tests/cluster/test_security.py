@@ -18,7 +18,7 @@ from tests.cluster.harness.installation import RELEASE, Installation
 from tests.cluster.harness.services import SMALL_SPEC, Service
 from tests.support.certificates import make_key_pair
 
-from gnnserve_worker.serving.tls import KeyPairFiles
+from gnnserve_worker.serving.security.tls import KeyPairFiles
 
 OLD, NEW = "old-token-0123456789abcdef", "new-token-0123456789abcdef"
 PAIR, TOKENS = "digits-tls", "digits-tokens"

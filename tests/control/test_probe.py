@@ -21,7 +21,7 @@ from gnnserve_api.routing import Damage, Route
 from gnnserve_operator.kinds import ServiceKey
 from gnnserve_operator.observed import ObservedPod
 from gnnserve_operator.probe import Addresses, Answers, Prober
-from gnnserve_worker.serving.credentials import Credentials
+from gnnserve_worker.serving.security.credentials import Credentials
 
 ROUTE = Route("r1", "x4", "the most accurate", ("x1", "x4"))
 

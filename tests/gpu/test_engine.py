@@ -36,9 +36,9 @@ from gnnserve_worker.gpu.memory import RESERVE_BYTES, HostMemory, Ledger
 from gnnserve_worker.gpu.pinned import pin
 from gnnserve_worker.gpu.placement import parts_of
 from gnnserve_worker.gpu.resident import LANES, Resident, make_resident
-from gnnserve_worker.graph.table import map_array
+from gnnserve_worker.inference.batch import Inference, infer_batch
 from gnnserve_worker.repository.loaded import LoadedRevision
-from gnnserve_worker.serving.inference import Inference, infer_batch
+from gnnserve_worker.tables.table import map_array
 
 ARCHITECTURES = pytest.mark.parametrize("architecture", ["GraphSAGE", "GIN"])
 only_twins = pytest.mark.skipif(ON_GPU, reason="kernels are compiled for the GPU of this machine")

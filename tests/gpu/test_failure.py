@@ -34,13 +34,13 @@ from gnnserve_worker.gpu.engine import GpuEngine
 from gnnserve_worker.gpu.failure import Trust, is_out_of_memory
 from gnnserve_worker.gpu.memory import HostMemory, Ledger
 from gnnserve_worker.gpu.served import serve_on_gpu
+from gnnserve_worker.inference.batch import Inference, infer_batch, infer_each
+from gnnserve_worker.inference.served import ServedRevision, served_revision
 from gnnserve_worker.pods.device import DeviceSettings, open_served
 from gnnserve_worker.pods.environment import exit_of
 from gnnserve_worker.repository.loaded import LoadedRevision
 from gnnserve_worker.repository.watched import Change, Finding
 from gnnserve_worker.serving.engine import EngineState
-from gnnserve_worker.serving.inference import Inference, infer_batch, infer_each
-from gnnserve_worker.serving.served import ServedRevision, served_revision
 
 pytestmark = pytest.mark.skipif(ON_GPU, reason="kernels are compiled for the GPU of this machine")
 

@@ -10,8 +10,8 @@ from tests.support.graphs import dense_features, random_graph
 from gnnserve_worker.gpu.arrays import PADDING, DeviceCombination, DeviceGraph, PaddedTree
 from gnnserve_worker.gpu.kernels.aggregate import aggregate_hidden
 from gnnserve_worker.gpu.kernels.sample import sample_tree
-from gnnserve_worker.graph.gather import Combination, aggregate
 from gnnserve_worker.sampling.neighbours import NeighbourSample, Scratch, sample_neighbours
+from gnnserve_worker.tables.gather import Combination, aggregate
 
 SEEDS = [*range(0, 80, 7), 14]
 

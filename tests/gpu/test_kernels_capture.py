@@ -12,7 +12,7 @@ from gnnserve_worker.gpu.arrays import DeviceCombination, DeviceGraph, DeviceRow
 from gnnserve_worker.gpu.kernels.aggregate import aggregate_hidden
 from gnnserve_worker.gpu.kernels.gather import gather_rows
 from gnnserve_worker.gpu.kernels.sample import sample_tree
-from gnnserve_worker.graph.gather import Combination
+from gnnserve_worker.tables.gather import Combination
 
 
 @pytest.mark.gpu

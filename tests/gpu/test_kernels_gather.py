@@ -16,10 +16,10 @@ from gnnserve_api.variants import Storage
 from gnnserve_worker.gpu.arrays import PADDING, CacheView, DeviceCombination, DeviceGraph, DeviceRows, PaddedTree
 from gnnserve_worker.gpu.kernels.gather import gather_rows
 from gnnserve_worker.gpu.kernels.sample import sample_tree
-from gnnserve_worker.graph.gather import Combination, gather
-from gnnserve_worker.graph.storage import encode
-from gnnserve_worker.graph.table import Rows, Table
 from gnnserve_worker.sampling.neighbours import NeighbourSample, Scratch, sample_neighbours
+from gnnserve_worker.tables.formats import encode
+from gnnserve_worker.tables.gather import Combination, gather
+from gnnserve_worker.tables.table import Rows, Table
 
 Put = Callable[[np.ndarray], Tensor]
 NODES, WIDEST = 80, 300

@@ -14,7 +14,7 @@ from tests.support.gpu_twin import Twin
 import gnnserve_worker.gpu.pinned as pinned_module
 from gnnserve_worker.gpu.memory import RESERVE_BYTES, HostMemory, Ledger
 from gnnserve_worker.gpu.pinned import UnpinnableError, pin
-from gnnserve_worker.graph.table import map_array
+from gnnserve_worker.tables.table import map_array
 
 PAGE = mmap.PAGESIZE
 HOST = HostMemory()

@@ -19,14 +19,14 @@ from tests.support.serving import Client, FakeWorker, running
 import gnnserve_worker.gpu.served as served_module
 from gnnserve_api.device import CachePolicy
 from gnnserve_api.routing import Damage, RoutingTable
+from gnnserve_worker.following.loader import Loader
+from gnnserve_worker.following.repository_watch import RepositoryWatch
 from gnnserve_worker.gpu.failure import Trust
 from gnnserve_worker.gpu.memory import HostMemory, Ledger
 from gnnserve_worker.gpu.served import serve_on_gpu
-from gnnserve_worker.pods.loader import Loader
-from gnnserve_worker.pods.repository_watch import RepositoryWatch
+from gnnserve_worker.inference.batch import Inference
+from gnnserve_worker.inference.served import ServedRevision, served_revision
 from gnnserve_worker.repository.loaded import LoadedRevision
-from gnnserve_worker.serving.inference import Inference
-from gnnserve_worker.serving.served import ServedRevision, served_revision
 
 pytestmark = pytest.mark.skipif(ON_GPU, reason="kernels are compiled for the GPU of this machine")
 

@@ -6,7 +6,7 @@ import ssl
 import subprocess
 from pathlib import Path
 
-from gnnserve_worker.serving.tls import KeyPairFiles
+from gnnserve_worker.serving.security.tls import KeyPairFiles
 
 
 def make_key_pair(folder: Path, name: str = "localhost", *, days: int = 2, also: str = "") -> KeyPairFiles:

@@ -14,8 +14,8 @@ from uvicorn.config import Config
 from uvicorn.server import ServerState
 
 from gnnserve_api.gnnservice import GNNService
-from gnnserve_worker.serving.access import Access
-from gnnserve_worker.serving.connection import DEFAULT_ROOM, Connection, Patience, Room, connection_class
+from gnnserve_worker.serving.http.connection import DEFAULT_ROOM, Connection, Patience, Room, connection_class
+from gnnserve_worker.serving.security.access import Access
 
 DATE = b"Sat, 21 Nov 2026 12:00:00 GMT"
 

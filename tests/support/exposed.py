@@ -13,8 +13,8 @@ from gnnserve_operator.decide.verdict import Reason, Verdict
 from gnnserve_operator.kinds import ServiceKey
 from gnnserve_operator.metrics import Condition, Metrics
 from gnnserve_operator.routing_memory import RoutingMemory
+from gnnserve_worker.inference.device_stats import DeviceStats
 from gnnserve_worker.serving import metrics as serving
-from gnnserve_worker.serving.device_stats import DeviceStats
 
 ON_GPU = DeviceStats(
     "NVIDIA H200", memory_bytes={"graph": 4, "tables": 3, "cache": 2, "weights": 1}, memory_budget_bytes=16, hits=9,

@@ -12,12 +12,12 @@ import scipy.sparse as sp
 from gnnserve_api.gnnservice import GNNService
 from gnnserve_api.repository import NetworkManifest
 from gnnserve_api.variants import Storage
-from gnnserve_worker.graph.storage import encode, padded_columns
 from gnnserve_worker.graph.store import Graph, GraphData, Splits
-from gnnserve_worker.graph.table import NO_SCALES, Rows, Table
 from gnnserve_worker.models.build import build_network
 from gnnserve_worker.repository.loaded import LoadedRevision, LoadedVariant
 from gnnserve_worker.sampling.neighbours import effective_nodes
+from gnnserve_worker.tables.formats import encode, padded_columns
+from gnnserve_worker.tables.table import NO_SCALES, Rows, Table
 
 Tensors = dict[str, np.ndarray]
 

@@ -15,9 +15,9 @@ from tests.support.serving import FakeWorker
 from gnnserve_api.batching import Batching
 from gnnserve_api.objective import Objective
 from gnnserve_api.routing import Damage, RoutingTable
-from gnnserve_worker.pods.loader import Loader
-from gnnserve_worker.serving.device_stats import ON_CPU, DeviceStats
-from gnnserve_worker.serving.served import ServedRevision
+from gnnserve_worker.following.loader import Loader
+from gnnserve_worker.inference.device_stats import ON_CPU, DeviceStats
+from gnnserve_worker.inference.served import ServedRevision
 
 DEADLINE_S = 60
 

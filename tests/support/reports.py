@@ -74,7 +74,7 @@ def untested(one: VariantProfile) -> VariantProfile:
 
 
 def without_stages(one: VariantProfile) -> VariantProfile:
-    """As the made-up profiles of `serving/rehearsal.py`."""
+    """As the made-up profiles of `inference/rehearsal.py`."""
     points = tuple(
         msgspec.structs.replace(point, sample_ms=0, gather_ms=0, compute_ms=0, window_p50_ms=0, gathered_bytes=0)
         for point in one.latency

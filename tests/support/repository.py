@@ -13,10 +13,10 @@ from gnnserve_api.profile import Compute, LatencyProfile, Profile, VariantProfil
 from gnnserve_api.repository import NetworkManifest, RankingManifest, RevisionManifest
 from gnnserve_api.variants import Storage
 from gnnserve_worker.graph.store import Features, Graph, GraphData, Splits
-from gnnserve_worker.graph.table import feature_blocks
 from gnnserve_worker.repository.loaded import VariantFiles
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.repository.staged import StagedRevision
+from gnnserve_worker.tables.table import feature_blocks
 
 NODES, FEATURES, CLASSES = 6, 4, (3, 5)
 COLUMNS = {"x1": 4, "x2": 2}

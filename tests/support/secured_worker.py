@@ -14,8 +14,8 @@ from tests.support.certificates import trusting
 from tests.support.serving import FakeWorker, service
 from tests.support.waiting import WAIT_S
 
-from gnnserve_worker.serving.credentials import Credentials
-from gnnserve_worker.serving.handshakes import DEFAULT_HANDSHAKE_LIMITS, HandshakeLimits
+from gnnserve_worker.serving.security.credentials import Credentials
+from gnnserve_worker.serving.security.handshakes import DEFAULT_HANDSHAKE_LIMITS, HandshakeLimits
 from gnnserve_worker.serving.server import Worker, bind
 
 

@@ -25,13 +25,13 @@ from gnnserve_api.profile import LatencyProfile, Profile, VariantProfile
 from gnnserve_api.provenance import provenance_of
 from gnnserve_api.variants import Storage
 from gnnserve_worker.graph.ids import NodeIds
-from gnnserve_worker.serving.access import Access
-from gnnserve_worker.serving.app import ServingApp
-from gnnserve_worker.serving.batcher import Refusal
+from gnnserve_worker.inference.batch import Inference, StageTimes
+from gnnserve_worker.inference.served import ServedRevision
+from gnnserve_worker.scheduling.batcher import Refusal
 from gnnserve_worker.serving.engine import Engine, EngineState, Outcome, Pending, monotonic_ms
-from gnnserve_worker.serving.inference import Inference, StageTimes
+from gnnserve_worker.serving.http.app import ServingApp
 from gnnserve_worker.serving.metrics import ServingMetrics
-from gnnserve_worker.serving.served import ServedRevision
+from gnnserve_worker.serving.security.access import Access
 from gnnserve_worker.serving.server import bind, serve_revision
 
 NODES = 1000

@@ -16,12 +16,13 @@ from pathlib import Path
 from tests.support.configmap_server import NAME, NAMESPACE
 
 from gnnserve_api.errors import DeviceLostError
-from gnnserve_worker.pods import loader, repository_watch, serve
+from gnnserve_worker.following import loader, repository_watch
+from gnnserve_worker.following.routing_watch import ApiServer
+from gnnserve_worker.inference.served import ServedRevision
+from gnnserve_worker.pods import serve
 from gnnserve_worker.pods.device import DeviceSettings
 from gnnserve_worker.pods.logs import log_as_json
-from gnnserve_worker.pods.routing_watch import ApiServer
 from gnnserve_worker.pods.serve import Settings
-from gnnserve_worker.serving.served import ServedRevision
 
 
 def main() -> int:

@@ -22,9 +22,9 @@ from gnnserve_api.routing import RoutingTable
 from gnnserve_api.variants import Storage, projected_name, variant_name
 from gnnserve_worker.graph.ids import integer_ids, lay_out, string_ids
 from gnnserve_worker.graph.sources.load import load_source
+from gnnserve_worker.inference.rehearsal import MadeUpVariant, publish_made_up
 from gnnserve_worker.models.dense import preferred_compute
 from gnnserve_worker.repository.repository import Repository
-from gnnserve_worker.serving.rehearsal import MadeUpVariant, publish_made_up
 
 FACTORS = (1, 4, 16)
 

@@ -11,9 +11,9 @@ from tests.support.graphs import dense_features
 
 from gnnserve_api.profile import Compute
 from gnnserve_api.variants import Storage
-from gnnserve_worker.graph.storage import decode, encode
 from gnnserve_worker.models import dense
 from gnnserve_worker.models.dense import Linear, preferred_compute
+from gnnserve_worker.tables.formats import decode, encode
 
 CANARY = np.float32(-77)
 

@@ -13,11 +13,11 @@ import scipy.sparse as sp
 from tests.support.graphs import dense_features, graph_of, projected_table_of, random_graph, table_of
 
 from gnnserve_api.variants import Storage
-from gnnserve_worker.graph.gather import Combination, aggregate, gather, gathered_bytes
-from gnnserve_worker.graph.storage import decode, encode
 from gnnserve_worker.graph.store import Graph
-from gnnserve_worker.graph.table import NO_SCALES, Rows, Table
 from gnnserve_worker.sampling.neighbours import NeighbourSample, Scratch, sample_neighbours
+from gnnserve_worker.tables.formats import decode, encode
+from gnnserve_worker.tables.gather import Combination, aggregate, gather, gathered_bytes
+from gnnserve_worker.tables.table import NO_SCALES, Rows, Table
 
 NODES, WIDEST = 60, 130
 NO_BIAS = np.zeros(0, dtype=np.float32)

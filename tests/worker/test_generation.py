@@ -37,10 +37,10 @@ from gnnserve_worker.generation.train import train
 from gnnserve_worker.generation.training_set import training_set
 from gnnserve_worker.graph.sources.load import load_source, source_digest
 from gnnserve_worker.graph.store import GraphData
+from gnnserve_worker.inference.batch import Inference, infer_batch, infer_each
 from gnnserve_worker.progress import Progress
 from gnnserve_worker.repository.loaded import LoadedRevision
 from gnnserve_worker.repository.repository import Repository
-from gnnserve_worker.serving.inference import Inference, infer_batch, infer_each
 
 NODES, WIDTH = 200, 9
 INFORMATIVE = (2, 5, 7)

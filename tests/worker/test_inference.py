@@ -22,14 +22,8 @@ from tests.support.graphs import (
 
 from gnnserve_api.variants import Storage
 from gnnserve_worker import parallel
-from gnnserve_worker.graph.gather import gathered_bytes
-from gnnserve_worker.models.build import build_network
-from gnnserve_worker.models.dense import preferred_compute
-from gnnserve_worker.models.network import Activations
-from gnnserve_worker.repository.loaded import LoadedRevision, LoadedVariant
-from gnnserve_worker.sampling.neighbours import NeighbourSample, Scratch, distinct_share, sample_neighbours
-from gnnserve_worker.serving import inference as inference_module
-from gnnserve_worker.serving.inference import (
+from gnnserve_worker.inference import batch as inference_module
+from gnnserve_worker.inference.batch import (
     Chunks,
     Inference,
     StageTimes,
@@ -38,6 +32,12 @@ from gnnserve_worker.serving.inference import (
     plan_chunks,
     warm_up,
 )
+from gnnserve_worker.models.build import build_network
+from gnnserve_worker.models.dense import preferred_compute
+from gnnserve_worker.models.network import Activations
+from gnnserve_worker.repository.loaded import LoadedRevision, LoadedVariant
+from gnnserve_worker.sampling.neighbours import NeighbourSample, Scratch, distinct_share, sample_neighbours
+from gnnserve_worker.tables.gather import gathered_bytes
 
 NODES, WIDTH = 300, 8
 VARIANTS = {"x1": 8, "x2": 4, "x8": 1}

@@ -23,13 +23,13 @@ from gnnserve_api.profile import Compute
 from gnnserve_api.repository import NetworkManifest
 from gnnserve_api.variants import Storage
 from gnnserve_worker.generation.networks import to_tensors
-from gnnserve_worker.graph.storage import decode
 from gnnserve_worker.graph.store import Graph
-from gnnserve_worker.graph.table import Table
 from gnnserve_worker.models import dense
 from gnnserve_worker.models.build import build_network, compute_for
 from gnnserve_worker.models.network import Activations, Network, take
 from gnnserve_worker.sampling.neighbours import NeighbourSample, Scratch, sample_neighbours
+from gnnserve_worker.tables.formats import decode
+from gnnserve_worker.tables.table import Table
 
 NODES, WIDTH = 70, 9
 ARCHITECTURES = pytest.mark.parametrize("architecture", ["GraphSAGE", "GIN"])

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from gnnserve_api.errors import InputError
+from gnnserve_worker.following.routing_watch import ApiServer
 from gnnserve_worker.pods import serve
-from gnnserve_worker.pods.routing_watch import ApiServer
 from gnnserve_worker.pods.serve import Settings
 from gnnserve_worker.serving import server
-from gnnserve_worker.serving.credentials import Credentials
-from gnnserve_worker.serving.tls import KeyPairFiles
+from gnnserve_worker.serving.security.credentials import Credentials
+from gnnserve_worker.serving.security.tls import KeyPairFiles
 
 POD = {
     "GNNSERVE_SERVICE": "digits",

@@ -18,8 +18,8 @@ from gnnserve_api.batching import Batching
 from gnnserve_api.errors import DamagedError, DeviceError, RepositoryError
 from gnnserve_api.objective import NO_OBJECTIVE, Objective
 from gnnserve_api.routing import AffineCost, Damage, RoutingMode, RoutingTable
-from gnnserve_worker.pods.loader import POLITE, Loader
-from gnnserve_worker.serving.served import ServedRevision
+from gnnserve_worker.following.loader import POLITE, Loader
+from gnnserve_worker.inference.served import ServedRevision
 
 A, B, C = (RoutingTable(revision, f"recipe-{revision}") for revision in "abc")
 STRICT = Objective(latency_ms=5)

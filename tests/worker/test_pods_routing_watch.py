@@ -16,7 +16,7 @@ from tests.support.configmap_server import NAME, NAMESPACE, ConfigMapServer, con
 from gnnserve_api.errors import ResourceError
 from gnnserve_api.objective import Objective
 from gnnserve_api.routing import RoutingTable
-from gnnserve_worker.pods.routing_watch import ApiServer, RoutingWatch
+from gnnserve_worker.following.routing_watch import ApiServer, RoutingWatch
 
 A, B, C = (RoutingTable(revision, f"recipe-{revision}") for revision in "abc")
 DEADLINE_S = 60

@@ -37,13 +37,13 @@ from gnnserve_api.profile import Profile
 from gnnserve_api.repository import GraphManifest, NodeIdKind, RevisionManifest, sealed
 from gnnserve_api.variants import Storage
 from gnnserve_worker.graph.ids import integer_ids, lay_out, string_ids
-from gnnserve_worker.graph.storage import decode, encode, padded_columns
 from gnnserve_worker.graph.store import GraphData
 from gnnserve_worker.repository import files, paths
 from gnnserve_worker.repository.loaded import VariantFiles
 from gnnserve_worker.repository.positions import Positions, Survey
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.repository.staged import StagedRevision
+from gnnserve_worker.tables.formats import decode, encode, padded_columns
 
 RECIPE = "0123456789abcdef"
 REVISION = paths.revision_id(RECIPE, "aaaa")

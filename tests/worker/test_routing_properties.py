@@ -12,9 +12,9 @@ from tests.support.serving import TRADE_OFF
 
 from gnnserve_api.objective import Objective
 from gnnserve_api.routing import AffineCost, RoutingMode, RoutingTable
-from gnnserve_worker.serving.batcher import Admission, Batch, Batcher, Refusal, RefusalReason
-from gnnserve_worker.serving.choice import VariantChooser
-from gnnserve_worker.serving.waiting import Request
+from gnnserve_worker.scheduling.batcher import Admission, Batch, Batcher, Refusal, RefusalReason
+from gnnserve_worker.scheduling.choice import VariantChooser
+from gnnserve_worker.scheduling.waiting import Request
 
 MAX_SEEDS = 100
 MAX_QUEUED_SEEDS = 2000

@@ -12,7 +12,7 @@ import pytest
 from tests.support.connections import Server, predict, serving
 from tests.support.serving import FakeWorker, running
 
-from gnnserve_worker.serving.access import Access, is_open
+from gnnserve_worker.serving.security.access import Access, is_open
 
 A, B = "alpha-0123456789abcdef", "beta-0123456789abcdef"
 BODY = b'{"nodes":[3]}'

@@ -9,9 +9,9 @@ from tests.support.serving import TRADE_OFF
 
 from gnnserve_api.objective import NO_OBJECTIVE, Objective
 from gnnserve_api.routing import AffineCost, RoutingMode, RoutingTable
-from gnnserve_worker.serving.batcher import Admission, Batch, Batcher, Refusal, RefusalReason
-from gnnserve_worker.serving.choice import VariantChooser
-from gnnserve_worker.serving.waiting import Request
+from gnnserve_worker.scheduling.batcher import Admission, Batch, Batcher, Refusal, RefusalReason
+from gnnserve_worker.scheduling.choice import VariantChooser
+from gnnserve_worker.scheduling.waiting import Request
 
 # TRADE_OFF: 1 seed costs x1 10.1, x4 4.04, x8 2.02 ms; 100 seeds cost 20, 8, 4 ms; losses 0, 10, 30 permille. Nothing
 # is corrected here, and 8 % are added where a batch has to be in time.

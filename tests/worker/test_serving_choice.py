@@ -12,7 +12,7 @@ from tests.support.serving import TRADE_OFF, profile, variant
 from gnnserve_api.batching import Batching
 from gnnserve_api.objective import NO_OBJECTIVE, Objective
 from gnnserve_api.routing import AffineCost, RoutingMode, RoutingTable
-from gnnserve_worker.serving.choice import ChoiceReason, Pins, VariantChooser, decide_route
+from gnnserve_worker.scheduling.choice import ChoiceReason, Pins, VariantChooser, decide_route
 
 # Accuracy in percent and latency in ms of 1x, 2x, 4x, 8x: paper A's table for SAGE.
 PAPER_SAGE = {

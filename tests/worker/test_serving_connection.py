@@ -14,7 +14,7 @@ from tests.support.connections import DATE, Server, predict, serving
 from tests.support.serving import FakeWorker, service
 from uvicorn.protocols.http import flow_control, httptools_impl
 
-from gnnserve_worker.serving.connection import Patience
+from gnnserve_worker.serving.http.connection import Patience
 
 
 def on_server(scenario: Callable[[Server], Awaitable[None]], worker: FakeWorker | None = None, **of: Any) -> None:
@@ -593,7 +593,7 @@ def test_client_that_waits_for_its_answer_is_not_closed(chunked: bool) -> None:
 
 
 def test_uvicorns_internals_are_those_that_connections_were_written_for() -> None:
-    """When this fails: read what changed in uvicorn, compare with serving/connection.py, then put its digest here."""
+    """When this fails: read what changed in uvicorn, compare with http/connection.py, then put its digest here."""
     parts = [
         inspect.getsource(part)
         for part in (httptools_impl.HttpToolsProtocol, httptools_impl.RequestResponseCycle, flow_control.FlowControl)

@@ -14,7 +14,7 @@ from tests.support.serving import FakeWorker, Submitted, accepted, held, profile
 
 from gnnserve_api.objective import NO_OBJECTIVE, Objective
 from gnnserve_api.routing import AffineCost
-from gnnserve_worker.serving.batcher import Refusal, RefusalReason
+from gnnserve_worker.scheduling.batcher import Refusal, RefusalReason
 from gnnserve_worker.serving.engine import SHORT_BATCH_MS, Answer, EngineState, Failure, Pending, monotonic_ms
 
 

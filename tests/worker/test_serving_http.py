@@ -19,9 +19,9 @@ from tests.support.serving import CLASSES, Client, FakeWorker, accepted, profile
 
 from gnnserve_api.objective import Objective
 from gnnserve_worker.graph.ids import lay_out, string_ids
-from gnnserve_worker.serving.device_stats import DeviceStats
-from gnnserve_worker.serving.predict import MAX_BODY_BYTES
-from gnnserve_worker.serving.question import WISH_HEADERS
+from gnnserve_worker.inference.device_stats import DeviceStats
+from gnnserve_worker.serving.http.predict import MAX_BODY_BYTES
+from gnnserve_worker.serving.http.question import WISH_HEADERS
 
 
 def on_worker(scenario: Callable[[Client], Awaitable[None]], worker: FakeWorker | None = None, **of: Any) -> None:

@@ -13,12 +13,12 @@ import pytest
 from tests.support.connections import Server, Wire, predict, serving
 from tests.support.serving import FakeWorker
 
-from gnnserve_worker.serving import connection as connection_module
-from gnnserve_worker.serving.app import MOST_CONNECTIONS, RESERVED_CONNECTIONS
-from gnnserve_worker.serving.connection import MOST_PIPELINED, Patience, Room
-from gnnserve_worker.serving.heads import MOST_HEAD_BYTES, MOST_HEADERS
+from gnnserve_worker.serving.http import connection as connection_module
+from gnnserve_worker.serving.http.app import MOST_CONNECTIONS, RESERVED_CONNECTIONS
+from gnnserve_worker.serving.http.connection import MOST_PIPELINED, Patience, Room
+from gnnserve_worker.serving.http.heads import MOST_HEAD_BYTES, MOST_HEADERS
+from gnnserve_worker.serving.http.predict import MAX_BODY_BYTES
 from gnnserve_worker.serving.open_files import room_of_process
-from gnnserve_worker.serving.predict import MAX_BODY_BYTES
 from gnnserve_worker.serving.repeated import FirstOfAKind, limit_uvicorns_warnings
 
 ROOM = Room(connections=3, reserved=2)

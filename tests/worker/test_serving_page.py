@@ -21,8 +21,8 @@ from tests.support.secured_worker import started
 from tests.support.serving import FakeWorker, running
 from tests.support.slow_worker import PROFILE, SlowWorker, slow_worker
 
-from gnnserve_worker.serving.credentials import Credentials
-from gnnserve_worker.serving.page import build_page
+from gnnserve_worker.serving.http.page import build_page
+from gnnserve_worker.serving.security.credentials import Credentials
 
 # What travels
 

@@ -16,12 +16,12 @@ from tests.support.secured_worker import started
 from tests.support.waiting import WAIT_S
 
 from gnnserve_api.errors import GnnserveError, ResourceError
-from gnnserve_worker.serving import credentials as credentials_module
 from gnnserve_worker.serving import server as server_module
-from gnnserve_worker.serving.credentials import Credentials, CredentialsInUse
-from gnnserve_worker.serving.handshakes import HandshakeLimits
 from gnnserve_worker.serving.metrics import ServingMetrics
-from gnnserve_worker.serving.tls import RENEW_WORDS, KeyPairFiles, ListeningTls, load_key_pair
+from gnnserve_worker.serving.security import credentials as credentials_module
+from gnnserve_worker.serving.security.credentials import Credentials, CredentialsInUse
+from gnnserve_worker.serving.security.handshakes import HandshakeLimits
+from gnnserve_worker.serving.security.tls import RENEW_WORDS, KeyPairFiles, ListeningTls, load_key_pair
 
 A, B = "alpha-0123456789abcdef", "beta-0123456789abcdef"
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from gnnserve_api.variants import Storage
-from gnnserve_worker.graph.storage import decode, dtype_of, encode, padded_columns, rows_bytes
+from gnnserve_worker.tables.formats import decode, dtype_of, encode, padded_columns, rows_bytes
 
 STORAGES = pytest.mark.parametrize("storage", list(Storage), ids=str)
 QUICK = settings(max_examples=200, deadline=None, derandomize=True)

@@ -12,10 +12,10 @@ import scipy.sparse as sp
 from tests.support.graphs import dense_features, sparse_features
 
 from gnnserve_api.variants import Storage
-from gnnserve_worker.graph import table as table_module
-from gnnserve_worker.graph.storage import decode, dtype_of, encode, padded_columns
 from gnnserve_worker.graph.store import Features
-from gnnserve_worker.graph.table import feature_blocks, map_array, projected_blocks, write_rows
+from gnnserve_worker.tables import table as table_module
+from gnnserve_worker.tables.formats import decode, dtype_of, encode, padded_columns
+from gnnserve_worker.tables.table import feature_blocks, map_array, projected_blocks, write_rows
 
 KINDS = pytest.mark.parametrize(
     "make", [pytest.param(dense_features, id="dense"), pytest.param(sparse_features, id="sparse")]

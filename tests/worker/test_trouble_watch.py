@@ -30,15 +30,16 @@ from gnnserve_api.objective import Objective
 from gnnserve_api.repository import FileEntry
 from gnnserve_api.routing import RoutingMode, RoutingTable
 from gnnserve_cli import serving
+from gnnserve_worker.following import repository_watch
+from gnnserve_worker.following.loader import _Delay
+from gnnserve_worker.following.repository_watch import RepositoryWatch
 from gnnserve_worker.generation import pipeline
-from gnnserve_worker.pods import generate, repository_watch
-from gnnserve_worker.pods.loader import _Delay
-from gnnserve_worker.pods.repository_watch import RepositoryWatch
+from gnnserve_worker.inference.device_stats import ON_CPU, DeviceStats
+from gnnserve_worker.inference.served import ServedRevision
+from gnnserve_worker.pods import generate
 from gnnserve_worker.repository import files, repository, watched
 from gnnserve_worker.repository.memory_fault import describe, exit_on_memory_fault
 from gnnserve_worker.repository.watched import Change, Finding, Stamp, WatchedFiles, compare
-from gnnserve_worker.serving.device_stats import ON_CPU, DeviceStats
-from gnnserve_worker.serving.served import ServedRevision
 
 PATH = Path("/repository/table.npy")
 GOOD = Stamp(device=1, inode=2, size_bytes=100, modified_ns=1_000, changed_ns=2_000)

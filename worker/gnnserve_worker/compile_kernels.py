@@ -1,8 +1,8 @@
 """Compiles every kernel that serving needs, ahead, beside its source: `python -m gnnserve_worker.compile_kernels`.
 
 An image runs it when it is built, so that no pod compiles. Which kernels, and for which types, is listed nowhere: the
-serving path itself runs, over tiny revisions of every kind (`serving/rehearsal.py`), and what that compiled is compiled
-again for the levels of processors that this machine may lack; of those nothing runs here.
+serving path itself runs, over tiny revisions of every kind (`inference/rehearsal.py`), and what that compiled is
+compiled again for the levels of processors that this machine may lack; of those nothing runs here.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ def _levels() -> tuple[str | None, list[str]]:
 def _rehearse(level: str | None) -> Signatures:
     """What the serving path compiled or found."""
     _prepare(level)
+    from gnnserve_worker.inference.rehearsal import rehearse  # noqa: PLC0415
     from gnnserve_worker.kernel_cache import KERNELS  # noqa: PLC0415
-    from gnnserve_worker.serving.rehearsal import rehearse  # noqa: PLC0415
 
     rehearse()
     return {name: found.signatures for name, found in KERNELS.items() if found.signatures}
@@ -71,8 +71,8 @@ def _rehearse(level: str | None) -> Signatures:
 
 def _compile(level: str, signatures: Signatures) -> None:
     _prepare(level)
+    from gnnserve_worker.inference import rehearsal  # noqa: F401, PLC0415 - brings every kernel
     from gnnserve_worker.kernel_cache import KERNELS  # noqa: PLC0415
-    from gnnserve_worker.serving import rehearsal  # noqa: F401, PLC0415 - brings every kernel
 
     for name, compiled in signatures.items():
         for signature in compiled:
@@ -81,8 +81,8 @@ def _compile(level: str, signatures: Signatures) -> None:
 
 def _compiled_again(level: str | None) -> list[str]:
     _prepare(level)
+    from gnnserve_worker.inference.rehearsal import rehearse  # noqa: PLC0415
     from gnnserve_worker.kernel_cache import watch_compiling  # noqa: PLC0415
-    from gnnserve_worker.serving.rehearsal import rehearse  # noqa: PLC0415
 
     compiled = watch_compiling()
     rehearse()

@@ -15,11 +15,11 @@ import numpy as np
 from gnnserve_api.errors import InputError
 from gnnserve_api.profile import Compute, LatencyProfile, Profile, VariantProfile
 from gnnserve_worker.generation.scores import evaluate, metric_of
-from gnnserve_worker.graph.storage import rows_bytes
+from gnnserve_worker.inference.batch import infer_batch, infer_each, warm_up
+from gnnserve_worker.inference.latency import measure_latencies
 from gnnserve_worker.parallel import thread_count
 from gnnserve_worker.repository.loaded import LoadedRevision, LoadedVariant
-from gnnserve_worker.serving.inference import infer_batch, infer_each, warm_up
-from gnnserve_worker.serving.latency import measure_latencies
+from gnnserve_worker.tables.formats import rows_bytes
 
 BATCH_SEEDS = (1, 32, 1024)
 """1024 is the paper's batch (A9); 1 and 32 are what requests look like."""

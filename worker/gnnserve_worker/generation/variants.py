@@ -27,12 +27,12 @@ from gnnserve_worker.generation.ranking.rank import Ranking, rank
 from gnnserve_worker.generation.tensors import FirstLayer, Tensors, first_layer, keep_columns_of, without_first_product
 from gnnserve_worker.generation.training_set import TrainingSet, training_set, visible_nodes
 from gnnserve_worker.graph.store import Features, GraphData
-from gnnserve_worker.graph.table import feature_blocks, projected_blocks
 from gnnserve_worker.models.build import compute_for
 from gnnserve_worker.progress import Progress, ProgressListener
 from gnnserve_worker.repository.loaded import VariantFiles
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.repository.staged import StagedRevision
+from gnnserve_worker.tables.table import feature_blocks, projected_blocks
 
 _FLOAT16_END = 65_520.0
 """From here on, float16 rounds to infinity."""

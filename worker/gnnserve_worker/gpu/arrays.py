@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gnnserve_worker.graph.gather import Combination
+from gnnserve_worker.tables.gather import Combination
 
 VECTOR_BYTES: Final = 16
 """The most that one lane of a GPU reads with one instruction; rows begin at multiples of it, if they are as long."""
@@ -31,7 +31,7 @@ _STORED: Final = {
     np.dtype(np.int32): torch.int32,
     np.dtype(np.int64): torch.int64,
 }
-"""What the numbers of a repository's arrays are (`graph/storage.py`)."""
+"""What the numbers of a repository's arrays are (`tables/formats.py`)."""
 _ROW_DTYPES: Final = (torch.float32, torch.float16, torch.bfloat16, torch.int8)
 
 

@@ -18,11 +18,11 @@ import numpy as np
 from gnnserve_worker.gpu.cache import FeatureCache
 from gnnserve_worker.gpu.lane import DeviceVariant, Finished, Lane
 from gnnserve_worker.gpu.resident import LANES, Resident
-from gnnserve_worker.graph.storage import rows_bytes
+from gnnserve_worker.inference.batch import Inference, join_times
+from gnnserve_worker.inference.device_stats import DeviceStats
 from gnnserve_worker.repository.loaded import LoadedRevision
 from gnnserve_worker.sampling.distinct import DistinctScratch, find_distinct
-from gnnserve_worker.serving.device_stats import DeviceStats
-from gnnserve_worker.serving.inference import Inference, join_times
+from gnnserve_worker.tables.formats import rows_bytes
 
 _log = logging.getLogger(__name__)
 

@@ -20,9 +20,9 @@ import torch
 
 from gnnserve_api.errors import DeviceLostError
 from gnnserve_worker.gpu.engine import GpuEngine
+from gnnserve_worker.inference.batch import Inference, infer_batch
+from gnnserve_worker.inference.device_stats import DeviceStats
 from gnnserve_worker.repository.loaded import LoadedRevision
-from gnnserve_worker.serving.device_stats import DeviceStats
-from gnnserve_worker.serving.inference import Inference, infer_batch
 
 _MEMORY_WORDS = ("out of memory", "cublas_status_alloc_failed", "cuda_error_out_of_memory")
 """torch, Triton and the driver each have their own exception for it."""

@@ -18,7 +18,7 @@ from gnnserve_worker.gpu.arrays import PADDING, CacheView, DeviceGraph
 from gnnserve_worker.gpu.buffers import DeviceActivations, LaneSizes, bucket_of, trees_of
 from gnnserve_worker.gpu.kernels.sample import sample_tree
 from gnnserve_worker.gpu.network import DeviceNetwork, DeviceTable
-from gnnserve_worker.serving.inference import StageTimes
+from gnnserve_worker.inference.batch import StageTimes
 
 Stages = tuple[Callable[[], None], Callable[[], None], Callable[[], None]]
 """Sample, gather, infer."""

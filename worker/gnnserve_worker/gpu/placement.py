@@ -13,8 +13,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from gnnserve_worker.graph.table import Rows
 from gnnserve_worker.repository.loaded import LoadedRevision, LoadedVariant
+from gnnserve_worker.tables.table import Rows
 
 LINK_BYTES = 32
 """The least that is read over the link: a sector."""

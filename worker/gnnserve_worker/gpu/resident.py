@@ -39,8 +39,8 @@ from gnnserve_worker.gpu.placement import (
     scales_bytes,
     table_parts,
 )
-from gnnserve_worker.graph.table import Rows
 from gnnserve_worker.repository.loaded import LoadedRevision, LoadedVariant
+from gnnserve_worker.tables.table import Rows
 
 LANES = 3
 """Side by side: one samples while another gathers and a third computes."""

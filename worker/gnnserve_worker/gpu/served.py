@@ -5,7 +5,7 @@ so a short measurement of the same variants at the same batch sizes takes its pl
 before anything is served: the batcher's costs are right from the first request on. Accuracies stay, since answers are
 the same.
 What is measured beside another revision that answers meanwhile comes out too slow, and is corrected by the batches that
-follow, as ever (`serving/costs.py`).
+follow, as ever (`scheduling/costs.py`).
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from gnnserve_worker.gpu.failure import (
 )
 from gnnserve_worker.gpu.memory import HOST, LEDGER, HostMemory, Ledger
 from gnnserve_worker.gpu.resident import CrowdedError, Means, make_resident
+from gnnserve_worker.inference.batch import Inference, infer_each, warm_up
+from gnnserve_worker.inference.device_stats import DeviceStats
+from gnnserve_worker.inference.latency import measure_latencies
+from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.repository.loaded import LoadedRevision
-from gnnserve_worker.serving.device_stats import DeviceStats
-from gnnserve_worker.serving.inference import Inference, infer_each, warm_up
-from gnnserve_worker.serving.latency import measure_latencies
-from gnnserve_worker.serving.served import ServedRevision
 
 _BUDGET_S = 0.5
 """For measuring one batch size, over all variants."""

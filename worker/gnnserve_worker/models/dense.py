@@ -24,8 +24,8 @@ from numba.extending import get_cython_function_address, intrinsic
 
 from gnnserve_api.profile import Compute
 from gnnserve_api.variants import Storage
-from gnnserve_worker.graph.storage import encode
 from gnnserve_worker.kernel_cache import kernel
+from gnnserve_worker.tables.formats import encode
 
 _ROW_MAJOR, _NO_TRANSPOSE, _PACKED, _SECOND_MATRIX = 101, 111, 151, 162
 _SEQUENTIAL = 1

@@ -12,9 +12,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from gnnserve_worker.graph.gather import Combination
 from gnnserve_worker.models.dense import Linear
 from gnnserve_worker.models.network import Layer, no_bias, take
+from gnnserve_worker.tables.gather import Combination
 
 
 def build_layer(

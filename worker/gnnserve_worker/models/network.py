@@ -1,6 +1,6 @@
 """What serving asks of a model: scores of a sampled batch, without torch.
 
-A network is a list of layers; a layer combines each row's neighbours with the row itself (`graph/gather.py`) and
+A network is a list of layers; a layer combines each row's neighbours with the row itself (`tables/gather.py`) and
 multiplies what comes out (`dense.py`). The first one reads a table, the others hidden states. One file per architecture
 beside this one says what its layers compute, `build.py` picks. Training is `generation/networks.py`.
 """
@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from gnnserve_worker.graph.gather import Combination, aggregate, gather
-from gnnserve_worker.graph.table import Table
 from gnnserve_worker.models.dense import Linear
 from gnnserve_worker.sampling.neighbours import NeighbourSample, grown
+from gnnserve_worker.tables.gather import Combination, aggregate, gather
+from gnnserve_worker.tables.table import Table
 
 
 @dataclass(frozen=True, slots=True)

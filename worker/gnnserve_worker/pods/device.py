@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, TypeVar
 from gnnserve_api.device import CachePolicy, Device
 from gnnserve_api.errors import NO_GPU, DeviceError, InputError, RepositoryError
 from gnnserve_api.pods import CACHE_VARIABLE, DEVICE_VARIABLE, GPU_MEMORY_VARIABLE
-from gnnserve_worker.serving.device_stats import DeviceStats
+from gnnserve_worker.inference.device_stats import DeviceStats
 
 if TYPE_CHECKING:
+    from gnnserve_worker.inference.served import ServedRevision
     from gnnserve_worker.repository.loaded import LoadedRevision
-    from gnnserve_worker.serving.served import ServedRevision
 
 NO_GPU_SEEN = f"{NO_GPU}: none is seen"
 """How `DeviceStats.problem` begins where simply no GPU is there, which is nothing to worry about."""
@@ -62,7 +62,7 @@ def open_served(
     """A revision, on the device that the settings want. DeviceError: on the GPU, and it cannot be; DeviceLostError: nor
     will it ever be in this process."""
     # Imported here: it takes a second, and `serve.py` reads its settings before that.
-    from gnnserve_worker.serving.served import served_revision  # noqa: PLC0415
+    from gnnserve_worker.inference.served import served_revision  # noqa: PLC0415
 
     served = served_revision(loaded)
     if settings.device is Device.CPU:

@@ -35,10 +35,10 @@ from gnnserve_api.pods import (
     PodExit,
 )
 from gnnserve_api.routing import ROUTING_KEY
+from gnnserve_worker.following.routing_watch import ApiServer
 from gnnserve_worker.pods.device import NO_GPU_SEEN, DeviceSettings, open_served
 from gnnserve_worker.pods.environment import exit_of, required
 from gnnserve_worker.pods.logs import log_as_json
-from gnnserve_worker.pods.routing_watch import ApiServer
 
 _log = logging.getLogger(__name__)
 
@@ -101,16 +101,16 @@ def run(read_settings: Callable[[], Settings]) -> int:
 
 def _serve(settings: Settings) -> int:
     # Imported here: they take a second, and a signal must find its handler before.
-    from gnnserve_worker.pods.loader import Loader  # noqa: PLC0415
-    from gnnserve_worker.pods.repository_watch import RepositoryWatch  # noqa: PLC0415
-    from gnnserve_worker.pods.routing import MountedRouting  # noqa: PLC0415
-    from gnnserve_worker.pods.routing_watch import RoutingWatch  # noqa: PLC0415
+    from gnnserve_worker.following.loader import Loader  # noqa: PLC0415
+    from gnnserve_worker.following.repository_watch import RepositoryWatch  # noqa: PLC0415
+    from gnnserve_worker.following.routing import MountedRouting  # noqa: PLC0415
+    from gnnserve_worker.following.routing_watch import RoutingWatch  # noqa: PLC0415
+    from gnnserve_worker.inference.served import ServedRevision  # noqa: PLC0415
     from gnnserve_worker.repository.memory_fault import exit_on_memory_fault  # noqa: PLC0415
     from gnnserve_worker.repository.repository import Repository  # noqa: PLC0415
-    from gnnserve_worker.serving.credentials import Credentials  # noqa: PLC0415
-    from gnnserve_worker.serving.served import ServedRevision  # noqa: PLC0415
+    from gnnserve_worker.serving.security.credentials import Credentials  # noqa: PLC0415
+    from gnnserve_worker.serving.security.tls import KeyPairFiles  # noqa: PLC0415
     from gnnserve_worker.serving.server import Worker, bind  # noqa: PLC0415
-    from gnnserve_worker.serving.tls import KeyPairFiles  # noqa: PLC0415
 
     exit_on_memory_fault(lambda words: _log.critical("%s", words), PodExit.REPOSITORY)
     repository = Repository(settings.repository, settings.namespace, settings.service)

@@ -26,10 +26,10 @@ from gnnserve_api.repository import (
     TableManifest,
     checksum_of,
 )
-from gnnserve_worker.graph.table import map_array
 from gnnserve_worker.parallel import thread_count
 from gnnserve_worker.repository import paths
 from gnnserve_worker.repository.positions import NO_POSITIONS, Positions, Survey
+from gnnserve_worker.tables.table import map_array
 
 _MOST_HASHING_THREADS = 8
 _SURVEYED_AT_ONCE = 128 * 1024

@@ -27,13 +27,13 @@ from gnnserve_api.repository import (
     TableManifest,
 )
 from gnnserve_worker.graph.ids import NO_OFFSETS, NodeIds, slot_count
-from gnnserve_worker.graph.storage import dtype_of, padded_columns
 from gnnserve_worker.graph.store import Graph, Splits
-from gnnserve_worker.graph.table import NO_SCALES, Rows, Table
 from gnnserve_worker.models.network import Network
 from gnnserve_worker.repository import checks, paths
 from gnnserve_worker.repository.watched import WatchedFiles
 from gnnserve_worker.sampling.neighbours import effective_nodes
+from gnnserve_worker.tables.formats import dtype_of, padded_columns
+from gnnserve_worker.tables.table import NO_SCALES, Rows, Table
 
 NetworkBuilder = Callable[[NetworkManifest, Mapping[str, np.ndarray], int, bool, Compute], Network]
 """`models/build.py`, or a test's stand-in: takes manifest, tensors, columns, whether projected, what to compute in."""

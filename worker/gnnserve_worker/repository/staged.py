@@ -28,8 +28,6 @@ from gnnserve_api.repository import (
 )
 from gnnserve_api.training import TrainingManifest
 from gnnserve_api.variants import Storage
-from gnnserve_worker.graph.storage import padded_columns, rows_bytes
-from gnnserve_worker.graph.table import write_rows
 from gnnserve_worker.repository import checks, files, paths
 from gnnserve_worker.repository.loaded import (
     LoadedRevision,
@@ -38,6 +36,8 @@ from gnnserve_worker.repository.loaded import (
     VariantFiles,
     open_revision,
 )
+from gnnserve_worker.tables.formats import padded_columns, rows_bytes
+from gnnserve_worker.tables.table import write_rows
 
 
 class StagedRevision:
@@ -74,7 +74,7 @@ class StagedRevision:
         rows: Iterable[np.ndarray],
         own: Iterable[np.ndarray] | None = None,
     ) -> TableManifest:
-        """`rows` and `own` are float32 blocks that add up to [nodes, columns], as `graph/table.py` makes them.
+        """`rows` and `own` are float32 blocks that add up to [nodes, columns], as `tables/table.py` makes them.
 
         ValueError: a number that the storage cannot hold; nothing of the table stays.
         """

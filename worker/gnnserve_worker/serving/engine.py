@@ -34,12 +34,12 @@ from gnnserve_api.batching import Batching
 from gnnserve_api.errors import DeviceLostError
 from gnnserve_api.objective import NO_OBJECTIVE, Objective
 from gnnserve_api.routing import Damage, Route, RoutingTable
-from gnnserve_worker.serving.batcher import Batch, Batcher, Piece, Refusal, RefusalReason
-from gnnserve_worker.serving.choice import VariantChooser, decide_route
-from gnnserve_worker.serving.inference import Inference, StageTimes
+from gnnserve_worker.inference.batch import Inference, StageTimes
+from gnnserve_worker.inference.served import ServedRevision
+from gnnserve_worker.scheduling.batcher import Batch, Batcher, Piece, Refusal, RefusalReason
+from gnnserve_worker.scheduling.choice import VariantChooser, decide_route
+from gnnserve_worker.scheduling.waiting import Request
 from gnnserve_worker.serving.metrics import ServingMetrics
-from gnnserve_worker.serving.served import ServedRevision
-from gnnserve_worker.serving.waiting import Request
 
 SHORT_BATCH_MS = 0.6
 """Expected time up to which a batch is computed on the event loop. Two thread hops cost 0.1 ms, and under load more,

@@ -20,8 +20,8 @@ from prometheus_client.registry import Collector
 
 from gnnserve_api.repository import RevisionManifest
 from gnnserve_api.routing import CredentialState, Route
-from gnnserve_worker.serving.device_stats import ON_CPU, DeviceStats
-from gnnserve_worker.serving.inference import StageTimes
+from gnnserve_worker.inference.batch import StageTimes
+from gnnserve_worker.inference.device_stats import ON_CPU, DeviceStats
 
 LATENCY_BUCKETS_S = (
     0.0001, 0.00025, 0.0005,

@@ -28,16 +28,21 @@ import uvicorn
 from gnnserve_api.errors import NO_USABLE_CREDENTIALS, ResourceError
 from gnnserve_api.gnnservice import GNNService
 from gnnserve_api.routing import Damage, Route, RoutingTable
-from gnnserve_worker.serving.app import ServingApp
-from gnnserve_worker.serving.connection import DEFAULT_PATIENCE, Patience, Room, connection_class
-from gnnserve_worker.serving.credentials import NO_CREDENTIALS, Credentials, CredentialsFollower, CredentialsInUse
+from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.serving.engine import Engine, EngineState
-from gnnserve_worker.serving.handshakes import DEFAULT_HANDSHAKE_LIMITS, HandshakeLimits, TlsListener
+from gnnserve_worker.serving.http.app import ServingApp
+from gnnserve_worker.serving.http.connection import DEFAULT_PATIENCE, Patience, Room, connection_class
 from gnnserve_worker.serving.metrics import CounterValue, ServingMetrics
 from gnnserve_worker.serving.open_files import room_of_process
 from gnnserve_worker.serving.repeated import limit_uvicorns_warnings
-from gnnserve_worker.serving.served import ServedRevision
-from gnnserve_worker.serving.tls import ListeningTls
+from gnnserve_worker.serving.security.credentials import (
+    NO_CREDENTIALS,
+    Credentials,
+    CredentialsFollower,
+    CredentialsInUse,
+)
+from gnnserve_worker.serving.security.handshakes import DEFAULT_HANDSHAKE_LIMITS, HandshakeLimits, TlsListener
+from gnnserve_worker.serving.security.tls import ListeningTls
 
 _BACKLOG = 2048
 _MAX_PORT = 65_535

@@ -1,0 +1,447 @@
+"""From a profile to a report: everything that is worked out, and every sentence with its numbers. No I/O."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from gnnserve_api.domination import says_dominated
+from gnnserve_api.errors import InputError
+from gnnserve_api.intervals import difference_interval, share_interval
+from gnnserve_api.profile import LatencyProfile, Profile
+from gnnserve_api.provenance import Provenance
+from gnnserve_api.training import says_rising
+from gnnserve_cli.render import format_bytes
+from gnnserve_cli.report.data import (
+    Accuracy,
+    Chosen,
+    Report,
+    Says,
+    SizeRow,
+    Summary,
+    Tier,
+    ToleranceRow,
+    Tolerances,
+    VariantRow,
+    at_size,
+)
+from gnnserve_cli.report.drift import compare_splits
+from gnnserve_cli.report.performance import answer_latencies, fit_models
+from gnnserve_cli.report.stability import compare_rankings
+from gnnserve_cli.report.subject import Subject, printable_subject
+from gnnserve_cli.report.tolerance import ROUNDING, Point, Within, fastest_within, frontier, most_accurate, tiers
+from gnnserve_cli.report.words import gets_right, ms, names, nodes, number, percent, points, ratio
+
+DEFAULT_TOLERANCES_PERMILLE = (0.0, 10.0, 20.0, 50.0, 100.0)
+"""The paper's 0, 1, 2, 5 and 10 points (its figure 3)."""
+_FEW_NODES = 1000
+_WIDE_TABLE_BYTES = 2**30
+"""From here on, a missing x1 deserves a word."""
+_FEW_RUNS = 100
+"""Below it a p99 is about the slowest run."""
+_NO_LOSS = 100 * ROUNDING
+"""Points; less is the rounding of floats."""
+
+
+def build_report(
+    subject: Subject,
+    written_by: str,
+    seeds: int | None = None,
+    latencies_ms: Sequence[float] = (),
+    tolerances_permille: Sequence[float] = (),
+) -> Report:
+    """`seeds`: the batch size of latencies, one that was measured; the largest without it."""
+    subject = printable_subject(subject)
+    profile = subject.profile
+    size = _size_index(profile, seeds)
+    chosen_seeds = profile.variants[0].latency[size].seeds
+    of_points = [Point(v.name, v.validation_accuracy, v.latency[size].p50_ms) for v in profile.variants]
+    rows = _variant_rows(profile, of_points)
+    models, fitted = fit_models(subject, size)
+    return Report(
+        service=subject.service,
+        revision=subject.revision,
+        recipe=subject.recipe,
+        metric=profile.metric,
+        machine=profile.machine,
+        threads=profile.threads,
+        validation_nodes=profile.validation_nodes,
+        test_nodes=profile.test_nodes,
+        nodes=subject.nodes,
+        features=subject.features,
+        classes=subject.classes,
+        multi_label=subject.multi_label,
+        seeds=chosen_seeds,
+        cautions=_cautions(subject, rows, chosen_seeds, size),
+        summary=_summarize(profile, of_points, chosen_seeds),
+        variants=rows,
+        tolerances=_tolerances(of_points, tolerances_permille or DEFAULT_TOLERANCES_PERMILLE, rows),
+        drift=compare_splits(subject),
+        stability=compare_rankings(subject),
+        models=models,
+        latencies=answer_latencies(subject, size, sorted(set(latencies_ms)), fitted),
+        says=Says(
+            frontier=_says_frontier(profile, rows, most_accurate(of_points).name),
+            stages=_says_stages(rows),
+            window=_says_window(rows, chosen_seeds),
+            costs=_says_costs(rows, chosen_seeds),
+            models=_says_models(subject, size),
+        ),
+        provenance=subject.provenance,
+        device=subject.device,
+        written_by=written_by,
+    )
+
+
+def _size_index(profile: Profile, seeds: int | None) -> int:
+    measured = [point.seeds for point in profile.variants[0].latency]
+    if seeds is None:
+        return len(measured) - 1
+    if seeds not in measured:
+        raise InputError(
+            "--seeds", f"{seeds:,} is no batch size that was measured", f"use {names([str(m) for m in measured])}"
+        )
+    return measured.index(seeds)
+
+
+# --- variants
+
+
+def _variant_rows(profile: Profile, of_points: Sequence[Point]) -> tuple[VariantRow, ...]:
+    best = most_accurate(of_points)
+    on_frontier = {point.name for point in frontier(of_points)}
+    return tuple(
+        VariantRow(
+            name=variant.name,
+            factor=variant.factor,
+            columns=variant.columns,
+            storage=variant.storage,
+            projected=variant.projected,
+            compute=variant.compute,
+            on_frontier=variant.name in on_frontier,
+            validation=_accuracy(variant.validation_accuracy, profile.validation_nodes),
+            test=None if variant.test_accuracy is None else _accuracy(variant.test_accuracy, profile.test_nodes),
+            loss_points=100 * (best.accuracy - variant.validation_accuracy),
+            loss_may_be_chance=difference_interval(
+                best.accuracy, profile.validation_nodes, variant.validation_accuracy, profile.validation_nodes
+            ).contains(0),
+            sizes=tuple(_size_row(point) for point in variant.latency),
+            size_bytes=variant.size_bytes,
+            memory_bytes=variant.memory_bytes,
+        )
+        for variant in profile.variants
+    )
+
+
+def _accuracy(share: float, count: int) -> Accuracy:
+    interval = share_interval(share, count)
+    return Accuracy(share, interval.low, interval.high)
+
+
+def _size_row(point: LatencyProfile) -> SizeRow:
+    return SizeRow(
+        seeds=point.seeds,
+        runs=point.runs,
+        p50_ms=point.p50_ms,
+        p99_ms=point.p99_ms,
+        mean_ms=point.mean_ms,
+        std_ms=point.std_ms,
+        sample_ms=point.sample_ms,
+        gather_ms=point.gather_ms,
+        compute_ms=point.compute_ms,
+        gathered_bytes=point.gathered_bytes,
+        window_ms=point.window_p50_ms,
+        window_std_ms=point.window_std_ms,
+        gather_to_compute=point.gather_ms / point.compute_ms if point.compute_ms > 0 else None,
+    )
+
+
+def _cautions(subject: Subject, rows: Sequence[VariantRow], seeds: int, size: int) -> tuple[str, ...]:
+    profile = subject.profile
+    found = [
+        f"Latencies were measured on {profile.machine} with {_threads(profile.threads)}, sampling included, queueing "
+        "and HTTP not. On another machine only their order is likely to hold."
+    ]
+    if (advice := says_dominated(profile, subject.features)) is not None:
+        found.append(f"{advice[0].upper()}{advice[1:]}")
+    if (advice := says_rising(subject.provenance.training)) is not None:
+        found.append(f"More training would give better variants: {advice}.")
+    if profile.validation_nodes < _FEW_NODES:
+        found.append(_says_few_nodes(profile, rows))
+    if any(row.loss_may_be_chance and row.loss_points > _NO_LOSS for row in rows):
+        found.append(
+            f"The most accurate of {len(rows)} variants was found by the very nodes that it is judged by, so part of "
+            "its lead may be luck: its accuracy, and what others lose, are likely a little too high."
+        )
+    if profile.validation_nodes < seeds:
+        found.append(
+            f"There are fewer validation nodes ({profile.validation_nodes:,}) than a batch of {seeds:,} has, so its "
+            "nodes repeat; a batch of distinct nodes may read more rows and take longer."
+        )
+    fewest = min(variant.latency[size].runs for variant in profile.variants)
+    if fewest < _FEW_RUNS:
+        found.append(
+            f"The p99 of {nodes(seeds)} comes from {fewest} runs, so it is little more than the slowest of them."
+        )
+    if profile.metric == "f1Micro":
+        found.append(
+            "Nodes have several labels each, and F1 is no share of nodes: its intervals are approximate, as if every "
+            "node were right or wrong as a whole."
+        )
+    if profile.test_nodes == 0:
+        found.append(
+            "The graph has no test nodes. Every accuracy is of validation nodes, "
+            f"{_part_in_training(subject.provenance)}; drift cannot be told."
+        )
+    if (missing := _says_wide_tables(subject)) is not None:
+        found.append(missing)
+    if len(profile.variants) == 1:
+        found.append("There is one variant only, so there is nothing to choose between.")
+    return tuple(found)
+
+
+def _says_wide_tables(subject: Subject) -> str | None:
+    """A note that the widest variants of sparse features were not written; None: they were."""
+    variants = subject.profile.variants
+    table_bytes = 4 * subject.nodes * subject.features
+    has_both = any(variant.projected for variant in variants) and not any(
+        variant.factor == 1 and not variant.projected for variant in variants
+    )
+    if not has_both or table_bytes <= _WIDE_TABLE_BYTES:
+        return None
+    return (
+        f"There is no x1, whose table would take {format_bytes(table_bytes)}: projected computes what it would. "
+        "With factor 1 among spec.variants.pruning.factors, spec.variants.pruning.wideTables: Keep writes it."
+    )
+
+
+def _says_few_nodes(profile: Profile, rows: Sequence[VariantRow]) -> str:
+    best = min(rows, key=lambda row: (row.loss_points, not row.on_frontier))
+    least_sure = max(rows, key=_half_width)
+    text = (
+        f"Accuracies come from {profile.validation_nodes:,} validation nodes: at 95 % confidence that of {best.name} "
+        f"is within about {points(_half_width(best))} of the true one"
+    )
+    if _half_width(least_sure) - _half_width(best) < _NO_LOSS:
+        return f"{text}."
+    return f"{text}, that of {least_sure.name} within {points(_half_width(least_sure))}."
+
+
+def _half_width(row: VariantRow) -> float:
+    return 50 * (row.validation.high - row.validation.low)
+
+
+def _part_in_training(made: Provenance) -> str:
+    """Of validation nodes."""
+    if made.checkpoint is not None:
+        return "and whether these had a part in training the given weights is not known"
+    seen = " and whose features and edges it saw" if made.scope == "Transductive" else ""
+    return f"by which training picked its best epoch{seen}, so it is a little too high"
+
+
+def _threads(count: int) -> str:
+    return "1 thread" if count == 1 else f"{count} threads"
+
+
+# --- summary, tolerances, tiers
+
+
+def _chosen(within: Within) -> Chosen:
+    return Chosen(
+        variant=within.point.name,
+        accuracy=within.point.accuracy,
+        loss_points=100 * within.loss,
+        latency_ms=within.point.latency_ms,
+        relative_latency=within.relative_latency,
+    )
+
+
+def _summarize(profile: Profile, of_points: Sequence[Point], seeds: int) -> Summary:
+    best = _chosen(fastest_within(of_points, 0))
+    one_point, fastest = _chosen(fastest_within(of_points, 0.01)), _chosen(_fastest(of_points))
+    count = len(of_points)
+    text = f"{'One variant is' if count == 1 else f'{count} variants are'} served. {best.variant}"
+    if count > 1:
+        text += ", the most accurate,"
+    text += f" {gets_right(best.accuracy, profile.metric, profile.validation_nodes, 'validation')} and takes "
+    text += f"{ms(best.latency_ms)} for {nodes(seeds)}."
+    if one_point.variant != best.variant:
+        text += f" {_cheaper(one_point)}, the fastest within one point."
+    elif count > 1:
+        text += " No other variant within one point of it is faster."
+    if fastest.variant not in {best.variant, one_point.variant}:
+        text += f" {_cheaper(fastest)}, the fastest of all."
+    return Summary(says=text, best=best, within_one_point=one_point, fastest=fastest)
+
+
+def _cheaper(chosen: Chosen) -> str:
+    speed = 1 / chosen.relative_latency if chosen.relative_latency > 0 else math.inf
+    return (
+        f"{chosen.variant} loses {points(chosen.loss_points)} and is {number(speed)} times as fast "
+        f"({ms(chosen.latency_ms)})"
+    )
+
+
+def _fastest(of_points: Sequence[Point]) -> Within:
+    """The fastest of all."""
+    return tiers(of_points)[-1]
+
+
+def _tolerances(
+    of_points: Sequence[Point], permille: Sequence[float], rows_of_variants: Sequence[VariantRow]
+) -> Tolerances:
+    rows = tuple(
+        ToleranceRow(tolerance_points=value / 10, answer=_chosen(fastest_within(of_points, value / 1000)))
+        for value in sorted(set(permille))
+    )
+    exact = tiers(of_points)
+    # Of two that come to one permille the faster answers.
+    found = {math.ceil(1000 * within.loss - 1e-6): _chosen(within) for within in exact}
+    stated = tuple(Tier(stated_permille, answer) for stated_permille, answer in found.items())
+    told = {tier.answer.variant for tier in stated}
+    merged = [within.point.name for within in exact if within.point.name not in told]
+    return Tolerances(
+        says=_says_tolerances(rows),
+        says_tiers=_says_tiers(stated, merged, rows_of_variants),
+        rows=rows,
+        tiers=stated,
+    )
+
+
+def _says_tolerances(rows: Sequence[ToleranceRow]) -> str:
+    text = (
+        "For each tolerance the fastest variant that loses no more accuracy than that, and its latency beside that of "
+        "the "
+    )
+    text += "most accurate one."
+    paying = [row for row in rows if row.answer.relative_latency < 1]
+    if not paying:
+        return f"{text} No such tolerance makes anything faster."
+    first = paying[0]
+    return (
+        f"{text} Who allows {points(first.tolerance_points)} gets an answer in "
+        f"{percent(first.answer.relative_latency, 0)} of the time, from {first.answer.variant}."
+    )
+
+
+def _says_tiers(found: Sequence[Tier], merged: Sequence[str], rows: Sequence[VariantRow]) -> str:
+    if len(found) == 1 and not merged:
+        only = found[0].answer.variant
+        return f"{only} is both the most accurate and the fastest, so no tolerance buys anything."
+    beaten = len(rows) - len(found) - len(merged)
+    text = (
+        f"The answer changes at {len(found)} tolerances; between them a larger one changes nothing. These are the "
+        "choices worth offering."
+    )
+    if merged:
+        less = "loses" if len(merged) == 1 else "lose"
+        text += f" {names(merged)} {less} less than a permille less than a faster one, which answers instead."
+    if beaten:
+        are = "One variant is" if beaten == 1 else f"{beaten} variants are"
+        text += f" {are} never the answer: another is as accurate and faster."
+    chosen = [tier.answer.variant for tier in found[1:]]
+    unsure = [row.name for row in rows if row.name in chosen and row.loss_may_be_chance]
+    if unsure:
+        text += f" What {names(unsure)} would lose may be chance: more validation nodes would tell."
+    return text
+
+
+# --- figures of the variants
+
+
+def _says_frontier(profile: Profile, rows: Sequence[VariantRow], most_accurate_name: str) -> str:
+    best = next(row for row in rows if row.name == most_accurate_name)
+    text = (
+        "Each point is a variant; the line joins those than which no other is both as accurate and faster. Bars are "
+        f"95 % intervals: {profile.validation_nodes:,} validation nodes cannot tell the accuracy of {best.name} more "
+        f"exactly than {percent(best.validation.low)} to {percent(best.validation.high)}."
+    )
+    equal = [row.name for row in rows if row.loss_points <= _NO_LOSS and row is not best]
+    if equal:
+        text += f" {names(equal)} {'is' if len(equal) == 1 else 'are'} exactly as accurate."
+    noisy = [row.name for row in rows if row.loss_may_be_chance and row.loss_points > _NO_LOSS]
+    if not noisy:
+        return text if len(rows) == 1 + len(equal) else f"{text} All others lose more than chance explains."
+    return (
+        f"{text} The distance to {names(noisy)} may be chance. All variants were asked about the same nodes, which the "
+        "bars leave out of account, so a smaller difference can be real."
+    )
+
+
+def _says_stages(rows: Sequence[VariantRow]) -> str:
+    widest = rows[0]
+    parts = []
+    for size in (widest.sizes[0], widest.sizes[-1]):
+        total = size.sample_ms + size.gather_ms + size.compute_ms
+        if total <= 0:
+            continue
+        stages = (("sampling", size.sample_ms), ("gathering", size.gather_ms), ("computing", size.compute_ms))
+        shares = [f"{name} {100 * part / total:.0f} %" for name, part in stages]
+        parts.append(f"with {nodes(size.seeds)}, {', '.join(shares)}")
+    if len(widest.sizes) == 1:
+        parts = parts[:1]
+    text = f"Where the time of a batch goes. Of {widest.name}: {'; '.join(parts)}."
+    alike = [row for row in rows if row.storage is widest.storage and not row.projected]
+    narrowest = min(alike, key=lambda row: row.columns, default=widest)
+    if narrowest.columns >= widest.columns:
+        return text
+    first, last = widest.sizes[-1], narrowest.sizes[-1]
+    return (
+        f"{text} From {widest.columns:,} columns to {narrowest.columns:,}, with {nodes(first.seeds)}, gathering goes "
+        f"from {ms(first.gather_ms)} to {ms(last.gather_ms)} and computing from {ms(first.compute_ms)} to "
+        f"{ms(last.compute_ms)}; sampling does not depend on them."
+    )
+
+
+def _says_window(rows: Sequence[VariantRow], seeds: int) -> str:
+    first = at_size(rows[0], seeds)
+    text = (
+        "Paper A times a batch from the transfer of features to the end of computing, which leaves sampling out. Here "
+        f"gathering is the transfer: {rows[0].name} takes {ms(first.window_ms)} in that window and {ms(first.p50_ms)} "
+        "as a request sees it."
+    )
+    if len(rows) == 1 or first.window_ms <= 0:
+        return text
+    narrowest = min(rows, key=lambda row: at_size(row, seeds).window_ms)
+    last = at_size(narrowest, seeds)
+    if narrowest is rows[0]:
+        quickest = min(rows, key=lambda row: at_size(row, seeds).p50_ms)
+        if quickest is rows[0]:
+            return f"{text} It is the fastest by either."
+        return (
+            f"{text} It is the fastest by the window; by the whole request {quickest.name} is, with "
+            f"{ms(at_size(quickest, seeds).p50_ms)}."
+        )
+    return (
+        f"{text} By the window {narrowest.name} is {number(first.window_ms / last.window_ms)} times as fast as "
+        f"{rows[0].name}, by the whole request {number(first.p50_ms / last.p50_ms)} times."
+    )
+
+
+def _says_costs(rows: Sequence[VariantRow], seeds: int) -> str:
+    text = (
+        f"Bytes are read from the table for a batch of {nodes(seeds)}, weights are the file of a variant's network, "
+        "memory is weights and the columns of the table that it reads."
+    )
+    if any(row.projected for row in rows):
+        text += " Projected variants add a table of their own on disk, which is no part of the weights."
+    least = min(rows, key=lambda row: at_size(row, seeds).gathered_bytes)
+    most = max(rows, key=lambda row: at_size(row, seeds).gathered_bytes)
+    if least is most:
+        return text
+    share = at_size(least, seeds).gathered_bytes / at_size(most, seeds).gathered_bytes
+    return (
+        f"{text} {least.name} reads {ratio(share)} of the bytes of {most.name}. Variants of one storage share one "
+        "table, so their memory does not add up."
+    )
+
+
+def _says_models(subject: Subject, size: int) -> str:
+    point = subject.profile.variants[0].latency[size]
+    return (
+        "What a batch should take by counting bytes and operations: by paper A's formulas as printed, and corrected "
+        "(all targets and the nodes' own rows counted, a multiply-add as two operations, all matrices of the "
+        "architecture, and a fixed cost for each stage). Rates come from one or two variants of a storage at "
+        f"{nodes(point.seeds)}; how far the others are missed says how far a width that was never measured can be "
+        "predicted."
+    )

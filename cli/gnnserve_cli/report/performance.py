@@ -1,0 +1,418 @@
+"""The performance models against what was measured, and which widths meet a latency (paper A, sections 3.1 and 4.2)."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from gnnserve_api.profile import LatencyProfile, Profile, VariantProfile
+from gnnserve_api.repository import NetworkManifest
+from gnnserve_api.variants import Storage
+from gnnserve_cli.report.data import Curve, Latencies, LatencyAnswer, ModelFit, Prediction, WidthAnswer
+from gnnserve_cli.report.performance_model import (
+    Architecture,
+    CalibrationError,
+    CorrectedModel,
+    Measured,
+    Network,
+    PaperRates,
+    Shape,
+    calibrate_corrected,
+    calibrate_paper,
+    effective_fanouts,
+    operations,
+    paper_bytes,
+    paper_operations,
+    paper_rates_of,
+    paper_times,
+)
+from gnnserve_cli.report.subject import Subject
+from gnnserve_cli.report.tolerance import Point, Width, WidthCurve, factor_for, most_accurate
+from gnnserve_cli.report.words import ms, names, nodes, number
+
+_NUMBER_BYTES = {Storage.FLOAT32: 4, Storage.FLOAT16: 2, Storage.BFLOAT16: 2, Storage.INT8: 1}
+_SCALE_BYTES = 4
+"""Per row of int8."""
+_ROUND = (1.0, 2.0, 5.0)
+
+
+def fit_models(subject: Subject, size: int) -> tuple[tuple[ModelFit, ...], dict[Storage, _Fitted]]:
+    """For each storage with two widths or more; `size` is the index of the batch size in the profile."""
+    fits, fitted = [], {}
+    for storage, pruned in _by_storage(subject.profile).items():
+        if len({variant.columns for variant in pruned}) < 2:
+            continue
+        model = _Fitted(subject, storage, pruned, size)
+        fits.append(model.to_fit())
+        fitted[storage] = model
+    return tuple(fits), fitted
+
+
+def answer_latencies(
+    subject: Subject, size: int, wanted_ms: Sequence[float], fitted: dict[Storage, _Fitted]
+) -> Latencies:
+    curves = {
+        storage: WidthCurve([Width(v.columns, v.latency[size].p50_ms) for v in pruned])
+        for storage, pruned in _by_storage(subject.profile).items()
+        if len({variant.columns for variant in pruned}) > 1
+    }
+    seeds = subject.profile.variants[0].latency[size].seeds
+    answers = tuple(
+        _answer(subject, size, latency_ms, curves, fitted)
+        for latency_ms in wanted_ms or _round_latencies(subject, size)
+    )
+    told = tuple(_curve(storage, curve) for storage, curve in curves.items())
+    tail = subject.profile.tail_ratio(size)
+    return Latencies(says=_says_curves(told, seeds, tail), tail_ratio=tail, curves=told, answers=answers)
+
+
+def _by_storage(profile: Profile) -> dict[Storage, list[VariantProfile]]:
+    found: dict[Storage, list[VariantProfile]] = {}
+    for variant in profile.variants:
+        if not variant.projected:
+            found.setdefault(variant.storage, []).append(variant)
+    return found
+
+
+# --- the models
+
+
+@dataclass(frozen=True, slots=True)
+class _Counts:
+    """What both models count of one variant."""
+
+    read_bytes: float
+    operations: float
+    paper_bytes: float
+    paper_operations: float
+
+
+class _Fitted:
+    """Both models, with the rates of the widest and the narrowest pruned variant of one storage."""
+
+    def __init__(self, subject: Subject, storage: Storage, pruned: Sequence[VariantProfile], size: int) -> None:
+        self._subject, self._storage, self._pruned, self._size = subject, storage, pruned, size
+        self.problems: list[str] = []
+        network = subject.provenance.network
+        wide, narrow = max(pruned, key=lambda v: v.columns), min(pruned, key=lambda v: v.columns)
+        self._calibrated = (wide.name, narrow.name)
+        self._paper_calibrated: tuple[str, ...] = self._calibrated
+        self._capped = wide.columns < subject.features
+        point = wide.latency[size]
+        self.rows_per_seed = point.gathered_bytes / self._row_bytes(wide.columns) / point.seeds
+        self._drawn = effective_fanouts(network.fanouts, self.rows_per_seed)
+        # Without limits on the draws the paper's model has no s_k; what is drawn on average stands for them.
+        limits = tuple(
+            drawn if limit < 0 else float(limit) for limit, drawn in zip(network.fanouts, self._drawn, strict=True)
+        )
+        self._paper_shape = limits
+        bound = Shape(1, limits, _widths(network, wide.columns)).bound_of(0)
+        has_draws = self.rows_per_seed > 1 and bound >= 1
+        self.distinct_share = self.rows_per_seed / bound if has_draws else None
+        self.paper = self._calibrate_paper(wide, narrow)
+        self.corrected = self._calibrate_corrected(wide, narrow)
+
+    def _row_bytes(self, columns: int) -> float:
+        return columns * _NUMBER_BYTES[self._storage] + (_SCALE_BYTES if self._storage is Storage.INT8 else 0)
+
+    def counts(self, columns: int, seeds: int, *, projected: bool = False) -> _Counts:
+        manifest = self._subject.provenance.network
+        widths = _widths(manifest, columns)
+        share, number_bytes = self.distinct_share or 0.0, _NUMBER_BYTES[self._storage]
+        paper = Shape(seeds, self._paper_shape, widths)
+        return _Counts(
+            read_bytes=seeds * self.rows_per_seed * self._row_bytes(columns),
+            operations=operations(Shape(seeds, self._drawn, widths), _network(manifest, projected=projected)),
+            paper_bytes=paper_bytes(paper, share, number_bytes),
+            paper_operations=paper_operations(paper, share),
+        )
+
+    def _calibrate_paper(self, wide: VariantProfile, narrow: VariantProfile) -> PaperRates | None:
+        def measured(variant: VariantProfile) -> Measured:
+            counts = self.counts(variant.columns, variant.latency[self._size].seeds)
+            return _measured(variant, self._size, counts.paper_bytes, counts.paper_operations)
+
+        if self.distinct_share is None:
+            self.problems.append(
+                "The paper's model: nodes of a batch draw less than one row each, of which it says nothing."
+            )
+            return None
+        try:
+            return calibrate_paper(measured(wide), measured(narrow))
+        except CalibrationError as error:
+            self.problems.append(f"The paper's model: {error}.")
+        try:
+            rates = paper_rates_of(measured(wide))
+        except CalibrationError as error:
+            self.problems.append(f"The paper's model: {error}.")
+            return None
+        self._paper_calibrated = (wide.name,)
+        self.problems.append(f"The paper's model is drawn with the rates of {wide.name}'s two stages instead.")
+        return rates
+
+    def _calibrate_corrected(self, wide: VariantProfile, narrow: VariantProfile) -> CorrectedModel | None:
+        def measured(variant: VariantProfile) -> Measured:
+            counts = self.counts(variant.columns, variant.latency[self._size].seeds)
+            return _measured(variant, self._size, counts.read_bytes, counts.operations)
+
+        try:
+            model = calibrate_corrected(measured(wide), measured(narrow))
+        except CalibrationError as error:
+            self.problems.append(f"The corrected model: {error}.")
+            return None
+        self.problems.extend(f"The corrected model: {note}." for note in model.notes)
+        return model
+
+    def paper_ms(self, columns: int, seeds: int) -> float | None:
+        if self.paper is None or self.distinct_share is None:
+            return None
+        shape = Shape(seeds, self._paper_shape, _widths(self._subject.provenance.network, columns))
+        number_bytes = _NUMBER_BYTES[self._storage]
+        rates = self.paper
+        return paper_times(
+            shape, self.distinct_share, number_bytes, rates.bytes_per_s, rates.operations_per_s
+        ).window_ms
+
+    def corrected_ms(self, columns: int, seeds: int, *, projected: bool = False) -> float | None:
+        if self.corrected is None:
+            return None
+        counts = self.counts(columns, seeds, projected=projected)
+        return self.corrected.window_ms(counts.read_bytes, counts.operations)
+
+    def columns_within(self, latency_ms: float) -> tuple[int | None, bool]:
+        """The most columns whose predicted request, sampling as measured, is within it; whether the graph has more, and
+        none wider was measured."""
+        if self.corrected is None:
+            return None, False
+        widest = max(self._pruned, key=lambda v: v.columns)
+        point = widest.latency[self._size]
+        # It does not depend on the width; what is measured does a little, by what else is in the caches.
+        sample_ms = statistics.median(variant.latency[self._size].sample_ms for variant in self._pruned)
+
+        def total_ms(columns: int) -> float:
+            return sample_ms + (self.corrected_ms(columns, point.seeds) or 0.0)
+
+        found = _largest(widest.columns, lambda columns: total_ms(columns) <= latency_ms)
+        return found, self._capped and found == widest.columns
+
+    def to_fit(self) -> ModelFit:
+        projected = [v for v in self._subject.profile.variants if v.projected and v.storage is self._storage]
+        predictions = tuple(self._predict(variant) for variant in (*self._pruned, *projected))
+        gather = self.corrected.gather if self.corrected else None
+        compute = self.corrected.compute if self.corrected else None
+        return ModelFit(
+            says=self._says_fit(predictions),
+            storage=self._storage,
+            paper_gigabytes_per_s=_giga(self.paper.bytes_per_s if self.paper else None),
+            paper_gigaoperations_per_s=_giga(self.paper.operations_per_s if self.paper else None),
+            gather_gigabytes_per_s=_giga(gather.per_s if gather else None),
+            gather_fixed_ms=gather.fixed_ms if gather else None,
+            compute_gigaoperations_per_s=_giga(compute.per_s if compute else None),
+            compute_fixed_ms=compute.fixed_ms if compute else None,
+            rows_per_seed=self.rows_per_seed,
+            distinct_share=self.distinct_share,
+            predictions=predictions,
+            problems=tuple(self.problems),
+        )
+
+    def _predict(self, variant: VariantProfile) -> Prediction:
+        point = variant.latency[self._size]
+        # The paper knows no stored products.
+        paper = None if variant.projected else self.paper_ms(variant.columns, point.seeds)
+        corrected = self.corrected_ms(variant.columns, point.seeds, projected=variant.projected)
+        return Prediction(
+            variant=variant.name,
+            columns=variant.columns,
+            projected=variant.projected,
+            calibrated_with=self.corrected is not None and variant.name in self._calibrated,
+            paper_calibrated_with=self.paper is not None and variant.name in self._paper_calibrated,
+            measured_ms=point.window_p50_ms,
+            paper_ms=paper,
+            paper_error_percent=_error_percent(paper, point),
+            corrected_ms=corrected,
+            corrected_error_percent=_error_percent(corrected, point),
+        )
+
+    def _says_fit(self, predictions: Sequence[Prediction]) -> str:
+        return " ".join([
+            f"Tables of {self._storage}.",
+            _says_errors(
+                "The paper's model", self._paper_calibrated if self.paper else None,
+                [p.paper_error_percent for p in predictions if not p.paper_calibrated_with],
+            ),
+            _says_errors(
+                "The corrected model", self._calibrated if self.corrected else None,
+                [p.corrected_error_percent for p in predictions if not p.calibrated_with],
+            ),
+        ])  # fmt: skip
+
+
+def _says_errors(model: str, calibrated: Sequence[str] | None, errors: Sequence[float | None]) -> str:
+    """`errors`: of those that it was not calibrated with, in percent; None where it predicts nothing."""
+    if calibrated is None:
+        return f"{model} could not be calibrated."
+    text = f"{model} has its rates from {names(calibrated)}"
+    known = [abs(error) for error in errors if error is not None]
+    if not known:
+        return f"{text}, and no other variant to check it against."
+    what = "the only other" if len(known) == 1 else f"the {len(known)} others that it predicts"
+    return f"{text} and misses {what} by {max(known):.0f} %{' at most' if len(known) > 1 else ''}."
+
+
+def _widths(network: NetworkManifest, columns: int) -> tuple[int, ...]:
+    return (columns, *[network.hidden] * (len(network.fanouts) - 1), network.classes)
+
+
+def _network(manifest: NetworkManifest, *, projected: bool) -> Network:
+    architecture: Architecture = "GIN" if manifest.architecture == "GIN" else "GraphSAGE"
+    return Network(architecture, projected, manifest.mlp_hidden)
+
+
+def _measured(variant: VariantProfile, size: int, read_bytes: float, operations_: float) -> Measured:
+    point = variant.latency[size]
+    return Measured(variant.name, point.gather_ms, point.compute_ms, point.window_p50_ms, read_bytes, operations_)
+
+
+def _error_percent(predicted_ms: float | None, point: LatencyProfile) -> float | None:
+    if predicted_ms is None or point.window_p50_ms <= 0:
+        return None
+    return 100 * (predicted_ms / point.window_p50_ms - 1)
+
+
+def _giga(per_s: float | None) -> float | None:
+    return None if per_s is None else per_s / 1e9
+
+
+def _largest(most: int, fits: Callable[[int], bool]) -> int | None:
+    """The largest of 1 … `most` that fits, where all smaller ones do too."""
+    low, high = 0, most
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle - 1)
+    return low or None
+
+
+# --- latencies
+
+
+def _answer(
+    subject: Subject, size: int, latency_ms: float, curves: dict[Storage, WidthCurve], fitted: dict[Storage, _Fitted]
+) -> LatencyAnswer:
+    profile = subject.profile
+    tail = profile.tail_ratio(size)
+    by_median = _most_accurate_within(profile, size, latency_ms)
+    by_p99 = _most_accurate_within(profile, size, latency_ms / tail)
+    widths = []
+    for storage, curve in curves.items():
+        found = curve.columns_within(latency_ms)
+        capped = found is not None and found.capped and found.columns < subject.features
+        model = fitted.get(storage)
+        model_columns, model_capped = model.columns_within(latency_ms) if model else (None, False)
+        widths.append(
+            WidthAnswer(
+                storage=storage,
+                columns=found.columns if found else None,
+                factor=factor_for(subject.features, found.columns) if found and not capped else None,
+                extrapolated=found.extrapolated if found else False,
+                model_columns=model_columns,
+                capped=capped,
+                model_capped=model_capped,
+            )
+        )
+    seeds = profile.variants[0].latency[size].seeds
+    return LatencyAnswer(
+        latency_ms=latency_ms,
+        says=_says_answer(latency_ms, seeds, by_median, by_p99, widths),
+        by_median=by_median,
+        by_p99=by_p99,
+        widths=tuple(widths),
+    )
+
+
+def _most_accurate_within(profile: Profile, size: int, latency_ms: float) -> str | None:
+    fitting = [
+        Point(v.name, v.validation_accuracy, v.latency[size].p50_ms)
+        for v in profile.variants
+        if v.latency[size].p50_ms <= latency_ms
+    ]
+    return most_accurate(fitting).name if fitting else None
+
+
+def _says_answer(
+    latency_ms: float, seeds: int, by_median: str | None, by_p99: str | None, widths: Sequence[WidthAnswer]
+) -> str:
+    if by_median is None:
+        text = "no variant answers in time, even by its median"
+    elif by_p99 is None:
+        text = f"{by_median} is the most accurate by its median; by p99 no variant is in time"
+    elif by_p99 == by_median:
+        text = f"{by_median} is the most accurate, by its median and by p99"
+    else:
+        text = f"{by_median} is the most accurate by its median, {by_p99} by p99"
+    by_width = [_says_width(answer, with_storage=len(widths) > 1) for answer in widths]
+    told = "; ".join([text, *by_width])
+    return f"Within {ms(latency_ms)} for {nodes(seeds)}: {told}."
+
+
+def _says_width(answer: WidthAnswer, *, with_storage: bool) -> str:
+    where = f"in {answer.storage} " if with_storage else ""
+    if answer.columns is None:
+        return f"{where}not even one column would do"
+    guess = ", beyond what was measured" if answer.extrapolated else ""
+    columns = "1 column" if answer.columns == 1 else f"{answer.columns:,} columns"
+    if answer.capped or answer.factor is None:
+        return f"{where}{columns} fit, as wide as was measured; more may fit"
+    return f"{where}up to {columns} fit (k = {answer.factor:,}{guess})"
+
+
+def _curve(storage: Storage, curve: WidthCurve) -> Curve:
+    errors = [abs(error) for _, error in curve.left_out_errors()]
+    return Curve(
+        storage=storage,
+        fixed_ms=curve.affine.fixed_ms,
+        per_column_us=1e3 * curve.affine.per_column_ms,
+        worst_left_out_percent=100 * max(errors) if errors else None,
+    )
+
+
+def _says_curves(curves: Sequence[Curve], seeds: int, tail: float) -> str:
+    by_p99 = (
+        f"By p99 a variant is taken to need its median times the typical p99/median, {number(tail)}, as routing takes "
+        "it; its own p99 may differ."
+    )
+    if not curves:
+        return f"There are not two widths of one storage, so no width can be told from a latency. {by_p99}"
+    parts = [
+        f"about {ms(max(0.0, curve.fixed_ms))} and {ms(curve.per_column_us / 1000)} for each column from tables of "
+        f"{curve.storage}"
+        for curve in curves
+    ]
+    text = f"A batch of {nodes(seeds)} takes {names(parts)}."
+    errors = [curve.worst_left_out_percent for curve in curves if curve.worst_left_out_percent is not None]
+    if errors:
+        text += f" A measured variant that is predicted from the others is missed by {max(errors):.0f} % at most."
+    return f"{text} So a width can be found for a latency before it is trained; its accuracy cannot. {by_p99}"
+
+
+def _round_latencies(subject: Subject, size: int) -> tuple[float, ...]:
+    """Where none were asked for: 1, 2 and 5 times powers of ten between the fastest and the slowest, three at most."""
+    times = [variant.latency[size].p50_ms for variant in subject.profile.variants]
+    fastest, slowest = min(times), max(times)
+    between = [
+        factor * 10.0**power
+        for power in range(-4, 7)
+        for factor in _ROUND
+        if fastest <= factor * 10.0**power <= slowest
+    ]
+    if not between:
+        return (_rounded_up((fastest + slowest) / 2),)
+    return tuple(between[-3:])
+
+
+def _rounded_up(latency_ms: float) -> float:
+    """To two digits, never below: what takes 3.63 ms is in time for 3.7 and not for 3.6."""
+    step = 10.0 ** (math.floor(math.log10(latency_ms)) - 1)
+    up = float(f"{math.ceil(latency_ms / step - 1e-9) * step:.2g}")
+    return up if up >= latency_ms else latency_ms

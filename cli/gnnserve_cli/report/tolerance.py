@@ -1,0 +1,196 @@
+"""How much latency a loss of accuracy buys, and the other way round (paper A, sections 4.2 and 4.3).
+
+Pure functions of points, so that a profile, a load test or the paper's own tables can be asked the same questions. All
+three quantities keep the unit that they come in: accuracies as fractions or as percent, but all alike; tolerances and
+losses in that same unit. Choosing a variant for a request is the worker's `scheduling/choice.py`, which goes by costs
+as they are now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+ROUNDING = 1e-9
+"""Far below one node in ten million, far above the rounding of a difference of floats: 50.44 - 48.44 is 2."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One variant."""
+
+    name: str
+    accuracy: float
+    latency_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Within:
+    """What answers under one accuracy tolerance."""
+
+    tolerance: float
+    """Of a tier: the smallest one at which this is the answer, which is its loss."""
+    point: Point
+    loss: float
+    """Of accuracy against the most accurate variant; never above the tolerance."""
+    relative_latency: float
+    """Latency over that of the most accurate variant."""
+
+
+def most_accurate(points: Sequence[Point]) -> Point:
+    """The baseline of tolerances; of equally accurate ones the fastest.
+
+    Not always the widest: with fewer columns a network may overfit less (paper A, table 2: GIN, Reddit).
+    """
+    best = max(point.accuracy for point in points)
+    return min((p for p in points if p.accuracy >= best - ROUNDING), key=lambda p: p.latency_ms)
+
+
+def fastest_within(points: Sequence[Point], tolerance: float) -> Within:
+    """Latency under accuracy tolerance: the fastest variant whose accuracy is at most `tolerance`, inclusive, below the
+    best (paper A, section 4.3). Of equally fast ones the most accurate."""
+    best = most_accurate(points)
+    allowed = [point for point in points if best.accuracy - point.accuracy <= tolerance + ROUNDING]
+    return _within(min(allowed, key=lambda p: (p.latency_ms, -p.accuracy)), best, tolerance)
+
+
+def tiers(points: Sequence[Point]) -> tuple[Within, ...]:
+    """The tolerances at which the answer changes, the strictest first. No two of them have one variant, so there are no
+    more of them than variants (paper A, section 4.3)."""
+    best = most_accurate(points)
+    return tuple(_within(point, best, _loss(point, best)) for point in frontier(points))
+
+
+def frontier(points: Sequence[Point]) -> tuple[Point, ...]:
+    """The Pareto set, the most accurate first: points than which no other is as accurate and faster, or as fast and
+    more accurate. Of equal points the first one given."""
+    found: list[Point] = []
+    for point in sorted(points, key=lambda p: (-p.accuracy, p.latency_ms)):
+        if found and found[-1].accuracy - point.accuracy <= ROUNDING and point.latency_ms < found[-1].latency_ms:
+            found.pop()  # as accurate but for rounding
+        if not found or point.latency_ms < found[-1].latency_ms:
+            found.append(point)
+    return tuple(found)
+
+
+def _within(point: Point, best: Point, tolerance: float) -> Within:
+    return Within(tolerance, point, _loss(point, best), point.latency_ms / best.latency_ms)
+
+
+def _loss(point: Point, best: Point) -> float:
+    return max(0.0, best.accuracy - point.accuracy)
+
+
+# --- from a latency to columns
+
+
+@dataclass(frozen=True, slots=True)
+class Width:
+    """A measured variant: how many columns it reads, and what it takes."""
+
+    columns: int
+    latency_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Affine:
+    """latency ≈ fixed_ms + per_column_ms · columns (paper A, section 4.2: nearly linear in what is kept)."""
+
+    fixed_ms: float
+    per_column_ms: float
+    """Never negative: fewer columns do not cost more."""
+
+    def at(self, columns: float) -> float:
+        return self.fixed_ms + self.per_column_ms * columns
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnsWithin:
+    """The most columns that meet a latency."""
+
+    columns: int
+    extrapolated: bool
+    """Fewer than any measured variant reads."""
+    capped: bool
+    """As many as the widest measured variant reads: more may fit."""
+
+
+class WidthCurve:
+    """Latency by kept columns, over the measured variants of one storage: linear between them, never falling with
+    columns; below the narrowest by the slope of the affine fit."""
+
+    def __init__(self, measured: Sequence[Width]) -> None:
+        if len({width.columns for width in measured}) < 2:
+            raise ValueError("a curve needs two measured widths")
+        self.measured = tuple(measured)
+        self.affine = fit_affine(measured)
+        self.widths = tuple(_rising(measured))
+
+    def at(self, columns: float) -> float:
+        """Milliseconds; beyond the widest by the slope of the affine fit too."""
+        first, last = self.widths[0], self.widths[-1]
+        if columns <= first.columns:
+            return max(0.0, first.latency_ms - self.affine.per_column_ms * (first.columns - columns))
+        for low, high in pairwise(self.widths):
+            if columns <= high.columns:
+                slope = (high.latency_ms - low.latency_ms) / (high.columns - low.columns)
+                return low.latency_ms + slope * (columns - low.columns)
+        return last.latency_ms + self.affine.per_column_ms * (columns - last.columns)
+
+    def columns_within(self, latency_ms: float) -> ColumnsWithin | None:
+        """The most columns, no more than the widest variant's, that are predicted to take `latency_ms` at most; None:
+        even one column would take longer."""
+        low, high = 0, self.widths[-1].columns
+        while low < high:  # the largest that fits: `at` never falls
+            middle = (low + high + 1) // 2
+            if self.at(middle) <= latency_ms + ROUNDING:
+                low = middle
+            else:
+                high = middle - 1
+        first, last = self.widths[0], self.widths[-1]
+        return ColumnsWithin(low, extrapolated=low < first.columns, capped=low == last.columns) if low else None
+
+    def left_out_errors(self) -> Iterator[tuple[int, float]]:
+        """Columns of each measured width but the outermost, and by what share its latency is missed when it is
+        predicted from the others: how far the curve can be trusted between measured widths. From what was measured, and
+        against it: `widths` are pooled, so they know something of each other."""
+        first, last = self.widths[0].columns, self.widths[-1].columns
+        for width in sorted(self.measured, key=lambda w: w.columns):
+            if first < width.columns < last and width.latency_ms > 0:
+                rest = WidthCurve([other for other in self.measured if other.columns != width.columns])
+                yield width.columns, rest.at(width.columns) / width.latency_ms - 1
+
+
+def factor_for(features: int, columns: int) -> int:
+    """The smallest k with ⌊features/k⌋ ≤ columns: the widest variant that reads no more than so many."""
+    return features // (columns + 1) + 1
+
+
+def fit_affine(measured: Sequence[Width]) -> Affine:
+    """Least squares, over two different widths at least."""
+    count = len(measured)
+    mean_columns = sum(width.columns for width in measured) / count
+    mean_ms = sum(width.latency_ms for width in measured) / count
+    spread = sum((width.columns - mean_columns) ** 2 for width in measured)
+    both = sum((width.columns - mean_columns) * (width.latency_ms - mean_ms) for width in measured)
+    slope = max(0.0, both / spread)
+    return Affine(mean_ms - slope * mean_columns, slope)
+
+
+def _rising(measured: Sequence[Width]) -> Iterator[Width]:
+    """Ascending in columns and never falling in latency, by pooling neighbours that are out of order (isotonic
+    regression): noise may make a wider variant look faster."""
+    blocks: list[list[Width]] = []
+    for width in sorted(measured, key=lambda w: (w.columns, w.latency_ms)):
+        blocks.append([width])
+        while len(blocks) > 1 and (blocks[-2][-1].columns == width.columns or _mean(blocks[-2]) > _mean(blocks[-1])):
+            last = blocks.pop()
+            blocks[-1].extend(last)
+    for block in blocks:
+        latency_ms = _mean(block)
+        yield from (Width(columns, latency_ms) for columns in dict.fromkeys(width.columns for width in block))
+
+
+def _mean(block: Sequence[Width]) -> float:
+    return sum(width.latency_ms for width in block) / len(block)

@@ -1,0 +1,282 @@
+"""Follows the ConfigMap with a service's routing table, over the Kubernetes API.
+
+A thread that lists the one object, then watches it from there on, for as long as the pod lives: a change arrives
+within milliseconds, where a mounted copy takes a minute. Nothing that goes wrong ends it, and nothing that it meets
+takes the last good table away: not a lost connection, not a table that cannot be read, not a deletion. What a table
+does is its listener's business.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+
+from gnnserve_api.errors import ResourceError
+from gnnserve_api.routing import ROUTING_KEY, RoutingTable
+from gnnserve_worker.following.routing import parse_routing
+
+_log = logging.getLogger(__name__)
+
+_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+_CONNECT_TIMEOUT_S = 5.0
+_READ_TIMEOUT_S = 90.0
+"""Bookmarks come about every minute: a connection that is silent for longer is dead."""
+_WATCH_S = 280
+"""The API server ends a watch after it; below the five minutes after which load balancers do so less politely."""
+_BACKOFF_S = (0.25, 10.0)
+_SHORT_WATCH_S = 1.0
+"""A watch that ends sooner counts as a failure, or a broken proxy would be asked without pause."""
+_KEEP_ALIVE = [
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 10),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
+]
+"""A peer that is gone shows after 25 seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class ApiServer:
+    """How to reach the Kubernetes API."""
+
+    url: str
+    token_file: Path
+    """Read for every connection: the kubelet replaces it every hour."""
+    ca_file: Path | None = None
+    """None: only where the URL is no https."""
+
+    @staticmethod
+    def in_cluster(environ: Mapping[str, str]) -> ApiServer:
+        host = environ.get("KUBERNETES_SERVICE_HOST", "")
+        port = environ.get("KUBERNETES_SERVICE_PORT", "")
+        if not host or not port:
+            raise ResourceError(
+                "KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set: this program follows its routing "
+                "over the Kubernetes API and runs in a pod; elsewhere use `gnnserve serve`"
+            )
+        named = f"[{host}]" if ":" in host else host
+        return ApiServer(f"https://{named}:{port}", _ACCOUNT / "token", _ACCOUNT / "ca.crt")
+
+
+class _Metadata(msgspec.Struct, rename="camel"):
+    resource_version: str = ""
+
+
+class _Object(msgspec.Struct):
+    """As little of a ConfigMap, or of a Status, as is needed; the rest is skipped."""
+
+    metadata: _Metadata = msgspec.field(default_factory=_Metadata)
+    data: dict[str, str] = {}
+    code: int = 0
+    """Of a Status, which is what an ERROR event carries."""
+    message: str = ""
+
+
+class _List(msgspec.Struct):
+    metadata: _Metadata
+    items: list[_Object] | None = None
+
+
+class _Event(msgspec.Struct):
+    type: str
+    object: _Object
+
+
+class _ApiError(Exception):
+    """The API server answered, and the answer is no."""
+
+
+class _GoneError(_ApiError):
+    """It no longer knows what came after our last version: list again."""
+
+
+class RoutingWatch:
+    """`listener` gets every table that differs from the one before, in this watch's thread."""
+
+    def __init__(
+        self,
+        api: ApiServer,
+        namespace: str,
+        name: str,
+        listener: Callable[[RoutingTable], None],
+        *,
+        on_missing: Callable[[], None] = lambda: None,
+        backoff_s: tuple[float, float] = _BACKOFF_S,
+        read_timeout_s: float = _READ_TIMEOUT_S,
+    ) -> None:
+        self.answered = threading.Event()
+        """The API server has said what there is."""
+        self._api = api
+        self._name = name
+        self._object = f"ConfigMap {namespace}/{name}"
+        self._path = f"/api/v1/namespaces/{namespace}/configmaps"
+        self._listener = listener
+        self._on_missing = on_missing
+        self._backoff_s = backoff_s
+        self._timeout = httpx.Timeout(_CONNECT_TIMEOUT_S, read=read_timeout_s)
+        self._stopped = threading.Event()
+        self._version: str | None = None
+        """Where to watch from; None: list first."""
+        self._seen: str | None = None
+        """The text that was looked at last, good or bad: each is worth one look."""
+        self._failures = 0
+        self._socket: socket.socket | None = None
+        """Of the connection that is watched."""
+        self._thread = threading.Thread(target=self._run, name="routing-watch", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends the thread; soon, whatever it waits for."""
+        self._stopped.set()
+        if (watched := self._socket) is not None:
+            with suppress(OSError):
+                # The plain socket's, also under TLS: it ends the other thread's reading and touches nothing else.
+                socket.socket.shutdown(watched, socket.SHUT_RDWR)
+        if self._thread.ident is not None:
+            self._thread.join(_CONNECT_TIMEOUT_S)
+
+    def _run(self) -> None:
+        while not self._stopped.is_set():
+            started_s = time.monotonic()
+            try:
+                # A client of its own for each round: certificates and tokens are replaced while a pod lives.
+                with self._connect() as client:
+                    self._list_and_watch(client)
+                if time.monotonic() - started_s >= _SHORT_WATCH_S:
+                    self._failures = 0
+                    continue
+                problem = "the watch ended at once"
+            except _ApiError as error:
+                problem = str(error)
+                if isinstance(error, _GoneError):
+                    self._version = None
+            except Exception as error:  # noqa: BLE001  (a watch that died would leave the worker deaf)
+                problem = f"{type(error).__name__}: {error}"
+                if not isinstance(error, (httpx.HTTPError, OSError, msgspec.DecodeError)):
+                    _log.exception("%s: unexpected error while watching it", self._object)
+            if not self._stopped.is_set():
+                self._wait(problem)
+
+    def _wait(self, problem: str) -> None:
+        shortest_s, longest_s = self._backoff_s
+        delay_s = min(longest_s, shortest_s * 2 ** min(self._failures, 16))
+        # Jitter: after the API server was away, not every worker of the cluster should ask in the same moment.
+        delay_s *= 0.5 + random.random() / 2  # noqa: S311 - no secret
+        self._failures += 1
+        _log.warning("%s: %s; asking again in %.1f s", self._object, problem, delay_s)
+        self._stopped.wait(delay_s)
+
+    def _connect(self) -> httpx.Client:
+        verify: ssl.SSLContext | bool = False
+        if self._api.ca_file is not None:
+            verify = ssl.create_default_context(cafile=self._api.ca_file)
+        transport = httpx.HTTPTransport(verify=verify, socket_options=_KEEP_ALIVE)
+        headers = {
+            "authorization": f"Bearer {self._api.token_file.read_text().strip()}",
+            "accept-encoding": "identity",  # a compressed watch could hold events back
+        }
+        return httpx.Client(
+            base_url=self._api.url, headers=headers, transport=transport, timeout=self._timeout, trust_env=False
+        )
+
+    def _list_and_watch(self, client: httpx.Client) -> None:
+        if self._version is None:
+            self._list(client)
+        for event in self._events(client):
+            if self._stopped.is_set():
+                return
+            self._handle(event)
+
+    def _list(self, client: httpx.Client) -> None:
+        response = client.get(self._path, params={"fieldSelector": f"metadata.name={self._name}"})
+        _require_ok(response)
+        listed = msgspec.json.decode(response.content, type=_List)
+        for found in listed.items or ():
+            self._look_at(found)
+        if not listed.items:
+            _log.warning("%s does not exist yet", self._object)
+            self._on_missing()
+        self._version = listed.metadata.resource_version
+        self.answered.set()
+
+    def _events(self, client: httpx.Client) -> Iterator[_Event]:
+        parameters: dict[str, Any] = {
+            "watch": "1",
+            "fieldSelector": f"metadata.name={self._name}",
+            "resourceVersion": self._version,
+            "allowWatchBookmarks": "true",
+            "timeoutSeconds": _WATCH_S,
+        }
+        with client.stream("GET", self._path, params=parameters) as response:
+            if response.status_code != httpx.codes.OK:
+                response.read()
+            _require_ok(response)
+            self._socket = response.extensions["network_stream"].get_extra_info("socket")
+            try:
+                if self._stopped.is_set():  # `stop` may have come before there was a connection to end
+                    return
+                for line in _lines(response.iter_bytes()):
+                    yield msgspec.json.decode(line, type=_Event)
+            finally:
+                self._socket = None
+
+    def _handle(self, event: _Event) -> None:
+        found = event.object
+        match event.type:
+            case "ADDED" | "MODIFIED":
+                self._look_at(found)
+            case "DELETED":
+                _log.warning("%s was deleted; the last table stays in effect", self._object)
+            case "ERROR" if found.code == httpx.codes.GONE:
+                raise _GoneError(found.message or "its history is gone")
+            case "ERROR":
+                self._version = None
+                raise _ApiError(f"the API server ended the watch with {found.code}: {found.message}")
+        if found.metadata.resource_version:
+            self._version = found.metadata.resource_version
+        self._failures = 0
+
+    def _look_at(self, found: _Object) -> None:
+        text = found.data.get(ROUTING_KEY, "")
+        if text == self._seen:
+            return
+        self._seen = text
+        try:
+            table = parse_routing(text)
+        except ValueError as error:
+            _log.error("%s: %s is not a routing table: %s; the last good one stays", self._object, ROUTING_KEY, error)
+            return
+        self._listener(table)
+
+
+def _require_ok(response: httpx.Response) -> None:
+    if response.status_code == httpx.codes.GONE:
+        raise _GoneError("its history is gone")
+    if response.status_code != httpx.codes.OK:
+        remedy = {
+            401: "; is the ServiceAccount's token mounted?",
+            403: "; the pod's Role must allow list and watch on it",
+        }.get(response.status_code, "")
+        raise _ApiError(f"the API server answered {response.status_code}{remedy}: {response.text[:300].strip()}")
+
+
+def _lines(chunks: Iterator[bytes]) -> Iterator[bytes]:
+    """By line feeds alone: text inside the JSON may hold what Unicode calls a line's end too."""
+    rest = b""
+    for chunk in chunks:
+        *lines, rest = (rest + chunk).split(b"\n")
+        yield from (line for line in lines if line.strip())

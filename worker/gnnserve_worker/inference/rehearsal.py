@@ -1,0 +1,182 @@
+"""The serving path over made-up revisions of every kind, for the sake of what it compiles.
+
+They are published and loaded as any other, because kernels are compiled for the arrays that they are given: mapped ones
+are read-only, which is a type of its own. What a machine would not do by itself, here it does all the same: an image
+is built where it will not serve.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from gnnserve_api.gnnservice import FULL_NEIGHBOURHOOD, Architecture
+from gnnserve_api.profile import Compute, LatencyProfile, Profile, VariantProfile
+from gnnserve_api.repository import NetworkManifest, RankingManifest, RevisionManifest
+from gnnserve_api.variants import Storage, columns_of
+from gnnserve_worker.graph.ids import integer_ids, lay_out, string_ids
+from gnnserve_worker.graph.store import Graph, GraphData, Splits
+from gnnserve_worker.inference.batch import infer_batch
+from gnnserve_worker.inference.served import served_revision
+from gnnserve_worker.models import dense
+from gnnserve_worker.repository.loaded import LoadedRevision
+from gnnserve_worker.repository.repository import Repository
+from gnnserve_worker.tables.table import feature_blocks
+
+_NODES, _DEGREE, _COLUMNS, _HIDDEN, _CLASSES = 100, 5, 24, 16, 3
+_FANOUTS = ((3, 2), (3,), (FULL_NEIGHBOURHOOD, FULL_NEIGHBOURHOOD))
+_SEEDS = (1, 2, 64)
+_PROJECTED = {"convs.0.lin_l.weight", "convs.0.lin_r.weight", "convs.0.nn.lins.0.weight"}
+"""Weights that a projected table has met already."""
+
+
+@dataclass(frozen=True, slots=True)
+class MadeUpVariant:
+    name: str
+    factor: int
+    kind: Literal["features", "projected"]
+    storage: Storage
+    compute: Compute
+
+    @property
+    def table(self) -> str:
+        return f"{self.kind}-{self.storage}"
+
+
+def rehearse() -> None:
+    """Everything that any revision may make serving do."""
+    _compute_in_bfloat16_anywhere()
+    with tempfile.TemporaryDirectory(prefix="gnnserve-rehearsal-") as folder:
+        for revision in _revisions(Path(folder)):
+            served_revision(revision).warm_up()
+            for variant in revision.variants:
+                for count in _SEEDS:
+                    seeds = np.arange(count, dtype=np.int64)
+                    infer_batch(revision, variant, seeds, key=0)
+                    # As they come out of the body of a request.
+                    infer_batch(revision, variant, np.frombuffer(seeds.tobytes(), dtype=np.int64), key=0)
+
+
+def _compute_in_bfloat16_anywhere() -> None:
+    """Also on a processor that is slow at it: where the image serves it may be fast."""
+    has_mkl = dense._mkl() is not None
+    dense._has_fast_bfloat16 = lambda: has_mkl  # type: ignore[assignment]
+
+
+def _revisions(root: Path) -> Iterator[LoadedRevision]:
+    variants = [
+        MadeUpVariant(f"{kind}-{storage}-{compute}", 1, kind, storage, compute)
+        for kind in ("features", "projected")
+        for storage in Storage
+        for compute in ("float32", "bfloat16")
+        if storage is not Storage.FLOAT32 or compute == "float32"
+    ]
+    plain = made_up_graph(_NODES, _DEGREE, _COLUMNS, _CLASSES)
+    # Not another revision for each kind of ids: what finds nodes knows nothing of networks.
+    ids = (None, integer_ids(np.arange(_NODES)), string_ids(*lay_out([f"node {i}" for i in range(_NODES)])))
+    graphs = [replace(plain, ids=found) for found in ids]
+    for architecture in Architecture:
+        for graph, fanouts in zip(graphs, _FANOUTS, strict=True):
+            repository = Repository(root, "rehearsal", f"{architecture}-{len(fanouts)}-{abs(fanouts[0])}".lower())
+            network = NetworkManifest(architecture=architecture, hidden=_HIDDEN, fanouts=fanouts, classes=_CLASSES)
+            yield repository.load(publish_made_up(repository, graph, network, variants).revision)
+
+
+def made_up_graph(nodes: int, degree: int, columns: int, classes: int) -> GraphData:
+    """Every node has that many random neighbours."""
+    draw = np.random.default_rng(0)
+    return GraphData(
+        source="made up",
+        digest="5eed",
+        graph=Graph(
+            np.arange(0, nodes * degree + 1, degree, dtype=np.int64),
+            draw.integers(0, nodes, nodes * degree, dtype=np.int32),
+        ),
+        features=draw.standard_normal((nodes, columns), dtype=np.float32),
+        labels=np.arange(nodes, dtype=np.int64) % classes,
+        classes=tuple(range(classes)),
+        splits=Splits(*(np.arange(start, nodes, 3, dtype=np.int64) for start in range(3))),
+    )
+
+
+def publish_made_up(
+    repository: Repository, graph: GraphData, network: NetworkManifest, variants: Sequence[MadeUpVariant]
+) -> RevisionManifest:
+    """Random weights, random rows, an invented profile: everything works and nothing means anything."""
+    nodes, columns = graph.features.shape
+    outputs = network.projected_columns
+    draw = np.random.default_rng(1)
+    repository.put_graph(graph)
+    with repository.stage("made-up", graph.digest) as staged:
+        for table, (kind, storage) in {variant.table: (variant.kind, variant.storage) for variant in variants}.items():
+            if kind == "features":
+                staged.write_table(table, kind, storage, columns, feature_blocks(graph.features, range(columns)))
+            else:
+                rows = np.broadcast_to(np.float32(0.5), (nodes, outputs))
+                own = rows if network.architecture == Architecture.GRAPHSAGE else None
+                staged.write_table(table, kind, storage, outputs, [rows], None if own is None else [own])
+        profiles = []
+        for variant in variants:
+            width = outputs if variant.kind == "projected" else columns_of(columns, variant.factor)
+            tensors = _random_weights(network, width, draw)
+            if variant.kind == "projected":
+                tensors = {name: tensor for name, tensor in tensors.items() if name not in _PROJECTED}
+            staged.write_variant(variant.name, tensors)
+            profiles.append(_invented_profile(variant, width))
+        return staged.commit(
+            scope="Inductive",
+            network=network,
+            ranking=RankingManifest(method="Random", settings={}, columns=tuple(range(columns))),
+            profile=Profile(
+                metric="accuracy",
+                machine="made up",
+                threads=1,
+                validation_nodes=1,
+                test_nodes=0,
+                variants=tuple(profiles),
+            ),
+            generator="made up",
+            created_at="2026-01-01T00:00:00Z",
+        )
+
+
+def _random_weights(network: NetworkManifest, columns: int, draw: np.random.Generator) -> dict[str, np.ndarray]:
+    def random(*shape: int) -> np.ndarray:
+        return draw.standard_normal(shape, dtype=np.float32) / np.float32(np.sqrt(shape[-1]))
+
+    tensors = {}
+    inputs = columns
+    for layer in range(len(network.fanouts)):
+        outputs = network.hidden if layer < len(network.fanouts) - 1 else network.classes
+        if network.architecture == Architecture.GRAPHSAGE:
+            for name in ("lin_l", "lin_r"):
+                tensors[f"convs.{layer}.{name}.weight"] = random(outputs, inputs)
+            tensors[f"convs.{layer}.lin_l.bias"] = random(outputs)
+        else:
+            for number, (read, written) in enumerate(pairwise((inputs, network.mlp_hidden or outputs, outputs))):
+                tensors[f"convs.{layer}.nn.lins.{number}.weight"] = random(written, read)
+                tensors[f"convs.{layer}.nn.lins.{number}.bias"] = random(written)
+            tensors[f"convs.{layer}.eps"] = random(1)
+        inputs = outputs
+    return tensors
+
+
+def _invented_profile(variant: MadeUpVariant, columns: int) -> VariantProfile:
+    latency = tuple(
+        LatencyProfile(
+            seeds=seeds, runs=1, p50_ms=1, p99_ms=1, mean_ms=1, std_ms=0, sample_ms=0, gather_ms=0, compute_ms=0,
+            gathered_bytes=0, window_p50_ms=0, window_mean_ms=0, window_std_ms=0,
+        )
+        for seeds in (1, 1024)
+    )  # fmt: skip
+    return VariantProfile(
+        name=variant.name, factor=variant.factor, table=variant.table, columns=columns, storage=variant.storage,
+        projected=variant.kind == "projected", compute=variant.compute, validation_accuracy=1 / (1 + variant.factor),
+        test_accuracy=None, latency=latency, test_latency=None, size_bytes=1, memory_bytes=1,
+    )  # fmt: skip

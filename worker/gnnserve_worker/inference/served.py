@@ -1,0 +1,125 @@
+"""The revision that a worker answers from, as the engine and the protocols see it.
+
+Narrow, so that they can be tried without kernels or files: a manifest, a few facts and one function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+
+import msgspec
+import numpy as np
+
+from gnnserve_api.classes import Classes
+from gnnserve_api.errors import InputError
+from gnnserve_api.provenance import Provenance, provenance_of
+from gnnserve_api.repository import NodeIdKind, RevisionManifest
+from gnnserve_api.routing import RoutingTable
+from gnnserve_worker.graph.ids import NodeIds
+from gnnserve_worker.inference.batch import Infer, infer_batch, warm_up
+from gnnserve_worker.inference.device_stats import ON_CPU, DeviceStats
+from gnnserve_worker.repository.loaded import LoadedRevision
+from gnnserve_worker.repository.watched import WatchedFiles
+
+
+class TableError(InputError):
+    """A routing table asks for variants that its revision does not have: correct the table, or the manifest."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServedRevision:
+    manifest: RevisionManifest
+    nodes: int
+    classes: Classes
+    """The graph's own label of each score column."""
+    multi_label: bool
+    provenance: Provenance
+    infer: Infer
+    """In one thread at a time."""
+    warm_up: Callable[[], None]
+    """Run once, before the first batch."""
+    ids: NodeIds | None = None
+    """What requests call nodes by; None: their positions, 0 to nodes - 1."""
+    files: WatchedFiles | None = None
+    """What it is mapped from; None: from nothing that could change."""
+    device_stats: Callable[[], DeviceStats] = lambda: ON_CPU
+    """On what `infer` computes at this moment, and what it does there. From any thread, and quickly."""
+    forget_copies: Callable[[], None] = lambda: None
+    """Its files are as they were verified, and may have been something else meanwhile: what was copied out of them
+    since it was loaded is copied again, and no batch that begins later reads an older copy. From any thread but that
+    of `infer`, whose batch it waits for."""
+    would_gain: Callable[[], bool] = lambda: False
+    """Whether it would have more of its device's memory, were it loaded again beside itself: another revision had that
+    as this one was loaded, and has given it back. From any thread, and quickly."""
+    class_ids: np.ndarray = field(init=False)
+    """`classes` as int64; empty where they are texts."""
+    has_text_ids: bool = field(init=False)
+    class_texts: tuple[bytes, ...] = field(init=False)
+    """`classes` as JSON; empty where they are integers."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "has_text_ids", self.node_ids is NodeIdKind.STRINGS)
+        are_texts = isinstance(self.classes[0], str)
+        object.__setattr__(self, "class_ids", np.array([] if are_texts else self.classes, np.int64))
+        object.__setattr__(self, "class_texts", tuple(map(msgspec.json.encode, self.classes)) if are_texts else ())
+
+    @property
+    def node_ids(self) -> NodeIdKind:
+        return NodeIdKind.POSITIONS if self.ids is None else self.ids.kind
+
+    def shown_ids(self, start: int, end: int) -> list[int | str]:
+        """Of the nodes at positions start to end - 1, as far as there are any."""
+        end = min(end, self.nodes)
+        if start >= end:
+            return []
+        return [*(range(start, end) if self.ids is None else self.ids.shown(start, end))]
+
+    def check(self, table: RoutingTable) -> None:
+        """Raises TableError where the table routes to variants that do not exist here. Their costs do no harm."""
+        known = [variant.name for variant in self.manifest.profile.variants]
+        wanted = [*table.weights] if table.base_variant is None else [table.base_variant, *table.weights]
+        if unknown := [name for name in wanted if name not in known]:
+            raise TableError(
+                f"routing mode {table.mode}",
+                f"revision {self.manifest.revision} has no variant {', '.join(unknown)}",
+                f"choose from {', '.join(known)}",
+            )
+
+    @property
+    def has_embeddings(self) -> bool:
+        """A one-layer network has no hidden layer to return."""
+        return len(self.manifest.network.fanouts) > 1
+
+
+def served_revision(loaded: LoadedRevision) -> ServedRevision:
+    if loaded.manifest is None:
+        raise ValueError("a staged revision has no manifest: commit it, then load it")
+    return ServedRevision(
+        manifest=loaded.manifest,
+        nodes=loaded.graph.nodes,
+        classes=loaded.classes,
+        multi_label=loaded.multi_label,
+        provenance=provenance_of(loaded.manifest, loaded.source, loaded.graph.edges, len(loaded.splits.train)),
+        infer=partial(infer_batch, loaded),
+        warm_up=partial(_warm_up, loaded),
+        ids=loaded.ids,
+        files=loaded.files,
+    )
+
+
+def _warm_up(loaded: LoadedRevision) -> None:
+    warm_up(loaded)
+    if loaded.ids is not None:
+        _look_up_one(loaded.ids)
+
+
+def _look_up_one(ids: NodeIds) -> None:
+    """Compile or load what finds ids, as they come out of requests: those of the binary form cannot be written to."""
+    if ids.kind is NodeIdKind.STRINGS:
+        ids.find_texts([""])
+        return
+    wanted = np.zeros(1, np.int64)
+    ids.find_integers(wanted)
+    ids.find_integers(np.frombuffer(wanted.tobytes(), np.int64))

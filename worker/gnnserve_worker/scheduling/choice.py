@@ -1,0 +1,233 @@
+"""Which variants may answer, and which one does on an idle worker.
+
+Paper A's two modes (sections 4.2 and 4.4) and their combination. Variants are indices here, the most accurate first;
+what they cost is the cost model's business, and choosing under load is `decision.py`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+
+import msgspec
+
+from gnnserve_api.objective import Objective
+from gnnserve_api.profile import Profile, VariantProfile
+from gnnserve_api.routing import AffineCost, Route, RoutingMode, RoutingTable, VariantRoute
+from gnnserve_worker.scheduling.costs import CostModel
+
+_ROUNDING_PERMILLE = 1e-6
+"""Far below one node in ten million, far above the rounding of a difference of floats: 50.44 - 48.44 is 2."""
+_GOLDEN_RATIO = 0.6180339887498949
+"""Multiples of it, modulo 1, spread evenly however many there are."""
+
+
+class ChoiceReason(StrEnum):
+    MOST_ACCURATE = "MostAccurate"
+    """Nothing was asked for. State a latency or a tolerance to get a faster variant."""
+    MOST_ACCURATE_WITHIN_LATENCY = "MostAccurateWithinLatency"
+    """Allow more time for a more accurate variant."""
+    FASTEST_WITHIN_TOLERANCE = "FastestWithinTolerance"
+    """Tolerate more for a faster variant."""
+    LATENCY_OUT_OF_REACH = "LatencyOutOfReach"
+    """No variant meets the objective: allow more time, tolerate more, or send fewer nodes."""
+
+
+class Choice(msgspec.Struct, frozen=True):
+    variant: str
+    feasible: bool
+    """Whether an idle worker can meet the objective; otherwise the variant is the nearest there is."""
+    reason: ChoiceReason
+    expected_ms: float
+    objective: Objective
+    seeds: int
+
+    @property
+    def message(self) -> str:
+        nodes = "1 node" if self.seeds == 1 else f"{self.seeds:,} nodes"
+        latency, tolerance = self.objective.latency_ms, self.objective.accuracy_tolerance_permille
+        allowed = "" if tolerance is None else f" among those within {tolerance:g} permille of the most accurate"
+        expected = f"{self.expected_ms:.3g} ms expected for {nodes}"
+        match self.reason:
+            case ChoiceReason.MOST_ACCURATE:
+                return f"{self.variant} is the most accurate variant; no objective is stated ({expected})"
+            case ChoiceReason.MOST_ACCURATE_WITHIN_LATENCY:
+                return f"{self.variant} is the most accurate variant within {latency:.3g} ms{allowed} ({expected})"
+            case ChoiceReason.FASTEST_WITHIN_TOLERANCE:
+                return f"{self.variant} is the fastest variant{allowed} ({expected})"
+            case ChoiceReason.LATENCY_OUT_OF_REACH:
+                return (
+                    f"no variant{allowed} answers {nodes} within {latency:.3g} ms; "
+                    f"the fastest, {self.variant}, needs {self.expected_ms:.3g} ms"
+                )
+
+
+class VariantChooser:
+    """The variants of one revision, by accuracy and by what they cost now."""
+
+    def __init__(self, profile: Profile, max_seeds: int, before: CostModel | None = None) -> None:
+        """`before`: the cost model of the revision that was served until now."""
+        best = max(variant.validation_accuracy for variant in profile.variants)
+        losses = {v.name: (best - v.validation_accuracy) * 1000 for v in profile.variants}
+        ranked = sorted(profile.variants, key=lambda v: (losses[v.name], _full_ms(v)))
+        self.names = tuple(variant.name for variant in ranked)
+        self.indices = {name: index for index, name in enumerate(self.names)}
+        self.loss_permille = tuple(losses[name] for name in self.names)
+        """Validation accuracy below the most accurate served variant; ascending."""
+        self.costs = CostModel(ranked, max_seeds, before)
+        self.version = 0
+        """Of `frontier`: another one means that what was derived from it holds no longer."""
+        self.frontier: tuple[int, ...] = ()
+        """Without those that another variant, at least as accurate, beats both with one seed and with a full batch."""
+        self.refresh()
+
+    def use(self, costs: Mapping[str, AffineCost]) -> None:
+        """A routing table's. Those of variants that there are not mean nothing."""
+        self.costs.use({self.indices[name]: cost for name, cost in costs.items() if name in self.indices})
+        self.refresh()
+
+    def refresh(self) -> None:
+        """By what variants cost now. To be called when that has changed, now and then."""
+        costs = self.costs
+        ends = [(costs.compute_ms(v, 1), costs.compute_ms(v, costs.max_seeds)) for v in range(len(self.names))]
+        frontier: list[int] = []
+        for variant, (one_ms, full_ms) in enumerate(ends):
+            if not any(ends[kept][0] <= one_ms and ends[kept][1] <= full_ms for kept in frontier):
+                # Of equally accurate ones, a later one may beat an earlier one.
+                frontier = [kept for kept in frontier if not self._beats(variant, kept, ends)]
+                frontier.append(variant)
+        if tuple(frontier) != self.frontier:
+            self.frontier = tuple(frontier)
+            self.version += 1
+
+    def _beats(self, variant: int, kept: int, ends: list[tuple[float, float]]) -> bool:
+        alike = self.loss_permille[variant] == self.loss_permille[kept]
+        return alike and ends[variant][0] <= ends[kept][0] and ends[variant][1] <= ends[kept][1]
+
+    def count_within(self, tolerance_permille: float | None) -> int:
+        """So many variants, from the first, are allowed."""
+        if tolerance_permille is None:
+            return len(self.names)
+        limit = tolerance_permille + _ROUNDING_PERMILLE
+        return sum(loss <= limit for loss in self.loss_permille)
+
+    def candidates(self, allowed: int) -> tuple[int, ...]:
+        """Worth choosing among the first `allowed`, the most accurate first. What beats a variant is at least as
+        accurate, so it is allowed where the beaten one is."""
+        return tuple(variant for variant in self.frontier if variant < allowed)
+
+    def fastest(self, candidates: tuple[int, ...], seeds: float) -> int:
+        return min(candidates, key=lambda variant: self.costs.compute_ms(variant, seeds))
+
+    def most_accurate(self, candidates: tuple[int, ...], seeds: float) -> int:
+        """Of equally accurate ones the fastest."""
+        first = candidates[0]
+        if len(candidates) == 1 or self.loss_permille[candidates[1]] > self.loss_permille[first]:
+            return first
+        equals = tuple(v for v in candidates if self.loss_permille[v] == self.loss_permille[first])
+        return self.fastest(equals, seeds)
+
+    def can_meet(self, candidates: tuple[int, ...], seeds: int, latency_ms: float) -> bool:
+        """Whether an idle worker can, by the best that it ever showed."""
+        return any(self.costs.least_ms(variant, seeds) <= latency_ms for variant in reversed(candidates))
+
+    def choose(self, objective: Objective, seeds: int) -> Choice:
+        """For a request alone on an idle worker."""
+        candidates = self.candidates(self.count_within(objective.accuracy_tolerance_permille))
+        latency_ms = objective.latency_ms
+        feasible = True
+        if latency_ms is None:
+            if objective.accuracy_tolerance_permille is None:
+                reason, index = ChoiceReason.MOST_ACCURATE, self.most_accurate(candidates, seeds)
+            else:
+                reason, index = ChoiceReason.FASTEST_WITHIN_TOLERANCE, self.fastest(candidates, seeds)
+        else:
+            feasible = self.can_meet(candidates, seeds, latency_ms)
+            reason = ChoiceReason.MOST_ACCURATE_WITHIN_LATENCY if feasible else ChoiceReason.LATENCY_OUT_OF_REACH
+            growth = 1 + self.costs.margin
+            fitting = [v for v in candidates if growth * self.costs.batch_ms(v, seeds, 1) <= latency_ms]
+            if feasible and fitting:
+                index = self.most_accurate(tuple(fitting), seeds)
+            else:
+                index = self.fastest(candidates, seeds)
+        expected_ms = self.costs.batch_ms(index, seeds, 1)
+        return Choice(self.names[index], feasible, reason, expected_ms, objective, seeds)
+
+
+class Pins:
+    """Modes that bind a request to a variant when it is admitted, whatever the load."""
+
+    def __init__(self, chooser: VariantChooser, table: RoutingTable, drawn: float = 0.0) -> None:
+        """The table's variants are the chooser's. `drawn`: that of the pins before. A split that began anew whenever a
+        table is renewed would give small shares nobody."""
+        self.fixed: int | None = None
+        """For all requests."""
+        self.split: tuple[tuple[float, int], ...] = ()
+        """Up to which share of the requests which variant; ends with 1."""
+        self.drawn = drawn
+        """Where in the split the last request was."""
+        if table.mode in (RoutingMode.METRICS, RoutingMode.STATIC) and table.base_variant is not None:
+            self.fixed = chooser.indices[table.base_variant]
+        elif table.mode is RoutingMode.WEIGHTS:
+            total, share = sum(table.weights.values()), 0
+            parts = []
+            for name, weight in sorted(table.weights.items()):
+                share += weight
+                if weight:
+                    parts.append((share / total, chooser.indices[name]))
+            self.split = tuple(parts)
+
+    def draw(self) -> int | None:
+        """Of the next request; None where it is free. Shares hold after few requests already, not only on average."""
+        if not self.split:
+            return self.fixed
+        self.drawn = (self.drawn + _GOLDEN_RATIO) % 1.0
+        return next(variant for share, variant in self.split if self.drawn <= share)
+
+
+def decide_route(
+    chooser: VariantChooser, revision: str, table: RoutingTable, problem: str | None, is_expired: bool
+) -> Route:
+    """Says what is in effect."""
+    objective = table.objective
+    allowed = chooser.count_within(objective.accuracy_tolerance_permille)
+    choice = chooser.choose(objective, seeds=1)
+    base_variant, reason = choice.variant, choice.message
+    pins = Pins(chooser, table)
+    pinned = pins.fixed
+    if table.mode is RoutingMode.WEIGHTS:
+        base_variant = max(table.weights, key=lambda name: (table.weights[name], name))
+        shares = ", ".join(f"{name} {weight}" for name, weight in sorted(table.weights.items()))
+        reason = f"requests are split by weights: {shares}"
+    elif pinned is not None:
+        base_variant = chooser.names[pinned if pinned < allowed else chooser.fastest(chooser.candidates(allowed), 1)]
+        reason = f"mode {table.mode} names {table.base_variant}"
+        if pinned >= allowed:
+            reason += f", which the tolerance excludes; {base_variant} is the fastest within it"
+        elif table.reason:
+            reason = table.reason
+    return Route(
+        revision=revision,
+        base_variant=base_variant,
+        reason=reason,
+        allowed_variants=chooser.names[:allowed],
+        objective=objective,
+        batching=table.batching,
+        problem=problem,
+        mode=table.mode,
+        issued_at=table.issued_at,
+        is_expired=is_expired,
+        variants=tuple(
+            VariantRoute(
+                name=name,
+                loss_permille=round(chooser.loss_permille[index], 6),
+                profiled=chooser.costs.profiled(index),
+                expected=chooser.costs.expected(index),
+            )
+            for index, name in enumerate(chooser.names)
+        ),
+    )
+
+
+def _full_ms(variant: VariantProfile) -> float:
+    return variant.latency[-1].p50_ms

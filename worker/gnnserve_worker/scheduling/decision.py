@@ -1,0 +1,403 @@
+"""Which variant answers the next batch, and who is in it: decided when the worker is free, from what is queued then.
+
+Pure, in numbers alone. In short: of the variants allowed to the request that is due first, the most accurate one is
+taken whose batch ends in time for it and leaves enough time for the next batch, of those left behind and those expected
+to arrive meanwhile, at the same variant. If there is none, the fastest drains the queue.
+
+Three kinds of requests take part in their own way. Those without a latency have an order but no deadline: they get
+their turn when it comes, if it makes nobody late, and at most `SOFT_SHARE` of the time if it does. Those that want the
+lowest latency join what goes first. Those larger than a batch put in one piece at a time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import msgspec
+
+from gnnserve_worker.scheduling.choice import VariantChooser
+from gnnserve_worker.scheduling.waiting import Group, Waiting
+
+SOFT_SHARE = 0.25
+"""Of the worker's time for requests without a latency whose turn makes others late."""
+SMALL_SHARE = 4
+"""A request is small up to the fourth part of a batch; a large one gets as much of a batch while small ones wait."""
+_HASTE = 2
+"""A large request whose deadline is nearer than twice its own time is not held up for small ones."""
+_USUAL_MEMORY_MS = 2000.0
+_FEW_REQUESTS = 0.5
+"""Fewer are not expected: a lone request gets what an idle worker can give."""
+
+
+class Plan(msgspec.Struct):
+    variant: int
+    members: list[Group]
+    """Whose requests may be in the batch, the earliest first."""
+    limit: int
+    """Seeds."""
+    large: Group | None = None
+    """Whose first request puts a piece in."""
+    piece: int = 0
+    """Seeds of it."""
+    drains_until_ms: float = -math.inf
+    """A full batch ends then; who is due before is refused rather than waited for."""
+
+
+class Decider:
+    def __init__(self, chooser: VariantChooser) -> None:
+        self._chooser = chooser
+        self._costs = chooser.costs
+        self._max_seeds = chooser.costs.max_seeds
+        self.small_seeds = max(1, self._max_seeds // SMALL_SHARE)
+        self._usual = 0.0
+        """The variant of late, between neighbours: what those who wait may hope for."""
+        self._usual_until_ms = -math.inf
+        self._soft_turn_ms = -math.inf
+        """From when on requests without a latency may make others late again."""
+
+    def decide(self, groups: Sequence[Group], now_ms: float, small_wait: bool) -> Plan:
+        """Groups with somebody waiting have their `head` and `due_ms`; there is at least one. Others have nobody, but
+        expect somebody. `small_wait`: requests up to `small_seeds` are among those who wait."""
+        hard: Group | None = None
+        soft: Group | None = None
+        if len(groups) == 1 and not (groups[0].is_hard or groups[0].is_large):
+            return Plan(self._wanted(groups[0]), list(groups), self._max_seeds)
+        for group in groups:
+            if group.head is None:
+                continue
+            if group.is_hard:
+                if hard is None or group.head.order_ms < _order(hard):
+                    hard = group
+            elif soft is None or group.head.order_ms < _order(soft):
+                soft = group
+        if soft is not None and (hard is None or _order(soft) < _order(hard)):
+            plan = self._decide_soft(groups, soft, hard is not None, now_ms, small_wait)
+            if plan is not None:
+                return plan
+        assert hard is not None  # noqa: S101
+        return self._decide_hard(groups, hard, now_ms, small_wait)
+
+    def note_usual(self, variant: int, until_ms: float) -> None:
+        """A batch with a deadline runs. What was usual before a pause says little after it."""
+        passed_ms = max(0.0, until_ms - self._usual_until_ms)
+        self._usual += (1 - math.exp(-passed_ms / _USUAL_MEMORY_MS)) * (variant - self._usual)
+        self._usual_until_ms = until_ms
+
+    # With a deadline
+
+    def _decide_hard(self, groups: Sequence[Group], anchor: Group, now_ms: float, small_wait: bool) -> Plan:
+        head = anchor.head
+        assert head is not None  # noqa: S101
+        candidates = anchor.candidates if head.variant is None else (head.variant,)
+        slack_ms = anchor.due_ms - now_ms
+        growth = 1 + self._costs.margin
+        for variant in candidates:
+            if growth * self._costs.compute_ms(variant, head.remaining) > slack_ms:
+                continue
+            plan = self._try(groups, anchor, head, variant, slack_ms, now_ms, small_wait)
+            if plan is not None:
+                return plan
+        return self._drain(groups, anchor, head, slack_ms, now_ms, small_wait)
+
+    def _try(
+        self, groups: Sequence[Group], anchor: Group, head: Waiting, variant: int, slack_ms: float, now_ms: float,
+        small_wait: bool,
+    ) -> Plan | None:  # fmt: skip
+        """None: the batch would be late, or make the next one late."""
+        costs, limit = self._costs, self._max_seeds
+        growth = 1 + costs.margin
+        anchor.take = self._piece(head, variant, slack_ms, small_wait) if anchor.is_large else anchor.seeds
+        total, requests = anchor.take, (1.0 if anchor.is_large else anchor.requests)
+        # How long those who do not join would wait at least.
+        wait_ms = growth * costs.batch_ms(variant, min(limit, total), requests)
+        if wait_ms > slack_ms:
+            return None
+        members = [] if anchor.is_large else [anchor]
+        for group in groups:
+            if group is anchor:
+                continue
+            group.take = 0
+            if group.head is None or group.is_large or not self._may_join(group, variant, wait_ms, now_ms):
+                continue
+            group.take = group.seeds
+            total += group.seeds
+            requests += group.requests
+            members.append(group)
+        share = 1.0
+        if total > limit and anchor.is_large:
+            # The piece is in the batch in any case, the others get what it leaves.
+            left = (limit - anchor.take) / (total - anchor.take)
+            requests = 1 + (requests - 1) * left
+            for group in members:
+                group.take *= left
+        elif total > limit:
+            share = limit / total
+        batch_ms = growth * costs.batch_ms(variant, min(limit, total), requests * share)
+        if batch_ms > slack_ms:
+            if anchor.is_large or (variant < int(self._usual + 0.5) and variant != anchor.candidates[-1]):
+                return None
+            # Who joins must not cost the anchor a variant that has been usual of late, nor its answer.
+            joined = sorted(members[1:], key=_due)
+            while batch_ms > slack_ms:
+                last = joined.pop()
+                last.take = 0
+                total -= last.seeds
+                requests -= last.requests
+                share = min(1.0, limit / total)
+                batch_ms = growth * costs.batch_ms(variant, min(limit, total), requests * share)
+            members = [anchor, *joined]
+        if batch_ms > self._room_ms(groups, variant, batch_ms, share, now_ms):
+            return None
+        plan = Plan(variant, members, limit)
+        if anchor.is_large:
+            plan.large, plan.piece = anchor, int(anchor.take)
+        elif total < limit:
+            self._add_piece(plan, groups, total, requests, slack_ms, now_ms)
+        return plan
+
+    def _may_join(self, group: Group, variant: int, wait_ms: float, now_ms: float) -> bool:
+        """`wait_ms`: how long it would wait otherwise, at least."""
+        head = group.head
+        assert head is not None  # noqa: S101
+        if head.variant is not None:
+            return head.variant == variant
+        if not group.allowed[variant]:
+            return False
+        costs = self._costs
+        seeds = min(self._max_seeds, group.seeds)
+        if group.is_hurried:
+            # It is answered sooner here; but not where a batch of its own takes less of the worker's time.
+            own_ms = costs.compute_ms(group.fastest, seeds)
+            return costs.compute_ms(variant, seeds) - costs.compute_ms(variant, 1) <= own_ms
+        if not group.is_hard:
+            return variant == group.candidates[0]
+        return not self._gains_by_waiting(group, variant, wait_ms, now_ms)
+
+    def _gains_by_waiting(self, group: Group, variant: int, wait_ms: float, now_ms: float) -> bool:
+        """A more accurate variant, one that has been usual of late."""
+        costs = self._costs
+        seeds = min(self._max_seeds, group.seeds)
+        slack_ms = group.due_ms - now_ms
+        usual = int(self._usual + 0.5)
+        growth = 1 + costs.margin
+        for better in group.candidates:
+            if better >= variant:
+                return False
+            if better >= usual and wait_ms + growth * costs.batch_ms(better, seeds, group.requests) <= slack_ms:
+                return True
+        return False
+
+    def _add_piece(
+        self, plan: Plan, groups: Sequence[Group], total: float, requests: float, slack_ms: float, now_ms: float
+    ) -> None:
+        """Of one large request, where that makes nobody late. A small one, since others have to wait for it."""
+        costs, variant = self._costs, plan.variant
+        growth = 1 + costs.margin
+        for group in groups:
+            head = group.head
+            if head is None or not group.is_large:
+                continue
+            own_slack_ms = group.due_ms - now_ms
+            alone_ms = growth * costs.batch_ms(variant, total, requests)
+            if not self._may_join(group, variant, alone_ms, now_ms):
+                continue
+            piece = min(self._piece(head, variant, own_slack_ms, True), int(plan.limit - total))
+            batch_ms = growth * costs.batch_ms(variant, total + piece, requests + 1)
+            group.take = piece
+            if piece > 0 and batch_ms <= slack_ms and batch_ms <= self._room_ms(groups, variant, batch_ms, 1.0, now_ms):
+                plan.large, plan.piece = group, piece
+                return
+            group.take = 0
+
+    def _piece(self, head: Waiting, variant: int, slack_ms: float, small_wait: bool) -> int:
+        """Seeds of a large request that a batch may have."""
+        if small_wait and slack_ms >= _HASTE * self._costs.compute_ms(variant, head.remaining):
+            return min(head.remaining, self.small_seeds)
+        return min(head.remaining, self._max_seeds)
+
+    def _room_ms(
+        self, groups: Sequence[Group], variant: int | None, batch_ms: float, share: float, now_ms: float
+    ) -> float:
+        """How long the batch may take so that what follows it is in time.
+
+        What follows: those left behind and those who come meanwhile, in order of their deadlines, by `variant`, or by
+        their fastest where that is not allowed or None. Of their `take`, groups give `share` to the batch.
+        """
+        costs = self._costs
+        following: list[tuple[float, int, float, float]] = []
+        for group in groups:
+            if not group.is_hard:
+                continue
+            queued, take = group.seeds, group.take
+            seeds = left = queued - take * share
+            coming = group.request_rate * batch_ms
+            if left >= 1:
+                requests = group.requests * left / queued
+                if coming >= _FEW_REQUESTS:
+                    requests += coming
+                    seeds += group.rate * batch_ms
+            elif coming >= _FEW_REQUESTS:
+                requests = coming
+                seeds += group.rate * batch_ms
+            else:
+                continue
+            if not queued:
+                due_ms = group.latency_ms
+            elif not take:
+                due_ms = group.due_ms - now_ms
+            else:
+                due_ms = group.latency_ms
+                if left >= 1:  # the first one that the batch has no place for
+                    waited_ms = max(0.0, due_ms - (group.due_ms - now_ms))
+                    due_ms -= waited_ms * left / queued
+            if due_ms < 0:
+                continue  # lost already
+            use = variant if variant is not None and group.allowed[variant] else group.fastest
+            following.append((due_ms, use, seeds, requests))
+        if not following:
+            return math.inf
+        growth = 1 + costs.margin
+        if len(following) == 1:
+            due_ms, use, seeds, requests = following[0]
+            return due_ms - growth * (costs.stretched_ms(use, seeds) + costs.overhead_ms(use, requests))
+        following.sort()
+        stretched_ms, overhead_ms = costs.stretched_ms, costs.overhead_ms
+        room_ms, need_ms, all_requests = math.inf, 0.0, 0.0
+        of_variant: dict[int, tuple[float, float]] = {}
+        for due_ms, use, seeds, requests in following:
+            all_requests += requests
+            before, before_ms = of_variant.get(use, (0.0, 0.0))
+            after_ms = stretched_ms(use, before + seeds)
+            of_variant[use] = before + seeds, after_ms
+            need_ms += after_ms - before_ms
+            left_ms = due_ms - growth * (need_ms + overhead_ms(use, all_requests))
+            if left_ms < room_ms:
+                room_ms = left_ms
+                if room_ms < batch_ms and variant is not None:
+                    break  # too little already; how much too little is nobody's question
+        return room_ms
+
+    def _drain(
+        self, groups: Sequence[Group], anchor: Group, head: Waiting, slack_ms: float, now_ms: float, small_wait: bool
+    ) -> Plan:
+        """Nothing fits: as fast as it goes."""
+        costs, limit = self._costs, self._max_seeds
+        growth = 1 + costs.margin
+        variant = self._fastest(anchor, head, anchor.seeds)
+        if anchor.is_large:
+            anchor.take = piece = self._piece(head, variant, slack_ms, small_wait)
+            return Plan(variant, [], limit, anchor, piece)
+        members: list[Group] = []
+        total, requests = 0, 0
+        for group in groups:
+            # Others would be slowed down, not helped, by a batch that is slow for the sake of strict ones.
+            group.take = 0
+            if group is anchor or (
+                group.head is not None
+                and group.is_hard
+                and not group.is_large
+                and self._fastest(group, group.head, group.seeds) == variant
+            ):
+                group.take = group.seeds
+                total += group.seeds
+                requests += group.requests
+                members.append(group)
+        batch_ms = growth * costs.batch_ms(variant, min(limit, total), requests * min(1.0, limit / total))
+        if batch_ms <= slack_ms:
+            # Only others make haste: those who are expected, and would wait behind a long batch of patient ones.
+            others = [group for group in groups if not group.take]
+            room_ms = self._room_ms(others, None, batch_ms, 1.0, now_ms)
+            if room_ms < batch_ms:
+                fitting = costs.seeds_within(variant, room_ms / growth, requests / total)
+                limit = max(self.small_seeds, fitting)
+        alone_ms = costs.batch_ms(variant, min(limit, anchor.seeds), anchor.requests)
+        if alone_ms <= slack_ms < batch_ms and anchor.seeds < total:
+            for group in members:
+                group.take = anchor.seeds if group is anchor else 0
+            if growth * alone_ms <= self._room_ms(groups, None, growth * alone_ms, 1.0, now_ms):
+                # Alone it is in time, and nobody else late.
+                return Plan(variant, [anchor], limit)
+        if total > self._max_seeds / 2:
+            # A backlog: keep batches whole, and give up those for whom that is too late.
+            return Plan(variant, members, limit, drains_until_ms=now_ms + batch_ms)
+        if growth * costs.batch_ms(variant, head.remaining, 1) <= slack_ms:
+            # Only as many as still let the first be in time; but never shrink a batch for one that is lost.
+            limit = max(head.remaining, min(limit, costs.seeds_within(variant, slack_ms / growth, requests / total)))
+        return Plan(variant, members, limit)
+
+    def _fastest(self, group: Group, head: Waiting, seeds: int) -> int:
+        if head.variant is not None:
+            return head.variant
+        if group.fastest == group.fastest_small:
+            return group.fastest
+        return self._chooser.fastest((group.fastest, group.fastest_small), min(seeds, self._max_seeds))
+
+    # Without one
+
+    def _wanted(self, group: Group) -> int:
+        """By those who have no deadline."""
+        seeds = min(group.seeds, self._max_seeds)
+        if not group.is_hurried:
+            return self._chooser.most_accurate(group.candidates, seeds)
+        if group.fastest == group.fastest_small:
+            return group.fastest
+        return self._chooser.fastest((group.fastest, group.fastest_small), seeds)
+
+    def _decide_soft(
+        self, groups: Sequence[Group], anchor: Group, hard_wait: bool, now_ms: float, small_wait: bool
+    ) -> Plan | None:
+        """None: those with deadlines go first, this time."""
+        costs, limit = self._costs, self._max_seeds
+        growth = 1 + costs.margin
+        head = anchor.head
+        assert head is not None  # noqa: S101
+        variant = self._wanted(anchor) if head.variant is None else head.variant
+        anchor.take = self._piece(head, variant, math.inf, small_wait) if anchor.is_large else anchor.seeds
+        total, requests = anchor.take, (1.0 if anchor.is_large else anchor.requests)
+        members = [] if anchor.is_large else [anchor]
+        alone_ms = growth * costs.batch_ms(variant, min(limit, total), requests)
+        tightest_ms = math.inf
+        for group in groups:
+            if group is anchor:
+                continue
+            group.take = 0
+            if group.head is None or group.is_large or not self._may_join(group, variant, alone_ms, now_ms):
+                continue
+            slack_ms = group.due_ms - now_ms
+            if total + group.seeds <= limit:
+                joint_ms = growth * costs.batch_ms(variant, total + group.seeds, requests + group.requests)
+                if joint_ms <= min(slack_ms, tightest_ms):
+                    group.take = group.seeds
+                    total += group.seeds
+                    requests += group.requests
+                    members.append(group)
+                    tightest_ms = min(tightest_ms, slack_ms)
+        share = min(1.0, limit / total)
+        batch_ms = growth * costs.batch_ms(variant, min(limit, total), requests * share)
+        room_ms = self._room_ms(groups, None, batch_ms, share, now_ms)
+        if batch_ms > room_ms:
+            fitting = costs.seeds_within(variant, room_ms / growth, requests / total)
+            least = min(head.remaining, self.small_seeds) if anchor.is_large else head.remaining
+            if fitting >= least and (hard_wait or fitting >= self.small_seeds):
+                limit = fitting
+            elif hard_wait and now_ms < self._soft_turn_ms:
+                return None
+            else:
+                limit = max(least, self.small_seeds)
+                turn_ms = growth * costs.batch_ms(variant, min(limit, total), requests * min(1.0, limit / total))
+                self._soft_turn_ms = now_ms + turn_ms / SOFT_SHARE
+        plan = Plan(variant, members, limit)
+        if anchor.is_large:
+            plan.large, plan.piece = anchor, min(int(anchor.take), limit)
+        elif total < limit:
+            self._add_piece(plan, groups, total, requests, min(tightest_ms, room_ms), now_ms)
+        return plan
+
+
+def _order(group: Group) -> float:
+    return group.head.order_ms if group.head is not None else math.inf
+
+
+def _due(group: Group) -> float:
+    return group.due_ms

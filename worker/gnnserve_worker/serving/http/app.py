@@ -1,0 +1,412 @@
+"""The HTTP interface of a worker, as an ASGI application.
+
+`POST /v1/predict` is a plain ASGI callable, and most predictions do not even come here: `connection.py` answers them
+itself. Everything else is FastAPI.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.metadata
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+import msgspec
+from fastapi import FastAPI, Request, Response
+from fastapi.openapi.docs import get_swagger_ui_html
+from fastapi.openapi.utils import get_openapi
+from fastapi.responses import HTMLResponse
+from fastapi.staticfiles import StaticFiles
+from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.exceptions import HTTPException
+from swagger_ui_bundle import swagger_ui_path
+
+from gnnserve_api.protocol import ErrorDetail, NodesAnswer, VariantsAnswer
+from gnnserve_api.routing import CredentialState, Damage, Route
+from gnnserve_worker.inference.device_stats import DeviceStats
+from gnnserve_worker.serving.engine import Engine, EngineState, Lane, Pending
+from gnnserve_worker.serving.http import openapi
+from gnnserve_worker.serving.http.nodes import list_nodes
+from gnnserve_worker.serving.http.page import build_page
+from gnnserve_worker.serving.http.predict import (
+    MAX_BODY_BYTES,
+    PREDICT_PATH,
+    READ_HEADERS,
+    Predict,
+    Reply,
+    error_reply,
+    read_head,
+    refusal_reply,
+)
+from gnnserve_worker.serving.http.protocol_json import encode_error
+from gnnserve_worker.serving.http.question import ErrorCode, RequestError
+from gnnserve_worker.serving.metrics import RoutingState, ServingMetrics
+from gnnserve_worker.serving.security.access import RESERVED_PATHS, Access, is_open
+
+_WATCH_AFTER_S = 0.05
+"""A client is watched for leaving only when its answer takes longer: a watcher costs as much as a short answer."""
+
+MOST_CONNECTIONS = 4096
+RESERVED_CONNECTIONS = 64
+"""Beyond those, for whoever asks a reserved path."""
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+
+class _ClientGoneError(Exception):
+    """Nobody is left to answer."""
+
+
+class ServingApp:
+    """The application; what it answers from is the engine's lane of the moment."""
+
+    def __init__(
+        self,
+        service: str,
+        engine: Engine,
+        metrics: ServingMetrics,
+        access: Access | None = None,
+        credentials: Callable[[], tuple[CredentialState, ...]] = tuple,
+    ) -> None:
+        """`access`: None: everybody is answered. `credentials`: how it stands with them, for `/v1/route`."""
+        self.leaving = False
+        """Answer on, but ask clients to go elsewhere: `/readyz` says no, and no connection is kept."""
+        self.most_connections = MOST_CONNECTIONS
+        """For everybody, as the server has it."""
+        self.access = access or Access()
+        self.credentials = credentials
+        self.predict = Predict(engine, metrics)
+        self._rest = _build_rest(service, self, engine, metrics)
+        metrics.watch(queue_seeds=lambda: engine.queued_seeds, in_flight=lambda: self.predict.in_flight)
+        metrics.watch_routing(
+            lambda: None if engine.lane is None else RoutingState(engine.route(), engine.corrections())
+        )
+        metrics.watch_device(lambda: None if engine.lane is None else engine.lane.revision.device_stats())
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self.leaving:
+            send = _closing(send)
+        if self.access.needs_token and not is_open(scope["path"]) and not self.access.accepts(scope["headers"]):
+            await _send_response(send, self.predict.refuse_request(_unauthorized()))
+        elif scope["type"] == "http" and scope["path"] == PREDICT_PATH:
+            await _serve_prediction(self.predict, scope, receive, send)
+        else:
+            await self._rest(scope, receive, send)
+
+    async def answer_surplus(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """On a connection beyond those for everybody."""
+        if scope["path"] in RESERVED_PATHS:
+            await self(scope, receive, send if self.leaving else _closing(send))
+        else:
+            await _send_response(_closing(send), self.refuse_connection())
+
+    def refusing(self, error: RequestError) -> AsgiApp:
+        """In place of this application, for one request after which the connection is closed."""
+
+        async def refuse(_scope: Scope, _receive: Receive, send: Send) -> None:
+            await _send_response(_closing(send), self.predict.refuse_request(error))
+
+        return refuse
+
+    def refuse_connection(self) -> Reply:
+        return self.predict.refuse_request(
+            RequestError(
+                ErrorCode.TOO_MANY_CONNECTIONS,
+                "connection",
+                f"there are {self.most_connections:,} already, as many as a worker keeps",
+                "use fewer, or send again later",
+            )
+        )
+
+
+def _unauthorized() -> RequestError:
+    # The same words whether a token is missing or wrong, and nothing of what was sent.
+    return RequestError(
+        ErrorCode.UNAUTHORIZED,
+        "Authorization",
+        "this needs a token that the service accepts",
+        "send `Authorization: Bearer` and the token",
+    )
+
+
+def _closing(send: Send) -> Send:
+    async def send_and_close(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message["headers"] = [*message["headers"], (b"connection", b"close")]
+        await send(message)
+
+    return send_and_close
+
+
+async def _serve_prediction(predict: Predict, scope: Scope, receive: Receive, send: Send) -> None:
+    predict.in_flight += 1
+    try:
+        await _send_response(send, await _respond(predict, scope, receive))
+    except RequestError as error:
+        await _send_response(send, predict.refuse_request(error))
+    except _ClientGoneError:
+        predict.count_gone()
+    finally:
+        predict.in_flight -= 1
+
+
+async def _respond(predict: Predict, scope: Scope, receive: Receive) -> Reply:
+    if scope["method"] != "POST":
+        raise RequestError(ErrorCode.METHOD_NOT_ALLOWED, PREDICT_PATH, f"{scope['method']} is not possible", "use POST")
+    headers = {name: value for name, value in scope["headers"] if name in READ_HEADERS}
+    asked = predict.read(read_head(headers, scope["query_string"]), await _read_body(scope, receive))
+    if isinstance(asked, Reply):
+        return asked
+    outcome: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+    pending = predict.ask(asked, lambda reply: None if outcome.done() else outcome.set_result(reply))
+    if isinstance(pending, Reply):
+        return pending
+    return await _wait(predict, pending, outcome, receive)
+
+
+async def _wait(predict: Predict, pending: Pending, outcome: asyncio.Future[Reply], receive: Receive) -> Reply:
+    gone: asyncio.Task[None] | None = None
+
+    def watch() -> None:
+        nonlocal gone
+        gone = asyncio.create_task(_cancel_when_gone(receive, outcome))
+
+    timer = asyncio.get_running_loop().call_later(_WATCH_AFTER_S, watch)
+    try:
+        return await outcome
+    except asyncio.CancelledError:
+        predict.cancel(pending)
+        if gone is not None and gone.done():
+            raise _ClientGoneError from None
+        raise
+    finally:
+        timer.cancel()
+        if gone is not None:
+            gone.cancel()
+
+
+async def _cancel_when_gone(receive: Receive, outcome: asyncio.Future[Any]) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    outcome.cancel()
+
+
+async def _send_response(send: Send, response: Reply) -> None:
+    headers = [_split_header(line) for line in response.head.splitlines()]
+    if response.pieces is None:
+        headers.append((b"content-length", str(len(response.body)).encode()))
+        await send({"type": "http.response.start", "status": response.status, "headers": headers})
+        await send({"type": "http.response.body", "body": response.body})
+        return
+    await send({"type": "http.response.start", "status": response.status, "headers": headers})
+    for piece in response.pieces:
+        await send({"type": "http.response.body", "body": piece, "more_body": True})
+        await asyncio.sleep(0)  # another client's turn
+    await send({"type": "http.response.body", "body": b""})
+
+
+def _split_header(line: bytes) -> tuple[bytes, bytes]:
+    name, _, value = line.partition(b": ")
+    return name, value
+
+
+async def _read_body(scope: Scope, receive: Receive) -> bytes:
+    for name, value in scope["headers"]:
+        # By its digits first: Python refuses to read a number of thousands of them.
+        if name == b"content-length" and (len(value) > 18 or int(value) > MAX_BODY_BYTES):
+            raise _too_large()
+    message = await _receive_part(receive)
+    if not message.get("more_body", False):
+        return message.get("body", b"")  # type: ignore[no-any-return]
+    body = bytearray(message.get("body", b""))
+    while message.get("more_body", False):
+        message = await _receive_part(receive)
+        body += message.get("body", b"")
+        if len(body) > MAX_BODY_BYTES:
+            raise _too_large()
+    return bytes(body)
+
+
+async def _receive_part(receive: Receive) -> Message:
+    message = await receive()
+    if message["type"] == "http.disconnect":
+        raise _ClientGoneError
+    return message
+
+
+def _too_large() -> RequestError:
+    return RequestError(
+        ErrorCode.BODY_TOO_LARGE,
+        "body",
+        f"over the limit of {MAX_BODY_BYTES:,} bytes",
+        "split the nodes over several requests",
+    )
+
+
+def _build_rest(service: str, serving: ServingApp, engine: Engine, metrics: ServingMetrics) -> FastAPI:
+    version = importlib.metadata.version("gnnserve")
+    # Its own pages come from a CDN, and its description lacks the predict path: both are made below.
+    app = FastAPI(
+        title=f"gnnserve: {service}",
+        version=version,
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+        redirect_slashes=False,
+    )
+
+    def about_lane(describe: Callable[[Lane], msgspec.Struct]) -> Response:
+        if engine.lane is None:
+            return _as_response(refusal_reply(engine.refuse()))
+        try:
+            return Response(_json(describe(engine.lane)), media_type="application/json")
+        except RequestError as error:
+            return _as_response(error_reply(error))
+
+    @app.get("/v1/variants", tags=["variants"], response_class=Response, responses=_described(VariantsAnswer))
+    async def get_variants() -> Response:
+        """The variants and their profile: accuracy, latency by number of nodes, size and memory."""
+        return about_lane(lambda lane: _variants(service, lane))
+
+    @app.get(
+        "/v1/nodes",
+        tags=["predict"],
+        response_class=Response,
+        responses=_described(NodesAnswer) | {400: openapi.error_response("The page is out of range.")},
+        openapi_extra={"parameters": openapi.nodes_parameters()},
+    )
+    async def get_nodes(request: Request) -> Response:
+        """Some of the ids that requests call nodes by, in the graph's order."""
+        return about_lane(lambda lane: list_nodes(request.scope["query_string"], lane.revision))
+
+    @app.get("/v1/route", tags=["variants"], response_class=Response, responses=_described(Route))
+    async def get_route() -> Response:
+        """Which variant answers a one-node request that states no objective, and why; and on which device."""
+        if engine.lane is None and engine.damage is not None:
+            return _damaged(refusal_reply(engine.refuse()), engine.damage)
+        return about_lane(lambda lane: _route(engine.route(), lane.revision.device_stats(), serving, engine.damage))
+
+    @app.head("/healthz", include_in_schema=False)
+    @app.get("/healthz", tags=["health"], response_class=Response, responses={503: {"description": "Restart it."}})
+    async def healthz() -> Response:
+        """Whether the process can still answer. Anything but 200: restart it."""
+        return _health(engine.failure is None, "the engine's thread died; its log says why; restart the worker")
+
+    @app.head("/readyz", include_in_schema=False)
+    @app.get("/readyz", tags=["health"], response_class=Response, responses={503: {"description": "Not now."}})
+    async def readyz() -> Response:
+        """Whether requests should be sent here now."""
+        if serving.leaving and engine.state is EngineState.READY:
+            return _health(False, "the worker is about to drain")
+        why = f": {engine.problem}" if engine.state is EngineState.LOADING and engine.problem else ""
+        return _health(engine.state is EngineState.READY, f"the worker is {engine.state.lower()}{why}")
+
+    @app.get("/metrics", tags=["health"], response_class=Response, responses={200: {"content": {"text/plain": {}}}})
+    async def get_metrics() -> Response:
+        """For Prometheus."""
+        return Response(metrics.render(), headers={"content-type": CONTENT_TYPE_LATEST})
+
+    page = build_page(service)
+
+    @app.head("/", include_in_schema=False)
+    @app.get("/", include_in_schema=False)
+    async def root() -> HTMLResponse:
+        return HTMLResponse(page.body, headers=page.headers)
+
+    @app.get("/docs", include_in_schema=False)
+    async def docs() -> HTMLResponse:
+        return get_swagger_ui_html(
+            openapi_url="openapi.json",
+            title=app.title,
+            swagger_js_url="docs-assets/swagger-ui-bundle.js",
+            swagger_css_url="docs-assets/swagger-ui.css",
+            swagger_favicon_url="docs-assets/favicon-32x32.png",
+        )
+
+    app.mount("/docs-assets", StaticFiles(directory=swagger_ui_path))
+    described = get_openapi(
+        title=app.title, version=app.version, openapi_version=openapi.OPENAPI_VERSION, routes=app.routes
+    )
+
+    @app.get("/openapi.json", include_in_schema=False)
+    async def get_description(request: Request) -> Response:
+        # Open to everybody, so that /docs can be read; ids of the graph only to those who may ask for them.
+        may_see = serving.access.accepts(request.scope["headers"])
+        revision = engine.lane.revision if engine.lane is not None and may_see else None
+        description = openapi.complete(described, revision, needs_token=serving.access.needs_token)
+        return Response(_json(description), media_type="application/json")
+
+    @app.exception_handler(HTTPException)
+    async def refuse(request: Request, error: HTTPException) -> Response:
+        asked = f"{request.method} {request.url.path}"
+        match error.status_code:
+            case 404:
+                detail = ErrorDetail(ErrorCode.NOT_FOUND, f"{asked}: no such path; /docs lists what there is")
+            case 405:
+                detail = ErrorDetail(ErrorCode.METHOD_NOT_ALLOWED, f"{asked} is not possible; use GET")
+            case _:
+                detail = ErrorDetail(ErrorCode.INTERNAL_ERROR, f"{asked}: {error.detail}")
+        body = encode_error(detail)
+        return Response(body, error.status_code, error.headers, media_type="application/json")
+
+    return app
+
+
+def _json(value: Any) -> bytes:
+    return msgspec.json.encode(value) + b"\n"
+
+
+def _health(healthy: bool, reason: str) -> Response:
+    return Response("ok\n" if healthy else reason + "\n", 200 if healthy else 503, media_type="text/plain")
+
+
+def _as_response(reply: Reply) -> Response:
+    headers = {name.decode(): value.decode() for name, value in map(_split_header, reply.head.splitlines())}
+    return Response(bytes(reply.body), reply.status, headers)
+
+
+def _variants(service: str, lane: Lane) -> VariantsAnswer:
+    revision = lane.revision
+    manifest = revision.manifest
+    return VariantsAnswer(
+        service=service,
+        revision=manifest.revision,
+        recipe=manifest.recipe,
+        nodes=revision.nodes,
+        node_ids=revision.node_ids,
+        features=len(manifest.ranking.columns),
+        classes=revision.classes,
+        multi_label=revision.multi_label,
+        profile=manifest.profile,
+        provenance=revision.provenance,
+        device=revision.device_stats().device,
+    )
+
+
+def _damaged(reply: Reply, damage: Damage) -> Response:
+    """The refusal, and for the operator why."""
+    response = _as_response(reply)
+    body = {**msgspec.json.decode(reply.body), "damaged": damage}
+    return Response(msgspec.json.encode(body), response.status_code, media_type="application/json")
+
+
+def _route(route: Route, device: DeviceStats, serving: ServingApp, damage: Damage | None) -> Route:
+    return msgspec.structs.replace(
+        route,
+        needs_token=serving.access.needs_token,
+        credentials=serving.credentials(),
+        device=device.device,
+        device_problem=msgspec.UNSET if device.problem is None else device.problem,
+        damaged=msgspec.UNSET if damage is None else damage,
+    )
+
+
+def _described(type_: type[msgspec.Struct]) -> dict[int | str, dict[str, Any]]:
+    return {
+        200: {"content": openapi.json_content(type_)},
+        503: openapi.error_response("There is no revision to answer from yet.", openapi.RETRY_AFTER),
+    }

@@ -1,0 +1,77 @@
+"""What the head of a request may be, whatever it asks: its size, its version, how its body is framed, whom it is for.
+
+The parser refuses what is not HTTP. What it reads though RFC 9112 has a server refuse it is refused here, since what
+stands in front of a worker may read it another way, and pass on two requests where the worker sees one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from gnnserve_worker.serving.http.question import ErrorCode, RequestError, cut
+
+MOST_HEAD_BYTES = 64 * 1024
+"""Longest head of a request, in bytes: its first line and its headers."""
+MOST_HEADERS = 128
+
+_HOST = re.compile(rb"[A-Za-z0-9._~!$&'()*+,;=:%\[\]-]*")
+"""Characters of a name or an address and a port. It may be empty (RFC 9112, 3.2)."""
+
+
+def large_head() -> RequestError:
+    return RequestError(
+        ErrorCode.HEAD_TOO_LARGE,
+        "head",
+        f"over the limit of {MOST_HEAD_BYTES:,} bytes or {MOST_HEADERS} headers",
+        "send a shorter address and fewer or shorter headers",
+    )
+
+
+def not_http() -> RequestError:
+    """What the parser refuses; it does not say where."""
+    return RequestError(
+        ErrorCode.MALFORMED_REQUEST,
+        "request",
+        "it is not HTTP/1.1",
+        "send a request line, headers and a body as RFC 9112 has them",
+    )
+
+
+def check_head(version: str, headers: Sequence[tuple[bytes, bytes]]) -> RequestError | None:
+    """None: nothing is wrong. `headers`: names in lower case."""
+    hosts = [value for name, value in headers if name == b"host"]
+    codings = [value for name, value in headers if name == b"transfer-encoding"]
+    if version not in {"1.0", "1.1"}:
+        return RequestError(
+            ErrorCode.UNSUPPORTED_VERSION, "HTTP version", f"{cut(version)} is not spoken here", "send HTTP/1.1"
+        )
+    if len(hosts) > 1 or (not hosts and version == "1.1"):
+        return RequestError(
+            ErrorCode.MALFORMED_REQUEST,
+            "Host",
+            f"the request has {len(hosts)} of these headers" if hosts else "the header is missing",
+            "send exactly one",
+        )
+    if hosts and not _HOST.fullmatch(hosts[0]):
+        shown = cut(hosts[0].decode("ascii", "replace"))
+        return RequestError(
+            ErrorCode.MALFORMED_REQUEST, "Host", f"{shown!r} is no host", "send a name or an address, and a port"
+        )
+    return _check_codings(version, codings) if codings else None
+
+
+def _check_codings(version: str, codings: Sequence[bytes]) -> RequestError | None:
+    if version == "1.0":
+        return RequestError(
+            ErrorCode.MALFORMED_REQUEST, "Transfer-Encoding", "HTTP/1.0 has no such header", "send Content-Length"
+        )
+    if b",".join(codings).strip(b" \t").lower() != b"chunked":
+        shown = cut(b", ".join(codings).decode("ascii", "replace"))
+        return RequestError(
+            ErrorCode.UNSUPPORTED_CODING,
+            "Transfer-Encoding",
+            f"{shown!r} is not possible here",
+            "send the body as it is, with Content-Length or chunked alone",
+        )
+    return None

@@ -1,0 +1,43 @@
+"""`GET /v1/nodes`: what requests call nodes by, a page at a time, so that people and load generators find some."""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import parse_qsl
+
+from gnnserve_api.protocol import NodesAnswer
+from gnnserve_worker.inference.served import ServedRevision
+from gnnserve_worker.serving.http.question import ErrorCode, RequestError, cut
+
+NODES_OF_A_PAGE = 100
+MOST_NODES_OF_A_PAGE = 10_000
+"""A few milliseconds of work, in which nobody else is answered."""
+_MOST_DIGITS = 18
+MOST_START = 10**_MOST_DIGITS - 1
+"""Far beyond any graph; what has more digits is not even read."""
+
+
+def list_nodes(query: bytes, revision: ServedRevision) -> NodesAnswer:
+    """Raises RequestError."""
+    start, count = 0, NODES_OF_A_PAGE
+    for name, value in parse_qsl(query.decode("latin-1"), keep_blank_values=True):
+        match name:
+            case "start":
+                start = _read_number(name, value, 0, None)
+            case "count":
+                count = _read_number(name, value, 1, MOST_NODES_OF_A_PAGE)
+            case _:
+                raise RequestError(
+                    ErrorCode.UNKNOWN_FIELD, cut(name), "there is no such field", "known are start, count"
+                )
+    return NodesAnswer(revision.shown_ids(start, start + count), start, revision.nodes, revision.node_ids)
+
+
+def _read_number(name: str, value: str, least: int, most: int | None) -> int:
+    number = int(value) if re.fullmatch(rf"[0-9]{{1,{_MOST_DIGITS}}}", value) else -1
+    if number < least or (most is not None and number > most):
+        bounds = f"from {least}" if most is None else f"from {least} to {most:,}"
+        raise RequestError(
+            ErrorCode.INVALID_VALUE, name, f"{cut(value)!r} is not possible here", f"give a whole number {bounds}"
+        )
+    return number

@@ -1,0 +1,233 @@
+"""The description of the HTTP interface at `/openapi.json`.
+
+FastAPI describes its own routes; the predict path bypasses it, so its part is made here, from the same msgspec types
+that parse and encode, and for the graph that is served, whose nodes are called by integers or by texts. OpenAPI 3.0,
+because the Swagger UI that is packaged for offline use reads no 3.1.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from gnnserve_api.protocol import ErrorAnswer, NodesAnswer, PredictAnswer, PredictRequest, VariantsAnswer
+from gnnserve_api.routing import Route
+from gnnserve_worker.inference.served import ServedRevision
+from gnnserve_worker.serving.http.nodes import MOST_NODES_OF_A_PAGE, MOST_START, NODES_OF_A_PAGE
+from gnnserve_worker.serving.http.predict import PREDICT_PATH
+from gnnserve_worker.serving.http.protocol_binary import CONTENT_TYPE, OUTPUTS
+from gnnserve_worker.serving.http.question import (
+    LATENCY_HEADER,
+    MAX_LATENCY_MS,
+    MAX_TOLERANCE_PERMILLE,
+    STRICT_HEADER,
+    TOLERANCE_HEADER,
+)
+from gnnserve_worker.serving.security.access import is_open
+
+OPENAPI_VERSION = "3.0.3"
+
+_REF_TEMPLATE = "#/components/schemas/{name}"
+_EXAMPLE_WISHES = {
+    "objective": {"latencyMs": 5, "accuracyTolerancePermille": 10},
+    "strict": False,
+    "return": ["labels", "scores"],
+}
+_EXAMPLE_ANSWER = {
+    "scores": [[3.5, -1.25], [-0.5, 2.75]],
+    "variant": "x4",
+    "revision": "1db9abf53c03",
+    "objectiveMet": True,
+}
+_BINARY = {CONTENT_TYPE.decode(): {"schema": {"type": "string", "format": "binary"}}}
+_TOKEN = "token"  # noqa: S105 - the name of the scheme
+_CHALLENGE = {"WWW-Authenticate": {"description": "What to send.", "schema": {"type": "string"}}}
+_LATENCY_BOUNDS = {"minimum": 0, "exclusiveMinimum": True, "maximum": MAX_LATENCY_MS}
+_TOLERANCE_BOUNDS = {"minimum": 0, "maximum": MAX_TOLERANCE_PERMILLE}
+RETRY_AFTER = {"Retry-After": {"description": "Seconds to wait before another attempt.", "schema": {"type": "integer"}}}
+
+
+def complete(
+    described: dict[str, Any], revision: ServedRevision | None, *, needs_token: bool = False
+) -> dict[str, Any]:
+    """FastAPI's description with what it does not know."""
+    components = described.get("components", {})
+    schemas = {**components.get("schemas", {}), **_component_schemas(revision)}
+    paths = {PREDICT_PATH: _predict_path(revision), **described["paths"]}
+    whole = {**described, "paths": paths, "components": {**components, "schemas": schemas}}
+    return _with_tokens(whole) if needs_token else whole
+
+
+def _with_tokens(description: dict[str, Any]) -> dict[str, Any]:
+    """Which operations want one, so that /docs asks for it."""
+    refused = error_response("The token is missing, or is none that the service accepts.", _CHALLENGE)
+    paths = {
+        path: item
+        if is_open(path)
+        else {
+            method: {**operation, "security": [{_TOKEN: []}], "responses": {**operation["responses"], "401": refused}}
+            for method, operation in item.items()
+        }
+        for path, item in description["paths"].items()
+    }
+    schemes = {_TOKEN: {"type": "http", "scheme": "bearer"}}
+    return {**description, "paths": paths, "components": {**description["components"], "securitySchemes": schemes}}
+
+
+def _component_schemas(revision: ServedRevision | None) -> dict[str, Any]:
+    """Requests are those that the served graph takes; of any graph, where none is served."""
+    request: Any = PredictRequest[str] if _are_texts(revision) else PredictRequest[int]
+    (reference, *_), components = msgspec.json.schema_components(
+        [request, PredictAnswer, ErrorAnswer, VariantsAnswer, NodesAnswer, Route], ref_template=_REF_TEMPLATE
+    )
+    schemas = {name: _to_openapi_30(schema) for name, schema in components.items()}
+    described = schemas.pop(reference["$ref"].rpartition("/")[2])
+    if revision is None:
+        described["properties"]["nodes"]["items"] = {"anyOf": [{"type": "integer"}, {"type": "string"}]}
+    elif revision.ids is None:
+        described["properties"]["nodes"]["items"] |= {"minimum": 0, "maximum": revision.nodes - 1}
+    objective = schemas["Objective"]["properties"]
+    objective["latencyMs"] |= _LATENCY_BOUNDS
+    objective["accuracyTolerancePermille"] |= _TOLERANCE_BOUNDS
+    return {"PredictRequest": described | {"title": "PredictRequest"}, **schemas}
+
+
+def _are_texts(revision: ServedRevision | None) -> bool:
+    return revision is not None and revision.has_text_ids
+
+
+def json_content(type_: type[msgspec.Struct], example: Any = None) -> dict[str, Any]:
+    media: dict[str, Any] = {"schema": {"$ref": _REF_TEMPLATE.format(name=type_.__name__)}}
+    return {"application/json": media if example is None else {**media, "example": example}}
+
+
+def nodes_parameters() -> list[dict[str, Any]]:
+    def whole_number(name: str, description: str, **schema: int) -> dict[str, Any]:
+        return {"name": name, "in": "query", "description": description, "schema": {"type": "integer", **schema}}
+
+    return [
+        whole_number("start", "Position of the first one.", default=0, minimum=0, maximum=MOST_START),
+        whole_number("count", "How many, at most.", default=NODES_OF_A_PAGE, minimum=1, maximum=MOST_NODES_OF_A_PAGE),
+    ]
+
+
+def _predict_path(revision: ServedRevision | None) -> dict[str, Any]:
+    """With ids and labels that the served graph has."""
+    nodes = [3, 7] if revision is None else list(revision.shown_ids(0, 2))
+    labels = [0, 4] if revision is None else list((revision.classes * 2)[: len(nodes)])
+    example_request = {"nodes": nodes, **_EXAMPLE_WISHES}
+    example_answer = {
+        "labels": [[label] for label in labels] if revision is not None and revision.multi_label else labels,
+        **_EXAMPLE_ANSWER,
+    }
+    binary = {} if _are_texts(revision) else _BINARY
+    return {
+        "post": {
+            "tags": ["predict"],
+            "summary": "Classify nodes",
+            "description": (
+                "Answers with the variant that the objective calls for: a latency alone, the most accurate within it; "
+                "a tolerance alone, the fastest within it; both, the most accurate within the latency and never below "
+                "the tolerance; nothing, the service's own objective or else the most accurate variant. "
+                "Nodes and labels are called as in the graph's source: by integers, or by texts. For multi-label "
+                "graphs labels are a list per node of the classes whose score is above 0. Scores are raw network "
+                "outputs, before softmax or sigmoid. With `Content-Type: application/octet-stream` the body is int64 "
+                "node ids, little-endian, and so is the answer: float32 [nodes, width], or int64 [nodes] for labels; "
+                "graphs whose node ids are texts have no such form. Errors are JSON in either form."
+            ),
+            "operationId": "predict",
+            "parameters": [
+                {
+                    "name": "return",
+                    "in": "query",
+                    "description": "Binary form only: the one output to return. JSON names its outputs in the body.",
+                    "schema": {"type": "string", "enum": list(OUTPUTS), "default": OUTPUTS[0]},
+                },
+                _header(
+                    LATENCY_HEADER,
+                    "As objective.latencyMs; an objective in the body goes first.",
+                    "number",
+                    _LATENCY_BOUNDS,
+                ),
+                _header(
+                    TOLERANCE_HEADER,
+                    "As objective.accuracyTolerancePermille; an objective in the body goes first.",
+                    "number",
+                    _TOLERANCE_BOUNDS,
+                ),
+                _header(STRICT_HEADER, "As strict; the body's goes first.", "boolean"),
+            ],
+            "requestBody": {
+                "required": True,
+                "content": {**json_content(PredictRequest, example_request), **binary},
+            },
+            "responses": {
+                "200": {
+                    "description": "One entry per node, in the order asked.",
+                    "headers": {
+                        "Server-Timing": {
+                            "description": "Milliseconds in queue, sample, gather and compute.",
+                            "schema": {"type": "string"},
+                            "example": "queue;dur=0.052, sample;dur=0.081, gather;dur=0.120, compute;dur=0.210",
+                        },
+                        "gnnserve-variant": _told("Binary form: the variant that answered.", "x4"),
+                        "gnnserve-revision": _told("Binary form: the revision that it belongs to.", "1db9abf53c03"),
+                        "gnnserve-objective-met": _told("Binary form: as objectiveMet, true or false.", "true"),
+                        "gnnserve-shape": _told("Binary form: lengths of the array's axes.", "1024,40"),
+                    },
+                    "content": {**json_content(PredictAnswer, example_answer), **binary},
+                },
+                "400": error_response(
+                    "The request is malformed, has a field or parameter that does not exist, or names a node that the "
+                    "graph lacks."
+                ),
+                "405": error_response("Another method than POST."),
+                "413": error_response("The body is too large: split the request."),
+                "431": error_response("Address and headers are too long, or too many: send less."),
+                "501": error_response("Another transfer coding than chunked."),
+                "505": error_response("Another version than HTTP/1.0 or 1.1."),
+                "422": error_response("The request is strict, and no variant can meet its objective."),
+                "429": error_response("The queue is full, or the deadline is out of reach now.", RETRY_AFTER),
+                "500": error_response("An error of the worker; the log has the id that the message names."),
+                "503": error_response("The worker is loading or about to stop.", RETRY_AFTER),
+            },
+        }
+    }
+
+
+def _header(name: bytes, description: str, type_: str, bounds: dict[str, Any] | None = None) -> dict[str, Any]:
+    schema = {"type": type_, **(bounds or {})}
+    return {"name": name.decode(), "in": "header", "description": description, "schema": schema}
+
+
+def _told(description: str, example: str) -> dict[str, Any]:
+    return {"description": description, "schema": {"type": "string"}, "example": example}
+
+
+def error_response(description: str, headers: dict[str, Any] | None = None) -> dict[str, Any]:
+    return {
+        "description": description,
+        "content": json_content(ErrorAnswer),
+        **({"headers": headers} if headers else {}),
+    }
+
+
+def _to_openapi_30(schema: Any) -> Any:
+    """3.0 has no null type: an alternative to null becomes `nullable`."""
+    if isinstance(schema, list):
+        return [_to_openapi_30(entry) for entry in schema]
+    if not isinstance(schema, dict):
+        return schema
+    converted = {key: _to_openapi_30(value) for key, value in schema.items()}
+    if converted.get("required") == []:
+        del converted["required"]
+    alternatives = converted.get("anyOf", [])
+    if {"type": "null"} in alternatives:
+        rest = [alternative for alternative in alternatives if alternative != {"type": "null"}]
+        del converted["anyOf"]
+        if len(rest) == 1 and "$ref" not in rest[0]:
+            # `nullable` counts only beside the type that it belongs to.
+            return {**converted, **rest[0], "nullable": True}
+        return {**converted, "allOf" if len(rest) == 1 else "anyOf": rest, "nullable": True}
+    return converted

@@ -1,0 +1,275 @@
+"""`POST /v1/predict` without I/O: from a head and a body to a reply, by callback.
+
+Two ways lead here: `connection.py`, straight from the HTTP parser, and the ASGI application of `app.py` for what is
+rare. Which form a request has, what it is refused for and what its answer looks like is the same for both. Status
+codes are given here.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Callable, Iterator, Mapping
+
+import msgspec
+import numpy as np
+
+from gnnserve_api.objective import NO_OBJECTIVE
+from gnnserve_api.protocol import ErrorDetail
+from gnnserve_worker.inference.batch import StageTimes
+from gnnserve_worker.scheduling.batcher import Refusal, RefusalReason
+from gnnserve_worker.serving.engine import Answer, Engine, Lane, Outcome, Pending, monotonic_ms
+from gnnserve_worker.serving.http import protocol_binary, protocol_json
+from gnnserve_worker.serving.http.protocol_json import encode_error
+from gnnserve_worker.serving.http.question import (
+    WISH_HEADERS,
+    ErrorCode,
+    Question,
+    RequestError,
+    Wishes,
+    is_large,
+    read_wishes,
+)
+from gnnserve_worker.serving.metrics import ServingMetrics
+
+MAX_BODY_BYTES = 16 * 1024 * 1024
+PREDICT_PATH = "/v1/predict"
+READ_HEADERS = WISH_HEADERS | {b"content-type"}
+"""The headers that `read_head` looks at."""
+_MOST_AT_ONCE = 65_536
+"""Answers with more numbers are sent in pieces, with other clients in between."""
+_log = logging.getLogger(__name__)
+
+REFUSAL_STATUS = {
+    RefusalReason.OBJECTIVE_INFEASIBLE: 422,
+    RefusalReason.QUEUE_FULL: 429,
+    RefusalReason.DEADLINE_OUT_OF_REACH: 429,
+    RefusalReason.DEADLINE_PASSED: 429,
+    RefusalReason.LOADING: 503,
+    RefusalReason.DRAINING: 503,
+}
+ERROR_STATUS = {
+    ErrorCode.UNAUTHORIZED: 401,
+    ErrorCode.METHOD_NOT_ALLOWED: 405,
+    ErrorCode.BODY_TOO_LARGE: 413,
+    ErrorCode.HEAD_TOO_LARGE: 431,
+    ErrorCode.INTERNAL_ERROR: 500,
+    ErrorCode.UNSUPPORTED_CODING: 501,
+    ErrorCode.UNSUPPORTED_VERSION: 505,
+    ErrorCode.TOO_MANY_CONNECTIONS: 503,
+}
+_JSON = b"content-type: application/json\r\n"
+_HEAD_OF_ERROR = {
+    ErrorCode.UNAUTHORIZED: _JSON + b'www-authenticate: Bearer realm="gnnserve"\r\n',
+    ErrorCode.METHOD_NOT_ALLOWED: _JSON + b"allow: POST\r\n",
+    ErrorCode.TOO_MANY_CONNECTIONS: _JSON + b"retry-after: 1\r\n",
+}
+
+
+class Head(msgspec.Struct, frozen=True):
+    """What a request says before its body."""
+
+    binary: bool
+    query: bytes
+    wishes: Wishes
+
+
+def read_head(headers: Mapping[bytes, bytes], query: bytes) -> Head:
+    """`headers`: names in lower case."""
+    binary = protocol_binary.is_binary(headers.get(b"content-type", b""))
+    if query and not binary:
+        protocol_json.check_query(query)
+    return Head(binary, query, read_wishes(headers))
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """A request that can be answered, and the lane that it belongs to, whatever is switched to meanwhile."""
+
+    lane: Lane
+    question: Question
+    binary: bool
+    arrived_ms: float
+    large: bool
+    """Its answer is sent in pieces."""
+
+
+class Reply(msgspec.Struct, frozen=True):
+    status: int
+    head: bytes
+    """Header lines, each with its CRLF, without the body's length."""
+    body: bytes | memoryview
+    pieces: Iterator[bytes] | None = None
+    """In place of the body, where that is large: each is short work to make."""
+
+
+class Predict:
+    def __init__(self, engine: Engine, metrics: ServingMetrics) -> None:
+        self.in_flight = 0
+        """Requests that wait for their answer; kept by those who send it."""
+        self._engine = engine
+        self._metrics = metrics
+        self._timed: StageTimes | None = None
+        self._stages = b""
+        """Of `_timed`, which the requests of a batch share."""
+        self._refusal = Refusal(RefusalReason.QUEUE_FULL, "", None)
+        self._refusal_reply = refusal_reply(self._refusal)
+        """Of `_refusal`."""
+
+    def read(self, head: Head, body: bytes) -> Asked | Reply:
+        arrived_ms = monotonic_ms()
+        lane = self._engine.lane
+        if lane is None:
+            return self.refuse(self._engine.refuse())
+        seeds = _estimate_seeds(head, body, lane.revision.has_text_ids)
+        refused = self._engine.would_refuse(seeds, arrived_ms)
+        if refused is not None and not _may_have_objective(head, body):
+            return self._refuse_unread(refused, seeds)
+        revision, max_nodes = lane.revision, lane.batching.max_queued_seeds
+        try:
+            if head.binary:
+                question = protocol_binary.parse_question(body, head.query, head.wishes, revision, max_nodes)
+            else:
+                question = protocol_json.parse_question(body, head.wishes, revision, max_nodes)
+        except RequestError as error:
+            return self.refuse_request(error)
+        except Exception as error:  # noqa: BLE001  (whatever it is, this client gets an answer and the others theirs)
+            return self._fail(error)
+        return Asked(lane, question, head.binary, arrived_ms, is_large(question, revision, _MOST_AT_ONCE))
+
+    def ask(self, asked: Asked, respond: Callable[[Reply], None]) -> Pending | Reply:
+        """`respond` is called later, unless there is a reply at once or the request is cancelled."""
+        question = asked.question
+        pending = self._engine.submit(
+            asked.lane, question.nodes, question.objective, question.strict, "embeddings" in question.outputs,
+            asked.arrived_ms, lambda outcome: respond(self._respond(asked, outcome)),
+        )  # fmt: skip
+        return self.refuse(pending) if isinstance(pending, Refusal) else pending
+
+    def _refuse_unread(self, refusal: Refusal, seeds: int) -> Reply:
+        """Under overload most requests end here, so that refusing takes little of what answering needs: the body is not
+        parsed, and the reply is encoded once for as long as the reason is the same."""
+        self._metrics.count_offered(seeds)
+        self._metrics.count_refused(refusal.reason)
+        if refusal is not self._refusal:
+            self._refusal, self._refusal_reply = refusal, refusal_reply(refusal)
+        return self._refusal_reply
+
+    def cancel(self, pending: Pending) -> None:
+        self._engine.cancel(pending)
+
+    def count_gone(self) -> None:
+        """A client left before its answer."""
+        self._metrics.count_error(ErrorCode.CLIENT_GONE)
+
+    def refuse(self, refusal: Refusal) -> Reply:
+        if REFUSAL_STATUS[refusal.reason] == 429:
+            self._metrics.count_refused(refusal.reason)
+        else:
+            self._metrics.count_error(refusal.reason)
+        return refusal_reply(refusal)
+
+    def refuse_request(self, error: RequestError) -> Reply:
+        self._metrics.count_error(error.code)
+        return error_reply(error)
+
+    def _respond(self, asked: Asked, outcome: Outcome) -> Reply:
+        match outcome:
+            case Answer():
+                try:
+                    return self._encode(asked, outcome)
+                except Exception as error:  # noqa: BLE001  (as in `read`)
+                    return self._fail(error)
+            case Refusal():
+                return self.refuse(outcome)
+            case _:
+                return self._internal_error(outcome.error_id)
+
+    def _fail(self, error: Exception) -> Reply:
+        error_id = secrets.token_hex(8)
+        _log.error("error %s: a request could not be read or its answer not be written", error_id, exc_info=error)
+        return self._internal_error(error_id)
+
+    def _internal_error(self, error_id: str) -> Reply:
+        message = f"an error of the worker; its log has the details under {error_id}"
+        self._metrics.count_error(ErrorCode.INTERNAL_ERROR)
+        return Reply(500, _JSON, encode_error(ErrorDetail(ErrorCode.INTERNAL_ERROR, message)))
+
+    def _encode(self, asked: Asked, answer: Answer) -> Reply:
+        times = answer.times
+        if times is not self._timed:
+            self._timed = times
+            self._stages = b", sample;dur=%.3f, gather;dur=%.3f, compute;dur=%.3f\r\n" % (
+                times.sample_ms, times.gather_ms, times.compute_ms
+            )  # fmt: skip
+        queue_ms = answer.queue_ms
+        timing = b"server-timing: queue;dur=%.3f" % queue_ms + self._stages
+        outputs, revision = asked.question.outputs, asked.lane.revision
+        if asked.binary:
+            array = protocol_binary.encode_answer(answer, outputs[0], revision)
+            reply = Reply(200, timing + _describe(answer, asked.lane, array), array.data.cast("B"))
+        elif asked.large:
+            blocks = protocol_json.encode_blocks(answer, outputs, revision, lambda: _objective_met(answer))
+            return Reply(200, _JSON + timing, b"", self._observed(answer, queue_ms, blocks))
+        else:
+            body = protocol_json.encode_answer(answer, outputs, revision, _objective_met(answer))
+            reply = Reply(200, _JSON + timing, body)
+        self._observe(answer, queue_ms)
+        return reply
+
+    def _observed(self, answer: Answer, queue_ms: float, pieces: Iterator[bytes]) -> Iterator[bytes]:
+        yield from pieces
+        self._observe(answer, queue_ms)
+
+    def _observe(self, answer: Answer, queue_ms: float) -> None:
+        total_ms = monotonic_ms() - answer.arrived_ms
+        self._metrics.observe_answer(answer.variant, queue_ms, total_ms, answer.objective.latency_ms)
+
+
+def _may_have_objective(head: Head, body: bytes) -> bool:
+    """One of the request's own, so that it has to be read."""
+    return head.wishes.objective != NO_OBJECTIVE or (not head.binary and any(part in body for part in _OBJECTIVES))
+
+
+_OBJECTIVES = (b'"objective"', b"\\u006", b"\\u007")
+"""A letter of its name may also be written as an escape, `\\u006f`; those of other ids, `\\u00eb`, are not meant."""
+
+
+def _estimate_seeds(head: Head, body: bytes, are_texts: bool) -> int:
+    """Of a body that is not read. Ids are 8 bytes each, or parted by commas; of texts by commas after quotes, which few
+    have in them."""
+    if head.binary:
+        return len(body) // 8
+    start = body.find(b"[", body.find(b'"nodes"') + 1)
+    if are_texts:
+        return body.count(b'",', start, body.find(b'"]', start)) + 1
+    return body.count(b",", start, body.find(b"]", start)) + 1
+
+
+def _objective_met(answer: Answer) -> bool:
+    return answer.objective.latency_ms is None or answer.objective_met(monotonic_ms())
+
+
+def _describe(answer: Answer, lane: Lane, array: np.ndarray) -> bytes:
+    shape = ",".join(map(str, array.shape))
+    met = "true" if _objective_met(answer) else "false"
+    return (
+        f"content-type: {protocol_binary.CONTENT_TYPE.decode()}\r\n"
+        f"gnnserve-variant: {answer.variant}\r\n"
+        f"gnnserve-revision: {lane.revision.manifest.revision}\r\n"
+        f"gnnserve-objective-met: {met}\r\n"
+        f"gnnserve-shape: {shape}\r\n"
+    ).encode()
+
+
+def error_reply(error: RequestError) -> Reply:
+    status = ERROR_STATUS.get(error.code, 400)
+    field = error.where if status == 400 else None
+    return Reply(
+        status, _HEAD_OF_ERROR.get(error.code, _JSON), encode_error(ErrorDetail(error.code, str(error), field))
+    )
+
+
+def refusal_reply(refusal: Refusal) -> Reply:
+    seconds = refusal.retry_after_s
+    head = _JSON if seconds is None else _JSON + b"retry-after: %d\r\n" % seconds
+    return Reply(REFUSAL_STATUS[refusal.reason], head, encode_error(ErrorDetail(refusal.reason, refusal.message)))

@@ -1,0 +1,100 @@
+"""The binary form of `POST /v1/predict`, for clients that have arrays: int64 node ids in, one array out.
+
+Bytes are read and written where they lie, little-endian. What JSON says beside the numbers stands in the head: the
+query names the output, headers carry the rest. Errors are JSON in either form.
+"""
+
+from __future__ import annotations
+
+import sys
+from urllib.parse import parse_qsl
+
+import numpy as np
+
+from gnnserve_worker.inference.served import ServedRevision
+from gnnserve_worker.serving.engine import Answer
+from gnnserve_worker.serving.http.question import (
+    ErrorCode,
+    Question,
+    RequestError,
+    Wishes,
+    check_node_count,
+    check_outputs,
+    find_integers,
+    shown_value,
+)
+
+CONTENT_TYPE = b"application/octet-stream"
+OUTPUTS = ("scores", "embeddings", "labels")
+_ID_BYTES = 8
+_SCORES = ("scores",)
+
+
+def is_binary(content_type: bytes) -> bool:
+    return content_type.partition(b";")[0].strip().lower() == CONTENT_TYPE
+
+
+def parse_question(body: bytes, query: bytes, wishes: Wishes, revision: ServedRevision, max_nodes: int) -> Question:
+    if revision.has_text_ids:
+        raise RequestError(
+            ErrorCode.NO_BINARY_NODES,
+            "body",
+            "the node ids of this graph are texts, and lists of them are no array",
+            f'send JSON, such as {{"nodes": [{shown_value(revision.shown_ids(0, 1)[0])}]}}',
+        )
+    outputs = _read_outputs(query, revision) if query else _SCORES
+    if len(body) % _ID_BYTES:
+        raise RequestError(
+            ErrorCode.INVALID_BINARY,
+            "body",
+            f"{len(body):,} bytes are no whole number of node ids, which have {_ID_BYTES} bytes each",
+            "send int64, little-endian",
+        )
+    check_node_count(len(body) // _ID_BYTES, max_nodes)
+    nodes = np.frombuffer(body, "<i8")
+    if sys.byteorder == "big":
+        nodes = nodes.astype(np.int64)
+    return Question(find_integers(nodes, revision), wishes.objective, wishes.strict, outputs)
+
+
+def _read_outputs(query: bytes, revision: ServedRevision) -> tuple[str, ...]:
+    outputs = []
+    for name, value in parse_qsl(query.decode("latin-1"), keep_blank_values=True):
+        if name != "return":
+            raise RequestError(ErrorCode.UNKNOWN_FIELD, name[:60], "there is no such field", "known is return")
+        outputs.append(value)
+    if len(outputs) != 1 or outputs[0] not in OUTPUTS:
+        shown = "&".join(outputs)[:60] or "nothing"
+        raise RequestError(
+            ErrorCode.INVALID_VALUE,
+            "return",
+            f"{shown} is not possible here",
+            f"give one of {', '.join(OUTPUTS)}; JSON may carry several",
+        )
+    check_outputs(outputs, revision, ["return"])
+    if outputs[0] == "labels" and revision.multi_label:
+        raise RequestError(
+            ErrorCode.NO_BINARY_LABELS,
+            "return",
+            "each node of this graph may have several labels, and lists of them are no array",
+            "ask for scores, where a score above 0 is a label, or send JSON",
+        )
+    if outputs[0] == "labels" and revision.class_texts:
+        raise RequestError(
+            ErrorCode.NO_BINARY_LABELS,
+            "return",
+            "the labels of this graph are texts, and lists of them are no array",
+            "ask for scores, whose columns are `classes` of GET /v1/variants, or send JSON",
+        )
+    return tuple(outputs)
+
+
+def encode_answer(answer: Answer, output: str, revision: ServedRevision) -> np.ndarray:
+    """C-contiguous, little-endian: scores and embeddings float32 [nodes, width], labels int64 [nodes]."""
+    match output:
+        case "labels":
+            return np.ascontiguousarray(revision.class_ids[answer.scores.argmax(axis=1)], "<i8")
+        case "embeddings":
+            return np.ascontiguousarray(answer.embeddings, "<f4")
+        case _:
+            return np.ascontiguousarray(answer.scores, "<f4")

@@ -1,0 +1,218 @@
+"""What can be asked of `POST /v1/predict`, in whatever form it is written, and what is wrong with a request.
+
+A form (`protocol_json.py`, `protocol_binary.py`) reads the body; what spans a request and the served graph is
+checked here, so that the engine sees only requests it can answer. A message names the field, the value, what was
+expected and what to do. Objective and strictness may stand in the head of a request in either form.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from gnnserve_api.errors import InputError
+from gnnserve_api.objective import NO_OBJECTIVE, Objective
+from gnnserve_worker.inference.served import ServedRevision
+
+MAX_LATENCY_MS = 3_600_000
+MAX_TOLERANCE_PERMILLE = 1000
+LATENCY_HEADER = b"gnnserve-latency-ms"
+TOLERANCE_HEADER = b"gnnserve-accuracy-tolerance-permille"
+STRICT_HEADER = b"gnnserve-strict"
+_SHOWN_CHARACTERS = 60
+WISH_HEADERS = frozenset((LATENCY_HEADER, TOLERANCE_HEADER, STRICT_HEADER))
+
+
+class ErrorCode(StrEnum):
+    """Machine-readable reasons of this protocol's own; a refusal's code is its `RefusalReason`."""
+
+    INVALID_JSON = "InvalidJson"
+    INVALID_BINARY = "InvalidBinary"
+    INVALID_TYPE = "InvalidType"
+    INVALID_VALUE = "InvalidValue"
+    UNKNOWN_FIELD = "UnknownField"
+    MISSING_FIELD = "MissingField"
+    EMPTY_NODES = "EmptyNodes"
+    TOO_MANY_NODES = "TooManyNodes"
+    UNKNOWN_NODE = "UnknownNode"
+    NO_EMBEDDINGS = "NoEmbeddings"
+    NO_BINARY_LABELS = "NoBinaryLabels"
+    NO_BINARY_NODES = "NoBinaryNodes"
+    BODY_TOO_LARGE = "BodyTooLarge"
+    METHOD_NOT_ALLOWED = "MethodNotAllowed"
+    HEAD_TOO_LARGE = "HeadTooLarge"
+    MALFORMED_REQUEST = "MalformedRequest"
+    UNSUPPORTED_CODING = "UnsupportedCoding"
+    UNSUPPORTED_VERSION = "UnsupportedVersion"
+    UNAUTHORIZED = "Unauthorized"
+    TOO_MANY_CONNECTIONS = "TooManyConnections"
+    NOT_FOUND = "NotFound"
+    INTERNAL_ERROR = "InternalError"
+    CLIENT_GONE = "ClientGone"
+    """Only counted: nobody is left to read it."""
+
+
+class RequestError(InputError):
+    """The client must change the request."""
+
+    def __init__(self, code: ErrorCode, where: str, problem: str, remedy: str = "") -> None:
+        super().__init__(where, problem, remedy)
+        self.code = code
+
+
+class Wishes(msgspec.Struct, frozen=True):
+    """What the head of a request asks for; the body may say otherwise."""
+
+    objective: Objective = NO_OBJECTIVE
+    strict: bool = False
+
+
+NO_WISHES = Wishes()
+
+
+class Question(msgspec.Struct, frozen=True):
+    """A request that can be answered."""
+
+    # A msgspec struct, as all that is made per request: it costs a sixth of a frozen dataclass.
+    nodes: np.ndarray
+    """int64, positions in the graph, all in range."""
+    objective: Objective
+    strict: bool
+    outputs: tuple[str, ...]
+    """Without repetition."""
+
+
+def read_wishes(headers: Mapping[bytes, bytes]) -> Wishes:
+    """`headers`: names in lower case."""
+    if WISH_HEADERS.isdisjoint(headers):
+        return NO_WISHES
+    objective = Objective(
+        _read_number(headers, LATENCY_HEADER, "give milliseconds as a number, or leave the header out"),
+        _read_number(headers, TOLERANCE_HEADER, "give permille as a number (10 is one point), or leave the header out"),
+    )
+    check_objective(objective, LATENCY_HEADER.decode(), TOLERANCE_HEADER.decode())
+    strict = headers.get(STRICT_HEADER, b"false").strip().lower()
+    if strict not in {b"true", b"false"}:
+        raise RequestError(
+            ErrorCode.INVALID_VALUE,
+            STRICT_HEADER.decode(),
+            f"{_shown(strict)} is not possible here",
+            "give true or false",
+        )
+    return Wishes(objective, strict == b"true")
+
+
+def _read_number(headers: Mapping[bytes, bytes], name: bytes, remedy: str) -> float | None:
+    value = headers.get(name)
+    if value is None:
+        return None
+    text = value.strip(b" \t")  # around a header's value they mean nothing
+    # JSON's numbers: float() would take underscores, blanks and NaN too.
+    if not re.fullmatch(rb"-?\d+(\.\d+)?([eE][+-]?\d+)?", text):
+        raise RequestError(ErrorCode.INVALID_VALUE, name.decode(), f"{_shown(text)} is not a number", remedy)
+    return float(text)
+
+
+def _shown(text: bytes) -> str:
+    return repr(cut(text.decode("ascii", "replace")))
+
+
+def check_objective(objective: Objective, latency_field: str, tolerance_field: str) -> None:
+    latency = objective.latency_ms
+    if latency is not None and not 0 < latency <= MAX_LATENCY_MS:
+        raise RequestError(
+            ErrorCode.INVALID_VALUE,
+            latency_field,
+            f"{latency:,.15g} is out of range",
+            f"give milliseconds above 0 and at most {MAX_LATENCY_MS:,}",
+        )
+    tolerance = objective.accuracy_tolerance_permille
+    if tolerance is not None and not 0 <= tolerance <= MAX_TOLERANCE_PERMILLE:
+        raise RequestError(
+            ErrorCode.INVALID_VALUE,
+            tolerance_field,
+            f"{tolerance:,.15g} is out of range",
+            f"give permille from 0 to {MAX_TOLERANCE_PERMILLE:,}; 10 is one point of accuracy",
+        )
+
+
+def check_outputs(outputs: Sequence[str], revision: ServedRevision, fields: Sequence[str]) -> None:
+    """`fields`: where each of them stands."""
+    if "embeddings" in outputs and not revision.has_embeddings:
+        raise RequestError(
+            ErrorCode.NO_EMBEDDINGS,
+            fields[outputs.index("embeddings")],
+            "the served network has one layer, and so no hidden layer to return as embeddings",
+            "leave embeddings out",
+        )
+
+
+def check_node_count(count: int, max_nodes: int) -> None:
+    if not count:
+        raise RequestError(ErrorCode.EMPTY_NODES, "nodes", "the list is empty", "name at least one node id")
+    if count > max_nodes:
+        raise RequestError(
+            ErrorCode.TOO_MANY_NODES,
+            "nodes",
+            f"{count:,} nodes, more than the {max_nodes:,} that one request may have",
+            "split the list over several requests, or raise spec.worker.batching.maxQueuedSeeds",
+        )
+
+
+def find_integers(wanted: np.ndarray, revision: ServedRevision) -> np.ndarray:
+    """Positions of these ids, int64 both."""
+    if revision.ids is None:
+        _check_positions(wanted, revision)
+        return wanted
+    positions = revision.ids.find_integers(wanted)
+    if positions.min() < 0:
+        first = int(positions.argmin())  # all that are missing are -1
+        raise unknown_node(first, str(wanted[first]), revision)
+    return positions
+
+
+def find_texts(wanted: Sequence[str], revision: ServedRevision) -> np.ndarray:
+    """Byte for byte: texts that look alike but are written by other code points are other nodes."""
+    assert revision.ids is not None  # noqa: S101
+    positions = revision.ids.find_texts(wanted)
+    if positions.min() < 0:
+        first = int(positions.argmin())
+        raise unknown_node(first, shown_value(wanted[first]), revision)
+    return positions
+
+
+def _check_positions(nodes: np.ndarray, revision: ServedRevision) -> None:
+    """In one comparison: as unsigned, a negative id is beyond any graph."""
+    unsigned = nodes.view(np.uint64)
+    if unsigned.max() >= revision.nodes:
+        first = int((unsigned >= revision.nodes).argmax())
+        raise unknown_node(first, str(nodes[first]), revision)
+
+
+def unknown_node(index: int, shown: str, revision: ServedRevision) -> RequestError:
+    remedy = f"node ids are 0 to {revision.nodes - 1}" if revision.ids is None else "GET /v1/nodes lists its node ids"
+    return RequestError(ErrorCode.UNKNOWN_NODE, f"nodes[{index}]", f"node {shown} is not in the graph", remedy)
+
+
+def shown_value(value: Any) -> str:
+    """As JSON, for a message."""
+    return cut(msgspec.json.encode(value).decode())
+
+
+def cut(text: str) -> str:
+    return text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + "…"
+
+
+def is_large(question: Question, revision: ServedRevision, most_numbers: int) -> bool:
+    """Whether its answer has more numbers than that, roughly."""
+    nodes = len(question.nodes)
+    widest = 1 + len(revision.classes) + revision.manifest.network.hidden
+    if nodes * widest <= most_numbers:
+        return False
+    widths = {"labels": 1, "scores": len(revision.classes), "embeddings": revision.manifest.network.hidden}
+    return nodes * sum(widths[output] for output in question.outputs) > most_numbers

@@ -1,0 +1,128 @@
+"""Gathering fused with aggregation: layer 1's input, or its output, for every row that needs a hidden state.
+
+Leaf rows are 250 of a seed's 276; they are averaged or summed while they are read and never written. What is written
+is what the first matrix product reads: [mean, own] beside each other for GraphSAGE, one sum for GIN, in the
+product's own precision. From a projected table the same sum is the layer's output already.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gnnserve_api.variants import Storage
+from gnnserve_worker.kernel_cache import kernel
+from gnnserve_worker.sampling.kernels import prefetch
+from gnnserve_worker.sampling.neighbours import NeighbourSample
+from gnnserve_worker.tables.table import NO_SCALES, Table
+from gnnserve_worker.tables.vectors import sum_rows
+
+_ROWS_AHEAD = 2
+"""How many rows before their turn neighbours are asked for: further, and they are gone again."""
+_LINE_BYTES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Combination:
+    """What a layer makes of a row's neighbours and of the row itself, before its matrix products."""
+
+    mean: bool
+    """Mean over the neighbours, or their sum."""
+    stacked: bool
+    """[neighbours, own] beside each other; otherwise neighbours + own_factor · own."""
+    own_factor: float
+    bias: np.ndarray
+    """float32 [columns], added when not empty."""
+    relu: bool
+    """Negative numbers become 0, after the bias."""
+
+
+def gather(table: Table, columns: int, sample: NeighbourSample, combination: Combination, out: np.ndarray) -> None:
+    """For each row of `sample`, what `combination` makes of the first `columns` of the table's rows.
+
+    `out` is flat, float32 or the bits of bfloat16 (uint16): [rows · columns], or twice that when stacked.
+    """
+    rows, own = table.rows, table.own
+    _gather(
+        rows.values, rows.scales, own.values, own.scales, columns, sample.nodes, sample.starts, sample.neighbours,
+        combination.mean, combination.stacked, combination.own_factor, combination.bias, combination.relu, out,
+    )  # fmt: skip
+
+
+def aggregate(
+    hidden: np.ndarray, sample: NeighbourSample, rows: int, combination: Combination, out: np.ndarray
+) -> None:
+    """The same from hidden states, float32 [rows of the sample, width], for the first `rows` rows."""
+    _aggregate(
+        hidden, NO_SCALES, hidden.shape[1], rows, sample.starts, sample.children,
+        combination.mean, combination.stacked, combination.own_factor, combination.bias, combination.relu, out,
+    )  # fmt: skip
+
+
+def gathered_bytes(table: Table, columns: int, sample: NeighbourSample) -> int:
+    """Of the table, as they are read: without the padding, with int8's scales."""
+    row_bytes = columns * table.rows.values.itemsize + (4 if table.storage is Storage.INT8 else 0)
+    return (len(sample.neighbours) + len(sample.nodes)) * row_bytes
+
+
+@kernel
+def _gather(
+    values: np.ndarray, scales: np.ndarray, own_values: np.ndarray, own_scales: np.ndarray, columns: int,
+    nodes: np.ndarray, starts: np.ndarray, neighbours: np.ndarray,
+    mean: bool, stacked: bool, own_factor: float, bias: np.ndarray, relu: bool, out: np.ndarray,
+) -> None:  # fmt: skip
+    rows = len(nodes)
+    width = 2 * columns if stacked else columns
+    line = _LINE_BYTES // values.itemsize
+    own_line = _LINE_BYTES // own_values.itemsize
+    stride = values.shape[1]
+    own_stride = own_values.shape[1]
+    for row in range(rows):
+        ahead = row + _ROWS_AHEAD
+        if ahead < rows:
+            for edge in range(starts[ahead], starts[ahead + 1]):
+                begin = np.int64(neighbours[edge]) * stride
+                for column in range(0, columns, line):
+                    prefetch(values, begin + column)
+                if len(scales):
+                    prefetch(scales, neighbours[edge])
+            begin = np.int64(nodes[ahead]) * own_stride
+            for column in range(0, columns, own_line):
+                prefetch(own_values, begin + column)
+            if len(own_scales):
+                prefetch(own_scales, nodes[ahead])
+        start = starts[row]
+        stop = starts[row + 1]
+        factor = 1.0 / (stop - start) if mean and stop > start else 1.0
+        place = row * width
+        node = np.int64(nodes[row])
+        if stacked:
+            sum_rows(out, place, columns, values, scales, neighbours, start, stop, factor,
+                     own_values, own_scales, node, 0.0, bias, relu)  # fmt: skip
+            sum_rows(out, place + columns, columns, values, scales, neighbours, 0, 0, 0.0,
+                     own_values, own_scales, node, 1.0, bias, relu)  # fmt: skip
+        else:
+            sum_rows(out, place, columns, values, scales, neighbours, start, stop, factor,
+                     own_values, own_scales, node, own_factor, bias, relu)  # fmt: skip
+
+
+@kernel
+def _aggregate(
+    hidden: np.ndarray, no_scales: np.ndarray, columns: int, rows: int, starts: np.ndarray, children: np.ndarray,
+    mean: bool, stacked: bool, own_factor: float, bias: np.ndarray, relu: bool, out: np.ndarray,
+) -> None:  # fmt: skip
+    width = 2 * columns if stacked else columns
+    for row in range(rows):
+        start = starts[row]
+        stop = starts[row + 1]
+        factor = 1.0 / (stop - start) if mean and stop > start else 1.0
+        place = row * width
+        if stacked:
+            sum_rows(out, place, columns, hidden, no_scales, children, start, stop, factor,
+                     hidden, no_scales, row, 0.0, bias, relu)  # fmt: skip
+            sum_rows(out, place + columns, columns, hidden, no_scales, children, 0, 0, 0.0,
+                     hidden, no_scales, row, 1.0, bias, relu)  # fmt: skip
+        else:
+            sum_rows(out, place, columns, hidden, no_scales, children, start, stop, factor,
+                     hidden, no_scales, row, own_factor, bias, relu)  # fmt: skip

@@ -1,0 +1,133 @@
+"""Tables: what variants gather from, a row per node.
+
+A features table holds columns in rank order, most important first, so a k× variant reads the first ⌊f/k⌋ entries of
+the same row: one table, no copies, and switching variant moves no data. (Selecting columns out of full rows would touch
+every cache line and be slower than not pruning at all.) A projected table holds X·W of the first layer, because means
+and sums commute with linear maps: rows are as wide as the hidden layer and the first matrix product is gone.
+
+Files are mapped, in huge pages where the kernel grants them: with 4 KiB pages a random row costs a page walk as well.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tokenize import TokenError
+from typing import Literal
+
+import numpy as np
+
+from gnnserve_api.variants import Storage
+from gnnserve_worker.graph.store import Features
+from gnnserve_worker.tables.formats import dtype_of, encode, padded_columns
+
+_WRITE_BYTES = 16 * 1024 * 1024
+"""Written at once. At least a huge page: the page cache then keeps the file in huge pages."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    values: np.ndarray
+    """[nodes, columns and padding] in C order, as `storage.dtype_of`."""
+    scales: np.ndarray
+    """float32 [nodes] for int8, else empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    kind: Literal["features", "projected"]
+    storage: Storage
+    columns: int
+    """Without the padding."""
+    rows: Rows
+    own: Rows
+    """What is read of a node itself; the same as `rows` for features and for GIN."""
+
+    @property
+    def nodes(self) -> int:
+        return len(self.rows.values)
+
+    @property
+    def projected(self) -> bool:
+        return self.kind == "projected"
+
+
+NO_SCALES = np.zeros(0, dtype=np.float32)
+
+
+def map_array(path: Path) -> np.ndarray:
+    """A read-only array over a .npy file, in huge pages where the kernel has them for files.
+
+    ValueError: not a .npy file of the numbers that a repository holds. OSError: it cannot be read.
+    """
+    with path.open("rb") as file:
+        if np.lib.format.read_magic(file) != (1, 0):
+            raise ValueError("another version of the .npy format than 1.0")
+        try:
+            shape, fortran_order, dtype = np.lib.format.read_array_header_1_0(file)
+        except (TokenError, SyntaxError, TypeError) as error:  # of Python's own parser, which numpy calls
+            raise ValueError(f"damaged header: {error}") from error
+        if fortran_order or dtype.hasobject:
+            raise ValueError(
+                f"expected numbers in C order, found {dtype} in {'Fortran' if fortran_order else 'C'} order"
+            )
+        offset = file.tell()
+        wanted_bytes = offset + int(np.prod(shape)) * dtype.itemsize
+        found_bytes = path.stat().st_size
+        if found_bytes < wanted_bytes:
+            raise ValueError(f"{found_bytes:,} bytes, expected {wanted_bytes:,} for {dtype} {list(shape)}")
+        mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        mapped.madvise(mmap.MADV_HUGEPAGE)
+    # A plain array over the mapping: np.memmap's own class costs microseconds at every slice.
+    return np.frombuffer(mapped, dtype=dtype, count=int(np.prod(shape)), offset=offset).reshape(shape)
+
+
+def write_rows(
+    path: Path, blocks: Iterable[np.ndarray], nodes: int, columns: int, storage: Storage
+) -> np.ndarray | None:
+    """Write float32 blocks of rows, which add up to [nodes, columns], as `storage`. Returns int8's scales.
+
+    Through a plain file, whose full disk is an OSError; writing to a mapping would end the process. ValueError as
+    `encode`.
+    """
+    padded = padded_columns(columns, storage)
+    dtype = dtype_of(storage)
+    scales = []
+    with path.open("xb", buffering=_WRITE_BYTES) as file:
+        path.chmod(0o444)
+        np.lib.format.write_array_header_1_0(
+            file, {"descr": dtype.str, "fortran_order": False, "shape": (nodes, padded)}
+        )
+        for block in blocks:
+            values, block_scales = encode(np.ascontiguousarray(block, dtype=np.float32), storage)
+            if padded > columns:
+                values = np.pad(values, ((0, 0), (0, padded - columns)))
+            file.write(np.ascontiguousarray(values).data)
+            if block_scales is not None:
+                scales.append(block_scales)
+    return np.concatenate(scales) if scales else None
+
+
+def feature_blocks(features: Features, columns: Sequence[int]) -> Iterator[np.ndarray]:
+    """`features[:, columns]`, float32, some megabytes at a time; sparse features become dense here."""
+    order = np.asarray(columns, dtype=np.int64)
+    source = features if isinstance(features, np.ndarray) else features[:, order]
+    for rows in _blocks(features):
+        block = source[rows]
+        yield block[:, order] if isinstance(block, np.ndarray) else block.toarray()
+
+
+def projected_blocks(features: Features, weight: np.ndarray) -> Iterator[np.ndarray]:
+    """features · weight (float32 [columns, outputs]), some megabytes at a time."""
+    for rows in _blocks(features):
+        yield np.asarray(features[rows] @ weight, dtype=np.float32)
+
+
+def _blocks(features: Features) -> Iterator[slice]:
+    nodes, width = features.shape
+    step = max(1, _WRITE_BYTES // max(1, 4 * width))
+    for start in range(0, nodes, step):
+        yield slice(start, min(start + step, nodes))
