@@ -1,4 +1,5 @@
-"""Hit rates of the cache policies in simulation, on graphs of the shapes of paper A's data sets.
+"""Hit rates of the cache policies in simulation, on graphs of the shapes of the data sets of
+Dynamic GNN inference as-a-service.
 
 Frequency's settings were chosen on the Flickr shape with the seed 1 and the traces uniform, zipf, moving and drifting.
 Short runs over all shapes with the seed 20261121 then showed it behind Degree on Reddit's moving and recurring traces,

@@ -1,4 +1,4 @@
-"""Tables 2 and 3 of paper A, as printed, and what its authors' models were (SPEC A.2, A.3 and A8).
+"""Dynamic GNN inference as-a-service, tables 2 and 3 as printed, and the widths of its authors' models.
 
 Lasso ranking, batches of 1024 nodes, a Ryzen 3990X with an RTX A6000, 13.5 GB/s from host to device. Accuracies are
 left out: nothing here is compared with them.
@@ -20,7 +20,7 @@ class PaperCell:
     size_kib: float
     """Of the serialised model; printed as KB."""
     memory_mib: float
-    """Printed as MB; equals the whole pruned feature matrix with the labels (SPEC A.5, 5)."""
+    """Printed as MB; equals the size of the whole pruned feature matrix with the labels."""
 
     @property
     def transfer_ms(self) -> float:
@@ -31,12 +31,12 @@ class PaperCell:
 class PaperGraph:
     nodes: int
     edges: int
-    """Directed, each link counted twice: the printed counts mix conventions (SPEC A.5, 7)."""
+    """Directed, each link counted twice: the counts printed in table 1 mix conventions."""
     features: int
     classes: int
     multi_label: bool
     sage_hidden: int
-    """Widths are not stated and follow from the sizes (SPEC A8)."""
+    """The paper does not state widths; these reproduce the sizes that it prints."""
     gin_hidden: int
     gin_mlp_hidden: int
 
@@ -84,7 +84,7 @@ CELLS = {
 
 
 def weight_bytes(graph: PaperGraph, model: str, columns: int) -> int:
-    """The numbers of a two-layer model over `columns` columns, in float32 (SPEC A8), without a file's framing.
+    """The numbers of a two-layer model over `columns` columns, in float32, without a file's framing.
 
     GIN's two ε, which torch_geometric keeps as buffers, are counted.
     """

@@ -1,4 +1,4 @@
-"""The ranking study of paper A (section 4.1, figure 2): does it matter which columns are kept?
+"""The ranking study (Dynamic GNN inference as-a-service, section 4.1): does it matter which columns are kept?
 
 Random, Greedy and Lasso at 2x, 4x and 8x beside 1x, GraphSAGE and GIN, over `../shared/datasets` (or
 `$GNNSERVE_DATASETS`). Every variant is trained anew with its master's hyper-parameters. One process per core and job

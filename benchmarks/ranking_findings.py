@@ -1,4 +1,6 @@
-"""Which of paper A's findings about rankings (section 4.1 and tables 2 and 3) hold, judged from the rows of a study.
+"""Which findings about rankings (Dynamic GNN inference as-a-service, section 4.1, and its tables 2 and 3) hold.
+
+Each finding is judged from the rows of a study.
 
 A *cell* is a graph and a model. All figures are points (percent of nodes, or of the area under the ROC curve where rows
 are judged by it). Gains are over Random at the same factor; seeds are compared in pairs.

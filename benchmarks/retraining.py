@@ -1,4 +1,7 @@
-"""Variants trained anew on ranked columns (paper A, A2), by the worker's own `rank` and `train`."""
+"""Variants retrained on ranked columns by the worker's own `rank` and `train`.
+
+The procedure is that of Dynamic GNN inference as-a-service, section 3.3.
+"""
 
 from __future__ import annotations
 

@@ -64,7 +64,8 @@ PAPER_MS = {
     "reddit": (51.86, 28.03, 15.69, 9.50),
     "products": (12.40, 6.31, 4.59, 3.60),
 }
-"""Paper A, GraphSAGE at 1x, 2x, 4x and 8x: transfer and GPU compute of 1024 seeds on an RTX A6000, without sampling."""
+"""Dynamic GNN inference as-a-service, table 3: GraphSAGE at 1x, 2x, 4x and 8x: transfer and GPU compute of 1024 seeds
+on an RTX A6000, without sampling."""
 
 
 @dataclass(frozen=True, slots=True)

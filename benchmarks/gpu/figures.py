@@ -87,8 +87,9 @@ def relative_cost(with_it: float, without: float) -> float:
 
 
 def beside_paper(row: Row, first: Row) -> Row:
-    """Of a batch of 1024 seeds: the window (gathering over the link and computing), its ratio 1x over kx, and the
-    paper's (SPEC A, tables 2 and 3), whose window is the copy of the rows and computing. `first` is the row of 1x."""
+    """The window (gathering over the link and computing) of a batch of 1024 seeds, its ratio 1x over kx, and the same
+    of Dynamic GNN inference as-a-service, tables 2 and 3, whose window is the copy of the rows and computing. `first`
+    is the row of 1x."""
     cells = CELLS[row["graph"], row["model"]]
     paper, paper_first = cells[row["factor"]], cells[1]
     return {

@@ -502,7 +502,7 @@ class RankingMethod(StrEnum):
 
 
 class LassoSettings(ApiModel):
-    """Paper A leaves these open; they are recorded with the ranking."""
+    """Settings that Dynamic GNN inference as-a-service, section 3.2, leaves open; recorded with the ranking."""
 
     epochs: Annotated[int, Field(ge=1, le=100_000)] = 200
     """Rises of the penalty."""

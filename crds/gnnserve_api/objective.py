@@ -11,7 +11,8 @@ import msgspec
 
 class Objective(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
     """A latency alone asks for the best accuracy within it; a tolerance alone for the lowest latency within it;
-    both for the best accuracy within the latency, never below the tolerance (paper A, A1 and A13)."""
+    both for the best accuracy within the latency, never below the tolerance
+    (Dynamic GNN inference as-a-service, section 4.3)."""
 
     latency_ms: float | None = None
     """Arrival at the worker to the answer, in milliseconds; None: no deadline."""

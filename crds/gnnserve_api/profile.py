@@ -1,4 +1,6 @@
-"""The profile: what each variant costs and gives, measured before it serves (paper A, section 4.4).
+"""The profile: what each variant costs and gives, measured before it serves.
+
+Published as static profiling in Dynamic GNN inference as-a-service, section 4.4.
 
 Written by generation, stored in the revision, read by routing and by people.
 """
@@ -40,8 +42,9 @@ class LatencyProfile(msgspec.Struct, frozen=True, rename="camel", forbid_unknown
     gathered_bytes: Count
     """Of the table, read per batch, mean over the runs: rows times columns times bytes per number."""
     window_p50_ms: Duration
-    """Of gather plus compute: the window that paper A reports (section 4.2: from the start of the feature transfer to
-    the end of computing), which leaves sampling out. Here rows are copied to no device: gathering is the transfer."""
+    """Of gather plus compute: the window of Dynamic GNN inference as-a-service, section 4.2 (from the start of the
+    feature transfer to the end of computing), which leaves sampling out. Here rows are copied to no device: gathering
+    is the transfer."""
     window_mean_ms: Duration
     window_std_ms: Duration
 
@@ -66,8 +69,8 @@ class VariantProfile(msgspec.Struct, frozen=True, rename="camel", forbid_unknown
     latency: Annotated[tuple[LatencyProfile, ...], Meta(min_length=1)]
     """Ascending in `seeds`, the same sizes for every variant; never empty. On validation nodes."""
     test_latency: LatencyProfile | None
-    """On test nodes, at the largest size: what was profiled on validation nodes may not hold for others (paper A,
-    section 4.4). None where the graph has no test split."""
+    """On test nodes, at the largest size: what was profiled on validation nodes may not hold for others
+    (Dynamic GNN inference as-a-service, section 4.4). None where the graph has no test split."""
     size_bytes: Count
     """The serialised weights."""
     memory_bytes: Count

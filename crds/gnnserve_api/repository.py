@@ -2,8 +2,8 @@
 
 Both name every file beside them with its size and SHA-256, and both are written last: a folder without one is
 unfinished work. Each carries a checksum of itself. A reader refuses a newer `schemaVersion` than it knows. Version 2
-gave revisions several tables; version 3 gave nodes and classes the ids of their source, and profiles the window of
-paper A and figures on test nodes.
+gave revisions several tables; version 3 gave nodes and classes the ids of their source, and profiles the
+published window (`LatencyProfile.window_p50_ms`) and figures on test nodes.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class NetworkManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknow
 class RankingManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
     method: str
     settings: dict[str, float]
-    """Every number that shaped the ranking (paper A leaves Lasso's open, so they are recorded)."""
+    """Every number that shaped the ranking (the publication leaves Lasso's open, so they are recorded)."""
     columns: tuple[int, ...]
     """Original column ids, most important first: column j of the table is `columns[j]` of the source."""
     others: tuple[RankingRun, ...] = ()

@@ -1,7 +1,7 @@
 """How far a ranking of feature columns depends on the seed of the network that it was read from.
 
-The paper ranks once. Two masters that differ in their seed alone order the columns differently; where the order is
-mostly chance, so is the choice of columns that a pruned variant reads (SPEC A.5, 13).
+Dynamic GNN inference as-a-service, section 3.2, ranks once. Two masters that differ in their seed alone order the
+columns differently; where the order is mostly chance, so is the choice of columns that a pruned variant reads.
 """
 
 from __future__ import annotations

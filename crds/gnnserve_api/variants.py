@@ -38,7 +38,8 @@ def _with_storage(name: str, storage: Storage) -> str:
 
 
 def columns_of(features: int, factor: int) -> int:
-    """Columns that the variant of this factor reads: ⌊features/factor⌋ (paper A, section 4.1)."""
+    """Columns that the variant of this factor reads: ⌊features/factor⌋
+    (Dynamic GNN inference as-a-service, section 4)."""
     return features // factor
 
 

@@ -25,7 +25,7 @@ from gnnserve_cli.report.performance_model import (
 )
 
 EXAMPLE = Shape(seeds=1024, fanouts=(25, 25), widths=(128, 128, 128))
-"""Of the paper's analysis, section 3.1."""
+"""Dynamic GNN inference as-a-service, section 3.1: its example."""
 REDDIT = Shape(seeds=1024, fanouts=(25, 10), widths=(602, 256, 41))
 
 

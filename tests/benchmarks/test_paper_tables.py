@@ -17,7 +17,7 @@ RATIOS = {
         "yelp": (1.78, 3.43, 4.72), "products": (1.97, 2.70, 3.44),
     },
 }  # fmt: skip
-"""Latency of 1x over 2x, 4x and 8x, worked out from the paper by others (SPEC A.3)."""
+"""Latency of 1x over 2x, 4x and 8x, derived from the paper's table 3 apart from this code."""
 CELL = pytest.mark.parametrize(("name", "model"), [(name, model) for name in GRAPHS for model in MODELS])
 
 

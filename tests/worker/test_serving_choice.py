@@ -14,7 +14,7 @@ from gnnserve_api.objective import NO_OBJECTIVE, Objective
 from gnnserve_api.routing import AffineCost, RoutingMode, RoutingTable
 from gnnserve_worker.scheduling.choice import ChoiceReason, Pins, VariantChooser, decide_route
 
-# Accuracy in percent and latency in ms of 1x, 2x, 4x, 8x: paper A's table for SAGE.
+# Accuracy in percent and latency in ms of 1x, 2x, 4x, 8x: Dynamic GNN inference as-a-service, table 3.
 PAPER_SAGE = {
     "Flickr": [(50.44, 14.87), (49.81, 8.58), (49.52, 4.19), (48.44, 2.78)],
     "Arxiv": [(69.40, 4.42), (67.29, 3.07), (65.67, 2.23), (59.93, 1.93)],

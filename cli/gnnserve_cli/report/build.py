@@ -396,9 +396,9 @@ def _says_stages(rows: Sequence[VariantRow]) -> str:
 def _says_window(rows: Sequence[VariantRow], seeds: int) -> str:
     first = at_size(rows[0], seeds)
     text = (
-        "Paper A times a batch from the transfer of features to the end of computing, which leaves sampling out. Here "
-        f"gathering is the transfer: {rows[0].name} takes {ms(first.window_ms)} in that window and {ms(first.p50_ms)} "
-        "as a request sees it."
+        "The paper times a batch from the transfer of features to the end of computing, which leaves sampling out. "
+        f"Here gathering is the transfer: {rows[0].name} takes {ms(first.window_ms)} in that window and "
+        f"{ms(first.p50_ms)} as a request sees it."
     )
     if len(rows) == 1 or first.window_ms <= 0:
         return text
@@ -439,7 +439,7 @@ def _says_costs(rows: Sequence[VariantRow], seeds: int) -> str:
 def _says_models(subject: Subject, size: int) -> str:
     point = subject.profile.variants[0].latency[size]
     return (
-        "What a batch should take by counting bytes and operations: by paper A's formulas as printed, and corrected "
+        "What a batch should take by counting bytes and operations: by the paper's formulas as printed, and corrected "
         "(all targets and the nodes' own rows counted, a multiply-add as two operations, all matrices of the "
         "architecture, and a fixed cost for each stage). Rates come from one or two variants of a storage at "
         f"{nodes(point.seeds)}; how far the others are missed says how far a width that was never measured can be "

@@ -1,4 +1,7 @@
-"""Whether what was profiled on validation nodes holds on test nodes (paper A, section 4.4)."""
+"""Drift: whether what was profiled on validation nodes holds on test nodes.
+
+The comparison is that of Dynamic GNN inference as-a-service, section 4.4.
+"""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def build_page(report: Report) -> str:
         _summary(report),
         sections,
         f"Written by {escape(report.written_by)}. Yik et al., <cite>Dynamic GNN inference as-a-service via "
-        "accuracy-performance trade-offs</cite>, is “paper A” here.",
+        "accuracy-performance trade-offs</cite>, is “the paper” here.",
     )
 
 

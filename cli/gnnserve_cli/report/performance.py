@@ -1,4 +1,7 @@
-"""The performance models against what was measured, and which widths meet a latency (paper A, sections 3.1 and 4.2)."""
+"""The performance models against what was measured, and which widths meet a latency.
+
+“The paper” is Dynamic GNN inference as-a-service; sections 3.1 and 4.2.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What a batch should take, from counts of bytes and operations: the paper's model, and a corrected one.
+"""What a batch should take, from counts of bytes and operations: a published model, and a corrected one.
 
-Symbols, as in paper A, section 3.1:
+The published model (the paper's, below) is that of Dynamic GNN inference as-a-service, section 3.1. Its symbols:
 
     t        target nodes of a batch, `seeds`
     L        layers
@@ -12,7 +12,7 @@ Symbols, as in paper A, section 3.1:
     BW       bytes per second between where rows are kept and where they are computed with
     OPS      operations per second
 
-**The paper's** (section 3.1), literally:
+**The paper's**, literally:
 
     N_l    = c · t · Π_{k=l+1..L} s_k
     T_comm = N_0 · f_0 · b_f / BW + t · f_L · b_f / BW

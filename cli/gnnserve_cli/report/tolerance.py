@@ -1,4 +1,7 @@
-"""How much latency a loss of accuracy buys, and the other way round (paper A, sections 4.2 and 4.3).
+"""How much latency a loss of accuracy buys, and the other way round.
+
+The method is that of Dynamic GNN inference as-a-service, sections 4.2 and 4.3.
+
 
 Pure functions of points, so that a profile, a load test or the paper's own tables can be asked the same questions. All
 three quantities keep the unit that they come in: accuracies as fractions or as percent, but all alike; tolerances and
@@ -41,7 +44,8 @@ class Within:
 def most_accurate(points: Sequence[Point]) -> Point:
     """The baseline of tolerances; of equally accurate ones the fastest.
 
-    Not always the widest: with fewer columns a network may overfit less (paper A, table 2: GIN, Reddit).
+    Not always the widest: with fewer columns a network may overfit less (Dynamic GNN inference as-a-service,
+    table 2: GIN, Reddit).
     """
     best = max(point.accuracy for point in points)
     return min((p for p in points if p.accuracy >= best - ROUNDING), key=lambda p: p.latency_ms)
@@ -49,7 +53,7 @@ def most_accurate(points: Sequence[Point]) -> Point:
 
 def fastest_within(points: Sequence[Point], tolerance: float) -> Within:
     """Latency under accuracy tolerance: the fastest variant whose accuracy is at most `tolerance`, inclusive, below the
-    best (paper A, section 4.3). Of equally fast ones the most accurate."""
+    best (Dynamic GNN inference as-a-service, section 4.3). Of equally fast ones the most accurate."""
     best = most_accurate(points)
     allowed = [point for point in points if best.accuracy - point.accuracy <= tolerance + ROUNDING]
     return _within(min(allowed, key=lambda p: (p.latency_ms, -p.accuracy)), best, tolerance)
@@ -57,7 +61,7 @@ def fastest_within(points: Sequence[Point], tolerance: float) -> Within:
 
 def tiers(points: Sequence[Point]) -> tuple[Within, ...]:
     """The tolerances at which the answer changes, the strictest first. No two of them have one variant, so there are no
-    more of them than variants (paper A, section 4.3)."""
+    more of them than variants (Dynamic GNN inference as-a-service, section 4.3)."""
     best = most_accurate(points)
     return tuple(_within(point, best, _loss(point, best)) for point in frontier(points))
 
@@ -95,7 +99,8 @@ class Width:
 
 @dataclass(frozen=True, slots=True)
 class Affine:
-    """latency ≈ fixed_ms + per_column_ms · columns (paper A, section 4.2: nearly linear in what is kept)."""
+    """latency ≈ fixed_ms + per_column_ms · columns (Dynamic GNN inference as-a-service, section 4.2:
+    nearly linear in what is kept)."""
 
     fixed_ms: float
     per_column_ms: float

@@ -1,4 +1,6 @@
-"""Graphs in the shape of paper A's five data sets: structure alone, for traces and the simulator.
+"""Graphs in the shape of the five data sets of Dynamic GNN inference as-a-service, table 1.
+
+Structure alone, for traces and the simulator.
 
 A node of rank r is drawn with a probability that falls as r^-0.45, as either end of a link (Chung-Lu), as the graphs of
 `benchmarks/shapes.py` are made. Links of real graphs also stay together: `within` is the share of them that stay in a
@@ -34,7 +36,7 @@ SHAPES = {
     "yelp": Shape(716_847, 13_954_820),
     "products": Shape(2_449_029, 123_718_280),
 }
-"""Paper A's, as `benchmarks/paper_tables.py` counts them."""
+"""Nodes and directed edges as `benchmarks/paper_tables.py` counts them."""
 
 
 def build_graph(shape: Shape, seed: int, within: float = 0.0) -> Graph:

@@ -8,8 +8,8 @@ and reads that slot: it waits for nothing and repeats nothing. A writer who want
     writes       the slot, which nobody can be reading now,
     unmasks      the entry of the item that is in it.
 
-So no reader ever sees a slot that is being written. Paper C asks for wait-free readers and lock-free writers by
-masking and leaves the steps open.
+So no reader ever sees a slot that is being written. GPU feature caching, section 3.4, asks for wait-free
+readers and lock-free writers by masking and leaves the steps open.
 
 **Why this holds on a GPU**, where kernels of different streams see each other's writes in no order but this:
 

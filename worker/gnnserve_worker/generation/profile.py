@@ -1,6 +1,7 @@
-"""The profile: accuracy and latency of every variant, measured before it serves (paper A, section 4.4 and A16).
+"""The profile: accuracy and latency of every variant, measured before it serves.
 
-Measured by the very function that answers requests, on validation nodes.
+The static profiling of Dynamic GNN inference as-a-service, section 4.4. Measured by the very function that answers
+requests, on validation nodes.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from gnnserve_worker.repository.loaded import LoadedRevision, LoadedVariant
 from gnnserve_worker.tables.formats import rows_bytes
 
 BATCH_SEEDS = (1, 32, 1024)
-"""1024 is the paper's batch (A9); 1 and 32 are what requests look like."""
+"""1024 is the batch of Dynamic GNN inference as-a-service, section 4; 1 and 32 are what requests look like."""
 _BUDGET_S = 3.0
 """Per batch size, over all variants; the minimum of rounds comes first."""
 _ROUNDS = (5, 2000)

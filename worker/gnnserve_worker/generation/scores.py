@@ -1,4 +1,4 @@
-"""How good scores are: accuracy, or F1-micro for multi-label graphs (paper A, metrics)."""
+"""How good scores are: accuracy, or F1-micro for multi-label graphs (Dynamic GNN inference as-a-service, section 4)."""
 
 from __future__ import annotations
 

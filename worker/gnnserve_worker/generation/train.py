@@ -1,5 +1,7 @@
-"""Training of one variant on sampled mini-batches (paper A, A2: every variant is trained anew, with the master's
-hyper-parameters)."""
+"""Training of one variant on sampled mini-batches.
+
+Every variant is trained anew, with the master's hyper-parameters (Dynamic GNN inference as-a-service, section 4).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The variants that are trained here, each anew on its columns (paper A, A2)."""
+"""The variants that are trained here, each anew on its columns (Dynamic GNN inference as-a-service, section 3.3)."""
 
 from __future__ import annotations
 

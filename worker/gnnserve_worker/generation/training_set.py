@@ -1,4 +1,7 @@
-"""What training may see of a graph (paper A, A10), and what ranking and refitting see with it."""
+"""What training may see of a graph, and what ranking and refitting see with it.
+
+Inductive training, where test nodes are absent, is the setting of Dynamic GNN inference as-a-service, section 4.
+"""
 
 from __future__ import annotations
 

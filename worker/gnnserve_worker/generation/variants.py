@@ -1,6 +1,7 @@
-"""Generation proper: every variant of one revision, from the imported graph to the commit (paper A, section 3).
+"""Generation proper: every variant of one revision, from the imported graph to the commit.
 
-Weights come from `trained.py` or `given.py`; nothing here needs torch.
+Dynamic GNN inference as-a-service, section 3.3, describes both ways: finished variants or a master. Weights come from
+`trained.py` or `given.py`; nothing here needs torch.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
     h'(i) = W_1 · ReLU(W_0 · ((1 + ε)·h(i) + sum over neighbours j of h(j)) + b_0) + b_1,   ReLU between layers
 
-where W_0 has as many outputs as W_1, or `mlp_hidden` (paper A's models have 64 or 128, SPEC A8);
+where W_0 has as many outputs as W_1, or `mlp_hidden` (64 or 128 reproduce the sizes of
+Dynamic GNN inference as-a-service, table 2),
 with PyG's checkpoint keys `convs.<layer>.nn.lins.<0|1>.weight`, `.bias` and `convs.<layer>.eps`.
 """
 

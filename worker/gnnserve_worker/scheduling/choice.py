@@ -1,6 +1,7 @@
 """Which variants may answer, and which one does on an idle worker.
 
-Paper A's two modes (sections 4.2 and 4.4) and their combination. Variants are indices here, the most accurate first;
+The two modes of Dynamic GNN inference as-a-service (a latency: section 4.2; a tolerance: section 4.3) and their
+combination. Variants are indices here, the most accurate first;
 what they cost is the cost model's business, and choosing under load is `decision.py`'s.
 """
 

@@ -1,4 +1,7 @@
-"""Admission and eviction by decayed access counts (SPEC C4, whose details are ours).
+"""Admission and eviction by decayed access counts.
+
+GPU feature caching, section 3.2, asks for admission and eviction by access frequency and leaves the rest open; the
+scores, the mixtures and the margin are this project's.
 
 Each item has two counts that decay at different rates: a slow one, which tells apart items of similar popularity, and
 a fast one, which follows a hot set that moves. What was expected of it before there was any traffic (`weights`, where

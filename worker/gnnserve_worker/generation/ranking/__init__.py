@@ -1,1 +1,4 @@
-"""Ranking of feature columns, most important first (paper A, section 3.2). One file per method."""
+"""Ranking of feature columns, most important first: a file per method.
+
+The methods are those of Dynamic GNN inference as-a-service, section 3.2.
+"""

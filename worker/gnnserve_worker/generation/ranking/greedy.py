@@ -1,4 +1,4 @@
-"""Greedy ranking: by the first layer's absolute weights (paper A, A4).
+"""Greedy ranking: by the first layer's absolute weights (Dynamic GNN inference as-a-service, section 3.2).
 
     score_j = Σ_o |W¹[j, o]|, descending
 

@@ -1,4 +1,6 @@
-"""Lasso ranking: which columns can be shrunk to nothing while the first layer's output stays (paper A, A5).
+"""Lasso ranking: which columns can be shrunk to nothing while the first layer's output stays.
+
+The regression is that of Dynamic GNN inference as-a-service, section 3.2.
 
 With the master frozen, over one factor β_j per column, on training nodes only and without the non-linearity:
 
@@ -13,7 +15,7 @@ what is constant, and the constant part of sparse non-negative features would dr
 its value at β = 0; steps are proximal (soft
 thresholding), which reaches exact zeros; λ is in permille of the smallest one for which β = 0 is optimal. As λ
 rises, columns leave for good; the ranking is by how long a column stays, then by its last |β|, since at the end
-of a long path every |β| is noise (SPEC A.5, 13).
+of a long path every |β| is noise.
 """
 
 from __future__ import annotations

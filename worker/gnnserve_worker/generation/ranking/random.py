@@ -1,4 +1,6 @@
-"""Random ranking: a seeded permutation, the baseline that an informed ranking must beat (paper A, A3)."""
+"""Random ranking: a seeded permutation, the baseline that an informed ranking must beat
+(Dynamic GNN inference as-a-service, section 3.2).
+"""
 
 from __future__ import annotations
 
