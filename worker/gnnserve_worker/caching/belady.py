@@ -1,11 +1,11 @@
-"""The upper bound: a cache that knows all reads to come (Belady's MIN), for the simulator only.
+"""The upper bound of hit rates: a cache that knows all reads to come (Belady's MIN), for the simulator only.
 
-Of all caches that admit an item when it is read, or leave it out, and are filled for nothing at the start, none hits
-more often: whenever there are too many items, the one whose next read lies furthest ahead goes, or is not admitted.
-(Belady, "A study of replacement algorithms for a virtual-storage computer", 1966; leaving items out: McFarling 1992.)
+No cache that admits an item when it is read, or leaves it out, and starts full at no cost, hits more often: when
+capacity is exceeded, the item whose next read lies furthest ahead is evicted, or not admitted. (Belady, "A study of
+replacement algorithms for a virtual-storage computer", 1966; leaving items out: McFarling 1992.)
 
 So it is enough to keep the positions of next reads: a read hits when its own position was kept. They lie in a tree of
-bitmaps, 64 to a word, whose greatest member is found in a word per level.
+bitmaps, 64 to a word; finding the greatest reads one word per level.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import numpy as np
 from gnnserve_worker.kernel_cache import inlined, kernel
 
 _LEVELS = 7
-"""64^7 reads are more than memory holds."""
+"""Levels of the tree: 64^7 reads are more than memory holds."""
 
 
 def belady_hits(reads: np.ndarray, items: int, capacity: int) -> np.ndarray:
-    """Whether each read (item, int32 or int64) hits, bool [reads]."""
+    """Whether each of `reads` (items, int32 or int64) hits, bool [reads]."""
     if capacity == 0 or len(reads) == 0:
         return np.zeros(len(reads), dtype=np.bool_)
     upcoming, first = _next_reads(reads, items)
@@ -37,7 +37,8 @@ def belady_hits(reads: np.ndarray, items: int, capacity: int) -> np.ndarray:
 
 @kernel
 def _next_reads(reads: np.ndarray, items: int) -> tuple[np.ndarray, np.ndarray]:
-    """The next position at which each read's item is read again, and the first of each item; len(reads): never."""
+    """The position at which each read's item is read next, and the first position of each item; len(reads) means
+    never."""
     count = len(reads)
     upcoming = np.empty(count, dtype=np.int64)
     first = np.full(items, count, dtype=np.int64)

@@ -1,11 +1,11 @@
-"""Who may still be reading: what lets a slot be written again without a lock that readers would feel.
+"""Epochs: which batches may still be reading, so that a slot can be reused without a lock on the readers' path.
 
-A batch enters before the first of its reads is launched and leaves once the last of them has ended, as the host has
-seen. `wait` returns when everybody who was inside as it was called has left; who enters later began after whatever the
-caller did before it waited, and sees it (read-copy-update: McKenney and Slingwine, *Read-Copy Update*, PDCS 1998).
+A batch enters before the first of its reads is launched and leaves once the host has seen the last of them end. `wait`
+returns when every batch that was inside at its call has left; a batch that enters later sees whatever the caller did
+before it waited (read-copy update: McKenney and Slingwine, PDCS 1998).
 
-Entering and leaving take a lock for a fraction of a microsecond, in which nobody ever waits for anything: that lock
-orders "entered" before or after "looked who is inside", on every memory model, and the reads themselves take none.
+Entering and leaving hold a lock for a fraction of a microsecond, and nothing blocks while it is held: the lock orders
+"entered" before or after "listed the batches inside" on every memory model. The reads themselves take no lock.
 """
 
 from __future__ import annotations
@@ -14,22 +14,23 @@ import threading
 
 
 class Epochs:
-    """Any number of threads enter, leave and wait. A thread that waits between its own two calls waits for ever."""
+    """Any number of threads may enter, leave and wait. A thread that waits between its own enter and leave
+    deadlocks."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition(threading.Lock())
         self._inside: dict[int, None] = {}
-        """Tickets in the order in which they were given, so the first is the oldest."""
+        """Tickets of the batches inside, in the order of entering: the first is the oldest."""
         self._next = 0
         self._waiting = 0
 
     @property
     def entered(self) -> int:
-        """How many batches have entered so far."""
+        """Number of batches that have entered so far."""
         return self._next
 
     def enter(self) -> int:
-        """The ticket to leave with."""
+        """Enter, and return the ticket to leave with."""
         with self._changed:
             ticket = self._next
             self._next += 1
@@ -37,14 +38,14 @@ class Epochs:
             return ticket
 
     def leave(self, ticket: int) -> None:
-        """KeyError: it has left already."""
+        """Leave. KeyError where the ticket was given back already."""
         with self._changed:
             del self._inside[ticket]
             if self._waiting:
                 self._changed.notify_all()
 
     def wait(self) -> None:
-        """Until all who are inside now have left."""
+        """Block until every batch that is inside now has left."""
         with self._changed:
             until = self._next
             self._waiting += 1

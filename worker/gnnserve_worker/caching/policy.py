@@ -1,7 +1,8 @@
-"""What a cache keeps: the protocol of policies, apart from where the rows lie and how they get there.
+"""The protocol of cache policies: what a cache keeps, apart from where the rows lie and how they get there.
 
 A cache item is one block of columns of one node: item = block · nodes + node. A policy is told what was read and says
-what to keep; it belongs to one thread. `policies/` has one class each, and `policies/build.py` makes one by name.
+what to keep; it belongs to one thread. `policies/` has a file per policy, and `policies/build.py` makes one by its
+name.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from gnnserve_api.device import CachePolicy
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """Of residency, since the last ones. No item is in both, and evicting first never exceeds the capacity."""
+    """Changes of residency since the last round. No item is in both arrays, and evicting first never exceeds the
+    capacity."""
 
     evicted: np.ndarray
     """Items, int64."""
@@ -35,12 +37,12 @@ class Policy(Protocol):
 
     @property
     def capacity(self) -> int:
-        """Items that are resident at most."""
+        """Most items that are resident at a time."""
         ...
 
     @property
     def resident(self) -> np.ndarray:
-        """bool [items]: what the policy keeps now. To be read only."""
+        """bool [items]: what the policy keeps now. Callers only read it."""
         ...
 
     def begin(self) -> np.ndarray:
@@ -51,14 +53,14 @@ class Policy(Protocol):
         ...
 
     def access(self, items: np.ndarray, times: np.ndarray | None = None) -> int:
-        """Tell what was read: items (int64, in order), each `times` (int32) in a row, or once. Returns how many hit.
+        """Record reads: items (int64, in order), each `times` (int32) in a row, or once. Returns the number of hits.
 
         A read hits where its item is resident at that moment: policies that admit every miss do it within the call.
         """
         ...
 
     def end_round(self) -> Changes:
-        """What changed in `resident` since the last call (or since `begin`), with what is decided now."""
+        """End the round: decide, and return what changed in `resident` since the last call (or since `begin`)."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""Blocks of columns out of the host's rows: what is copied into a cache's slots."""
+"""Cutting blocks of columns out of the host's rows, to be copied into a cache's slots."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from gnnserve_worker.kernel_cache import kernel
 from gnnserve_worker.sampling.kernels import prefetch
 
 _AHEAD = 4
-"""Rows are asked for so many before their turn."""
+"""Rows are prefetched this many turns ahead."""
 _LINE_BYTES = 64
 
 
@@ -16,7 +16,7 @@ _LINE_BYTES = 64
 def copy_blocks(rows: np.ndarray, nodes: int, items: np.ndarray, out: np.ndarray) -> None:
     """rows: uint8 [nodes, row bytes]; items: int64 [n], block · nodes + node; out: uint8 [n or more, block bytes].
 
-    What of a block lies beyond the row becomes zeros.
+    The part of a block beyond the row's end is filled with zeros.
     """
     row_bytes = rows.shape[1]
     block_bytes = out.shape[1]

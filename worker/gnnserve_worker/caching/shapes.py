@@ -19,14 +19,14 @@ from gnnserve_worker.sampling.kernels import GOLDEN, mix
 
 EXPONENT = 0.45
 COMMUNITY_NODES = 1000
-"""Of a community, about."""
+"""Nodes in a community, approximately."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
     nodes: int
     edges: int
-    """Directed, each link counted twice; the few that are drawn again are left out."""
+    """Directed edges, each link counted twice; the few repeated draws are left out."""
 
 
 SHAPES = {
@@ -40,9 +40,9 @@ SHAPES = {
 
 
 def build_graph(shape: Shape, seed: int, within: float = 0.0) -> Graph:
-    """Symmetric, lists ascending, without loops and repeated edges."""
+    """A symmetric graph with ascending lists, without loops and repeated edges."""
     communities = max(1, round(shape.nodes / COMMUNITY_NODES)) if within > 0 else 1
-    # So that a node's id says nothing about its degree and community.
+    # Ids are permuted, so that a node's id says nothing about its degree and community.
     names = np.random.default_rng(seed).permutation(shape.nodes).astype(np.int32)
     ends = np.empty((shape.edges // 2, 2), dtype=np.int32)
     _draw_links(names, communities, within, EXPONENT, np.uint64(seed), ends)
@@ -59,7 +59,7 @@ def build_graph(shape: Shape, seed: int, within: float = 0.0) -> Graph:
 def _draw_links(
     names: np.ndarray, communities: int, within: float, exponent: float, seed: np.uint64, ends: np.ndarray
 ) -> None:
-    """int32 [links, 2]. Rank r is the (r // communities)-th of community r % communities."""
+    """Draw links, int32 [links, 2]. Rank r is the (r // communities)-th node of community r % communities."""
     nodes = len(names)
     power = 1.0 / (1.0 - exponent)
     unit = 2.0**-53
@@ -93,7 +93,7 @@ def _fill_lists(ends: np.ndarray, places: np.ndarray, lists: np.ndarray) -> None
 
 @kernel
 def _sort_lists(starts: np.ndarray, lists: np.ndarray, indptr: np.ndarray) -> int:
-    """In place: ascending, without the node itself and what is listed again. Returns how many are left."""
+    """Sort each list in place, dropping the node itself and repeated entries. Returns the number of entries left."""
     kept = 0
     for node in range(len(starts) - 1):
         row = np.sort(lists[starts[node] : starts[node + 1]])

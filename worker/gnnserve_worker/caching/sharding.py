@@ -1,11 +1,11 @@
-"""How a cache is cut: rows into blocks of columns, memory into slots, slots over devices. Pure arithmetic.
+"""Layout of a cache: rows are cut into blocks of columns, memory into slots, slots over devices. Pure arithmetic.
 
 Columns are in rank order, so a variant that reads fewer of them touches the first blocks only: equal memory holds k
 times as many nodes of a k× variant, and a wider one finds what the narrower left there and fetches the rest.
 
-Several devices are one cache: a slot's number says on which it lies, and every device reads every other's memory. An
-item's home is the device `node % devices`, so that reads spread evenly; where that is full, any other will do. Hence
-two devices keep exactly what one of twice the size would.
+Several devices form one cache: a slot's number says on which device it lies, and every device reads the memory of every
+other. An item's home is the device `node % devices`, so that reads spread evenly; where that is full, any other will
+do. Hence two devices keep exactly what one of twice the size would.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from dataclasses import dataclass
 import numpy as np
 
 LINE_BYTES = 128
-"""Of a GPU's first-level cache. A slot has lines of its own: see `slots.py`."""
+"""Line size of a GPU's first-level cache. A slot is a whole number of lines: see `slots.py`."""
 _MOST_BLOCKS = 16
-"""Of a row: each costs a look into the directory, and 12 bytes for every node, cached or not."""
+"""Most blocks that a row is cut into: each costs a directory lookup, and 12 bytes for every node, cached or not."""
 _DIRECTORY_BYTES = 4
 _COUNTER_BYTES = 8
-"""The count of reads, and what it was when it was last looked at."""
+"""A counter: the count of reads, and its value when it was last taken."""
 COUNTERS_AT_ONCE = 1 << 20
-"""Looked at together, so that looking needs little memory."""
+"""Counters that are taken at once: few, so that taking them needs little memory."""
 _MOST_SLOTS = 2**31 - 1
-"""Of all devices: entries of the directory are int32."""
+"""Most slots over all devices: entries of the directory are int32."""
 _SCRATCH_BYTES = 48
-"""For each counter that is looked at: its copy, the difference, and position, item and number if it was read."""
+"""Scratch for each counter that is taken: its copy, the difference, and position, item and count if it was read."""
 _STAGING_BYTES = 4 << 20
 _STAGED_BYTES = 16
-"""Beside its row, for each that is on its way: item and slot."""
+"""Item and slot of a block that is being copied, in addition to its row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class CachePlan:
     """A power of two."""
     block_bytes: int
     slots: tuple[int, ...]
-    """Of each device. The first one computes and has directory and counters as well."""
+    """Slots of each device. The first device computes and holds directory and counters as well."""
 
     @property
     def items(self) -> int:
@@ -49,22 +49,22 @@ class CachePlan:
 
     @property
     def capacity(self) -> int:
-        """Items that are kept at most."""
+        """Most items that are kept at a time."""
         return sum(self.slots)
 
     @property
     def slots_per_device(self) -> int:
-        """Between the numbers of two devices' first slots; devices with less room leave numbers out."""
+        """Distance between the numbers of two devices' first slots; a device with less room leaves numbers unused."""
         return max(self.slots)
 
     @property
     def staged_items(self) -> int:
-        """Rows' blocks on their way to a device at once, at most."""
+        """Most blocks that are copied to a device at once."""
         return min(self.items, max(1, _STAGING_BYTES // self.block_bytes))
 
     @property
     def memory_bytes(self) -> tuple[int, ...]:
-        """Of each device, everything counted."""
+        """Bytes on each device, everything counted."""
         fixed = [_fixed_bytes(self.items, self.block_bytes, computes=device == 0) for device in range(len(self.slots))]
         return tuple(of_all + slots * self.block_bytes for of_all, slots in zip(fixed, self.slots, strict=True))
 
@@ -74,7 +74,7 @@ def plan_cache(
 ) -> CachePlan | None:
     """The largest cache of rows of `columns` numbers of `item_bytes`; None where no slot fits.
 
-    `widths`: columns that each variant reads. `budgets_bytes`: of each device, the computing one first.
+    `widths`: columns that each variant reads. `budgets_bytes`: memory allowed on each device, the computing one first.
     """
     block_columns = choose_block_columns(columns, widths, item_bytes)
     block_bytes = block_columns * item_bytes
@@ -91,7 +91,7 @@ def plan_cache(
 
 
 def choose_block_columns(columns: int, widths: Sequence[int], item_bytes: int) -> int:
-    """The largest power of two within the narrowest variant's columns, but whole lines, and not too many blocks."""
+    """The largest power of two within the narrowest variant's columns that is whole lines and not too many blocks."""
     wanted = max(1, min(columns, *widths))
     block = 1 << (wanted.bit_length() - 1)
     while block * item_bytes < LINE_BYTES or columns > _MOST_BLOCKS * block:
@@ -100,7 +100,7 @@ def choose_block_columns(columns: int, widths: Sequence[int], item_bytes: int) -
 
 
 def share_out(items: int, room: Sequence[int]) -> tuple[int, ...]:
-    """Of `items` as many as fit, as evenly as `room` allows."""
+    """Distribute as many of `items` as fit over the devices, as evenly as `room` allows."""
     shares = [0] * len(room)
     left = items
     by_room = sorted(range(len(room)), key=lambda device: room[device])
@@ -118,11 +118,11 @@ def _fixed_bytes(items: int, block_bytes: int, *, computes: bool) -> int:
 
 
 class FreeSlots:
-    """Slots that nobody holds, by device. Belongs to one thread at a time."""
+    """Slots that hold no item, by device. To be used by one thread at a time."""
 
     def __init__(self, slots: Sequence[int]) -> None:
         self._stride = max(slots)
-        # The lowest is on top, so that a cache that is not full lies together.
+        # The lowest slot is taken first, so that a cache that is not full stays contiguous.
         self._free = [
             np.arange(count, dtype=np.int32)[::-1] + np.int32(device * self._stride)
             for device, count in enumerate(slots)
@@ -134,7 +134,8 @@ class FreeSlots:
         return sum(self._counts)
 
     def take(self, nodes: np.ndarray) -> np.ndarray:
-        """A slot (int32) for each of `nodes` (int64), at home where there is one left. No more than `count`."""
+        """Take a slot (int32) for each of `nodes` (int64, at most `count`), on the node's home device where one is
+        left."""
         if len(nodes) > self.count:
             raise ValueError(f"{len(nodes):,} slots wanted, {self.count:,} are free")
         slots = np.full(len(nodes), -1, dtype=np.int32)

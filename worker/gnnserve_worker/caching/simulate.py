@@ -1,7 +1,8 @@
-"""Policies over what a trace makes a worker read: how often they hit, request by request.
+"""Simulation of cache policies: the hits of each request of a trace, by what it makes a worker read.
 
-A round ends after every so many requests, as the updating thread ends one after every so much time. Policies that admit
-every miss do it at once here; a cache that is updated beside the requests is later, so they are shown at their best.
+A round ends after a fixed number of requests, as the updater's round ends after a fixed time. Policies that admit every
+miss do so at once here; a real cache is updated beside the requests and admits later, so these policies are shown at
+their best.
 """
 
 from __future__ import annotations
@@ -25,15 +26,15 @@ from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.progress import Progress, ProgressListener, silent
 
 BELADY = "Belady"
-"""The upper bound, beside the policies."""
+"""Name of the upper bound, which is listed beside the policies."""
 POLICIES = (*map(str, CachePolicy), BELADY)
 _TRIAL_SEEDS = 100_000
-"""Training nodes that the trial run of Presampled begins from, at most."""
+"""Most training nodes that the trial run of Presampled begins from."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeWeights:
-    """float32 [nodes] each: what Degree, Presampled and Frequency are told of a graph."""
+    """Weights of a graph's nodes for Degree, Presampled and Frequency, float32 [nodes] each."""
 
     degree: np.ndarray
     presampled: np.ndarray
@@ -64,22 +65,22 @@ def weigh_nodes(graph: Graph, training_nodes: np.ndarray, fanouts: tuple[int, ..
 class Replay:
     policy: str
     capacity: int
-    """Nodes."""
+    """Items, here nodes, that the cache holds."""
     hits: np.ndarray
-    """Of each request, int64 [requests]."""
+    """Reads of each request that hit, int64 [requests]."""
     reads: np.ndarray
-    """Of each request, int64 [requests]."""
+    """All reads of each request, int64 [requests]."""
     admissions: int = 0
     round_ms: float = 0.0
-    """Mean time of deciding at the end of a round."""
+    """Mean time that the policy's decision takes at the end of a round."""
 
     def hit_rate(self, first: int = 0) -> float:
-        """Share of the reads from that request on."""
+        """Share of the reads that hit, from request `first` on."""
         reads = int(self.reads[first:].sum())
         return int(self.hits[first:].sum()) / reads if reads else 0.0
 
     def timeline(self, window: int) -> np.ndarray:
-        """The hit rate of every so many requests, float64; the last ones where they fill a window."""
+        """The hit rate of each window of requests, float64; an incomplete last window is left out."""
         whole = len(self.hits) // window * window
         hits = self.hits[:whole].reshape(-1, window).sum(axis=1)
         rates: np.ndarray = hits / np.maximum(self.reads[:whole].reshape(-1, window).sum(axis=1), 1)
@@ -87,7 +88,7 @@ class Replay:
 
 
 def replay(policy: Policy, reads: Reads, round_requests: int, stopped: threading.Event | None = None) -> Replay:
-    """`stopped`: nobody wants the result any more, which ends with the round at hand."""
+    """Replay `reads` through the policy. Setting `stopped` ends the replay after the current round."""
     policy.begin()
     count = len(reads.starts) - 1
     hits = np.zeros(count, dtype=np.int64)
@@ -125,7 +126,7 @@ def replay_all(
     listener: ProgressListener = silent,
     stage: str = "replay",
 ) -> dict[tuple[int, str], Replay]:
-    """By capacity (nodes) and policy; as many at a time as there are processors, since kernels hold no lock."""
+    """Replays by capacity (nodes) and policy, one thread per processor: kernels release the interpreter lock."""
     nodes = len(weights.degree)
     stopped = threading.Event()
 
@@ -145,7 +146,7 @@ def replay_all(
                 one.result()
                 listener(Progress(stage, done, len(cases)))
         except BaseException:
-            # Who interrupts does not want to wait for all that has been begun.
+            # An interrupt must not wait for all replays that have begun.
             stopped.set()
             pool.shutdown(wait=False, cancel_futures=True)
             raise
@@ -154,16 +155,16 @@ def replay_all(
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """After a move of the hot set: the mean course over all moves."""
+    """Recovery of the hit rate after a move of the hot set, as the mean course over all moves."""
 
     settled: float
     """Hit rate in the last quarter of the phases."""
     lowest: float
-    """In the first window after a move."""
+    """Hit rate in the first window after a move."""
     requests: int | None
-    """Until nine tenths of the way back; None: it fell by less than a point."""
+    """Requests until nine tenths of the loss is recovered; None where the rate fell by less than a point."""
     course: np.ndarray = field(repr=False)
-    """Of the windows of a phase, float64."""
+    """Hit rate of each window of a phase, float64."""
 
 
 def recovery_of(found: Replay, moves: Sequence[int], window: int) -> Recovery | None:

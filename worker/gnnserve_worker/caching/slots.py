@@ -1,24 +1,23 @@
-"""Masked slots: a cache that is written while it is read, without a lock that a reader would feel.
+"""Masked slots: a cache that is written while it is read, without a lock on the readers' path.
 
-The directory says in which slot an item lies; -1, masked, says nowhere, and is a miss. A reader looks an item up once
-and reads that slot: it waits for nothing and repeats nothing. A writer who wants a slot
+The directory holds the slot of each item; -1 (masked) is a miss. A reader looks an item up once and reads that slot: it
+never waits or retries. A writer that needs a slot
 
     masks        the directory entry that leads to it,
-    waits        until everybody has left who may have read the entry before it was masked (`epochs.py`),
-    writes       the slot, which nobody can be reading now,
+    waits        until every batch has left that may have read the entry before it was masked (`epochs.py`),
+    writes       the slot, which no reader can reach now,
     unmasks      the entry of the item that is in it.
 
-So no reader ever sees a slot that is being written. GPU feature caching, section 3.4, asks for wait-free
-readers and lock-free writers by masking and leaves the steps open.
+So no reader ever reads a slot that is being written. GPU feature caching, section 3.4, asks for wait-free readers and
+lock-free writers by masking and leaves the steps open.
 
 **Why this holds on a GPU**, where kernels of different streams see each other's writes in no order but this:
 
 (1) Masking is a kernel on the updater's own stream, and `wait_for_readers` first waits, on the host, until it has
-ended: then -1 is in the device's memory as all kernels see it that are launched from then on. A batch that enters
-after that is launched after that, since the lock in `epochs.py` orders "entered" and "looked who is inside". Kernels
-of one batch are told apart by nothing here, and a replayed CUDA graph is no exception: what it fixed is the
-directory's address; each of its kernels reads what is there when it runs, and first-level caches, which are not
-coherent, are emptied as it starts.
+ended: then -1 is in the device's memory as all kernels see it that are launched from then on. A batch that enters after
+that is launched after that, since the lock in `epochs.py` orders "entered" and "looked who is inside". All kernels of a
+batch are treated alike, a replayed CUDA graph included: a graph fixes the directory's address, but each of its kernels
+reads the entries when it runs, and first-level caches, which are not coherent, are emptied as a kernel starts.
 
 (2) A batch that entered before may hold the old slot in a register, or the old entry in a first-level cache. It is
 waited for, and it leaves only when the host has seen the last of its kernels end.
@@ -29,18 +28,17 @@ the entry says so; and a reader computes the row's address from the entry, so it
 
 (4) It must not find an older row in a first-level cache instead. A kernel that runs throughout mask, write and unmask
 has not read the slot itself; but a kernel of an older batch may have, on the same multiprocessor, after the newer one
-had started, and left its line there. So **kernels read the pools past the first-level cache** (`ld.global.cg`), and
-the directory too; and a slot is whole lines (`sharding.LINE_BYTES`), so that nobody fetches it along with its
-neighbour.
+had started, and left its line there. So **kernels read the pools past the first-level cache** (`ld.global.cg`), and the
+directory too; and a slot is whole lines (`sharding.LINE_BYTES`), so that no read of a neighbouring slot fetches part of
+it.
 
-(5) An entry that is seen late is a miss: right, only slower.
+(5) A reader that sees an unmasked entry late counts a miss: correct, only slower.
 
-**A row that changed.** `invalidate` is called after the row was changed in the table, and after it returns nobody
-reads the old one from the cache. It wins against an update that is copying the old row at that moment: under the lock
-it marks the copy as void, and what is void is never unmasked but copied again. That lock is held by writers alone,
-for as long as it takes to write down who holds what and to launch a mask or an unmask, never while anything is copied
-or waited for. An invalidation also waits for readers where the item is masked already: who masked it may still be
-waiting.
+**A row that changed.** `invalidate` is called after the row was changed in the table; once it returns, no reader gets
+the old row from the cache. It wins against an update that is copying the old row at that moment: under the lock it
+marks the copy as void, and a void copy is never unmasked but copied again. That lock is taken by writers alone, only to
+update the ledger and to launch a mask or an unmask, never during a copy or a wait. An invalidation also waits for
+readers where the item is masked already: the thread that masked it may still be waiting.
 """
 
 from __future__ import annotations
@@ -56,57 +54,58 @@ from gnnserve_worker.caching.policy import NO_ITEMS, Changes
 from gnnserve_worker.caching.sharding import CachePlan, FreeSlots
 
 _MASKED_AT_ONCE = 1 << 20
-"""So that masking everything needs little of a device's memory, which may be short."""
+"""Items that are masked per launch, so that masking everything needs little of a device's memory."""
 
 
 class Storage(Protocol):
-    """Directory and pools. `mask` and `unmask` take effect in the order of their calls."""
+    """Directory and pools of a cache. `mask` and `unmask` take effect in the order of their calls."""
 
     def mask(self, items: np.ndarray) -> None:
-        """Entries of `items` (int64) become -1."""
+        """Set the entries of `items` (int64) to -1."""
         ...
 
     def wait_for_readers(self) -> None:
-        """Until all masks are seen by whoever enters now, and all have left who entered before. By any thread."""
+        """Block until every batch that enters now sees all masks, and every batch that entered before has left. Any
+        thread may call it."""
         ...
 
     def write(self, items: np.ndarray, slots: np.ndarray) -> None:
-        """Copy the items' rows, as the table has them now, into `slots` (int32). By one thread."""
+        """Copy the items' rows, as the table has them now, into `slots` (int32). One thread calls it at a time."""
         ...
 
     def unmask(self, items: np.ndarray, slots: np.ndarray) -> None:
-        """Entries of `items` become `slots`, after what was written into these."""
+        """Set the entries of `items` to `slots`, after what was written into these slots."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """Since the start, in items."""
+    """Items written since the start."""
 
     admitted: int = 0
     evicted: int = 0
     copied: int = 0
-    """Into slots: those admitted, and those whose rows had changed."""
+    """Items copied into slots: those admitted, and those whose rows had changed."""
 
 
 class MaskedSlots:
-    """Who holds which slot. `change`, `refresh` and `fill` by one thread at a time, `invalidate` by any."""
+    """The ledger of slots. One thread at a time calls `change`, `refresh` and `fill`; any thread calls `invalidate`."""
 
     def __init__(self, plan: CachePlan, storage: Storage) -> None:
         self._plan = plan
         self._storage = storage
         self._lock = threading.Lock()
-        """Of writers; what it guards is below."""
+        """Taken by writers; it guards the attributes below."""
         self._slots = np.full(plan.items, -1, dtype=np.int32)
-        """Of each item, whether it can be read there or not; -1: none."""
+        """Slot of each item, readable or not; -1 for none."""
         self._readable = np.zeros(plan.items, dtype=np.bool_)
-        """Items whose directory entry is their slot, or may be, where the storage failed."""
+        """Whether an item's directory entry is its slot, or may be after a failure of the storage."""
         self._free = FreeSlots(plan.slots)
         self._copying = NO_ITEMS
         self._void = np.zeros(0, dtype=np.bool_)
-        """Of what is being copied: its row has changed since."""
+        """Whether the row of each item that is being copied has changed since."""
         self._outdated: list[np.ndarray] = []
-        """Items that have a slot and cannot be read there, as their rows have changed, but for those evicted since."""
+        """Items that have a slot but are masked since their rows changed; those evicted since may still be listed."""
         self._written = Written()
 
     @property
@@ -122,12 +121,13 @@ class MaskedSlots:
         return bool(self._outdated)
 
     def readable(self) -> np.ndarray:
-        """Items (int64, ascending) that are read from the cache now."""
+        """Items (int64, ascending) that readers get from the cache now."""
         with self._lock:
             return np.flatnonzero(self._readable)
 
     def change(self, portion: Changes) -> None:
-        """Evict, then admit. All that is evicted has a slot, nothing that is admitted has one, and there are enough."""
+        """Evict, then admit. Every evicted item must have a slot, no admitted item may have one, and slots must
+        suffice."""
         evicted, admitted = portion.evicted, portion.admitted
         with self._lock:
             slots = self._slots[evicted]
@@ -147,8 +147,8 @@ class MaskedSlots:
         self._finish_copying()
 
     def refresh(self, limit: int) -> int:
-        """Copy rows again that have changed, `limit` of them at most. Returns how many there were, which may be none
-        while others wait."""
+        """Copy at most `limit` changed rows again. Returns the number copied, which may be 0 while others are
+        outdated."""
         with self._lock:
             again = self._take_outdated(limit)
             self._begin_copying(again)
@@ -159,14 +159,14 @@ class MaskedSlots:
         return len(again)
 
     def fill(self, items: np.ndarray) -> None:
-        """Admit before the first batch, in portions as large as can be copied at once."""
+        """Admit items before the first batch, in portions as large as can be copied at once."""
         for portion in portions(Changes(NO_ITEMS, items), self._plan.staged_items, self.free_slots):
             self.change(portion)
 
     def invalidate(self, nodes: np.ndarray) -> None:
-        """Rows of `nodes` (int64) have changed in the table: nobody who reads after this gets an old one.
+        """Drop the cached rows of `nodes` (int64), which have changed in the table: no later read gets an old row.
 
-        Not between entering and leaving: it waits for whoever is inside.
+        Not to be called between entering and leaving: it waits for every batch inside.
         """
         if len(nodes) == 0:
             return
@@ -182,7 +182,7 @@ class MaskedSlots:
         self._storage.wait_for_readers()
 
     def invalidate_all(self) -> None:
-        """Any row may have changed: as `invalidate` of all nodes."""
+        """Drop all cached rows, since any may have changed: `invalidate` of all nodes."""
         with self._lock:
             self._void[:] = True
             seen = np.flatnonzero(self._readable)
@@ -193,7 +193,8 @@ class MaskedSlots:
         self._storage.wait_for_readers()
 
     def _take_outdated(self, limit: int) -> np.ndarray:
-        """The first, each once. Not all are looked through: there may be as many as the cache has slots."""
+        """Take the first outdated items, each once, without a pass over all: there may be as many as the cache has
+        slots."""
         taken, left = [NO_ITEMS], limit
         while self._outdated and left:
             first = self._outdated.pop(0)
@@ -202,12 +203,12 @@ class MaskedSlots:
                 self._outdated.insert(0, first[left:])
             left -= len(taken[-1])
         items = np.unique(np.concatenate(taken))
-        # But for those that were evicted since, and those that have been copied again already.
+        # Leave out items that were evicted since, and items that have been copied again already.
         return items[(self._slots[items] >= 0) & ~self._readable[items]]
 
     def _mask(self, items: np.ndarray) -> None:
-        # In this order, and the other one for unmasking: where the storage fails, an entry that may be there still is
-        # readable by the ledger, so that a row that changes later is masked all the same.
+        # Mask before the ledger changes, and unmask after it: if the storage fails in between, the ledger still counts
+        # an entry that may exist as readable, so a later change of its row masks it.
         if len(items):
             self._storage.mask(items)
             self._readable[items] = False

@@ -1,8 +1,8 @@
-"""Request traces: which seeds are asked for, one request after the other, and which nodes they make the worker read.
+"""Request traces: the seeds of each request in order, and the nodes that they make the worker read.
 
-Generators stand for what a service meets: targets all alike; popular ones that stay popular (Zipf); a hot subgraph that
-is asked for most and moves all at once; popularity that is passed on a little at a time. Equal arguments, equal traces.
-A user's own trace is a file: `.npy`, integers [requests, seeds], or JSON lines, a list of seeds per line.
+Generators model the traffic of a service: uniform targets; a fixed popularity (Zipf); a hot subgraph that most requests
+ask for and that moves all at once; popularity that drifts. Equal arguments make equal traces. A user's own trace is a
+file: `.npy`, integers [requests, seeds], or JSON lines, a list of seeds per line.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from gnnserve_worker.progress import Progress, ProgressListener, silent
 from gnnserve_worker.sampling.neighbours import Scratch, sample_neighbours
 
 _RECURRING = 3
-"""Hot subgraphs that take turns."""
+"""Hot subgraphs that take turns in the recurring trace."""
 _REPORTED = 256
-"""Requests are expanded between two reports."""
+"""Requests that are expanded between two reports of progress."""
 
 
 class TraceKind(StrEnum):
@@ -47,13 +47,13 @@ class TraceKind(StrEnum):
 class Trace:
     name: str
     seeds: np.ndarray
-    """Node ids, int64, of all requests one after the other."""
+    """Node ids of all requests, concatenated, int64."""
     starts: np.ndarray
-    """Where each request's begin in `seeds`, int64 [requests + 1]."""
+    """Where the seeds of each request begin in `seeds`, int64 [requests + 1]."""
     moves: tuple[int, ...] = ()
-    """Requests before which the hot set moved."""
+    """Numbers of the requests before which the hot set moved."""
     moving: bool = False
-    """Whether what is popular changes."""
+    """Whether popularity changes during the trace."""
 
     @property
     def requests(self) -> int:
@@ -64,16 +64,17 @@ class Trace:
 class TraceSettings:
     requests: int = 10_000
     seeds: int = 16
-    """Per request."""
+    """Seeds per request."""
     seed: int = 1
     exponent: float = 1.0
-    """Of zipf and drifting."""
+    """Exponent of popularity, for zipf and drifting."""
     hot_nodes: int = 1_000
-    """Of the moving trace's hot subgraph."""
+    """Nodes of the hot subgraph, for moving and recurring."""
     hot_share: float = 0.9
-    """Of the seeds that are from it."""
+    """Share of the seeds that are drawn from the hot subgraph."""
     moves: int = 5
-    """How often it moves, at equal distances; how often each rank of the drifting trace is passed on, on average."""
+    """How often the hot subgraph moves, at equal distances; for drifting, how often each rank is passed on, on
+    average."""
 
 
 def build_trace(kind: TraceKind, graph: Graph, settings: TraceSettings) -> Trace:
@@ -112,7 +113,8 @@ def _zipf_ranks(nodes: int, exponent: float, count: int, draw: np.random.Generat
 def _hot_seeds(
     nodes: int, hot: Sequence[np.ndarray], begins: Sequence[int], settings: TraceSettings, draw: np.random.Generator
 ) -> np.ndarray:
-    """From request begins[i] on, `hot_share` of the seeds are drawn from hot[i], counted modulo their number."""
+    """Seeds, of which from request begins[i] on `hot_share` are drawn from hot[i] (i modulo the number of
+    subgraphs)."""
     seeds = draw.integers(nodes, size=settings.requests * settings.seeds)
     for phase, (begin, end) in enumerate(pairwise(begins)):
         names = hot[phase % len(hot)]
@@ -124,7 +126,7 @@ def _hot_seeds(
 
 
 def hot_subgraph(graph: Graph, nodes: int, draw: np.random.Generator) -> np.ndarray:
-    """So many nodes around a random one, nearest first; around another one too where a component is too small."""
+    """`nodes` nodes around a random one, nearest first; where a component is too small, around another one too."""
     wanted = min(nodes, graph.nodes)
     found = np.zeros(graph.nodes, dtype=np.bool_)
     order = np.empty(wanted, dtype=np.int64)
@@ -138,7 +140,8 @@ def hot_subgraph(graph: Graph, nodes: int, draw: np.random.Generator) -> np.ndar
 
 @kernel
 def _grow(indptr: np.ndarray, indices: np.ndarray, start: int, found: np.ndarray, order: np.ndarray, count: int) -> int:
-    """Breadth first from `start` into order[count:], until it is full or there is nothing more. Returns its length."""
+    """Search breadth first from `start` into order[count:], until it is full or the component ends. Returns the
+    length."""
     if found[start] or count == len(order):
         return count
     found[start] = True
@@ -162,7 +165,7 @@ def _grow(indptr: np.ndarray, indices: np.ndarray, start: int, found: np.ndarray
 def _drifting_seeds(
     names: np.ndarray, ranks: np.ndarray, seeds_per_request: int, swaps: float, draw: np.random.Generator
 ) -> np.ndarray:
-    """`swaps`: pairs of nodes, drawn at random, that exchange their ranks after each request."""
+    """Seeds by Zipf's law, where `swaps` random pairs of nodes exchange their ranks after each request."""
     requests = len(ranks) // max(1, seeds_per_request)
     until = np.floor(np.arange(requests + 1) * swaps).astype(np.int64)
     pairs = draw.integers(len(names), size=(int(until[-1]), 2))
@@ -184,11 +187,11 @@ def _exchange(
     return seeds
 
 
-# --- a trace of the user's
+# --- a user's own trace
 
 
 def read_trace(path: Path, nodes: int) -> Trace:
-    """InputError names the file, and the line or the request."""
+    """Read a trace file. An InputError names the file, and the line or the request."""
     try:
         requests = _read_npy(path) if path.suffix == ".npy" else _read_lines(path)
     except OSError as error:
@@ -221,7 +224,7 @@ def _read_npy(path: Path) -> list[np.ndarray]:
         raise InputError(str(path), f"holds {found}", "expected integers [requests, seeds] or [requests]")
     if array.size == 0:
         raise InputError(str(path), f"holds {list(array.shape)}: no seed", "give at least one list of seeds")
-    # As they are, so that a number beyond int64 is still itself where it is refused.
+    # Numbers are not converted yet, so that a refusal quotes one beyond int64 as it stands in the file.
     return list(array.reshape(len(array), -1))
 
 
@@ -245,24 +248,24 @@ def _read_lines(path: Path) -> list[np.ndarray]:
 
 
 def _is_position(value: object) -> bool:
-    """Whether it fits a node's id; true and false are no numbers here."""
+    """Whether the value fits a node's id; true and false do not count as numbers."""
     return type(value) is int and abs(value) < 2**63
 
 
-# --- what requests make a worker read
+# --- the reads of a trace
 
 
 @dataclass(frozen=True, slots=True)
 class Reads:
-    """Of rows, in the order of requests: each node that a request gathers once, in the order in which they are met.
+    """Reads of rows, in the order of requests: each node that a request gathers, once, in the order of first meeting.
 
-    Nothing is admitted between the reads of one gather, so a node that it meets again is no second chance of a cache.
+    A cache admits nothing between the reads of one gather, so a node that a gather meets again is not counted again.
     """
 
     nodes: np.ndarray
     """int32 [reads]."""
     starts: np.ndarray
-    """Where each request's begin, int64 [requests + 1]."""
+    """Where the reads of each request begin in `nodes`, int64 [requests + 1]."""
 
 
 def expand_trace(

@@ -1,9 +1,10 @@
-"""Keeps a cache as its policy wants it, in a thread of its own, off the path of requests.
+"""The cache updater: a thread that keeps a cache as its policy wants it, off the path of requests.
 
-A round takes what was read since the last one, tells the policy, and carries out what it decides, in portions: each
-masks, waits for readers, copies and unmasks (`slots.py`), so that little is out of the cache at a time, and not for
-long. Rounds come after so many batches, or after so long if there was any batch; and whatever a round cost, the thread
-then rests a multiple of that, so that updating never takes more than its share, however large the graph is.
+A round takes the reads since the last one, passes them to the policy, and applies its decision in portions: each
+portion masks, waits for readers, copies and unmasks (`slots.py`), so that few items are out of the cache at a time, and
+only briefly. A round is due after a number of batches, or after a time if there was any batch. After a round the thread
+rests for a multiple of the round's cost, so that updating never takes more than its share of a core, whatever the
+graph's size.
 """
 
 from __future__ import annotations
@@ -24,29 +25,29 @@ from gnnserve_worker.caching.slots import MaskedSlots, portions
 _log = logging.getLogger(__name__)
 
 _REFRESHING_PORTIONS = 16
-"""In a round, at most, so that rows that change all the time do not keep what was read from being counted."""
+"""Most portions of changed rows per round, so that rows that change all the time do not delay counting reads."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rhythm:
     batches: int = 256
-    """A round is due after so many batches …"""
+    """A round is due after this many batches …"""
     seconds: float = 0.1
-    """… or after so long, if there was any."""
+    """… or after this time, if there was any batch."""
     busy_share: float = 0.1
-    """Of its thread's time, at most: an expensive round is followed by a long rest."""
+    """Largest share of the time that rounds may take: an expensive round is followed by a long rest."""
     portion_items: int = 2048
-    """Evicted and admitted at once, at most."""
+    """Most items that are evicted, and most that are admitted, at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reads:
-    """What was read since it was last asked for; the order in which is not known."""
+    """Reads since the counters were last taken, in no known order."""
 
     items: np.ndarray
-    """int64, each once."""
+    """Items, int64, each once."""
     times: np.ndarray
-    """int32, at least 1."""
+    """How often each was read, int32, at least 1."""
 
 
 class ReadCounters(Protocol):
@@ -56,19 +57,19 @@ class ReadCounters(Protocol):
 @dataclass(frozen=True, slots=True)
 class RoundCost:
     items: int
-    """That were read."""
+    """Different items that were read."""
     evicted: int
     admitted: int
     refreshed: int
-    """Copied again, as their rows had changed."""
+    """Items copied again because their rows had changed."""
     take_ms: float
-    """Counters to the host."""
+    """Time to copy the counters to the host."""
     decide_ms: float
-    """In the policy."""
+    """Time in the policy."""
     apply_ms: float
-    """Masking, waiting, copying, unmasking."""
+    """Time to mask, wait, copy and unmask."""
     longest_portion_ms: float
-    """For how long an item was masked at most."""
+    """Longest time that an item was masked."""
 
     @property
     def total_ms(self) -> float:
@@ -83,7 +84,7 @@ class Totals:
 
 
 class Updater:
-    """`run_round` by one thread at a time: the one of `start`, where that was called. `stop` is final."""
+    """Runs rounds. One thread at a time calls `run_round`: the updater's own after `start`. `stop` is final."""
 
     def __init__(
         self,
@@ -103,36 +104,36 @@ class Updater:
         self._due_at = rhythm.batches
         self._wake = threading.Event()
         self._stopped = threading.Event()
-        # Made when it starts: before, it and this would keep each other, and what is cached, in memory.
+        # Made in `start`: an unstarted thread and this object would keep each other, and the cache, in memory.
         self._thread: threading.Thread | None = None
         self.totals = Totals()
         self.last: RoundCost | None = None
         self.problem: str | None = None
-        """Why it ended by itself. What is cached stays right; it only changes no more."""
+        """Why the thread ended by itself, if it did. Cached rows stay correct; the cache only stops adapting."""
 
     def start(self) -> None:
-        """Once."""
+        """Start the thread. To be called once."""
         self._thread = threading.Thread(target=self._run, name="cache-updater", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """After the portion at hand. From any thread, any number of times, started or not."""
+        """Stop after the current portion. Any thread may call it, any number of times, started or not."""
         self._stopped.set()
         self._wake.set()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
 
     def notice(self) -> None:
-        """A batch has been launched: called after each, at the price of a comparison."""
+        """Note that a batch has been launched. Called after each batch; costs one comparison."""
         if self._epochs.entered >= self._due_at and not self._wake.is_set():
             self._wake.set()
 
     def wake(self) -> None:
-        """A round is wanted soon, though nothing may have been read."""
+        """Ask for a round soon, even if nothing was read."""
         self._wake.set()
 
     def run_round(self) -> RoundCost:
-        """Whether it is due or not."""
+        """Run a round now, due or not."""
         self._due_at = self._epochs.entered + self._rhythm.batches
         started = self._clock()
         reads = self._counters.take_reads()
@@ -194,5 +195,5 @@ class Updater:
 
 
 def rest_seconds(cost_seconds: float, rhythm: Rhythm) -> float:
-    """After a round, so that rounds take `busy_share` of the time at most."""
+    """Seconds to rest after a round, so that rounds take at most `busy_share` of the time."""
     return cost_seconds * (1.0 / rhythm.busy_share - 1.0)

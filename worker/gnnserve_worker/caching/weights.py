@@ -1,4 +1,4 @@
-"""How often each node will be read: what static policies keep by, and what Frequency begins with."""
+"""Expected reads of each node: static policies choose by them, and Frequency begins with them."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from gnnserve_worker.kernel_cache import kernel
 from gnnserve_worker.sampling.neighbours import Scratch, sample_neighbours
 
 _BATCH = 256
-"""Seeds that a trial run samples at once."""
+"""Seeds per batch of a trial run."""
 
 
 def degree_weights(indices: np.ndarray, nodes: int) -> np.ndarray:
-    """How many neighbour lists name each node, float32 [nodes] (PaGraph's static cache)."""
+    """Number of neighbour lists that name each node, float32 [nodes] (PaGraph's static cache)."""
     return np.bincount(indices, minlength=nodes).astype(np.float32)
 
 
@@ -41,7 +41,7 @@ def expected_weights(indptr: np.ndarray, indices: np.ndarray, fanouts: tuple[int
     for fanout in fanouts:
         drawn = np.zeros(nodes)
         _pass_on(indptr, indices, fanout, rows, drawn)
-        # Each row is read as a node of its own, and what it draws as a neighbour.
+        # A row is read for the node itself, and every neighbour that it draws is read too.
         total += rows + drawn
         rows = drawn
     return total.astype(np.float32)

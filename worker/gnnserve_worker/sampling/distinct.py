@@ -1,7 +1,8 @@
-"""Seeds that a batch holds several times: found before anything is computed, so that each is computed once.
+"""Deduplication of a batch's seeds, before anything is computed, so that each is computed once.
 
-Requests ask for the same few nodes again and again, more often than uniform benchmarks do. What a node draws depends on
-the key, the depth and the node alone, so one computation serves all who ask for it in a batch, and changes no answer.
+Real requests repeat a few popular nodes more often than uniform benchmarks do. What a node draws depends on the key,
+the depth and the node alone, so one computation serves every request of the batch that asks for it, and no answer
+changes.
 """
 
 from __future__ import annotations
@@ -14,25 +15,25 @@ from gnnserve_worker.kernel_cache import kernel
 from gnnserve_worker.sampling.neighbours import KnownNodes, grown, place_seeds
 
 _WORTH_IT = 64
-"""One repeated seed in so many. Finding them takes a few ns each, giving everybody a copy of the scores some more; a
-seed that is not computed saves microseconds."""
+"""Deduplicate only where at least one seed in this many is a repetition. Finding one takes a few ns, copying its scores
+a few more; a seed that is not computed saves microseconds."""
 
 
 class DistinctSeeds(NamedTuple):
-    """Views of scratch: they hold until it is used again."""
+    """Views into scratch memory, valid until the scratch is used again."""
 
     seeds: np.ndarray
-    """int64, in the order in which they came first."""
+    """int64, each once, in the order of first appearance."""
     places: np.ndarray
-    """Of each seed that was given, its place among them: int32."""
+    """int32: for each seed that was given, its position in `seeds`."""
 
 
 class DistinctScratch:
-    """What one thread finds them in. Grows to the largest batch it has seen."""
+    """Scratch memory of one thread. It grows to the largest batch seen."""
 
     def __init__(self) -> None:
         self.given = np.empty(0, dtype=np.int64)
-        """A copy of the seeds: kernels are compiled once for arrays that can be written, and once for others."""
+        """A writable copy of the seeds: a read-only array would compile the kernels a second time."""
         self.seeds = np.empty(0, dtype=np.int64)
         self.places = np.empty(0, dtype=np.int32)
         self.known = KnownNodes()
@@ -46,7 +47,7 @@ class DistinctScratch:
 
 
 def find_distinct(seeds: np.ndarray, scratch: DistinctScratch) -> DistinctSeeds | None:
-    """Of `seeds` (int64 node ids in range); None where so few are repeated that it is not worth it."""
+    """The distinct ones of `seeds` (int64 node ids in range); None where too few repeat to be worth the work."""
     count = len(seeds)
     if count < 2:
         return None

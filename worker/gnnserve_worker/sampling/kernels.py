@@ -1,7 +1,7 @@
-"""What kernels share: prefetching, random numbers that cost a nanosecond, and distinct positions in a list.
+"""Helpers that kernels share: prefetching, random numbers at a nanosecond each, and distinct positions in a list.
 
 Random numbers are counter-based (SplitMix64): a draw depends on the key, the depth and the node, never on which thread
-drew it. How kernels are compiled and kept is `kernel_cache.py`.
+drew it. `kernel_cache.py` compiles kernels and keeps them on disk.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gnnserve_worker.kernel_cache import inlined
 
 
 def _prefetch(_typing: Any, array: Any, index: Any) -> Any:
-    """Ask for the cache line of `array.ravel()[index]` (C order), and do not wait for it. Any index is safe."""
+    """Prefetch the cache line of `array.ravel()[index]` (C order) without waiting for it. Any index is safe."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         data = context.make_array(signature.args[0])(context, builder, args[0]).data
@@ -27,7 +27,7 @@ def _prefetch(_typing: Any, array: Any, index: Any) -> Any:
         function = cgutils.get_or_insert_function(
             builder.module, ir.FunctionType(ir.VoidType(), [cgutils.voidptr_t, *numbers]), "llvm.prefetch.p0i8"
         )
-        # Read, into all levels of the cache, data.
+        # The arguments mean: for reading, into all levels of the cache, a data line.
         builder.call(function, [pointer, *(ir.Constant(ir.IntType(32), value) for value in (0, 3, 1))])
         return context.get_dummy_value()
 
@@ -72,9 +72,9 @@ def choose_positions(
 ) -> None:
     """`count` distinct positions out of [0, degree) into out[first : first + count], every subset equally likely.
 
-    The cost is O(count) whatever the degree. A few out of many: the first distinct ones of a stream of draws, where a
-    bitmap of residues tells at once, nearly always, that a draw is new. Otherwise Floyd's algorithm (Bentley and
-    Floyd, CACM 30(9), 1987), which never draws more than `count` times; it finds duplicates by looking back for a few
+    The cost is O(count) whatever the degree. A few out of many are the first distinct ones of a stream of draws; a
+    bitmap of residues nearly always shows at once that a draw is new. Otherwise Floyd's algorithm (Bentley and Floyd,
+    CACM 30(9), 1987) is used, which never draws more than `count` times; it finds duplicates by looking back for a few
     positions, by an open-addressed table for many. `bitmap` is uint64 [16], `table` int64 of a power of two of at least
     2·count entries that are -1 between calls.
     """
@@ -128,7 +128,7 @@ def choose_positions(
 
 @inlined
 def _insert(table: np.ndarray, mask: int, value: int) -> bool:
-    """False when the value was there already."""
+    """Insert the value; False when the table holds it already."""
     slot = np.int64(mix(np.uint64(value))) & mask
     while table[slot] != -1:
         if table[slot] == value:
@@ -139,11 +139,11 @@ def _insert(table: np.ndarray, mask: int, value: int) -> bool:
 
 
 def scratch_table(fanout: int) -> np.ndarray:
-    """Scratch for `choose_positions`: int64, -1 all over."""
+    """The `table` of `choose_positions`: int64, all -1."""
     size = 1 << max(1, 2 * max(1, fanout) - 1).bit_length()
     return np.full(size, -1, dtype=np.int64)
 
 
 def scratch_bitmap() -> np.ndarray:
-    """Scratch for `choose_positions`: uint64."""
+    """The `bitmap` of `choose_positions`: uint64."""
     return np.zeros(_BITMAP_WORDS, dtype=np.uint64)

@@ -1,12 +1,12 @@
 """Neighbour sampling for serving: uniform without replacement, O(fan-out) per node whatever its degree.
 
 A sample is a list of rows: the nodes that need a hidden state, seeds first, then hop 1, … Leaves get no row, because
-the gather averages them while it reads them. A node that is drawn twice has two rows, or one where they are shared:
+the gather aggregates them while it reads them. A node that is drawn twice has two rows, or one where they are shared:
 what a node draws depends on the key, the depth and the node alone, so that sharing changes nothing but the cost, and a
 part of a batch draws what the whole would have drawn. A seed's own layer-1 mean reuses its hop-1 draw, as PyG does.
 
 Reading a neighbour takes two steps that miss every cache: where a node's list begins, and the entry in it. Both are
-asked for a block of nodes ahead. All arrays are scratch that is used again (`Scratch`).
+prefetched a block of nodes ahead. All arrays are reused scratch memory (`Scratch`).
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from gnnserve_worker.sampling.kernels import (
 _BLOCK = 32
 """Nodes whose positions are drawn before the first of their neighbours is read."""
 LAST_GENERATION = 2**31 - 64
-"""Of `KnownNodes`, which keeps it in 32 bits; a sample uses one per hop: then it begins anew."""
+"""Largest generation KnownNodes can store (32 bits). Each hop takes one; at the limit the table is cleared."""
 
 
 class NeighbourSample(msgspec.Struct, frozen=True):
-    """Views of scratch: they hold until the same scratch is used for another sample."""
+    """Views into scratch memory, valid until the same scratch is used for another sample."""
 
     ends: tuple[int, ...]
     """Rows within d hops of the seeds, for d = 0 … layers − 1."""
@@ -45,22 +45,23 @@ class NeighbourSample(msgspec.Struct, frozen=True):
     neighbours: np.ndarray
     """Global ids, int32 [starts[-1]]."""
     children: np.ndarray
-    """The rows of the neighbours, int32, of all rows but those of the last hop."""
+    """Row of each neighbour, int32, for the neighbours of all rows but those of the last hop."""
     seed_rows: np.ndarray | None
     """Row of each seed, int32; None: row i is seed i."""
 
 
 class KnownNodes:
-    """Which row a node has, of those met since it was last forgotten: a hash table for kernels, `_row_of`."""
+    """A hash table for kernels (`_row_of`): the row of each node met in the current generation."""
 
     def __init__(self) -> None:
         self.entries = np.zeros(0, dtype=np.int64)
-        """Open-addressed: generation and node of an entry in one word. An older generation is an empty entry."""
+        """Open-addressed; a word holds generation and node of an entry. An older generation counts as an empty
+        entry."""
         self.rows = np.empty(0, dtype=np.int32)
         self.generation = np.zeros(1, dtype=np.int64)
 
     def reserve(self, count: int) -> None:
-        """For so many different nodes."""
+        """Make room for `count` different nodes."""
         if len(self.entries) < 2 * count:
             self.entries = np.zeros(2 * grown(count), dtype=np.int64)
             self.rows = np.empty(len(self.entries), dtype=np.int32)
@@ -70,11 +71,11 @@ class KnownNodes:
 
 
 class Scratch:
-    """What one thread samples into. Grows to the largest sample it has seen."""
+    """Scratch memory that one thread samples into. It grows to the largest sample seen."""
 
     def __init__(self) -> None:
         self.seeds = np.empty(0, dtype=np.int64)
-        """A copy of the seeds: kernels are compiled once for arrays that can be written, and once for others."""
+        """A writable copy of the seeds: a read-only array would compile the kernels a second time."""
         self.nodes = np.empty(0, dtype=np.int32)
         self.starts = np.empty(1, dtype=np.int64)
         self.neighbours = np.empty(0, dtype=np.int32)
@@ -112,9 +113,10 @@ def sample_neighbours(
     *,
     share: bool,
 ) -> NeighbourSample:
-    """Up to `fanouts[d]` distinct neighbours of every row of hop d; -1: all of them.
+    """Sample up to `fanouts[d]` distinct neighbours of every row of hop d; -1 takes all of them.
 
-    `seeds` are node ids in range, int64. `share`: one row for a node that a hop meets twice. Equal keys draw equally.
+    `seeds` are node ids in range, int64. `share` gives a node that a hop meets twice one row. Equal keys draw the same
+    sample.
     """
     rows, edges = len(seeds), 1
     counts = _as_array(fanouts)
@@ -142,7 +144,7 @@ def _as_array(fanouts: tuple[int, ...]) -> np.ndarray:
 
 
 def effective_nodes(indptr: np.ndarray) -> float:
-    """How many equally likely nodes would collide as often as the ends of random edges do: 1 / Σ p²."""
+    """Number of equally likely nodes that would collide as often as the ends of random edges do: 1 / Σ p²."""
     edges = int(indptr[-1])
     return edges * (edges / _sum_of_squares(indptr)) if edges else math.inf
 
@@ -155,7 +157,7 @@ def distinct_share(draws: int, nodes: float) -> float:
 
 
 def grown(count: int) -> int:
-    """The next power of two, so that sizes settle soon."""
+    """The next power of two, so that scratch memory is rarely allocated again."""
     return 1 << max(6, (count - 1).bit_length())
 
 
@@ -166,7 +168,7 @@ def _sample(
     ends: np.ndarray, offsets: np.ndarray, bitmap: np.ndarray, table: np.ndarray,
     known: np.ndarray, known_rows: np.ndarray, generation: np.ndarray,
 ) -> tuple[int, int]:  # fmt: skip
-    """Rows and edges; where there is too little scratch, at least how many are needed."""
+    """Rows and edges that were sampled; where scratch is too small, a lower bound of those needed."""
     rows = place_seeds(seeds, share, nodes, seed_rows, known, known_rows, generation)
     for row in range(min(rows, _BLOCK)):
         prefetch(indptr, nodes[row])
@@ -184,7 +186,7 @@ def _sample(
             stop = min(block + _BLOCK, end)
             for row in range(stop, min(stop + _BLOCK, end)):
                 prefetch(indptr, nodes[row])
-            # First draw for every node of the block, asking for what was drawn; then read it.
+            # First draw for every node of the block and prefetch what was drawn; then read it.
             first_edge = edges
             for row in range(block, stop):
                 node = nodes[row]
@@ -264,7 +266,7 @@ def place_seeds(
 
 @inlined
 def _row_of(node: int, rows: int, known: np.ndarray, known_rows: np.ndarray, generation: int) -> int:
-    """The node's row of this generation, or `rows`, which it then has."""
+    """The node's row in this generation; a node met for the first time gets row `rows`."""
     mask = len(known) - 1
     word = (np.int64(generation) << np.int64(32)) | np.int64(node)
     slot = np.int64(mix(np.uint64(node))) & mask
@@ -279,7 +281,7 @@ def _row_of(node: int, rows: int, known: np.ndarray, known_rows: np.ndarray, gen
 
 @inlined
 def _at_least(count: int, fanouts: np.ndarray, depth: int, rows: int) -> int:
-    """Enough for the whole sample where fan-outs bound it, so that scratch grows once and not hop by hop."""
+    """Scratch for the whole sample where fan-outs bound it, so that it grows once and not hop by hop."""
     total = 0
     width = rows
     for d in range(depth, len(fanouts)):
@@ -287,7 +289,7 @@ def _at_least(count: int, fanouts: np.ndarray, depth: int, rows: int) -> int:
             return 2 * count
         width *= fanouts[d]
         total += width
-    # Fan-outs may be far beyond the degrees.
+    # Fan-outs may be far above the degrees: do not trust the bound alone.
     return max(count, min(rows + total, 64 * count))
 
 

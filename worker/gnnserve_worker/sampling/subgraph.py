@@ -1,4 +1,4 @@
-"""Neighbour sampling with every node once: for training, and for the full neighbourhood.
+"""Neighbour sampling that holds every node once: for training, and for the full neighbourhood.
 
 Large batches meet the same nodes again and again, and a full neighbourhood would explode as a tree. Nodes are
 numbered in the order of discovery and expanded at their first appearance, as PyG's NeighborSampler does, so one
@@ -22,15 +22,15 @@ class SampledSubgraph:
     ends: tuple[int, ...]
     """Nodes discovered within d hops of a seed, for d = 0 … layers."""
     indptr: np.ndarray
-    """int64 [ends[-2] + 1]: the sampled neighbours of every node that was expanded."""
+    """int64 [ends[-2] + 1]: where the sampled neighbours of each expanded node begin in `neighbours`."""
     neighbours: np.ndarray
     """Local ids, int32."""
     seed_rows: np.ndarray
-    """Local id of each seed, int32: repeated seeds share a row."""
+    """Local id of each seed, int32; repeated seeds share a row."""
 
 
 class SubgraphSampler:
-    """Keeps one int32 per node of the graph between calls; one thread at a time."""
+    """Keeps one int32 per node of the graph between calls. To be used by one thread at a time."""
 
     def __init__(self, indptr: np.ndarray, indices: np.ndarray) -> None:
         self._indptr = indptr
@@ -38,7 +38,7 @@ class SubgraphSampler:
         self._local = np.full(len(indptr) - 1, -1, dtype=np.int32)
 
     def sample(self, seeds: np.ndarray, fanouts: tuple[int, ...], key: int) -> SampledSubgraph:
-        """Up to `fanouts[d]` distinct neighbours of each node first met at hop d; -1: all of them."""
+        """Sample up to `fanouts[d]` distinct neighbours of each node first met at hop d; -1 takes all of them."""
         seed_rows = np.empty(len(seeds), dtype=np.int32)
         nodes = np.empty(len(seeds), dtype=np.int32)
         count = _number_seeds(seeds.astype(np.int32), self._local, nodes, seed_rows)

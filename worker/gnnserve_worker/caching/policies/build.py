@@ -1,4 +1,4 @@
-"""A policy by its name."""
+"""Building a policy by its name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gnnserve_worker.caching.policy import Policy
 
 
 def build_policy(name: CachePolicy, items: int, capacity: int, weights: np.ndarray | None = None) -> Policy:
-    """For items 0 … items − 1, of which `capacity` have room.
+    """Build a policy for items 0 … items − 1, of which `capacity` fit.
 
     `weights`: how often each item is expected to be read, float32 [items], all at least 0 (`weights.py`). Degree and
     Presampled choose by it; Frequency begins with it, or without any; the others have no use for it.

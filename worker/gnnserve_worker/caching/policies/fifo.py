@@ -17,7 +17,7 @@ class FifoPolicy:
         self.capacity = min(capacity, items)
         self.resident = np.zeros(items, dtype=np.bool_)
         self._ring = np.full(max(1, self.capacity), -1, dtype=np.int64)
-        """Items in the order of their admission; -1 where there is none yet."""
+        """Resident items in the order of admission; -1 in places not used yet."""
         self._oldest = np.zeros(1, dtype=np.int64)
         self._toggles = Toggles(items)
 
@@ -39,7 +39,7 @@ class FifoPolicy:
 
 
 ONCE = np.empty(0, dtype=np.int32)
-"""In the place of `times`: each item once."""
+"""Stands for `times` where each item was read once."""
 
 
 @kernel

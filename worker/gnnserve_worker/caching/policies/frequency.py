@@ -3,18 +3,18 @@
 GPU feature caching, section 3.2, asks for admission and eviction by access frequency and leaves the rest open; the
 scores, the mixtures and the margin are this project's.
 
-Each item has two counts that decay at different rates: a slow one, which tells apart items of similar popularity, and
-a fast one, which follows a hot set that moves. What was expected of it before there was any traffic (`weights`, where
-they are known) is a third estimate, without noise. A score is a mixture of them, as shares of all reads. Which mixture
-is best depends on the traffic, so several are kept in mind: each predicts the next round (what would hit if the items
-of the greatest scores by that mixture were there), and the one that predicted most lately decides. That needs no second
-cache: a mixture keeps what scores above its border, the score that just `capacity` items exceed, and a sample of the
-items tells it.
+Each item has two counts that decay at different rates: a slow one, which tells apart items of similar popularity, and a
+fast one, which follows a hot set that moves. The expected reads before any traffic (`weights`, where they are known)
+are a third estimate, without noise. A score is a mixture of the three, as shares of all reads. Which mixture is best
+depends on the traffic, so several compete: each predicts the hits of the next round (as if the items with the greatest
+scores by that mixture were cached), and the one with the best recent predictions decides. That needs no second cache: a
+mixture would keep the items that score above its border, the score that exactly `capacity` items exceed, and the border
+is estimated from a sample of the items.
 
-At the end of a round an item that was missed is admitted over a resident one that it outscores by more than a margin:
-the best candidates first, over residents below the border, which a hand finds that goes round the slots. Admissions are
-transfers too, so there are never more than a quarter of the misses that they are meant to save. What a round costs is
-proportional to what was read in it; only when weights of reads have grown by 2^40 all counts are gone through.
+At the end of a round a missed item is admitted in place of a resident that it outscores by more than a margin: the best
+candidates first, against residents below the border, which a clock hand finds in the slots. Admissions are transfers
+too, so their number is limited to a quarter of the misses. The cost of a round is proportional to its reads; a pass
+over all counts is needed only when the weight of a read has grown by 2^40.
 """
 
 from __future__ import annotations
@@ -30,35 +30,35 @@ from gnnserve_worker.caching.policy import NO_CHANGES, NO_ITEMS, Changes
 from gnnserve_worker.kernel_cache import inlined, kernel
 
 _FAST, _SLOW, _GIVEN, _ROUND = 0, 1, 2, 3
-"""Columns of the counts: two that decay, the weights, and the reads of the round that is going on."""
+"""Columns of the counts: two that decay, the weights, and the reads of the current round."""
 _RESCALE = 2.0**40
-"""Instead of all counts falling, new reads weigh more; from this weight on, all are divided by it."""
+"""Counts do not decay; new reads weigh more instead. Once a read weighs this much, all counts are divided by it."""
 
 
 @dataclass(frozen=True, slots=True)
 class FrequencySettings:
-    """What was measured of these is in docs/cache.md."""
+    """Constants of the policy. docs/cache.md has the measurements behind them."""
 
     fast: float = 1.0
     """Half-life of the fast count, in reads per item of the universe."""
     slow: float = 64.0
-    """Of the slow count."""
+    """Half-life of the slow count, in reads per item of the universe."""
     belief: float = 4.0
-    """Reads per item that the slow count begins with, by the weights."""
+    """Reads per item that the slow count begins with, distributed by the weights."""
     mixtures: tuple[tuple[float, float], ...] = (
         (0.0, 1.0), (0.1, 0.9), (0.3, 0.7), (0.0, 0.5), (0.0, 0.0), (0.15, 0.0), (0.4, 0.0), (0.8, 0.0),
     )  # fmt: skip
     """Shares of the fast count and of the weights in a score; the rest is the slow count's."""
     patience: float = 0.002
-    """By what share another mixture must have predicted more hits to decide."""
+    """Share by which another mixture's predicted hits must exceed those of the deciding one to replace it."""
     margin: float = 0.1
-    """By what share a candidate must outscore the resident whose place it takes."""
+    """Share by which a candidate must outscore the resident that it replaces."""
     admitted_per_miss: float = 0.25
-    """Admissions of a round at most."""
+    """Most admissions of a round, per miss."""
     sample: int = 8_192
-    """Items that tell the borders."""
+    """Items that the borders are estimated from."""
     scanned_per_candidate: int = 64
-    """Slots that the hand looks at, at most."""
+    """Most slots that the hand scans per candidate."""
 
 
 DEFAULTS = FrequencySettings()
@@ -76,26 +76,26 @@ class FrequencyPolicy:
         self._half_lives = np.array([settings.fast, settings.slow]) * max(1, items)
         self._counts = np.zeros((items, 4), dtype=np.float32)
         self._weight = np.ones(2)
-        """Of a read, in each decaying count, now."""
+        """What a read weighs now in each decaying count."""
         self._totals = np.zeros(2)
-        """Of the counts, in reads of now."""
+        """Sum of each decaying count, in reads at today's weight."""
         self._slots = np.empty(self.capacity, dtype=np.int64)
-        """The residents, in no order; the first `_used` hold one."""
+        """Resident items, in no order; the first `_used` places are occupied."""
         self._used = 0
         self._hand = 0
         self._touched = np.empty(64, dtype=np.int64)
-        """What was read in this round, each once; the first `_touched_count[0]`."""
+        """Items read in this round, each once: the first `_touched_count[0]` places."""
         self._touched_count = np.zeros(1, dtype=np.int64)
         self._reads = 0
         self._hits = 0
         self._factors = np.zeros((len(settings.mixtures), 3))
-        """Of counts and weights in each mixture's score; scores are relative to the border, which is 1."""
+        """Factors of counts and weights in each mixture's score, scaled so that the border is 1."""
         self._predicted = np.zeros(len(settings.mixtures))
-        """Hits of this round, by mixture."""
+        """Hits that each mixture predicted for this round."""
         self._record = np.zeros(len(settings.mixtures))
-        """Predicted hits of the rounds before, decayed."""
+        """Predicted hits of earlier rounds by mixture, decayed."""
         self.mixture = 0
-        """The one that decides."""
+        """Index of the mixture that decides."""
         self._rounds = 0
         self._first = NO_ITEMS
         if weights is not None and (total := float(weights.sum(dtype=np.float64))) > 0:
@@ -112,7 +112,7 @@ class FrequencyPolicy:
 
     @property
     def memory_bytes(self) -> int:
-        """Of what is kept per item and per slot."""
+        """Bytes that are kept per item and per slot, summed."""
         return self._counts.nbytes + self.resident.nbytes + self._slots.nbytes
 
     def begin(self) -> np.ndarray:
@@ -149,7 +149,7 @@ class FrequencyPolicy:
         return changes
 
     def _count_round(self, touched: np.ndarray) -> None:
-        # After 60 half-lives nothing is left anyway, and numbers stay within their range.
+        # After 60 half-lives nothing is left, and a larger exponent could overflow.
         growth = np.exp2(np.minimum(self._reads / self._half_lives, 60))
         self._totals = self._totals / growth + self._reads
         self._weight = self._weight * growth
@@ -167,7 +167,7 @@ class FrequencyPolicy:
             self.mixture = best
 
     def _find_borders(self) -> None:
-        """From every so many-th item, others each round: ids may be in the order of degrees."""
+        """Estimate the borders from evenly spaced items, different ones each round: ids may be ordered by degree."""
         items = len(self.resident)
         step = max(1, items // self._settings.sample)
         sample = self._counts[self._rounds % step :: step, :_ROUND].astype(np.float64)
@@ -185,13 +185,13 @@ class FrequencyPolicy:
     def _swap(self, touched: np.ndarray, most: int) -> Changes:
         factors = self._factors[self.mixture]
         free = self.capacity - self._used
-        # While there is room every one will do.
+        # While there is room every missed item is admitted.
         candidates, scores = np.empty(len(touched), dtype=np.int64), np.empty(len(touched))
         count = _find_candidates(
             touched, self.resident, self._counts, factors, -1.0 if free else 1.0, candidates, scores
         )
         candidates, scores = candidates[:count], scores[:count]
-        # Best first, of equals the lower item.
+        # Best score first; of equal scores the lower item.
         order = np.lexsort((candidates, -scores))[:most]
         candidates, scores = candidates[order], scores[order]
         filling = candidates[:free]
@@ -211,7 +211,7 @@ class FrequencyPolicy:
         order = np.lexsort((self._slots[places], low_scores))
         pairs = min(len(places), len(candidates))
         wins = scores[:pairs] > low_scores[order[:pairs]] * (1 + self._settings.margin)
-        # Scores fall and low scores rise, so that no pair wins after one that does not.
+        # Candidates' scores fall and residents' rise, so after the first pair that loses, every pair loses.
         won = int(np.count_nonzero(wins))
         places = places[order[:won]]
         evicted = self._slots[places]
@@ -224,7 +224,7 @@ class FrequencyPolicy:
 
 @inlined
 def _score(item: int, counts: np.ndarray, factors: np.ndarray) -> float:
-    """By one mixture; 1 is its border."""
+    """An item's score by one mixture; 1 is the mixture's border."""
     score: float = (
         factors[_FAST] * counts[item, _FAST]
         + factors[_SLOW] * counts[item, _SLOW]
@@ -238,7 +238,7 @@ def _access(
     items: np.ndarray, times: np.ndarray, resident: np.ndarray, counts: np.ndarray, factors: np.ndarray,
     predicted: np.ndarray, touched: np.ndarray, touched_count: np.ndarray,
 ) -> tuple[int, int]:  # fmt: skip
-    """Hits and reads."""
+    """Count the reads; returns hits and reads."""
     hits = 0
     reads = 0
     new = touched_count[0]
@@ -252,7 +252,7 @@ def _access(
             hits += repeats
         fast, slow, given = counts[item, _FAST], counts[item, _SLOW], counts[item, _GIVEN]
         for mixture in range(len(factors)):
-            # `_score`, with what is the same for all of them read once.
+            # `_score`, inlined: the counts are read once for all mixtures.
             score = factors[mixture, _FAST] * fast + factors[mixture, _SLOW] * slow + factors[mixture, _GIVEN] * given
             predicted[mixture] += repeats * (score > 1)
         if counts[item, _ROUND] == 0:
@@ -277,7 +277,8 @@ def _find_candidates(
     touched: np.ndarray, resident: np.ndarray, counts: np.ndarray, factors: np.ndarray, above: float,
     candidates: np.ndarray, scores: np.ndarray,
 ) -> int:  # fmt: skip
-    """Those that are not resident and score above that, in the order in which they were read. Returns how many."""
+    """Collect touched items that are not resident and score above `above`, in the order of their reads. Returns their
+    number."""
     found = 0
     for item in touched:
         if not resident[item]:
@@ -293,7 +294,8 @@ def _find_candidates(
 def _find_low(
     slots: np.ndarray, used: int, hand: int, most: int, counts: np.ndarray, factors: np.ndarray, places: np.ndarray
 ) -> tuple[int, int]:
-    """Slots from the hand on whose item scores below the border, until `places` is full. Returns how many, the hand."""
+    """Scan slots from the hand on for items below the border, until `places` is full. Returns their number and the
+    hand."""
     found = 0
     for _ in range(min(used, most)):
         if found == len(places):

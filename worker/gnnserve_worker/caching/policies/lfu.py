@@ -1,8 +1,8 @@
-"""Least frequently used, the classic: every miss is admitted, what was read least since its admission goes.
+"""Least frequently used (LFU): every miss is admitted; the item with the fewest reads since its admission is evicted.
 
 Constant time per read (Shah, Mitra, Matani, "An O(1) algorithm for implementing the LFU cache eviction scheme", 2010):
-residents of one count are a list, newest last, and the counts that occur are a list, ascending. Of equal counts the one
-that has had it longest goes. Counts are forgotten with the eviction.
+residents of one count form a list, newest last, and the counts that occur form an ascending list. Of equal counts, the
+item that has had it longest is evicted. Counts are dropped with the eviction.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ class LfuPolicy:
         slots = max(1, self.capacity)
         self._slot_of = np.full(items, _NONE, dtype=np.int32)
         self._slots = np.full((slots, 4), _NONE, dtype=np.int32)
-        """Of each slot: its item, its group, and the slots before and after it in the group."""
+        """Per slot: its item, its group, and the slots before and after it in the group."""
         self._groups = np.full((slots + 1, 4), _NONE, dtype=np.int32)
-        """Of each group: its first and its last slot, the groups of the next lower and of the next higher count."""
+        """Per group: its first and its last slot, the groups of the next lower and of the next higher count."""
         self._counts = np.zeros(slots + 1, dtype=np.int64)
-        """Of each group."""
+        """Count of reads that each group stands for."""
         self._free = np.arange(slots + 1, dtype=np.int32)
-        """Groups that hold no slot: the first `state[2]` of these."""
+        """Groups without slots: the first `state[2]` places."""
         self._state = np.array([0, _NONE, slots + 1], dtype=np.int64)
         """Slots in use, the group of the lowest count, free groups."""
         self._toggles = Toggles(items)
@@ -105,7 +105,7 @@ def _raise(
     slot: int, group: int, wanted: int, slots: np.ndarray, groups: np.ndarray, counts: np.ndarray,
     free: np.ndarray, state: np.ndarray,
 ) -> None:  # fmt: skip
-    """To the count `wanted`, which is above its group's."""
+    """Move a slot to the count `wanted`, which is above its group's."""
     _unlink(slot, group, slots, groups)
     _append(slot, group, wanted, slots, groups, counts, free, state)
     if groups[group, _FIRST] == _NONE:
@@ -117,7 +117,7 @@ def _append(
     slot: int, lower: int, wanted: int, slots: np.ndarray, groups: np.ndarray, counts: np.ndarray,
     free: np.ndarray, state: np.ndarray,
 ) -> None:  # fmt: skip
-    """Into the group of that count, which is looked for from the group `lower` upwards (_NONE: from the lowest)."""
+    """Insert a slot into the group of that count, searched from the group `lower` upwards (_NONE: from the lowest)."""
     higher = np.int64(state[1]) if lower == _NONE else np.int64(groups[lower, _HIGHER])
     below = np.int64(lower)
     while higher != _NONE and counts[higher] < wanted:

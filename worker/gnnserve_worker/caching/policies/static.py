@@ -1,4 +1,4 @@
-"""Policies that choose once and for all: the items of the greatest weights, or none."""
+"""Static policies: they choose once, the items with the greatest weights or none."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gnnserve_worker.kernel_cache import kernel
 
 
 class StaticPolicy:
-    """Degree (PaGraph) and Presampled (GNNLab): what they are called says where the weights are from."""
+    """Degree (PaGraph) and Presampled (GNNLab), which differ only in where their weights come from."""
 
     def __init__(self, name: CachePolicy, weights: np.ndarray, capacity: int) -> None:
         self.name = name
@@ -50,10 +50,10 @@ class NonePolicy:
 
 
 def heaviest(weights: np.ndarray, count: int) -> np.ndarray:
-    """The `count` items of the greatest weights, int64, greatest first; of equal ones the lower item."""
+    """The `count` items with the greatest weights, int64, greatest first; of equal weights the lower item."""
     if count == 0:
         return NO_ITEMS
-    # A partition first: sorting all of millions takes ten times as long.
+    # Partition first: sorting millions of weights takes ten times as long.
     border = np.partition(weights, len(weights) - count)[len(weights) - count]
     above = np.flatnonzero(weights > border)
     equal = np.flatnonzero(weights == border)[: count - len(above)]

@@ -1,4 +1,4 @@
-"""What changed in a round, where items come and go with every miss: what changed an odd number of times."""
+"""Net changes of a round for policies that admit every miss: the items that changed an odd number of times."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Toggles:
         self.count = np.zeros(1, dtype=np.int64)
 
     def reserve(self, accesses: int) -> None:
-        """For what so many accesses may change: each admits one item and evicts one."""
+        """Make room for the changes of `accesses` reads: each may admit one item and evict one."""
         wanted = int(self.count[0]) + 2 * accesses
         if wanted > len(self.log):
             grown = np.empty(max(wanted, 2 * len(self.log)), dtype=np.int64)
@@ -40,7 +40,7 @@ def toggle(item: int, odd: np.ndarray, log: np.ndarray, count: np.ndarray) -> No
 
 @kernel
 def _keep_odd(log: np.ndarray, count: np.ndarray, odd: np.ndarray) -> int:
-    """Moves each item that changed to the front of the log, once, and empties the rest."""
+    """Move each item that changed an odd number of times to the front of the log, and clear the rest."""
     kept = 0
     for i in range(count[0]):
         item = log[i]
