@@ -1,8 +1,8 @@
-"""Compiles every kernel that serving needs, ahead, beside its source: `python -m gnnserve_worker.compile_kernels`.
+"""Ahead-of-time compile of every kernel that serving needs: `python -m gnnserve_worker.compile_kernels`.
 
-An image runs it when it is built, so that no pod compiles. Which kernels, and for which types, is listed nowhere: the
-serving path itself runs, over tiny revisions of every kind (`inference/rehearsal.py`), and what that compiled is
-compiled again for the levels of processors that this machine may lack; of those nothing runs here.
+It runs when an image is built and writes beside the sources, so that no pod compiles. Kernels and their types are not
+listed anywhere: the serving path itself runs over tiny revisions of every kind (`inference/rehearsal.py`), and what
+that compiled is compiled again for the levels of processors that this machine may lack, without running it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 Signatures = Mapping[str, list[Any]]
-"""numba's types of the arguments, by the name of the kernel."""
+"""numba's types of the arguments, by the kernel's name."""
 
 
 def main() -> int:
@@ -43,16 +43,16 @@ def main() -> int:
 
 
 def _in_a_fresh_process(work: Callable[..., T], *arguments: object) -> T:
-    """numba compiles for one processor in all of a process's life."""
+    """Run `work` in a process of its own: numba compiles for one target in the life of a process."""
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
         return pool.submit(work, *arguments).result()
 
 
-# Each in a process of its own, and nothing of numba is imported in this one.
+# Each level has a process of its own; this one imports nothing of numba.
 
 
 def _levels() -> tuple[str | None, list[str]]:
-    """The level of this processor, and the others of its kind."""
+    """The level of this processor, and the other levels of its kind of machine."""
     from gnnserve_worker.kernel_cache import level, levels  # noqa: PLC0415
 
     own = level()
@@ -60,7 +60,7 @@ def _levels() -> tuple[str | None, list[str]]:
 
 
 def _rehearse(level: str | None) -> Signatures:
-    """What the serving path compiled or found."""
+    """Signatures of the kernels that the serving path compiled or found."""
     _prepare(level)
     from gnnserve_worker.inference.rehearsal import rehearse  # noqa: PLC0415
     from gnnserve_worker.kernel_cache import KERNELS  # noqa: PLC0415
@@ -96,7 +96,7 @@ def _prepare(level: str | None) -> None:
 
     from gnnserve_worker.kernel_cache import compile_for  # noqa: PLC0415
 
-    # Above all the one that says that a kernel cannot be kept.
+    # Warnings become errors, above all the one that a kernel cannot be kept.
     warnings.simplefilter("error", NumbaWarning)
     if level is not None:
         compile_for(level)

@@ -1,11 +1,12 @@
-"""Kernels: Python that numba compiles to machine code, once, and keeps on disk.
+"""Kernels: Python functions that numba compiles to machine code once and keeps on disk.
 
-numba's own cache suits a laptop. Here it also serves pods, which may write nowhere and should not compile at all:
+numba's own cache is made for one machine. This one also serves pods, which may have no writable folder and should not
+compile at all:
 
-- Kernels are compiled for a level of processors, not for the one at hand, so that an image that carries them
-  (`compile_kernels.py` fills it) suits other machines; and profiles measure the very code that serves.
-- A folder that may only be read is as good as one that can be written: it lies beside the source, in `__pycache__`.
-- What is kept is stale once any file with kernels changes, since kernels are inlined into those of other files.
+- Kernels are compiled for a level of processors, not for the local one, so that an image with compiled kernels
+  (`compile_kernels.py`) suits other machines, and profiles measure the very code that serves.
+- A read-only folder will do: it lies beside the source, in `__pycache__`.
+- The cache is stale once any file with kernels changes, since kernels are inlined into those of other files.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from numba.core import event as events
 _log = logging.getLogger(__name__)
 
 _config: Any = config
-"""numba makes up its fields at run time."""
+"""numba's configuration; its fields are made at run time, hence Any."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -43,16 +44,16 @@ _LEVELS: dict[str, dict[str, tuple[str, ...]]] = {
     "x86_64": {"x86-64-v4": _V4, "x86-64-v3": _V3},
     "aarch64": {"generic": ()},
 }
-"""By machine, best first: LLVM's names of what kernels are compiled for, and what of it a processor may lack."""
+"""Levels by machine, best first: LLVM's name of the target, and the features of it that a processor may lack."""
 
 
 def levels() -> list[str]:
-    """Of machines like this one, whether this one has them or not; best first."""
+    """Levels of this kind of machine, best first, whether this processor has them or not."""
     return list(_LEVELS.get(platform.machine(), {}))
 
 
 def level() -> str | None:
-    """The best level that this processor has. None: none of them, so kernels are compiled for exactly this one."""
+    """The best level that this processor has. None: it has none, so kernels are compiled for exactly this processor."""
     try:
         features = llvmlite.binding.get_host_cpu_features()
     except RuntimeError:  # LLVM cannot tell on this machine
@@ -62,12 +63,14 @@ def level() -> str | None:
 
 
 def kernel(function: F) -> F:
-    """Compile without the GIL, kept on disk where there is a place for it: set NUMBA_CACHE_DIR to name one."""
+    """Decorator: compile the function to run without the GIL, cached on disk where a folder is writable
+    (NUMBA_CACHE_DIR names one)."""
     return _compiled(function, inline=False)
 
 
 def inlined(function: F) -> F:
-    """A part of kernels, pasted in where it is called: passing ten arrays costs more than what it does with them."""
+    """Decorator: a part of kernels that is inlined where it is called, since passing ten arrays costs more than its
+    body."""
     return _compiled(function, inline=True)
 
 
@@ -84,13 +87,14 @@ KERNELS: dict[str, Any] = {}
 
 
 def compile_for(name: str) -> None:
-    """For that level, in all of this process's life. Before the first kernel, with which numba chooses for itself."""
+    """Compile for that level for the life of this process. To be called before the first kernel, where numba fixes its
+    target."""
     _config.CPU_NAME, _config.CPU_FEATURES = name, ""
 
 
 @cache
 def _choose_own_level() -> None:
-    # An administrator's own choice, by NUMBA_CPU_NAME, counts.
+    # An administrator's choice by NUMBA_CPU_NAME takes precedence.
     if _config.CPU_NAME is None and (name := level()) is not None:
         compile_for(name)
 
@@ -109,7 +113,7 @@ class _OwnStamp:
 
 
 class _Named(_OwnStamp, caching.UserProvidedCacheLocator):
-    """NUMBA_CACHE_DIR."""
+    """The folder that NUMBA_CACHE_DIR names."""
 
 
 class _BesideSource(_OwnStamp, caching.InTreeCacheLocator):
@@ -122,11 +126,11 @@ class _BesideSource(_OwnStamp, caching.InTreeCacheLocator):
 
 
 class _UserWide(_OwnStamp, caching.UserWideCacheLocator):
-    """The user's cache folder, where gnnserve is installed for everybody."""
+    """The user's cache folder, for an installation that the user cannot write to."""
 
 
 class _Nowhere(_OwnStamp, caching.InTreeCacheLocator):
-    """Nothing is there, and nothing can be written."""
+    """No folder: nothing is loaded, and nothing can be written."""
 
     @classmethod
     def from_function(cls, py_func: Callable[..., Any], py_file: str) -> _Nowhere:
@@ -138,11 +142,11 @@ class _Implementation(caching.CompileResultCacheImpl):
 
 
 class _Cache(caching.FunctionCache):
-    """numba's, but what cannot be read is compiled, and what cannot be written is not kept."""
+    """numba's cache, except that an unreadable kernel is compiled again, and an unwritable one is not kept."""
 
     _impl_class = _Implementation
     has_missed = False
-    """Any of them."""
+    """Whether any instance has missed (class attribute)."""
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         try:
@@ -164,7 +168,7 @@ class _Cache(caching.FunctionCache):
 
 
 def watch_compiling() -> list[str]:
-    """The names of kernels that are compiled from now on, as that happens."""
+    """A list to which the name of each kernel is added as it is compiled, from now on."""
     compiled: list[str] = []
 
     class Listener(events.Listener):

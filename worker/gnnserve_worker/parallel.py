@@ -1,8 +1,8 @@
 """Threads for work that releases the GIL: compiled kernels and matrix products.
 
-A batch is split into chunks that go through all stages side by side, so nothing inside a stage needs threads of its
-own: numba's parallel loops may not be entered from several threads at once, and BLAS threads spin between products
-and take the processor from everybody else.
+A batch is split into chunks that go through all stages side by side, so no stage needs threads of its own: numba's
+parallel loops may not be entered from several threads at once, and BLAS threads spin between products, which takes
+processor time from all other threads.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ T = TypeVar("T")
 
 @cache
 def thread_count() -> int:
-    """Processors this process may use, or `OMP_NUM_THREADS` where that is fewer. Looked at once: every batch asks, and
-    looking takes microseconds.
+    """Processors that this process may use, or `OMP_NUM_THREADS` where that is fewer. Determined once: every batch
+    asks, and determining it takes microseconds.
 
-    A pod's cpu limit takes time away rather than processors, so it shows in no other way: threads beyond it would
-    only wait for each other.
+    A pod's cpu limit reduces time, not processors, so `OMP_NUM_THREADS` is the only way to pass it on: threads beyond
+    it would only wait for each other.
     """
     processors = len(os.sched_getaffinity(0))
     asked = re.match(r"\s*0*([1-9]\d{0,5})\b", os.environ.get("OMP_NUM_THREADS", ""))
@@ -34,7 +34,7 @@ def thread_count() -> int:
 
 
 def limit_blas_to_one_thread() -> None:
-    """For the whole process, from now on."""
+    """Set BLAS to one thread, for the whole process from now on."""
     threadpool_limits(limits=1, user_api="blas")
 
 
@@ -53,7 +53,7 @@ def map_parallel(work: Callable[[int], T], count: int) -> list[T]:
     try:
         pull()
     finally:
-        # Also when this thread's share failed: nobody may still be writing when the caller goes on.
+        # Also when this thread's share failed: no thread may still be writing when the caller goes on.
         for other in others:
             other.exception()
     for other in others:

@@ -1,4 +1,4 @@
-"""What generation reports while it works, and how a log shows it. Bars on a terminal are the command line's."""
+"""Progress of generation, and how a log shows it. The command line draws bars on a terminal."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TextIO
 
 LINE_INTERVAL_S = 10.0
-"""A log wants a sign of life from a long stage, not every step of it."""
+"""Seconds between two lines about one stage: a log needs a sign of life, not every step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,11 +24,11 @@ ProgressListener = Callable[[Progress], None]
 
 
 def silent(_: Progress) -> None:
-    """For callers that show nothing."""
+    """A listener that shows nothing."""
 
 
 class LineListener:
-    """A line when a stage begins, when it ends, and every `LINE_INTERVAL_S` between."""
+    """A listener that prints a line when a stage begins, when it ends, and every `LINE_INTERVAL_S` between."""
 
     def __init__(self, stream: TextIO, clock: Callable[[], float]) -> None:
         self._stream = stream

@@ -1,7 +1,7 @@
-"""Nothing of a repository is used before it has been checked: manifests by their types, files by their digests.
+"""Checks of a repository before anything in it is used: manifests by their types, files by their digests.
 
-Every refusal names the file, what was found, what was expected and how to get a good one. Making a revision of what
-was checked is `loaded.py`.
+Every refusal names the file, what was found, what was expected and how to get a good one. `loaded.py` builds a revision
+from the checked files.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from gnnserve_worker.tables.table import map_array
 
 _MOST_HASHING_THREADS = 8
 _SURVEYED_AT_ONCE = 128 * 1024
-"""Values: as many as a core's own cache keeps from the digest to the survey."""
+"""Values per part of a survey: as many as a core's own cache keeps from the digest to the survey."""
 _OLDEST_VERSIONS = {GraphManifest: 1, RevisionManifest: SCHEMA_VERSION}
-"""That can be read."""
+"""Oldest schema version of each manifest that can be read."""
 
 
 class _Header(msgspec.Struct, frozen=True, rename="camel"):
-    """What every schema version has, so that another one is recognised before its other fields surprise."""
+    """The fields that every schema version has: the version is checked before the fields that depend on it."""
 
     schema_version: int
 
@@ -89,12 +89,12 @@ def files_of(table: TableManifest) -> list[str]:
 class ListedFiles:
     folder: Path
     entries: Mapping[str, FileEntry]
-    """By path inside the folder."""
+    """Listed files by their path inside the folder."""
     remedy: str
 
 
 def verify_sizes(lists: Sequence[ListedFiles]) -> None:
-    """Of every listed file, without reading any."""
+    """Compare the size of every listed file with its entry, without reading any file."""
     for path, entry, how_to_repair in _listed(lists):
         _verify_size(path, entry, how_to_repair)
 
@@ -105,22 +105,23 @@ def _listed(lists: Sequence[ListedFiles]) -> list[tuple[Path, FileEntry, str]]:
 
 @dataclass(frozen=True, slots=True)
 class VerifiedFiles:
-    """The very bytes that were verified, so that nobody opens a file twice."""
+    """The very bytes that were verified, so that no file is opened twice."""
 
     mapped: Mapping[Path, np.ndarray] = field(default_factory=dict)
     read: Mapping[Path, bytes] = field(default_factory=dict)
-    """The others: weights."""
+    """Contents of the files that are not arrays: weights."""
 
 
 def verify_files(lists: Sequence[ListedFiles], positions: Mapping[Path, Positions] = NO_POSITIONS) -> VerifiedFiles:
-    """Size and SHA-256 of every listed file, and the values of those that hold `positions`, several at a time.
+    """Verify size and SHA-256 of every listed file, and the values of those that hold `positions`, several files at a
+    time.
 
-    Arrays are hashed through the mapping that will serve, which then has its pages, and a cold page cache fills in huge
-    pages where the kernel has them. Hashing runs outside of the GIL.
+    Arrays are hashed through the mapping that will serve, so that their pages are in memory afterwards; a cold page
+    cache is filled in huge pages where the kernel has them. Hashing releases the GIL.
     """
     verify_sizes(lists)
     listed = _listed(lists)
-    # Largest first, so that the longest does not start last.
+    # Largest file first, so that the longest one does not start last.
     listed.sort(key=lambda item: item[1].bytes, reverse=True)
     # Not in the threads: numpy parses headers by `ast`, which in Python 3.11 fails when two threads use it at once
     # (https://github.com/python/cpython/issues/106905).
@@ -138,7 +139,7 @@ def verify_files(lists: Sequence[ListedFiles], positions: Mapping[Path, Position
 def open_array(
     path: Path, dtype: np.dtype, shape: tuple[int, ...], how_to_repair: str, mapped: np.ndarray | None = None
 ) -> np.ndarray:
-    """Memory-mapped and read-only. `mapped`: what `verify_files` has of it."""
+    """Open an array memory-mapped and read-only. `mapped`: the mapping of `verify_files`, if it has one."""
     try:
         array = map_array(path) if mapped is None else mapped
     except (OSError, ValueError) as error:
@@ -150,7 +151,7 @@ def open_array(
 
 
 def _read(path: Path, kind: type[AnyManifest], how_to_repair: str) -> tuple[AnyManifest, dict[str, Any]]:
-    """And its content, whatever version it is of."""
+    """Read a manifest; returns it and its content as a dictionary, which may be of any version."""
     try:
         data = path.read_bytes()
     except FileNotFoundError as error:
@@ -235,7 +236,7 @@ def _map_if_array(path: Path) -> np.ndarray | None:
 def _verify_content(
     path: Path, array: np.ndarray | None, entry: FileEntry, positions: Positions | None, how_to_repair: str
 ) -> bytes | None:
-    """What was read, where it is not an array."""
+    """Verify one file; returns its content where it is not an array."""
     content = None
     problem = None
     try:
@@ -254,9 +255,9 @@ def _verify_content(
 
 
 def _read_array(path: Path, array: np.ndarray, positions: Positions | None) -> tuple[str, str | None]:
-    """The SHA-256 of the whole file, whose header stands before the array, and what is wrong with its positions.
+    """The SHA-256 of the whole file, header included, and what is wrong with its positions, if anything.
 
-    Where type or shape are not those of positions, opening the array will say so.
+    An array whose type or shape is not that of positions is not surveyed: opening it reports that.
     """
     with path.open("rb") as file:
         digest = hashlib.sha256(file.read(path.stat().st_size - array.nbytes))

@@ -1,7 +1,7 @@
-"""Durable input and output: what is written here survives a power cut once the call has returned.
+"""Durable file operations: what is written here survives a power cut once the call has returned.
 
-Every call that changes the disk is one of the small functions under "steps", so that tests can end the process or
-fill the disk around each of them. What is written, and when it counts as published, is `staged.py`.
+Every call that changes the disk is one of the small functions under "steps", so that tests can end the process or fill
+the disk around each of them. `staged.py` decides what is written and when it counts as published.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ _CHUNK_BYTES = 16 * 1024 * 1024
 
 
 def create(path: Path) -> int:
-    """Read-only for everybody else: a published file that is changed in place would change under its readers."""
+    """Create a read-only file, open for writing here: a published file changed in place would change under its
+    readers."""
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o444)
 
 
@@ -34,7 +35,7 @@ def write(descriptor: int, data: memoryview) -> int:
 
 
 def sync(path: Path) -> None:
-    """Of a file its content; of a folder the names in it."""
+    """Flush to disk the content of a file, or the names in a folder."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -51,7 +52,7 @@ def rename(source: Path, target: Path) -> None:
 
 
 def remove_file(path: Path) -> None:
-    """What has it mapped goes on reading it. It may be gone already."""
+    """Remove a file, if it exists. Processes that have it mapped go on reading it."""
     path.unlink(missing_ok=True)
 
 
@@ -63,7 +64,7 @@ def remove_tree(path: Path) -> None:
 
 
 def make_folder(path: Path) -> None:
-    """With its parents. An existing folder is left as it is."""
+    """Create a folder and its parents. An existing folder is left as it is."""
     if path.is_dir():
         return
     make_folder(path.parent)
@@ -73,12 +74,12 @@ def make_folder(path: Path) -> None:
         except FileExistsError:
             if not path.is_dir():
                 raise NotADirectoryError(ENOTDIR, "it is a file, expected a folder") from None
-            # Another process was faster; before the lock is taken there may be two.
+            # Another process created it first: two may get here before one of them takes the lock.
         sync(path.parent)
 
 
 def write_file(path: Path, data: bytes | memoryview, header: bytes = b"") -> FileEntry:
-    """A new file, `header` first; its digest is computed on the way."""
+    """Write a new file, `header` first, and compute its digest on the way."""
     digest = hashlib.sha256()
     with storing(path, len(header) + len(data)):
         descriptor = create(path)
@@ -96,7 +97,7 @@ def write_file(path: Path, data: bytes | memoryview, header: bytes = b"") -> Fil
 
 
 def _chunks(header: bytes, data: memoryview) -> Iterator[bytes | memoryview]:
-    """Ends at multiples of their size in the file: its huge pages are then whole, and the page cache makes them so."""
+    """Parts of the file that end at multiples of their size, so that the page cache can use whole huge pages."""
     first = _CHUNK_BYTES - len(header)
     yield header + bytes(data[:first])
     for start in range(first, len(data), _CHUNK_BYTES):
@@ -104,13 +105,13 @@ def _chunks(header: bytes, data: memoryview) -> Iterator[bytes | memoryview]:
 
 
 def write_array(path: Path, array: np.ndarray) -> FileEntry:
-    """As `.npy`. Not by `np.save`, which loses the error number of a full disk."""
+    """Write an array as `.npy`. `np.save` is not used, since it loses the error number of a full disk."""
     array = np.ascontiguousarray(array)
     return write_file(path, array.reshape(-1).view(np.uint8).data, _npy_header(array))
 
 
 def commit(path: Path, data: bytes) -> None:
-    """`path` appears with all of its content, or not at all."""
+    """Write `path` atomically: it appears with all of its content, or not at all."""
     unfinished = path.with_name(f"{path.name}.tmp")
     write_file(unfinished, data)
     with storing(path):
@@ -119,13 +120,13 @@ def commit(path: Path, data: bytes) -> None:
 
 
 def entry_of(path: Path) -> FileEntry:
-    """Of a file that somebody else wrote."""
+    """The entry (size, digest) of a file that other code wrote."""
     with path.open("rb") as file:
         return FileEntry(bytes=path.stat().st_size, sha256=hashlib.file_digest(file, "sha256").hexdigest())
 
 
 def remove_uncommitted(parent: Path, commit_name: str) -> None:
-    """Remove what unfinished processes left. Only under the lock: a running process looks just the same."""
+    """Remove folders that unfinished processes left. To be called under the lock: a running process's look the same."""
     if not parent.is_dir():
         return
     for folder in sorted(parent.iterdir()):
@@ -138,21 +139,22 @@ def remove_uncommitted(parent: Path, commit_name: str) -> None:
 
 
 def free_bytes(path: Path) -> int:
-    """On the disk of the nearest existing folder."""
+    """Free bytes on the disk of the nearest existing folder."""
     while not path.exists():
         path = path.parent
     return shutil.disk_usage(path).free
 
 
 def require_free(path: Path, wanted_bytes: int) -> None:
-    """Before a large write: better now than minutes later, and a mapped file would end the process."""
+    """Raise before a large write that cannot fit: minutes later the work would be lost, and a write through a mapping
+    would end the process."""
     if free_bytes(path) < wanted_bytes:
         raise _disk_full(path, wanted_bytes)
 
 
 @contextmanager
 def storing(path: Path, wanted_bytes: int = 0) -> Iterator[None]:
-    """Turn the system's refusal to store something into words."""
+    """Turn an OSError of writing into a ResourceError that says what to do."""
     try:
         yield
     except OSError as error:

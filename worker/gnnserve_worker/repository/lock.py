@@ -1,7 +1,7 @@
-"""One writer at a time in a service's folder, across processes.
+"""The lock that lets one process at a time write in a service's folder.
 
-An advisory lock on `.lock` (flock): the kernel drops it when its holder dies, however it dies. Readers need none,
-because what is published never changes.
+It is an advisory lock on `.lock` (flock), which the kernel drops when its holder dies, however it dies. Readers need
+none, because published files never change.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from gnnserve_worker.repository import files
 
 
 class ServiceLock:
-    """Re-entrant, so that a caller may hold it over several calls that each take it."""
+    """A re-entrant lock: a caller may hold it over several calls that each take it."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -26,7 +26,7 @@ class ServiceLock:
 
     @contextmanager
     def held(self, on_wait: Callable[[], None] | None = None) -> Iterator[None]:
-        """`on_wait` is called once when another process holds the lock, before waiting for it."""
+        """Hold the lock. `on_wait` is called once before waiting, when another process holds it."""
         with self._mutex:
             if self._depth > 0:
                 yield

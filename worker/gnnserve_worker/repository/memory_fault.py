@@ -1,14 +1,14 @@
-"""Last words of a process whose mapped files were altered under it.
+"""Handler of memory faults (SIGBUS, SIGSEGV) that altered mapped files cause: a message and an exit code.
 
 A file that is cut short ends the process that reads beyond its new end: the system sends SIGBUS. A file that is
-overwritten with other positions (nodes, offsets) makes compiled code read memory anywhere: SIGSEGV. Nothing can be
-computed on from there. Left alone that is an exit by a signal without a word. Here it is one sentence that names the
-file, and an exit code. A fault that no file explains ends the process by its signal, as it would have, after a sentence
-that says so.
+overwritten with other positions (nodes, offsets) makes compiled code read memory anywhere: SIGSEGV. The process cannot
+continue. By default it would end by the signal without a message; this handler writes one sentence that names the file
+and exits with a code. A fault that no file explains still ends the process by its signal, after a sentence that says
+so.
 
-Python's own signal handlers run between two instructions of the interpreter, which a thread that faults never gets to,
-so the handler is given to the system directly. It runs Python all the same: the fault is the thread's own, at a known
-kind of place (a kernel, a copy, a hash), not in the middle of the interpreter.
+Python's own signal handlers run between two instructions of the interpreter, which a thread that faults never reaches,
+so the handler is installed with the system directly. It may run Python all the same: the fault is synchronous, in a
+known kind of place (a kernel, a copy, a hash), not in the middle of the interpreter.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class _Action(ctypes.Structure):
 
 
 class _Information(ctypes.Structure):
-    """As much of `siginfo_t` as is needed."""
+    """The beginning of `siginfo_t`, as far as it is needed."""
 
     _fields_ = (
         ("number", ctypes.c_int),
@@ -54,24 +54,24 @@ class _Information(ctypes.Structure):
 
 _SIGNALS = (signal.SIGBUS, signal.SIGSEGV)
 _kept: list[object] = []
-"""The system keeps the handler for ever, so Python must."""
+"""Keeps the handler alive: the system refers to it until the process ends."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
     words: str
     is_of_files: bool
-    """A mapped file was altered; otherwise it is a fault of the machine or of a program."""
+    """True: a mapped file was altered. False: a fault of the machine or of a program."""
 
 
 def exit_on_memory_fault(say: Callable[[str], None], code: int) -> None:
-    """From now on, in every thread: `say` gets the sentence, then the process ends, with `code` where a file was
-    altered."""
+    """Install the handler, for every thread: it passes the sentence to `say` and ends the process, with exit code
+    `code` where a file was altered."""
     libc = ctypes.CDLL(None, use_errno=True)
     previous = {number: _Action() for number in _SIGNALS}
 
     def handle(number: int, information: int, _context: int) -> None:
-        # A return would run into the same fault again, for ever.
+        # Returning would repeat the same fault for ever.
         is_of_files = True
         try:
             with suppress(BaseException):
@@ -93,13 +93,13 @@ def exit_on_memory_fault(say: Callable[[str], None], code: int) -> None:
 
 
 def describe(number: int, address: int, maps: Path = Path("/proc/self/maps")) -> Fault:
-    """What is mapped there or was written to, and what must have happened to it."""
+    """Explain a fault: the file that is mapped at the address, or the files that were written to."""
     name = signal.Signals(number).name
     path = _mapped_at(address, maps) if number == signal.SIGBUS else None
     if path is not None:
         return _of_file(f"{path}: was cut short, or can no longer be read, while it was mapped", name)
     if written := written_files():
-        # More than one may have been, and which of them this came from cannot be known.
+        # Several files may have been written to; which of them caused the fault cannot be known.
         return _of_file(f"{'; '.join(map(str, written))}, while it was mapped", name)
     if number == signal.SIGBUS:
         reason = "a fault of the machine; look at its kernel's log"

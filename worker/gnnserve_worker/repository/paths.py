@@ -1,14 +1,15 @@
-"""Where the files of one service are:
+"""Paths of the files of one service:
 
     <root>/.downloads/           files of published graphs, as they were fetched
     <root>/<namespace>/<service>/
       .lock                      held while a revision is generated
       graphs/<digest>/           graph.json, indptr.npy, indices.npy, labels.npy, train.npy, validation.npy, test.npy,
                                  where nodes have ids of their own ids.npy, id_slots.npy and, for texts, id_offsets.npy
-      damaged/<time>/            what was set aside to be generated again; nobody reads it
+      damaged/<time>/            revisions set aside to be generated again; never read
       revisions/<revision>/      revision.json, tables/<name>.npy, variants/<name>/weights.safetensors
 
-Names only; reading and writing are `files.py`. `graph.json` and `revision.json` are the commits of their folders.
+This module has names only; `files.py` reads and writes. `graph.json` and `revision.json` are the commits of their
+folders.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from pathlib import Path
 from gnnserve_api.repository import NodeIdKind
 
 DOWNLOADS = ".downloads"
-"""No namespace can be called so."""
+"""Folder of downloads. No namespace can have this name."""
 
 GRAPH_COMMIT = "graph.json"
 REVISION_COMMIT = "revision.json"
@@ -66,23 +67,23 @@ def scales_of(rows: str) -> str:
 
 
 def revision_id(recipe: str, graph_digest: str, checkpoint: str | None = None) -> str:
-    """Equal input, equal revision: the same spec over a changed graph, or changed weights, is another one."""
+    """The id of a revision: equal input gives equal ids; a changed graph or changed weights give another one."""
     parts = f"{recipe} {graph_digest} {checkpoint or ''}"
     return hashlib.sha256(parts.encode()).hexdigest()[:12]
 
 
 def is_name(text: str) -> bool:
-    """Safe as one step of a path: no separators, no `..`, not hidden."""
+    """Whether the text is safe as one step of a path: no separators, no `..`, not hidden."""
     return _NAME.fullmatch(text) is not None
 
 
 def is_damaged_name(text: str) -> bool:
-    """Whether `Layout.damaged` may have made it."""
+    """Whether the name has the form that `Layout.damaged` makes."""
     return _DAMAGED_NAME.fullmatch(text) is not None
 
 
 def is_relative(text: str) -> bool:
-    """Safe below a folder: every step is a name."""
+    """Whether the path is safe below a folder: every step is a name."""
     return all(is_name(step) for step in text.split("/"))
 
 

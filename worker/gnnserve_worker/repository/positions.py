@@ -1,8 +1,8 @@
 """Arrays whose values are positions in other arrays: nodes, offsets, slots of a hash table.
 
-Compiled kernels read memory at these positions without looking, so a value out of range would end the process, or never
-end a search. Digests tell damage only: a file that was written wrong and sealed has a right one. So every value is
-checked once, part by part, while the file is read for its digest.
+Compiled kernels read memory at these positions without bounds checks, so a value out of range would end the process, or
+make a search endless. Digests detect later damage only: a file that was written wrong has a matching digest. So every
+value is checked once, part by part, while the file is read for its digest.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from gnnserve_worker.repository import paths
 
 @dataclass(frozen=True, slots=True)
 class Positions:
-    """What the values of one array may be."""
+    """The values that one array may hold."""
 
     dtype: np.dtype
     least: int
     most: int
     is_rising: bool = False
-    """The first is `least`, and none is less than the one before it."""
+    """Whether the first value is `least`, and none is less than the one before it."""
     last: int | None = None
     """Required last value of a rising array; None: any."""
     needed: int | None = None
-    """A value that at least one has."""
+    """A value that must occur at least once; None: no such value."""
 
 
 def positions_of(folder: Path, graph: GraphManifest) -> dict[Path, Positions]:
-    """By path, those of a graph. Tables and weights hold none."""
+    """The positions that a graph's files hold, by path. Tables and weights hold none."""
     node = Positions(np.dtype(np.int64), 0, graph.nodes - 1)
     found = {
         paths.INDPTR: Positions(np.dtype(np.int64), 0, graph.edges, is_rising=True, last=graph.edges),
@@ -43,7 +43,7 @@ def positions_of(folder: Path, graph: GraphManifest) -> dict[Path, Positions]:
         paths.TEST: node,
     }
     if graph.node_ids is not NodeIdKind.POSITIONS:
-        # A search ends at an empty slot.
+        # A search ends at an empty slot, so there must be one.
         found[paths.ID_SLOTS] = Positions(np.dtype(np.int32), -1, graph.nodes - 1, needed=-1)
     if graph.node_ids is NodeIdKind.STRINGS:
         text_bytes = graph.files[paths.IDS].bytes  # and a header: the array's own length is compared with the last one
@@ -65,7 +65,7 @@ class Survey:
         self._problem: str | None = None
 
     def add(self, part: np.ndarray) -> None:
-        """The next values; at least one."""
+        """Check the next values, of which there is at least one."""
         if self._problem is None:
             self._problem = self._check(part)
             self._checked += len(part)

@@ -46,7 +46,7 @@ _KEPT_DAMAGED = 3
 
 
 class Repository:
-    """`root` may be missing until something is written."""
+    """The published revisions of one service below `root`, which may be missing until something is written."""
 
     def __init__(self, root: Path, namespace: str, service: str, build: NetworkBuilder = build_network) -> None:
         if not (paths.is_name(namespace) and paths.is_name(service)):
@@ -64,7 +64,8 @@ class Repository:
     # --- reading
 
     def revisions(self) -> list[RevisionManifest]:
-        """Newest first, but for those of an older schema. An unreadable one raises RepositoryError naming the file."""
+        """All revisions of the current schema, newest first. An unreadable one raises a RepositoryError that names the
+        file."""
         manifests = []
         for folder in self._published():
             with suppress(OutdatedError):
@@ -74,10 +75,11 @@ class Repository:
     def find(
         self, recipe: str, graph_digest: str | None = None, checkpoint: str | None = None
     ) -> RevisionManifest | None:
-        """The newest published revision of that recipe; of that graph and those given weights, when a graph is given.
+        """The newest published revision of the recipe, or None; with `graph_digest`, only of that graph and those given
+        weights.
 
-        Unreadable revisions are an error only when no readable one will do: what is broken might be the answer. Those
-        of an older schema never are.
+        An unreadable revision is an error only when no readable one matches, since it might be the one wanted. A
+        revision of an older schema never is an error.
         """
         matching: list[RevisionManifest] = []
         broken: list[RepositoryError] = []
@@ -101,7 +103,8 @@ class Repository:
         return None
 
     def load(self, revision: str) -> LoadedRevision:
-        """Verified by checksum, arrays memory-mapped, files watched from before the first byte was read."""
+        """Open a revision: verified by checksum, arrays memory-mapped, files watched from before the first byte was
+        read."""
         folder = self._layout.revision(revision)
         if not paths.is_name(revision) or not _is_committed(folder, paths.REVISION_COMMIT):
             known = ", ".join(published.name for published in self._published()) or "none"
@@ -140,7 +143,7 @@ class Repository:
         loaded = open_revision(replace(revision_files, verified=verified), self._build)
         for finding in watched.look():
             if finding.change is not Change.TOUCHED:
-                # Not damage: what is there now may be as good as what was there before.
+                # This is not a DamagedError: the files that are there now may be whole.
                 raise RepositoryError(
                     finding.path,
                     f"{finding.words}, while it was being loaded",
@@ -155,14 +158,14 @@ class Repository:
         files.require_free(self._layout.folder, wanted_bytes)
 
     def locked(self, on_wait: Callable[[], None] | None = None) -> AbstractContextManager[None]:
-        """Keep other writers out, across processes; re-entrant. Look again with `find` once inside.
+        """Exclude other writers, across processes; re-entrant. Call `find` again once inside.
 
         `on_wait` is called once when another process is writing, before waiting for it.
         """
         return self._lock.held(on_wait)
 
     def put_graph(self, data: GraphData) -> GraphManifest:
-        """Idempotent: a graph that is there already stays as it is."""
+        """Write a graph. Idempotent: a graph that exists stays as it is."""
         if not paths.is_name(data.digest):
             raise ValueError(f"digest {data.digest!r} is not safe as a folder name")
         folder = self._layout.graph(data.digest)
@@ -194,10 +197,10 @@ class Repository:
             return manifest
 
     def set_aside(self, recipe: str, graph_digest: str, checkpoint: str | None = None) -> Path:
-        """Takes a revision and its graph out of the way, so that they can be generated anew. Returns where they are.
+        """Set a damaged revision and its graph aside, so that they can be generated anew. Returns their new folder.
 
-        A process that has them mapped goes on, and a person can look at what happened. The last few are kept: a disk
-        that damages whatever is written to it must not be filled by that.
+        A process that has them mapped goes on, and the files can be examined. Only the last few are kept, so that a
+        disk that damages every revision is not filled by them.
         """
         revision = self._layout.revision(paths.revision_id(recipe, graph_digest, checkpoint))
         with self.locked():
@@ -212,8 +215,8 @@ class Repository:
 
     @staticmethod
     def _remove_oldest(parent: Path) -> None:
-        """Of those named by their time; whatever else lies there is somebody's. What cannot be removed is left, since
-        the disk has room for the next revision or says so itself."""
+        """Remove the oldest folders that are named by their time; others are not ours to remove. One that cannot be
+        removed is left: the disk has room for the next revision, or writing it fails with a message."""
         try:
             ours = sorted(path for path in parent.iterdir() if paths.is_damaged_name(path.name) and path.is_dir())
         except FileNotFoundError:
@@ -229,7 +232,7 @@ class Repository:
 
     @contextmanager
     def stage(self, recipe: str, graph_digest: str, checkpoint: str | None = None) -> Iterator[StagedRevision]:
-        """Takes the lock. What is not committed when the block ends is removed."""
+        """Stage a new revision under the lock. If it is not committed when the block ends, it is removed."""
         folder = self._layout.revision(paths.revision_id(recipe, graph_digest, checkpoint))
         graph_folder = self._layout.graph(graph_digest)
         with self.locked():
@@ -266,7 +269,7 @@ def _discarding_unfinished(folder: Path, commit_name: str) -> Iterator[None]:
         yield
     finally:
         if not _is_committed(folder, commit_name):
-            # Should this fail too, the next writer removes it; the first error is the one to report.
+            # If removing fails too, the next writer removes the folder; the first error is the one to report.
             with suppress(GnnserveError), files.storing(folder):
                 files.remove_tree(folder)
 
@@ -292,5 +295,5 @@ def _id_arrays(ids: NodeIds | None) -> dict[str, np.ndarray]:
 
 
 def _age(manifest: RevisionManifest) -> tuple[str, str]:
-    """Time first; the id decides between two of the same second, so that the order never changes."""
+    """Sort key: the time, then the id, so that two revisions of the same second always have the same order."""
     return manifest.created_at, manifest.revision

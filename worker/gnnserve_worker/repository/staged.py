@@ -1,7 +1,7 @@
-"""A revision while it is written: nobody sees it before `commit`, and nothing of it stays if that never comes.
+"""A revision that is being written: readers do not see it before `commit`, and without a commit it is removed.
 
-The last file, `revision.json`, is the commit; it names every other file with size and digest, and each of those is
-on the disk before it is written. Who may write, and what becomes of unfinished work, is `repository.py`.
+The last file, `revision.json`, is the commit; it names every other file with size and digest, and each of those is on
+the disk before it is written. `repository.py` decides which process may write, and removes unfinished work.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from gnnserve_worker.tables.table import write_rows
 
 
 class StagedRevision:
-    """Given out by `Repository.stage`, under the lock."""
+    """Writes one revision. Made by `Repository.stage`, under the lock."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class StagedRevision:
     ) -> TableManifest:
         """`rows` and `own` are float32 blocks that add up to [nodes, columns], as `tables/table.py` makes them.
 
-        ValueError: a number that the storage cannot hold; nothing of the table stays.
+        Raises ValueError for a number that the storage cannot hold; then no file of the table is left.
         """
         written: list[str] = []
         try:
@@ -125,7 +125,7 @@ class StagedRevision:
         return self._files[weights]
 
     def discard_table(self, name: str) -> None:
-        """It turned out not to be worth its place."""
+        """Remove a table that turned out not to be worth its space."""
         self._remove(checks.files_of(self._tables.pop(name)))
 
     def discard_variant(self, name: str) -> None:
@@ -141,7 +141,7 @@ class StagedRevision:
                 files.remove_file(self._folder / name)
 
     def open(self, network: NetworkManifest, variants: Mapping[str, VariantFiles]) -> LoadedRevision:
-        """As it will be served, for measuring the profile."""
+        """Open the staged revision as it will be served, to measure its profile."""
         return open_revision(
             RevisionFiles(
                 graph_folder=self._graph_folder,
@@ -195,7 +195,7 @@ class StagedRevision:
 
 
 def stored_bytes(nodes: int, columns: int, storage: Storage) -> int:
-    """On the disk, padding included."""
+    """Bytes of a table on disk, padding included."""
     return rows_bytes(nodes, padded_columns(columns, storage), storage)
 
 

@@ -1,14 +1,13 @@
-"""Whether the files that a revision was opened from are still the files that were verified.
+"""Watching the files of an open revision: whether they are still the files that were verified.
 
-A mapping follows its file: what is written into it in place changes answers without a word, and what is cut off ends
-the process at the next touch (`memory_fault.py`). Deleting or replacing a file does neither, since the mapping keeps
-what it had; only the next start would find something else. So a look compares both: the mapped file, by a descriptor
-that is kept open, and what stands under its path. It costs three system calls a file. What is done about it is its
-caller's business.
+A mapping follows its file: a write in place silently changes answers, and truncation ends the process at the next
+access (`memory_fault.py`). Deleting or replacing a file does neither, since the mapping keeps the old content; only the
+next start would find something else. So a look compares both: the mapped file, by a descriptor that is kept open, and
+the file at its path. It costs three system calls per file. The caller decides what follows from a finding.
 
-Not noticed are bytes that change without the file's times: a failing disk or memory, a write past the file system or
-through a mapping that was written through before, a second one within the grain of the file system's clock, and another
-machine's writes for as long as a network file system keeps attributes in its cache.
+Bytes that change without the file's times are not noticed: a failing disk or memory, a write past the file system or
+through a mapping that was written through before, a second write within the resolution of the file system's clock, and
+another machine's writes while a network file system has the attributes in its cache.
 """
 
 from __future__ import annotations
@@ -28,35 +27,36 @@ from gnnserve_worker.repository import checks
 
 _READ_BYTES = 4 * 1024 * 1024
 _OUR_OWN_LACK = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR))
-"""Says nothing about the file."""
+"""Errors that come from this process or machine and say nothing about the file."""
 _PASSING = frozenset((errno.ENOMEM, errno.EINTR, errno.EAGAIN, errno.EIO, errno.ETIMEDOUT))
-"""May be over by the next look."""
+"""Errors that may have passed by the next look."""
 
 
 class Change(StrEnum):
     WRITTEN = "Written"
     """The mapped file has another size or content, or is lost: answers may be wrong from now on. Stop, load again."""
     REDATED = "Redated"
-    """The mapped file has another time of writing, and its size: somebody wrote, or only set the time. Stop, and
-    verify."""
+    """The mapped file has another modification time and the same size: it was written to, or only its time was set.
+    Stop, and verify."""
     TOUCHED = "Touched"
     """Owner, permissions, links or times of the mapped file were set, and a write may hide in that: verify."""
     UNSEEN = "Unseen"
     """The mapped file could not be looked at, for a reason that may pass."""
     MOVED = "Moved"
-    """What is mapped is whole, but its path has nothing, or something else, for whoever starts next: load again."""
+    """The mapped file is whole, but its path has no file or another one, which the next start would find: load
+    again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """What a file system says of a file's content without reading it."""
+    """What a file system reports about a file's content without reading it."""
 
     device: int
     inode: int
     size_bytes: int
     modified_ns: int
     changed_ns: int
-    """When content, owner, permissions or links changed last; nobody can set it."""
+    """When content, owner, permissions or links changed last (ctime); it cannot be set by hand."""
 
     @staticmethod
     def of(status: os.stat_result) -> Stamp:
@@ -68,7 +68,7 @@ class Finding:
     path: Path
     change: Change
     words: str
-    """What is said of the file: `has 10 bytes, and had 20 when it was verified`."""
+    """The message about the file: `has 10 bytes, and had 20 when it was verified`."""
 
     def __str__(self) -> str:
         return f"{self.path}: {self.words}"
@@ -77,8 +77,8 @@ class Finding:
 def compare(
     path: Path, verified: Stamp, mapped: Stamp | OSError | None, found: Stamp | OSError | None
 ) -> list[Finding]:
-    """`mapped`: the very file now, None where nothing maps it; `found`: what stands under its path, None where that
-    could not be asked."""
+    """Compare a file with its verified stamp. `mapped`: the mapped file now, None where it is not mapped; `found`: the
+    file at its path, None where that could not be determined."""
     findings = []
     if isinstance(mapped, OSError):
         change = Change.UNSEEN if mapped.errno in _PASSING else Change.WRITTEN
@@ -107,7 +107,7 @@ def _moved(verified: Stamp, found: Stamp | OSError | None, *, is_mapped: bool) -
             return f"cannot be read any more: {found.strerror}"
     if (found.device, found.inode) != (verified.device, verified.inode):
         return "was replaced by another file"
-    # Of a mapped file this was said above, and is worse.
+    # For a mapped file a write was reported above, as the worse finding.
     is_written = (found.size_bytes, found.modified_ns) != (verified.size_bytes, verified.modified_ns)
     return f"was written to at {_time(found.modified_ns)}" if is_written and not is_mapped else None
 
@@ -118,37 +118,38 @@ class _File:
     entry: FileEntry | None
     """None: a commit file, which carries a checksum of its own."""
     descriptor: int | None
-    """Of the file that is mapped; None: it was read once, and nothing depends on it any more but the next start."""
+    """Descriptor of the mapped file; None: the file was read once, and only the next start depends on it."""
     stamp: Stamp
 
 
 _in_use: weakref.WeakSet[WatchedFiles] = weakref.WeakSet()
-"""All of this process: a memory fault does not say which revision it belongs to."""
+"""Every instance of this process: a memory fault does not say which revision it belongs to."""
 
 
 def written_files() -> list[Finding]:
-    """What was written to of all files that this process has mapped for its revisions; empty: nothing."""
+    """Findings about files that this process has mapped for its revisions and that were written to; usually empty."""
     findings = [finding for watched in list(_in_use) for finding in watched.look()]
     return [finding for finding in findings if finding.change in (Change.WRITTEN, Change.REDATED)]
 
 
 class WatchedFiles:
-    """Of one revision and its graph. Open before they are verified, so that no change falls in between; descriptors
-    are closed when nobody has this any more, as mappings are. One thread may look while another verifies."""
+    """The watched files of one revision and its graph. They are opened before they are verified, so that no change
+    falls in between; descriptors are closed with the last reference, as mappings are. One thread may look while another
+    verifies."""
 
     def __init__(self, listed: Mapping[Path, FileEntry], read: Mapping[Path, Stamp]) -> None:
-        """`listed`: arrays among them are mapped. `read`: the commits, from before they were read. Raises
-        RepositoryError."""
+        """Open the files. `listed`: listed files, of which arrays are mapped. `read`: stamps of the commit files, taken
+        before they were read. Raises RepositoryError."""
         descriptors: list[int] = []
         weakref.finalize(self, _close, descriptors)
         self._files = [_File(path, None, None, stamp) for path, stamp in read.items()]
         self._files += [_open(path, entry, descriptors) for path, entry in listed.items()]
         self.times_verified = 0
-        """How often a file was found to be as it was: what was said of these files before is history then."""
+        """How often a file was verified to be unchanged: findings from before then are out of date."""
         _in_use.add(self)
 
     def look(self) -> list[Finding]:
-        """What differs from what was verified; empty: nothing does."""
+        """Findings about files that differ from what was verified; empty where none does."""
         return [
             finding
             for file in self._files
@@ -156,10 +157,11 @@ class WatchedFiles:
         ]
 
     def verify(self, path: Path) -> Finding | None:
-        """None: the mapped file still has the content that was verified, and its present times count from now on.
-        Otherwise which file has not, or may not have: a large one takes seconds, in which all of them are looked at.
+        """Verify a mapped file again. None: it still has the verified content, and its present times count from now on.
+        Otherwise the file that has not, or may not have: hashing a large file takes seconds, so all files are looked at
+        afterwards.
 
-        Read, not touched through the mapping: a file that is being cut short ends nobody then.
+        The file is read, not accessed through the mapping: reading a file that is being truncated raises no signal.
         """
         file = next(file for file in self._files if file.path == path)
         if file.descriptor is None or file.entry is None:
@@ -182,16 +184,17 @@ class WatchedFiles:
         return None
 
     def verify_all(self) -> Finding | None:
-        """None: every mapped file still has the content that was verified, whatever became of their times."""
+        """Verify every mapped file again; None: all still have the verified content, whatever their times are."""
         for finding in self.look():
             wrong = self.verify(finding.path) if finding.change in (Change.REDATED, Change.TOUCHED) else finding
             if wrong is not None and wrong.change is not Change.MOVED:
                 return wrong
-        # Who verified one file has not seen what became of those before it.
+        # While one file was verified, files verified before it may have changed.
         return next((finding for finding in self.look() if finding.change is not Change.MOVED), None)
 
     def _find_written(self, verified: _File, stamp: Stamp) -> Finding | None:
-        """`stamp`: of the one that is being verified, from when that began."""
+        """A finding about any file that was written to. `stamp`: that of the file being verified, from when that
+        began."""
         for file in self._files:
             known = stamp if file is verified else file.stamp
             for finding in compare(file.path, known, _stamp_of(file.descriptor), None):
@@ -201,7 +204,7 @@ class WatchedFiles:
 
 
 def stamp_at(path: Path) -> Stamp:
-    """Before it is read. Raises RepositoryError."""
+    """Stamp of the file at `path`, to be taken before the file is read. Raises RepositoryError."""
     try:
         return Stamp.of(path.stat())
     except OSError as error:
@@ -231,7 +234,7 @@ def _stamp_of(descriptor: int | None) -> Stamp | OSError | None:
 
 
 def _stamp_at(path: Path) -> Stamp | OSError | None:
-    """By opening it, as the next start would: what may not be read is as good as gone."""
+    """Stamp of a file, by opening it as the next start would: a file that may not be read counts as missing."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:

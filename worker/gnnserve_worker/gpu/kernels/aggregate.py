@@ -1,5 +1,5 @@
-"""Aggregation of hidden states, for the layers above the first: they lie in GPU memory, and a row's neighbours beside
-each other."""
+"""Aggregation of hidden states, for the layers above the first: these lie in GPU memory, a row's neighbours
+adjacent."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from gnnserve_worker.gpu.kernels.gather import check_out
 from gnnserve_worker.gpu.kernels.launch import as_words, launch, rows_at_once
 
 _TILE: Final = 128
-"""Columns a program sums: 16 bytes a lane."""
+"""Columns that a program sums: 16 bytes a lane."""
 _IN_FLIGHT: Final = 16
-"""Neighbours it asks for at once."""
+"""Neighbours that a program requests at once."""
 
 
 def aggregate_hidden(hidden: Tensor, tree: PaddedTree, rows: int, combination: DeviceCombination, out: Tensor) -> None:
-    """For each of the first `rows` rows of `tree`, one of its `ends` but the last two, what `combination` makes of the
-    hidden states of its neighbours and of itself.
+    """Apply `combination` to the hidden states of the neighbours and of the node itself, for each of the first `rows`
+    rows of `tree`. `rows` is one of the tree's `ends`, except the last two.
 
     `hidden`: float32 [rows of the next depth at least, width]. `out`: float32 or bfloat16 [rows, width], or twice the
     width when stacked; padding rows become 0.
@@ -58,7 +58,7 @@ def _aggregate(
     COLUMNS: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr, ROWS: tl.constexpr, NEIGHBOURS: tl.constexpr,
     MEAN: tl.constexpr, STACKED: tl.constexpr, HAS_OWN: tl.constexpr, HAS_BIAS: tl.constexpr, RELU: tl.constexpr,
 ):  # fmt: skip
-    """TILE columns of ROWS rows, NEIGHBOURS of their neighbours at once."""
+    """One program: TILE columns of ROWS rows, reading NEIGHBOURS of their neighbours at once."""
     row = tl.program_id(0) // TILES * ROWS + tl.arange(0, ROWS)
     column = tl.program_id(0) % TILES * TILE + tl.arange(0, TILE)
     inside = row < rows

@@ -1,4 +1,4 @@
-"""What kernels share that read rows: widening numbers, and `graph.gather.Combination` on a tile of columns."""
+"""Helpers of kernels that read rows: widening numbers, and `graph.gather.Combination` on a tile of columns."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import triton.language as tl
 
 @triton.jit
 def widened(numbers):
-    """float32; uint16 are the bits of bfloat16."""
+    """The numbers as float32; uint16 holds the bits of bfloat16."""
     if numbers.dtype == tl.uint16:
         numbers = (numbers.to(tl.uint32) << 16).to(tl.float32, bitcast=True)
     return numbers.to(tl.float32)
@@ -16,7 +16,7 @@ def widened(numbers):
 
 @triton.jit
 def _narrowed(numbers, dtype: tl.constexpr):
-    """float32, or the bits of bfloat16, rounded to the nearest and ties to even."""
+    """The numbers as float32, or as the bits of bfloat16, rounded to nearest, ties to even."""
     if dtype == tl.uint16:
         bits = numbers.to(tl.uint32, bitcast=True)
         numbers = ((bits + (((bits >> 16) & 1) + 0x7FFF)) >> 16).to(tl.uint16)
@@ -38,7 +38,7 @@ def store_combined(
     COLUMNS: tl.constexpr, MEAN: tl.constexpr, STACKED: tl.constexpr, HAS_OWN: tl.constexpr, HAS_BIAS: tl.constexpr,
     RELU: tl.constexpr,
 ):  # fmt: skip
-    """Write `column` (a tile of them) of the rows that are `inside`; those that are not `real` become 0.
+    """Write the columns `column` (a tile) of the rows that are `inside`; rows that are not `real` become 0.
 
     `total`, the sum over a row's `count` neighbours, and `own`, the node's numbers, are float32 [rows, tile].
     """

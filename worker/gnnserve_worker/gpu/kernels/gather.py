@@ -1,19 +1,19 @@
 """Gathering fused with aggregation: layer 1's input, or its output, from rows in the host's memory, over the link.
 
-What a GPU reads of pinned host memory it reads over PCIe, where the first byte takes about 1.5 µs and 16 lanes of the
-fifth generation bring some 55 GB/s: 55e9 · 1.5e-6 = 83 kB must be under way at any time, 630 bytes for each of 132
-processors. A program is one warp. Of a tile of columns, up to 512 bytes of a row, each of its 32 lanes asks for 16
-bytes, so that a row is asked for in whole lines; and for 16 such reads before it uses the first (the compiler for sm_90
-interleaves the last eight with the sums, to save registers). That is 4 to 8 kB a warp, and 8 to 16 warps find room on a
-processor beside their 70 to 170 registers a lane: 32 kB at least, fifty times what the link needs, and what GPU memory
-does (4.8 TB/s · 0.7 µs / 132 = 25 kB). So rows that are in GPU memory, or short, may have less under way; and a batch
-of one seed, 26 rows of 11 on average, fills the link as well.
+A GPU reads pinned host memory over PCIe, where the first byte takes about 1.5 µs and 16 lanes of the fifth generation
+bring some 55 GB/s: 55e9 · 1.5e-6 = 83 kB must be in flight at any time, 630 bytes for each of 132 processors. A program
+is one warp. Of a tile of columns (up to 512 bytes of a row) each of its 32 lanes requests 16 bytes, so that a row is
+requested in whole lines; and it issues 16 such reads before it uses the first (the compiler for sm_90 interleaves the
+last eight with the sums, to save registers). That is 4 to 8 kB a warp, and 8 to 16 warps fit on a processor with their
+70 to 170 registers a lane: at least 32 kB in flight, fifty times what the link needs, and enough for GPU memory (4.8
+TB/s · 0.7 µs / 132 = 25 kB). So rows in GPU memory, or short rows, may have less in flight; and a batch of one seed, 26
+rows of 11 on average, fills the link as well.
 
-The programs that find room go round all rows and tiles; each counts what the cache had for itself and adds it to the
-totals once. Leaf rows are never written back.
+As many programs as fit iterate over all rows and tiles; each counts its cache hits and adds them to the totals once.
+Leaf rows are never written back.
 
 A cache block is a whole number of tiles, so that one entry of the directory serves a tile. The entry is read here and
-not in an earlier kernel: what it says holds until the batch ends (`gpu/cache.py`).
+not in an earlier kernel: it stays valid until the batch ends (`gpu/cache.py`).
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from gnnserve_worker.gpu.kernels.combine import store_combined, widened
 from gnnserve_worker.gpu.kernels.launch import as_words, launch, resident_programs, rows_at_once
 
 _WARP_BYTES: Final = 512
-"""Of a row that a warp reads with one instruction, 16 bytes a lane."""
+"""Bytes of a row that a warp reads with one instruction, 16 a lane."""
 _IN_FLIGHT: Final = 16 * 32
-"""Reads that a warp asks for before it waits: 16 of each lane."""
+"""Reads that a warp issues before it waits: 16 of each lane."""
 _OUT_DTYPES: Final = (torch.float32, torch.bfloat16)
 
 
@@ -46,7 +46,7 @@ def gather_rows(
     out: Tensor,
     cache: CacheView | None,
 ) -> None:
-    """For each row of `tree`, what `combination` makes of the first `columns` of its neighbours' rows and of its own.
+    """Apply `combination` to the first `columns` of the neighbours' rows and of the node's own, for each row of `tree`.
 
     `own` may be `rows`: then its reads go through the cache as well. `out` is float32 or bfloat16
     [tree.rows, columns], or twice the columns when stacked; padding rows become 0.
@@ -83,7 +83,7 @@ def gather_rows(
 
 
 def _padded(rows: DeviceRows, columns: int) -> int:
-    """Columns to read, so that lanes read all their 16 bytes: some of the padding, or of the columns after."""
+    """Columns to read so that every lane reads all its 16 bytes; they may include padding or the columns after."""
     lane_columns = rows.alignment_bytes // rows.item_bytes
     return -(-columns // lane_columns) * lane_columns
 
@@ -136,11 +136,11 @@ def _locate(
     values, node, wanted, column, directory, pools, nodes, slots_per_device,
     STRIDE: tl.constexpr, BLOCK: tl.constexpr, ITEM_BYTES: tl.constexpr, CACHED: tl.constexpr, DEVICES: tl.constexpr,
 ):  # fmt: skip
-    """Address of `column` in the row of each `wanted` node, int64, and whether it is the cache's."""
+    """Address of `column` in the row of each `wanted` node, int64, and whether it lies in the cache."""
     address = values.to(tl.int64) + (node.to(tl.int64) * STRIDE + column) * ITEM_BYTES
     if CACHED:
         entry = directory + (column // BLOCK).to(tl.int64) * nodes + node
-        # Past the first-level cache, as the cache's rows below: what other kernels left there may be old
+        # Read past the first-level cache, as the cache's rows below: lines left there by other kernels may be stale
         # (`caching/slots.py`).
         slot = tl.load(entry, mask=wanted, other=-1, cache_modifier=".cg")
         found = slot >= 0
@@ -168,10 +168,11 @@ def _gather(
     OWN_CACHED: tl.constexpr, SCALED: tl.constexpr, MEAN: tl.constexpr, STACKED: tl.constexpr, HAS_OWN: tl.constexpr,
     HAS_BIAS: tl.constexpr, RELU: tl.constexpr,
 ):  # fmt: skip
-    """A program takes every n-th of the items, each TILE columns of ROWS rows, NEIGHBOURS of their neighbours at once.
+    """One program takes every n-th of the items, each TILE columns of ROWS rows, reading NEIGHBOURS of their neighbours
+    at once.
 
     `accesses` counts reads of a node by variants that touch as many blocks as this one. READ columns of a row may be
-    read, a multiple of what a lane reads; COLUMNS are wanted.
+    read, a multiple of a lane's read; COLUMNS are wanted.
     """
     dtype: tl.constexpr = values.dtype.element_ty
     ITEM_BYTES: tl.constexpr = dtype.primitive_bitwidth // 8
@@ -188,10 +189,10 @@ def _gather(
         count = tl.load(counts + row, mask=inside, other=0)
         start = tl.load(starts + row, mask=inside, other=0)
         real = node >= 0
-        # A block of a row, and a row, are counted where they begin.
+        # Blocks and rows are counted by the program that reads their beginning.
         begins_block = (begin % BLOCK == 0).to(tl.int32)
 
-        # Asked for before the neighbours are waited for.
+        # Requested before the program waits for the neighbours.
         own = tl.full((ROWS, TILE), 0.0, tl.float32)
         if HAS_OWN:
             own_address, in_cache = _locate(
@@ -219,7 +220,8 @@ def _gather(
                 values, neighbour, wanted, begin, directory, pools, nodes, slots_per_device,
                 STRIDE, BLOCK, ITEM_BYTES, CACHED, DEVICES,
             )  # fmt: skip
-            # Along both axes: Triton 3.6 gives the columns' axis, once it is added, the least of the others'.
+            # Hint along both axes: Triton 3.6 gives the columns' axis, once added, the smallest alignment of the
+            # others.
             pointer = tl.multiple_of(address.to(tl.pointer_type(dtype)), [ALIGNMENT, ALIGNMENT])
             mask = wanted[:, :, None] & (begin + offset < READ)[None, None, :]
             places = pointer[:, :, None] + offset[None, None, :]

@@ -1,4 +1,4 @@
-"""Starting kernels: compiled on a GPU, or as Python where there is none (`TRITON_INTERPRET=1`, for tests)."""
+"""Launching kernels: compiled on a GPU, or interpreted where there is none (`TRITON_INTERPRET=1`, for tests)."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ import triton
 from torch import Tensor
 
 INTERPRETED: Final[bool] = triton.knobs.runtime.interpret
-"""Triton's own switch, as it was when kernels were defined."""
+"""Whether Triton interprets kernels: its own switch, read when kernels are defined."""
 
 _INTERPRETED_NUMBERS: Final = 1 << 19
-"""That a program then works on at once: half of what triton takes."""
+"""Numbers that an interpreted program works on at once: half of Triton's limit."""
 _PROGRAMS_PER_PROCESSOR: Final = 16
 _INTERPRETED_PROGRAMS: Final = 2
 _one_at_a_time = threading.Lock()
-"""The interpreter keeps the program that runs in variables of its module."""
+"""Held while the interpreter runs: it keeps the running program in module variables."""
 
 
 def launch(kernel: Any, programs: int, *arguments: Any, **constants: Any) -> None:
-    """Start `programs` of `kernel` on the current stream, and do not wait for them.
+    """Launch `programs` programs of `kernel` on the current stream, without waiting for them.
 
     The first launch with other `constants` or other types compiles, which must not happen inside a capture.
     """
@@ -34,20 +34,20 @@ def launch(kernel: Any, programs: int, *arguments: Any, **constants: Any) -> Non
 
 
 def resident_programs(items: int, device: torch.device) -> int:
-    """As many programs of one warp as go round all items and find room at once."""
+    """Number of one-warp programs that are resident at once, at most one per item."""
     if device.type != "cuda":
         return min(items, _INTERPRETED_PROGRAMS)
     return min(items, _PROGRAMS_PER_PROCESSOR * _processors(device))
 
 
 def rows_at_once(rows: int, numbers_per_row: int) -> int:
-    """`rows`, or as many as the interpreter likes best: it pays for operations, not for numbers."""
+    """Rows per program: `rows`, or more in the interpreter, whose cost is per operation and not per number."""
     return min(256, max(1, _INTERPRETED_NUMBERS // numbers_per_row)) if INTERPRETED else rows
 
 
 def as_words(tensor: Tensor) -> Tensor:
-    """A view of a bfloat16 tensor as uint16: kernels widen and round its bits themselves, so that they do the same in
-    the interpreter, which cuts off where a GPU rounds. Other tensors as they are."""
+    """A view of a bfloat16 tensor as uint16; other tensors as they are. Kernels widen and round the bits themselves, so
+    that results equal the interpreter's, which truncates where a GPU rounds."""
     return tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor
 
 

@@ -1,5 +1,5 @@
-"""The random numbers of `sampling/kernels.py`, bit for bit: counter-based (SplitMix64), so that what a node draws
-depends on the key, the depth and the node alone, and not on which processor drew it."""
+"""The random numbers of `sampling/kernels.py`, bit for bit: counter-based (SplitMix64), so that a node's draws depend
+on the key, the depth and the node alone, not on the processor that makes them."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ GOLDEN: Final = tl.constexpr(0x9E3779B97F4A7C15)
 
 
 def salt_of(depth: int) -> int:
-    """What a depth adds to the key."""
+    """The constant that a depth adds to the key."""
     return (depth + 1) * int(GOLDEN.value) % 2**64
 
 
 @triton.jit
 def mix(z):
-    """SplitMix64's finaliser, of uint64."""
+    """SplitMix64's finaliser, on uint64."""
     z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9
     z = (z ^ (z >> 27)) * 0x94D049BB133111EB
     return z ^ (z >> 31)

@@ -1,10 +1,10 @@
-"""Neighbour sampling into padded trees: what `sampling/neighbours.py` draws without sharing rows, bit for bit.
+"""Neighbour sampling into padded trees: equal, bit for bit, to `sampling/neighbours.py` without shared rows.
 
-One launch per hop. A lane of a warp samples a node: it keeps the positions that the node has drawn in its registers, so
-that looking for a duplicate costs it one comparison per position and nobody else anything, and 32 nodes go on side by
-side until the last of them has enough. Fan-outs beyond 64 take several lanes a node. A node costs O(fan-out) reads
-whatever its degree: where its list begins and ends, then all that it drew, asked for at once; so over the link a hop
-waits twice, at about 1.5 µs, for as many nodes as the GPU has room for.
+There is one launch per hop. A lane of a warp samples a node: it keeps the drawn positions in its registers, so that a
+search for duplicates costs one comparison per position in that lane alone, and 32 nodes proceed side by side until the
+last of them is complete. Fan-outs beyond 64 take several lanes a node. A node costs O(fan-out) reads whatever its
+degree: where its list begins and ends, then all drawn entries, requested at once; so over the link a hop waits twice,
+about 1.5 µs each, for as many nodes as fit on the GPU.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from gnnserve_worker.gpu.kernels.launch import INTERPRETED, launch
 from gnnserve_worker.gpu.kernels.random import GOLDEN, below, salt_of, stream
 
 _NODES: Final = 4096 if INTERPRETED else 32
-"""Nodes that a program samples, at most: one a lane. The interpreter pays for operations, not for numbers."""
+"""Most nodes that a program samples: one a lane. The interpreter's cost is per operation, hence its larger number."""
 _POSITIONS: Final = 65_536 if INTERPRETED else 2048
-"""Positions that it keeps, unless one node has more: 64 registers of each lane."""
+"""Positions that a program keeps, unless one node has more: 64 registers of each lane."""
 _MOST_WARPS: Final = 8
 
 
@@ -55,10 +55,10 @@ def _sample_hop(
     indptr, indices, seeds, key_pointer, ids, counts, begin, end,
     SEEDS: tl.constexpr, FANOUT: tl.constexpr, PLACES: tl.constexpr, NODES: tl.constexpr, SALT: tl.constexpr,
 ):  # fmt: skip
-    """Rows begin … end - 1 of the tree, whose neighbours' places begin at `end`.
+    """Sample rows begin … end - 1 of the tree, whose neighbours' places begin at `end`.
 
-    PLACES is the power of two that FANOUT fits in, NODES a power of two as well. What there is per position is
-    [PLACES, NODES]: the last axis goes over the lanes.
+    PLACES is the power of two that FANOUT fits in; NODES is a power of two as well. Values per position are [PLACES,
+    NODES]: the last axis goes over the lanes.
     """
     row = begin + tl.program_id(0) * NODES + tl.arange(0, NODES)
     inside = row < end
@@ -80,8 +80,8 @@ def _sample_hop(
     first_distinct = degree >= (2 * FANOUT if FANOUT <= 64 else 2**31 - 1)
     kept = tl.where(drawing, 0, FANOUT)
     chosen = tl.full((PLACES, NODES), -1, tl.int32)
-    # One draw of every node that has too few: the first distinct ones of its stream, or Floyd's algorithm, which keeps
-    # one each time (`sampling.kernels.choose_positions`).
+    # One more draw for every node that has too few: the first distinct ones of its stream, or Floyd's algorithm, which
+    # keeps one each time (`sampling.kernels.choose_positions`).
     while tl.min(kept, axis=0) < FANOUT:
         state += GOLDEN
         top = degree - FANOUT + kept
@@ -95,5 +95,5 @@ def _sample_hop(
     position = tl.where(drawing[None, :], chosen, place)
     neighbour = tl.load(indices + first[None, :] + position, mask=place < count[None, :], other=-1)
     own_places = end + (row - begin) * FANOUT
-    # Places beyond the fan-out belong to the next row.
+    # Places beyond the fan-out belong to the next row: do not write them.
     tl.store(ids + own_places[None, :] + place, neighbour, mask=(place < FANOUT) & inside[None, :])
