@@ -1,8 +1,8 @@
-"""From edges that arrive in pieces, in any order, to the neighbour lists of a `Graph`.
+"""Building the neighbour lists of a `Graph` from edges that arrive in pieces, in any order.
 
-Two counting sorts and no comparison: grouping edges by the node that sends, then reading those groups in the order of
-nodes into the lists of the nodes that receive, leaves every list ascending. A third gives the other direction, which
-is merged in row by row. Every step works on int32 and in every thread.
+Two counting sorts without comparisons do it: grouping edges by their source, then reading those groups in the order of
+nodes into the lists of the targets, leaves every list ascending. A third sort gives the other direction, which is
+merged in row by row. Every step works on int32 and on all threads.
 
 Memory: 8 bytes per edge while edges arrive, and at most 12 while they are sorted (16 with both directions, of which 8
 are the result), besides counters of 8 bytes per node and thread, which are at most 8 bytes per edge or node.
@@ -22,20 +22,20 @@ from gnnserve_worker.parallel import map_parallel, thread_count
 from gnnserve_worker.sampling.kernels import prefetch
 
 _PIECE_EDGES = 1 << 20
-"""Edges are kept in pieces of at most this many, which threads share out."""
+"""Most edges in one piece; threads work on one piece each."""
 _AHEAD = 16
-"""How many edges before its turn a node's place is asked for."""
+"""A node's place is prefetched this many edges before its turn."""
 _ROW_BLOCKS_PER_THREAD = 8
-"""So that threads end together although some nodes have most of the edges."""
+"""Blocks per thread: several, so that threads end together although some nodes have most of the edges."""
 
 
 @dataclass(frozen=True, slots=True)
 class EdgeCounts:
-    """What became of the edges that were given."""
+    """Counts of the edges that were left out, merged or added."""
 
     read: int
     dangling: int
-    """Left out, because an end was no node."""
+    """Edges left out because an end is not a node."""
     self_loops_removed: int
     merged: int
     """Edges that were given before, with the same source and target."""
@@ -43,7 +43,7 @@ class EdgeCounts:
     """With `Direction.UNDIRECTED`: edges whose other direction was not given."""
 
     def findings(self) -> tuple[Finding, ...]:
-        """But for the dangling ones, of which only the source knows what they are called."""
+        """The counts as findings, except the dangling edges: only the source knows the names of their ends."""
         told = (
             ("duplicate edges merged", self.merged),
             ("self-loops removed", self.self_loops_removed),
@@ -53,7 +53,7 @@ class EdgeCounts:
 
 
 class EdgeList:
-    """Takes edges in any order, and becomes a `Graph` once."""
+    """Collects edges in any order, and turns them into a `Graph` once."""
 
     def __init__(
         self,
@@ -71,9 +71,10 @@ class EdgeList:
         self._read = self._dangling = self._loops_removed = 0
 
     def add(self, sources: np.ndarray, targets: np.ndarray) -> int:
-        """Positions of nodes, integers of one length. An edge with an end that is not from 0 to nodes - 1 is left out.
+        """Add edges by the positions of their ends, two integer arrays of one length. An edge with an end outside 0 to
+        nodes - 1 is left out.
 
-        Returns which of these edges is the first such one, or -1.
+        Returns the index of the first edge left out, or -1.
         """
         first_dangling = -1
         for start in range(0, len(sources), _PIECE_EDGES):
@@ -101,14 +102,14 @@ class EdgeList:
         return int(first_dangling)
 
     def to_graph(self) -> tuple[Graph, EdgeCounts]:
-        """Neighbour lists are ascending. The edges are gone afterwards: their memory went into the graph."""
+        """Build the graph, with ascending neighbour lists. The edge list is empty afterwards: its memory is reused."""
         given = sum(map(len, self._senders))
         indptr, indices = _grouped(self._senders, self._receivers, self._nodes)
         self._senders, self._receivers = [], []
         indptr, indices = _transposed(indptr, indices)
         if self._merges:
             kept = _merge_repeats(indptr, indices)
-            # In place: a copy would need both at once. Nothing else looks at the array.
+            # Resize in place: a copy would need memory for both. No other reference to the array exists.
             indices.resize(kept, refcheck=False)
         distinct = len(indices)
         if self._direction is Direction.UNDIRECTED:
@@ -118,7 +119,7 @@ class EdgeList:
 
 
 def row_blocks(indptr: np.ndarray, most_edges: int) -> Iterator[tuple[int, int]]:
-    """First row and end of runs of rows that have at most so many edges together, or are a single row."""
+    """First row and end of consecutive runs of rows, each with at most `most_edges` edges or a single row."""
     rows = len(indptr) - 1
     start = 0
     while start < rows:
@@ -129,12 +130,12 @@ def row_blocks(indptr: np.ndarray, most_edges: int) -> Iterator[tuple[int, int]]
 
 
 def _kernel_integers(values: np.ndarray) -> np.ndarray:
-    """int32 and int64 are what kernels are compiled for."""
+    """The values as int32 or int64, the types that kernels are compiled for."""
     return np.ascontiguousarray(values, dtype=np.int32 if values.dtype == np.int32 else np.int64)
 
 
 def _grouped(keys: list[np.ndarray], values: list[np.ndarray], nodes: int) -> tuple[np.ndarray, np.ndarray]:
-    """CSR lists of values by key, in no order. Pieces of one length each, int32."""
+    """Group values by key into CSR lists, unordered. `keys` and `values` are int32 pieces of equal lengths."""
     edges = sum(map(len, keys))
     workers = _worker_count(nodes, edges)
     shares = [range(len(keys) * worker // workers, len(keys) * (worker + 1) // workers) for worker in range(workers)]
@@ -158,7 +159,7 @@ def _grouped(keys: list[np.ndarray], values: list[np.ndarray], nodes: int) -> tu
 
 
 def _transposed(indptr: np.ndarray, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The same edges by their other end; lists are ascending."""
+    """The same edges, grouped by their other end; lists are ascending."""
     nodes = len(indptr) - 1
     workers = _worker_count(nodes, len(indices))
     bounds = _row_bounds(indptr, workers)
@@ -181,7 +182,7 @@ def _transposed(indptr: np.ndarray, indices: np.ndarray) -> tuple[np.ndarray, np
 def _united(
     indptr: np.ndarray, indices: np.ndarray, other_indptr: np.ndarray, other_indices: np.ndarray, *, merges: bool
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Row by row both lists as one, ascending. A self-loop is its own other direction, and is there once."""
+    """Merge both lists row by row, ascending. A self-loop is its own reverse and is kept once."""
     nodes = len(indptr) - 1
     blocks = thread_count() * _ROW_BLOCKS_PER_THREAD
     bounds = _row_bounds(indptr, blocks)
@@ -205,12 +206,12 @@ def _united(
 
 
 def _worker_count(nodes: int, edges: int) -> int:
-    """Every worker has counters of its own; together they take no more than the edges do."""
+    """Number of threads: each has counters of its own, which together take no more memory than the edges."""
     return max(1, min(thread_count(), edges // max(nodes, 1)))
 
 
 def _row_bounds(indptr: np.ndarray, parts: int) -> list[int]:
-    """Where `parts` runs of rows begin and end that have about equally many edges."""
+    """Bounds of `parts` runs of rows with about equally many edges."""
     wanted = np.linspace(0, indptr[-1], parts + 1)[1:-1]
     return [0, *np.searchsorted(indptr, wanted).tolist(), len(indptr) - 1]
 
@@ -220,7 +221,7 @@ def _pack(
     sources: np.ndarray, targets: np.ndarray, nodes: int, keeps_loops: bool,
     packed_sources: np.ndarray, packed_targets: np.ndarray,
 ) -> tuple[int, int, int, int]:  # fmt: skip
-    """How many are kept, how many self-loops and dangling edges are not, and which of these is the first."""
+    """Returns the numbers of edges kept, of self-loops and of dangling edges left out, and the first dangling edge."""
     kept = loops = dangling = 0
     first_dangling = -1
     for i in range(len(sources)):
@@ -246,7 +247,7 @@ def _count(keys: np.ndarray, counts: np.ndarray) -> None:
 
 @kernel
 def _begin(counts: np.ndarray, indptr: np.ndarray) -> None:
-    """Turns each worker's counts into where it writes first: behind the workers before it."""
+    """Turn each worker's counts into its first place to write: after those of the workers before it."""
     running = 0
     for node in range(counts.shape[1]):
         indptr[node] = running
@@ -283,7 +284,7 @@ def _scatter_rows(
 
 @kernel
 def _merge_repeats(indptr: np.ndarray, indices: np.ndarray) -> int:
-    """In place. Returns how many are left."""
+    """Merge repeated entries in place. Returns the number of entries left."""
     kept = 0
     start = indptr[0]
     for row in range(len(indptr) - 1):
@@ -303,7 +304,7 @@ def _unite_row(
     left: np.ndarray, i: int, left_end: int, right: np.ndarray, j: int, right_end: int, row: int, merges: bool,
     out: np.ndarray, first: int, writes: bool,
 ) -> int:  # fmt: skip
-    """How many there are. `right` has the self-loops of `left`."""
+    """Count the merged entries. `right` has the self-loops of `left`."""
     count = 0
     while i < left_end or j < right_end:
         takes_left = j >= right_end or (i < left_end and left[i] <= right[j])

@@ -1,8 +1,8 @@
-"""The source's own ids of nodes, and where in the graph each of them is.
+"""The source's own ids of nodes, and the position of each in the graph.
 
-A hash table with open addressing, at most half full, of which a file is mapped as it is: millions of texts cost no
-Python objects, nothing is built when a server starts, and processes share it. The same kernels find ids in tables of
-edges while they are imported.
+They lie in a hash table with open addressing, at most half full, whose files are mapped: millions of texts cost no
+Python objects, nothing is built when a server starts, and processes share the memory. The same kernels find ids in
+tables of edges during an import.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from gnnserve_worker.sampling.kernels import prefetch
 
 NO_OFFSETS = np.empty(0, dtype=np.int64)
 _TOGETHER = 16
-"""How many ids are looked for side by side: memory is asked for all of them before any of them waits for it."""
+"""Ids that are searched side by side: memory is prefetched for all of them before any is read."""
 _ONE = np.uint64(1)
 _SHARE = 1 << 16
-"""Ids that a thread looks for at once. A request has no more, unless `maxQueuedSeeds` was raised."""
+"""Ids that one thread searches per task. A request has no more, unless `maxQueuedSeeds` was raised."""
 
 
 class DuplicateIdError(ValueError):
@@ -38,16 +38,16 @@ class DuplicateIdError(ValueError):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NodeIds:
-    """Arrays may be memory-mapped."""
+    """Ids of the nodes with their hash table. Arrays may be memory-mapped."""
 
     kind: NodeIdKind
-    """Integers or Strings."""
+    """Whether ids are integers or texts."""
     values: np.ndarray
-    """int64 [nodes], or the texts' UTF-8 one after the other, uint8 [bytes]."""
+    """int64 [nodes]; for texts their concatenated UTF-8, uint8 [bytes]."""
     offsets: np.ndarray
     """int64 [nodes + 1], where each text begins and ends; empty for integers."""
     slots: np.ndarray
-    """int32 [a power of two], the position of a node or -1: the hash table."""
+    """The hash table, int32 [a power of two]: the position of a node, or -1 for an empty slot."""
 
     def __len__(self) -> int:
         return len(self.values) if self.kind is NodeIdKind.INTEGERS else len(self.offsets) - 1
@@ -86,31 +86,31 @@ class NodeIds:
 
 
 def lay_out(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    """UTF-8 (uint8) and offsets (int64), as `NodeIds` keeps them."""
+    """Texts as UTF-8 (uint8) and offsets (int64), the layout of `NodeIds`."""
     joined = "".join(texts)
     encoded = joined.encode()
-    # One call for all of them where that tells the lengths too: a request waits for this.
+    # Encode all texts in one call; if all are ASCII that gives the lengths too. A request waits for this.
     lengths = map(len, texts) if len(encoded) == len(joined) else [len(text.encode()) for text in texts]
     offsets = np.fromiter(itertools.accumulate(lengths, initial=0), dtype=np.int64, count=len(texts) + 1)
     return np.frombuffer(encoded, dtype=np.uint8), offsets
 
 
 def integer_ids(values: np.ndarray) -> NodeIds:
-    """`values` int64 [nodes]. Raises DuplicateIdError."""
+    """Ids from `values`, int64 [nodes]. Raises DuplicateIdError."""
     slots = _empty_slots(len(values))
     _raise_duplicate(*_fill_integers(values, slots))
     return NodeIds(NodeIdKind.INTEGERS, values, NO_OFFSETS, slots)
 
 
 def string_ids(text: np.ndarray, offsets: np.ndarray) -> NodeIds:
-    """`text` uint8, `offsets` int64 [nodes + 1]. Raises DuplicateIdError."""
+    """Ids from `text` (uint8) and `offsets` (int64 [nodes + 1]). Raises DuplicateIdError."""
     slots = _empty_slots(len(offsets) - 1)
     _raise_duplicate(*_fill_strings(text, offsets, slots))
     return NodeIds(NodeIdKind.STRINGS, text, offsets, slots)
 
 
 def _share_out(find: Callable[[int, int], None], count: int) -> None:
-    """Among threads from where that pays: far more than a request may ask for, whose threads have other work."""
+    """Split the search over threads where that pays: only for far more ids than a request may have."""
     if count <= _SHARE:
         find(0, count)
         return
@@ -119,7 +119,7 @@ def _share_out(find: Callable[[int, int], None], count: int) -> None:
 
 
 def slot_count(nodes: int) -> int:
-    """At most half of them are taken, so that a search ends after a look or two."""
+    """Slots of the hash table: at most half are used, so that a search takes one or two reads."""
     return 1 << max(1, (2 * nodes - 1).bit_length())
 
 

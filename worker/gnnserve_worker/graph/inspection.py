@@ -1,7 +1,7 @@
-"""What was understood of a graph, in numbers, and what of it deserves a second look.
+"""Inspection of an imported graph: its figures, and notes on what may be a mistake.
 
-Every note answers to a number beside it: nothing is called bad, but what tends to be a mistake in a graph file (edges
-in one direction, classes that no training node has, columns that say nothing) is said before hours go into training.
+Every note refers to a figure beside it. Notes do not judge; they name common mistakes of graph files (edges in one
+direction, classes that no training node has, constant columns) before hours go into training.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from gnnserve_worker.graph.suspicion import suspicious_columns
 _BLOCK_ROWS = 65_536
 _BLOCK_EDGES = 1 << 22
 _PROBED_EDGES = 10_000
-"""Looking for the reverse of each of 100 million edges would take longer than reading them."""
+"""Edges whose reverse is searched: doing so for 100 million edges would take longer than reading them."""
 _SCANNED_EDGES = 1 << 28
-"""Where rows are long, fewer edges are probed: every probe looks through the row of its source."""
+"""Most edges that probing scans: every probe scans the row of its source, so with long rows fewer edges are probed."""
 _SHOWN_IDS = 3
 _FEW_NODES = 100
 _UNEVEN_SCALES = 100.0
 FEW_EDGES_SHARE = 0.25
-"""Inductive training that sees less of the edges may lose much: there, it is worth comparing with transductive one."""
+"""Below this share of the edges, inductive training may lose much accuracy and should be compared with transductive."""
 
 
 class DegreeFacts(msgspec.Struct, frozen=True, rename="camel"):
-    """Of the neighbours that a node reads."""
+    """Statistics of the number of neighbours that a node reads."""
 
     isolated: int
-    """Nodes without any."""
+    """Nodes without neighbours."""
     median: float
     mean: float
     p99: float
     highest: int
     histogram: tuple[tuple[int, int], ...]
-    """(from, nodes): nodes with at least so many neighbours and fewer than the next entry says; powers of four."""
+    """Pairs (from, nodes): nodes with at least `from` neighbours, and fewer than the next entry's; powers of four."""
 
 
 class FeatureFacts(msgspec.Struct, frozen=True, rename="camel"):
@@ -50,12 +50,12 @@ class FeatureFacts(msgspec.Struct, frozen=True, rename="camel"):
     highest: float
     constant_columns: int
     smallest_deviation: float
-    """Of the columns that are not constant."""
+    """Smallest standard deviation of a column that is not constant."""
     largest_deviation: float
 
 
 class TakenColumn(msgspec.Struct, frozen=True, rename="camel"):
-    """A column of the source that is a feature, or several."""
+    """A column of the source that became one feature or several."""
 
     name: str
     width: int
@@ -82,7 +82,7 @@ class Inspection(msgspec.Struct, frozen=True, rename="camel"):
     node_ids: NodeIdKind
     first_ids: list[int] | list[str]
     edges: int
-    """Directed: an undirected link counts twice."""
+    """Directed edges: an undirected link counts twice."""
     self_loops: int
     repeated_edges: int
     reversed_share: float
@@ -90,10 +90,10 @@ class Inspection(msgspec.Struct, frozen=True, rename="camel"):
     neighbours: DegreeFacts
     features: FeatureFacts
     feature_columns: tuple[TakenColumn, ...]
-    """By the source's names, in the order of the features; empty where it has none."""
+    """Columns by the source's names, in the order of the features; empty where the source has no names."""
     multi_label: bool
     classes: tuple[ClassCount, ...]
-    """In the order of the scores."""
+    """Classes in the order of the scores."""
     classless_nodes: int
     """Nodes whose class is unknown; where a node may have several, those that have none."""
     training_nodes: int
@@ -104,7 +104,7 @@ class Inspection(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def inspect(data: GraphData) -> Inspection:
-    """Reads everything once, in blocks; needs little memory beside the graph."""
+    """Inspect a graph. Reads everything once, in blocks, with little memory beside the graph."""
     graph, nodes = data.graph, data.graph.nodes
     self_loops, repeated = _count_odd_edges(graph)
     has_class = data.labels.any(axis=1) if data.multi_label else data.labels >= 0
@@ -142,7 +142,7 @@ def inspect(data: GraphData) -> Inspection:
 
 
 def _count_odd_edges(graph: Graph) -> tuple[int, int]:
-    """Edges from a node to itself, and edges that a row lists again."""
+    """Count self-loops, and entries that a row repeats."""
     self_loops = repeated = 0
     for start, end in row_blocks(graph.indptr, _BLOCK_EDGES):
         bounds = np.asarray(graph.indptr[start : end + 1])
@@ -195,7 +195,7 @@ def _reversed_share(graph: Graph) -> float:
     distinct, begins = np.unique(sources[order], return_index=True)
     probes = np.split(targets[order], begins[1:])
     found = seen = scanned = 0
-    # The row of each source once, in any order, so that those which are looked at are a sample of all.
+    # Each source's row once, in random order, so that the rows that are scanned are a sample of all.
     for place in draw.permutation(len(distinct)):
         source, wanted = distinct[place], probes[place]
         row = graph.indices[graph.indptr[source] : graph.indptr[source + 1]]

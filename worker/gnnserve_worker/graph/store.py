@@ -1,7 +1,7 @@
 """Graphs in memory: structure, features, labels, splits.
 
-Arrays may be memory-mapped; nothing here writes to them. Reading a source is `sources/`, files of a repository
-are `repository/`.
+Arrays may be memory-mapped; nothing here writes to them. `sources/` reads graphs from outside, `repository/` reads and
+writes published ones.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Graph:
         return len(self.indices)
 
     def targets(self) -> np.ndarray:
-        """The node that each entry of `indices` sends to, int64 [edges]."""
+        """The node that reads each entry of `indices`, int64 [edges]."""
         return np.repeat(np.arange(self.nodes, dtype=np.int64), np.diff(self.indptr))
 
     def induced(self, kept: np.ndarray) -> Graph:
@@ -62,13 +62,13 @@ class Splits:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that importing did or met, worth telling: edges dropped, features filled, columns left out."""
+    """Something that importing changed or left out: edges dropped, features filled, columns left out."""
 
     what: str
-    """In a few words, as in `duplicate edges merged`."""
+    """A few words, as `duplicate edges merged`."""
     count: int
     example: str = ""
-    """The first one, or their names."""
+    """The first such item, or the names of all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class FeatureColumn:
 
     name: str
     width: int
-    """Features that it became: 1, or the length of its lists."""
+    """Features that the column became: 1, or the length of its lists."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,23 +85,23 @@ class GraphData:
     """A graph as it was imported, checked and ready for generation."""
 
     source: str
-    """For people: `builtin Digits`, or the file's URI."""
+    """Name for messages: `builtin Digits`, or the file's URI."""
     digest: str
     """Identity of the content: hex, safe as a folder name."""
     graph: Graph
     features: Features
-    """As in the source; `generation/features.py` normalises."""
+    """Features as in the source; `generation/features.py` normalises them."""
     labels: np.ndarray
     """int64 [nodes], class indices with -1 for unknown; or uint8 [nodes, classes] of 0 and 1 when multi-label."""
     classes: Classes
     """The source's own label of each class index, ascending; column numbers or names when multi-label."""
     splits: Splits
     ids: NodeIds | None = None
-    """The source's own ids of the nodes; None: it numbers them from 0."""
+    """The source's own ids of the nodes; None: the source numbers them from 0."""
     findings: tuple[Finding, ...] = ()
-    """What reading the source did to it, for `gnnserve graph inspect`."""
+    """What importing changed or left out, for `gnnserve graph inspect`."""
     feature_columns: tuple[FeatureColumn, ...] = ()
-    """In the order of the features; empty where the source names no columns."""
+    """Columns in the order of the features; empty where the source names no columns."""
 
     @property
     def multi_label(self) -> bool:

@@ -1,7 +1,7 @@
-"""Columns that may have slipped in among the features: ids, years, and what only another word for the class is.
+"""Suspicious feature columns: ids, years, and columns that restate the class.
 
-Such a column is no error, since nobody but the person with the data can tell. It is named, with what it looks like and
-how to leave it out.
+Such a column is not an error, since only the owner of the data can tell. It is reported with what it looks like and how
+to leave it out.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import numpy as np
 from gnnserve_worker.graph.store import GraphData
 
 _MOST_COLUMNS = 1000
-"""Columns that are looked at, from the first on."""
+"""Most columns that are examined, from the first on."""
 _PROBED_ROWS = 10_000
-"""Rows that a column is judged by before all of it is read."""
+"""Rows that are examined first; only a column that looks suspicious in them is read whole."""
 _FEWEST_ROWS = 20
-"""With fewer rows any column of integers may look like an id."""
+"""Fewest rows that allow a judgement: with fewer, any column of integers may look like an id."""
 _FIRST_YEAR, _LAST_YEAR = 1900, 2100
 
 
@@ -54,7 +54,7 @@ def _judged(values: np.ndarray, labels: np.ndarray, classes: int) -> str:
 
 
 def _tells_class(codes: np.ndarray, labels: np.ndarray, distinct: int, classes: int) -> bool:
-    """Whether every value goes with one class and every class with one value."""
+    """Whether values and classes correspond one to one."""
     known = labels >= 0
     pairs = np.unique(codes[known].astype(np.int64) * classes + labels[known])
     values, found = np.unique(pairs // classes), np.unique(pairs % classes)

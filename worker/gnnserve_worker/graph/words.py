@@ -1,7 +1,7 @@
-"""Bytes of texts, eight at a time: hashed and compared in a few steps, whatever they are aligned to.
+"""Hashing and comparing texts eight bytes at a time, whatever their alignment.
 
-By address (`array.ctypes.data`), because numba counts references to every array that a function of a kernel takes, and
-that takes longer than what these functions do. Whoever calls them holds the array.
+Texts are passed by address (`array.ctypes.data`), because numba counts references to every array that a function of a
+kernel takes, which takes longer than these functions. Callers keep the array alive.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def _load(bits: int) -> Any:
 
 
 word: Any = intrinsic(_load(64))
-"""Eight bytes as an uint64, the lowest first as on every processor that kernels are compiled for."""
+"""Eight bytes as an uint64, little-endian like every processor that kernels are compiled for."""
 byte: Any = intrinsic(_load(8))
 
 _SEED, _FACTOR = np.uint64(0xCBF29CE484222325), np.uint64(0x9E3779B97F4A7C15)
@@ -37,7 +37,7 @@ _1, _8, _32 = np.uint64(1), np.uint64(8), np.uint64(32)
 
 @inlined
 def mixed(value: np.uint64) -> np.uint64:
-    """splitmix64's last step: ids that follow one another are spread."""
+    """The last step of SplitMix64: it spreads consecutive ids."""
     value ^= value >> np.uint64(30)
     value *= np.uint64(0xBF58476D1CE4E5B9)
     value ^= value >> np.uint64(27)
@@ -47,7 +47,7 @@ def mixed(value: np.uint64) -> np.uint64:
 
 @inlined
 def hash_text(address: np.uint64, length: np.uint64) -> np.uint64:
-    """Of so many bytes. Tables on disk were filled by it: another one is another schema."""
+    """Hash of `length` bytes. Tables on disk depend on it: another function needs another schema version."""
     value = _SEED ^ length
     end = address + length
     if length < _8:
@@ -60,14 +60,14 @@ def hash_text(address: np.uint64, length: np.uint64) -> np.uint64:
             value = (value ^ word(address)) * _FACTOR
             value ^= value >> _32
             address += _8
-        # The last eight, of which some may be in it already: a loop over what is left would be mispredicted.
+        # Hash the last eight bytes, some of them again: the branches of a loop over the rest would be mispredicted.
         rest = word(end - _8)
     return mixed((value ^ rest) * _FACTOR)
 
 
 @inlined
 def equal_texts(left: np.uint64, right: np.uint64, length: np.uint64) -> bool:
-    """Whether so many bytes at two addresses are the same."""
+    """Whether `length` bytes at two addresses are equal."""
     same = True
     place = np.uint64(0)
     if length < _8:
@@ -75,7 +75,7 @@ def equal_texts(left: np.uint64, right: np.uint64, length: np.uint64) -> bool:
             same &= byte(left + place) == byte(right + place)
             place += _1
     else:
-        # The last eight first: there ids differ most.
+        # Compare the last eight bytes first: ids differ there most often.
         last = length - _8
         same = word(left + last) == word(right + last)
         while same and place < last:

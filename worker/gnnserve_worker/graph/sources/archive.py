@@ -1,8 +1,8 @@
-"""Arrays of an `.npz` archive, whose claims are checked before memory is taken for them.
+"""Reading arrays of an `.npz` archive whose headers are checked before memory is allocated.
 
 A member's header states a shape and a type, and numpy allocates what they ask for before it reads a byte of content; a
-kilobyte can claim 60 GB. Here headers are read first, held against what the archive stores, and handed out, so that a
-reader can refuse an array that does not fit the graph without reading it. Nothing is unpickled.
+kilobyte can claim 60 GB. Here headers are read first and compared with what the archive stores, so that a reader can
+refuse an array that does not fit the graph without reading it. Nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ import numpy as np
 
 _HEADER_READERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 _DEFLATE_RATIO = 1032
-"""Most bytes that one byte of deflate can stand for, by the documentation of zlib."""
+"""Largest expansion of one byte of deflate, by the documentation of zlib."""
 _SLACK_BYTES = 1024
-"""Allowed beyond the ratio, for members of a few bytes."""
+"""Bytes allowed beyond the ratio, for members of a few bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What a member says of itself."""
+    """Type and shape as a member's header states them."""
 
     shape: tuple[int, ...]
     dtype: np.dtype
@@ -41,7 +41,7 @@ class Header:
 
 
 class Archive:
-    """Given out by `opened`; of use until that block ends."""
+    """An open archive. Made by `opened`, valid until that block ends."""
 
     def __init__(self, file: IO[bytes]) -> None:
         _require_archive(file)
@@ -56,11 +56,11 @@ class Archive:
                 name: _header(members, stored[f"{name}.npy"]) if f"{name}.npy" in stored else None
                 for name in self.names
             }
-            """None: the member is no array, or not one that is read; `read` says so."""
+            """Headers by name. None: the member is not an array, or not one that is supported; `read` says so."""
             self._stored = stored
 
     def read(self, name: str) -> np.ndarray:
-        """ValueError: the member is not what it claims to be."""
+        """Read an array. Raises ValueError where the member is not what its header states."""
         header = self.headers[name]
         if header is not None:
             if header.dtype.hasobject:
@@ -70,7 +70,7 @@ class Archive:
             array = self._arrays[name]
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from error
-        # numpy hands out the bytes of a member that is no .npy file.
+        # For a member that is not an .npy file numpy returns its bytes.
         if not isinstance(array, np.ndarray):
             raise ValueError(f"{name} is not an array")  # noqa: TRY004
         return array
@@ -78,7 +78,7 @@ class Archive:
 
 @contextmanager
 def opened(path: Path) -> Iterator[Archive]:
-    """ValueError, and what damaged bytes make numpy, zipfile, zlib and tokenize raise: a dozen kinds."""
+    """Open an archive. Raises ValueError, and for damaged bytes whatever numpy, zipfile, zlib and tokenize raise."""
     with path.open("rb") as file:  # numpy leaves a file open that it opened and found truncated
         yield Archive(file)
 
@@ -93,12 +93,13 @@ _BEGINNINGS = (
 
 
 def numpy_words(error: Exception) -> str:
-    """What numpy says of a file that it cannot read, without its advice on how to load what it takes for a pickle."""
+    """numpy's message about a file that it cannot read, without its advice on how to load a pickle."""
     return "it holds no numbers" if "pickle" in str(error) else str(error)
 
 
 def _require_archive(file: IO[bytes]) -> None:
-    """In words of our own: numpy takes every other file for a pickle and says how to load it unsafely."""
+    """Refuse a file that is not an archive, before numpy does: numpy takes it for a pickle and advises to load it
+    unsafely."""
     found = file.read(8)
     file.seek(0)
     if found.startswith((b"PK\x03\x04", b"PK\x05\x06")):

@@ -1,6 +1,6 @@
-"""Which public data sets are known, of which files they consist, and where their authors publish these.
+"""Catalogue of the known public data sets: their files, and where their authors publish these.
 
-Data only, so that a test can hold it against torch_geometric's own. Which format a data set has is told by its type.
+It is data only, so that a test can compare it with torch_geometric's own. A data set's type names its format.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ OGB_EDGE, OGB_FEATURES, OGB_LABEL = "raw/edge.csv.gz", "raw/node-feat.csv.gz", "
 @dataclass(frozen=True, slots=True)
 class PublishedFile:
     name: str
-    """On a mirror, in a folder, and where it is kept."""
+    """The file's name on a mirror, in a folder, and where it is stored."""
     url: str
     begins: bytes = b""
-    """Its first bytes, where its format has such."""
+    """The file's first bytes, where its format has fixed ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Ogb:
 
     files: tuple[PublishedFile, ...]
     folder: str
-    """In the zip; `raw/` and `split/` are in it."""
+    """Folder in the zip that has `raw/` and `split/` in it."""
     split: str
     """The folder in `split/`."""
 
@@ -46,7 +46,7 @@ class Ogb:
 
     @property
     def members(self) -> tuple[str, ...]:
-        """What is read, by its path in `folder`."""
+        """The members that are read, by their path in `folder`."""
         return (OGB_NODES, OGB_EDGES, OGB_EDGE, OGB_FEATURES, OGB_LABEL, *self.splits)
 
 
@@ -82,7 +82,7 @@ def _ogb(folder: str, split: str) -> Ogb:
 
 
 def _graph_saint(adjacency: str, features: str, classes: str, roles: str) -> GraphSaint:
-    """By their ids on Google Drive. `confirm=t` leaves out the page that says how large a file is."""
+    """A data set by its files' ids on Google Drive. `confirm=t` skips the page that warns of a large file."""
     address = "https://drive.usercontent.google.com/download?id={}&confirm=t"
     return GraphSaint(
         (
@@ -97,7 +97,7 @@ def _graph_saint(adjacency: str, features: str, classes: str, roles: str) -> Gra
 def _planetoid(name: str) -> Planetoid:
     url = "https://github.com/kimiyoung/planetoid/raw/master/data"
     prefix = f"ind.{name}"
-    # Not `x`: its rows are the first of `allx`.
+    # `x` is not listed: its rows are the first of `allx`.
     pickles = tuple(
         PublishedFile(f"{prefix}.{part}", f"{url}/{prefix}.{part}", PICKLE)
         for part in ("tx", "allx", "y", "ty", "ally", "graph")

@@ -1,4 +1,4 @@
-"""What holds of every imported graph, whatever its source: here is said what is wrong, by the source where."""
+"""Checks that every imported graph must pass. They say what is wrong; the source says where."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gnnserve_worker.graph.store import Splits
 MAX_CLASSES = 65_536
 MAX_NODES = np.iinfo(np.int32).max
 MAX_COLUMNS = 10_000_000
-"""Of sparse features, where a single number says how many there are."""
+"""Most columns of sparse features, whose number is stated by a single value of the file."""
 
 
 def check_node_count(where: str, nodes: int) -> None:
@@ -26,13 +26,14 @@ def check_class_count(where: str, classes: int) -> None:
 
 
 def as_float32(values: np.ndarray) -> np.ndarray:
-    """In rows one after the other; what float32 cannot hold becomes infinite, for a check to find."""
+    """The values as float32 in C order; a value beyond float32 becomes infinite, for a later check to find."""
     with np.errstate(over="ignore"):
         return np.ascontiguousarray(values, dtype=np.float32)
 
 
 def check_splits(splits: Splits, train: str, validation: str) -> None:
-    """`train` and `validation`: where the source says which nodes these are."""
+    """Refuse splits without training or validation nodes. `train` and `validation` name where the source states
+    them."""
     for where, nodes in ((train, splits.train), (validation, splits.validation)):
         if len(nodes) == 0:
             raise InputError(where, "has no labelled node", "mark at least one")

@@ -1,4 +1,4 @@
-"""Whether features are kept sparse: one rule for every source of a user's own, by what the features hold.
+"""The rule whether features are kept sparse, by their values. It is the same for every user-supplied source.
 
 Words of documents and attributes of people are mostly zeros. Kept dense they take a hundred times the memory, and
 standardised they lose accuracy: a column that is set for one node in a thousand becomes a value of 30 there.
@@ -14,31 +14,32 @@ import scipy.sparse as sp
 from gnnserve_worker.graph.store import Features, Finding
 
 FEWEST_COLUMNS = 100
-"""With fewer columns little is saved, and a few columns of numbers beside some of 0 and 1 are better standardised."""
+"""Fewest columns that are kept sparse: with fewer little is saved, and standardising is better for a mix of numbers and
+flags."""
 MOST_NONZERO_SHARE = 0.1
 _OFTEN = 0.5
 _MOST_OFTEN_WEIGHT = 0.5
-"""Columns that are not zero for more than half of the nodes, such as an income beside words, may weigh at most so much
-of the sum of all absolute values: dividing rows by that sum would leave nothing of the others."""
+"""Largest share of the sum of all absolute values that columns may have which are not zero for more than half of the
+nodes (an income beside words): dividing rows by their sum would reduce the other columns to nothing."""
 _STORED_SPARSE_SHARE = 0.25
-"""A block is collected as CSR below this share; CSR takes 8 bytes for a number, a dense block 4."""
+"""A block is collected as CSR if fewer of its numbers are not zero; CSR takes 8 bytes a number, a dense block 4."""
 _BLOCK_VALUES = 1 << 22
 
 
 class FeatureBlocks:
-    """Rows of features in the order of reading, of which little more is kept than what is not zero."""
+    """Collects rows of features in the order of reading, in little more memory than their values that are not zero."""
 
     def __init__(self) -> None:
         self._blocks: list[Features] = []
 
     def add(self, block: np.ndarray) -> None:
-        """float32 [rows, columns]; nan where a number is missing."""
+        """Add rows, float32 [rows, columns]; nan stands for a missing number."""
         wide = block.shape[1] >= FEWEST_COLUMNS
         is_sparse = wide and np.count_nonzero(block) <= _STORED_SPARSE_SHARE * block.size
         self._blocks.append(sp.csr_array(block) if is_sparse else block)
 
     def missing_per_column(self, columns: int) -> np.ndarray:
-        """int64 [columns]."""
+        """Number of missing values per column, int64 [columns]."""
         missing = np.zeros(columns, dtype=np.int64)
         for block in self._blocks:
             if isinstance(block, np.ndarray):
@@ -48,8 +49,8 @@ class FeatureBlocks:
         return missing
 
     def to_features(self, kept: np.ndarray, fill: np.ndarray, positions: np.ndarray | None) -> Features:
-        """The columns of `kept` (bool [columns]) with `fill` (float32 [columns]) where a number is missing; row i at
-        `positions[i]`. Ends the collection: every block is released once it is copied."""
+        """Build the features: the columns of `kept` (bool [columns]) with `fill` (float32 [columns]) for missing
+        numbers, row i at `positions[i]`. Ends the collection: every block is released once it is copied."""
         for place, block in enumerate(self._blocks):
             self._blocks[place] = _filled(block, kept, fill)
         columns = int(kept.sum())
@@ -60,7 +61,7 @@ class FeatureBlocks:
 
 
 def without_zeros(features: np.ndarray) -> Features:
-    """CSR where the rule asks for it, else the same array."""
+    """The features as CSR where the rule asks for it, else the same array."""
     rows, columns = features.shape
     if columns < FEWEST_COLUMNS or np.count_nonzero(features) > MOST_NONZERO_SHARE * features.size:
         return features

@@ -1,6 +1,6 @@
 """The default graph: scikit-learn's 1,797 handwritten digits, each linked to its 10 nearest neighbours.
 
-Real data that needs no network: 8×8 grey levels as features, the digit as label. Links go both ways. The split is
+It is real data that needs no network: 8×8 grey levels as features, the digit as label. Links go both ways. The split is
 60/20/20 by a fixed permutation, since the data set has none of its own.
 """
 
@@ -17,7 +17,7 @@ NEIGHBOURS = 10
 
 
 def load(digest: str) -> GraphData:
-    # Imported here: scikit-learn takes seconds, and a published graph never needs it again.
+    # Imported here: scikit-learn takes seconds to load, and once the graph is stored it is not needed again.
     from sklearn.datasets import load_digits  # noqa: PLC0415
     from sklearn.neighbors import kneighbors_graph  # noqa: PLC0415
 

@@ -1,8 +1,8 @@
-"""Files of public data sets: fetched once over HTTP, kept in the repository, checked whenever they are used again.
+"""Downloading files of public data sets: once over HTTP, kept in the repository, verified at every further use.
 
-A file appears under its name only when all of it has arrived and was looked at; until then it is `NAME.part`, which the
-next attempt goes on from if the server says that it still has the same file. Beside it is `NAME.fetched.json`: where
-from, and its SHA-256. One process at a time fetches into a folder.
+A file appears under its name only when all of it has arrived and was checked; until then it is `NAME.part`, which the
+next attempt resumes if the server confirms that it still has the same file. `NAME.fetched.json` beside it holds the
+origin and the SHA-256. One process at a time fetches into a folder.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 MIB = 1024 * 1024
 _REPORTED_BYTES = MIB
 _LOOKED_AT_BYTES = 4096
-"""So much tells a page from a file, and has the title of most pages."""
+"""First bytes that are examined: enough to tell a web page from a file, and to find the title of most pages."""
 _HASHED_BYTES = 16 * MIB
 _HTML = re.compile(rb"\s*<(!doctype\s+html|html|head)", re.IGNORECASE)
 _TITLE = re.compile(rb"<title[^>]*>(.*?)</title>", re.IGNORECASE | re.DOTALL)
@@ -41,39 +41,39 @@ _PASSING = {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_EARLY, HTTPStatus.TOO_MAN
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A file, and how it is known to be the right one."""
+    """A file to fetch, and how to recognise that it is the right one."""
 
     name: str
     url: str
     begins: bytes = b""
-    """Its first bytes, where its format has such."""
+    """The file's first bytes, where its format has fixed ones."""
     sha256: str | None = None
     field: str = "spec.graph.source"
-    """Of the manifest: what messages name."""
+    """The manifest's field that messages name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Patience:
     connect_s: float = 15.0
     silence_s: float = 60.0
-    """So long may a server say nothing."""
+    """Longest silence of a server."""
     pauses_s: tuple[float, ...] = (1.0, 5.0, 15.0, 30.0)
-    """Before each further attempt; counted anew whenever more has arrived than ever before."""
+    """Pause before each further attempt; starts over whenever more has arrived than ever before."""
 
 
 class _PassingError(Exception):
-    """What another attempt may not meet."""
+    """A failure that another attempt may not meet."""
 
 
 class _GoneError(_PassingError):
-    """What was there of the file cannot be gone on from."""
+    """The download cannot be resumed from the part that has arrived."""
 
 
 def fetch(wanted: Wanted, folder: Path, progress: ProgressListener, patience: Patience | None = None) -> Path:
-    """The file in `folder`: the one that is kept there, if it is still what was fetched, or a new one.
+    """Fetch the file into `folder`, unless the one there is still what was fetched. Returns its path.
 
-    Raises ResourceError where the network or the disk is not up to it, InputError where another file arrived than the
-    one that is expected.
+    Raises ResourceError for failures of the network or the disk, InputError where another file than the expected one
+    arrived.
     """
     path = folder / wanted.name
     with _storing(wanted, folder):
@@ -85,7 +85,7 @@ def fetch(wanted: Wanted, folder: Path, progress: ProgressListener, patience: Pa
 
 
 def fetched_digest(path: Path) -> str | None:
-    """SHA-256 of what was fetched to `path` last."""
+    """SHA-256 of the file that was last fetched to `path`, or None."""
     try:
         digest = json.loads(_record_of(path).read_bytes())["sha256"]
     except (OSError, ValueError, KeyError, TypeError):
@@ -123,7 +123,7 @@ def _record_of(path: Path) -> Path:
 
 
 class _Download:
-    """One file, in as many attempts as it takes."""
+    """The download of one file, in several attempts if needed."""
 
     def __init__(self, wanted: Wanted, path: Path, progress: ProgressListener, patience: Patience) -> None:
         self._wanted = wanted
@@ -177,7 +177,7 @@ class _Download:
         headers = {"Accept-Encoding": "identity", "User-Agent": "gnnserve"}
         try:
             return httpx.Client(timeout=timeout, headers=headers, follow_redirects=True)
-        # A proxy's address that is none, or of a kind that needs a package; a file of certificates that is not there.
+        # A malformed proxy address or one of a kind that needs a package, or a missing file of certificates.
         except (ValueError, ImportError, OSError, httpx.InvalidURL) as error:
             raise self._unreachable(
                 "HTTP_PROXY, HTTPS_PROXY, ALL_PROXY or SSL_CERT_FILE of the environment has a value that cannot be "
@@ -218,7 +218,7 @@ class _Download:
                 self._copy(response, file, start, total)
 
     def _start_of(self, response: httpx.Response) -> int:
-        """Where in the file what is sent belongs."""
+        """Position in the file of the first byte of the response."""
         status = f"it answers {response.status_code} {response.reason_phrase}".rstrip()
         arrived = self._arrived()
         if response.status_code == HTTPStatus.OK:
@@ -237,7 +237,8 @@ class _Download:
 
     @staticmethod
     def _total_of(response: httpx.Response) -> int | None:
-        """Bytes of the whole file, if it says so. A part may end before the file does, whatever was asked for."""
+        """Bytes of the whole file, if the response states it. A part may end before the file does, whatever was
+        requested."""
         if response.status_code == HTTPStatus.PARTIAL_CONTENT:
             found = _COMPLETE_LENGTH.fullmatch(response.headers.get("content-range", ""))
             return int(found[1]) if found else None
@@ -246,7 +247,8 @@ class _Download:
     def _copy(self, response: httpx.Response, file: BinaryIO, start: int, total: int | None) -> None:
         done = reported = start
         self._report(done, total)
-        # As they come: chunks of a size would be held back until they are full, and lost where the connection breaks.
+        # Raw chunks as they arrive: chunks of a fixed size would be held back until full, and lost if the connection
+        # breaks.
         chunks = response.iter_raw()
         if start == 0:
             chunks = self._looked_at(chunks, response)
@@ -274,7 +276,7 @@ class _Download:
         yield from chunks
 
     def _look_at(self, first: bytes, response: httpx.Response) -> None:
-        """Refuse a page about the file before all of it is fetched."""
+        """Refuse a web page sent in place of the file, before all of it is fetched."""
         is_page = response.headers.get("content-type", "").startswith("text/html") or _HTML.match(first)
         if not is_page and first.startswith(self._wanted.begins[: len(first)]):
             return
@@ -290,14 +292,14 @@ class _Download:
             "and the folder that it is in",
         )
 
-    # --- what has arrived so far
+    # --- the part that has arrived
 
     def _arrived(self) -> int:
-        """Bytes of `NAME.part`; 0 where it cannot be gone on from."""
+        """Bytes of `NAME.part`; 0 where it cannot be resumed."""
         return self._part.stat().st_size if self._validator() is not None and self._part.is_file() else 0
 
     def _validator(self) -> str | None:
-        """By which the server tells whether it still has the file that the part is of."""
+        """The validator (ETag or date) by which the server tells whether it still has the same file."""
         try:
             about = json.loads(self._about_part.read_bytes())
             validator = about["validator"] if about["url"] == self._wanted.url else None
@@ -321,10 +323,10 @@ class _Download:
             self._about_part.unlink(missing_ok=True)
             self._part.unlink(missing_ok=True)
 
-    # --- what people read
+    # --- progress and messages
 
     def _report(self, done: int, total: int | None) -> None:
-        # Without a length the end is always one byte away.
+        # Without a known length, report the end as one byte away.
         reported = done, total if total is not None else done + 1
         if reported != self._reported:
             self._progress(Progress(f"download {self._wanted.name}", *reported, _amount(done, total)))
@@ -355,13 +357,13 @@ class _Download:
                 )
             cause = cause.__cause__ or cause.__context__
         problem = f"cannot connect: {str(error) or 'no answer'}"
-        # Retried only where it was there a moment ago: who has no network shall not wait to be told.
+        # Retried only where the server has answered before: without a network the error must come at once.
         return _PassingError(problem) if self._arrived() else self._unreachable(problem)
 
 
 @contextmanager
 def _locked(wanted: Wanted, folder: Path, progress: ProgressListener) -> Iterator[None]:
-    """The kernel drops it when its holder dies, however it dies."""
+    """Hold the folder's lock, which the kernel drops when its holder dies, however it dies."""
     path = folder / ".lock"
     with _storing(wanted, path):
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -395,7 +397,7 @@ def _write_whole(path: Path, record: dict[str, str | int]) -> None:
 
 
 def _sync(path: Path) -> None:
-    """Of a file its content; of a folder the names in it."""
+    """Flush to disk the content of a file, or the names in a folder."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -408,7 +410,7 @@ def _natural(text: str | None) -> int | None:
 
 
 def _amount(done: int, total: int | None) -> str:
-    """`512 of 1,400 MiB`."""
+    """Amounts for messages: `512 of 1,400 MiB`."""
     size = done if total is None else total
     unit, name = next(
         (unit, name) for unit, name in ((MIB, "MiB"), (1024, "KiB"), (1, "bytes")) if size >= 4 * unit or unit == 1

@@ -1,4 +1,4 @@
-"""Files that a manifest names by `file:///` URIs: where they are, and whether they are the ones that it pins."""
+"""Files that a manifest names by `file:///` URIs: their paths, and whether they match a pinned digest."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def file_path(uri: str) -> Path:
 
 
 def pinned_digest(field: str, uri: str, sha256: str | None) -> str:
-    """SHA-256 of the file; InputError when it cannot be read or is not the one of `sha256`. `field` holds both."""
+    """SHA-256 of the file. Raises InputError when it cannot be read or does not match `sha256`. `field` holds both."""
     path = file_path(uri)
     digest = digest_of(f"{field}.uri", path)
     if sha256 not in {None, digest}:
@@ -36,9 +36,9 @@ _OTHER_KINDS = (
 
 
 def require_file(field: str, path: Path) -> None:
-    """Refuses what is no regular file before it is opened: a FIFO would wait for a writer, and a device may never end.
+    """Refuse a path that is not a regular file before it is opened: a FIFO would block, and a device may never end.
 
-    Links are followed. Folders are left to the caller. OSError, ValueError: as `Path.stat`.
+    Links are followed. Folders are left to the caller. Raises OSError and ValueError as `Path.stat` does.
     """
     mode = path.stat().st_mode
     for is_kind, name in _OTHER_KINDS:
@@ -56,7 +56,7 @@ def why_unreadable(path: Path, error: OSError | ValueError) -> tuple[str, str]:
 
 
 def digest_of(field: str, path: Path) -> str:
-    """SHA-256 of the file that `field` leads to."""
+    """SHA-256 of the file at `path`, which `field` names."""
     try:
         require_file(field, path)
         with path.open("rb") as file:

@@ -1,6 +1,7 @@
 """The format of Shchur et al.: one `.npz` with adjacency and attributes in CSR and a class per node.
 
-As torch_geometric reads it: attributes become 0 or 1, self-loops go. Members with names of nodes are not read.
+It is read as torch_geometric reads it: attributes become 0 or 1, self-loops are removed. Members with names of nodes
+are not read.
 """
 
 from __future__ import annotations

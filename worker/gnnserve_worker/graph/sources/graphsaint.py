@@ -1,6 +1,6 @@
 """The format of Zeng et al.: adjacency as scipy's CSR, dense features, classes and roles as JSON.
 
-Features are as published: torch_geometric does not scale them either, which is what `spec.graph.normalization` is for.
+Features are kept as published, as in torch_geometric; `spec.graph.normalization` scales them.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ def _features(path: Path, nodes: int, progress: ProgressListener) -> np.ndarray:
 
 
 def _labels(path: Path, nodes: int, progress: ProgressListener) -> np.ndarray:
-    """Classes by node id: each a number, or each a list with a 0 or 1 for every class."""
+    """Labels by node id: a class number for each node, or a list with a 0 or 1 for every class."""
     progress(Progress(f"read {path.name}", 0, 1))
-    # Left as they are written: lists of numbers would take as Python objects ten times what they take as text.
+    # Values stay undecoded: lists of numbers take ten times as much memory as Python objects as they do as text.
     written = _decoded(path, dict[str, msgspec.Raw])
     ids = _ids(path, "a key", list(written))
     outside = np.flatnonzero((ids < 0) | (ids >= nodes))
@@ -97,7 +97,7 @@ def _several_classes(path: Path, ids: np.ndarray, values: list[bytes], nodes: in
 
 
 def _digits(path: Path, node: int, value: bytes, count: int) -> bytes:
-    """`[0, 1, 0]` becomes `010`."""
+    """The digits of a list: `[0, 1, 0]` becomes `010`."""
     digits = value.translate(None, b"[], \t\r\n")
     if len(digits) == count and value.count(b",") == count - 1 and not digits.strip(b"01"):
         return digits  # as many digits as numbers, so that each of these is 0 or 1

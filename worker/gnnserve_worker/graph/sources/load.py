@@ -1,4 +1,4 @@
-"""From a manifest's `graph.source` to a checked graph. One file per kind of source beside this one."""
+"""Loading a manifest's `graph.source` as a checked graph. Every kind of source has a file beside this one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gnnserve_worker.graph.store import GraphData
 from gnnserve_worker.progress import ProgressListener, silent
 
 IMPORTER_VERSION = 1
-"""Raised when the same source would be read into another graph than before."""
+"""To be increased when the same source is read into another graph than before."""
 
 
 def source_digest(source: GraphSource) -> str:
@@ -23,7 +23,7 @@ def source_digest(source: GraphSource) -> str:
 
 
 def _identity(source: GraphSource) -> str:
-    # What few graphs need is imported where it is needed: pyarrow alone takes a fifth of a second.
+    # Modules that few graphs need are imported where they are needed: pyarrow alone takes a fifth of a second.
     if source.npz is not None:
         return npz.file_digest(source.npz)
     if (published := source.ogb or source.pyg) is not None:
@@ -38,10 +38,10 @@ def _identity(source: GraphSource) -> str:
 
 
 def load_source(source: GraphSource, downloads: Path, progress: ProgressListener = silent) -> GraphData:
-    """Read and check the graph. `downloads`: where published files are kept once they are fetched.
+    """Read and check the graph. `downloads`: the folder of fetched files.
 
-    Raises InputError that names the file, the array or column, and the value; ResourceError where the network or the
-    disk is not up to it.
+    Raises InputError that names the file, the array or column, and the value; ResourceError for failures of the network
+    or the disk.
     """
     digest = source_digest(source)
     if source.npz is not None:

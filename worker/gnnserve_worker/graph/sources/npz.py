@@ -31,7 +31,7 @@ _KINDS = {"i": "integers", "u": "unsigned integers", "f": "floats", "b": "bool"}
 
 
 def file_digest(source: NpzSource) -> str:
-    """SHA-256 of the file; InputError when it cannot be read or is not the pinned one."""
+    """SHA-256 of the file. Raises InputError when it cannot be read or is not the pinned one."""
     return pinned_digest(FIELD, source.uri, source.sha256)
 
 
@@ -54,7 +54,7 @@ def load(source: NpzSource, digest: str) -> GraphData:
 
 
 class _GraphFile:
-    """Reads an array when it is needed, and only after its header was held against what is known of the graph."""
+    """Reads each array when it is needed, and only after its header was checked against what is known of the graph."""
 
     def __init__(self, path: str, arrays: archive.Archive) -> None:
         self._path = path
@@ -72,7 +72,7 @@ class _GraphFile:
         return InputError(f"{self._path}: {array}", problem, remedy)
 
     def _header(self, name: str, kinds: str, dimensions: int) -> archive.Header:
-        """What the array says of itself, checked, without reading it."""
+        """The array's header, checked, without reading the array."""
         if name not in self._arrays.names:
             raise self._error(
                 name, f"is missing; the file has {', '.join(sorted(self._arrays.names)) or 'no arrays'}",
@@ -198,7 +198,7 @@ class _GraphFile:
         return values
 
     def _labels(self, nodes: int) -> tuple[np.ndarray, tuple[int, ...], np.ndarray]:
-        """Class indices, the classes, and which nodes have a label."""
+        """Returns class indices, the classes, and which nodes have a label."""
         if "labels" in self._arrays.names and self._known_header("labels").ndim == 2:
             return self._multi_labels(nodes)
         self._one_per_node("labels", self._header("labels", "iu", 1), nodes)
@@ -236,7 +236,7 @@ class _GraphFile:
         masks = {}
         for name in ("train_mask", "val_mask", "test_mask"):
             self._one_per_node(name, self._header(name, "b", 1), len(known))
-            # Nodes without a label can be served, but neither taught nor judged by.
+            # Nodes without a label can be served, but not used for training or evaluation.
             masks[name] = self._array(name, "b", 1) & known
         for name, other in (("train_mask", "val_mask"), ("train_mask", "test_mask"), ("val_mask", "test_mask")):
             both = np.flatnonzero(masks[name] & masks[other])

@@ -1,7 +1,7 @@
 """The format of the Open Graph Benchmark: CSV files without a header line, in gzip, in a zip or its extracted folder.
 
-They are read as a stream, so that only what they become is in memory: for ogbn-products a gigabyte of features, and
-edges at eight bytes each until they are sorted.
+They are read as a stream, so that only the result is in memory: for ogbn-products a gigabyte of features, and edges at
+eight bytes each until they are sorted.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from gnnserve_worker.progress import Progress, ProgressListener
 
 _BLOCK_BYTES = 8 << 20
 _MOST_LINE_BYTES = 64 << 20
-"""A file in gzip without line ends may be a thousand times as long once it is unpacked."""
+"""Longest line: a gzip file without line ends may unpack to a thousand times its size."""
 
 
 def read(path: Path, dataset: Ogb, direction: Direction, progress: ProgressListener) -> RawGraph:
-    """`path`: the zip, or the folder that has `raw` and `split` in it."""
+    """Read a data set. `path`: the zip, or the folder that has `raw` and `split` in it."""
     files = _Files(path, dataset)
     nodes, edges = files.count(OGB_NODES), files.count(OGB_EDGES)
     check_node_count(f"{path}: {OGB_NODES}", nodes)
-    # First, since it is a line per node: then there are as many as arrays are made for.
+    # Labels first: they have a line per node, which confirms the number of nodes before arrays are made for them.
     labels = _labels(files, nodes)
     graph, counts = _graph(files, nodes, edges, direction, progress)
     features = _features(files, nodes, progress)
@@ -46,7 +46,7 @@ def read(path: Path, dataset: Ogb, direction: Direction, progress: ProgressListe
 
 
 class _Files:
-    """CSV files of numbers, in a zip or a folder."""
+    """The data set's CSV files of numbers, in a zip or a folder."""
 
     def __init__(self, path: Path, dataset: Ogb) -> None:
         self._path = path
@@ -62,7 +62,7 @@ class _Files:
         return int(numbers[0])
 
     def column(self, member: str) -> np.ndarray:
-        """The only one of that file, int64."""
+        """The only column of that file, int64."""
         blocks = [_values(batch.column(0)) for batch in self.batches(member, pa.int64(), columns=1)]
         return np.concatenate(blocks) if blocks else np.empty(0, dtype=np.int64)
 
@@ -77,7 +77,7 @@ class _Files:
             )
 
     def width(self, member: str) -> int:
-        """Numbers in its first line."""
+        """Count the numbers in the file's first line."""
         with self._reading(member) as text:
             line = text.readline(_MOST_LINE_BYTES)
             if len(line) == _MOST_LINE_BYTES:
@@ -129,7 +129,7 @@ def _graph(
 
 
 def _features(files: _Files, nodes: int, progress: ProgressListener) -> np.ndarray:
-    """float32 [nodes, columns], finite."""
+    """Features, float32 [nodes, columns], all finite."""
     columns = files.width(OGB_FEATURES)
     features = np.empty((nodes, columns), dtype=np.float32)
     done = 0
@@ -154,7 +154,7 @@ def _features(files: _Files, nodes: int, progress: ProgressListener) -> np.ndarr
 
 
 def _labels(files: _Files, nodes: int) -> np.ndarray:
-    """int64 [nodes], -1 where the class is unknown, which the files write as nan."""
+    """Labels, int64 [nodes], -1 where the class is unknown (nan in the files)."""
     blocks = [_values(batch.column(0)) for batch in files.batches(OGB_LABEL, pa.float64(), columns=1)]
     given = np.concatenate(blocks) if blocks else np.empty(0)
     if len(given) != nodes:

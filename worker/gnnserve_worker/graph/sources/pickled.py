@@ -1,8 +1,8 @@
-"""Matrices and dictionaries out of the Planetoid files, which are pickles, without unpickling anything.
+"""Reading matrices and dictionaries of the Planetoid files, which are pickles, without unpickling.
 
 A pickle is a program: loading one may run whatever its author wrote. Here `pickletools` splits it into instructions, of
 which the few that describe data are interpreted. No name in the file is ever looked up or called; each is compared with
-those that Python 2's numpy and scipy wrote, and everything else is refused by the name that was met.
+the names that Python 2's numpy and scipy wrote, and any other is refused with a message that quotes it.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _ELEMENTS = frozenset({"f4", "f8", "i1", "i2", "i4", "i8", "u1", "b1"})
 
 
 class RefusedPickleError(ValueError):
-    """It holds something else than data of the kinds that are known; the text says what."""
+    """The pickle holds something other than the known kinds of data; the message says what."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Name:
-    """What the file calls by name: module and name with a space between them."""
+    """A global that the file refers to: module and name, separated by a space."""
 
     text: str
 
@@ -50,7 +50,7 @@ class _Matrix:
 
 
 class _Mark:
-    """Where a tuple, a list or the items of a dictionary begin."""
+    """Marks where a tuple, a list or the items of a dictionary begin on the stack."""
 
 
 _MARK = _Mark()
@@ -72,7 +72,7 @@ def read_matrix(data: bytes) -> np.ndarray | sp.csr_array:
 
 
 def read_neighbours(data: bytes) -> dict[int, list[int]]:
-    """Lists of integers by integer."""
+    """A dictionary from integers to lists of integers."""
     found = _finished(_Interpreter(data).run())
     if not isinstance(found, dict):
         raise RefusedPickleError(f"it holds {_shown(found)}, expected a dictionary")
@@ -101,7 +101,7 @@ class _Interpreter:
             (result,) = self._stack
         except RefusedPickleError:
             raise
-        # Cut off, never a pickle, or built to confuse.
+        # The file is cut off, not a pickle, or malicious.
         except (IndexError, KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
             raise RefusedPickleError(f"it is damaged ({type(error).__name__}: {error})") from error
         return result
@@ -136,7 +136,7 @@ class _Interpreter:
             _expect(self._stack[-1], list).extend(added)
         elif instruction == "SETITEMS":
             items = self._since_mark()
-            # Of tuples in tuples the hash would be computed for every path to them.
+            # Nested tuples are no keys: their hash would be computed once for every path to them.
             if not all(_is_integer(key) or isinstance(key, str) for key in items[::2]):
                 raise TypeError("a key that is neither a number nor a text")
             _expect(self._stack[-1], dict).update(zip(items[::2], items[1::2], strict=True))
@@ -170,7 +170,7 @@ _IGNORED = frozenset({"PROTO"})
 
 
 def _made(name: Any, arguments: Any) -> Any:
-    """What the file would call `name` for."""
+    """The object that the file's call of `name` describes."""
     if name is _ARRAY and arguments == (_ARRAY_TYPE, (0,), "b"):
         return _Array()
     if name is _ELEMENT and arguments[1:] == (0, 1) and _expect(arguments[0], str) in _ELEMENTS:
@@ -241,7 +241,7 @@ def _is_integer(value: Any) -> bool:
 
 
 def _shown(value: Any) -> str:
-    # Not all of it: lists in lists, as a few bytes of a pickle make them, would not fit into memory.
+    # Show a part only: a few bytes of a pickle can make nested lists that would not fit into memory.
     brief = reprlib.Repr()
     brief.maxlevel, brief.maxstring, brief.maxother = 3, 100, 100
     text = value.text.replace(" ", ".") if isinstance(value, _Name) else brief.repr(value)

@@ -1,9 +1,9 @@
 """The format of Yang et al.: features and one-hot labels of test nodes apart, neighbours in a dictionary.
 
 Rows of `allx` and `ally` are the nodes from 0; the rows of `tx` and `ty` are the nodes that `test.index` lists, in that
-order. Nodes behind `allx` that it does not list (15 of CiteSeer) have neither features nor a class. The public split
-has the nodes of `y` for training, the 500 after them for validation, and those of `test.index` for testing. As in
-torch_geometric, self-loops go.
+order. Nodes after those of `allx` that it does not list (15 of CiteSeer) have neither features nor a class. The public
+split has the nodes of `y` for training, the 500 after them for validation, and those of `test.index` for testing. As in
+torch_geometric, self-loops are removed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _T = TypeVar("_T")
 
 
 def read(files: Mapping[str, Path], prefix: str, direction: Direction) -> RawGraph:
-    """`files` by name: `ind.cora.tx` and so on."""
+    """Read a data set. `files` are its files by name: `ind.cora.tx` and so on."""
     paths = {part: files[f"{prefix}.{part}"] for part in ("tx", "allx", "y", "ty", "ally", "graph", "test.index")}
     others = _features(paths["allx"])
     listed = _test_nodes(paths["test.index"], others.shape[0])

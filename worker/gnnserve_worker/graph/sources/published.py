@@ -1,7 +1,7 @@
-"""Public data sets by name: where their files are, and the graph that is in them.
+"""Public data sets by name: finding their files, and building the graph from them.
 
-`catalogue.py` knows the files, `download.py` fetches them, and a file per format reads them: `ogb.py`, `graphsaint.py`,
-`planetoid.py`, `gnn_benchmark.py`. Nothing of a public file is unpickled or run.
+`catalogue.py` lists the files, `download.py` fetches them, and a file per format reads them: `ogb.py`, `graphsaint.py`,
+`planetoid.py`, `gnn_benchmark.py`. No public file is unpickled or executed.
 """
 
 from __future__ import annotations
@@ -26,23 +26,24 @@ from gnnserve_worker.graph.store import GraphData, Splits
 from gnnserve_worker.progress import ProgressListener
 
 READER_VERSION = 1
-"""Raised when the same files would be read into another graph than before."""
+"""To be increased when the same files are read into another graph than before."""
 
 
 @dataclass(frozen=True, slots=True)
 class _LocalFiles:
-    """Where the files of a data set are in the folder of a mirror."""
+    """Paths of a data set's files in the folder of a mirror."""
 
     files: dict[str, Path]
-    """By the names of the catalogue. An extracted zip is a folder."""
+    """Paths by the catalogue's names. An extracted zip is a folder."""
     pinned: dict[str, Path]
-    """By the names that `sha256` may have: the same, or the paths within an extracted zip."""
+    """Paths by the names that `sha256` may have: the same names, or the paths within an extracted zip."""
 
 
 def identity(source: OgbSource | PygSource) -> str:
-    """What names the content, without downloading it. Raises InputError when files of a folder are not the pinned ones.
+    """Identity of the content, without downloading it. Raises InputError when files of a folder are not the pinned
+    ones.
 
-    An address is not part of it: the same data set from elsewhere is the same.
+    The address is not part of it: the same data set from another mirror is the same content.
     """
     dataset = CATALOGUE[source.name]
     digests = dict(source.sha256)
@@ -57,9 +58,9 @@ def identity(source: OgbSource | PygSource) -> str:
 
 
 def load(source: OgbSource | PygSource, digest: str, downloads: Path, progress: ProgressListener) -> GraphData:
-    """Fetched into `downloads` unless a mirror is a folder.
+    """Load a data set; its files are fetched into `downloads` unless the mirror is a folder.
 
-    Raises ResourceError where the network or the disk is not up to it, InputError where a file is not the right one.
+    Raises ResourceError for failures of the network or the disk, InputError where a file is not the right one.
     """
     dataset = CATALOGUE[source.name]
     if (folder := _folder_of(source)) is not None:
@@ -68,7 +69,7 @@ def load(source: OgbSource | PygSource, digest: str, downloads: Path, progress: 
     files = _fetched(source, dataset, downloads / source.name.value, progress)
     wanted = {path: source.sha256.get(name) or fetched_digest(path) for name, path in files.items()}
     raw = _read(source, dataset, files, progress)
-    # They are read without the lock. A service that pins other files of this name puts those in their place.
+    # Files are read without the lock: a service that pins other files of these names may have replaced them.
     for path, expected in wanted.items():
         if fetched_digest(path) != expected:
             raise ResourceError(
@@ -134,7 +135,7 @@ def _local_files(source: PublishedSource, dataset: Dataset, folder: Path) -> _Lo
 
 
 def _is_there(source: PublishedSource, path: Path) -> bool:
-    """InputError: something is there that is no file."""
+    """Whether the file exists. Raises InputError where the path is something other than a file."""
     try:
         require_file(f"{_field_of(source)}.mirror", path)
     except (OSError, ValueError):
@@ -164,7 +165,7 @@ def _pinned_digest(source: PublishedSource, name: str, path: Path) -> str:
     return digest
 
 
-# --- from what its authors mean to a graph
+# --- from the published data to a graph
 
 
 def _checked(source: OgbSource | PygSource, digest: str, raw: RawGraph) -> GraphData:
@@ -196,7 +197,7 @@ def _splits(where: str, given: tuple[np.ndarray, np.ndarray, np.ndarray], known:
             raise InputError(f"{where}: {name} nodes", problem, "set mirror to where the published files are")
         nodes = np.unique(ids)
         times[nodes] += 1
-        # Nodes without a label can be served, but neither taught nor judged by.
+        # Nodes without a label can be served, but not used for training or evaluation.
         found.append(nodes[known[nodes]].astype(np.int64))
     if (twice := np.flatnonzero(times > 1)).size:
         problem = f"share {len(twice)} nodes, the first is {twice[0]}"

@@ -1,4 +1,4 @@
-"""What the readers of published formats have in common: members of numpy files, CSR checks, what they hand over."""
+"""Helpers that readers of published formats share: members of numpy files, CSR checks, and their result `RawGraph`."""
 
 from __future__ import annotations
 
@@ -18,26 +18,27 @@ from gnnserve_worker.graph.store import Features, Finding, Graph
 
 _BLOCK_EDGES = 1 << 22
 _WHOLE_FLOATS = 2**53
-"""Beyond that a double does not tell one integer from the next."""
+"""Largest magnitude at which a double still distinguishes consecutive integers."""
 _BLOCK_VALUES = 1 << 24
 
 
 @dataclass(frozen=True, slots=True)
 class RawGraph:
-    """A published data set as its authors mean it."""
+    """A published data set, read but not yet turned into a `GraphData`."""
 
     graph: Graph
     features: Features
-    """Finite."""
+    """Features, all finite."""
     labels: np.ndarray
-    """int64 [nodes], the source's own numbers of classes with -1 for unknown; or uint8 [nodes, classes] of 0 and 1."""
+    """int64 [nodes], the source's class numbers with -1 for unknown; or uint8 [nodes, classes] of 0 and 1."""
     splits: tuple[np.ndarray, np.ndarray, np.ndarray] | None
     """Ids of training, validation and test nodes, integers; None where the data set has no split of its own."""
     findings: tuple[Finding, ...]
 
 
 def unexpected(path: Path, part: str, problem: str) -> InputError:
-    """The file arrived whole, so what is wrong with it was so where it came from."""
+    """The error for a file whose download was complete, so that the problem lies in the published file or its
+    mirror."""
     return InputError(
         f"{path}: {part}" if part else str(path),
         problem,
@@ -56,7 +57,7 @@ def check_columns(path: Path, part: str, columns: int) -> None:
 
 
 def read_members(path: Path, names: Sequence[str]) -> list[np.ndarray]:
-    """Arrays of an `.npz` file; nothing is unpickled."""
+    """Read arrays of an `.npz` file; nothing is unpickled."""
     try:
         with archive.opened(path) as arrays:
             return [_numbers(arrays, name) for name in names]
@@ -74,7 +75,7 @@ def _numbers(arrays: archive.Archive, name: str) -> np.ndarray:
 
 
 def whole_numbers(path: Path, part: str, given: np.ndarray) -> np.ndarray:
-    """int32 or int64 of one dimension. Some authors wrote integers as floats."""
+    """The values as int32 or int64, in one dimension. Some authors wrote integers as floats."""
     if given.ndim == 1 and given.dtype.kind == "f" and (np.trunc(given) == given).all():
         _refuse_beyond(path, part, given, np.abs(given) > _WHOLE_FLOATS)
         return given.astype(np.int64)
@@ -93,7 +94,7 @@ def _refuse_beyond(path: Path, part: str, given: np.ndarray, is_beyond: np.ndarr
 
 @dataclass(frozen=True, slots=True)
 class CsrParts:
-    """A sparse matrix as numpy files have it: `indptr`, `indices` and `shape` under these names."""
+    """A sparse matrix as numpy files store it: `indptr`, `indices` and `shape`."""
 
     path: Path
     prefix: str
@@ -104,7 +105,7 @@ class CsrParts:
 
     @staticmethod
     def of(path: Path, prefix: str, indptr: np.ndarray, indices: np.ndarray, shape: np.ndarray) -> CsrParts:
-        """Checked, except for what `indices` are."""
+        """Build and check the parts, except the values of `indices`."""
         indptr = whole_numbers(path, f"{prefix}indptr", indptr).astype(np.int64)
         indices = whole_numbers(path, f"{prefix}indices", indices)
         if shape.shape != (2,) or shape.dtype.kind not in "iu" or shape.min() < 0:
@@ -132,7 +133,7 @@ class CsrParts:
         return features
 
     def to_graph(self, direction: Direction, self_loops: SelfLoops = SelfLoops.KEEP) -> tuple[Graph, EdgeCounts]:
-        """An entry in row i and column j is an edge from i to j, as torch_geometric has it."""
+        """Build a graph. An entry in row i and column j is an edge from i to j, as in torch_geometric."""
         if self.rows != self.columns:
             problem = f"is {self.rows} × {self.columns}, expected as many rows as columns"
             raise unexpected(self.path, f"{self.prefix}shape", problem)
@@ -148,7 +149,8 @@ class CsrParts:
 
 
 def float32(path: Path, part: str, given: np.ndarray) -> np.ndarray:
-    """Of any shape; in pieces, since `given` may be a mapped file. Refuses what is not finite."""
+    """The values as float32, any shape. Converts in pieces, since `given` may be a mapped file; refuses values that are
+    not finite."""
     if given.dtype.kind not in "biuf":
         raise unexpected(path, part, f"is {given.dtype}, expected numbers")
     values = np.empty(given.shape, dtype=np.float32)

@@ -1,4 +1,4 @@
-"""The split of graphs that come without one: 60/20/20 by a fixed permutation of the nodes that have a label."""
+"""The split of graphs without one of their own: 60/20/20 by a fixed permutation of the nodes that have a label."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from gnnserve_worker.graph.store import Splits
 
 
 def random_splits(known: np.ndarray) -> Splits:
-    """`known` bool [nodes]: which have a label. The same graph is split the same way at every import.
+    """Split the nodes that have a label (`known`, bool [nodes]). The same graph is split the same way at every import.
 
-    With fewer than three such nodes the validation nodes are empty.
+    With fewer than three such nodes there are no validation nodes.
     """
     nodes = np.flatnonzero(known).astype(np.int64)
     order = nodes[np.random.default_rng(0).permutation(len(nodes))]

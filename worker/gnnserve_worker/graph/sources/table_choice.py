@@ -1,4 +1,4 @@
-"""Which columns of a node table a manifest asks for as features, by names and patterns, before any value is read."""
+"""Choosing the feature columns of a node table by a manifest's names and patterns, before any value is read."""
 
 from __future__ import annotations
 
@@ -16,19 +16,20 @@ _WILDCARDS = "*?"
 @dataclass(frozen=True, slots=True)
 class ChosenColumns:
     names: tuple[str, ...]
-    """In the order in which they become features."""
+    """Columns in the order in which they become features."""
     asked_for: bool
-    """Whether the manifest says which they are; otherwise these are all that have no other use, and those that turn out
-    to be no numbers are left out."""
+    """Whether the manifest names them; otherwise these are all columns without another use, and columns that turn out
+    not to hold numbers are left out."""
 
 
 def is_pattern(table: Table, name: str) -> bool:
-    """A column of that very name comes first."""
+    """Whether the name is a pattern. A column of exactly that name takes precedence."""
     return name not in table.columns and any(mark in name for mark in _WILDCARDS)
 
 
 def chosen_columns(table: Table, nodes: NodeTable, used: Collection[str]) -> ChosenColumns:
-    """`used`: columns that are something else. InputError: a name or a pattern that no column has."""
+    """Choose the columns. `used`: columns with another use. Raises InputError for a name or pattern that matches no
+    column."""
     excluded: set[str] = set()
     for place, given in enumerate(nodes.exclude_features):
         option = f"excludeFeatures[{place}]"
@@ -58,7 +59,7 @@ def _matching(table: Table, option: str, given: str, used: Collection[str]) -> S
     if not is_pattern(table, given):
         table.require(option, given)
         return [given]
-    # Only what `*` and `?` mean: brackets are part of many a name.
+    # Only `*` and `?` are special: many names contain brackets.
     pattern = given.replace("[", "[[]")
     found = [name for name in table.columns if name not in used and fnmatchcase(name, pattern)]
     if not found:

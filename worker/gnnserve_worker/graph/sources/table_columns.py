@@ -1,4 +1,4 @@
-"""Columns of arrow's as numpy arrays: texts as they lie in its memory, integers, and numbers."""
+"""Arrow columns as numpy arrays: texts in Arrow's own memory, integers, and numbers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from gnnserve_worker.kernel_cache import kernel
 
 _MARKERS = pa.array(["", "na", "n/a", "nan", "null", "none", "-"])
-"""What people and programs write into a CSV where a number is missing; compared in lower case."""
+"""Texts that stand for a missing number in CSV files; compared in lower case."""
 _INT64_MAX = np.iinfo(np.int64).max
 
 
@@ -36,7 +36,7 @@ def is_number(kind: Any) -> bool:
 
 
 def kind_of(kind: Any) -> str:
-    """What may stand for the same in two files: integers and doubles do where numbers are wanted."""
+    """Kind of a column's type, equal for types that may differ between files: integers and doubles are both numbers."""
     if is_text(kind):
         return "texts"
     if is_list(kind):
@@ -49,7 +49,7 @@ def is_list(kind: Any) -> bool:
 
 
 def plain(array: Any) -> Any:
-    """Without a dictionary or the name of an extension; texts, known to be UTF-8, as string or large_string."""
+    """The array without dictionary encoding or extension type; texts, known to be UTF-8, as string or large_string."""
     if isinstance(array, pa.ExtensionArray):
         array = array.storage
     if pa.types.is_dictionary(array.type):
@@ -60,8 +60,8 @@ def plain(array: Any) -> Any:
 
 
 def first_broken_text(array: Any) -> int:
-    """Which row is the first that is not UTF-8, or -1; also of bytes, and of a dictionary. Nobody checks that while a
-    Parquet file is read."""
+    """First row that is not UTF-8, or -1; the array may hold texts, bytes or a dictionary. Reading a Parquet file does
+    not check this."""
     if isinstance(array, pa.ExtensionArray):
         array = array.storage
     texts = array.dictionary if pa.types.is_dictionary(array.type) else array
@@ -86,7 +86,7 @@ def _is_utf8(text: Any) -> bool:
 
 
 def shortened(value: object) -> str:
-    """For messages: one cell may hold megabytes."""
+    """A value shortened for messages: one cell may hold megabytes."""
     if not isinstance(value, str):
         return repr(value)
     text = value.rstrip("\r\n")
@@ -94,7 +94,7 @@ def shortened(value: object) -> str:
 
 
 def missing_rows(array: Any) -> np.ndarray:
-    """Which rows are missing, ascending."""
+    """Rows that are missing, ascending."""
     if array.null_count == 0:
         return np.empty(0, dtype=np.int64)
     return np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))
@@ -102,7 +102,7 @@ def missing_rows(array: Any) -> np.ndarray:
 
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """Text i is `utf8[offsets[i]:offsets[i + 1]]`, in arrow's own memory."""
+    """Texts in Arrow's own memory: text i is `utf8[offsets[i]:offsets[i + 1]]`."""
 
     utf8: np.ndarray
     offsets: np.ndarray
@@ -110,7 +110,7 @@ class Texts:
 
 
 def texts_of(array: Any) -> Texts:
-    """Of a string or large_string array; what is missing has any length."""
+    """The texts of a string or large_string array; a missing text may have any length."""
     dtype = np.dtype(np.int64 if pa.types.is_large_string(array.type) else np.int32)
     _, offsets, utf8 = array.buffers()
     if len(array) == 0 or offsets is None:
@@ -120,8 +120,8 @@ def texts_of(array: Any) -> Texts:
 
 
 def integers_of(array: Any) -> tuple[np.ndarray, int]:
-    """Of an array of integers, int64 without a copy where that is possible, 0 where it is missing; and the first row
-    that 64 bits with a sign do not hold, or -1."""
+    """An array of integers as int64, 0 where missing, without a copy where possible; and the first row that does not
+    fit int64, or -1."""
     if not pa.types.is_integer(array.type):  # numpy would cut 3.7 to 3
         raise TypeError(f"{array.type} are no integers")
     if array.null_count:
@@ -135,8 +135,8 @@ def integers_of(array: Any) -> tuple[np.ndarray, int]:
 
 
 def parsed_integers(array: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Of an array of texts: int64, and which of them are canonical integers: `0`, `17`, `-3`, but not `007`, ` 1` or
-    `1.0`, which would not be found again by the text that they were."""
+    """Parse an array of texts: int64, and which texts are canonical integers: `0`, `17`, `-3`, but not `007`, ` 1` or
+    `1.0`, which could not be found again by their text."""
     texts = texts_of(array)
     values = np.zeros(len(array), dtype=np.int64)
     canonical = np.zeros(len(array), dtype=np.bool_)
@@ -145,7 +145,7 @@ def parsed_integers(array: Any) -> tuple[np.ndarray, np.ndarray]:
 
 
 def parse_integer(text: str) -> int | None:
-    """The same for one text."""
+    """Parse one text as `parsed_integers` does; None if it is not a canonical integer."""
     values, canonical = parsed_integers(pa.array([text], type=pa.string()))
     return int(values[0]) if canonical[0] else None
 
@@ -158,15 +158,15 @@ class NotANumberError(ValueError):
 
 
 def numbers_of(array: Any, decimal: str = ".") -> np.ndarray:
-    """float64; nan where a number is missing. Numbers, true and false, or texts of them, with `decimal` before the
-    fraction. Raises NotANumberError."""
+    """An array as float64, nan where a number is missing. It may hold numbers, true and false, or texts of them with
+    `decimal` before the fraction. Raises NotANumberError."""
     if pa.types.is_string(array.type) or pa.types.is_large_string(array.type):
         array = _parsed_numbers(array if decimal == "." else _with_points(array, decimal))
     elif pa.types.is_null(array.type):
         return np.full(len(array), np.nan)
     elif pa.types.is_boolean(array.type):
         array = array.cast(pa.uint8())
-    # Not safely: that refuses integers which a double rounds, as it may.
+    # A safe cast would refuse integers that a double rounds, which is allowed here.
     numbers = array.cast(pa.float64(), safe=False)
     if numbers.null_count:
         numbers = numbers.fill_null(np.nan)
@@ -183,7 +183,8 @@ def are_numbers(array: Any, decimal: str) -> bool:
 
 
 def _with_points(array: Any, decimal: str) -> Any:
-    """A text with a point in it is no number where another mark stands before the fraction: it may be a thousand."""
+    """Replace the decimal mark by a point. A text that contains a point already is not a number then: it may group
+    thousands."""
     with_point = np.flatnonzero(pc.match_substring(array, ".").fill_null(False).to_numpy(zero_copy_only=False))
     if len(with_point):
         raise NotANumberError(int(with_point[0]), array[int(with_point[0])].as_py())

@@ -1,4 +1,4 @@
-"""Columns of features: which they are, their numbers as one float32 matrix, and what becomes of missing ones."""
+"""Feature columns of tables: choosing them, their numbers as one float32 matrix, and filling missing ones."""
 
 from __future__ import annotations
 
@@ -35,37 +35,37 @@ _PEEKED_ROWS = 1024
 class _Column:
     name: str
     width: int
-    """1, or the length of its lists."""
+    """Features of the column: 1, or the length of its lists."""
     is_list: bool
     left_out: str = ""
-    """Why, once that is known; only of columns that the manifest does not ask for."""
+    """Why the column is left out, once that is known; only for columns that the manifest does not name."""
     how_to_read: str = ""
-    """The option that would make numbers of all texts of a column that is left out; else empty."""
+    """The option that would make all texts of a column that is left out readable as numbers; else empty."""
     first_missing: tuple[int, str] | None = None
-    """Row, and what is there instead of a number."""
+    """Row of the first missing number, and what the table has there."""
     missing: int = 0
     present: int = 0
 
 
 @dataclass(slots=True)
 class FeatureColumns:
-    """Collects features batch by batch. A column that the manifest does not name is left out if it begins with what is
-    no number."""
+    """Collects features batch by batch. A column that the manifest does not name is left out if its first values are
+    not numbers."""
 
     _table: Table
     _nodes: NodeTable
     _places: RowPlaces
     _columns: list[_Column]
     _never: dict[str, str]
-    """Columns that are no features by their name or type, and why."""
+    """Columns that cannot be features by their name or type, and why."""
     _asked_for: bool
-    """Whether the manifest says which columns these are: then none is left out."""
+    """Whether the manifest names the columns: then none is left out."""
     _blocks: FeatureBlocks = field(default_factory=FeatureBlocks)
     _sums: np.ndarray = field(default_factory=lambda: np.empty(0))
 
     @property
     def names(self) -> list[str]:
-        """The columns that have to be read."""
+        """Names of the columns that have to be read."""
         return [column.name for column in self._columns]
 
     @property
@@ -73,7 +73,7 @@ class FeatureColumns:
         return sum(column.width for column in self._columns)
 
     def add(self, rows: Rows, first_row: int) -> None:
-        # nan stands for what is missing, until all is read and the means are known.
+        # nan stands for missing values until everything is read and the means are known.
         block = np.zeros((rows.batch.num_rows, self.width), dtype=np.float32)
         start = 0
         for column in self._columns:
@@ -100,7 +100,8 @@ class FeatureColumns:
                 ) from error  # fmt: skip
             before = array.slice(0, error.row)
             if column.present or (not column.is_list and np.isfinite(self._table.numbers(before)).any()):
-                # A column of numbers with a slip is not one of texts: leaving it out would show in the accuracy alone.
+                # A column of numbers with one bad value is not a column of texts: leaving it out would only show as
+                # lower accuracy.
                 option = self._table.how_to_read(array.slice(error.row, 1))
                 raise self._places.error(
                     row, column.name, f"is {shown}, where the rows before it have numbers",
@@ -132,7 +133,7 @@ class FeatureColumns:
         column.present += part.size - missing
 
     def _lists(self, column: _Column, array: Any, first_row: int) -> np.ndarray:
-        """float64 [rows, width]; nan where the list is missing."""
+        """A list column as float64 [rows, width]; nan where the list is missing."""
         lengths = np.asarray(pc.list_value_length(array).fill_null(column.width).to_numpy(zero_copy_only=False))
         wrong = np.flatnonzero(lengths != column.width)
         if len(wrong):
@@ -149,7 +150,8 @@ class FeatureColumns:
         return all_rows
 
     def to_matrix(self, positions: np.ndarray | None) -> tuple[Features, list[Finding]]:
-        """float32 [nodes, columns], row i at `positions[i]`, dense or sparse by what they hold, and what was done."""
+        """The features, float32 [nodes, columns], row i at `positions[i]`, dense or sparse by their values, and the
+        findings."""
         for column in self._columns:
             if not column.left_out and not column.present and not self._asked_for:
                 column.left_out = "no number"
@@ -188,7 +190,7 @@ class FeatureColumns:
             )  # fmt: skip
 
     def _fill_values(self) -> np.ndarray:
-        """float32 [width]."""
+        """Values for missing numbers, float32 [width]."""
         values = np.zeros(self.width, dtype=np.float32)
         if self._nodes.missing is MissingFeature.MEAN:
             present = self._places.rows - self._blocks.missing_per_column(self.width)
@@ -219,7 +221,7 @@ class FeatureColumns:
         return findings
 
     def taken(self) -> tuple[FeatureColumn, ...]:
-        """Once all is read: the columns that are features, in their order."""
+        """The columns that became features, in their order. To be called once everything is read."""
         return tuple(FeatureColumn(column.name, column.width) for column in self._columns if not column.left_out)
 
     def _left_out(self) -> Finding:
@@ -231,7 +233,7 @@ class FeatureColumns:
 
 
 def feature_columns(table: Table, nodes: NodeTable, chosen: ChosenColumns, places: RowPlaces) -> FeatureColumns:
-    """The columns that become features. The first lists of a list column are read, to learn their length."""
+    """Prepare the columns that become features. The first list of a list column is read, to learn its length."""
     never: dict[str, str] = {}
     if chosen.asked_for:
         for name in chosen.names:
@@ -262,7 +264,7 @@ def feature_columns(table: Table, nodes: NodeTable, chosen: ChosenColumns, place
 
 
 def _never_a_feature(table: Table, name: str) -> str:
-    """Why a column that nobody named is none, whatever its values are."""
+    """Why a column that the manifest does not name cannot be a feature, whatever its values; else empty."""
     if not name:
         return "no name"
     if name.startswith("__index_level_"):
@@ -276,7 +278,7 @@ def _may_be_numbers(table: Table, name: str) -> bool:
 
 
 def _list_length(table: Table, name: str) -> int:
-    """Of the first list that is there."""
+    """Length of the first list that is not missing."""
     kind = table.columns[name]
     if pa.types.is_fixed_size_list(kind):
         return int(kind.list_size)

@@ -1,7 +1,7 @@
-"""Tables in Parquet and CSV files, read in batches of rows: what columns there are, and where a row is for a person.
+"""Tables in Parquet and CSV files, read in batches of rows: their columns, and a row's place in a file for messages.
 
-Nothing here knows what a column means. A table is a file, or a folder of files that are read in the order of their
-names; memory holds one batch of the columns that are asked for, not the table.
+This module does not know what a column means. A table is a file, or a folder of files that are read in the order of
+their names; memory holds one batch of the requested columns, not the table.
 """
 
 from __future__ import annotations
@@ -38,32 +38,33 @@ _COMPRESSIONS = ("", ".gz", ".zst", ".bz2")
 CSV_SUFFIXES = tuple(f".{kind}{compression}" for kind in ("csv", "tsv") for compression in _COMPRESSIONS)
 _BUFFER_BYTES = 1 << 20
 _CSV_BLOCK_BYTES = 4 << 20
-"""Parsed by all threads side by side; smaller blocks cost time, and larger ones memory."""
+"""Bytes of a block; blocks are parsed in parallel. Smaller ones cost time, larger ones memory."""
 _MIB = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Some rows of a table, one after the other."""
+    """Some consecutive rows of a table."""
 
     path: Path
     first: int
-    """Which row of that file the first of them is, from 0; a CSV's header is none."""
+    """Number of the first row in its file, from 0; a CSV's header is not counted."""
     batch: Any
-    """pyarrow.RecordBatch."""
+    """The rows as a pyarrow.RecordBatch."""
 
 
 class Table(ABC):
-    """`field` is where the manifest names it: `spec.graph.source.csv.nodes`."""
+    """A table of nodes or edges. `field` is the manifest's field that names it: `spec.graph.source.csv.nodes`."""
 
     def __init__(self, field: str, uri: str, suffixes: Sequence[str]) -> None:
         self.field = field
         self.paths = table_paths(field, uri, suffixes)
         self.columns = self._columns_of(self.paths[0])
-        """The columns of the first file and pyarrow's types of them, in their order; all texts in a CSV."""
+        """Columns of the first file with their pyarrow types, in the file's order; all are texts in a CSV."""
 
     def read(self, names: Sequence[str], batch_rows: int, progress: ProgressListener, stage: str) -> Iterator[Rows]:
-        """Every row. Refuses columns of other files that are not there, or are something else than in the first."""
+        """Read every row. Refuses a further file whose columns are missing, or have another type than in the first
+        file."""
         for path in self.paths:
             if path != self.paths[0]:
                 there = self._columns_of(path)
@@ -88,7 +89,7 @@ class Table(ABC):
             )  # fmt: skip
 
     def require(self, option: str, name: str) -> None:
-        """Refuses a manifest that names a column which is not there. `option`: the field's name, as in `label`."""
+        """Refuse a manifest that names a missing column. `option`: the field's name, such as `label`."""
         if name not in self.columns:
             raise InputError(
                 f"{self.field}.{option}",
@@ -97,18 +98,18 @@ class Table(ABC):
             )
 
     def _naming(self, name: str) -> str:
-        """What to do about a column that is not there."""
+        """The remedy for a missing column."""
         folded = {column.strip().casefold(): column for column in self.columns}
         if near := difflib.get_close_matches(name.strip().casefold(), folded, n=1):
             return f"did you mean {folded[near[0]]!r}?"
         return "name one of them"
 
     def numbers(self, array: Any) -> np.ndarray:
-        """As `numbers_of`, in the way that this table writes numbers."""
+        """Parse numbers as `numbers_of` does, in this table's notation."""
         return numbers_of(array)
 
     def how_to_read(self, texts: Any) -> str:
-        """The option that makes numbers of texts that are none as it is; empty where there is none."""
+        """The option with which these texts would be numbers; empty where there is none."""
         return ""
 
     def error(self, path: Path, row: int, column: str, problem: str, remedy: str) -> InputError:
@@ -116,21 +117,21 @@ class Table(ABC):
 
     @abstractmethod
     def place(self, path: Path, row: int) -> str:
-        """For people: the file, and where in it."""
+        """A row's place for messages: the file, and the row or line in it."""
 
     @abstractmethod
     def _columns_of(self, path: Path) -> dict[str, Any]: ...
 
     @abstractmethod
     def _size(self) -> int:
-        """Of all files, in what `_read` reports."""
+        """Size of all files, in the unit that `_read` reports."""
 
     @abstractmethod
     def _read(self, names: Sequence[str], batch_rows: int, reporter: _Reporter) -> Iterator[Rows]: ...
 
 
 class RowPlaces:
-    """Which file a row of the whole table is in."""
+    """Maps a row of the whole table to its file."""
 
     def __init__(self, table: Table) -> None:
         self._table = table
@@ -162,7 +163,7 @@ class ParquetTable(Table):
 
     def _open(self, path: Path) -> Any:
         try:
-            # Not mapped, and not column by column: both would count whole row groups as this process's memory.
+            # Not mapped and not pre-buffered: both would count whole row groups as this process's memory.
             return pq.ParquetFile(path, buffer_size=_BUFFER_BYTES, pre_buffer=False)
         except (pa.ArrowException, OSError) as error:
             raise _unreadable(path, "Parquet", error) from error
@@ -187,7 +188,8 @@ class ParquetTable(Table):
                 reporter.report(done, batch.num_rows)
 
     def _checked(self, rows: Rows, names: Sequence[str]) -> Rows:
-        """Texts are UTF-8, and a column that has no value in this file is of the type that the first file gives it."""
+        """Check that texts are UTF-8, and give a column without values in this file the type that it has in the first
+        file."""
         arrays = [rows.batch.column(name) for name in names]
         for place, (name, array) in enumerate(zip(names, arrays, strict=True)):
             if (row := first_broken_text(array)) >= 0:
@@ -201,7 +203,7 @@ class ParquetTable(Table):
 
 
 class CsvTable(Table):
-    """Every value is a text, and an empty one is missing: whether `007` is a number depends on what it is for."""
+    """A CSV table. Every value is a text, and an empty one is missing: whether `007` is a number depends on its use."""
 
     def __init__(self, field: str, uri: str, delimiter: str, decimal: DecimalMark = DecimalMark.POINT) -> None:
         self._delimiter = delimiter
@@ -216,13 +218,13 @@ class CsvTable(Table):
         return f'set {self.field.rpartition(".")[0]}.decimal to "{other}"' if are_numbers(texts, other) else ""
 
     def place(self, path: Path, row: int) -> str:
-        """Reads the file up to there: a batch knows rows, and a person looks for lines."""
+        """The line of a row, for messages. Reads the file up to there, since a batch knows only rows."""
         records = itertools.islice(_csv_records(path, self._delimiter), row + 1, None)
         line = next((number for number, _ in records), None)
         return str(path) if line is None else f"{path}: line {line}"
 
     def _naming(self, name: str) -> str:
-        # A single column with marks in its name: they stand between values.
+        # A single column whose name contains a delimiter: the file uses another delimiter than the manifest.
         marks = [mark for mark in ";\t|, " if len(self.columns) == 1 and mark in next(iter(self.columns))]
         if marks:
             return f"if {marks[0]!r} is between values, set {self.field}.delimiter to it"
@@ -254,7 +256,8 @@ class CsvTable(Table):
         return sum(path.stat().st_size for path in self.paths) // _MIB
 
     def _reader(self, path: Path, file: Any, names: Sequence[str] | None, refused: list[Any]) -> Any:
-        """`refused` gets the rows that have another number of values than the header, before the error is raised."""
+        """Open a reader. `refused` collects rows with another number of values than the header, before the error is
+        raised."""
 
         def refuse(row: Any) -> str:
             refused.append(row)
@@ -301,7 +304,7 @@ _NO_TEXT = {
     b"\xff\xfe": ("is UTF-16", "save the file as UTF-8"),
     b"\xfe\xff": ("is UTF-16", "save the file as UTF-8"),
 }
-"""By how a file begins: what spreadsheets write under the name of a CSV."""
+"""Problem and remedy by a file's first bytes, for formats that spreadsheets save under the name of a CSV."""
 
 
 def _require_text(path: Path) -> None:
@@ -313,7 +316,7 @@ def _require_text(path: Path) -> None:
 
 
 class _Reporter:
-    """Tells how far reading is: never that it is done before it is."""
+    """Reports the progress of reading, and never its end before the end."""
 
     def __init__(self, progress: ProgressListener, stage: str, total: int) -> None:
         self._progress = progress
@@ -342,7 +345,8 @@ def table_paths(field: str, uri: str, suffixes: Sequence[str]) -> list[Path]:
         inside = sorted(path.iterdir(), key=lambda entry: entry.name)
     except (OSError, ValueError) as error:  # ValueError: a zero byte in the name
         raise InputError(f"{field}.uri", *why_unreadable(path, error)) from error
-    # What begins with a dot or an underscore is what other programs leave beside their parts: _SUCCESS, .part.crc.
+    # Names that begin with a dot or an underscore are files that other programs leave beside the data: _SUCCESS,
+    # .part.crc.
     seen = [entry for entry in inside if not entry.name.startswith((".", "_"))]
     if (folder := next((entry for entry in seen if entry.is_dir()), None)) is not None:
         raise InputError(
@@ -368,7 +372,7 @@ def table_paths(field: str, uri: str, suffixes: Sequence[str]) -> list[Path]:
 
 
 def _reading(batches: Iterator[Any], explain: Callable[[Exception], InputError]) -> Iterator[Any]:
-    """`batches`, with errors that name the file."""
+    """Yield `batches`; errors are raised again with the file's name."""
     while True:
         try:
             batch = next(batches, None)
@@ -391,7 +395,7 @@ def _require_distinct(path: Path, names: Sequence[str]) -> None:
 
 
 def listed_names(names: Sequence[str] | dict[str, Any]) -> str:
-    """The first twenty, and how many more there are."""
+    """The first twenty names, and the number of further ones."""
     shown = [repr(name) for name in names][:20]
     return ", ".join(shown) + (f" and {len(names) - 20} more" if len(names) > 20 else "") if shown else "no columns"
 
@@ -408,7 +412,7 @@ def _opened(path: Path) -> Any:
 
 
 def _csv_records(path: Path, delimiter: str) -> Iterator[tuple[int, str]]:
-    """The line where each record begins, from 1, and its text; the header first. Blank lines are no records."""
+    """The line where each record begins, from 1, and its text; the header first. Blank lines are skipped."""
     codec = _codec(path)
     with pa.OSFile(str(path)) as file, pa.CompressedInputStream(file, codec) if codec else file as raw:
         lines = io.TextIOWrapper(raw, encoding="utf-8", errors="surrogateescape", newline=None)
@@ -429,8 +433,8 @@ def _csv_records(path: Path, delimiter: str) -> Iterator[tuple[int, str]]:
 
 
 def _ends_in_quotes(line: str, delimiter: str, is_open: bool) -> bool:
-    """Whether a quoted value goes on behind `line`, at whose beginning one is open or a record begins. As for arrow, a
-    quotation mark opens a value only as its first character, and a doubled one does not close it."""
+    """Whether a quoted value continues after `line`; `is_open` tells whether one is open at its beginning. As in Arrow,
+    a quotation mark opens a value only as its first character, and a doubled one does not close it."""
     at = 0
     if not is_open and line.startswith('"'):
         is_open, at = True, 1

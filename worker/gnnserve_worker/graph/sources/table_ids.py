@@ -26,14 +26,14 @@ from gnnserve_worker.graph.sources.table_files import CsvTable, RowPlaces, Rows,
 
 @dataclass(frozen=True, slots=True)
 class NodeOrder:
-    """Where each row of the node table is in the graph, and what its node is called."""
+    """Position in the graph of each row of the node table, and the ids of the nodes."""
 
     kind: NodeIdKind
     ids: NodeIds | None
-    """None: positions."""
+    """Ids of the nodes; None: nodes are named by their positions."""
     nodes: int
     positions: np.ndarray | None
-    """int64 [nodes], the position of each row; None: rows are in their place."""
+    """int64 [nodes], the position of each row; None: row i is at position i."""
 
 
 class IdColumn:
@@ -142,18 +142,18 @@ class EndColumns:
         )  # fmt: skip
 
     def positions(self, array: Any) -> np.ndarray:
-        """Of the nodes, integers; anything else than 0 to nodes - 1 where there is no such node, or no id."""
+        """Positions of the nodes, integers; a value outside 0 to nodes - 1 where there is no such node, or no id."""
         if pa.types.is_null(array.type):
             return np.full(len(array), -1, dtype=np.int64)
         if pa.types.is_dictionary(array.type):
-            # Every id of the dictionary is looked for once.
+            # Every id of the dictionary is searched once.
             found = np.append(self.positions(array.dictionary), -1)
             return np.asarray(found[array.indices.fill_null(len(array.dictionary)).to_numpy(zero_copy_only=False)])
         array = plain(array)
         if self._ids is not None and self._ids.kind is NodeIdKind.STRINGS:
             texts = texts_of(array)
             positions = self._ids.find_strings(texts.utf8, texts.offsets)
-            # What is missing has no text, or one that means nothing.
+            # A missing id has no text, or an arbitrary one.
             positions[missing_rows(array)] = -1
             return positions
         return self._integer_positions(array)

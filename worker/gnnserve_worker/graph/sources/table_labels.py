@@ -1,4 +1,4 @@
-"""Columns that say what a node is, and what it is for: its class or classes, and its split."""
+"""Columns of a node table with the class or classes of a node, and with its split."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _IN_NO_SPLIT = 3
 
 
 class LabelColumn:
-    """Collects a class per node batch by batch: integers or texts, nothing where it is unknown."""
+    """Collects a class per node, batch by batch: integers or texts; missing where the class is unknown."""
 
     def __init__(self, table: Table, column: str, places: RowPlaces) -> None:
         self._table = table
@@ -77,7 +77,7 @@ class LabelColumn:
     def _whole(self, array: Any, first_row: int) -> Any:
         numbers = numbers_of(array)
         known = ~np.isnan(numbers)
-        # Beyond 2^53 a double does not tell one integer from the next.
+        # Beyond 2^53 a double does not distinguish consecutive integers.
         broken = np.flatnonzero(known & ~((numbers == np.floor(numbers)) & (np.abs(numbers) < 2**53)))
         if len(broken):
             raise self._error(
@@ -87,10 +87,11 @@ class LabelColumn:
         return pa.array(np.where(known, numbers, 0).astype(np.int64), mask=~known)
 
     def to_labels(self, positions: np.ndarray | None) -> tuple[np.ndarray, Classes, np.ndarray, list[Finding]]:
-        """Class indices int64 [nodes], the classes, which nodes have one (bool [nodes]), and what is worth telling."""
+        """Returns class indices (int64 [nodes]), the classes, which nodes have one (bool [nodes]), and findings."""
         encoded = pa.chunked_array(self._chunks).dictionary_encode().combine_chunks()
         self._chunks = []
-        # First: the ids of millions of nodes, named as classes by mistake, need not become Python's objects.
+        # Checked first: if the ids of millions of nodes are named as classes by mistake, they must not become Python
+        # objects.
         check_class_count(f"{self._table.field}.label: column {self._column!r}", len(encoded.dictionary))
         distinct = encoded.dictionary.to_pylist()
         if isinstance(self._table, CsvTable):
@@ -98,7 +99,7 @@ class LabelColumn:
             distinct = distinct if None in integers else integers
         classes: Classes = tuple(sorted(distinct))
         index = {label: number for number, label in enumerate(classes)}
-        # The last is for what is missing.
+        # The last entry is for missing labels.
         new = np.array([*(index[label] for label in distinct), -1], dtype=np.int64)
         labels = new[encoded.indices.fill_null(len(distinct)).to_numpy(zero_copy_only=False)]
         findings = []
@@ -112,7 +113,7 @@ class LabelColumn:
 
 
 class LabelColumns:
-    """Collects a matrix of 0 and 1 batch by batch, a column per class. A row without any value is unknown."""
+    """Collects a matrix of 0 and 1, batch by batch, a column per class. A row without any value has unknown labels."""
 
     def __init__(self, table: Table, columns: Sequence[str], places: RowPlaces) -> None:
         self._table = table
@@ -150,7 +151,8 @@ class LabelColumns:
         self._blocks.append((block == 1).astype(np.uint8))
 
     def to_labels(self, positions: np.ndarray | None) -> tuple[np.ndarray, Classes, np.ndarray, list[Finding]]:
-        """0 and 1 as uint8 [nodes, classes], the classes, which nodes are known (bool [nodes]), and no finding."""
+        """Returns labels 0 and 1 (uint8 [nodes, classes]), the classes, which nodes are known (bool [nodes]), and no
+        finding."""
         labels = _placed(np.concatenate(self._blocks), positions)
         return labels, tuple(self._columns), _placed(np.concatenate(self._known), positions), []
 
@@ -159,7 +161,7 @@ class LabelColumns:
 
 
 class SplitColumn:
-    """Collects which split nodes are in."""
+    """Collects the split of each node, batch by batch."""
 
     def __init__(self, table: Table, column: str | None) -> None:
         self._table = table
@@ -191,7 +193,8 @@ class SplitColumn:
                 self._others[shown] = self._others.get(shown, 0) + count["counts"].as_py()
 
     def to_splits(self, known: np.ndarray, positions: np.ndarray | None) -> tuple[Splits, list[Finding]]:
-        """Nodes without a label can be served, but neither taught nor judged by: they are in no split."""
+        """Returns splits and findings. Nodes without a label are in no split: they can be served, but not trained or
+        evaluated on."""
         findings: list[Finding] = []
         if self._column is None:
             splits = random_splits(known)
@@ -210,7 +213,7 @@ class SplitColumn:
 
 
 def _placed(values: np.ndarray, positions: np.ndarray | None) -> np.ndarray:
-    """Row i at `positions[i]`."""
+    """The values with row i at `positions[i]`."""
     if positions is None:
         return values
     placed = np.empty_like(values)

@@ -1,7 +1,7 @@
-"""Users' own graphs: a table of nodes and a table of edges, in Parquet or CSV.
+"""User-supplied graphs: a table of nodes and a table of edges, in Parquet or CSV.
 
-Both are read once, in batches. Of the nodes everything is kept as arrays; of the edges 8 bytes each, the positions of
-their ends (`graph/edges.py`), so that many more edges than memory could hold as a table become a graph.
+Both are read once, in batches. Nodes are kept as arrays; an edge takes 8 bytes, the positions of its ends
+(`graph/edges.py`), so that a graph may have many more edges than fit into memory as a table.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from gnnserve_worker.progress import Progress, ProgressListener
 
 _BATCH_ROWS = 1 << 18
 _BATCH_VALUES = 1 << 22
-"""Of a batch of nodes: 16 MiB of features."""
+"""Values in a batch of nodes: 16 MiB of features."""
 
 
 def identity(source: ParquetSource | CsvSource) -> str:
-    """Of the files' content and of every option, wherever the files are."""
+    """Identity of the files' content and of every option, independent of the files' location."""
     suffixes = PARQUET_SUFFIXES if isinstance(source, ParquetSource) else CSV_SUFFIXES
     files: list[tuple[str, str, Path]] = []
     for name, table in (("nodes", source.nodes), ("edges", source.edges)):
@@ -59,7 +59,7 @@ def identity(source: ParquetSource | CsvSource) -> str:
 
 
 def load(source: ParquetSource | CsvSource, digest: str, progress: ProgressListener) -> GraphData:
-    """Raises InputError that names the file, the row, the column and the value."""
+    """Load the graph. Raises InputError that names the file, the row, the column and the value."""
     pa.set_cpu_count(thread_count())
     nodes, edges = _tables(source)
     order, data = _read_nodes(nodes, source.nodes, progress)
@@ -80,7 +80,7 @@ def load(source: ParquetSource | CsvSource, digest: str, progress: ProgressListe
 
 @dataclass(frozen=True, slots=True)
 class _NodeData:
-    """As in `GraphData`."""
+    """What the node table gives; fields as in `GraphData`."""
 
     features: Features
     feature_columns: tuple[FeatureColumn, ...]
@@ -126,8 +126,8 @@ def _read_nodes(table: Table, options: NodeTable, progress: ProgressListener) ->
 
 
 def _check_columns(table: Table, options: NodeTable) -> list[str]:
-    """Every column that is named is there and has one use; `chosen_columns` looks at patterns. Returns the others than
-    features."""
+    """Check that every named column exists and has one use; `chosen_columns` checks patterns. Returns the columns that
+    are not features."""
     named = [("id", options.id)]
     named += [("label", options.label)] if options.label is not None else []
     named += [(f"labels[{place}]", name) for place, name in enumerate(options.labels)]
@@ -189,7 +189,7 @@ def _read_edges(
 
 @dataclass(frozen=True, slots=True)
 class _End:
-    """An end of an edge that is no node."""
+    """An end of an edge that is not a node."""
 
     path: Path
     row: int
