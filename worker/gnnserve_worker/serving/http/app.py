@@ -26,11 +26,12 @@ from gnnserve_api.routing import CredentialState, Damage, Route
 from gnnserve_worker.inference.device_stats import DeviceStats
 from gnnserve_worker.serving.engine import Engine, EngineState, Lane, Pending
 from gnnserve_worker.serving.http import openapi
+from gnnserve_worker.serving.http.codecs.json import encode_error
+from gnnserve_worker.serving.http.codecs.registry import PREDICT_PATHS
 from gnnserve_worker.serving.http.nodes import list_nodes
 from gnnserve_worker.serving.http.page import build_page
 from gnnserve_worker.serving.http.predict import (
     MAX_BODY_BYTES,
-    PREDICT_PATH,
     READ_HEADERS,
     Predict,
     Reply,
@@ -38,7 +39,6 @@ from gnnserve_worker.serving.http.predict import (
     read_head,
     refusal_reply,
 )
-from gnnserve_worker.serving.http.protocol_json import encode_error
 from gnnserve_worker.serving.http.question import ErrorCode, RequestError
 from gnnserve_worker.serving.metrics import RoutingState, ServingMetrics
 from gnnserve_worker.serving.security.access import RESERVED_PATHS, Access, is_open
@@ -92,7 +92,7 @@ class ServingApp:
             send = _closing(send)
         if self.access.needs_token and not is_open(scope["path"]) and not self.access.accepts(scope["headers"]):
             await _send_response(send, self.predict.refuse_request(_unauthorized()))
-        elif scope["type"] == "http" and scope["path"] == PREDICT_PATH:
+        elif scope["type"] == "http" and scope["path"] in PREDICT_PATHS:
             await _serve_prediction(self.predict, scope, receive, send)
         else:
             await self._rest(scope, receive, send)
@@ -156,9 +156,12 @@ async def _serve_prediction(predict: Predict, scope: Scope, receive: Receive, se
 
 async def _respond(predict: Predict, scope: Scope, receive: Receive) -> Reply:
     if scope["method"] != "POST":
-        raise RequestError(ErrorCode.METHOD_NOT_ALLOWED, PREDICT_PATH, f"{scope['method']} is not possible", "use POST")
+        method, path = scope["method"], scope["path"]
+        raise RequestError(ErrorCode.METHOD_NOT_ALLOWED, path, f"{method} is not possible", "use POST")
     headers = {name: value for name, value in scope["headers"] if name in READ_HEADERS}
-    asked = predict.read(read_head(headers, scope["query_string"]), await _read_body(scope, receive))
+    head = read_head(scope["path"], headers, scope["query_string"])
+    assert head is not None  # noqa: S101  (only paths of codecs lead here)
+    asked = predict.read(head, await _read_body(scope, receive))
     if isinstance(asked, Reply):
         return asked
     outcome: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()

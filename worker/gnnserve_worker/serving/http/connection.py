@@ -34,12 +34,11 @@ from gnnserve_worker.serving.http.app import (
     RESERVED_CONNECTIONS,
     ServingApp,
 )
+from gnnserve_worker.serving.http.codecs.registry import PREDICT_PATHS
 from gnnserve_worker.serving.http.heads import MOST_HEAD_BYTES, MOST_HEADERS, check_head, large_head, not_http
-from gnnserve_worker.serving.http.predict import PREDICT_PATH, READ_HEADERS, Asked, Head, Predict, Reply, read_head
+from gnnserve_worker.serving.http.predict import READ_HEADERS, Asked, Head, Predict, Reply, read_head
 from gnnserve_worker.serving.http.question import RequestError
 
-_PATH = PREDICT_PATH.encode()
-_PATH_WITH_QUERY = _PATH + b"?"
 _HEAD_END = b"\r\n\r\n"
 _MOST_BODY_BYTES = 1024 * 1024
 """Longer bodies are read by uvicorn, which stops reading while nobody takes what it has."""
@@ -462,8 +461,9 @@ class Connection(HttpToolsProtocol):
         """None: not for the short way."""
         if self.app is not self.config.loaded_app:
             return None  # a connection that gets one answer, and that is a refusal
-        path, _, query = self.url.partition(b"?")
-        if path != _PATH or self.parser.get_method() != b"POST":
+        url, _, query = self.url.partition(b"?")
+        path = url.decode("latin-1")
+        if path not in PREDICT_PATHS or self.parser.get_method() != b"POST":
             return None
         noted = {name: value for name, value in self.headers if name in _NOTED}
         # The parser has refused a length that is no number.
@@ -471,10 +471,10 @@ class Connection(HttpToolsProtocol):
         if body_bytes > _MOST_BODY_BYTES or not _RARE.isdisjoint(noted):
             return None
         try:
-            head = read_head(noted, query)
+            head = read_head(path, noted, query)
         except RequestError:
             return None
-        if not self._shared.app.access.accepts(self.headers):
+        if head is None or not self._shared.app.access.accepts(self.headers):
             return None
         # As uvicorn has it, HTTP/1.0 is never kept alive.
         old = self.parser.get_http_version() == "1.0"

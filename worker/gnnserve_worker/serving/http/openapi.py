@@ -14,13 +14,14 @@ import msgspec
 from gnnserve_api.protocol import ErrorAnswer, NodesAnswer, PredictAnswer, PredictRequest, VariantsAnswer
 from gnnserve_api.routing import Route
 from gnnserve_worker.inference.served import ServedRevision
+from gnnserve_worker.serving.http.codecs.binary import OUTPUTS
+from gnnserve_worker.serving.http.codecs.registry import CODECS
 from gnnserve_worker.serving.http.nodes import MOST_NODES_OF_A_PAGE, MOST_START, NODES_OF_A_PAGE
-from gnnserve_worker.serving.http.predict import PREDICT_PATH
-from gnnserve_worker.serving.http.protocol_binary import CONTENT_TYPE, OUTPUTS
 from gnnserve_worker.serving.http.question import (
     LATENCY_HEADER,
     MAX_LATENCY_MS,
     MAX_TOLERANCE_PERMILLE,
+    PREDICT_PATH,
     STRICT_HEADER,
     TOLERANCE_HEADER,
 )
@@ -40,7 +41,6 @@ _EXAMPLE_ANSWER = {
     "revision": "1db9abf53c03",
     "objectiveMet": True,
 }
-_BINARY = {CONTENT_TYPE.decode(): {"schema": {"type": "string", "format": "binary"}}}
 _TOKEN = "token"  # noqa: S105 - the name of the scheme
 _CHALLENGE = {"WWW-Authenticate": {"description": "What to send.", "schema": {"type": "string"}}}
 _LATENCY_BOUNDS = {"minimum": 0, "exclusiveMinimum": True, "maximum": MAX_LATENCY_MS}
@@ -121,7 +121,9 @@ def _predict_path(revision: ServedRevision | None) -> dict[str, Any]:
         "labels": [[label] for label in labels] if revision is not None and revision.multi_label else labels,
         **_EXAMPLE_ANSWER,
     }
-    binary = {} if _are_texts(revision) else _BINARY
+    codecs = [codec for codec in CODECS if codec.path == PREDICT_PATH]
+    requests = {codec.content_type: codec.describe_request(revision, example_request) for codec in codecs}
+    answers = {codec.content_type: codec.describe_answer(revision, example_answer) for codec in codecs}
     return {
         "post": {
             "tags": ["predict"],
@@ -160,7 +162,7 @@ def _predict_path(revision: ServedRevision | None) -> dict[str, Any]:
             ],
             "requestBody": {
                 "required": True,
-                "content": {**json_content(PredictRequest, example_request), **binary},
+                "content": _possible(requests),
             },
             "responses": {
                 "200": {
@@ -176,7 +178,7 @@ def _predict_path(revision: ServedRevision | None) -> dict[str, Any]:
                         "gnnserve-objective-met": _told("Binary form: as objectiveMet, true or false.", "true"),
                         "gnnserve-shape": _told("Binary form: lengths of the array's axes.", "1024,40"),
                     },
-                    "content": {**json_content(PredictAnswer, example_answer), **binary},
+                    "content": _possible(answers),
                 },
                 "400": error_response(
                     "The request is malformed, has a field or parameter that does not exist, or names a node that the "
@@ -194,6 +196,11 @@ def _predict_path(revision: ServedRevision | None) -> dict[str, Any]:
             },
         }
     }
+
+
+def _possible(media: dict[str, dict[str, Any] | None]) -> dict[str, dict[str, Any]]:
+    """Without the media types that the served graph has no form in."""
+    return {content_type: described for content_type, described in media.items() if described is not None}
 
 
 def _header(name: bytes, description: str, type_: str, bounds: dict[str, Any] | None = None) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """`POST /v1/predict` without I/O: from a head and a body to a reply, by callback.
 
 Two ways lead here: `connection.py`, straight from the HTTP parser, and the ASGI application of `app.py` for what is
-rare. Which form a request has, what it is refused for and what its answer looks like is the same for both. Status
-codes are given here.
+rare. The form of a request is its codec's (`codecs/`); what it is refused for is the same for both ways. Status codes
+are given here.
 """
 
 from __future__ import annotations
@@ -10,17 +10,18 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 
 import msgspec
-import numpy as np
 
 from gnnserve_api.objective import NO_OBJECTIVE
 from gnnserve_api.protocol import ErrorDetail
 from gnnserve_worker.inference.batch import StageTimes
 from gnnserve_worker.scheduling.batcher import Refusal, RefusalReason
 from gnnserve_worker.serving.engine import Answer, Engine, Lane, Outcome, Pending, monotonic_ms
-from gnnserve_worker.serving.http import protocol_binary, protocol_json
-from gnnserve_worker.serving.http.protocol_json import encode_error
+from gnnserve_worker.serving.http.codecs.codec import Codec
+from gnnserve_worker.serving.http.codecs.json import encode_error
+from gnnserve_worker.serving.http.codecs.registry import find_codec
 from gnnserve_worker.serving.http.question import (
     WISH_HEADERS,
     ErrorCode,
@@ -33,7 +34,6 @@ from gnnserve_worker.serving.http.question import (
 from gnnserve_worker.serving.metrics import ServingMetrics
 
 MAX_BODY_BYTES = 16 * 1024 * 1024
-PREDICT_PATH = "/v1/predict"
 READ_HEADERS = WISH_HEADERS | {b"content-type"}
 """The headers that `read_head` looks at."""
 _MOST_AT_ONCE = 65_536
@@ -69,17 +69,19 @@ _HEAD_OF_ERROR = {
 class Head(msgspec.Struct, frozen=True):
     """What a request says before its body."""
 
-    binary: bool
+    codec: Codec
     query: bytes
     wishes: Wishes
 
 
-def read_head(headers: Mapping[bytes, bytes], query: bytes) -> Head:
-    """`headers`: names in lower case."""
-    binary = protocol_binary.is_binary(headers.get(b"content-type", b""))
-    if query and not binary:
-        protocol_json.check_query(query)
-    return Head(binary, query, read_wishes(headers))
+def read_head(path: str, headers: Mapping[bytes, bytes], query: bytes) -> Head | None:
+    """`headers`: names in lower case. None: no predictions at this path."""
+    codec = find_codec(path, headers.get(b"content-type", b""))
+    if codec is None:
+        return None
+    if query:
+        codec.check_query(query)
+    return Head(codec, query, read_wishes(headers))
 
 
 class Asked(msgspec.Struct, frozen=True):
@@ -87,7 +89,7 @@ class Asked(msgspec.Struct, frozen=True):
 
     lane: Lane
     question: Question
-    binary: bool
+    codec: Codec
     arrived_ms: float
     large: bool
     """Its answer is sent in pieces."""
@@ -120,21 +122,18 @@ class Predict:
         lane = self._engine.lane
         if lane is None:
             return self.refuse(self._engine.refuse())
-        seeds = _estimate_seeds(head, body, lane.revision.has_text_ids)
+        seeds = head.codec.estimate_seeds(body, are_texts=lane.revision.has_text_ids)
         refused = self._engine.would_refuse(seeds, arrived_ms)
         if refused is not None and not _may_have_objective(head, body):
             return self._refuse_unread(refused, seeds)
         revision, max_nodes = lane.revision, lane.batching.max_queued_seeds
         try:
-            if head.binary:
-                question = protocol_binary.parse_question(body, head.query, head.wishes, revision, max_nodes)
-            else:
-                question = protocol_json.parse_question(body, head.wishes, revision, max_nodes)
+            question = head.codec.parse_question(body, head.query, head.wishes, revision, max_nodes)
         except RequestError as error:
             return self.refuse_request(error)
         except Exception as error:  # noqa: BLE001  (whatever it is, this client gets an answer and the others theirs)
             return self._fail(error)
-        return Asked(lane, question, head.binary, arrived_ms, is_large(question, revision, _MOST_AT_ONCE))
+        return Asked(lane, question, head.codec, arrived_ms, is_large(question, revision, _MOST_AT_ONCE))
 
     def ask(self, asked: Asked, respond: Callable[[Reply], None]) -> Pending | Reply:
         """`respond` is called later, unless there is a reply at once or the request is cancelled."""
@@ -203,18 +202,14 @@ class Predict:
             )  # fmt: skip
         queue_ms = answer.queue_ms
         timing = b"server-timing: queue;dur=%.3f" % queue_ms + self._stages
-        outputs, revision = asked.question.outputs, asked.lane.revision
-        if asked.binary:
-            array = protocol_binary.encode_answer(answer, outputs[0], revision)
-            reply = Reply(200, timing + _describe(answer, asked.lane, array), array.data.cast("B"))
-        elif asked.large:
-            blocks = protocol_json.encode_blocks(answer, outputs, revision, lambda: _objective_met(answer))
-            return Reply(200, _JSON + timing, b"", self._observed(answer, queue_ms, blocks))
-        else:
-            body = protocol_json.encode_answer(answer, outputs, revision, _objective_met(answer))
-            reply = Reply(200, _JSON + timing, body)
+        encoded = asked.codec.encode_answer(
+            answer, asked.question.outputs, asked.lane.revision, partial(_objective_met, answer), in_pieces=asked.large
+        )
+        head = encoded.head + timing
+        if encoded.pieces is not None:
+            return Reply(200, head, b"", self._observed(answer, queue_ms, encoded.pieces))
         self._observe(answer, queue_ms)
-        return reply
+        return Reply(200, head, encoded.body)
 
     def _observed(self, answer: Answer, queue_ms: float, pieces: Iterator[bytes]) -> Iterator[bytes]:
         yield from pieces
@@ -226,39 +221,12 @@ class Predict:
 
 
 def _may_have_objective(head: Head, body: bytes) -> bool:
-    """One of the request's own, so that it has to be read."""
-    return head.wishes.objective != NO_OBJECTIVE or (not head.binary and any(part in body for part in _OBJECTIVES))
-
-
-_OBJECTIVES = (b'"objective"', b"\\u006", b"\\u007")
-"""A letter of its name may also be written as an escape, `\\u006f`; those of other ids, `\\u00eb`, are not meant."""
-
-
-def _estimate_seeds(head: Head, body: bytes, are_texts: bool) -> int:
-    """Of a body that is not read. Ids are 8 bytes each, or parted by commas; of texts by commas after quotes, which few
-    have in them."""
-    if head.binary:
-        return len(body) // 8
-    start = body.find(b"[", body.find(b'"nodes"') + 1)
-    if are_texts:
-        return body.count(b'",', start, body.find(b'"]', start)) + 1
-    return body.count(b",", start, body.find(b"]", start)) + 1
+    """Whether the request may have an objective of its own, so that it has to be parsed."""
+    return head.wishes.objective != NO_OBJECTIVE or head.codec.may_have_objective(body)
 
 
 def _objective_met(answer: Answer) -> bool:
     return answer.objective.latency_ms is None or answer.objective_met(monotonic_ms())
-
-
-def _describe(answer: Answer, lane: Lane, array: np.ndarray) -> bytes:
-    shape = ",".join(map(str, array.shape))
-    met = "true" if _objective_met(answer) else "false"
-    return (
-        f"content-type: {protocol_binary.CONTENT_TYPE.decode()}\r\n"
-        f"gnnserve-variant: {answer.variant}\r\n"
-        f"gnnserve-revision: {lane.revision.manifest.revision}\r\n"
-        f"gnnserve-objective-met: {met}\r\n"
-        f"gnnserve-shape: {shape}\r\n"
-    ).encode()
 
 
 def error_reply(error: RequestError) -> Reply:

@@ -1,6 +1,6 @@
 """What can be asked of `POST /v1/predict`, in whatever form it is written, and what is wrong with a request.
 
-A form (`protocol_json.py`, `protocol_binary.py`) reads the body; what spans a request and the served graph is
+A codec (`codecs/`) reads the body; what spans a request and the served graph is
 checked here, so that the engine sees only requests it can answer. A message names the field, the value, what was
 expected and what to do. Objective and strictness may stand in the head of a request in either form.
 """
@@ -19,6 +19,7 @@ from gnnserve_api.errors import InputError
 from gnnserve_api.objective import NO_OBJECTIVE, Objective
 from gnnserve_worker.inference.served import ServedRevision
 
+PREDICT_PATH = "/v1/predict"
 MAX_LATENCY_MS = 3_600_000
 MAX_TOLERANCE_PERMILLE = 1000
 LATENCY_HEADER = b"gnnserve-latency-ms"

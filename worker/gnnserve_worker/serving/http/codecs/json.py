@@ -1,4 +1,4 @@
-"""JSON in and out of `POST /v1/predict`: what a client may write, what it reads, and every message between.
+"""JSON in and out of `POST /v1/predict`: what a client may write, what it reads, and the message for each mistake.
 
 msgspec validates while it parses. orjson writes arrays: straight from numpy, and a float32 in as few digits as tell
 it from its neighbours, where a list of Python's numbers would be twice as long and take twice the time. Answers are
@@ -19,11 +19,13 @@ import orjson
 from msgspec import UNSET
 
 from gnnserve_api.objective import NO_OBJECTIVE
-from gnnserve_api.protocol import ErrorAnswer, ErrorDetail, PredictRequest
+from gnnserve_api.protocol import ErrorAnswer, ErrorDetail, PredictAnswer, PredictRequest
 from gnnserve_api.repository import NodeIdKind
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.serving.engine import Answer
+from gnnserve_worker.serving.http.codecs.codec import Encoded
 from gnnserve_worker.serving.http.question import (
+    PREDICT_PATH,
     ErrorCode,
     Question,
     RequestError,
@@ -51,17 +53,62 @@ _encoder = msgspec.json.Encoder()
 _FIELDS = ("nodes", "objective", "strict", "return")
 """Fields of the body, as clients write them."""
 _ALWAYS_POSSIBLE = frozenset((("labels",), ("scores",), ("labels", "scores")))
+_HEAD = b"content-type: application/json\r\n"
+_REFERENCE = "#/components/schemas/{name}"
 
 
-def check_query(query: bytes) -> None:
-    """Everything stands in the body. A parameter, such as the binary form's, would be ignored."""
-    for name, _ in parse_qsl(query.decode("latin-1"), keep_blank_values=True):
-        raise RequestError(
-            ErrorCode.UNKNOWN_FIELD,
-            cut(name),
-            "there is no such parameter",
-            f"JSON has its fields in the body: {', '.join(_FIELDS)}",
-        )
+class JsonCodec:
+    path = PREDICT_PATH
+    content_type = "application/json"
+
+    def check_query(self, query: bytes) -> None:
+        """All fields are in the body. A parameter, such as the binary form's, would be ignored."""
+        for name, _ in parse_qsl(query.decode("latin-1"), keep_blank_values=True):
+            raise RequestError(
+                ErrorCode.UNKNOWN_FIELD,
+                cut(name),
+                "there is no such parameter",
+                f"JSON has its fields in the body: {', '.join(_FIELDS)}",
+            )
+
+    def estimate_seeds(self, body: bytes, *, are_texts: bool) -> int:
+        """Ids are separated by commas; texts by commas after quotes, which few texts contain."""
+        start = body.find(b"[", body.find(b'"nodes"') + 1)
+        if are_texts:
+            return body.count(b'",', start, body.find(b'"]', start)) + 1
+        return body.count(b",", start, body.find(b"]", start)) + 1
+
+    def may_have_objective(self, body: bytes) -> bool:
+        return any(part in body for part in _OBJECTIVES)
+
+    def parse_question(
+        self, body: bytes, query: bytes, wishes: Wishes, revision: ServedRevision, max_nodes: int
+    ) -> Question:
+        """`query` is empty: `check_query` refuses every parameter."""
+        return parse_question(body, wishes, revision, max_nodes)
+
+    def encode_answer(
+        self,
+        answer: Answer,
+        outputs: tuple[str, ...],
+        revision: ServedRevision,
+        objective_met: Callable[[], bool],
+        *,
+        in_pieces: bool,
+    ) -> Encoded:
+        if in_pieces:
+            return Encoded(_HEAD, b"", encode_blocks(answer, outputs, revision, objective_met))
+        return Encoded(_HEAD, encode_answer(answer, outputs, revision, objective_met))
+
+    def describe_request(self, revision: ServedRevision | None, example: Any) -> dict[str, Any]:
+        return {"schema": {"$ref": _REFERENCE.format(name=PredictRequest.__name__)}, "example": example}
+
+    def describe_answer(self, revision: ServedRevision | None, example: Any) -> dict[str, Any]:
+        return {"schema": {"$ref": _REFERENCE.format(name=PredictAnswer.__name__)}, "example": example}
+
+
+_OBJECTIVES = (b'"objective"', b"\\u006", b"\\u007")
+"""A letter of the field's name may also be an escape, `\\u006f`; other escapes, `\\u00eb`, occur in ids."""
 
 
 def parse_question(body: bytes, wishes: Wishes, revision: ServedRevision, max_nodes: int) -> Question:
@@ -91,7 +138,9 @@ def _check_outputs(outputs: Sequence[str], revision: ServedRevision) -> None:
     check_outputs(outputs, revision, [f"return[{i}]" for i in range(len(outputs))])
 
 
-def encode_answer(answer: Answer, outputs: tuple[str, ...], revision: ServedRevision, objective_met: bool) -> bytes:
+def encode_answer(
+    answer: Answer, outputs: tuple[str, ...], revision: ServedRevision, objective_met: Callable[[], bool]
+) -> bytes:
     """The body in one piece."""
     body = b"{"
     if "labels" in outputs:
@@ -100,7 +149,7 @@ def encode_answer(answer: Answer, outputs: tuple[str, ...], revision: ServedRevi
         body += b'"scores":' + orjson.dumps(answer.scores, option=_ARRAYS) + b","
     if "embeddings" in outputs:
         body += b'"embeddings":' + orjson.dumps(answer.embeddings, option=_ARRAYS) + b","
-    return body + _encode_rest(answer.variant, revision.manifest.revision, objective_met)
+    return body + _encode_rest(answer.variant, revision.manifest.revision, objective_met())
 
 
 def encode_blocks(

@@ -7,13 +7,17 @@ query names the output, headers carry the rest. Errors are JSON in either form.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from typing import Any
 from urllib.parse import parse_qsl
 
 import numpy as np
 
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.serving.engine import Answer
+from gnnserve_worker.serving.http.codecs.codec import Encoded
 from gnnserve_worker.serving.http.question import (
+    PREDICT_PATH,
     ErrorCode,
     Question,
     RequestError,
@@ -24,14 +28,55 @@ from gnnserve_worker.serving.http.question import (
     shown_value,
 )
 
-CONTENT_TYPE = b"application/octet-stream"
 OUTPUTS = ("scores", "embeddings", "labels")
 _ID_BYTES = 8
 _SCORES = ("scores",)
 
 
-def is_binary(content_type: bytes) -> bool:
-    return content_type.partition(b";")[0].strip().lower() == CONTENT_TYPE
+class BinaryCodec:
+    path = PREDICT_PATH
+    content_type = "application/octet-stream"
+
+    def check_query(self, query: bytes) -> None:
+        """The query names the output; it is read with the body, when the served graph is known."""
+
+    def estimate_seeds(self, body: bytes, *, are_texts: bool) -> int:
+        return len(body) // _ID_BYTES
+
+    def may_have_objective(self, body: bytes) -> bool:
+        return False
+
+    def parse_question(
+        self, body: bytes, query: bytes, wishes: Wishes, revision: ServedRevision, max_nodes: int
+    ) -> Question:
+        return parse_question(body, query, wishes, revision, max_nodes)
+
+    def encode_answer(
+        self,
+        answer: Answer,
+        outputs: tuple[str, ...],
+        revision: ServedRevision,
+        objective_met: Callable[[], bool],
+        *,
+        in_pieces: bool,
+    ) -> Encoded:
+        """Never in pieces: the array is sent from where it lies."""
+        array = encode_answer(answer, outputs[0], revision)
+        head = (
+            f"content-type: {self.content_type}\r\n"
+            f"gnnserve-variant: {answer.variant}\r\n"
+            f"gnnserve-revision: {revision.manifest.revision}\r\n"
+            f"gnnserve-objective-met: {'true' if objective_met() else 'false'}\r\n"
+            f"gnnserve-shape: {','.join(map(str, array.shape))}\r\n"
+        )
+        return Encoded(head.encode(), array.data.cast("B"))
+
+    def describe_request(self, revision: ServedRevision | None, example: Any) -> dict[str, Any] | None:
+        if revision is not None and revision.has_text_ids:
+            return None
+        return {"schema": {"type": "string", "format": "binary"}}
+
+    describe_answer = describe_request
 
 
 def parse_question(body: bytes, query: bytes, wishes: Wishes, revision: ServedRevision, max_nodes: int) -> Question:

@@ -1,0 +1,69 @@
+"""What a codec is: one form in which predictions are asked for and answered over HTTP.
+
+A codec recognises its requests by path and media type, parses head and body into a `Question`, and encodes an `Answer`.
+`predict.py` does what all forms share: admission, refusals, timing. A new form is a class with these methods and a
+line in `registry.py`; neither the connection nor the ASGI application knows of any codec.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+import msgspec
+
+from gnnserve_worker.inference.served import ServedRevision
+from gnnserve_worker.serving.engine import Answer
+from gnnserve_worker.serving.http.question import Question, Wishes
+
+
+class Encoded(msgspec.Struct, frozen=True):
+    """An answer as it is sent."""
+
+    head: bytes
+    """Header lines, each with its CRLF: the media type, and what this form says in headers."""
+    body: bytes | memoryview
+    pieces: Iterator[bytes] | None = None
+    """The body in pieces, each short work to make; None: it is in `body`."""
+
+
+class Codec(Protocol):
+    @property
+    def path(self) -> str:
+        """Of the URL, without a query."""
+
+    @property
+    def content_type(self) -> str:
+        """Media type of requests and answers, without parameters."""
+
+    def check_query(self, query: bytes) -> None:
+        """Raise RequestError for a query string that this form cannot have. `query` is not empty."""
+
+    def estimate_seeds(self, body: bytes, *, are_texts: bool) -> int:
+        """About how many nodes a body names, without parsing it. `are_texts`: the graph's node ids are texts."""
+
+    def may_have_objective(self, body: bytes) -> bool:
+        """Whether the body could carry an objective, so that it has to be parsed before the request is refused."""
+
+    def parse_question(
+        self, body: bytes, query: bytes, wishes: Wishes, revision: ServedRevision, max_nodes: int
+    ) -> Question:
+        """Raises RequestError, which names the field. What the body says takes precedence over `wishes`."""
+
+    def encode_answer(
+        self,
+        answer: Answer,
+        outputs: tuple[str, ...],
+        revision: ServedRevision,
+        objective_met: Callable[[], bool],
+        *,
+        in_pieces: bool,
+    ) -> Encoded:
+        """`objective_met` is called once, after the arrays are encoded. `in_pieces`: the answer is large, so that a
+        form whose encoding takes long should yield to other clients between its parts."""
+
+    def describe_request(self, revision: ServedRevision | None, example: Any) -> dict[str, Any] | None:
+        """OpenAPI's media type object; None: the served graph cannot be asked in this form."""
+
+    def describe_answer(self, revision: ServedRevision | None, example: Any) -> dict[str, Any] | None:
+        """As `describe_request`."""
