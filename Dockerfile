@@ -37,6 +37,7 @@ LABEL org.opencontainers.image.title="gnnserve operator" \
 COPY --from=operator-environment /opt/gnnserve /opt/gnnserve
 COPY crds/gnnserve_api /app/gnnserve_api
 COPY operator/gnnserve_operator /app/gnnserve_operator
+COPY operator/gnnserve_routing /app/gnnserve_routing
 RUN python -m compileall -q /app
 ENV PATH=/opt/gnnserve/bin:$PATH PYTHONPATH=/app
 USER 65532:65532

@@ -38,7 +38,7 @@ from gnnserve_cli.loadgen.record import Record
 from gnnserve_cli.loadgen.requests import Sizes, build_predictions
 from gnnserve_cli.loadgen.scenario import RateCurve, Scenario, build_arrivals, build_curve
 from gnnserve_cli.loadgen.statistics import Plan
-from gnnserve_operator.decide.costs import capacity_seeds_per_s
+from gnnserve_routing.costs import capacity_seeds_per_s
 
 SEEDS = 48
 MAX_SEEDS = 1024

@@ -17,8 +17,8 @@ from pydantic import ValidationError
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.gnnservice import PrometheusSpec
-from gnnserve_operator.decide.signals import Answer, Silence, build_query, parse_answer
-from gnnserve_operator.decide.verdict import Reason
+from gnnserve_api.reasons import Reason
+from gnnserve_routing.signals import Answer, Silence, build_query, parse_answer
 from gnnserve_worker.serving.server import Look
 
 _PATIENCE_S = 5.0

@@ -1,8 +1,8 @@
 """Routing's slow loop in the server's own process, for servers outside of a cluster.
 
-The same decision as the operator's, from the same pure functions: each interval it looks at what the worker counted, or
-asks a Prometheus for it, and tells the worker a new table where that says something else. It has a thread of its own;
-the event loop is asked for two short things only, to copy counters and to take a table.
+The ticks are `gnnserve_routing`'s, as in the operator: at each interval it looks at what the worker counted, or asks a
+Prometheus for it, and tells the worker a new table where that says something else. It has a thread of its own; the
+event loop is asked for two short things only, to copy counters and to take a table.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from datetime import UTC, datetime
 from typing import Protocol
 
 from gnnserve_api.gnnservice import GNNServiceSpec
-from gnnserve_api.routing import RoutingTable
-from gnnserve_operator.decide.routing import RoutingState, decide_routing, recover_state, routed_table
-from gnnserve_operator.decide.signals import Answer, Sample, Series, Signals, Silence, read_signals
-from gnnserve_operator.decide.verdict import Reason
+from gnnserve_api.reasons import Reason
+from gnnserve_api.routing import Route, RoutingTable
+from gnnserve_routing.decision import RoutingDecision, recover_state
+from gnnserve_routing.driver import TickContext, next_due_s, run_tick, undecided
+from gnnserve_routing.signals import Answer, Sample, Series, Signals, Silence
 from gnnserve_worker.serving.metrics import CounterValue
 from gnnserve_worker.serving.server import Look
 
@@ -71,7 +72,7 @@ class OwnRegistry:
 class _Followed:
     """A revision, and what was decided about it."""
 
-    state: RoutingState
+    decision: RoutingDecision
     table: RoutingTable
     """In effect."""
     told_base: str
@@ -119,39 +120,33 @@ class SlowLoop:
                 self.tick()
             except Exception as error:  # noqa: BLE001  (the worker goes on by its last table, and the next tick may do)
                 self._note_trouble("error", f"{type(error).__name__}: {error}.")
-            # Ticks that were missed are not made up for.
-            due_s = max(due_s + self._interval_s, time.monotonic())
+            due_s = next_due_s(due_s, self._interval_s, time.monotonic())
 
     def tick(self) -> None:
         look = self._served.look()
         if look is None:
             return
-        route = look.route
-        followed = self._follow(look)
-        found = self._source.ask(look)
-        measured = found if isinstance(found, Silence) else read_signals(found, interval_s=self._interval_s, workers=1)
-        workers = 1
-        if isinstance(measured, Signals):
-            # Of a Prometheus that sees several servers by this name, each of which decides for itself.
-            workers = max(1, measured.workers_seen)
+        followed = self._follow(look.route)
+        declared = self._spec.routing_table(look.route.revision)
+        # A Prometheus may see several servers by this name, each of which decides for itself.
+        context = TickContext(self._spec, declared, look.route.variants)
+        tick = run_tick(followed.decision, context, self._source.ask(look), datetime.now(UTC))
+        if isinstance(tick.measured, Signals):
             self._note_trouble(None, "")
-        elif not isinstance(self._source, OwnRegistry):
-            self._note_trouble(measured.reason, measured.message)
-        decision = decide_routing(followed.state, self._spec, route.variants, workers, measured, datetime.now(UTC))
-        table = routed_table(self._spec.routing_table(route.revision), decision.state, self._interval_s)
-        if table != followed.table:
-            self._served.route(table)
-        followed.state, followed.table = decision.state, table
-        if (base := decision.state.base) is not None and base != followed.told_base:
-            self._say(f"Base variant: {base}, before {followed.told_base}. {decision.state.reason}")
-            followed.told_base = base
+        elif isinstance(tick.measured, Silence) and not isinstance(self._source, OwnRegistry):
+            self._note_trouble(tick.measured.reason, tick.measured.message)
+        if tick.table != followed.table:
+            self._served.route(tick.table)
+        followed.decision, followed.table = tick.decision, tick.table
+        state = tick.decision.state
+        if state.base is not None and state.base != followed.told_base:
+            self._say(f"Base variant: {state.base}, before {followed.told_base}. {state.reason}")
+            followed.told_base = state.base
 
-    def _follow(self, look: Look) -> _Followed:
-        route = look.route
-        if self._followed is None or self._followed.state.revision != route.revision:
-            self._followed = _Followed(
-                recover_state(route.revision, None), self._spec.routing_table(route.revision), route.base_variant
-            )
+    def _follow(self, route: Route) -> _Followed:
+        if self._followed is None or self._followed.decision.state.revision != route.revision:
+            known = undecided(recover_state(route.revision, None))
+            self._followed = _Followed(known, self._spec.routing_table(route.revision), route.base_variant)
         return self._followed
 
     def _note_trouble(self, kind: str | None, message: str) -> None:

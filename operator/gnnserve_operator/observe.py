@@ -9,8 +9,6 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from gnnserve_operator.decide.routing import RoutingDecision
-from gnnserve_operator.decide.signals import Answer, Silence
 from gnnserve_operator.desired.names import routing_name, worker_name
 from gnnserve_operator.handlers.index import Index
 from gnnserve_operator.kinds import DEPLOYMENT, POD, Manifest, ServiceKey
@@ -31,6 +29,8 @@ from gnnserve_operator.observed import (
 from gnnserve_operator.pod_monitors import PodMonitors
 from gnnserve_operator.probe import Answers, Prober
 from gnnserve_operator.repository_claims import CLAIM, RepositoryClaims
+from gnnserve_routing.decision import RoutingDecision
+from gnnserve_routing.signals import Answer, Silence
 
 _WORKLOAD = frozenset({POD, DEPLOYMENT})
 """What answers are judged with."""

@@ -14,6 +14,7 @@ from typing import Any
 
 from gnnserve_api.generation import GenerationResult
 from gnnserve_api.gnnservice import GNNService, GNNServiceSpec
+from gnnserve_api.reasons import Reason
 from gnnserve_api.routing import RoutingTable
 from gnnserve_api.status import ConditionType
 from gnnserve_operator.decide.answers import decide_base_variant
@@ -28,11 +29,9 @@ from gnnserve_operator.decide.readiness import Conditions, Situation, decide_con
 from gnnserve_operator.decide.repair import decide_repair
 from gnnserve_operator.decide.repository import decide_kept, decide_mounted, decide_repository
 from gnnserve_operator.decide.rollout import Rollout, decide_rollout
-from gnnserve_operator.decide.routing import RoutingDecision
 from gnnserve_operator.decide.service_routing import Question, decide_declared_claim, decide_service_routing
 from gnnserve_operator.decide.status import Status, build_status, condition_in, is_said_already, with_conditions
 from gnnserve_operator.decide.turns import ALL_IDLE, IDLE, Standings
-from gnnserve_operator.decide.verdict import Reason
 from gnnserve_operator.decide.workers import decide_workers
 from gnnserve_operator.desired.children import build_children
 from gnnserve_operator.desired.deployment import build_worker_template
@@ -43,6 +42,7 @@ from gnnserve_operator.desired.routing import declared_table
 from gnnserve_operator.desired.service import service_url
 from gnnserve_operator.observed import ObjectRef, Observed, Wait, observed_ref
 from gnnserve_operator.settings import Settings
+from gnnserve_routing.decision import RoutingDecision
 
 __all__ = ["EventNote", "Identity", "ObjectRef", "Plan", "plan", "plan_for_invalid"]
 

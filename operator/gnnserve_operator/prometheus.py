@@ -16,9 +16,10 @@ from typing import Self
 import aiohttp
 import msgspec
 
-from gnnserve_operator.decide.signals import Answer, Silence, parse_answer
-from gnnserve_operator.decide.verdict import Reason, sentence
+from gnnserve_api.reasons import Reason
 from gnnserve_operator.metrics import Metrics, PrometheusResult
+from gnnserve_routing.signals import Answer, Silence, parse_answer
+from gnnserve_routing.verdict import sentence
 
 _AT_ONCE = 4
 """Questions to one Prometheus; one that is slow holds up no other."""

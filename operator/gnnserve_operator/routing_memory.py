@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from gnnserve_api.gnnservice import ObjectiveSpec
-from gnnserve_operator.decide.routing import Advice, RoutingDecision
 from gnnserve_operator.kinds import ServiceKey
+from gnnserve_routing.decision import Advice, RoutingDecision
 
 _LABELS = ("namespace", "service")
 

@@ -11,12 +11,13 @@ import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+from gnnserve_api.reasons import Reason
 from gnnserve_operator.decide.service_routing import Question
-from gnnserve_operator.decide.signals import Answer, Silence
-from gnnserve_operator.decide.verdict import Reason
 from gnnserve_operator.kinds import ServiceKey
 from gnnserve_operator.logs import about
 from gnnserve_operator.loop import Clock
+from gnnserve_routing.driver import next_due_s
+from gnnserve_routing.signals import Answer, Silence
 
 LONGEST_FIRST_WAIT_S = 15.0
 """Whoever looks every hour still wants to know soon whether Prometheus answers at all."""
@@ -84,8 +85,7 @@ class SlowLoop:
             answer = await self._answer(key, question)
             self._followed[key].unread = answer
             self._wake(key)
-            # By the clock and not by the answers, so that it does not drift; what was missed is not made up for.
-            due = max(due + question.interval_s, self._clock.now())
+            due = next_due_s(due, question.interval_s, self._clock.now())
 
     async def _answer(self, key: ServiceKey, question: Question) -> Answer | Silence:
         try:

@@ -11,10 +11,10 @@ import pytest
 from tests.support.fake_server import Asked, Told, fake_server
 
 from gnnserve_api.errors import InputError
+from gnnserve_api.reasons import Reason
 from gnnserve_api.routing import Route
 from gnnserve_cli.prometheus import Prometheus
-from gnnserve_operator.decide.signals import Answer, Sample, Silence
-from gnnserve_operator.decide.verdict import Reason
+from gnnserve_routing.signals import Answer, Sample, Silence
 from gnnserve_worker.serving.server import Look
 
 LOOK = Look(Route(revision="r", base_variant="x1", reason="", allowed_variants=("x1",)), ())

@@ -8,10 +8,10 @@ from typing import Any
 
 from gnnserve_api.gnnservice import GNNService, GNNServiceSpec
 from gnnserve_api.objective import Objective
+from gnnserve_api.reasons import Reason
 from gnnserve_api.routing import AffineCost, Route, RoutingMode, RoutingTable, VariantRoute
 from gnnserve_cli.slow_loop import OwnRegistry, SlowLoop, Source
-from gnnserve_operator.decide.signals import Answer, Silence
-from gnnserve_operator.decide.verdict import Reason
+from gnnserve_routing.signals import Answer, Silence
 from gnnserve_worker.serving.metrics import CounterValue
 from gnnserve_worker.serving.server import Look
 

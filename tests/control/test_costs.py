@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gnnserve_api.routing import AffineCost
-from gnnserve_operator.decide.costs import (
+from gnnserve_routing.costs import (
     Measured,
     capacity_seeds_per_s,
     estimate_costs,
     publish_costs,
     remember,
 )
-from gnnserve_operator.decide.signals import BatchSums
+from gnnserve_routing.signals import BatchSums
 
 MAX_SEEDS = 1000
 PROFILED = {"x1": AffineCost(10, 0.05), "x4": AffineCost(2, 0.01)}

@@ -9,8 +9,9 @@ import pytest
 from tests.support.observed import make_service
 
 from gnnserve_api.errors import DeviceError
+from gnnserve_api.reasons import Reason
 from gnnserve_operator.decide.pod_problem import pod_problem
-from gnnserve_operator.decide.verdict import Problem, Reason
+from gnnserve_operator.decide.problem import Problem
 from gnnserve_operator.decide.workers import decide_workers
 from gnnserve_operator.observed import Observed, ObservedPod, Termination, Waiting, WorkerAnswer
 

@@ -12,13 +12,13 @@ import pytest
 from tests.support.observed import START, VARIANT_ROUTES, Namespace, make_settings
 from tests.support.samples import NOW_S, batches, offered
 
+from gnnserve_api.reasons import Reason
 from gnnserve_api.routing import RoutingMode
 from gnnserve_api.schema import crd
-from gnnserve_operator.decide.costs import capacity_seeds_per_s
-from gnnserve_operator.decide.signals import Answer, Series, Silence
 from gnnserve_operator.decide.turns import IDLE
-from gnnserve_operator.decide.verdict import Reason
 from gnnserve_operator.plan import Identity, Plan, plan_for_invalid
+from gnnserve_routing.costs import capacity_seeds_per_s
+from gnnserve_routing.signals import Answer, Series, Silence
 
 PROMETHEUS = make_settings(prometheusUrl="http://prometheus:9090")
 OBJECTIVE = {"latencyMs": 88}

@@ -12,11 +12,11 @@ import pytest
 from tests.support.fake_prometheus import FakePrometheus, Rates, answer_with
 from tests.support.fake_server import Asked, FakeServer, Told, fake_server
 
-from gnnserve_operator.decide.signals import Answer, Silence, build_query, read_signals
-from gnnserve_operator.decide.verdict import Reason
+from gnnserve_api.reasons import Reason
 from gnnserve_operator.metrics import Metrics
 from gnnserve_operator.prometheus import Prometheus
 from gnnserve_operator.routing_memory import RoutingMemory
+from gnnserve_routing.signals import Answer, Silence, build_query, read_signals
 
 QUERY = build_query("digits", "shop", 15)
 

@@ -16,10 +16,11 @@ from hypothesis import strategies as st
 from tests.support.observed import make_service
 
 from gnnserve_api.gnnservice import GNNServiceSpec
+from gnnserve_api.reasons import Reason
 from gnnserve_api.routing import AffineCost, RoutingTable, VariantRoute
-from gnnserve_operator.decide.attainment import Attainment, judge_attainment
-from gnnserve_operator.decide.costs import capacity_seeds_per_s
-from gnnserve_operator.decide.routing import (
+from gnnserve_routing.attainment import Attainment, judge_attainment
+from gnnserve_routing.costs import capacity_seeds_per_s
+from gnnserve_routing.decision import (
     QUIET_TICKS,
     RETURN_UTILISATION,
     TARGET_UTILISATION,
@@ -31,8 +32,7 @@ from gnnserve_operator.decide.routing import (
     routed_table,
     unknown_variants,
 )
-from gnnserve_operator.decide.signals import BatchSums, Outcomes, Signals, Silence
-from gnnserve_operator.decide.verdict import Reason
+from gnnserve_routing.signals import BatchSums, Outcomes, Signals, Silence
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 STAMP = "2026-01-01T00:00:00Z"

@@ -10,11 +10,12 @@ from tests.support.observed import VARIANT_ROUTES, make_service
 from tests.support.operator import KEY
 
 from gnnserve_api.gnnservice import ObjectiveSpec
-from gnnserve_operator.decide.routing import RoutingDecision, RoutingState, decide_routing
-from gnnserve_operator.decide.signals import Outcomes, Signals, Silence
-from gnnserve_operator.decide.verdict import Reason, Verdict
+from gnnserve_api.reasons import Reason
 from gnnserve_operator.metrics import Metrics
 from gnnserve_operator.routing_memory import RoutingMemory
+from gnnserve_routing.decision import RoutingDecision, RoutingState, decide_routing
+from gnnserve_routing.signals import Outcomes, Signals, Silence
+from gnnserve_routing.verdict import Verdict
 
 SPEC = make_service(objective={"latencyMs": 88, "percentile": 99.5}, worker={"batching": {"maxSeeds": 1000}}).spec
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.samples import NOW_S, batches, offered, series
 
-from gnnserve_operator.decide.signals import (
+from gnnserve_api.reasons import Reason
+from gnnserve_routing.signals import (
     Answer,
     BatchSums,
     Outcomes,
@@ -23,7 +24,6 @@ from gnnserve_operator.decide.signals import (
     parse_answer,
     read_signals,
 )
-from gnnserve_operator.decide.verdict import Reason
 
 STEADY = tuple((float(at_s), 100.0 * (60 + at_s) + 7000) for at_s in (-60, -45, -30, -15, 0))
 """100 seeds/s, scraped every 15 s."""

@@ -9,11 +9,11 @@ import pytest
 from tests.support.clock import FakeClock, settle
 from tests.support.operator import KEY
 
+from gnnserve_api.reasons import Reason
 from gnnserve_operator.decide.service_routing import Question
-from gnnserve_operator.decide.signals import Answer, Silence
-from gnnserve_operator.decide.verdict import Reason
 from gnnserve_operator.kinds import ServiceKey
 from gnnserve_operator.slow_loop import SlowLoop
+from gnnserve_routing.signals import Answer, Silence
 
 EVERY_10_S = Question("http://prometheus:9090", "up", 10)
 OTHER = ServiceKey("default", "other")

@@ -6,13 +6,14 @@ from tests.support.profiles import revision_manifest
 
 from gnnserve_api.gnnservice import ObjectiveSpec
 from gnnserve_api.objective import Objective
+from gnnserve_api.reasons import Reason
 from gnnserve_api.routing import CredentialState, Route
 from gnnserve_api.status import ConditionStatus, ConditionType
-from gnnserve_operator.decide.routing import Advice, RoutingDecision, RoutingState
-from gnnserve_operator.decide.verdict import Reason, Verdict
 from gnnserve_operator.kinds import ServiceKey
 from gnnserve_operator.metrics import Condition, Metrics
 from gnnserve_operator.routing_memory import RoutingMemory
+from gnnserve_routing.decision import Advice, RoutingDecision, RoutingState
+from gnnserve_routing.verdict import Verdict
 from gnnserve_worker.inference.device_stats import DeviceStats
 from gnnserve_worker.serving import metrics as serving
 

@@ -17,8 +17,6 @@ from gnnserve_api.generation import GenerationResult, VariantSummary, encode_res
 from gnnserve_api.gnnservice import GNNService
 from gnnserve_api.routing import AffineCost, Damage, Route, RoutingTable, VariantRoute, decode_routing
 from gnnserve_api.status import ConditionType
-from gnnserve_operator.decide.routing import RoutingDecision
-from gnnserve_operator.decide.signals import Answer, Silence
 from gnnserve_operator.decide.status import condition_in
 from gnnserve_operator.decide.turns import NO_LIMIT
 from gnnserve_operator.desired.names import routing_name, worker_name
@@ -38,6 +36,8 @@ from gnnserve_operator.observed import (
 )
 from gnnserve_operator.plan import Identity, Plan, plan
 from gnnserve_operator.settings import Settings
+from gnnserve_routing.decision import RoutingDecision
+from gnnserve_routing.signals import Answer, Silence
 
 Raw = dict[str, Any]
 VARIANT_ROUTES = tuple(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from gnnserve_operator.decide.signals import Sample, Series
+from gnnserve_routing.signals import Sample, Series
 
 NOW_S = 1_800_000_000.0
 """Prometheus' clock."""

@@ -9,10 +9,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from gnnserve_api.gnnservice import GNNServiceSpec
+from gnnserve_api.reasons import Reason
 from gnnserve_api.routing import Route, RoutingMode, RoutingTable
-from gnnserve_operator.decide.verdict import Problem, Reason, sentence
+from gnnserve_operator.decide.problem import Problem
 from gnnserve_operator.desired.labels import SERVICE
 from gnnserve_operator.observed import Observed, ObservedPod
+from gnnserve_routing.verdict import sentence
 
 
 def decide_answers(

@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from gnnserve_api import pods
 from gnnserve_api.errors import NO_USABLE_CREDENTIALS
 from gnnserve_api.gnnservice import GNNServiceSpec
+from gnnserve_api.reasons import Reason
 from gnnserve_api.routing import CredentialKind, CredentialState
-from gnnserve_operator.decide.verdict import Problem, Reason, Verdict, sentence
+from gnnserve_operator.decide.problem import Problem
 from gnnserve_operator.desired.endpoint import TLS_SECRET_FIELD, TOKENS_SECRET_FIELD, secrets_of
 from gnnserve_operator.observed import Observed
+from gnnserve_routing.verdict import Verdict, sentence
 
 _FOLLOWED = "Workers follow a changed Secret within a minute or two"
 

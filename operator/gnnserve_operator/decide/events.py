@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from gnnserve_api.reasons import Reason
 from gnnserve_api.status import ConditionType
 from gnnserve_operator.decide.generation import Generation, Stage, words_of_start
 from gnnserve_operator.decide.status import condition_in
-from gnnserve_operator.decide.verdict import Reason
 
 NORMAL, WARNING = "Normal", "Warning"
 GENERATION_STARTED, GENERATION_QUEUED = "GenerationStarted", "GenerationQueued"

@@ -12,8 +12,10 @@ from enum import StrEnum
 
 from gnnserve_api.gnnservice import GNNServiceSpec
 from gnnserve_api.pods import PodExit
+from gnnserve_api.reasons import Reason
 from gnnserve_operator.decide.job_failure import describe_attempt, explain_failure, last_failure
 from gnnserve_operator.decide.pod_problem import pod_problem
+from gnnserve_operator.decide.problem import Problem
 from gnnserve_operator.decide.published import (
     Published,
     ended_well,
@@ -22,7 +24,6 @@ from gnnserve_operator.decide.published import (
 )
 from gnnserve_operator.decide.repository import Repository, holds_leaving_claim, is_of_lost_claim
 from gnnserve_operator.decide.turns import IDLE, UNDER_WAY, Stance, Standing, Turn, place_words
-from gnnserve_operator.decide.verdict import Problem, Reason
 from gnnserve_operator.observed import Observed, ObservedJob
 
 _POD_PATIENCE = timedelta(seconds=60)

@@ -6,9 +6,11 @@ from collections.abc import Iterable
 
 from gnnserve_api.gnnservice import GNNServiceSpec, GraphSource
 from gnnserve_api.pods import PodExit
+from gnnserve_api.reasons import Reason
 from gnnserve_operator.decide.pod_problem import exit_words, is_out_of_memory, memory_words
-from gnnserve_operator.decide.verdict import Problem, Reason, sentence
+from gnnserve_operator.decide.problem import Problem
 from gnnserve_operator.observed import ObservedJob, ObservedPod
+from gnnserve_routing.verdict import sentence
 
 DEADLINE_EXCEEDED = "DeadlineExceeded"
 

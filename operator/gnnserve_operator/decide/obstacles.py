@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from gnnserve_api.reasons import Reason
 from gnnserve_operator.decide.claim_storage import least_storage
-from gnnserve_operator.decide.verdict import Problem, Reason, join_words, sentence
+from gnnserve_operator.decide.problem import Problem, join_words
 from gnnserve_operator.desired.labels import ADOPT_ANNOTATION
 from gnnserve_operator.observed import Conflict, ObjectRef, Observed, Rejection
+from gnnserve_routing.verdict import sentence
 
 _BUILT_ON = {
     "RoleBinding": ("Role", "ServiceAccount"),

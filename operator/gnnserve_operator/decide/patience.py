@@ -16,8 +16,8 @@ from gnnserve_api.status import ConditionType
 from gnnserve_operator.decide.generation import Generation, Stage
 from gnnserve_operator.decide.readiness import Conditions
 from gnnserve_operator.decide.status import condition_in
-from gnnserve_operator.decide.verdict import Verdict
 from gnnserve_operator.observed import Observed, Wait
+from gnnserve_routing.verdict import Verdict
 
 PATIENCE = timedelta(minutes=15)
 """Longest wait in unchanged words before the service is stalled; the progress deadline of a Deployment is as long."""

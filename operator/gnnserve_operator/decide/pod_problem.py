@@ -12,9 +12,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from gnnserve_api.gnnservice import GNNServiceSpec
-from gnnserve_operator.decide.verdict import Problem, Reason, sentence
+from gnnserve_api.reasons import Reason
+from gnnserve_operator.decide.problem import Problem
 from gnnserve_operator.desired.names import is_repository_claim
 from gnnserve_operator.observed import ObservedPod, Termination
+from gnnserve_routing.verdict import sentence
 
 _CLAIM_MISSING = re.compile(r'persistentvolumeclaim "([^"]+)" (not found|is being deleted)')
 _CLAIM_LOST = re.compile(r'persistentvolumeclaim "([^"]+)" bound to non-existent persistentvolume "([^"]+)"')

@@ -13,8 +13,8 @@ import msgspec
 
 from gnnserve_api.generation import GenerationResult, decode_result
 from gnnserve_operator.decide.repository import Repository, is_of_lost_claim
-from gnnserve_operator.decide.verdict import sentence
 from gnnserve_operator.observed import Observed, ObservedJob, ObservedPod
+from gnnserve_routing.verdict import sentence
 
 _LONGEST_LAG = timedelta(minutes=2)
 """Of a watch: one that is behind for a minute makes the operator unhealthy, and then it starts anew (`health.py`).

@@ -9,17 +9,19 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from gnnserve_api.gnnservice import GNNServiceSpec
+from gnnserve_api.reasons import Reason
 from gnnserve_api.routing import RoutingTable
 from gnnserve_api.status import ConditionType
 from gnnserve_operator.decide.answers import decide_answers, describe_devices, find_open_worker
 from gnnserve_operator.decide.credentials import decide_credentials, find_unusable
 from gnnserve_operator.decide.generation import Generation, Stage
+from gnnserve_operator.decide.problem import Problem
 from gnnserve_operator.decide.published import Published
 from gnnserve_operator.decide.repair import Repair
 from gnnserve_operator.decide.rollout import Rollout
-from gnnserve_operator.decide.verdict import Problem, Reason, Verdict
 from gnnserve_operator.decide.workers import Workers
 from gnnserve_operator.observed import Observed
+from gnnserve_routing.verdict import Verdict
 
 Conditions = dict[ConditionType, Verdict]
 

@@ -14,9 +14,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
+from gnnserve_api.reasons import Reason
+from gnnserve_operator.decide.problem import Problem
 from gnnserve_operator.decide.published import Published
 from gnnserve_operator.decide.repository import Repository
-from gnnserve_operator.decide.verdict import Problem, Reason
 from gnnserve_operator.desired.labels import SERVICE
 from gnnserve_operator.desired.repair import NO_REPAIRS, RepairRecord
 from gnnserve_operator.observed import Observed

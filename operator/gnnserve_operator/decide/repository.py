@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from itertools import count
 
 from gnnserve_api.gnnservice import GNNServiceSpec
-from gnnserve_operator.decide.verdict import Reason, Verdict
+from gnnserve_api.reasons import Reason
 from gnnserve_operator.desired.deployment import MountedClaim
 from gnnserve_operator.desired.names import repository_claim_name
 from gnnserve_operator.observed import Observed, ObservedClaim, ObservedDeployment, ObservedJob
+from gnnserve_routing.verdict import Verdict
 
 _RETAIN = '{"spec":{"persistentVolumeReclaimPolicy":"Retain"}}'
 

@@ -1,38 +1,34 @@
-"""What are workers told, and what is known of their load? Between the plan and the slow loop's judgement.
+"""What are workers told, and what is known of their load? Between the plan and the slow loop.
 
-That judgement is `routing.py`, which servers outside of a cluster use too. Here is what only a cluster has: workers
-that come and go, a Prometheus that may not be configured, revisions that lack a variant, restarts of the operator.
+The slow loop itself is `gnnserve_routing`, which servers outside of a cluster use too. Here is what only a cluster has:
+workers that come and go, a Prometheus that may not be configured, revisions that lack a variant, restarts of the
+operator.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from gnnserve_api.generation import GenerationResult
 from gnnserve_api.gnnservice import GNNService, GNNServiceSpec
+from gnnserve_api.reasons import Reason
 from gnnserve_api.routing import RoutingTable, VariantRoute
 from gnnserve_api.status import ConditionType
+from gnnserve_operator.decide.problem import Problem
 from gnnserve_operator.decide.published import Published
-from gnnserve_operator.decide.routing import (
-    RoutingDecision,
-    RoutingState,
-    decide_routing,
-    recover_state,
-    routed_table,
-    unknown_variants,
-)
-from gnnserve_operator.decide.routing_words import NOT_MEASURED
-from gnnserve_operator.decide.signals import Answer, Silence, build_query, read_signals
 from gnnserve_operator.decide.status import condition_in
-from gnnserve_operator.decide.verdict import Problem, Reason, Verdict
 from gnnserve_operator.decide.workers import Workers
 from gnnserve_operator.desired.routing import declared_table
 from gnnserve_operator.observed import Observed, ObservedRouting
 from gnnserve_operator.settings import Settings
+from gnnserve_routing.decision import RoutingDecision, RoutingState, recover_state, unknown_variants
+from gnnserve_routing.driver import TickContext, run_tick, undecided
+from gnnserve_routing.signals import Answer, Silence, build_query
+from gnnserve_routing.verdict import Verdict
 
 _NOT_SERVING = Verdict(None, Reason.NOT_SERVING, "No worker answers; nothing is measured until one does.")
 _NOT_CONFIGURED = Verdict(
@@ -106,7 +102,7 @@ def decide_service_routing(
     spec = service.spec
     impossible = find_impossible_variant(spec)
     if published is None:
-        return ServiceRouting(_unmeasured(RoutingState(""), _NOT_SERVING), problem=impossible)
+        return ServiceRouting(undecided(RoutingState(""), _NOT_SERVING), problem=impossible)
     result = published.result
     if result.recipe == spec.recipe():
         impossible = None  # what there is counts, below
@@ -115,52 +111,41 @@ def decide_service_routing(
     if problem is not None:
         # Workers would refuse such a table. The revision that is being generated may have those variants.
         kept = observed.routing or ObservedRouting()
-        decision = _unmeasured(state, Verdict(None, problem.reason, "spec.routing cannot be followed; see Ready."))
+        decision = undecided(state, Verdict(None, problem.reason, "spec.routing cannot be followed; see Ready."))
         return ServiceRouting(
             decision, kept.table, kept.result, problem=problem if result.recipe == spec.recipe() else impossible
         )
     question = _question(service, settings) if workers.ready and not spec.suspend else None
-    decision = _decide(state, service, workers, observed, status, question, settings, now)
-    table = routed_table(declared_table(spec, result), decision.state, spec.routing.interval_seconds)
-    return ServiceRouting(decision, table, result, question, problem=impossible)
+    known, said = _known(state, spec, observed, status, question, settings)
+    since_s = {pod.name: _unix_time(pod.ready_since) for pod in workers.ready}
+    candidates = _candidates(state.revision, workers, observed)
+    context = TickContext(spec, declared_table(spec, result), candidates, len(workers.ready), since_s)
+    tick = run_tick(known, context, said, now)
+    return ServiceRouting(tick.decision, tick.table, result, question, problem=impossible)
 
 
-def _decide(
+def _known(
     state: RoutingState,
-    service: GNNService,
-    workers: Workers,
+    spec: GNNServiceSpec,
     observed: Observed,
     status: Mapping[str, Any],
     question: Question | None,
     settings: Settings,
-    now: datetime,
-) -> RoutingDecision:
-    spec, known, ready = service.spec, observed.routed, workers.ready
+) -> tuple[RoutingDecision, Answer | Silence | None]:
+    """What was decided last, and what Prometheus answered since, as far as either is about the present load."""
     if _url(spec, settings) is None:
-        return _unmeasured(RoutingState(state.revision), _NOT_CONFIGURED)
+        return undecided(RoutingState(state.revision), _NOT_CONFIGURED), None
     if question is None:
-        return _unmeasured(state, _NOT_SERVING)
-    candidates = _candidates(state.revision, workers, observed)
-    said, since_s = observed.measured, {pod.name: _unix_time(pod.ready_since) for pod in ready}
-    measured = (
-        read_signals(said, interval_s=question.interval_s, workers=len(ready), ready_since_s=since_s)
-        if isinstance(said, Answer)
-        else said
-    )
-    if isinstance(measured, Silence) or (measured is not None and candidates):
-        decision = decide_routing(state, spec, candidates, len(ready), measured, now)
-        # One question without an answer is no news: conditions and metrics stay until the next one.
-        if known is not None and known.state is state and known.is_measured and decision.state.silences == 1:
-            return replace(known, state=decision.state)
-        return decision
-    if known is not None and known.state is state and known.metrics_available.reason not in _NOT_ABOUT_LOAD:
-        return known
-    return RoutingDecision(
-        state,
-        _said(status, ConditionType.METRICS_AVAILABLE),
-        _said(status, ConditionType.OBJECTIVE_MET),
-        _said(status, ConditionType.CAPACITY_SUFFICIENT),
-    )
+        return undecided(state, _NOT_SERVING), None
+    known = observed.routed
+    if known is None or known.state is not state or known.metrics_available.reason in _NOT_ABOUT_LOAD:
+        known = RoutingDecision(
+            state,
+            _said(status, ConditionType.METRICS_AVAILABLE),
+            _said(status, ConditionType.OBJECTIVE_MET),
+            _said(status, ConditionType.CAPACITY_SUFFICIENT),
+        )
+    return known, observed.measured
 
 
 def _question(service: GNNService, settings: Settings) -> Question | None:
@@ -197,11 +182,6 @@ def _unix_time(stamp: str) -> float:
         return datetime.fromisoformat(stamp).timestamp()
     except ValueError:  # nobody says: long ago
         return -math.inf
-
-
-def _unmeasured(state: RoutingState, why: Verdict) -> RoutingDecision:
-    unknown = Verdict(None, why.reason, NOT_MEASURED.message)
-    return RoutingDecision(state, why, unknown, unknown)
 
 
 def _said(status: Mapping[str, Any], kind: ConditionType) -> Verdict:

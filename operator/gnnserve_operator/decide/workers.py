@@ -9,12 +9,14 @@ from dataclasses import dataclass, replace
 
 from gnnserve_api.errors import NO_GPU
 from gnnserve_api.gnnservice import GNNServiceSpec
+from gnnserve_api.reasons import Reason
 from gnnserve_operator.decide.answers import repair_words
 from gnnserve_operator.decide.credentials import describe_waiting
 from gnnserve_operator.decide.pod_problem import pod_problem
-from gnnserve_operator.decide.verdict import Problem, Reason, Verdict, sentence
+from gnnserve_operator.decide.problem import Problem
 from gnnserve_operator.desired.deployment import wanted_replicas
 from gnnserve_operator.observed import Observed, ObservedPod
+from gnnserve_routing.verdict import Verdict, sentence
 
 _TROUBLE = ("cannot be loaded", "is not answered from")
 """In a worker's words when a revision does not load, or is not what it was; while it loads, they are others."""

@@ -21,7 +21,6 @@ from tests.support.in_process import InProcessTransport
 
 from gnnserve_operator.apply import Applier
 from gnnserve_operator.cluster import Cluster
-from gnnserve_operator.decide.signals import Answer, Silence
 from gnnserve_operator.errors import ConflictError, LostLeadershipError, RefusedError, RetryLaterError
 from gnnserve_operator.fleet import Fleet
 from gnnserve_operator.health import WatchCheck
@@ -39,6 +38,7 @@ from gnnserve_operator.routing_memory import RoutingMemory
 from gnnserve_operator.settings import Settings
 from gnnserve_operator.slow_loop import SlowLoop
 from gnnserve_operator.transport import Answer as HttpAnswer
+from gnnserve_routing.signals import Answer, Silence
 
 RESYNC_S = 60.0
 JITTER = 1.0

@@ -21,11 +21,11 @@ from tests.support.api_server import ApiServer, Request, Response
 from tests.support.fake_cluster import FakeCluster
 from tests.support.operator import gnnservice
 
-from gnnserve_operator.decide.signals import Silence
-from gnnserve_operator.decide.verdict import Reason
+from gnnserve_api.reasons import Reason
 from gnnserve_operator.desired.labels import TERM_ANNOTATION
 from gnnserve_operator.kinds import ServiceKey
 from gnnserve_operator.settings import Settings
+from gnnserve_routing.signals import Silence
 
 Manifest = dict[str, Any]
 KEY = ServiceKey("default", "digits")

@@ -24,9 +24,9 @@ import msgspec
 from gnnserve_api.gnnservice import GNNServiceSpec
 from gnnserve_api.objective import Objective
 from gnnserve_api.routing import RoutingMode, RoutingTable, VariantRoute
-from gnnserve_operator.decide import routing_words as words
-from gnnserve_operator.decide.attainment import Attainment, judge_attainment
-from gnnserve_operator.decide.costs import (
+from gnnserve_routing import words
+from gnnserve_routing.attainment import Attainment, judge_attainment
+from gnnserve_routing.costs import (
     Costs,
     Measured,
     capacity_seeds_per_s,
@@ -34,8 +34,8 @@ from gnnserve_operator.decide.costs import (
     publish_costs,
     remember,
 )
-from gnnserve_operator.decide.signals import Signals, Silence
-from gnnserve_operator.decide.verdict import Verdict
+from gnnserve_routing.signals import Signals, Silence
+from gnnserve_routing.verdict import Verdict
 
 TARGET_UTILISATION = 0.85
 """Above this share of a variant's capacity a faster one is wanted: queues grow long before they are full."""

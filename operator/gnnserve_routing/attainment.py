@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 
-from gnnserve_operator.decide.signals import Outcomes
+from gnnserve_routing.signals import Outcomes
 
 _FEWEST_REQUESTS = 20
 """That asked for a latency, before they are judged."""

@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from gnnserve_api.routing import AffineCost
-from gnnserve_operator.decide.signals import BatchSums
+from gnnserve_routing.signals import BatchSums
 
 Costs = Mapping[str, AffineCost]
 """By variant."""

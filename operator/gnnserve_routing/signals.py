@@ -23,7 +23,8 @@ from statistics import median
 
 import msgspec
 
-from gnnserve_operator.decide.verdict import Reason, sentence
+from gnnserve_api.reasons import Reason
+from gnnserve_routing.verdict import sentence
 
 NAMESPACE_LABEL = "namespace"
 """What Prometheus' Kubernetes configurations call it."""

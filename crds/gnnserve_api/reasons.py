@@ -1,14 +1,16 @@
-"""How decisions answer: a reason for machines, a sentence for people, and whether somebody has to act."""
+"""The reasons of a GNNService's conditions and events: what they mean, and what to do about them.
+
+A contract with scripts and alerts, which wait for a reason by its name. Which one applies is decided by the operator
+and by the slow loop (`gnnserve_routing`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import StrEnum
 
 
 class Reason(StrEnum):
-    """Of conditions and events. Each is one state, so that a script may wait for it."""
+    """Why a condition is as it is, in a word; each is one state, so that a script may wait for it."""
 
     # All is well.
     SERVING = "Serving"
@@ -135,37 +137,3 @@ class Reason(StrEnum):
     """Give spec.image a version that knows tokens, or take spec.endpoint.tokens away."""
     WORKERS_NOT_STARTING = "WorkersNotStarting"
     """Read the pods' events and logs."""
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """Whether a condition holds, and why."""
-
-    holds: bool | None
-    """None: nobody knows."""
-    reason: Reason
-    message: str
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """Why something does not go on."""
-
-    reason: Reason
-    message: str
-    needs_person: bool
-    """Whether waiting is of no use."""
-
-    def to_verdict(self) -> Verdict:
-        return Verdict(False, self.reason, self.message)
-
-
-def join_words(words: Iterable[str]) -> str:
-    """`a, b and c`."""
-    *first, last = words
-    return f"{', '.join(first)} and {last}" if first else last
-
-
-def sentence(text: str) -> str:
-    """Somebody else's words on one line, without the full stop, so that ours can go on after them."""
-    return " ".join(text.split()).rstrip(".;, ")

@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gnnserve_api.gnnservice import GNNServiceSpec
-from gnnserve_operator.decide.signals import Silence
-from gnnserve_operator.decide.verdict import Reason, Verdict
+from gnnserve_api.reasons import Reason
+from gnnserve_routing.signals import Silence
+from gnnserve_routing.verdict import Verdict
 
 MEASURED = Verdict(True, Reason.MEASURED, "Prometheus tells of the workers' load.")
 NOT_MEASURED = Verdict(None, Reason.NOT_MEASURED, "Nothing was measured; see MetricsAvailable.")

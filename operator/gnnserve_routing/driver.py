@@ -1,0 +1,80 @@
+"""One tick of the slow loop: from samples to signals, to a decision, to the table that workers are told.
+
+The operator and `gnnserve run` call the same function. Each brings samples of its own source and what it knows of its
+workers: the operator asks Prometheus about pods that come and go, `gnnserve run` reads its own counters. When to ask,
+and how a table reaches the workers, is the caller's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+
+from gnnserve_api.gnnservice import GNNServiceSpec
+from gnnserve_api.routing import RoutingTable, VariantRoute
+from gnnserve_routing.decision import RoutingDecision, RoutingState, decide_routing, routed_table
+from gnnserve_routing.signals import Answer, Signals, Silence, read_signals
+from gnnserve_routing.verdict import Verdict
+from gnnserve_routing.words import NOT_MEASURED
+
+
+@dataclass(frozen=True, slots=True)
+class TickContext:
+    """The service that a tick is about, as its caller knows it."""
+
+    spec: GNNServiceSpec
+    declared: RoutingTable
+    """The spec's own table over the revision that is answered from."""
+    candidates: tuple[VariantRoute, ...]
+    """The variants of that revision, as a ready worker tells them; empty: none has told yet."""
+    workers: int | None = None
+    """How many are ready, at least one. None: one at least, and as many as the samples are of."""
+    ready_since_s: Mapping[str, float] = field(default_factory=dict)
+    """Unix time since when each is ready, by pod; empty where they are no pods."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    decision: RoutingDecision
+    """`decision.state` is what the next tick begins with."""
+    table: RoutingTable
+    """What workers are to be told."""
+    measured: Signals | Silence | None
+    """What the samples say; None: nothing new was asked."""
+
+
+def run_tick(known: RoutingDecision, context: TickContext, said: Answer | Silence | None, now: datetime) -> Tick:
+    """`known`: the last decision about this revision, or `undecided`; `said`: what the source answered since, None:
+    nothing."""
+    interval_s = float(context.spec.routing.interval_seconds)
+    measured: Signals | Silence | None
+    match said:
+        case Answer():
+            known_workers = context.workers or 1
+            measured = read_signals(
+                said, interval_s=interval_s, workers=known_workers, ready_since_s=context.ready_since_s
+            )
+        case Silence() | None:
+            measured = said
+    decision = known
+    if isinstance(measured, Silence) or (isinstance(measured, Signals) and context.candidates):
+        seen = measured.workers_seen if isinstance(measured, Signals) else 1
+        workers = context.workers or max(seen, 1)
+        decision = decide_routing(known.state, context.spec, context.candidates, workers, measured, now)
+        if known.is_measured and decision.state.silences == 1:
+            # One question without an answer is no news: conditions and metrics stay until the next one.
+            decision = replace(known, state=decision.state)
+    return Tick(decision, routed_table(context.declared, decision.state, interval_s), measured)
+
+
+def undecided(state: RoutingState, why: Verdict = NOT_MEASURED) -> RoutingDecision:
+    """The decision before anything was measured, or while nothing can be."""
+    unknown = Verdict(None, why.reason, NOT_MEASURED.message)
+    return RoutingDecision(state, why, unknown, unknown)
+
+
+def next_due_s(due_s: float, interval_s: float, now_s: float) -> float:
+    """When the tick after the one that was due at `due_s` is due: by the clock and not by the answers, so that it does
+    not drift. Ticks that were missed are not made up for."""
+    return max(due_s + interval_s, now_s)

@@ -1,0 +1,22 @@
+"""The form of an answer: whether a condition holds, a reason for machines, a sentence for people."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gnnserve_api.reasons import Reason
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether a condition holds, and why."""
+
+    holds: bool | None
+    """None: unknown."""
+    reason: Reason
+    message: str
+
+
+def sentence(text: str) -> str:
+    """Words of another program on one line, without the full stop, so that a sentence of ours can go on after them."""
+    return " ".join(text.split()).rstrip(".;, ")
