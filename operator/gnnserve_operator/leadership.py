@@ -13,11 +13,11 @@ import logging
 import os
 import random
 import socket
-import time
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
+from gnnserve_operator.clock import Clock
 from gnnserve_operator.cluster import Cluster
 from gnnserve_operator.decide.leadership import (
     Lease,
@@ -36,7 +36,6 @@ from gnnserve_operator.decide.leadership import (
 )
 from gnnserve_operator.errors import ConflictError, GoneError, LostLeadershipError, OperatorError
 from gnnserve_operator.kinds import LEASE, POD, Manifest
-from gnnserve_operator.loop import Clock, SystemClock
 from gnnserve_operator.observed import ObjectRef
 from gnnserve_operator.settings import LeaderElection
 from gnnserve_operator.transport import REQUEST_LIMIT_S
@@ -47,13 +46,6 @@ RELEASE_LIMIT_S = 3.0
 """An API server that is away must not hold up the end of the process."""
 
 logger = logging.getLogger(__name__)
-
-
-class AwakeOrNotClock(SystemClock):
-    """Also counts the time in which the machine was suspended, where the system can tell."""
-
-    def now(self) -> float:
-        return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 def identity_of(environment: Mapping[str, str] = os.environ) -> str:
@@ -79,7 +71,8 @@ class _Held:
 
 
 class Elector:
-    """`cluster` is one whose writes are not fenced by this."""
+    """`cluster` is one whose writes are not fenced by this; `clock` also counts the time in which the machine was
+    suspended."""
 
     def __init__(
         self, cluster: Cluster, settings: LeaderElection, identity: str, clock: Clock,

@@ -8,16 +8,13 @@ never holds up another. What a reconcile does is `reconcile.py`; time comes from
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import random
-import time
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from functools import partial
-from typing import Protocol
 
+from gnnserve_operator.clock import Clock
 from gnnserve_operator.errors import ConflictError, LostLeadershipError, RefusedError, RetryLaterError
 from gnnserve_operator.kinds import ServiceKey
 from gnnserve_operator.logs import about
@@ -43,31 +40,6 @@ STOP_S = 5.0
 """What is under way when the operator stops may take so long."""
 
 logger = logging.getLogger(__name__)
-
-
-class Clock(Protocol):
-    def now(self) -> float:
-        """Monotonic seconds."""
-        ...
-
-    def utc(self) -> datetime: ...
-
-    async def wait(self, event: asyncio.Event, timeout_s: float) -> None:
-        """Until the event is set, or for so long."""
-        ...
-
-
-class SystemClock:
-    def now(self) -> float:
-        return time.monotonic()
-
-    def utc(self) -> datetime:
-        return datetime.now(UTC)
-
-    async def wait(self, event: asyncio.Event, timeout_s: float) -> None:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(timeout_s):
-                await event.wait()
 
 
 @dataclass(slots=True)

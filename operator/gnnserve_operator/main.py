@@ -23,6 +23,7 @@ from prometheus_client import disable_created_metrics
 
 from gnnserve_api.errors import GnnserveError, ResourceError
 from gnnserve_operator.apply import Applier
+from gnnserve_operator.clock import Clock, MainClock, SystemClock
 from gnnserve_operator.cluster import Cluster
 from gnnserve_operator.desired.labels import MANAGER
 from gnnserve_operator.errors import LostLeadershipError, OperatorError
@@ -31,10 +32,10 @@ from gnnserve_operator.handlers.index import Index
 from gnnserve_operator.handlers.watches import OnChange, build_kopf_settings, build_registry
 from gnnserve_operator.health import Readiness, WatchCheck, build_app, find_problems
 from gnnserve_operator.kinds import GNNSERVICE, ServiceKey
-from gnnserve_operator.leadership import AwakeOrNotClock, Elector, identity_of
+from gnnserve_operator.leadership import Elector, identity_of
 from gnnserve_operator.login import load_connection
 from gnnserve_operator.logs import configure_logging
-from gnnserve_operator.loop import Clock, Loop, SystemClock
+from gnnserve_operator.loop import Loop
 from gnnserve_operator.metrics import Metrics
 from gnnserve_operator.observe import Observer
 from gnnserve_operator.pod_monitors import PodMonitors
@@ -78,14 +79,14 @@ def main() -> int:
 async def run(
     settings: Settings,
     *,
+    clock: MainClock | None = None,
     addresses: Addresses | None = None,
     stop: asyncio.Event | None = None,
     identity: str | None = None,
     on_listening: Callable[[int], None] = lambda port: None,
 ) -> None:
-    """Until SIGTERM, SIGINT or `stop`. Raises what killed a part of it."""
-    stop = stop or asyncio.Event()
-    clock = SystemClock()
+    """Until SIGTERM, SIGINT or `stop`. Raises what killed a part of it. All of it waits by `clock`."""
+    clock, stop = clock or SystemClock(), stop or asyncio.Event()
     memory = RoutingMemory()
     metrics = Metrics(memory)
     index = Index()
@@ -99,7 +100,10 @@ async def run(
             leasing = HttpTransport(await load_connection(), connections=1)
             stack.push_async_callback(leasing.close)
             elector = Elector(
-                Cluster(leasing, metrics), settings.leader_election, identity or identity_of(), AwakeOrNotClock()
+                Cluster(leasing, metrics),
+                settings.leader_election,
+                identity or identity_of(),
+                clock.counting_suspension(),
             )
         cluster = Cluster(transport, metrics, elector)
         prober = await stack.enter_async_context(Prober(addresses or Addresses(settings.cluster_domain)))

@@ -10,12 +10,12 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from gnnserve_operator.clock import Clock
 from gnnserve_operator.cluster import Cluster
 from gnnserve_operator.desired.labels import CHILDREN_SELECTOR
 from gnnserve_operator.handlers.index import Kept
 from gnnserve_operator.handlers.watches import service_of
 from gnnserve_operator.kinds import POD_MONITOR, Manifest, ServiceKey
-from gnnserve_operator.loop import Clock
 from gnnserve_operator.observed import ObjectRef, observed_ref
 
 _ABSENCE_S = 60.0

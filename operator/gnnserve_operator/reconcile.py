@@ -18,13 +18,13 @@ from gnnserve_api.errors import InputError
 from gnnserve_api.gnnservice import GNNService
 from gnnserve_api.manifest import parse_manifest
 from gnnserve_operator.apply import Applier, Change, Place, Survey
+from gnnserve_operator.clock import Clock
 from gnnserve_operator.cluster import Cluster
 from gnnserve_operator.errors import ConflictError, GoneError, RefusedError, RetryLaterError
 from gnnserve_operator.fleet import Fleet
 from gnnserve_operator.handlers.index import Index
 from gnnserve_operator.kinds import DEPLOYMENT, JOB, POD_MONITOR, Manifest, ServiceKey
 from gnnserve_operator.logs import about
-from gnnserve_operator.loop import Clock
 from gnnserve_operator.observe import Observer, Seen
 from gnnserve_operator.observed import ObjectRef, Rejection, Wait, observed_ref
 from gnnserve_operator.plan import Identity, Plan, plan, plan_for_invalid

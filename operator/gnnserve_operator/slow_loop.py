@@ -12,10 +12,10 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from gnnserve_api.reasons import Reason
+from gnnserve_operator.clock import Clock
 from gnnserve_operator.decide.service_routing import Question
 from gnnserve_operator.kinds import ServiceKey
 from gnnserve_operator.logs import about
-from gnnserve_operator.loop import Clock
 from gnnserve_routing.driver import next_due_s
 from gnnserve_routing.signals import Answer, Silence
 

@@ -18,6 +18,7 @@ from tests.support.fake_cluster import FakeCluster, Fault, Refusal
 from tests.support.in_process import InProcessTransport
 from tests.support.operator import child
 
+from gnnserve_operator.clock import SystemClock
 from gnnserve_operator.cluster import Cluster
 from gnnserve_operator.decide.leadership import (
     Lease,
@@ -35,8 +36,7 @@ from gnnserve_operator.decide.leadership import (
 )
 from gnnserve_operator.desired.labels import TERM_ANNOTATION
 from gnnserve_operator.errors import LostLeadershipError, RetryLaterError
-from gnnserve_operator.leadership import AwakeOrNotClock, Elector, identity_of
-from gnnserve_operator.loop import SystemClock
+from gnnserve_operator.leadership import Elector, identity_of
 from gnnserve_operator.metrics import Metrics
 from gnnserve_operator.observed import observed_ref
 from gnnserve_operator.routing_memory import RoutingMemory
@@ -766,7 +766,7 @@ def test_a_pod_is_the_same_after_a_restart_and_a_process_elsewhere_is_another() 
 
 
 def test_the_clock_of_a_lease_goes_on() -> None:
-    clock = AwakeOrNotClock()
+    clock = SystemClock().counting_suspension()
     assert clock.now() <= clock.now()
 
 

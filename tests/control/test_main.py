@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.support.clock import QuickClock
 from tests.support.control_plane import fail_job, finish_job, run_workers
 from tests.support.fake_api import FakeApi, fake_api
 from tests.support.fake_cluster import FakeCluster, Fault, Refusal
@@ -18,7 +19,6 @@ from tests.support.running_operator import RunningOperator, condition_of, operat
 from tests.support.waiting import WAIT_S
 
 from gnnserve_api.routing import ROUTING_KEY, decode_routing
-from gnnserve_operator import health, main
 from gnnserve_operator.desired.labels import APPLIED_ANNOTATION
 from gnnserve_operator.kinds import GNNSERVICE
 
@@ -37,6 +37,8 @@ CHILDREN_OF_A_REVISION = [
     "apply PodDisruptionBudget digits-worker",
 ]
 STATUS = "apply status GNNService digits"
+MINUTES_IN_MOMENTS: dict[str, Any] = {"clock": QuickClock(200), "resync_seconds": 200}
+"""Watches are looked after every 30 s, and may be silent for 60 s."""
 
 
 @pytest.fixture
@@ -305,8 +307,7 @@ def test_in_all_namespaces_neither_namespaces_nor_crds_are_watched(cluster: Fake
     assert {path for path in cluster.paths if path.endswith(("/namespaces", "/customresourcedefinitions"))} == set()
 
 
-def test_the_operator_waits_for_its_crd(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(main, "CRD_POLL_S", 0.01)
+def test_the_operator_waits_for_its_crd(cluster: FakeCluster) -> None:
     kinds = cluster.kinds
     cluster.kinds = tuple(kind for kind in kinds if kind is not GNNSERVICE)
 
@@ -320,10 +321,7 @@ def test_the_operator_waits_for_its_crd(cluster: FakeCluster, monkeypatch: pytes
     play(cluster, scene)
 
 
-def test_what_was_deleted_while_a_watch_was_away_comes_back(
-    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(health, "CHECK_EVERY_S", 0.05)
+def test_what_was_deleted_while_a_watch_was_away_comes_back(cluster: FakeCluster) -> None:
 
     async def scene(operator: RunningOperator) -> None:
         await make_ready(operator)
@@ -332,16 +330,14 @@ def test_what_was_deleted_while_a_watch_was_away_comes_back(
             cluster.forget_history()
         await operator.until(lambda: cluster.find("Service", "digits"))
 
-    play(cluster, scene)
+    play(cluster, scene, **MINUTES_IN_MOMENTS)
 
 
-def test_a_dead_watch_makes_the_operator_unhealthy(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(health, "CHECK_EVERY_S", 0.05)
-    monkeypatch.setattr(health, "WATCH_LIMIT_S", 0.2)
+def test_a_dead_watch_makes_the_operator_unhealthy(cluster: FakeCluster) -> None:
 
     async def scene(operator: RunningOperator) -> None:
         await make_ready(operator)
-        # A machine that is busy for 0.2 s may find any watch silent for a while; this one stays silent.
+        # A machine that is busy for a moment may find any watch silent for a while; this one stays silent.
         await says(operator, "ok\n")
         cluster.frozen_kinds.add("Pod")
         cluster.replace("Pod", "digits-worker-0", lambda found: found["status"].update(phase="Failed"))
@@ -352,7 +348,7 @@ def test_a_dead_watch_makes_the_operator_unhealthy(cluster: FakeCluster, monkeyp
             while words not in (await operator.get("/healthz"))[1]:
                 await asyncio.sleep(0.05)
 
-    play(cluster, scene)
+    play(cluster, scene, **MINUTES_IN_MOMENTS)
 
 
 def test_the_operator_ends_with_what_killed_a_watch(cluster: FakeCluster) -> None:

@@ -41,7 +41,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeClu
 @pytest.fixture
 def prometheus(cluster: FakeCluster) -> FakePrometheus:
     """Sees every worker."""
-    return FakePrometheus(lambda: [name for name in names(cluster) if "-worker-" in name], IDLE)
+    return FakePrometheus(lambda: [name for name in names(cluster) if "-worker-" in name], IDLE, gap_s=0.1)
 
 
 @pytest.fixture

@@ -1,9 +1,11 @@
-"""Time that moves when a test says so."""
+"""Time that moves when a test says so, and time that passes faster."""
 
 from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime, timedelta
+
+from gnnserve_operator.clock import Clock, SystemClock
 
 _TURNS = 50
 """Of the event loop, for everything that can go on without time to have gone on."""
@@ -49,3 +51,22 @@ class FakeClock:
             await settle()
         self.seconds = end
         await settle()
+
+
+class QuickClock(SystemClock):
+    """The system's, so many times as fast: what waits for a second waits for a tenth of one.
+
+    For scenes with real sockets and threads, which know no simulated time. Dates are the real ones, since others stamp
+    objects too; and so is the clock of leases, whose limits are those of requests."""
+
+    def __init__(self, speed: float = 10.0) -> None:
+        self._speed = speed
+
+    def now(self) -> float:
+        return super().now() * self._speed
+
+    async def wait(self, event: asyncio.Event, timeout_s: float) -> None:
+        await super().wait(event, timeout_s / self._speed)
+
+    def counting_suspension(self) -> Clock:
+        return SystemClock().counting_suspension()

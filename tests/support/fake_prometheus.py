@@ -18,9 +18,6 @@ from urllib.parse import parse_qs, urlsplit
 
 from tests.support.fake_server import Asked, FakeServer, Told, fake_server
 
-SCRAPES_S = (-2.0, -1.0, 0.0)
-"""Before now."""
-
 
 @dataclass(frozen=True, slots=True)
 class Rates:
@@ -57,6 +54,8 @@ class FakePrometheus:
     """Of each of them."""
     fault: Callable[[Asked], Told] | None = None
     """Answers in its place."""
+    gap_s: float = 1.0
+    """Between two scrapes."""
     age_s: float = 0.0
     """Of the newest sample."""
     value: str | None = None
@@ -79,7 +78,8 @@ class FakePrometheus:
             metric_labels = {
                 "__name__": f"gnnserve_{metric}_total", "pod": pod, "instance": f"{pod}:8080", **labels, **own,
             }  # fmt: skip
-            values = [[now_s + at_s, self.value or str(1e6 + rate * (10 + at_s))] for at_s in SCRAPES_S]
+            scrapes_s = (-2 * self.gap_s, -self.gap_s, 0.0)
+            values = [[now_s + at_s, self.value or str(1e6 + rate * (10 + at_s))] for at_s in scrapes_s]
             yield {"metric": metric_labels, "values": values}
 
 
