@@ -1,6 +1,6 @@
 """Which services are under way and which wait, over all that the operator looks after.
 
-One service's plan must know of the others where only so many may do something at a time (`decide/turns.py`). Each plan
+One service's plan must know of the others where only so many may do something at a time (`turns.py`). Each plan
 leaves its service's standing here, in the same step of the event loop in which it was told its turn: so two reconciles
 never take the same place, also before the watch tells of what the first of them wrote.
 
@@ -14,10 +14,10 @@ from bisect import bisect_left, insort
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from gnnserve_operator.decide.turns import ALL_IDLE, IDLE, UNDER_WAY, Stance, Standing, Standings, Turn, Turns
 from gnnserve_operator.handlers.index import Index
 from gnnserve_operator.kinds import DEPLOYMENT, JOB, ServiceKey
 from gnnserve_operator.observed import observed_deployment, observed_job
+from gnnserve_operator.turns import ALL_IDLE, IDLE, UNDER_WAY, Stance, Standing, Standings, Turn, Turns
 
 WOKEN = 10
 """So many of those that wait are looked at when the line moves: they may go, or tell how far they are."""

@@ -16,7 +16,6 @@ import msgspec
 from gnnserve_api.generation import GENERATION_KEY, GenerationResult, decode_result
 from gnnserve_api.pods import HTTPS_PORT_NAME
 from gnnserve_api.routing import ROUTING_KEY, Damage, Route, RoutingTable, decode_routing
-from gnnserve_operator.decide.turns import NO_LIMIT, Turns
 from gnnserve_operator.desired.labels import (
     CLAIM_ANNOTATION,
     COMPONENT,
@@ -30,6 +29,7 @@ from gnnserve_operator.desired.labels import (
 from gnnserve_operator.desired.pod import REPOSITORY_VOLUME
 from gnnserve_operator.desired.repair import NO_REPAIRS, RepairRecord, decode_repairs
 from gnnserve_operator.desired.routing_digest import routing_digest
+from gnnserve_operator.turns import NO_LIMIT, Turns
 from gnnserve_routing.decision import RoutingDecision
 from gnnserve_routing.signals import Answer, Silence
 

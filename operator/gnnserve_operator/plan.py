@@ -31,7 +31,6 @@ from gnnserve_operator.decide.repository import decide_kept, decide_mounted, dec
 from gnnserve_operator.decide.rollout import Rollout, decide_rollout
 from gnnserve_operator.decide.service_routing import Question, decide_declared_claim, decide_service_routing
 from gnnserve_operator.decide.status import Status, build_status, condition_in, is_said_already, with_conditions
-from gnnserve_operator.decide.turns import ALL_IDLE, IDLE, Standings
 from gnnserve_operator.decide.workers import decide_workers
 from gnnserve_operator.desired.children import build_children
 from gnnserve_operator.desired.deployment import build_worker_template
@@ -42,6 +41,7 @@ from gnnserve_operator.desired.routing import declared_table
 from gnnserve_operator.desired.service import service_url
 from gnnserve_operator.observed import ObjectRef, Observed, Wait, observed_ref
 from gnnserve_operator.settings import Settings
+from gnnserve_operator.turns import ALL_IDLE, IDLE, Standings
 from gnnserve_routing.decision import RoutingDecision
 
 __all__ = ["EventNote", "Identity", "ObjectRef", "Plan", "plan", "plan_for_invalid"]

@@ -16,10 +16,10 @@ from tests.control.campaign.world import World
 from tests.support.fake_cluster import Fault, Refusal
 from tests.support.operator import gnnservice
 
-from gnnserve_operator.decide.turns import IDLE, UNDER_WAY, Stance, Standing, Standings, Turn
 from gnnserve_operator.fleet import Fleet, Line
 from gnnserve_operator.handlers.index import Index
 from gnnserve_operator.kinds import ServiceKey
+from gnnserve_operator.turns import IDLE, UNDER_WAY, Stance, Standing, Standings, Turn
 
 NAMES = ("a", "b", "c", "d", "e", "f")
 FEW = NAMES[:4]

@@ -10,9 +10,9 @@ import pytest
 from tests.support.observed import Namespace, make_route
 
 from gnnserve_api.routing import Damage
-from gnnserve_operator.decide.turns import IDLE, Stance, Turn
 from gnnserve_operator.desired.repair import NO_REPAIRS, RepairRecord, decode_repairs, encode_repairs
 from gnnserve_operator.observed import Rejection, observed_ref
+from gnnserve_operator.turns import IDLE, Stance, Turn
 
 
 def serving() -> Namespace:

@@ -15,8 +15,8 @@ from tests.support.samples import NOW_S, batches, offered
 from gnnserve_api.reasons import Reason
 from gnnserve_api.routing import RoutingMode
 from gnnserve_api.schema import crd
-from gnnserve_operator.decide.turns import IDLE
 from gnnserve_operator.plan import Identity, Plan, plan_for_invalid
+from gnnserve_operator.turns import IDLE
 from gnnserve_routing.costs import capacity_seeds_per_s
 from gnnserve_routing.signals import Answer, Series, Silence
 

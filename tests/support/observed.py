@@ -18,7 +18,6 @@ from gnnserve_api.gnnservice import GNNService
 from gnnserve_api.routing import AffineCost, Damage, Route, RoutingTable, VariantRoute, decode_routing
 from gnnserve_api.status import ConditionType
 from gnnserve_operator.decide.status import condition_in
-from gnnserve_operator.decide.turns import NO_LIMIT
 from gnnserve_operator.desired.names import routing_name, worker_name
 from gnnserve_operator.observed import (
     Conflict,
@@ -36,6 +35,7 @@ from gnnserve_operator.observed import (
 )
 from gnnserve_operator.plan import Identity, Plan, plan
 from gnnserve_operator.settings import Settings
+from gnnserve_operator.turns import NO_LIMIT
 from gnnserve_routing.decision import RoutingDecision
 from gnnserve_routing.signals import Answer, Silence
 

@@ -23,8 +23,8 @@ from gnnserve_operator.decide.published import (
     read_result,
 )
 from gnnserve_operator.decide.repository import Repository, holds_leaving_claim, is_of_lost_claim
-from gnnserve_operator.decide.turns import IDLE, UNDER_WAY, Stance, Standing, Turn, place_words
 from gnnserve_operator.observed import Observed, ObservedJob
+from gnnserve_operator.turns import IDLE, UNDER_WAY, Stance, Standing, Turn, place_words
 
 _POD_PATIENCE = timedelta(seconds=60)
 """A Job without a pod for so long is not allowed one."""

@@ -15,9 +15,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gnnserve_api.gnnservice import GNNServiceSpec
-from gnnserve_operator.decide.turns import IDLE, UNDER_WAY, Stance, Standing, Turn, place_words
 from gnnserve_operator.desired.deployment import MountedClaim, digest_of_pods, wanted_replicas
 from gnnserve_operator.observed import Observed, ObservedDeployment
+from gnnserve_operator.turns import IDLE, UNDER_WAY, Stance, Standing, Turn, place_words
 
 _FIRST, _LATER = "0", "1"
 """Order in the queue of rollouts: services without a ready worker come first, since new pods may be their cure."""
