@@ -37,8 +37,9 @@ from tests.support.helm import render
 from benchmarks.kubernetes_api import MERGE_PATCH, KubernetesApi, Manifest
 from benchmarks.results import write_result
 from benchmarks.stand_in_kubelet import StandInKubelet, until_it_is_gone
+from gnnserve_operator.desired.children import WATCHED_CHILDREN
 from gnnserve_operator.desired.labels import CHILDREN_SELECTOR
-from gnnserve_operator.kinds import GNNSERVICE, WATCHED_CHILDREN, Kind
+from gnnserve_operator.kinds import GNNSERVICE, Kind
 
 NAMESPACES = 10
 SYSTEM_NAMESPACE, RELEASE = "gnnserve-system", "gnnserve"

@@ -18,7 +18,7 @@ from enum import Enum, auto
 from typing import Protocol
 
 from gnnserve_operator.cluster import Cluster
-from gnnserve_operator.decide.obstacles import builds_on
+from gnnserve_operator.desired.children import kinds_under
 from gnnserve_operator.desired.labels import ADOPT_ANNOTATION, APPLIED_ANNOTATION
 from gnnserve_operator.desired.metadata import digest_of
 from gnnserve_operator.diff import is_declared
@@ -149,7 +149,7 @@ class Applier:
             if survey.places[ref] not in {Place.FREE, Place.OURS}:
                 continue
             live, digest = survey.live[ref], digest_of(manifest)
-            if live is None and builds_on(ref, leaving):
+            if live is None and kinds_under(ref.kind) & leaving:
                 # A Job that is older than its claim would be taken for one of a claim that is lost.
                 continue
             if ref in before:

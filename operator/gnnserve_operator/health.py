@@ -18,11 +18,12 @@ from aiohttp import web
 
 from gnnserve_operator.clock import Clock
 from gnnserve_operator.cluster import Cluster
+from gnnserve_operator.desired.children import WATCHED_CHILDREN
 from gnnserve_operator.desired.labels import CHILDREN_SELECTOR
 from gnnserve_operator.errors import OperatorError
 from gnnserve_operator.handlers.index import Index
 from gnnserve_operator.handlers.watches import OnChange, service_of
-from gnnserve_operator.kinds import GNNSERVICE, WATCHED_CHILDREN, Kind
+from gnnserve_operator.kinds import GNNSERVICE, Kind
 from gnnserve_operator.loop import Loop
 from gnnserve_operator.metrics import Metrics
 from gnnserve_operator.observed import observed_ref

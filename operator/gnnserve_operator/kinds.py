@@ -1,7 +1,7 @@
 """The kinds that the operator touches, and their paths at the API server.
 
 A table rather than discovery: the kinds are fixed, so asking the server for them at every start would cost a dozen
-requests and tell nothing. Which of them are watched is here too; what is in them is `desired/`.
+requests and tell nothing. Which of them are children, and what the operator does with those: `desired/children.py`.
 """
 
 from __future__ import annotations
@@ -52,28 +52,28 @@ class Kind:
 
 
 GNNSERVICE = Kind(GNNSERVICE_API_VERSION, GNNSERVICE_KIND, "gnnservices")
+CONFIG_MAP = Kind("v1", "ConfigMap", "configmaps")
+CLAIM = Kind("v1", "PersistentVolumeClaim", "persistentvolumeclaims")
+POD = Kind("v1", "Pod", "pods")
+SERVICE = Kind("v1", "Service", "services")
+SERVICE_ACCOUNT = Kind("v1", "ServiceAccount", "serviceaccounts")
 DEPLOYMENT = Kind("apps/v1", "Deployment", "deployments")
 JOB = Kind("batch/v1", "Job", "jobs")
-POD = Kind("v1", "Pod", "pods")
-WATCHED_CHILDREN = (
-    Kind("v1", "ConfigMap", "configmaps"),
-    Kind("v1", "PersistentVolumeClaim", "persistentvolumeclaims"),
-    POD,
-    Kind("v1", "Service", "services"),
-    Kind("v1", "ServiceAccount", "serviceaccounts"),
-    DEPLOYMENT,
-    JOB,
-    Kind("networking.k8s.io/v1", "NetworkPolicy", "networkpolicies"),
-    Kind("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets"),
-    Kind("rbac.authorization.k8s.io/v1", "Role", "roles"),
-    Kind("rbac.authorization.k8s.io/v1", "RoleBinding", "rolebindings"),
-)
+NETWORK_POLICY = Kind("networking.k8s.io/v1", "NetworkPolicy", "networkpolicies")
+DISRUPTION_BUDGET = Kind("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets")
+ROLE = Kind("rbac.authorization.k8s.io/v1", "Role", "roles")
+ROLE_BINDING = Kind("rbac.authorization.k8s.io/v1", "RoleBinding", "rolebindings")
 POD_MONITOR = Kind("monitoring.coreos.com/v1", "PodMonitor", "podmonitors")
-"""Listed from time to time (`pod_monitors.py`): its API is not everywhere."""
 EVENT = Kind("v1", "Event", "events")
 LEASE = Kind("coordination.k8s.io/v1", "Lease", "leases")
 
-_KINDS = {(kind.api_version, kind.name): kind for kind in (GNNSERVICE, *WATCHED_CHILDREN, POD_MONITOR, EVENT, LEASE)}
+_KINDS = {
+    (kind.api_version, kind.name): kind
+    for kind in (
+        GNNSERVICE, CONFIG_MAP, CLAIM, POD, SERVICE, SERVICE_ACCOUNT, DEPLOYMENT, JOB, NETWORK_POLICY,
+        DISRUPTION_BUDGET, ROLE, ROLE_BINDING, POD_MONITOR, EVENT, LEASE,
+    )
+}  # fmt: skip
 
 
 def kind_of(api_version: str, name: str) -> Kind:

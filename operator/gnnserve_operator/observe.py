@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from gnnserve_operator.desired.names import routing_name, worker_name
 from gnnserve_operator.handlers.index import Index
-from gnnserve_operator.kinds import DEPLOYMENT, POD, Manifest, ServiceKey
+from gnnserve_operator.kinds import CLAIM, CONFIG_MAP, DEPLOYMENT, JOB, POD, Manifest, ServiceKey
 from gnnserve_operator.observed import (
     ObjectRef,
     Observed,
@@ -28,7 +28,7 @@ from gnnserve_operator.observed import (
 )
 from gnnserve_operator.pod_monitors import PodMonitors
 from gnnserve_operator.probe import Answers, Prober
-from gnnserve_operator.repository_claims import CLAIM, RepositoryClaims
+from gnnserve_operator.repository_claims import RepositoryClaims
 from gnnserve_routing.decision import RoutingDecision
 from gnnserve_routing.signals import Answer, Silence
 
@@ -81,7 +81,7 @@ class Observer:
         # pods are judged together with the Deployment that they are of.
         children = self._index.children(key)
         known: dict[ObjectRef, Manifest | None] = {
-            observed_ref(raw): raw for raw in children if raw["kind"] != "Pod"
+            observed_ref(raw): raw for raw in children if raw["kind"] != POD.name
         }  # fmt: skip
         known |= {} if listed is None else listed.of(key)
         uid = service["metadata"]["uid"]
@@ -98,11 +98,11 @@ class Observer:
         self, key: ServiceKey, owned: Mapping[ObjectRef, Manifest], claims: Iterable[Manifest],
         pods: tuple[ObservedPod, ...], answers: Answers,
     ) -> Observed:  # fmt: skip
-        routing = _named(owned, "ConfigMap", routing_name(key.name))
-        deployment = _named(owned, "Deployment", worker_name(key.name))
+        routing = _named(owned, CONFIG_MAP.name, routing_name(key.name))
+        deployment = _named(owned, DEPLOYMENT.name, worker_name(key.name))
         return Observed(
             routing=None if routing is None else observed_routing(routing),
-            jobs=tuple(observed_job(raw) for ref, raw in owned.items() if ref.kind == "Job"),
+            jobs=tuple(observed_job(raw) for ref, raw in owned.items() if ref.kind == JOB.name),
             deployment=None if deployment is None else observed_deployment(deployment),
             pods=pods,
             answers=answers.workers,
@@ -115,7 +115,7 @@ class Observer:
 def _pods(children: Iterable[Manifest], service: Manifest) -> tuple[ObservedPod, ...]:
     found = list(children)
     since = _begun_at(found, service)
-    return tuple(observed_pod(raw) for raw in found if raw["kind"] == "Pod" and not _is_older(raw, since))
+    return tuple(observed_pod(raw) for raw in found if raw["kind"] == POD.name and not _is_older(raw, since))
 
 
 def _named(owned: Mapping[ObjectRef, Manifest], kind: str, name: str) -> Manifest | None:
@@ -134,7 +134,7 @@ def _is_controlled(raw: Manifest, uid: str) -> bool:
 def _begun_at(children: Iterable[Manifest], service: Manifest) -> str:
     """When its first pod may have been made: before the service itself where it took over a Deployment or a Job."""
     uid = service["metadata"]["uid"]
-    makers = (raw for raw in children if raw["kind"] in {"Deployment", "Job"} and _is_controlled(raw, uid))
+    makers = (raw for raw in children if raw["kind"] in {DEPLOYMENT.name, JOB.name} and _is_controlled(raw, uid))
     return min(str(found["metadata"]["creationTimestamp"]) for found in (service, *makers))
 
 

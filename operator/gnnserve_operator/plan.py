@@ -7,9 +7,8 @@ The order of thought is `plan`'s body. Seeing is left to `observe`, doing to `ap
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from functools import partial
 from typing import Any
 
 from gnnserve_api.generation import GenerationResult
@@ -32,13 +31,14 @@ from gnnserve_operator.decide.rollout import Rollout, decide_rollout
 from gnnserve_operator.decide.service_routing import Question, decide_declared_claim, decide_service_routing
 from gnnserve_operator.decide.status import Status, build_status, condition_in, is_said_already, with_conditions
 from gnnserve_operator.decide.workers import decide_workers
-from gnnserve_operator.desired.children import build_children
+from gnnserve_operator.desired.children import PRUNED_KINDS, ChildInputs, build_children
 from gnnserve_operator.desired.deployment import build_worker_template
 from gnnserve_operator.desired.job import build_job, for_repair, suspended
 from gnnserve_operator.desired.labels import RECIPE, Component, selector_for, selector_text
 from gnnserve_operator.desired.metadata import Manifest, Parent, digest_of
 from gnnserve_operator.desired.routing import declared_table
 from gnnserve_operator.desired.service import service_url
+from gnnserve_operator.kinds import DEPLOYMENT, JOB, SERVICE
 from gnnserve_operator.observed import ObjectRef, Observed, Wait, observed_ref
 from gnnserve_operator.settings import Settings
 from gnnserve_operator.turns import ALL_IDLE, IDLE, Standings
@@ -61,10 +61,6 @@ _PATIENCE = timedelta(minutes=5)
 _BEFORE_THE_JOB = frozenset({Stage.STARTING, Stage.QUEUED})
 """Stages in which the Job may not exist yet, or never."""
 _GENERATES = frozenset({Reason.GENERATING, Reason.REVISION_DAMAGED})
-_PRUNED_KINDS = frozenset({"NetworkPolicy", "PodMonitor"})
-"""Children that a setting may take away; nothing else is ever deleted for not being wanted, least of all data."""
-
-
 _UNKNOWN = "unknown"
 """In place of the name of a revision that is not generated yet."""
 
@@ -133,32 +129,30 @@ def plan(service: GNNService, identity: Identity, observed: Observed, settings: 
     workers = decide_workers(parent.name, spec, template_digest, published is not None, observed)
     routing = decide_service_routing(service, published, workers, observed, identity.status, settings, now)
     declared, result = routing.table, routing.result
-    build = partial(
-        build_children,
+    given = ChildInputs(
         parent,
         spec,
         settings,
-        claim_storage=decide_claim_storage(spec, repository.made),
+        routing=None if declared is None or result is None else (declared, result),
         claim=repository.name,
+        claim_storage=decide_claim_storage(spec, repository.made),
         routing_claim_uid=declared_uid,
         mounted=mounted,
-        repairs=repair.record,
+        with_workers=declared is not None or observed.deployment is not None,
         job=_applied_job(job, generation),
         pod_monitor_available=observed.pod_monitor_available,
+        repairs=repair.record,
     )
-    children = build(
-        routing=None if declared is None or result is None else (declared, result),
-        with_workers=declared is not None or observed.deployment is not None,
-    )
+    children = build_children(given)
     refs = [observed_ref(child) for child in children]
-    to_come = _to_come(build(routing=_first_routing(spec), with_workers=True), refs)
+    to_come = _to_come(build_children(replace(given, routing=_first_routing(spec), with_workers=True)), refs)
     refs_to_come = [observed_ref(child) for child in to_come]
     obstacle = decide_obstacle([*refs, *refs_to_come], parent.name, observed) or repair.problem or routing.problem
     appliable = decide_appliable(refs, observed.conflicts)
     is_job_new = generation.stage in _BEFORE_THE_JOB and all(job.name != generation.job for job in observed.jobs)
     is_hindered = routing.problem is not None or not may_begin([*refs, *refs_to_come], refs_to_come, observed)
     if is_job_new and is_hindered:
-        appliable = frozenset(ref for ref in appliable if ref.kind != "Job")
+        appliable = frozenset(ref for ref in appliable if ref.kind != JOB.name)
     revision, claim_uid = (None, repository.uid) if published is None else (
         published.result.revision, published.claim_uid
     )  # fmt: skip
@@ -169,10 +163,10 @@ def plan(service: GNNService, identity: Identity, observed: Observed, settings: 
     conditions = with_namespace(decide_conditions(situation) | routing.conditions, parent.namespace)
     wait = decide_wait(conditions, generation, observed, is_in_turn=rollout.is_in_line, now=now)
     conditions = end_wait(conditions, wait, identity.status, now)
-    service_ref = next(ref for ref in refs if ref.kind == "Service")
+    service_ref = next(ref for ref in refs if ref.kind == SERVICE.name)
     # Where nobody is to answer, what somebody once said is not told as if he did.
     base_before = identity.status.get("baseVariant") if workers.wanted else None
-    is_job_made = any(ref.kind == "Job" for ref in appliable)
+    is_job_made = any(ref.kind == JOB.name for ref in appliable)
     status = build_status(
         conditions,
         result=result,
@@ -198,7 +192,7 @@ def plan(service: GNNService, identity: Identity, observed: Observed, settings: 
         ),
         standings=Standings(
             IDLE if generation.stage in _BEFORE_THE_JOB and not is_job_made else generation.standing,
-            rollout.standing if any(ref.kind == "Deployment" for ref in appliable) else IDLE,
+            rollout.standing if any(ref.kind == DEPLOYMENT.name for ref in appliable) else IDLE,
         ),
         followed=rollout.followed,
         wait=wait,
@@ -237,7 +231,7 @@ def _applied_job(job: Manifest, generation: Generation) -> Manifest | None:
 
 
 def _is_applied(ref: ObjectRef, appliable: frozenset[ObjectRef], rollout: Rollout, observed: Observed) -> bool:
-    if ref.kind == "Deployment":
+    if ref.kind == DEPLOYMENT.name:
         # What is being deleted is made again once it is gone; applying it now would be lost.
         is_going = observed.deployment is not None and observed.deployment.deleting
         if is_going or rollout.waits is not None:
@@ -252,14 +246,14 @@ def _first_routing(spec: GNNServiceSpec) -> tuple[RoutingTable, GenerationResult
 
 
 def _to_come(children: tuple[Manifest, ...], refs: list[ObjectRef]) -> tuple[Manifest, ...]:
-    return tuple(child for child in children if observed_ref(child) not in refs and child["kind"] != "Job")
+    return tuple(child for child in children if observed_ref(child) not in refs and child["kind"] != JOB.name)
 
 
 def _deletions(
     parent: Parent, generation: Generation, refs: list[ObjectRef], observed: Observed
 ) -> tuple[ObjectRef, ...]:
-    jobs = [ObjectRef("batch/v1", "Job", parent.namespace, name) for name in generation.delete]
-    unwanted = [ref for ref in observed.owned if ref.kind in _PRUNED_KINDS and ref not in refs]
+    jobs = [ObjectRef(JOB.api_version, JOB.name, parent.namespace, name) for name in generation.delete]
+    unwanted = [ref for ref in observed.owned if ref.kind in PRUNED_KINDS and ref not in refs]
     return (*jobs, *sorted(unwanted, key=lambda ref: (ref.kind, ref.name)))
 
 

@@ -10,10 +10,8 @@ from collections.abc import Sequence
 
 from gnnserve_operator.cluster import Cluster
 from gnnserve_operator.desired.labels import CHILDREN_SELECTOR, SERVICE
-from gnnserve_operator.kinds import Manifest, ServiceKey, kind_of
+from gnnserve_operator.kinds import CLAIM, Manifest, ServiceKey
 from gnnserve_operator.observed import ObjectRef, controller_of
-
-CLAIM = kind_of("v1", "PersistentVolumeClaim")
 
 
 class RepositoryClaims:

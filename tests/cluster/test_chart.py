@@ -25,8 +25,9 @@ from tests.support.helm import (
     values_table,
 )
 from tests.support.pages import anchors, links
+from tests.support.rights import Right, needed_rights, rights_of
 
-from gnnserve_operator.kinds import EVENT, GNNSERVICE, LEASE, POD_MONITOR, WATCHED_CHILDREN
+from gnnserve_operator.kinds import GNNSERVICE, LEASE
 from gnnserve_operator.leadership import identity_of
 from gnnserve_operator.settings import SETTINGS_VARIABLE, LeaderElection, Settings, load_settings
 
@@ -100,15 +101,8 @@ def operator_pod(objects: list[Manifest]) -> Manifest:
     return one(objects, "Deployment")["spec"]["template"]["spec"]
 
 
-def rules_of(role: Manifest) -> list[tuple[str, str, str]]:
-    """Group, resource and verb, one by one."""
-    return [
-        (group, resource, verb)
-        for rule in role["rules"]
-        for group in rule["apiGroups"]
-        for resource in rule["resources"]
-        for verb in rule["verbs"]
-    ]
+def rules_of(role: Manifest) -> list[Right]:
+    return rights_of(role["rules"])
 
 
 # --- the chart as a whole
@@ -222,19 +216,6 @@ def test_selectors_meet_the_operator_only() -> None:
 
 
 # --- rights
-
-
-def needed_rights() -> set[tuple[str, str, str]]:
-    """From the table of kinds that the operator calls by."""
-    read, write = ("get", "list", "watch"), ("create", "patch")
-    needed = {(GNNSERVICE.group, GNNSERVICE.plural, verb) for verb in read}
-    needed |= {(GNNSERVICE.group, "gnnservices/status", "patch")}
-    needed |= {(EVENT.group, EVENT.plural, "create")}
-    needed |= {(POD_MONITOR.group, POD_MONITOR.plural, verb) for verb in ("get", "list", *write, "delete")}
-    for kind in WATCHED_CHILDREN:
-        further = {"Pod": (), "Job": (*write, "delete"), "NetworkPolicy": (*write, "delete")}.get(kind.name, write)
-        needed |= {(kind.group, kind.plural, verb) for verb in (*read, *further)}
-    return needed
 
 
 def test_cluster_wide_the_operator_may_do_what_it_calls_and_nothing_else() -> None:

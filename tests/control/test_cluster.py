@@ -15,8 +15,9 @@ from tests.support.fake_server import Told, fake_server
 from tests.support.operator import child, gnnservice
 
 from gnnserve_operator.cluster import Cluster
+from gnnserve_operator.desired.children import WATCHED_CHILDREN
 from gnnserve_operator.errors import ConflictError, RefusedError, RetryLaterError
-from gnnserve_operator.kinds import GNNSERVICE, WATCHED_CHILDREN, kind_of
+from gnnserve_operator.kinds import GNNSERVICE, kind_of
 from gnnserve_operator.login import load_connection
 from gnnserve_operator.metrics import Metrics
 from gnnserve_operator.observed import ObjectRef, observed_ref

@@ -16,7 +16,7 @@ from gnnserve_api.manifest import parse_manifest
 from gnnserve_api.routing import decode_routing
 from gnnserve_operator.decide.claim_storage import decide_claim_storage
 from gnnserve_operator.decide.repository import decide_repository
-from gnnserve_operator.desired.children import build_children
+from gnnserve_operator.desired.children import ChildInputs, build_children
 from gnnserve_operator.desired.deployment import MountedClaim
 from gnnserve_operator.desired.job import build_job
 from gnnserve_operator.desired.metadata import Parent
@@ -55,7 +55,7 @@ def build(service: GNNService, **settings: Any) -> dict[tuple[str, str], dict[st
     result = make_result(service.spec.recipe())
     made = make_settings(**settings)
     claim = decide_repository(parent.name, service.spec, Observed()).name
-    children = build_children(
+    given = ChildInputs(
         parent,
         service.spec,
         made,
@@ -68,7 +68,7 @@ def build(service: GNNService, **settings: Any) -> dict[tuple[str, str], dict[st
         job=build_job(parent, service.spec, made, claim),
         pod_monitor_available=True,
     )
-    return {(child["kind"], child["metadata"]["name"]): child for child in children}
+    return {(child["kind"], child["metadata"]["name"]): child for child in build_children(given)}
 
 
 def of_kind(children: dict[tuple[str, str], dict[str, Any]], kind: str) -> dict[str, Any]:

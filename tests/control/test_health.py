@@ -12,6 +12,7 @@ from aiohttp import web
 from tests.support.clock import FakeClock, settle
 from tests.support.operator import KEY, child, gnnservice, live
 
+from gnnserve_operator.desired.children import WATCHED_CHILDREN
 from gnnserve_operator.errors import RetryLaterError
 from gnnserve_operator.handlers.index import Index, Kept
 from gnnserve_operator.handlers.watches import service_of
@@ -24,7 +25,7 @@ from gnnserve_operator.health import (
     build_app,
     find_problems,
 )
-from gnnserve_operator.kinds import GNNSERVICE, WATCHED_CHILDREN, Kind, Manifest, ServiceKey, kind_of
+from gnnserve_operator.kinds import GNNSERVICE, Kind, Manifest, ServiceKey, kind_of
 from gnnserve_operator.loop import Loop
 from gnnserve_operator.metrics import Metrics
 from gnnserve_operator.observed import ObjectRef

@@ -44,7 +44,8 @@ from tests.support.managed_fields import (
 )
 from tests.support.waiting import WAIT_S
 
-from gnnserve_operator.kinds import EVENT, GNNSERVICE, LEASE, POD_MONITOR, WATCHED_CHILDREN, Kind
+from gnnserve_operator.desired.children import WATCHED_CHILDREN
+from gnnserve_operator.kinds import EVENT, GNNSERVICE, LEASE, POD_MONITOR, Kind
 
 T = TypeVar("T")
 Manifest = dict[str, Any]

@@ -23,12 +23,14 @@ from gnnserve_operator.decide.published import (
     read_result,
 )
 from gnnserve_operator.decide.repository import Repository, holds_leaving_claim, is_of_lost_claim
+from gnnserve_operator.desired.children import kinds_under
+from gnnserve_operator.kinds import JOB
 from gnnserve_operator.observed import Observed, ObservedJob
 from gnnserve_operator.turns import IDLE, UNDER_WAY, Stance, Standing, Turn, place_words
 
 _POD_PATIENCE = timedelta(seconds=60)
 """A Job without a pod for so long is not allowed one."""
-_BEFORE_A_JOB = frozenset({"PersistentVolumeClaim", "Job"})
+_BEFORE_A_JOB = kinds_under(JOB.name) | {JOB.name}
 """Kinds of which nothing may be on its way out in the place of a child when a Job is made."""
 _PLACE_PATIENCE = timedelta(minutes=10)
 """A Job whose pod finds no place for so long gives its turn to the next; a cluster that grows has a node by then."""

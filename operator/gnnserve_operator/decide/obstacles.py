@@ -10,20 +10,11 @@ from collections.abc import Iterable
 from gnnserve_api.reasons import Reason
 from gnnserve_operator.decide.claim_storage import least_storage
 from gnnserve_operator.decide.problem import Problem, join_words
+from gnnserve_operator.desired.children import kinds_under
 from gnnserve_operator.desired.labels import ADOPT_ANNOTATION
+from gnnserve_operator.kinds import CLAIM
 from gnnserve_operator.observed import Conflict, ObjectRef, Observed, Rejection
 from gnnserve_routing.verdict import sentence
-
-_BUILT_ON = {
-    "RoleBinding": ("Role", "ServiceAccount"),
-    "Deployment": ("ServiceAccount", "ConfigMap", "PersistentVolumeClaim"),
-    "Job": ("PersistentVolumeClaim",),
-}
-
-
-def builds_on(ref: ObjectRef, kinds: Iterable[str]) -> bool:
-    """On a child of one of these kinds; each service has at most one of those that others build on."""
-    return not set(kinds).isdisjoint(_BUILT_ON.get(ref.kind, ()))
 
 
 def decide_appliable(refs: Iterable[ObjectRef], conflicts: Iterable[Conflict]) -> frozenset[ObjectRef]:
@@ -31,7 +22,7 @@ def decide_appliable(refs: Iterable[ObjectRef], conflicts: Iterable[Conflict]) -
     taken = {conflict.ref for conflict in conflicts}
     all_refs = list(refs)
     taken_kinds = {ref.kind for ref in all_refs if ref in taken}
-    return frozenset(ref for ref in all_refs if ref not in taken and not builds_on(ref, taken_kinds))
+    return frozenset(ref for ref in all_refs if ref not in taken and kinds_under(ref.kind).isdisjoint(taken_kinds))
 
 
 def may_begin(refs: Iterable[ObjectRef], to_come: Iterable[ObjectRef], observed: Observed) -> bool:
@@ -79,7 +70,7 @@ def _adoption(refs: list[ObjectRef], service: str) -> str:
 def _refused(rejection: Rejection, observed: Observed) -> Problem:
     cure = "Change what it names in the spec, or what forbids it."
     least = least_storage(next((claim for claim in observed.claims if claim.name == rejection.ref.name), None))
-    if rejection.ref.kind == "PersistentVolumeClaim" and least is not None:
+    if rejection.ref.kind == CLAIM.name and least is not None:
         cure = (
             f"The claim has {least}: set spec.repository.claim.storage back to that, or have its storage class allow "
             "expansion."

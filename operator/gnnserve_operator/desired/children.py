@@ -1,10 +1,20 @@
-"""All children that should exist, in the order in which they are applied: what others build on comes first."""
+"""The table of children: a row for each kind, in the order in which children are applied.
+
+Everything that depends on the kind of a child follows from its row: how it is built, whether it is watched, on which
+others it builds, whether the operator ever deletes it, and so which rights the operator needs. The chart's roles grant
+exactly these (tests/control/test_rights.py).
+"""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import Enum, auto
 
 from gnnserve_api.generation import GenerationResult
 from gnnserve_api.gnnservice import GNNServiceSpec
 from gnnserve_api.routing import RoutingTable
+from gnnserve_operator import kinds
 from gnnserve_operator.desired.deployment import MountedClaim, build_deployment
 from gnnserve_operator.desired.disruption_budget import build_disruption_budget
 from gnnserve_operator.desired.metadata import Manifest, Parent
@@ -16,39 +26,136 @@ from gnnserve_operator.desired.routing import build_routing
 from gnnserve_operator.desired.service import build_service
 from gnnserve_operator.desired.service_account import build_service_account
 from gnnserve_operator.desired.volume_claim import build_volume_claim
+from gnnserve_operator.kinds import Kind
 from gnnserve_operator.settings import Settings
 
 
-def build_children(
-    parent: Parent,
-    spec: GNNServiceSpec,
-    settings: Settings,
-    *,
-    routing: tuple[RoutingTable, GenerationResult] | None,
-    claim: str,
-    claim_storage: str,
-    routing_claim_uid: str,
-    mounted: MountedClaim,
-    repairs: RepairRecord = NO_REPAIRS,
-    with_workers: bool,
-    job: Manifest | None,
-    pod_monitor_available: bool,
-) -> tuple[Manifest, ...]:
-    """`claim`: name of the claim that the operator makes; `routing_claim_uid`: of the claim that the declared revision
-    lies in."""
-    children = (
-        build_service_account(parent),
-        build_role(parent),
-        build_role_binding(parent),
-        # Before the pods that they are about.
-        build_worker_network_policy(parent, settings),
-        build_generation_network_policy(parent, spec, settings),
-        build_volume_claim(parent, spec, claim, claim_storage),
-        None if routing is None else build_routing(parent, *routing, routing_claim_uid, repairs),
-        build_service(parent, spec),
-        job,
-        build_deployment(parent, spec, settings, mounted) if with_workers else None,
-        build_disruption_budget(parent) if with_workers else None,
-        build_pod_monitor(parent, spec, pod_monitor_available),
-    )
-    return tuple(child for child in children if child is not None)
+@dataclass(frozen=True, slots=True)
+class ChildInputs:
+    """All that children are built from."""
+
+    parent: Parent
+    spec: GNNServiceSpec
+    settings: Settings
+    routing: tuple[RoutingTable, GenerationResult] | None
+    """What workers are told; None: nothing yet."""
+    claim: str
+    """Name of the claim that the operator makes."""
+    claim_storage: str
+    routing_claim_uid: str
+    """uid of the claim that the declared revision lies in."""
+    mounted: MountedClaim
+    with_workers: bool
+    job: Manifest | None
+    """The generation Job, built by the plan, which needs its name before; None: none is to be applied."""
+    pod_monitor_available: bool
+    """Whether the API server knows PodMonitor."""
+    repairs: RepairRecord = NO_REPAIRS
+
+
+Build = Callable[[ChildInputs], Iterable[Manifest | None]]
+"""The children of one kind; None stands for one that should not exist now."""
+
+
+class Removal(Enum):
+    """When a child is deleted."""
+
+    WITH_SERVICE = auto()
+    """With its GNNService, by Kubernetes' garbage collector; the operator never deletes it, least of all data."""
+    WHEN_UNWANTED = auto()
+    """As soon as it is not desired any more: a setting may take it away."""
+    BY_DECISION = auto()
+    """When a decision names it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    kind: Kind
+    build: Build | None
+    """None: a controller of Kubernetes makes it from another child."""
+    builds_on: tuple[Kind, ...] = ()
+    """It is not applied while one of these is somebody else's, or is leaving."""
+    removal: Removal = Removal.WITH_SERVICE
+    is_watched: bool = True
+
+    @property
+    def verbs(self) -> frozenset[str]:
+        """The rights that the operator needs for it. Server-side apply takes `patch`, and `create` where the object is
+        not there yet."""
+        found = {"get", "list"}
+        if self.is_watched:
+            found.add("watch")
+        if self.build is not None:
+            found |= {"create", "patch"}
+        if self.removal is not Removal.WITH_SERVICE:
+            found.add("delete")
+        return frozenset(found)
+
+
+CHILDREN = (
+    Child(kinds.SERVICE_ACCOUNT, lambda given: [build_service_account(given.parent)]),
+    Child(kinds.ROLE, lambda given: [build_role(given.parent)]),
+    Child(
+        kinds.ROLE_BINDING,
+        lambda given: [build_role_binding(given.parent)],
+        builds_on=(kinds.ROLE, kinds.SERVICE_ACCOUNT),
+    ),
+    # Before the pods that they are about.
+    Child(
+        kinds.NETWORK_POLICY,
+        lambda given: [
+            build_worker_network_policy(given.parent, given.settings),
+            build_generation_network_policy(given.parent, given.spec, given.settings),
+        ],
+        removal=Removal.WHEN_UNWANTED,
+    ),
+    Child(
+        kinds.CLAIM,
+        lambda given: [build_volume_claim(given.parent, given.spec, given.claim, given.claim_storage)],
+    ),
+    Child(
+        kinds.CONFIG_MAP,
+        lambda given: [
+            build_routing(given.parent, *given.routing, given.routing_claim_uid, given.repairs)
+            if given.routing is not None
+            else None
+        ],
+    ),
+    Child(kinds.SERVICE, lambda given: [build_service(given.parent, given.spec)]),
+    # Which Jobs are of no use any more: `decide/generation.py`.
+    Child(kinds.JOB, lambda given: [given.job], builds_on=(kinds.CLAIM,), removal=Removal.BY_DECISION),
+    Child(
+        kinds.DEPLOYMENT,
+        lambda given: [
+            build_deployment(given.parent, given.spec, given.settings, given.mounted) if given.with_workers else None
+        ],
+        builds_on=(kinds.SERVICE_ACCOUNT, kinds.CONFIG_MAP, kinds.CLAIM),
+    ),
+    Child(
+        kinds.DISRUPTION_BUDGET,
+        lambda given: [build_disruption_budget(given.parent) if given.with_workers else None],
+    ),
+    # Listed from time to time and not watched (`pod_monitors.py`): its API is not everywhere.
+    Child(
+        kinds.POD_MONITOR,
+        lambda given: [build_pod_monitor(given.parent, given.spec, given.pod_monitor_available)],
+        removal=Removal.WHEN_UNWANTED,
+        is_watched=False,
+    ),
+    Child(kinds.POD, None),
+)
+
+WATCHED_CHILDREN = tuple(child.kind for child in CHILDREN if child.is_watched)
+PRUNED_KINDS = frozenset(child.kind.name for child in CHILDREN if child.removal is Removal.WHEN_UNWANTED)
+_BUILT_ON = {child.kind.name: frozenset(kind.name for kind in child.builds_on) for child in CHILDREN}
+
+
+def build_children(given: ChildInputs) -> tuple[Manifest, ...]:
+    """All children that should exist, in the order in which they are applied: what others build on comes first."""
+    found = (manifest for child in CHILDREN if child.build is not None for manifest in child.build(given))
+    return tuple(manifest for manifest in found if manifest is not None)
+
+
+def kinds_under(kind: str) -> frozenset[str]:
+    """Names of the kinds that a child of this kind builds on; each service has at most one child of each of them."""
+    return _BUILT_ON.get(kind, frozenset())

@@ -7,8 +7,8 @@ from gnnserve_operator.desired.endpoint import port_name, scheme, speaks_tls
 from gnnserve_operator.desired.labels import Component, selector_for
 from gnnserve_operator.desired.metadata import Manifest, Parent, child_metadata
 from gnnserve_operator.desired.names import worker_name
+from gnnserve_operator.kinds import POD_MONITOR
 
-POD_MONITOR_API_VERSION = "monitoring.coreos.com/v1"
 _LONGEST_INTERVAL_S = 15
 
 
@@ -22,8 +22,8 @@ def build_pod_monitor(parent: Parent, spec: GNNServiceSpec, available: bool) -> 
         # A pod is asked by its address, which is in no certificate.
         endpoint |= {"scheme": scheme(spec), "tlsConfig": {"insecureSkipVerify": True}}
     return {
-        "apiVersion": POD_MONITOR_API_VERSION,
-        "kind": "PodMonitor",
+        "apiVersion": POD_MONITOR.api_version,
+        "kind": POD_MONITOR.name,
         "metadata": child_metadata(parent, worker_name(parent.name), Component.WORKER),
         "spec": {
             "selector": {"matchLabels": selector_for(parent.name, Component.WORKER)},

@@ -12,9 +12,10 @@ from typing import Any
 
 import kopf
 
+from gnnserve_operator.desired.children import WATCHED_CHILDREN
 from gnnserve_operator.desired.labels import CHILDREN_SELECTOR, SERVICE
 from gnnserve_operator.handlers.index import Index, Kept
-from gnnserve_operator.kinds import GNNSERVICE, WATCHED_CHILDREN, Kind, Manifest, ServiceKey
+from gnnserve_operator.kinds import GNNSERVICE, Kind, Manifest, ServiceKey
 from gnnserve_operator.login import login
 
 OnChange = Callable[[ServiceKey], None]

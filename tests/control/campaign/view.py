@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 
 from tests.support.fake_cluster import Change, FakeCluster
 
+from gnnserve_operator.desired.children import WATCHED_CHILDREN
 from gnnserve_operator.desired.labels import MANAGED_BY, MANAGER
 from gnnserve_operator.handlers.index import Index, Kept
 from gnnserve_operator.handlers.watches import service_of
-from gnnserve_operator.kinds import GNNSERVICE, WATCHED_CHILDREN, Manifest, ServiceKey
+from gnnserve_operator.kinds import GNNSERVICE, Manifest, ServiceKey
 
 DELAY_S = 0.02
 """Of a healthy watch."""

@@ -1,0 +1,29 @@
+"""The rights that the operator needs, by the table of children and by what else it calls."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from gnnserve_operator.desired.children import CHILDREN
+from gnnserve_operator.kinds import EVENT, GNNSERVICE
+
+Right = tuple[str, str, str]
+"""API group, resource and verb."""
+
+
+def needed_rights() -> set[Right]:
+    needed = {(GNNSERVICE.group, GNNSERVICE.plural, verb) for verb in ("get", "list", "watch")}
+    needed |= {(GNNSERVICE.group, f"{GNNSERVICE.plural}/status", "patch"), (EVENT.group, EVENT.plural, "create")}
+    return needed | {(child.kind.group, child.kind.plural, verb) for child in CHILDREN for verb in child.verbs}
+
+
+def rights_of(rules: Iterable[Mapping[str, Any]]) -> list[Right]:
+    """What the rules of a Role grant, one by one."""
+    return [
+        (group, resource, verb)
+        for rule in rules
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    ]
