@@ -1,16 +1,16 @@
-"""Brings what the routing table declares into effect: loads a revision beside the one that answers, then switches.
+"""Brings the declared routing table into effect: loads a revision beside the one that answers, then switches.
 
-A thread of its own, fed with tables: the newest counts, one that was overtaken is never loaded. What cannot be loaded
-leaves the present revision where it is, is said in `/v1/route` and tried again; so is a table that names variants which
-its revision lacks, but not tried again. Where tables come from is `routing_watch.py`, what a switch does to requests
-the engine.
+It is a thread that receives tables: only the newest counts, and an overtaken one is never loaded. If loading fails, the
+present revision stays, `/v1/route` tells why, and loading is tried again. A table that names variants which its
+revision lacks is reported too, but not tried again. `routing_watch.py` delivers tables; the engine moves requests at a
+switch.
 
-A revision whose files changed (`repository_watch.py` looks) is loaded again: beside itself if its answers are right all
-the same; where they may not be, nothing is answered until that is done, or its files are found to be as they were.
-Meanwhile it is routed as tables say. Whoever keeps changing files gets loads further and further apart.
+A revision whose files changed (`repository_watch.py` notices) is loaded again: beside itself if its answers are still
+right; if they may be wrong, nothing is answered until the load is done, or its files are verified to be unchanged.
+Meanwhile tables are still followed. Repeated changes make the loads further and further apart.
 
-A revision that got little of a GPU's memory, because the one before still had it, is loaded again beside itself as soon
-as that one's is free: once, and whatever goes wrong then, it answers on as it does.
+A revision that got little of a GPU's memory, because the previous one still had it, is loaded again beside itself once
+that memory is free. This is tried once; if it fails, the revision answers on as it is.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ _log = logging.getLogger(__name__)
 
 RETRY_S = (1.0, 30.0)
 _LOOKS_AT_DAMAGE = 2
-"""A file system that is just coming back may show half of a folder."""
+"""Attempts that must find damage before it is reported: a file system that just came back may show half a folder."""
 POLITE = 10
 """Nice value of loading beside a revision that answers: checksums of gigabytes take every processor otherwise."""
 
 
 class Server(Protocol):
-    """`serving/server.py`'s Worker, as far as it concerns this."""
+    """The part of `serving/server.py`'s Worker that the loader uses."""
 
     def switch(self, revision: ServedRevision, table: RoutingTable, load_s: float) -> None: ...
 
@@ -55,47 +55,47 @@ class Loader:
     def __init__(
         self, server: Server, load: Callable[[str], ServedRevision], retry_s: tuple[float, float] | None = None
     ) -> None:
-        """`load` returns a verified revision by its name; it is warmed up here. `retry_s`: None: `RETRY_S`."""
+        """`load` returns a verified revision by its name; the loader warms it up. `retry_s`: None means `RETRY_S`."""
         self._server = server
         self._load = load
         self._delay = _Delay(*(RETRY_S if retry_s is None else retry_s))
         self._changed = threading.Condition()
-        """Guards the four below."""
+        """Guards the next four attributes."""
         self._declared: RoutingTable | None = None
         self._doubted: ServedRevision | None = None
-        """To be loaded again."""
+        """The revision that has to be loaded again, if any."""
         self._cramped: ServedRevision | None = None
-        """It could have more memory."""
+        """The revision that could get more device memory, if any."""
         self._stopped = False
         self._answering = threading.Lock()
-        """Held while it is changed what answers, or said why nothing does: what was withdrawn must not come back by a
-        switch that was on its way. Guards `_withdrawn`, and who writes `_served` has it."""
+        """Held while the answering revision is changed, or the reason why none answers is set: a withdrawn revision
+        must not come back by a switch under way. It guards `_withdrawn` and writes to `_served`."""
         self._withdrawn: ServedRevision | None = None
-        """What is served, until the thread has taken note that it answers no more."""
+        """The served revision after its withdrawal, until the thread has noted it."""
         self._may_grow = False
-        """What is served has not been loaded again for its memory's sake. Guarded like `_served`."""
+        """Whether the served revision was not yet loaded again to get more memory. Guarded like `_served`."""
         self._served: ServedRevision | None = None
         self._in_effect: RoutingTable | None = None
-        """Or the last that was, where nothing answers."""
+        """The table in effect; where nothing answers, the last one that was."""
         self._refused: tuple[RoutingTable, str] | None = None
-        """A table that its revision cannot follow, and why: no other time would change that, so the last good one
+        """A table that its revision cannot follow, and why. Trying again would not help, so the last good table
         holds."""
         self._reinstatable: ServedRevision | None = None
-        """Withdrawn, and perhaps as it was: warm, and verified faster than loaded."""
+        """A withdrawn revision whose files may be unchanged: it is warm, and verifying it is faster than loading."""
         self._renewing = False
-        """What is served has to be loaded again, though its table is in effect."""
+        """Whether the served revision has to be loaded again although its table is in effect."""
         self._enlarging = False
-        """What is served could have more memory, as was said since the last round."""
+        """Whether the served revision could get more memory, as reported since the last round."""
         self._load_s = 0.0
         self._found_damaged = 0
-        """Attempts in a row that found the declared revision damaged."""
+        """Consecutive attempts that found the declared revision damaged."""
         self._thread = threading.Thread(target=self._run, name="loader", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
     def declare(self, table: RoutingTable) -> None:
-        """From any thread. The last word counts."""
+        """Declare a table, from any thread. The last one counts."""
         with self._changed:
             self._declared = table
             self._changed.notify()
@@ -106,11 +106,12 @@ class Loader:
 
     @property
     def served(self) -> ServedRevision | None:
-        """What answers, or would if it had not been withdrawn."""
+        """The revision that answers, or would answer had it not been withdrawn."""
         return self._served
 
     def withdraw(self, revision: ServedRevision, problem: str) -> None:
-        """From any thread: its answers may be wrong from now on. Returns when it answers no more."""
+        """Withdraw a revision whose answers may be wrong from now on. Any thread may call it; returns when it no longer
+        answers."""
         name = revision.manifest.revision
         said = f"revision {name} is not answered from: {problem}; it is being verified again"
         with self._answering:
@@ -124,7 +125,8 @@ class Loader:
                 self._doubt(revision)
 
     def renew(self, revision: ServedRevision, problem: str) -> None:
-        """From any thread: it answers rightly, but what is in the repository now is something else, or nothing."""
+        """Load a revision again that answers correctly, but whose files in the repository were replaced or removed. Any
+        thread may call it."""
         name = revision.manifest.revision
         said = f"revision {name} answers from files that are no longer in the repository: {problem}"
         with self._answering:
@@ -137,7 +139,8 @@ class Loader:
                 self._doubt(revision)
 
     def enlarge(self, revision: ServedRevision) -> None:
-        """From any thread: it would have more of its device's memory, were it loaded again. Heard once."""
+        """Load a revision again that would get more of its device's memory. Any thread may call it; only the first call
+        counts."""
         with self._answering:
             if revision is not self._served or revision is self._withdrawn or not self._may_grow:
                 return
@@ -151,7 +154,7 @@ class Loader:
             self._changed.notify()
 
     def stop(self, patience_s: float) -> bool:
-        """Whether the thread has ended by then; in the middle of loading it has not."""
+        """Stop. Returns whether the thread ended within `patience_s`; in the middle of a load it does not."""
         with self._changed:
             self._stopped = True
             self._changed.notify()
@@ -166,7 +169,7 @@ class Loader:
             if tried is None or (tried.revision, tried.repair) != (declared.revision, declared.repair):
                 self._delay.forget()
                 self._found_damaged = 0
-                # What was wrong with the last one is history; what is wrong with the same one stays until it works.
+                # A problem of another table is obsolete; a problem of the same one stays until it works.
                 self._report(f"revision {declared.revision} is being loaded" if self._served is None else None)
             tried = declared
             try:
@@ -176,7 +179,7 @@ class Loader:
                 self._refused = (declared, str(error))
                 _log.error("%s", error, extra={"revision": declared.revision})
                 self._report(str(error))
-                if is_last_good:  # of a revision that was made again, with other variants
+                if is_last_good:  # its revision was made again, with other variants
                     self._delay.extend()
                 elif self._in_effect is not None and (self._served is None or self._renewing):
                     self._delay.ensure()
@@ -188,7 +191,7 @@ class Loader:
                 self._report_failure(declared, error)
 
     def _next(self, tried: RoutingTable | None) -> RoutingTable | None:
-        """The next table to bring into effect: another one, or the same when its time has come. None: stop."""
+        """Wait for the next table to bring into effect: another one, or the same one when it is due. None: stop."""
         with self._changed:
             self._changed.wait_for(
                 lambda: (
@@ -199,7 +202,7 @@ class Loader:
             return None if self._stopped else self._declared
 
     def _take_doubts(self) -> None:
-        """Whether what is served has to be loaded again, or could be with profit."""
+        """Take over whether the served revision has to be loaded again, or would gain memory by it."""
         with self._changed:
             doubted, self._doubted = self._doubted, None
             cramped, self._cramped = self._cramped, None
@@ -214,7 +217,7 @@ class Loader:
                 self._served = self._withdrawn = None
 
     def _bring_into_effect(self, declared: RoutingTable) -> None:
-        """As far as it is time: what answers is told at once what concerns it."""
+        """Bring a table into effect as far as it is due; settings of the answering revision apply at once."""
         table, problem = declared, None
         if self._refused is not None and self._refused[0] == declared and self._in_effect is not None:
             table, problem = self._in_effect, self._refused[1]
@@ -233,7 +236,8 @@ class Loader:
                             self._enlarge(served, declared, table, problem)
                     return
             else:
-                # What is wanted of the service holds for this revision too, however long the next one takes.
+                # The service's objective and batching apply to the present revision too, however long loading the next
+                # one takes.
                 wanted = msgspec.structs.replace(in_effect, objective=table.objective, batching=table.batching)
                 self._switch(served, wanted, self._load_s)
         if self._delay.is_running:
@@ -246,7 +250,8 @@ class Loader:
         self._report(problem)
 
     def _load_warm(self, table: RoutingTable) -> tuple[ServedRevision, float]:
-        """And how long it took. Raises TableError where it cannot be routed so."""
+        """Load and warm up a revision; returns it and the seconds taken. Raises TableError where it cannot follow the
+        table."""
         self._reinstatable = None  # its mappings need not outlast its files
         _log.info("loading revision %s", table.revision, extra={"revision": table.revision})
         started_s = time.perf_counter()
@@ -263,14 +268,14 @@ class Loader:
         return loaded, load_s
 
     def _reinstate(self, revision: ServedRevision) -> None:
-        """Where only the times of its files were set: by a person, a backup, whoever."""
+        """Let a withdrawn revision answer again where only the times of its files were set, as by a backup."""
         self._reinstatable = None
         if revision.files is None or self._in_effect is None:
             return
         if (wrong := revision.files.verify_all()) is not None:
             _log.error("%s", wrong, extra={"revision": revision.manifest.revision})
             return
-        # Verified first: what is copied from now on is right, or the watch will say so.
+        # Files are verified first: rows copied from now on are right, or the watch reports it.
         revision.forget_copies()
         name = revision.manifest.revision
         _log.info("revision %s answers again: its files are as they were", name, extra={"revision": name})
@@ -279,7 +284,7 @@ class Loader:
     def _enlarge(
         self, served: ServedRevision, declared: RoutingTable, table: RoutingTable, problem: str | None
     ) -> None:
-        """Load it once more beside itself, and go over to that if it is the better for it."""
+        """Load the revision once more beside itself, and switch to the copy if it got more memory."""
         name = table.revision
         about = {"revision": name}
         with self._answering:
@@ -295,7 +300,7 @@ class Loader:
             _log.warning("revision %s answers on: loaded again, it has no more memory", name, extra=about)
             return
         with self._changed:
-            if self._doubted is not None:  # and perhaps the other one's files with it
+            if self._doubted is not None:  # the copy's files may have changed too
                 return
         if not self._is_overtaken(declared):
             self._switch(loaded, table, load_s, may_grow=False)
@@ -306,7 +311,8 @@ class Loader:
             return self._stopped or (self._declared is not None and self._declared.revision != table.revision)
 
     def _switch(self, revision: ServedRevision, table: RoutingTable, load_s: float, *, may_grow: bool = True) -> bool:
-        """Whether it is in effect. It is not where the revision was withdrawn meanwhile: it will be loaded again."""
+        """Switch. Returns whether the revision is in effect; it is not if it was withdrawn meanwhile, and is then
+        loaded again."""
         if table == self._in_effect and revision is self._served:
             return True
         is_new = revision is not self._served
@@ -324,7 +330,7 @@ class Loader:
         told = _settings(self._in_effect) if self._in_effect is not None else None
         self._in_effect = table
         settings = _settings(table)
-        # The operator renews tables every few seconds.
+        # The operator renews tables every few seconds: log only changes.
         level = logging.DEBUG if settings == told else logging.INFO
         shown = msgspec.json.encode(settings).decode()
         _log.log(level, "revision %s answers: %s", table.revision, shown, extra={"revision": table.revision})
@@ -348,14 +354,14 @@ class Loader:
         thread.start()
         thread.join()
         if failed:
-            # Out of the list, which the error's own traceback keeps: what the load had taken of a GPU is to be free
-            # again by the next attempt, not when somebody looks for cycles.
+            # Pop it from the list, which the error's traceback keeps alive: GPU memory of the failed load must be free
+            # by the next attempt, not at the next collection of cycles.
             raise failed.pop()
         return loaded[0]
 
     def _report(self, problem: str | None, damage: Damage | None = None) -> None:
         with self._answering:
-            if self._withdrawn is None:  # otherwise that is what has to be said
+            if self._withdrawn is None:  # otherwise the withdrawal is the problem to report
                 self._server.report(problem, damage)
 
     def _report_failure(self, table: RoutingTable, error: Exception) -> None:
@@ -368,26 +374,26 @@ class Loader:
 
 
 def be_polite() -> None:
-    """This thread alone, and for good."""
+    """Lower the priority of this thread, for good."""
     with suppress(OSError):
         thread = threading.get_native_id()
         os.setpriority(os.PRIO_PROCESS, thread, max(POLITE, os.getpriority(os.PRIO_PROCESS, thread)))
 
 
 class _Delay:
-    """Between attempts to load."""
+    """The delay between attempts to load."""
 
     def __init__(self, shortest_s: float, longest_s: float) -> None:
         self._shortest_s = shortest_s
         self._longest_s = longest_s
         self.length_s = 0.0
         self._due_s: float | None = None
-        """None: nothing is to be loaded."""
+        """When the next attempt is due; None: nothing is to be loaded."""
         self._ended_s = -math.inf
 
     @property
     def left_s(self) -> float | None:
-        """None: for ever."""
+        """Seconds until the next attempt; None: no attempt is due."""
         return None if self._due_s is None else max(0.0, self._due_s - time.monotonic())
 
     @property
@@ -395,17 +401,18 @@ class _Delay:
         return bool(self.left_s)
 
     def forget(self) -> None:
-        """Another revision is wanted."""
+        """Start over, since another revision is wanted."""
         self.length_s = 0.0
         self._due_s = None
 
     def ensure(self) -> None:
-        """To be loaded, at once where nothing else is said."""
+        """Schedule an attempt, at once unless one is scheduled already."""
         if self._due_s is None:
             self._due_s = time.monotonic()
 
     def begin_again(self) -> None:
-        """At once what was well for a while, later what was loaded only just now: else it would be, over and over."""
+        """Schedule loading again: at once if the revision worked for a while, later if it was loaded just now, so that
+        loads do not follow each other without pause."""
         now_s = time.monotonic()
         if self._due_s is not None:
             self._due_s = now_s
@@ -415,24 +422,24 @@ class _Delay:
             self.length_s, self._due_s = 0.0, now_s
 
     def extend(self) -> None:
-        """It failed."""
+        """Note a failure: the next delay is longer."""
         self.length_s = min(self._longest_s, 2 * self.length_s) or self._shortest_s
         self._due_s = time.monotonic() + self.length_s
 
     def end(self) -> None:
-        """What is wanted is in effect."""
+        """Note that the wanted revision is in effect."""
         if self._due_s is not None:
             self._ended_s = time.monotonic()
         self._due_s = None
 
 
 def _told(error: Exception) -> tuple[str, Exception | None]:
-    """In words; and the error itself, where the log should say where in our code it came from."""
+    """The error's message; and the error itself where the log should have its traceback."""
     return (str(error), None) if isinstance(error, GnnserveError) else (f"{type(error).__name__}: {error}", error)
 
 
 def _settings(table: RoutingTable) -> dict[str, object]:
-    """What of a table people want to know when it changes."""
+    """The settings of a table whose changes are logged."""
     return {
         "revision": table.revision,
         "objective": table.objective,

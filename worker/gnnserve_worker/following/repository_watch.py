@@ -1,8 +1,9 @@
-"""Looks at the files of the revision that answers, once a second, and says when they are not what was verified.
+"""Watch that looks once a second whether the files of the answering revision are still those that were verified.
 
-And whether it could have more of a GPU's memory by now: nobody tells when that of the revision before came free.
+It also looks whether the revision could get more of a GPU's memory by now, since no event tells when the previous
+revision's memory is freed.
 
-What a look can know is `repository/watched.py`'s, what becomes of the answers `loader.py`'s.
+`repository/watched.py` compares files; `loader.py` decides what follows from a finding.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from gnnserve_worker.repository.watched import Change, Finding, WatchedFiles
 _log = logging.getLogger(__name__)
 
 INTERVAL_S = 1.0
-"""A look at thirty files takes a fifth of a millisecond."""
+"""Seconds between two looks; a look at thirty files takes a fifth of a millisecond."""
 
 
 class Owner(Protocol):
-    """`loader.py`'s Loader, as far as it concerns this."""
+    """The part of `loader.py`'s Loader that the watch uses."""
 
     @property
     def served(self) -> ServedRevision | None: ...
@@ -39,20 +40,20 @@ class RepositoryWatch:
         self._owner = owner
         self._stopped = threading.Event()
         self._told: tuple[WatchedFiles, int, set[Change]] | None = None
-        """Of these files, verified so many times, what was said already."""
+        """Changes already reported of these files since their last verification (the number counts verifications)."""
         self._unseen: tuple[WatchedFiles, str] | None = None
-        """Which of these files the last look could not see, or why it failed."""
+        """Which of these files the last look could not examine, or why it failed."""
         self._thread = threading.Thread(target=self._run, name="repository-watch", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
     def stop(self) -> None:
-        """Without waiting: it may be verifying gigabytes."""
+        """Stop, without waiting: the thread may be verifying gigabytes."""
         self._stopped.set()
 
     def _run(self) -> None:
-        # Verifying a touched file of gigabytes must not take the processors from who answers.
+        # Verifying a touched file of gigabytes must not take processors from requests.
         be_polite()
         while not self._stopped.wait(INTERVAL_S):
             try:
@@ -61,7 +62,8 @@ class RepositoryWatch:
                 _log.exception("the repository could not be looked at")
 
     def _look(self) -> None:
-        """A function of its own, so that no variable of a waiting watch keeps a revision that was replaced."""
+        """Look once. It is a function of its own, so that no variable of a waiting thread keeps a replaced revision
+        alive."""
         revision = self._owner.served
         if revision is not None and revision.would_gain():
             self._owner.enlarge(revision)
@@ -96,14 +98,14 @@ class RepositoryWatch:
             told.add(Change.MOVED)
 
     def _count_unseen(self, revision: ServedRevision, files: WatchedFiles, told: set[Change], problem: str) -> None:
-        """The second time in a row it counts."""
+        """Report a problem only when it occurs twice in a row."""
         before, self._unseen = self._unseen, (files, problem)
         if before is not None and before[0] is files and Change.WRITTEN not in told:
             self._owner.withdraw(revision, problem)
             told.add(Change.WRITTEN)
 
     def _verify(self, revision: ServedRevision, files: WatchedFiles, findings: list[Finding]) -> Finding | None:
-        """Of the files that were touched, the first that has another content by now, or one that was written to
+        """Verify the touched files. Returns the first that has other content now, or one that was written to
         meanwhile."""
         touched = [finding for finding in findings if finding.change is Change.TOUCHED]
         for finding in touched:
@@ -111,10 +113,10 @@ class RepositoryWatch:
                 return written
             _log.info("%s, and is as it was verified", finding)
         if touched:
-            # It may have been written to and put back, with its time of writing, since the last look.
+            # The file may have been written to and restored, modification time included, since the last look.
             revision.forget_copies()
         if self._told is not None:
-            # Of these same files, what was said of their paths holds on.
+            # The files are the same, so what was reported about their paths still holds.
             self._told = (files, files.times_verified, self._told[2])
         return None
 

@@ -1,5 +1,5 @@
-"""A routing table from text that somebody else wrote, held to the limits that the manifest has; and the copy of it
-that the kubelet mounts."""
+"""Parsing a routing table from untrusted text, with the manifest's limits; and reading the copy that the kubelet
+mounts."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from gnnserve_api.gnnservice import BatchingSpec, ObjectiveSpec
 from gnnserve_api.routing import RoutingMode, RoutingTable, decode_routing
 
 _LONGEST_MS = 3_600_000
-"""Of an objective; nothing that is served takes longer."""
+"""Longest latency of an objective; nothing that is served takes longer."""
 _log = logging.getLogger(__name__)
 
 
 def parse_routing(text: str | bytes) -> RoutingTable:
-    """Raises ValueError, whose text names the field and the value."""
+    """Parse a table. Raises a ValueError whose text names the field and the value."""
     try:
         table = decode_routing(text)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -54,7 +54,7 @@ def _check_mode(table: RoutingTable) -> None:
 
 
 def _check_costs(table: RoutingTable) -> None:
-    """A cost that is no time, or longer than any objective, would make every prediction nonsense."""
+    """Refuse a cost that is not a time, or longer than any objective: it would make every prediction meaningless."""
     for name, cost in table.costs.items():
         for field, value in (("fixedMs", cost.fixed_ms), ("perSeedMs", cost.per_seed_ms)):
             if not 0 <= value <= _LONGEST_MS:  # which NaN is not either
@@ -68,14 +68,14 @@ def _check_costs(table: RoutingTable) -> None:
 
 
 class MountedRouting:
-    """Follows the API server by a minute or so, and is there when that is not."""
+    """The mounted copy of the table. It is about a minute behind the API server, and readable when that is down."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._seen = b""
 
     def read(self) -> RoutingTable | None:
-        """None: nothing new that could be used."""
+        """Read the table; None: no new usable one."""
         try:
             text = self._path.read_bytes()
         except FileNotFoundError:

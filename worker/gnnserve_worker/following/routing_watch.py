@@ -1,9 +1,8 @@
-"""Follows the ConfigMap with a service's routing table, over the Kubernetes API.
+"""Watch that follows the ConfigMap with a service's routing table over the Kubernetes API.
 
-A thread that lists the one object, then watches it from there on, for as long as the pod lives: a change arrives
-within milliseconds, where a mounted copy takes a minute. Nothing that goes wrong ends it, and nothing that it meets
-takes the last good table away: not a lost connection, not a table that cannot be read, not a deletion. What a table
-does is its listener's business.
+It is a thread that lists the one object, then watches it for as long as the pod lives: a change arrives within
+milliseconds, where a mounted copy takes a minute. No error ends the thread, and nothing discards the last good table:
+neither a lost connection, nor an unreadable table, nor a deletion. A listener applies the tables.
 """
 
 from __future__ import annotations
@@ -32,19 +31,20 @@ _log = logging.getLogger(__name__)
 _ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _CONNECT_TIMEOUT_S = 5.0
 _READ_TIMEOUT_S = 90.0
-"""Bookmarks come about every minute: a connection that is silent for longer is dead."""
+"""Bookmarks come about every minute: a connection that is silent for longer counts as dead."""
 _WATCH_S = 280
-"""The API server ends a watch after it; below the five minutes after which load balancers do so less politely."""
+"""Seconds after which the API server is asked to end a watch; shorter than the five minutes after which load balancers
+cut connections."""
 _BACKOFF_S = (0.25, 10.0)
 _SHORT_WATCH_S = 1.0
-"""A watch that ends sooner counts as a failure, or a broken proxy would be asked without pause."""
+"""A watch that ends sooner counts as a failure: otherwise a broken proxy would be asked without pause."""
 _KEEP_ALIVE = [
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
     (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 10),
     (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5),
     (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
 ]
-"""A peer that is gone shows after 25 seconds."""
+"""Socket options: a dead peer is noticed after 25 seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +53,9 @@ class ApiServer:
 
     url: str
     token_file: Path
-    """Read for every connection: the kubelet replaces it every hour."""
+    """File of the token. It is read for every connection: the kubelet replaces it every hour."""
     ca_file: Path | None = None
-    """None: only where the URL is no https."""
+    """File of the certificate authority; None only for a URL without TLS."""
 
     @staticmethod
     def in_cluster(environ: Mapping[str, str]) -> ApiServer:
@@ -75,12 +75,12 @@ class _Metadata(msgspec.Struct, rename="camel"):
 
 
 class _Object(msgspec.Struct):
-    """As little of a ConfigMap, or of a Status, as is needed; the rest is skipped."""
+    """The fields of a ConfigMap, or of a Status, that are needed; others are skipped."""
 
     metadata: _Metadata = msgspec.field(default_factory=_Metadata)
     data: dict[str, str] = {}
     code: int = 0
-    """Of a Status, which is what an ERROR event carries."""
+    """Code of a Status, which an ERROR event carries."""
     message: str = ""
 
 
@@ -95,15 +95,15 @@ class _Event(msgspec.Struct):
 
 
 class _ApiError(Exception):
-    """The API server answered, and the answer is no."""
+    """The API server answered with an error."""
 
 
 class _GoneError(_ApiError):
-    """It no longer knows what came after our last version: list again."""
+    """The API server no longer has the changes since our last version: list again."""
 
 
 class RoutingWatch:
-    """`listener` gets every table that differs from the one before, in this watch's thread."""
+    """Follows one ConfigMap. `listener` gets every table that differs from the one before, in this watch's thread."""
 
     def __init__(
         self,
@@ -117,7 +117,7 @@ class RoutingWatch:
         read_timeout_s: float = _READ_TIMEOUT_S,
     ) -> None:
         self.answered = threading.Event()
-        """The API server has said what there is."""
+        """Set once the API server has answered the first list."""
         self._api = api
         self._name = name
         self._object = f"ConfigMap {namespace}/{name}"
@@ -128,23 +128,23 @@ class RoutingWatch:
         self._timeout = httpx.Timeout(_CONNECT_TIMEOUT_S, read=read_timeout_s)
         self._stopped = threading.Event()
         self._version: str | None = None
-        """Where to watch from; None: list first."""
+        """Resource version to watch from; None: list first."""
         self._seen: str | None = None
-        """The text that was looked at last, good or bad: each is worth one look."""
+        """The text that was parsed last, good or bad, so that each is parsed once."""
         self._failures = 0
         self._socket: socket.socket | None = None
-        """Of the connection that is watched."""
+        """Socket of the watch's connection."""
         self._thread = threading.Thread(target=self._run, name="routing-watch", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends the thread; soon, whatever it waits for."""
+        """End the thread soon, whatever it waits for."""
         self._stopped.set()
         if (watched := self._socket) is not None:
             with suppress(OSError):
-                # The plain socket's, also under TLS: it ends the other thread's reading and touches nothing else.
+                # The plain socket's method, also under TLS: it ends the other thread's read and has no other effect.
                 socket.socket.shutdown(watched, socket.SHUT_RDWR)
         if self._thread.ident is not None:
             self._thread.join(_CONNECT_TIMEOUT_S)
@@ -153,7 +153,7 @@ class RoutingWatch:
         while not self._stopped.is_set():
             started_s = time.monotonic()
             try:
-                # A client of its own for each round: certificates and tokens are replaced while a pod lives.
+                # A new client for each round: certificates and tokens are replaced while a pod lives.
                 with self._connect() as client:
                     self._list_and_watch(client)
                 if time.monotonic() - started_s >= _SHORT_WATCH_S:
@@ -174,7 +174,7 @@ class RoutingWatch:
     def _wait(self, problem: str) -> None:
         shortest_s, longest_s = self._backoff_s
         delay_s = min(longest_s, shortest_s * 2 ** min(self._failures, 16))
-        # Jitter: after the API server was away, not every worker of the cluster should ask in the same moment.
+        # Jitter: when the API server comes back, the cluster's workers should not ask all at once.
         delay_s *= 0.5 + random.random() / 2  # noqa: S311 - no secret
         self._failures += 1
         _log.warning("%s: %s; asking again in %.1f s", self._object, problem, delay_s)
@@ -275,7 +275,7 @@ def _require_ok(response: httpx.Response) -> None:
 
 
 def _lines(chunks: Iterator[bytes]) -> Iterator[bytes]:
-    """By line feeds alone: text inside the JSON may hold what Unicode calls a line's end too."""
+    """Split into lines at line feeds alone: texts in the JSON may contain Unicode's other line ends."""
     rest = b""
     for chunk in chunks:
         *lines, rest = (rest + chunk).split(b"\n")

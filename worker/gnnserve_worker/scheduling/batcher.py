@@ -1,13 +1,13 @@
-"""The queue: who may wait, who is refused, who is answered next and together.
+"""The queue: admission control, batch closing and load shedding.
 
-Pure: time is an argument, and it knows no torch, HTTP or threads. A request is queued without a variant; the choice
-falls when its batch is closed (`decision.py`), from what is left of its deadline then.
+It is pure: time is an argument, and it knows no torch, HTTP or threads. A request is queued without a variant, which is
+chosen when its batch is closed (`decision.py`), by the time left until its deadline.
 
-A batch is closed the moment the worker is free, so an idle worker adds no delay and a busy one gathers. Whoever cannot
-be in time any more is refused at once: on arrival, if even the fastest variants would take too long for all that is due
-before it, and when a batch is closed, if the queue went slower than expected. So the queue never grows beyond what can
-be served, and no work is spent on answers that nobody waits for. A request beyond `max_seeds` runs as several batches
-by one variant, with others in between.
+A batch is closed the moment the worker is free, so an idle worker adds no delay and a busy one collects larger batches.
+A request that can no longer be in time is refused at once: on arrival, if even the fastest variants would take too long
+for all that is due before it, or when a batch is closed, if the queue was slower than expected. So the queue never
+grows beyond what can be served, and no work is spent on answers that come too late. A request beyond `max_seeds` runs
+as several batches by one variant, with others in between.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from gnnserve_worker.scheduling.decision import Decider, Plan
 from gnnserve_worker.scheduling.waiting import Group, Request, Waiting
 
 SOFT_DEADLINE_MS = 1000.0
-"""Requests without a latency are ordered as if they had asked for this one. Nobody refuses them for it."""
+"""Requests without a latency objective are ordered as if they had this one, but never refused for it."""
 LOOKED_AT_GROUPS = 12
-"""By a decision: those due first."""
+"""Groups that a decision considers: those due first."""
 _MOST_GROUPS = 16
-"""Beyond, latencies without a group of their own share one."""
+"""Most groups; beyond it, requests whose latency has no group of its own share one."""
 _LATENCY_STEP = 1.25
-"""Latencies of a group are within it."""
+"""Largest ratio of two latencies in one group."""
 _KNOWN_OBJECTIVES = 1024
 _MOST_PASSED_OVER = 8
-"""Requests too large for what is left of a batch, while smaller ones are looked for."""
+"""Most requests that are passed over as too large for the rest of a batch, in the search for smaller ones."""
 _OBSERVE_EVERY_MS = 1.0
-"""Of thousands of short batches in a second, some tell enough."""
+"""Shortest interval between observed batches: of thousands of short batches in a second, a few suffice."""
 _REFRESH_BATCHES = 256
 _GONE_RATE = 1e-6
 
@@ -50,7 +50,7 @@ class RefusalReason(StrEnum):
     DEADLINE_PASSED = "DeadlinePassed"
     """The worker was slower than expected: send again after the stated time, or allow more."""
     LOADING = "Loading"
-    """The worker prepares itself: send again after the stated time."""
+    """The worker is loading: send again after the stated time."""
     DRAINING = "Draining"
     """The worker is about to stop: send to another one."""
 
@@ -59,7 +59,7 @@ class Refusal(msgspec.Struct, frozen=True):
     reason: RefusalReason
     message: str
     retry_after_s: int | None
-    """None: another attempt would end the same."""
+    """Seconds to wait before another attempt; None: another attempt would be refused too."""
 
 
 class Admission(msgspec.Struct, frozen=True):
@@ -68,7 +68,7 @@ class Admission(msgspec.Struct, frozen=True):
 
 
 class Piece(msgspec.Struct, frozen=True):
-    """Seeds `start` to `stop` of a request."""
+    """A part of a request: its seeds `start` to `stop`."""
 
     request: Request
     start: int
@@ -76,7 +76,7 @@ class Piece(msgspec.Struct, frozen=True):
 
     last: bool
     whole: bool
-    """The request has no other piece."""
+    """Whether the piece is the whole request."""
 
 
 class Batch(msgspec.Struct, frozen=True):
@@ -84,12 +84,12 @@ class Batch(msgspec.Struct, frozen=True):
     pieces: tuple[Piece, ...]
     seeds: int
     predicted_ms: float
-    """To compute."""
+    """Expected time to compute the batch."""
 
 
 class Taken(msgspec.Struct, frozen=True):
     batch: Batch | None
-    """None: nothing was left to compute."""
+    """The next batch; None: nothing is left to compute."""
     refused: tuple[tuple[Request, Refusal], ...]
     """Requests that can no longer be in time."""
 
@@ -97,13 +97,14 @@ class Taken(msgspec.Struct, frozen=True):
 _FEASIBLE, _INFEASIBLE = Admission(True), Admission(False)
 _GroupKey = tuple[int, int | None, bool, bool, bool]
 _ODD = None
-"""In place of a step: of latencies that share a group, however far apart. So they do not mislead about the others."""
+"""Stands for the step of latencies that share the overflow group, however far apart they are."""
 
 
 class _KnownRefusal(msgspec.Struct):
-    """What requests with this objective get, if they have `seeds` to `most_seeds` seeds and come before `until_ms`.
+    """A refusal that holds for requests with this objective that have `seeds` to `most_seeds` seeds and arrive before
+    `until_ms`.
 
-    Beyond `most_seeds` an idle worker may be too slow as well, and such a request is not refused.
+    For more than `most_seeds` even an idle worker may be too slow; such a request is not refused.
     """
 
     objective: Objective
@@ -121,8 +122,8 @@ class Batcher:
         self, chooser: VariantChooser, table: RoutingTable, max_queued_seeds: int, busy_until_ms: float = -math.inf,
         drawn: float = 0.0,
     ) -> None:  # fmt: skip
-        """`busy_until_ms`: when the worker will have done what it accepted before this queue. `drawn`, below 1: where
-        weights begin to count."""
+        """`busy_until_ms`: when the worker will have finished what it accepted before this queue. `drawn`, below 1:
+        where the split by weights continues."""
         self._chooser = chooser
         self._costs = chooser.costs
         self._decider = Decider(chooser)
@@ -131,12 +132,12 @@ class Batcher:
         self._small_seeds = self._decider.small_seeds
         self._max_queued_seeds = max_queued_seeds
         self._groups: dict[_GroupKey, dict[int | None, Group]] = {}
-        """By kind, then by step of the latency."""
+        """Groups by kind, then by step of the latency."""
         self._all_groups: list[Group] = []
         self._group_of: dict[tuple[Objective, int | None, bool], Group] = {}
-        """What was found before."""
+        """Cache of the group of each objective."""
         self._queued: dict[int, Group] = {}
-        """By key of the request."""
+        """Group of each queued request, by the request's key."""
         self._queued_seeds = 0
         self._small_waiting = 0
         self._running_until_ms = busy_until_ms
@@ -154,7 +155,7 @@ class Batcher:
         return bool(self._queued)
 
     def route_by(self, table: RoutingTable) -> None:
-        """Requests from now on are pinned as this table says; those that wait stay as they are."""
+        """Pin requests by this table from now on; queued requests keep their group."""
         self._pins = Pins(self._chooser, table, self._pins.drawn)
         self._known_refusal = None
         self._chooser.refresh()
@@ -191,7 +192,7 @@ class Batcher:
         elif group.is_hard and self._chooser.can_meet(group.candidates, seeds, latency_ms):
             order_ms = deadline_ms = request.arrived_ms + latency_ms
             group.count_arrival(seeds)
-            # Seen before anything waits: what an idle worker is asked for, it does.
+            # Determined before the request is queued: an idle worker never refuses one.
             is_firm = not self._queued and not self._is_busy
             if not is_firm:
                 end_ms = self._end_ms(group, seeds, deadline_ms, now_ms)
@@ -205,7 +206,7 @@ class Batcher:
         else:
             if strict:
                 return self._refuse_infeasible(group, objective, seeds)
-            if group.is_hard:  # smaller ones can be in time
+            if group.is_hard:  # a smaller request may still be in time
                 group = self._find_group(objective, pin, is_large, seeds, now_ms)
                 self._derive(group)
             deadline_ms, order_ms = math.inf, now_ms + SOFT_DEADLINE_MS
@@ -214,9 +215,9 @@ class Batcher:
         return admission
 
     def would_refuse(self, objective: Objective, seeds: int, now_ms: float) -> Refusal | None:
-        """What such a request would be told now, where one that was no larger has just been refused; asked for every
-        request. As long as no batch is closed the queue only grows, and what was out of reach stays so until its
-        deadline would have come."""
+        """The refusal that such a request would get, known from one no larger that was just refused; asked for every
+        request. Until a batch is closed the queue only grows, so an unreachable deadline stays unreachable until it has
+        passed."""
         known = self._known_refusal
         if known is None or not known.seeds <= seeds <= known.most_seeds or not known.holds(objective, now_ms):
             return None
@@ -226,7 +227,7 @@ class Batcher:
         self, objective: Objective, pin: int | None, seeds: int, until_ms: float, now_ms: float, refusal: Refusal
     ) -> None:
         if pin != self._pins.fixed:
-            return  # by weights the next request is another variant's, and may fit
+            return  # with weights, the next request may go to another variant, and may fit
         known, most_seeds = self._known_refusal, seeds
         if known is not None and known.objective == objective and known.refusal.reason is refusal.reason:
             most_seeds = max(seeds, known.most_seeds)
@@ -236,12 +237,12 @@ class Batcher:
         self._known_refusal = _KnownRefusal(objective, seeds, most_seeds, until_ms, refusal)
 
     def _forget_refusal(self) -> None:
-        """Until the next one, there is room again. What can be met at all stays known."""
+        """Drop the known refusal, since there is room again. Which objectives can be met at all stays known."""
         if self._known_refusal is not None:
             self._known_refusal.until_ms = -math.inf
 
     def cancel(self, key: int) -> None:
-        """Forgets a request whose client is gone; nothing happens where it does not wait."""
+        """Drop a request whose client is gone. No effect if it is not queued."""
         group = self._queued.get(key)
         if group is not None:
             self._forget_refusal()
@@ -250,14 +251,14 @@ class Batcher:
             self._forget(waiting)
 
     def clear(self) -> list[int]:
-        """Forgets everybody who waits, and tells their keys."""
+        """Drop all queued requests and return their keys."""
         keys = list(self._queued)
         for key in keys:
             self.cancel(key)
         return keys
 
     def _end_ms(self, own: Group, seeds: int, deadline_ms: float, now_ms: float) -> float:
-        """When a request would be answered, if all that is due before it were drained by the fastest variants."""
+        """Expected end of a request if everything due before it is drained by the fastest variants."""
         costs = self._costs
         end_ms = max(now_ms, self._running_until_ms)
         requests = 1.0
@@ -287,7 +288,7 @@ class Batcher:
     # Batches
 
     def take(self, now_ms: float) -> Taken:
-        """Closes the next batch. The worker counts as busy with it until `finish`."""
+        """Close the next batch. The worker counts as busy with it until `finish`."""
         refused: list[tuple[Request, Refusal]] = []
         self._forget_refusal()
         while self._queued:
@@ -302,13 +303,13 @@ class Batcher:
         return Taken(None, tuple(refused))
 
     def finish(self) -> None:
-        """The batch that `take` returned last is done, and the worker free."""
+        """Note that the batch that `take` returned last is done and the worker is free."""
         self._forget_refusal()
         self._running_until_ms = -math.inf
         self._is_busy = False
 
     def observe(self, batch: Batch, compute_ms: float, total_ms: float, now_ms: float) -> None:
-        """What a batch took: to compute, and in all, from when it could have begun to its last answer."""
+        """Record what a batch took: its computation, and in all, from when it could have begun to its last answer."""
         if now_ms - self._observed_ms < _OBSERVE_EVERY_MS:
             return
         self._observed_ms = now_ms
@@ -320,7 +321,7 @@ class Batcher:
             self._chooser.refresh()
 
     def _look(self, now_ms: float, refused: list[tuple[Request, Refusal]]) -> list[Group]:
-        """The groups that matter to a decision. Those who are lost are refused."""
+        """The groups that matter to a decision. Requests that can no longer be in time are refused."""
         looked_at: list[Group] = []
         version = self._chooser.version
         for group in self._all_groups:
@@ -360,7 +361,7 @@ class Batcher:
         return head.variant is not None or costs.compute_ms(group.fastest_small, head.remaining) > left_ms
 
     def _give_up(self, plan: Plan, now_ms: float, refused: list[tuple[Request, Refusal]]) -> None:
-        """Those for whom a full batch is too late."""
+        """Refuse requests whose deadline falls before the end of a full batch."""
         for group in list(plan.members):
             while (head := group.first()) is not None and not head.is_firm and head.deadline_ms < plan.drains_until_ms:
                 self._refuse_late(group, head, now_ms, refused)
@@ -397,7 +398,7 @@ class Batcher:
         return Batch(self._chooser.names[plan.variant], tuple(pieces), total, costs.computing_ms(plan.variant, total))
 
     def _fill(self, members: list[Group], limit: int, needs_one: bool) -> list[Waiting]:
-        """`needs_one`: the first goes in any case, since a batch of nobody would be none."""
+        """Fill a batch. `needs_one`: the first request goes in any case, so that the batch is not empty."""
         chosen: list[Waiting] = []
         if sum([group.seeds for group in members]) <= limit:
             for group in members:
@@ -433,7 +434,7 @@ class Batcher:
             self._small_waiting += 1
 
     def _forget(self, waiting: Waiting) -> None:
-        """No longer in its group."""
+        """Remove a request from its group."""
         del self._queued[waiting.request.key]
         self._queued_seeds -= waiting.remaining
         if waiting.request.seeds <= self._small_seeds:
@@ -442,7 +443,8 @@ class Batcher:
     def _find_group(
         self, objective: Objective, drawn_pin: int | None, is_large: bool, seeds: int, now_ms: float
     ) -> Group:
-        """Of an objective that cannot be met, that of those without a deadline, who want the nearest variant."""
+        """The group of an objective; if it cannot be met, the group without a deadline whose requests want the nearest
+        variant."""
         chooser, tolerance = self._chooser, objective.accuracy_tolerance_permille
         allowed, pin = chooser.count_within(tolerance), drawn_pin
         candidates = chooser.candidates(allowed)
@@ -478,7 +480,7 @@ class Batcher:
         return group
 
     def _drop_empty(self, now_ms: float) -> None:
-        """Groups that nobody is in or expected in."""
+        """Drop groups without queued or expected requests."""
         kept = []
         for group in self._all_groups:
             group.update_rate(now_ms)
@@ -493,7 +495,7 @@ class Batcher:
         self._group_of.clear()
 
     def _derive(self, group: Group) -> None:
-        """What depends on the costs of variants."""
+        """Derive the group's attributes that depend on the costs of variants."""
         chooser = self._chooser
         if group.version == chooser.version:
             return
@@ -519,7 +521,7 @@ class Batcher:
             f"{request.objective.latency_ms:g} ms can no longer be met after {now_ms - request.arrived_ms:.3g} ms in "
             "the queue; send again later or allow more time"
         )
-        # The queue can be no longer than the first of them found it.
+        # The wait of the first of them is the longest: the queue has only become shorter since.
         wait_s = refused[0][1].retry_after_s if refused else _retry_after_s(self.busy_until_ms(now_ms) - now_ms)
         refused.append((request, Refusal(RefusalReason.DEADLINE_PASSED, message, wait_s)))
 

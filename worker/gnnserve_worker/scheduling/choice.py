@@ -1,8 +1,8 @@
-"""Which variants may answer, and which one does on an idle worker.
+"""Choosing a variant: which ones an objective allows, and which one answers on an idle worker.
 
 The two modes of Dynamic GNN inference as-a-service (a latency: section 4.2; a tolerance: section 4.3) and their
-combination. Variants are indices here, the most accurate first;
-what they cost is the cost model's business, and choosing under load is `decision.py`'s.
+combination. Variants are indices here, the most accurate first; `costs.py` says what they cost, and `decision.py`
+chooses under load.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from gnnserve_worker.scheduling.costs import CostModel
 _ROUNDING_PERMILLE = 1e-6
 """Far below one node in ten million, far above the rounding of a difference of floats: 50.44 - 48.44 is 2."""
 _GOLDEN_RATIO = 0.6180339887498949
-"""Multiples of it, modulo 1, spread evenly however many there are."""
+"""Its multiples modulo 1 are spread evenly, however many there are."""
 
 
 class ChoiceReason(StrEnum):
     MOST_ACCURATE = "MostAccurate"
-    """Nothing was asked for. State a latency or a tolerance to get a faster variant."""
+    """No objective is stated. State a latency or a tolerance to get a faster variant."""
     MOST_ACCURATE_WITHIN_LATENCY = "MostAccurateWithinLatency"
     """Allow more time for a more accurate variant."""
     FASTEST_WITHIN_TOLERANCE = "FastestWithinTolerance"
@@ -37,7 +37,7 @@ class ChoiceReason(StrEnum):
 class Choice(msgspec.Struct, frozen=True):
     variant: str
     feasible: bool
-    """Whether an idle worker can meet the objective; otherwise the variant is the nearest there is."""
+    """Whether an idle worker can meet the objective; otherwise the variant is the nearest one."""
     reason: ChoiceReason
     expected_ms: float
     objective: Objective
@@ -77,24 +77,24 @@ class VariantChooser:
         """Validation accuracy below the most accurate served variant; ascending."""
         self.costs = CostModel(ranked, max_seeds, before)
         self.version = 0
-        """Of `frontier`: another one means that what was derived from it holds no longer."""
+        """Version of `frontier`: it changes when values derived from the frontier become stale."""
         self.frontier: tuple[int, ...] = ()
-        """Without those that another variant, at least as accurate, beats both with one seed and with a full batch."""
+        """Variants that no other, at least as accurate one beats both with one seed and with a full batch."""
         self.refresh()
 
     def use(self, costs: Mapping[str, AffineCost]) -> None:
-        """A routing table's. Those of variants that there are not mean nothing."""
+        """Use a routing table's costs. Costs of unknown variants are ignored."""
         self.costs.use({self.indices[name]: cost for name, cost in costs.items() if name in self.indices})
         self.refresh()
 
     def refresh(self) -> None:
-        """By what variants cost now. To be called when that has changed, now and then."""
+        """Recompute the frontier from today's costs. To be called now and then when they have changed."""
         costs = self.costs
         ends = [(costs.compute_ms(v, 1), costs.compute_ms(v, costs.max_seeds)) for v in range(len(self.names))]
         frontier: list[int] = []
         for variant, (one_ms, full_ms) in enumerate(ends):
             if not any(ends[kept][0] <= one_ms and ends[kept][1] <= full_ms for kept in frontier):
-                # Of equally accurate ones, a later one may beat an earlier one.
+                # Among equally accurate variants a later one may beat an earlier one.
                 frontier = [kept for kept in frontier if not self._beats(variant, kept, ends)]
                 frontier.append(variant)
         if tuple(frontier) != self.frontier:
@@ -106,22 +106,22 @@ class VariantChooser:
         return alike and ends[variant][0] <= ends[kept][0] and ends[variant][1] <= ends[kept][1]
 
     def count_within(self, tolerance_permille: float | None) -> int:
-        """So many variants, from the first, are allowed."""
+        """Number of variants, from the first, that the tolerance allows."""
         if tolerance_permille is None:
             return len(self.names)
         limit = tolerance_permille + _ROUNDING_PERMILLE
         return sum(loss <= limit for loss in self.loss_permille)
 
     def candidates(self, allowed: int) -> tuple[int, ...]:
-        """Worth choosing among the first `allowed`, the most accurate first. What beats a variant is at least as
-        accurate, so it is allowed where the beaten one is."""
+        """Variants worth choosing among the first `allowed`, the most accurate first. A variant that beats another is
+        at least as accurate, so it is allowed wherever the other is."""
         return tuple(variant for variant in self.frontier if variant < allowed)
 
     def fastest(self, candidates: tuple[int, ...], seeds: float) -> int:
         return min(candidates, key=lambda variant: self.costs.compute_ms(variant, seeds))
 
     def most_accurate(self, candidates: tuple[int, ...], seeds: float) -> int:
-        """Of equally accurate ones the fastest."""
+        """The most accurate candidate; among equally accurate ones the fastest."""
         first = candidates[0]
         if len(candidates) == 1 or self.loss_permille[candidates[1]] > self.loss_permille[first]:
             return first
@@ -129,11 +129,11 @@ class VariantChooser:
         return self.fastest(equals, seeds)
 
     def can_meet(self, candidates: tuple[int, ...], seeds: int, latency_ms: float) -> bool:
-        """Whether an idle worker can, by the best that it ever showed."""
+        """Whether an idle worker can meet the latency, by the shortest times that it ever proved."""
         return any(self.costs.least_ms(variant, seeds) <= latency_ms for variant in reversed(candidates))
 
     def choose(self, objective: Objective, seeds: int) -> Choice:
-        """For a request alone on an idle worker."""
+        """Choose for a single request on an idle worker."""
         candidates = self.candidates(self.count_within(objective.accuracy_tolerance_permille))
         latency_ms = objective.latency_ms
         feasible = True
@@ -159,14 +159,14 @@ class Pins:
     """Modes that bind a request to a variant when it is admitted, whatever the load."""
 
     def __init__(self, chooser: VariantChooser, table: RoutingTable, drawn: float = 0.0) -> None:
-        """The table's variants are the chooser's. `drawn`: that of the pins before. A split that began anew whenever a
-        table is renewed would give small shares nobody."""
+        """The table's variants are the chooser's. `drawn`: the value of the previous pins, since a split that restarted
+        with every renewed table would give small shares no request."""
         self.fixed: int | None = None
-        """For all requests."""
+        """The variant of all requests, if one is fixed."""
         self.split: tuple[tuple[float, int], ...] = ()
-        """Up to which share of the requests which variant; ends with 1."""
+        """Cumulative shares of the requests with their variants; ends with 1."""
         self.drawn = drawn
-        """Where in the split the last request was."""
+        """Position of the last request in the split, in [0, 1)."""
         if table.mode in (RoutingMode.METRICS, RoutingMode.STATIC) and table.base_variant is not None:
             self.fixed = chooser.indices[table.base_variant]
         elif table.mode is RoutingMode.WEIGHTS:
@@ -179,7 +179,8 @@ class Pins:
             self.split = tuple(parts)
 
     def draw(self) -> int | None:
-        """Of the next request; None where it is free. Shares hold after few requests already, not only on average."""
+        """The variant of the next request; None where the choice is free. Shares hold after few requests already, not
+        only on average."""
         if not self.split:
             return self.fixed
         self.drawn = (self.drawn + _GOLDEN_RATIO) % 1.0
@@ -189,7 +190,7 @@ class Pins:
 def decide_route(
     chooser: VariantChooser, revision: str, table: RoutingTable, problem: str | None, is_expired: bool
 ) -> Route:
-    """Says what is in effect."""
+    """Describe the routing that is in effect."""
     objective = table.objective
     allowed = chooser.count_within(objective.accuracy_tolerance_permille)
     choice = chooser.choose(objective, seeds=1)

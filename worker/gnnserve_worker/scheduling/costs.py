@@ -1,6 +1,6 @@
-"""What batches cost on this worker: the profile, or the operator's measurement, corrected by what batches really took.
+"""The cost model of batches on this worker: the profile, or the operator's measurement, corrected by measured batches.
 
-Pure: durations and times are arguments. Variants are indices, in the order in which the model was given them.
+It is pure: durations and times are arguments. Variants are indices, in the order in which the model was given them.
 
 The expected time of a batch of s seeds from n requests by variant v is
 
@@ -8,12 +8,12 @@ The expected time of a batch of s seeds from n requests by variant v is
 
 - `curve`: the profile's medians, linear between the measured sizes. A routing table's affine cost takes its place.
 - `machine`: how much slower this machine is than that of the profile. Every batch corrects it, for all variants.
-- `own`: what the variant has beyond that. It goes back to 1 while the variant is not used, since what was wrong with
-  it then would never be unlearnt.
+- `own`: the variant's own correction beyond that. It returns to 1 while the variant is not used: otherwise an error
+  would keep the variant unused, and so never be corrected.
 - `anchor`: `machine` as it was when the table's cost came, which was measured on this machine; 1 for a profile.
 - `overhead`: reading requests and writing answers, which no profile contains. A table's cost contains it already.
 
-`margin` is added by those who promise something: it follows how far batches are from what was expected of them.
+`margin` is added to predictions that a promise depends on: it follows the deviation of batches from their expectation.
 """
 
 from __future__ import annotations
@@ -28,61 +28,61 @@ from gnnserve_api.profile import VariantProfile
 from gnnserve_api.routing import AffineCost
 
 LEAST_MARGIN = 0.08
-"""The simulation's: enough for noise of 5 %."""
+"""Smallest margin, found by simulation: enough for noise of 5 %."""
 _MOST_MARGIN = 0.5
 _MARGIN_PER_DEVIATION = 1.75
-"""Of the mean absolute deviation: nine of ten batches are within it, if deviations are normal."""
+"""Margin per mean absolute deviation: covers nine of ten batches if deviations are normal."""
 _DEVIATION_MEMORY_MS = 2000.0
-"""Of working time, not of batches: under load the long batches matter, and small ones, whose times vary more, would
-outnumber them."""
+"""Memory of the deviation, in working time and not in batches: under load the long batches matter, and small ones,
+whose times vary more, would outnumber them."""
 _MOST_DEVIATION_GAIN = 0.1
 _MACHINE_GAIN = 0.08
 _OWN_GAIN = 0.04
 _FIRST_BATCHES = 8
-"""The first few batches correct by more."""
+"""The first batches, which correct by more."""
 _LARGEST_STEP = 2.0
 """A batch that took more than twice, or less than half, of what was expected counts as that: a stall is no drift."""
 _FORGET_MS = 30_000.0
 _FORGET_EVERY_MS = 250.0
 _PROVEN_BATCHES = 20
-"""So many batches make a mean that a promise may be built on."""
+"""Batches whose mean is reliable enough to base a promise on."""
 _LEAST_GAIN = 0.05
 _LEAST_MS = 1e-6
-"""Of a batch: no expectation is 0."""
+"""Smallest expected time of a batch, so that no expectation is 0."""
 _TELLING_MS = 0.25
-"""By the profile, a batch that tells how fast the machine is takes as long. Of a shorter one, what it takes longer than
-expected is rather what comes with every batch: threads that wake up, caches that the profile found warm."""
+"""Shortest batch, by the profile, that tells how fast the machine is. A shorter one's excess is rather the fixed cost
+of every batch: threads that wake up, caches that the profile found warm."""
 
 _Segment = tuple[float, float, float, float]
-"""Up to so many seeds: from (seeds, ms) at so many ms per seed."""
+"""A segment of a curve: its largest number of seeds, then its start (seeds, ms) and its slope in ms per seed."""
 
 
 class CostModel:
-    """Of one revision. Belongs to one thread."""
+    """The costs of one revision's variants. Belongs to one thread."""
 
     def __init__(self, variants: Sequence[VariantProfile], max_seeds: int, before: CostModel | None = None) -> None:
-        """`max_seeds`: larger requests run as several batches, and cost so. `before`: the model of a revision that this
+        """`max_seeds`: larger requests run, and cost, as several batches. `before`: the model of the revision that this
         machine served until now."""
         self.max_seeds = max_seeds
         self.margin: float = LEAST_MARGIN if before is None else before.margin
         self.overhead: Overhead = Overhead() if before is None else before.overhead
         self.factors = [1.0] * len(variants)
-        """By variant: what its curve is multiplied by, now."""
+        """Current factor of each variant's curve."""
         self._profiled = [_segments(variant) for variant in variants]
         self._fitted = [_fit(variant) for variant in variants]
         self._measured: list[AffineCost | None] = [None] * len(variants)
         self._curves: list[tuple[_Segment, ...]] = []
         self._stretched: list[tuple[_Segment, ...]] = []
-        """Curves up to a full batch, and beyond it straight on, as steep as from nothing to it."""
+        """Curves up to a full batch, extended beyond it with the average slope of a full batch."""
         self._full_ms: list[float] = []
-        """Of a full batch, uncorrected."""
+        """Time of a full batch of each variant, uncorrected."""
         self._machine: float = 1.0 if before is None else before._machine
         self._least_machine: float = 1.0 if before is None else before._least_machine
-        """The least that was ever proven; 1 at most."""
+        """The smallest `machine` ever proven; at most 1."""
         self._own = [1.0] * len(variants)
         self._anchors = [1.0] * len(variants)
         self._lowest = [self._least_machine] * len(variants)
-        """The least factor of the profile's curve that was ever proven, by batches or by tables; 1 at most."""
+        """The smallest factor of each profile curve ever proven, by batches or tables; at most 1."""
         self._batches = [0] * len(variants)
         self._all_batches: int = 0 if before is None else before._all_batches
         self._deviation: float = LEAST_MARGIN / _MARGIN_PER_DEVIATION if before is None else before._deviation
@@ -93,7 +93,7 @@ class CostModel:
     # Predictions
 
     def base_ms(self, variant: int, seeds: float) -> float:
-        """Uncorrected, without what requests cost."""
+        """Time of a batch, uncorrected and without the overhead of requests."""
         if seeds > self.max_seeds:
             full_batches, rest = divmod(seeds, self.max_seeds)
             full_ms = full_batches * self._full_ms[variant]
@@ -104,29 +104,29 @@ class CostModel:
         raise AssertionError(f"{seeds} seeds are beyond the curve of variant {variant}")
 
     def compute_ms(self, variant: int, seeds: float) -> float:
-        """Expected, without what requests cost; of a table's cost, with it."""
+        """Expected time of a batch without the overhead of requests, which only a table's cost includes."""
         return self.factors[variant] * self.base_ms(variant, seeds)
 
     def batch_ms(self, variant: int, seeds: float, requests: float) -> float:
-        """Expected, from the first of its requests to the last of its answers, if it does not wait."""
+        """Expected time of a batch that does not wait, from reading its first request to writing its last answer."""
         batch_ms = self.factors[variant] * self.base_ms(variant, seeds)
         if self._measured[variant] is None:
             batch_ms += self.overhead.fixed_ms + self.overhead.per_request_ms * requests
         return batch_ms
 
     def overhead_ms(self, variant: int, requests: float) -> float:
-        """What `compute_ms` lacks."""
+        """Expected overhead that `compute_ms` does not include."""
         return 0.0 if self._measured[variant] is not None else self.overhead.at(requests)
 
     def stretched_ms(self, variant: int, seeds: float) -> float:
-        """As `compute_ms`, as if one batch could hold all: how what does not fit it will be answered is open."""
+        """As `compute_ms`, as if one batch could hold all seeds: how the rest will be batched is not known yet."""
         for end, low_seeds, low_ms, slope in self._stretched[variant]:
             if seeds <= end:
                 return self.factors[variant] * (low_ms + slope * (seeds - low_seeds))
         raise AssertionError(f"{seeds} seeds are beyond the curve of variant {variant}")
 
     def seeds_within(self, variant: int, time_ms: float, requests_per_seed: float) -> int:
-        """The most seeds, up to a full batch, that take no longer; 0 where even one takes longer."""
+        """Most seeds, up to a full batch, that take at most `time_ms`; 0 where even one takes longer."""
         low, high = 0, self.max_seeds
         while low < high:
             middle = (low + high + 1) // 2
@@ -137,9 +137,9 @@ class CostModel:
         return low
 
     def least_ms(self, variant: int, seeds: int) -> float:
-        """For one request on an idle worker, at the best that was ever proven here.
+        """Time of one request on an idle worker, at the best speed ever proven here.
 
-        It only ever falls, so that a slow spell never makes an objective look as if nobody could ever meet it.
+        It only ever falls, so that a slow spell does not make an objective look infeasible for good.
         """
         profiled, profiled_ms = self._profiled[variant], 0.0
         if seeds > self.max_seeds:
@@ -150,7 +150,7 @@ class CostModel:
         return self._lowest[variant] * profiled_ms + self.overhead.least_ms
 
     def computing_ms(self, variant: int, seeds: float) -> float:
-        """Expected of the computation alone, also where a table's cost contains more."""
+        """Expected time of the computation alone, even where a table's cost includes more."""
         if self._measured[variant] is None:
             return self.compute_ms(variant, seeds)
         return self._machine * _at(self._profiled[variant], seeds)
@@ -159,7 +159,7 @@ class CostModel:
         return self._fitted[variant]
 
     def expected(self, variant: int) -> AffineCost:
-        """`profiled`, or the table's cost, corrected."""
+        """The profile's cost, or the table's, corrected by measured batches."""
         cost = self._measured[variant] or self._fitted[variant]
         factor = self.factors[variant]
         return AffineCost(fixed_ms=factor * cost.fixed_ms, per_seed_ms=factor * cost.per_seed_ms)
@@ -167,9 +167,9 @@ class CostModel:
     # Corrections
 
     def use(self, costs: Mapping[int, AffineCost]) -> None:
-        """What a routing table says, by variant. What it says anew ends the variant's own correction."""
+        """Use a routing table's costs, by variant. A new cost resets the variant's own correction."""
         if len(costs) == len(self._measured) and not self._all_batches:
-            # Nothing else is known of this machine, should the table expire.
+            # Should the table expire, this is all that is known about the machine.
             self._machine = median(
                 cost.at(self.max_seeds) / self._profiled_full_ms[variant] for variant, cost in costs.items()
             )
@@ -186,7 +186,7 @@ class CostModel:
     def observe(
         self, variant: int, seeds: int, requests: int, compute_ms: float, total_ms: float, now_ms: float
     ) -> None:
-        """What a batch took: to compute, and in all, from when it could have begun to its last answer."""
+        """Record what a batch took: its computation, and in all, from when it could have begun to its last answer."""
         measured = self._measured[variant] is not None
         took_ms = total_ms if measured else compute_ms
         expected_ms = self.compute_ms(variant, seeds)
@@ -222,7 +222,7 @@ class CostModel:
             self._lowest[variant] = min(self._lowest[variant], proven)
 
     def _over_profile(self, variant: int) -> float:
-        """A table's cost, as a factor of the profile's curve; where that depends on the size, the larger one."""
+        """A table's cost as a factor of the profile's curve; the largest, where it depends on the size."""
         cost = self._measured[variant]
         if cost is None:
             return 1.0
@@ -249,9 +249,10 @@ class CostModel:
 
 
 class Overhead:
-    """Of a batch beyond its computation: a part of its own, and one for each of its requests.
+    """Overhead of a batch beyond its computation: a fixed part, and a part for each request.
 
-    A line through what was seen of late. As long as all batches have as many requests, their number explains all.
+    It is a line through recent batches. While all batches have the same number of requests, the requests explain all of
+    it.
     """
 
     __slots__ = (
@@ -262,7 +263,7 @@ class Overhead:
     _MEMORY_BATCHES = 200.0
     _RECENT_BATCHES = 8
     _REPEATED = 3
-    """An overhead that this many of the recent batches reached is no outlier, and counts in full."""
+    """An overhead that this many recent batches reached is not an outlier, and counts in full."""
     _ORDINARY_MS = 0.05
     """An overhead up to twice this is never an outlier; until the first batch nothing else is known."""
     _TOWARDS_MEAN = 0.25
@@ -272,7 +273,7 @@ class Overhead:
         self.fixed_ms = 0.0
         self.per_request_ms = 0.0
         self.least_ms = 0.0
-        """Of a request that is alone, at its best; 0 until that is known."""
+        """Smallest overhead of a single request; 0 until it is known."""
         self._recent: deque[tuple[int, float]] = deque(maxlen=self._RECENT_BATCHES)
         """Requests and overhead (ms, not limited) of the recent batches."""
         self._weight = 0.0
@@ -333,11 +334,11 @@ def _hurry(batches: int) -> float:
 
 
 def _segments(variant: VariantProfile) -> tuple[_Segment, ...]:
-    """Through the medians of the measured sizes and on beyond the last; below the smallest its figure holds."""
+    """The curve through the medians of the measured sizes, extended beyond the last; constant below the smallest."""
     points = [(float(point.seeds), max(point.p50_ms, _LEAST_MS)) for point in variant.latency]
     segments: list[_Segment] = [(points[0][0], points[0][0], points[0][1], 0.0)]
     for (low_seeds, low_ms), (high_seeds, high_ms) in pairwise(points):
-        # Noise may make a bigger batch look cheaper; an expectation must not go down with size.
+        # Noise may make a larger batch look cheaper; an expectation must not fall with size.
         slope = max(0.0, (high_ms - low_ms) / (high_seeds - low_seeds))
         segments.append((high_seeds, low_seeds, segments[-1][2] if slope == 0 else low_ms, slope))
     last = segments[-1]
@@ -358,7 +359,8 @@ def _stretch(curve: tuple[_Segment, ...], most: int, full_ms: float) -> tuple[_S
 
 
 def _fit(variant: VariantProfile) -> AffineCost:
-    """By least squares of the relative errors, since the times span orders of magnitude; neither part is negative."""
+    """An affine fit by least squares of relative errors, since the times span orders of magnitude; no negative
+    parts."""
     points = [(point.seeds, point.p50_ms) for point in variant.latency if point.p50_ms > 0]
     if not points:
         return AffineCost(fixed_ms=0.0, per_seed_ms=0.0)

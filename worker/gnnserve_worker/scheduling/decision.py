@@ -1,12 +1,12 @@
-"""Which variant answers the next batch, and who is in it: decided when the worker is free, from what is queued then.
+"""The variant of the next batch and its requests: decided when the worker is free, from what is queued then.
 
-Pure, in numbers alone. In short: of the variants allowed to the request that is due first, the most accurate one is
-taken whose batch ends in time for it and leaves enough time for the next batch, of those left behind and those expected
-to arrive meanwhile, at the same variant. If there is none, the fastest drains the queue.
+It is arithmetic on groups, without I/O. In short: of the variants allowed to the request that is due first, it takes
+the most accurate one whose batch ends in time for it and leaves enough time for the next batch (the requests left
+behind and those expected to arrive meanwhile) at the same variant. If there is none, the fastest drains the queue.
 
-Three kinds of requests take part in their own way. Those without a latency have an order but no deadline: they get
-their turn when it comes, if it makes nobody late, and at most `SOFT_SHARE` of the time if it does. Those that want the
-lowest latency join what goes first. Those larger than a batch put in one piece at a time.
+Three kinds of requests have rules of their own. Requests without a latency have an order but no deadline: they get
+their turn when it comes if that makes no other request late, and at most `SOFT_SHARE` of the time if it does. Requests
+that want the lowest latency join the next batch. Requests larger than a batch contribute one piece at a time.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ from gnnserve_worker.scheduling.choice import VariantChooser
 from gnnserve_worker.scheduling.waiting import Group, Waiting
 
 SOFT_SHARE = 0.25
-"""Of the worker's time for requests without a latency whose turn makes others late."""
+"""Largest share of the worker's time for requests without a latency whose turn makes others late."""
 SMALL_SHARE = 4
-"""A request is small up to the fourth part of a batch; a large one gets as much of a batch while small ones wait."""
+"""A request is small up to a fourth of a batch; a large one gets that much of a batch while small ones wait."""
 _HASTE = 2
 """A large request whose deadline is nearer than twice its own time is not held up for small ones."""
 _USUAL_MEMORY_MS = 2000.0
 _FEW_REQUESTS = 0.5
-"""Fewer are not expected: a lone request gets what an idle worker can give."""
+"""Fewer expected requests count as none, so that a lone request gets the best that an idle worker can give."""
 
 
 class Plan(msgspec.Struct):
     variant: int
     members: list[Group]
-    """Whose requests may be in the batch, the earliest first."""
+    """Groups whose requests may be in the batch, the earliest first."""
     limit: int
-    """Seeds."""
+    """Most seeds of the batch."""
     large: Group | None = None
-    """Whose first request puts a piece in."""
+    """The group of large requests whose first one contributes a piece."""
     piece: int = 0
-    """Seeds of it."""
+    """Seeds of that piece."""
     drains_until_ms: float = -math.inf
-    """A full batch ends then; who is due before is refused rather than waited for."""
+    """End of a full batch: requests due before it are refused."""
 
 
 class Decider:
@@ -51,14 +51,14 @@ class Decider:
         self._max_seeds = chooser.costs.max_seeds
         self.small_seeds = max(1, self._max_seeds // SMALL_SHARE)
         self._usual = 0.0
-        """The variant of late, between neighbours: what those who wait may hope for."""
+        """Running mean of the variants used recently (an index): what waiting requests may expect."""
         self._usual_until_ms = -math.inf
         self._soft_turn_ms = -math.inf
-        """From when on requests without a latency may make others late again."""
+        """Time from which requests without a latency may make others late again."""
 
     def decide(self, groups: Sequence[Group], now_ms: float, small_wait: bool) -> Plan:
-        """Groups with somebody waiting have their `head` and `due_ms`; there is at least one. Others have nobody, but
-        expect somebody. `small_wait`: requests up to `small_seeds` are among those who wait."""
+        """Decide. At least one group has queued requests, and such groups have `head` and `due_ms` set; the others are
+        only expected to get some. `small_wait`: requests of at most `small_seeds` are queued."""
         hard: Group | None = None
         soft: Group | None = None
         if len(groups) == 1 and not (groups[0].is_hard or groups[0].is_large):
@@ -79,7 +79,7 @@ class Decider:
         return self._decide_hard(groups, hard, now_ms, small_wait)
 
     def note_usual(self, variant: int, until_ms: float) -> None:
-        """A batch with a deadline runs. What was usual before a pause says little after it."""
+        """Note the variant of a batch with a deadline. The mean is reset after a pause."""
         passed_ms = max(0.0, until_ms - self._usual_until_ms)
         self._usual += (1 - math.exp(-passed_ms / _USUAL_MEMORY_MS)) * (variant - self._usual)
         self._usual_until_ms = until_ms
@@ -104,12 +104,12 @@ class Decider:
         self, groups: Sequence[Group], anchor: Group, head: Waiting, variant: int, slack_ms: float, now_ms: float,
         small_wait: bool,
     ) -> Plan | None:  # fmt: skip
-        """None: the batch would be late, or make the next one late."""
+        """Plan a batch by this variant; None if it would be late, or make the next one late."""
         costs, limit = self._costs, self._max_seeds
         growth = 1 + costs.margin
         anchor.take = self._piece(head, variant, slack_ms, small_wait) if anchor.is_large else anchor.seeds
         total, requests = anchor.take, (1.0 if anchor.is_large else anchor.requests)
-        # How long those who do not join would wait at least.
+        # The least wait of requests that do not join.
         wait_ms = growth * costs.batch_ms(variant, min(limit, total), requests)
         if wait_ms > slack_ms:
             return None
@@ -126,7 +126,7 @@ class Decider:
             members.append(group)
         share = 1.0
         if total > limit and anchor.is_large:
-            # The piece is in the batch in any case, the others get what it leaves.
+            # The piece is in the batch in any case; the others share the rest.
             left = (limit - anchor.take) / (total - anchor.take)
             requests = 1 + (requests - 1) * left
             for group in members:
@@ -137,7 +137,7 @@ class Decider:
         if batch_ms > slack_ms:
             if anchor.is_large or (variant < int(self._usual + 0.5) and variant != anchor.candidates[-1]):
                 return None
-            # Who joins must not cost the anchor a variant that has been usual of late, nor its answer.
+            # Joining groups must not cost the anchor its usual variant, nor make it late.
             joined = sorted(members[1:], key=_due)
             while batch_ms > slack_ms:
                 last = joined.pop()
@@ -157,7 +157,7 @@ class Decider:
         return plan
 
     def _may_join(self, group: Group, variant: int, wait_ms: float, now_ms: float) -> bool:
-        """`wait_ms`: how long it would wait otherwise, at least."""
+        """Whether a group may join the batch. `wait_ms`: how long it would wait otherwise, at least."""
         head = group.head
         assert head is not None  # noqa: S101
         if head.variant is not None:
@@ -167,7 +167,7 @@ class Decider:
         costs = self._costs
         seeds = min(self._max_seeds, group.seeds)
         if group.is_hurried:
-            # It is answered sooner here; but not where a batch of its own takes less of the worker's time.
+            # Joining answers it sooner, unless a batch of its own would take less of the worker's time.
             own_ms = costs.compute_ms(group.fastest, seeds)
             return costs.compute_ms(variant, seeds) - costs.compute_ms(variant, 1) <= own_ms
         if not group.is_hard:
@@ -175,7 +175,7 @@ class Decider:
         return not self._gains_by_waiting(group, variant, wait_ms, now_ms)
 
     def _gains_by_waiting(self, group: Group, variant: int, wait_ms: float, now_ms: float) -> bool:
-        """A more accurate variant, one that has been usual of late."""
+        """Whether waiting would give the group a more accurate variant that has been usual recently."""
         costs = self._costs
         seeds = min(self._max_seeds, group.seeds)
         slack_ms = group.due_ms - now_ms
@@ -191,7 +191,8 @@ class Decider:
     def _add_piece(
         self, plan: Plan, groups: Sequence[Group], total: float, requests: float, slack_ms: float, now_ms: float
     ) -> None:
-        """Of one large request, where that makes nobody late. A small one, since others have to wait for it."""
+        """Add a piece of one large request, if that makes no other request late. The piece is small, since others wait
+        for it."""
         costs, variant = self._costs, plan.variant
         growth = 1 + costs.margin
         for group in groups:
@@ -211,7 +212,7 @@ class Decider:
             group.take = 0
 
     def _piece(self, head: Waiting, variant: int, slack_ms: float, small_wait: bool) -> int:
-        """Seeds of a large request that a batch may have."""
+        """Number of seeds of a large request that the batch may take."""
         if small_wait and slack_ms >= _HASTE * self._costs.compute_ms(variant, head.remaining):
             return min(head.remaining, self.small_seeds)
         return min(head.remaining, self._max_seeds)
@@ -219,10 +220,11 @@ class Decider:
     def _room_ms(
         self, groups: Sequence[Group], variant: int | None, batch_ms: float, share: float, now_ms: float
     ) -> float:
-        """How long the batch may take so that what follows it is in time.
+        """Longest time of the batch that leaves the following requests in time.
 
-        What follows: those left behind and those who come meanwhile, in order of their deadlines, by `variant`, or by
-        their fastest where that is not allowed or None. Of their `take`, groups give `share` to the batch.
+        The following requests are those left behind and those expected meanwhile, in order of their deadlines, by
+        `variant`, or by their fastest variant where that is not allowed or None. Groups give `share` of their `take` to
+        the batch.
         """
         costs = self._costs
         following: list[tuple[float, int, float, float]] = []
@@ -248,11 +250,11 @@ class Decider:
                 due_ms = group.due_ms - now_ms
             else:
                 due_ms = group.latency_ms
-                if left >= 1:  # the first one that the batch has no place for
+                if left >= 1:  # the first request that does not fit into the batch
                     waited_ms = max(0.0, due_ms - (group.due_ms - now_ms))
                     due_ms -= waited_ms * left / queued
             if due_ms < 0:
-                continue  # lost already
+                continue  # late already
             use = variant if variant is not None and group.allowed[variant] else group.fastest
             following.append((due_ms, use, seeds, requests))
         if not following:
@@ -275,13 +277,13 @@ class Decider:
             if left_ms < room_ms:
                 room_ms = left_ms
                 if room_ms < batch_ms and variant is not None:
-                    break  # too little already; how much too little is nobody's question
+                    break  # too little already; by how much does not matter
         return room_ms
 
     def _drain(
         self, groups: Sequence[Group], anchor: Group, head: Waiting, slack_ms: float, now_ms: float, small_wait: bool
     ) -> Plan:
-        """Nothing fits: as fast as it goes."""
+        """Plan for a queue in which nothing fits: drain it as fast as possible."""
         costs, limit = self._costs, self._max_seeds
         growth = 1 + costs.margin
         variant = self._fastest(anchor, head, anchor.seeds)
@@ -291,7 +293,7 @@ class Decider:
         members: list[Group] = []
         total, requests = 0, 0
         for group in groups:
-            # Others would be slowed down, not helped, by a batch that is slow for the sake of strict ones.
+            # A batch that is slow because of strict requests would delay the others, not help them.
             group.take = 0
             if group is anchor or (
                 group.head is not None
@@ -305,7 +307,7 @@ class Decider:
                 members.append(group)
         batch_ms = growth * costs.batch_ms(variant, min(limit, total), requests * min(1.0, limit / total))
         if batch_ms <= slack_ms:
-            # Only others make haste: those who are expected, and would wait behind a long batch of patient ones.
+            # Only expected requests are urgent: they would wait behind a long batch of requests that have time.
             others = [group for group in groups if not group.take]
             room_ms = self._room_ms(others, None, batch_ms, 1.0, now_ms)
             if room_ms < batch_ms:
@@ -316,13 +318,13 @@ class Decider:
             for group in members:
                 group.take = anchor.seeds if group is anchor else 0
             if growth * alone_ms <= self._room_ms(groups, None, growth * alone_ms, 1.0, now_ms):
-                # Alone it is in time, and nobody else late.
+                # Alone it is in time, and no other request is late.
                 return Plan(variant, [anchor], limit)
         if total > self._max_seeds / 2:
-            # A backlog: keep batches whole, and give up those for whom that is too late.
+            # A backlog: keep batches full, and refuse requests for which that is too late.
             return Plan(variant, members, limit, drains_until_ms=now_ms + batch_ms)
         if growth * costs.batch_ms(variant, head.remaining, 1) <= slack_ms:
-            # Only as many as still let the first be in time; but never shrink a batch for one that is lost.
+            # Take only as many as leave the first in time, but never shrink a batch for one that is late anyway.
             limit = max(head.remaining, min(limit, costs.seeds_within(variant, slack_ms / growth, requests / total)))
         return Plan(variant, members, limit)
 
@@ -336,7 +338,7 @@ class Decider:
     # Without one
 
     def _wanted(self, group: Group) -> int:
-        """By those who have no deadline."""
+        """The variant that requests without a deadline want."""
         seeds = min(group.seeds, self._max_seeds)
         if not group.is_hurried:
             return self._chooser.most_accurate(group.candidates, seeds)
@@ -347,7 +349,7 @@ class Decider:
     def _decide_soft(
         self, groups: Sequence[Group], anchor: Group, hard_wait: bool, now_ms: float, small_wait: bool
     ) -> Plan | None:
-        """None: those with deadlines go first, this time."""
+        """Plan a batch for requests without a deadline; None: those with deadlines go first this time."""
         costs, limit = self._costs, self._max_seeds
         growth = 1 + costs.margin
         head = anchor.head

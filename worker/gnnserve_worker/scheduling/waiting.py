@@ -1,9 +1,9 @@
-"""Who waits: requests, in groups that are decided alike.
+"""Queued requests, in groups that a decision treats alike.
 
-The same variants are allowed to a group's requests, they wish for the same, and in about the same time. A decision
-looks at groups, so that its cost does not grow with the queue. Deadlines stay exact: in a group the earliest is first.
+A group's requests allow the same variants, want the same kind of answer, and have about the same latency. A decision
+looks at groups, so that its cost does not grow with the queue. Deadlines stay exact: the earliest of a group is first.
 
-What is made per request is a msgspec struct: it costs a sixth of a frozen dataclass.
+Objects that are made per request are msgspec structs, which cost a sixth of a frozen dataclass.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ import msgspec
 from gnnserve_api.objective import Objective
 
 RATE_MEMORY_MS = 400.0
-"""Of arrivals: from 50 to 6000 makes no difference in the simulation."""
+"""Memory of the arrival rate; values from 50 to 6000 make no difference in simulation."""
 _RATE_STEP_MS = 1.0
-"""Arrivals are counted for so long before they make a rate."""
+"""Interval over which arrivals are counted before they update the rate."""
 
 
 class Request(msgspec.Struct, frozen=True):
     key: int
-    """Identity, unique in the process."""
+    """Identity of the request, unique in the process."""
     seeds: int
     objective: Objective
-    """The one that holds: the request's own, or the service's."""
+    """The objective in effect: the request's own, or the service's."""
     arrived_ms: float
 
 
@@ -35,19 +35,19 @@ class Waiting(msgspec.Struct, eq=False):
 
     request: Request
     deadline_ms: float
-    """Infinite where lateness is no ground for refusal."""
+    """Deadline; infinite where lateness is no reason for refusal."""
     order_ms: float
-    """The earliest goes first."""
+    """Sort key: the smallest goes first."""
     remaining: int
-    """Seeds that no batch has had yet."""
+    """Seeds that were not in a batch yet."""
     is_firm: bool
-    """It found an idle worker, and is not refused any more."""
+    """Whether it arrived at an idle worker, and so is not refused any more."""
     variant: int | None = None
-    """Of the first piece, which the others follow."""
+    """Variant of the first piece, which the other pieces use too."""
 
 
 class Group:
-    """Belongs to one queue. Counts are of those who wait."""
+    """A group of one queue. Counts are those of its queued requests."""
 
     __slots__ = (
         "_came", "_came_requests", "_counted_ms", "_heap", "_sequence", "allowed", "allowed_count", "candidates",
@@ -59,46 +59,46 @@ class Group:
         self, allowed_count: int, pin: int | None, is_hard: bool, is_hurried: bool, is_large: bool, latency_ms: float
     ) -> None:
         self.allowed_count = allowed_count
-        """So many variants, from the most accurate."""
+        """Number of variants allowed, from the most accurate on."""
         self.pin = pin
-        """The only variant, where a mode says so."""
+        """The only variant allowed, where the routing mode pins one."""
         self.is_hard = is_hard
-        """Its requests have deadlines."""
+        """Whether its requests have deadlines."""
         self.is_hurried = is_hurried
-        """They want the fastest variant, not the most accurate one in time."""
+        """Whether its requests want the fastest variant, not the most accurate one in time."""
         self.is_large = is_large
-        """They take several batches, one piece in each."""
+        """Whether its requests take several batches, with one piece in each."""
         self.latency_ms = latency_ms
-        """The least that one of them allowed; without deadlines, how long they wait before others must yield."""
+        """The smallest latency among its requests; without deadlines, how long they wait before others must yield."""
         self.version = -1
-        """Of the chooser, when the next four were derived."""
+        """Version of the chooser's frontier from which the following attributes were derived."""
         self.candidates: tuple[int, ...] = ()
         self.allowed: tuple[bool, ...] = ()
-        """By variant."""
+        """Whether each variant is allowed."""
         self.fastest = 0
-        """With full batches."""
+        """The fastest allowed variant with full batches."""
         self.fastest_small = 0
-        """With one seed."""
+        """The fastest allowed variant with one seed."""
         self.seeds = 0
         self.requests = 0
         self.rate = 0.0
-        """Seeds per ms that came of late."""
+        """Recent arrival rate, in seeds per ms."""
         self.request_rate = 0.0
         self.waiting: dict[int, Waiting] = {}
         self.last_due_ms = -math.inf
-        """No deadline is later."""
+        """The latest deadline."""
         self._heap: list[tuple[float, int, int]] = []
-        """(order, sequence, key); those no longer in `waiting` are skipped."""
+        """Entries (order, sequence, key); those no longer in `waiting` are skipped."""
         self._sequence = 0
         self._came = 0
         self._came_requests = 0
         self._counted_ms = -math.inf
-        # Of the decision that is being made
+        # The current decision's values
         self.head: Waiting | None = None
         self.due_ms = math.inf
-        """Of the head."""
+        """When the head is due."""
         self.take = 0.0
-        """Seeds that would be in the batch."""
+        """Seeds of the group that would be in the batch."""
 
     def count_arrival(self, seeds: int) -> None:
         self._came += seeds
@@ -143,7 +143,7 @@ class Group:
         return None
 
     def take_all(self) -> list[Waiting]:
-        """In the order of their arrival."""
+        """Remove and return all requests, in the order of arrival."""
         everybody = list(self.waiting.values())
         self.waiting.clear()
         self._heap.clear()
@@ -152,7 +152,7 @@ class Group:
         return everybody
 
     def pop(self) -> Waiting:
-        """The first, which is known to be there."""
+        """Remove and return the first request, which must exist."""
         found = self.first()
         assert found is not None  # noqa: S101
         heapq.heappop(self._heap)

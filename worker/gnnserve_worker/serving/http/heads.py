@@ -1,7 +1,8 @@
-"""What the head of a request may be, whatever it asks: its size, its version, how its body is framed, whom it is for.
+"""Checks of every request's head: its size, HTTP version, body framing and host.
 
-The parser refuses what is not HTTP. What it reads though RFC 9112 has a server refuse it is refused here, since what
-stands in front of a worker may read it another way, and pass on two requests where the worker sees one.
+The parser refuses bytes that are not HTTP. Heads that it accepts although RFC 9112 requires a refusal are refused here:
+a proxy in front of the worker may read them differently, and pass on two requests where the worker sees one (request
+smuggling).
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def large_head() -> RequestError:
 
 
 def not_http() -> RequestError:
-    """What the parser refuses; it does not say where."""
+    """The error for bytes that the parser refuses; it does not tell where."""
     return RequestError(
         ErrorCode.MALFORMED_REQUEST,
         "request",
@@ -39,7 +40,7 @@ def not_http() -> RequestError:
 
 
 def check_head(version: str, headers: Sequence[tuple[bytes, bytes]]) -> RequestError | None:
-    """None: nothing is wrong. `headers`: names in lower case."""
+    """Check a head; None if nothing is wrong. `headers`: names in lower case."""
     hosts = [value for name, value in headers if name == b"host"]
     codings = [value for name, value in headers if name == b"transfer-encoding"]
     if version not in {"1.0", "1.1"}:

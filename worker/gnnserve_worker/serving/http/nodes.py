@@ -1,4 +1,4 @@
-"""`GET /v1/nodes`: what requests call nodes by, a page at a time, so that people and load generators find some."""
+"""`GET /v1/nodes`: the ids by which requests name nodes, a page at a time, for people and load generators."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from gnnserve_worker.serving.http.question import ErrorCode, RequestError, cut
 
 NODES_OF_A_PAGE = 100
 MOST_NODES_OF_A_PAGE = 10_000
-"""A few milliseconds of work, in which nobody else is answered."""
+"""Most nodes of a page: a few milliseconds of work, during which the event loop answers nothing else."""
 _MOST_DIGITS = 18
 MOST_START = 10**_MOST_DIGITS - 1
-"""Far beyond any graph; what has more digits is not even read."""
+"""Largest `start`, far beyond any graph; a number with more digits is not parsed."""
 
 
 def list_nodes(query: bytes, revision: ServedRevision) -> NodesAnswer:
-    """Raises RequestError."""
+    """A page of node ids. Raises RequestError."""
     start, count = 0, NODES_OF_A_PAGE
     for name, value in parse_qsl(query.decode("latin-1"), keep_blank_values=True):
         match name:

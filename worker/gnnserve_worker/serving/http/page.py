@@ -1,7 +1,7 @@
-"""The page at `/`: what the worker does now, for people.
+"""The page at `/`, which shows what the worker does now.
 
-One file without any other resource: it works where there is no network but the way to the worker. It asks the
-worker's own endpoints, so it shows nothing that they do not tell.
+It is one file without other resources, so it works without any network but the connection to the worker. It reads the
+worker's own endpoints, and shows nothing that they do not.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ class Page:
 def build_page(service: str) -> Page:
     text = importlib.resources.files(__package__).joinpath("page.html").read_text(encoding="utf-8")
     script, style = (_content_of(tag, text) for tag in ("script", "style"))
-    # By their digests: a name that found its way into the page as markup would still not run.
+    # Scripts and styles are allowed by digest: injected markup would not run.
     policy = (
         f"default-src 'none'; script-src '{_digest(script)}'; style-src '{_digest(style)}'; connect-src 'self'; "
         "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     )
     headers = {
         "content-security-policy": policy,
-        "cache-control": "no-cache",  # after an upgrade nobody looks at the page of the old version
+        "cache-control": "no-cache",  # after an upgrade no browser shows the old version's page
         "referrer-policy": "no-referrer",
         "x-content-type-options": "nosniff",
     }
@@ -40,7 +40,7 @@ def build_page(service: str) -> Page:
 
 
 def _content_of(tag: str, text: str) -> str:
-    """Of the only one: a second would be without a digest, and not run."""
+    """Content of the only such element: a second one would have no digest, and not run."""
     (content,) = re.findall(f"<{tag}>(.*?)</{tag}>", text, re.DOTALL)
     return str(content)
 

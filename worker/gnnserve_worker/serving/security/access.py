@@ -1,9 +1,9 @@
-"""Who is answered: which paths are open to everybody, and whether a request shows an accepted token.
+"""Access control: which paths are open, and whether a request has an accepted token.
 
-Everything that is not listed as open needs a token, where there are any: a path that is added later is closed until
-somebody decides otherwise. Open is what probes, scrapes and the operator ask, who have no token, and pages that hold
-nothing of the graph themselves. Of tokens only keyed digests are kept, and a request's is compared with all of them,
-whichever fits, so that time tells nothing.
+Where tokens are configured, every path that is not listed as open needs one, so that a new path is closed by default.
+Open are the paths that probes, scrapes and the operator ask without a token, and pages that hold nothing of the graph.
+Only keyed digests of tokens are kept, and a request's digest is compared with all of them, even after a match, so that
+timing reveals nothing.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 OPEN_PATHS: Final = frozenset({"/", "/docs", "/openapi.json", "/healthz", "/readyz", "/metrics", "/v1/route"})
-"""They name variants and revisions, never nodes. `/openapi.json` shows ids of the graph to those with a token only."""
+"""Open paths. They name variants and revisions, never nodes; `/openapi.json` shows ids of the graph only with a
+token."""
 OPEN_FOLDER: Final = "/docs-assets/"
-"""Files of a public package."""
+"""Open folder: files of a public package."""
 
 RESERVED_PATHS: Final = frozenset({"/healthz", "/readyz", "/metrics", "/v1/route"})
-"""What is still answered where there are too many connections: a busy worker must not look like a dead one."""
+"""Paths that are still answered at the connection limit: a busy worker must not look like a dead one."""
 
 _SCHEME: Final = b"bearer"
 AUTHORIZATION: Final = b"authorization"
@@ -31,10 +32,10 @@ def is_open(path: str) -> bool:
 
 
 class Access:
-    """The tokens of the moment. Belongs to the event loop's thread."""
+    """The currently accepted tokens. Belongs to the event loop's thread."""
 
     def __init__(self, tokens: Iterable[str] | None = None) -> None:
-        """None: everybody is answered. Without any: nobody."""
+        """`tokens`: None accepts every request; an empty collection accepts none."""
         self._key = secrets.token_bytes(32)
         self._digests: tuple[bytes, ...] | None = None
         self._when_changed: list[Callable[[], None]] = []
@@ -49,25 +50,25 @@ class Access:
 
     @property
     def accepts_any(self) -> bool:
-        """Whether there is a request that would be answered."""
+        """Whether any request could be accepted."""
         return self._digests is None or bool(self._digests)
 
     def replace(self, tokens: Iterable[str] | None) -> None:
-        """From the next request on."""
+        """Replace the tokens, from the next request on."""
         self._digests = None if tokens is None else tuple(self._digest(token.encode()) for token in tokens)
         for act in self._when_changed:
             act()
 
     def when_changed(self, act: Callable[[], None]) -> None:
-        """Whoever remembers that a request was accepted must forget it then."""
+        """Call `act` whenever tokens are replaced: caches of accepted requests must be dropped then."""
         self._when_changed.append(act)
 
     def accepts(self, headers: Iterable[tuple[bytes, bytes]]) -> bool:
-        """`headers`: names in lower case."""
+        """Whether the request's token is accepted. `headers`: names in lower case."""
         if self._digests is None:
             return True
         given = [value for name, value in headers if name == AUTHORIZATION]
-        # With two of them, what stands in front of the server may have looked at the other one.
+        # With two such headers, a proxy in front may have checked the other one.
         if len(given) != 1:
             return False
         scheme, _, token = given[0].partition(b" ")

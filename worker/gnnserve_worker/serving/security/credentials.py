@@ -1,11 +1,11 @@
-"""Certificate and tokens of a worker, from files, and followed as they are replaced.
+"""Certificate and tokens of a worker, read from files and reloaded when these are replaced.
 
-Later, a bad certificate leaves the old pair in place: it still proves who answers. Tokens are what the files say now,
-bad ones left out: a token that was taken away is refused. Where files cannot be read at all, what was read last stays.
+If a new certificate is bad, the old pair stays, which still proves the server's identity. Tokens are always those of
+the files, without bad ones: a removed token is refused. Where files cannot be read at all, the last values stay.
 
-A command does not start without what it was told to use. A pod waits for it (`waits`): its Secret may come later, and
-a process that ended would be started again with growing delays. Meanwhile it accepts no token, and shows a certificate
-that proves nothing, so that probes and the operator can ask what it waits for. Nothing here says what is in a key or a
+A command does not start without its credentials. A pod waits for them (`waits`): its Secret may come later, and a
+process that ended would be restarted with growing delays. Meanwhile it accepts no token, and presents a placeholder
+certificate, so that probes and the operator can ask what it waits for. No message contains any part of a key or a
 token.
 """
 
@@ -33,14 +33,14 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """Where they lie."""
+    """Files of the credentials."""
 
     tls: KeyPairFiles | None = None
-    """None: plain HTTP."""
+    """Files of certificate and key; None: plain HTTP."""
     tokens: Path | None = None
-    """A folder with one in each file, or a file with one in each line; None: everybody is answered."""
+    """A folder with a token in each file, or a file with a token in each line; None: no token is needed."""
     waits: bool = False
-    """A worker starts without them, and waits for them. False: it does not start."""
+    """Whether a worker starts without them and waits. False: it does not start."""
 
 
 NO_CREDENTIALS = Credentials()
@@ -48,11 +48,11 @@ NO_CREDENTIALS = Credentials()
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What was read, for the event loop's thread to take on."""
+    """What was read, to be applied on the event loop's thread."""
 
     take: Callable[[], None]
     problems: tuple[GnnserveError, ...] = ()
-    """What is wrong with parts of it."""
+    """Problems of parts that were left out."""
 
     @property
     def words(self) -> str:
@@ -60,16 +60,16 @@ class _Found:
 
 
 class _Source(Protocol):
-    """One kind of credentials."""
+    """A source of one kind of credentials."""
 
     def sign(self) -> object:
-        """Another one whenever its files were replaced or rewritten, or cannot be seen."""
+        """A value that differs whenever the files were replaced or rewritten, or cannot be examined."""
 
     def read(self) -> _Found:
-        """Raises GnnserveError or OSError where it cannot be used."""
+        """Read the files. Raises GnnserveError or OSError where they cannot be used."""
 
     def state(self, problem: str) -> CredentialState:
-        """`problem`: of what was read last."""
+        """The state to report. `problem`: that of the last read."""
 
 
 class _Tokens:
@@ -94,7 +94,7 @@ class _Pair:
         self._metrics = metrics
         self._now_s = now_s
         self._pair: KeyPair | None = None
-        """None: the placeholder's."""
+        """The pair in use; None: the placeholder is in use."""
         self.listening: ListeningTls | None = None
 
     def sign(self) -> object:
@@ -120,20 +120,20 @@ class _Pair:
 
 
 class CredentialsInUse:
-    """What was read of them; raises GnnserveError where that cannot be used and is not waited for."""
+    """The credentials in use. Raises GnnserveError where they cannot be used and `waits` is False."""
 
     def __init__(
         self, credentials: Credentials, metrics: ServingMetrics, now_s: Callable[[], float] = time.time
     ) -> None:
-        """`now_s`: seconds since the epoch."""
+        """`now_s` returns the seconds since the epoch."""
         self._metrics = metrics
         self._problems: dict[CredentialKind, str] = {}
-        """What was wrong when a kind was read last."""
+        """Problem of each kind at its last read."""
         self._said: dict[str, str] = {}
         self._seen: dict[CredentialKind, object] = {}
-        """Signs of the files that were read well."""
+        """Signs of the files that were read without a problem."""
         self.complete = threading.Event()
-        """Every kind has been usable at once."""
+        """Set once every kind was usable at the same time."""
         self.access = Access(None if credentials.tokens is None else ())
         pair = None if credentials.tls is None else _Pair(credentials.tls, metrics, now_s)
         tokens = None if credentials.tokens is None else _Tokens(credentials.tokens, self.access)
@@ -153,11 +153,11 @@ class CredentialsInUse:
         return bool(self._sources)
 
     def states(self) -> tuple[CredentialState, ...]:
-        """On the event loop's thread."""
+        """States of all kinds. To be called on the event loop's thread."""
         return tuple(source.state(self._problems.get(kind, "")) for kind, source in self._sources.items())
 
     def look(self, on_loop: Callable[[Callable[[], None]], object]) -> None:
-        """Reads what was replaced since the last look. `on_loop` runs what it gets where requests are answered."""
+        """Read files that were replaced since the last look. `on_loop` runs a function on the event loop's thread."""
         for kind, source in self._sources.items():
             self._look_at(kind, source, on_loop)
         on_loop(self._review)  # a certificate also expires without being replaced
@@ -183,7 +183,7 @@ class CredentialsInUse:
         try:
             found = source.read()
         except (GnnserveError, OSError) as error:
-            # Its sign is not remembered: a certificate may also become valid by waiting.
+            # Its sign is not stored: a certificate may also become valid with time.
             words = str(error)
             on_loop(lambda: self._refuse(kind, source, words))
             return
@@ -203,7 +203,7 @@ class CredentialsInUse:
         self._review()
 
     def _review(self) -> None:
-        """Logs a problem once for as long as it is the same."""
+        """Log each problem once for as long as it stays the same."""
         states = self.states()
         for state in states:
             self._metrics.show_credentials(state)
@@ -215,7 +215,7 @@ class CredentialsInUse:
 
 
 class CredentialsFollower(threading.Thread):
-    """Looks now and then, until it is stopped."""
+    """A thread that looks for replaced files now and then, until it is stopped."""
 
     def __init__(self, in_use: CredentialsInUse, on_loop: Callable[[Callable[[], None]], object]) -> None:
         super().__init__(name="credentials", daemon=True)
@@ -228,7 +228,7 @@ class CredentialsFollower(threading.Thread):
             try:
                 self._in_use.look(self._on_loop)
             except Exception:  # noqa: BLE001
-                # A thread that died would follow nothing any more, and nobody would notice.
+                # If the thread died, replaced files would silently no longer be noticed.
                 _log.exception("certificate or tokens could not be looked at")
 
     def stop(self) -> None:

@@ -1,8 +1,9 @@
-"""Connections over TLS: how many of them may be in their handshake at once, and who has to go when there are more.
+"""A TLS listener that limits the number of concurrent handshakes.
 
-A handshake costs memory and a file, and whoever says nothing pays nothing for it. Beyond the limit nobody is accepted,
-so that newcomers wait in the kernel's queue, until one ends; the oldest is ended for that once it has had a second.
-Clients in a hurry finish within milliseconds, so that silent ones hold up the others for seconds at most.
+A handshake costs the worker memory and a file descriptor; a client that never sends ClientHello costs itself nothing.
+Beyond the limit no connection is accepted, so that new ones wait in the kernel's queue until a handshake ends; the
+oldest is aborted for that once it has had a second. Ordinary clients finish within milliseconds, so silent ones delay
+the others by seconds at most.
 """
 
 from __future__ import annotations
@@ -18,23 +19,23 @@ from gnnserve_worker.serving.security.tls import CLOSE_TIMEOUT_S, ListeningTls
 
 _log = logging.getLogger(__name__)
 _NO_FILES_S = 1.0
-"""Before the next try, where a connection cannot be accepted: the process has no file left, as a rule."""
+"""Pause after a failed accept; as a rule the process has no file descriptor left."""
 
 
 @dataclass(frozen=True, slots=True)
 class HandshakeLimits:
     at_once: int = 256
     timeout_s: float = 10.0
-    """From the connection to the end of the handshake; whoever is slower is cut off."""
+    """Longest time from the connection to the end of the handshake; a slower client is disconnected."""
     undisturbed_s: float = 1.0
-    """Nobody is cut off earlier, however many wait."""
+    """A handshake is never aborted earlier, however many connections wait."""
 
 
 DEFAULT_HANDSHAKE_LIMITS = HandshakeLimits()
 
 
 class TlsListener:
-    """Accepts from one socket, until it is closed."""
+    """Accepts connections from one socket, until it is closed."""
 
     def __init__(
         self,
@@ -43,14 +44,14 @@ class TlsListener:
         connect: Callable[[], asyncio.Protocol],
         limits: HandshakeLimits,
     ) -> None:
-        """`sock` listens already."""
+        """`sock` must be listening already."""
         self._sock = sock
         self._tls = tls
         self._connect = connect
         self._limits = limits
         self._loop = asyncio.get_running_loop()
         self._begun: dict[asyncio.Task[None], float] = {}
-        """When, the oldest first."""
+        """Start of each handshake, the oldest first."""
         self._ended = asyncio.Event()
         sock.setblocking(False)
         self._accepting = self._loop.create_task(self._accept())
@@ -95,7 +96,7 @@ class TlsListener:
         self._ended.set()
 
     async def _shake_hands(self, connection: socket.socket) -> None:
-        # What the other side does wrong, and when it leaves, is its own affair.
+        # Errors of the client, or its disconnection, need no handling.
         with suppress(OSError):
             await self._loop.connect_accepted_socket(
                 self._connect,

@@ -1,9 +1,8 @@
-"""A certificate that proves nothing, for a pod that waits for its own.
+"""A self-signed placeholder certificate, for a pod that waits for its own.
 
-The kubelet probes over HTTPS and the operator asks over HTTPS, and neither looks at the certificate: with this one a
-pod can tell them what it waits for, instead of ending and being started again with growing delays. A client that
-verifies refuses it, and a client that does not gets 503. The key is made anew for each start, and its file is gone when
-this returns.
+The kubelet and the operator ask over HTTPS without verifying the certificate: with the placeholder a pod can tell them
+what it waits for, instead of ending and being restarted with growing delays. A client that verifies refuses it, and a
+client that does not gets 503. The key is made anew at each start, and its file is removed before the function returns.
 """
 
 from __future__ import annotations
@@ -17,11 +16,12 @@ from gnnserve_worker.serving.security.tls import KeyPair, KeyPairFiles, load_key
 
 _TIMEOUT_S = 30
 _VALID_DAYS = 3650
-"""Nobody looks at it, and a pod may wait for long."""
+"""Days of validity, which are not checked; a pod may wait for long."""
 
 
 def make_placeholder_pair() -> KeyPair:
-    """By the `openssl` command, which is part of the worker's image; Python's own modules make no certificates."""
+    """Make the pair with the `openssl` command, which the worker's image has; Python's standard library makes no
+    certificates."""
     with tempfile.TemporaryDirectory() as folder:
         files = KeyPairFiles(Path(folder) / "tls.crt", Path(folder) / "tls.key")
         command = (

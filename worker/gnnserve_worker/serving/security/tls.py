@@ -1,8 +1,8 @@
-"""A certificate and its key: read, tried on, and replaced while connections stay.
+"""A certificate and its key: reading, verifying, and replacing them without closing connections.
 
-Each pair gets a context of its own and has to complete a handshake with itself before anybody sees it, so that a key
-that does not belong to the certificate, or a certificate whose time is over, never replaces one that works. New
-connections get the context of the moment; those that are there keep theirs.
+Each pair gets its own context and must complete a handshake with itself before it is used, so that a key that does not
+match the certificate, or an expired certificate, never replaces a working pair. New connections get the current
+context; open ones keep theirs.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from gnnserve_api.errors import ResourceError
 
 CLOSE_TIMEOUT_S = 5.0
-"""For the other side's goodbye."""
+"""Time for the client's TLS close."""
 _CERTIFICATE = re.compile(r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
 RENEW_WORDS = "put a valid certificate and its key there"
 
@@ -23,7 +23,7 @@ RENEW_WORDS = "put a valid certificate and its key there"
 @dataclass(frozen=True, slots=True)
 class KeyPairFiles:
     certificate: Path
-    """PEM: the server's own first, then those that lead to a root."""
+    """PEM file: the server's certificate first, then the chain to a root."""
     key: Path
 
 
@@ -31,12 +31,12 @@ class KeyPairFiles:
 class KeyPair:
     context: ssl.SSLContext
     expires_at_s: float
-    """Seconds since the epoch."""
+    """Expiry of the certificate, in seconds since the epoch."""
 
 
 def load_key_pair(files: KeyPairFiles) -> KeyPair:
-    """Raises ResourceError: naming the files, and nothing of what is in the key's."""
-    # The certificate first: where another pair is put there meanwhile, the two do not fit, and are read again later.
+    """Load and verify a pair. Raises a ResourceError that names the files and nothing of the key's content."""
+    # Read the certificate first: if the pair is replaced meanwhile, the two do not match and are read again later.
     leaf = _read_leaf(files.certificate)
     context = _server_context()
     try:
@@ -56,12 +56,12 @@ def load_key_pair(files: KeyPairFiles) -> KeyPair:
 
 
 class ListeningTls:
-    """What a server listens with: one context for the socket, behind it the pair of the moment."""
+    """The listening context of a server, which presents the current pair to new connections."""
 
     def __init__(self, pair: KeyPair) -> None:
         self._pair = pair
         self.context = _server_context()
-        # OpenSSL calls it at every ClientHello, whether or not it has a name in it.
+        # OpenSSL calls this at every ClientHello, with or without a server name.
         self.context.sni_callback = self._choose
 
     def replace(self, pair: KeyPair) -> None:
@@ -74,7 +74,7 @@ class ListeningTls:
 def _server_context() -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    # A session that was resumed would show no certificate, and so outlive the pair that it began with.
+    # No session tickets: a resumed session presents no certificate, and would outlive the pair that it began with.
     context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_TICKET
     context.num_tickets = 0
     context.set_alpn_protocols(["http/1.1"])
@@ -82,7 +82,7 @@ def _server_context() -> ssl.SSLContext:
 
 
 def _no_password() -> str:
-    # Without this, OpenSSL would ask for it at a terminal.
+    # Without this callback OpenSSL would ask for a password at a terminal.
     raise ValueError
 
 
@@ -98,9 +98,9 @@ def _read_leaf(path: Path) -> str:
 
 
 def _try_on(context: ssl.SSLContext, leaf: str, path: Path) -> float:
-    """When the certificate expires, by a client that trusts this certificate alone and judges it as any client does."""
+    """Complete a handshake with a client that trusts only this certificate, and return when the certificate expires."""
     client_context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    client_context.check_hostname = False  # which names it is for, only its clients know
+    client_context.check_hostname = False  # only clients know by which name they reach it
     client_context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
     try:
