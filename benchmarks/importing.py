@@ -30,15 +30,8 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.results import write_result
-from gnnserve_api.gnnservice import (
-    CsvEdgeTable,
-    CsvNodeTable,
-    CsvSource,
-    EdgeTable,
-    GraphSource,
-    NodeTable,
-    ParquetSource,
-)
+from gnnserve_api.spec.graph import GraphSource
+from gnnserve_api.spec.tables import CsvEdgeTable, CsvNodeTable, CsvSource, EdgeTable, NodeTable, ParquetSource
 from gnnserve_worker.graph.sources.load import load_source, source_digest
 
 CACHE = Path.home() / ".cache" / "gnnserve" / "bench"

@@ -101,7 +101,7 @@ def measure_graph(name: str) -> dict[str, Any]:
 
 
 def _measure_model(name: str, model: str, files: ShapeFiles, source: Path) -> list[Row]:
-    from gnnserve_api.gnnservice import GNNService
+    from gnnserve_api.spec.service import GNNService
     from gnnserve_worker.generation.pipeline import generate
     from gnnserve_worker.repository.repository import Repository
 

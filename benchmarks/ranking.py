@@ -33,7 +33,7 @@ from benchmarks.shapes import CACHE
 
 if TYPE_CHECKING:
     from benchmarks.generation import Prepared
-    from gnnserve_api.gnnservice import Model
+    from gnnserve_api.spec.model import Model
     from gnnserve_worker.generation.train import Trained
 
 ROOT = Path(__file__).parents[1]
@@ -229,7 +229,7 @@ def _code_identity() -> list[str]:
 
     worker, api, own = Path(gnnserve_worker.__path__[0]), Path(gnnserve_api.__path__[0]), Path(__file__).parent
     files = [path for part in ("generation", "sampling", "graph") for path in (worker / part).rglob("*.py")]
-    files += [api / "gnnservice.py", *(own / f"{name}.py" for name in ("ranking", "retraining", "generation"))]
+    files += [*(api / "spec").glob("*.py"), *(own / f"{name}.py" for name in ("ranking", "retraining", "generation"))]
     digest = hashlib.sha256()
     for path in sorted(files):
         digest.update(path.read_bytes())
@@ -255,7 +255,7 @@ def run_job(job: Job) -> dict[str, Any]:
     import torch
 
     from benchmarks.retraining import retrain
-    from gnnserve_api.gnnservice import RankingMethod
+    from gnnserve_api.spec.variants import RankingMethod
     from gnnserve_worker.generation.train import train
 
     torch.set_num_threads(1)
@@ -283,7 +283,7 @@ def run_job(job: Job) -> dict[str, Any]:
 
 def _prepare(job: Job) -> tuple[Prepared, Model]:
     from benchmarks.generation import Case, prepare
-    from gnnserve_api.gnnservice import Architecture, Model, Scope, Training
+    from gnnserve_api.spec.model import Architecture, Model, Scope, Training
 
     study = job.study
     scope = Scope(study.scope)

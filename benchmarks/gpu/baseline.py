@@ -18,7 +18,7 @@ from benchmarks.gpu.figures import Row, summarize
 from benchmarks.paper_shapes import random_model
 from benchmarks.paper_tables import GRAPHS
 from benchmarks.shapes import FANOUTS
-from gnnserve_api.gnnservice import Model
+from gnnserve_api.spec.model import Model
 from gnnserve_api.variants import columns_of
 from gnnserve_worker.generation.networks import build_module
 from gnnserve_worker.generation.tensors import keep_columns_of

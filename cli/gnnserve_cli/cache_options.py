@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from gnnserve_api.device import CachePolicy
 from gnnserve_api.errors import InputError
-from gnnserve_api.gnnservice import Model
+from gnnserve_api.spec.model import Model
 from gnnserve_cli.render import count
 from gnnserve_worker.caching.simulate import POLICIES
 from gnnserve_worker.caching.traces import TraceKind, TraceSettings

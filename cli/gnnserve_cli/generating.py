@@ -11,9 +11,9 @@ import typer
 from gnnserve_api.device import Device
 from gnnserve_api.domination import says_dominated
 from gnnserve_api.errors import GnnserveError
-from gnnserve_api.gnnservice import GNNService
 from gnnserve_api.profile import Profile
 from gnnserve_api.repository import RevisionManifest
+from gnnserve_api.spec.service import GNNService
 from gnnserve_api.training import says_rising
 from gnnserve_cli.exits import ExitCode
 from gnnserve_cli.progress import showing_progress

@@ -16,8 +16,8 @@ from urllib.parse import urlencode, urlsplit
 from pydantic import ValidationError
 
 from gnnserve_api.errors import InputError
-from gnnserve_api.gnnservice import PrometheusSpec
 from gnnserve_api.reasons import Reason
+from gnnserve_api.spec.routing import PrometheusSpec
 from gnnserve_routing.signals import Answer, Silence, build_query, parse_answer
 from gnnserve_worker.serving.server import Look
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from gnnserve_api.device import CachePolicy, Device, size_bytes
 from gnnserve_api.errors import InputError
-from gnnserve_api.gnnservice import GNNService
 from gnnserve_api.repository import RevisionManifest
+from gnnserve_api.spec.service import GNNService
 from gnnserve_cli.exits import ExitCode
 from gnnserve_cli.prometheus import Prometheus
 from gnnserve_cli.render import format_bytes, output, profile_tables, put

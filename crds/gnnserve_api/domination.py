@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from gnnserve_api.gnnservice import Architecture, GNNServiceSpec, Projection
 from gnnserve_api.profile import Profile, VariantProfile
+from gnnserve_api.spec.model import Architecture
+from gnnserve_api.spec.service import GNNServiceSpec
+from gnnserve_api.spec.variants import Projection
 from gnnserve_api.variants import columns_of, variant_name
 
 _NEARLY_ALL = 0.5

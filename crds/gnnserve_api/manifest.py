@@ -1,7 +1,7 @@
 """From a YAML file to a `GNNService`, or to one error that lists everything wrong with it.
 
 Reads as the API server reads: no conversion of strings to numbers, no Python names of fields. A manifest that
-passes here is one that `kubectl apply` takes. What the fields mean is `gnnservice.py`.
+passes here is one that `kubectl apply` takes. What the fields mean is in `spec/`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from gnnserve_api.errors import InputError, remedy_of
-from gnnserve_api.gnnservice import API_VERSION, KIND, GNNService, GNNServiceSpec
+from gnnserve_api.spec.service import API_VERSION, KIND, GNNService, GNNServiceSpec
 
 _EXAMPLE = "examples/digits.yaml is a complete manifest"
 _MOST_BYTES = 2**20

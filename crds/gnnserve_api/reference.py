@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from gnnserve_api.generated_file import write_or_compare
-from gnnserve_api.gnnservice import API_VERSION, KIND, Metadata
 from gnnserve_api.schema import spec_schema
+from gnnserve_api.spec.service import API_VERSION, KIND, Metadata
 
 REFERENCE_PATH = Path(__file__).resolve().parents[2] / "docs" / "manifest.md"
 EXAMPLE = f"""\
@@ -34,7 +34,7 @@ _LINE_LENGTH = 120
 _TABLE_HEAD = ("| field | type | default | allowed | meaning |", "|---|---|---|---|---|")
 
 _INTRODUCTION = f"""\
-<!-- Generated from crds/gnnserve_api/gnnservice.py by `python -m gnnserve_api.reference`; do not edit.
+<!-- Generated from crds/gnnserve_api/spec/ by `python -m gnnserve_api.reference`; do not edit.
      `make generate` writes it, `make check` compares it. -->
 
 # The manifest

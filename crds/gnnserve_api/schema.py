@@ -13,17 +13,18 @@ import inspect
 import json
 import sys
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import yaml
+from pydantic import BaseModel
 
-from gnnserve_api import device, gnnservice, pod_settings, status
 from gnnserve_api.generated_file import write_or_compare
-from gnnserve_api.gnnservice import DEFAULT_STORAGE, GROUP, KIND, NAME_PATTERN, VERSION, GNNService, GNNServiceSpec
-from gnnserve_api.pod_settings import cel
+from gnnserve_api.spec.rules import rules_of
+from gnnserve_api.spec.service import GROUP, KIND, VERSION, GNNService, GNNServiceSpec
 from gnnserve_api.status import ConditionType, GNNServiceStatus
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -33,7 +34,7 @@ CRD_PATHS = (
     _ROOT / "charts/gnnserve/files/gnnserve.dev_gnnservices.yaml",
 )
 _HEADER = (
-    "# Generated from crds/gnnserve_api/gnnservice.py by `python -m gnnserve_api.schema`; do not edit.\n"
+    "# Generated from crds/gnnserve_api/spec/ by `python -m gnnserve_api.schema`; do not edit.\n"
     "# `make generate` writes it, `make check` compares it.\n"
 )
 _KEPT = (
@@ -42,40 +43,7 @@ _KEPT = (
     "x-kubernetes-int-or-string",
 )  # fmt: skip
 
-_MODULES = (gnnservice, pod_settings, device, status)
-"""Where enums may be."""
-
 Schema = dict[str, Any]
-
-
-_NAME_RULE = cel(
-    (
-        f"self.metadata.name.matches('{NAME_PATTERN}') && size(self.metadata.name) <= 63",
-        "metadata.name must be at most 63 lower-case letters, digits and '-', a letter first, as a Service's",
-    )
-)
-
-
-def _declared_storage(root: str) -> str:
-    claim = f"{root}.spec.repository.claim"
-    return f"(has({root}.spec.repository) && has({claim}) ? {claim}.storage : '{DEFAULT_STORAGE}')"
-
-
-_STORAGE_RULE = {
-    # Back to what the claim has: a size that the storage class refuses must not stay declared for ever. Before the
-    # operator has said what there is, nothing is refused: it never makes a claim smaller.
-    "rule": (
-        f"quantity({_declared_storage('self')}).compareTo(quantity({_declared_storage('oldSelf')})) >= 0 || "
-        "!has(self.status) || !has(self.status.repositoryStorage) || "
-        f"quantity({_declared_storage('self')}).compareTo(quantity(self.status.repositoryStorage)) >= 0"
-    ),
-    "message": "spec.repository.claim.storage cannot be less than what the claim has (status.repositoryStorage)",
-    "messageExpression": (
-        f"'spec.repository.claim.storage ' + {_declared_storage('self')} + ' is less than the ' + "
-        "(has(self.status) && has(self.status.repositoryStorage) ? self.status.repositoryStorage : '') + "
-        "' that the claim has, and a claim cannot shrink: set at least that'"
-    ),
-}
 
 
 def spec_schema() -> Schema:
@@ -173,7 +141,7 @@ def _root(spec: Schema, status_: Schema) -> Schema:
         "type": "object",
         "description": inspect.getdoc(GNNService),
         "required": ["spec"],
-        "x-kubernetes-validations": [*_NAME_RULE["x-kubernetes-validations"], _STORAGE_RULE],
+        "x-kubernetes-validations": [rule.as_validation() for rule in rules_of(GNNService)],
         "properties": {
             "apiVersion": {"type": "string", "description": f"{GROUP}/{VERSION}"},
             "kind": {"type": "string", "description": KIND},
@@ -249,7 +217,7 @@ def _without_indirection(node: Mapping[str, Any], definitions: Mapping[str, Any]
 
 def _member_lines(enum_name: str) -> list[str]:
     """`- Value: docstring` of each member; the docstrings exist only in the source."""
-    enum = next(getattr(module, enum_name) for module in _MODULES if hasattr(module, enum_name))
+    enum = _enums()[enum_name]
     (class_body,) = ast.parse(textwrap.dedent(inspect.getsource(enum))).body
     statements = class_body.body if isinstance(class_body, ast.ClassDef) else []
     lines = []
@@ -261,6 +229,23 @@ def _member_lines(enum_name: str) -> list[str]:
         text = " ".join(doc.value.split()) if isinstance(doc, ast.Constant) and isinstance(doc.value, str) else ""
         lines.append(f"- {member.value}: {text}" if text else f"- {member.value}")
     return lines
+
+
+@lru_cache(maxsize=1)
+def _enums() -> dict[str, type[StrEnum]]:
+    """Every enum of the resource, by name."""
+    return {enum.__name__: enum for root in (GNNServiceSpec, GNNServiceStatus) for enum in _enums_in(root)}
+
+
+def _enums_in(annotation: object) -> Iterator[type[StrEnum]]:
+    if not isinstance(annotation, type):
+        for part in get_args(annotation):
+            yield from _enums_in(part)
+    elif issubclass(annotation, StrEnum):
+        yield annotation
+    elif issubclass(annotation, BaseModel):
+        for field in annotation.model_fields.values():
+            yield from _enums_in(field.annotation)
 
 
 # --- command

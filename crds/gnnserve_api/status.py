@@ -11,7 +11,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from gnnserve_api.pod_settings import ApiModel
+from gnnserve_api.spec.fields import ApiModel
 
 
 class ConditionType(StrEnum):

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from gnnserve_api.gnnservice import API_VERSION as GNNSERVICE_API_VERSION
-from gnnserve_api.gnnservice import KIND as GNNSERVICE_KIND
+from gnnserve_api.spec.service import API_VERSION as GNNSERVICE_API_VERSION
+from gnnserve_api.spec.service import KIND as GNNSERVICE_KIND
 
 Manifest = dict[str, Any]
 """A Kubernetes object as JSON has it."""

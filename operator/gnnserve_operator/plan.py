@@ -12,9 +12,9 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from gnnserve_api.generation import GenerationResult
-from gnnserve_api.gnnservice import GNNService, GNNServiceSpec
 from gnnserve_api.reasons import Reason
 from gnnserve_api.routing import RoutingTable
+from gnnserve_api.spec.service import GNNService, GNNServiceSpec
 from gnnserve_api.status import ConditionType
 from gnnserve_operator.decide.answers import decide_base_variant
 from gnnserve_operator.decide.claim_storage import decide_claim_storage, least_storage

@@ -15,8 +15,8 @@ from functools import lru_cache
 from pydantic import ValidationError
 
 from gnnserve_api.errors import InputError
-from gnnserve_api.gnnservice import GNNService
 from gnnserve_api.manifest import parse_manifest
+from gnnserve_api.spec.service import GNNService
 from gnnserve_operator.apply import Applier, Change, Place, Survey
 from gnnserve_operator.clock import Clock
 from gnnserve_operator.cluster import Cluster

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from gnnserve_api.gnnservice import ObjectiveSpec
+from gnnserve_api.spec.objective import ObjectiveSpec
 from gnnserve_operator.kinds import ServiceKey
 from gnnserve_routing.decision import Advice, RoutingDecision
 

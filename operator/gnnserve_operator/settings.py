@@ -16,7 +16,7 @@ import yaml
 from pydantic import Field, ValidationError, model_validator
 
 from gnnserve_api.errors import InputError
-from gnnserve_api.pod_settings import ApiModel
+from gnnserve_api.spec.fields import ApiModel
 
 SETTINGS_VARIABLE = "GNNSERVE_SETTINGS"
 DEFAULT_PATH = Path("/etc/gnnserve/settings.yaml")

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from gnnserve_api.gnnservice import GNNServiceSpec
 from gnnserve_api.routing import RoutingTable, VariantRoute
+from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_routing.decision import RoutingDecision, RoutingState, decide_routing, routed_table
 from gnnserve_routing.signals import Answer, Signals, Silence, read_signals
 from gnnserve_routing.verdict import Verdict

@@ -8,7 +8,7 @@ import pytest
 from tests.support.profiles import profile, variant
 
 from gnnserve_api.domination import says_dominated, says_expected
-from gnnserve_api.gnnservice import GNNServiceSpec
+from gnnserve_api.spec.service import GNNServiceSpec
 
 
 def spec(**parts: Any) -> GNNServiceSpec:

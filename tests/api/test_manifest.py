@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from gnnserve_api.errors import InputError
-from gnnserve_api.gnnservice import Normalization
 from gnnserve_api.manifest import load_manifest, parse_manifest
+from gnnserve_api.spec.graph import Normalization
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 HEAD = "apiVersion: gnnserve.dev/v1alpha1\nkind: GNNService\nmetadata: {name: a}\n"

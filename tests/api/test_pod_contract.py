@@ -11,9 +11,10 @@ from gnnserve_api.generation import (
     decode_result,
     encode_result,
 )
-from gnnserve_api.gnnservice import MAX_LISTED_VARIANTS, GNNServiceSpec
 from gnnserve_api.objective import Objective
 from gnnserve_api.routing import RoutingTable, decode_routing, encode_routing
+from gnnserve_api.spec.service import GNNServiceSpec
+from gnnserve_api.spec.variants import MAX_LISTED_VARIANTS
 from gnnserve_api.variants import Storage, projected_name
 
 MINIMAL = {"graph": {"source": {"builtin": "Digits"}}}

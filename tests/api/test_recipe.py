@@ -7,9 +7,12 @@ import pytest
 from pydantic import BaseModel
 from tests.support.older_release import Released, released_specs
 
-from gnnserve_api.gnnservice import GNNServiceSpec, Graph, Model, Variants
 from gnnserve_api.manifest import parse_manifest
-from gnnserve_api.recipe import HISTORICAL_DEFAULTS, digest_of_recipe
+from gnnserve_api.spec.graph import Graph
+from gnnserve_api.spec.model import Model
+from gnnserve_api.spec.recipe import HISTORICAL_DEFAULTS, digest_of_recipe
+from gnnserve_api.spec.service import GNNServiceSpec
+from gnnserve_api.spec.variants import Variants
 
 BASE = """\
 apiVersion: gnnserve.dev/v1alpha1

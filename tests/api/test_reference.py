@@ -11,8 +11,9 @@ import pytest
 from pydantic import BaseModel
 
 from gnnserve_api import reference
-from gnnserve_api.gnnservice import GNNService, Normalization
 from gnnserve_api.manifest import parse_manifest
+from gnnserve_api.spec.graph import Normalization
+from gnnserve_api.spec.service import GNNService
 
 PAGE = reference.page()
 

@@ -9,8 +9,8 @@ from pydantic import ValidationError
 from tests.support.structural import rules, validator, violations, with_defaults
 
 from gnnserve_api import schema
-from gnnserve_api.gnnservice import GNNServiceSpec
-from gnnserve_api.pod_settings import RESOURCE_NAMES
+from gnnserve_api.spec.pods import RESOURCE_NAMES
+from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.variants import Storage
 
 CHECKOUT = Path(__file__).resolve().parents[2]

@@ -22,7 +22,7 @@ from benchmarks.peers.servers import (
 from benchmarks.shapes import SHAPES, ShapeFiles
 from benchmarks.wrk import Load
 
-from gnnserve_api.gnnservice import GNNService
+from gnnserve_api.spec.service import GNNService
 
 
 def _measured(one_ms: float, busy_per_s: float, busy_p99_ms: float, many_ms: float) -> dict[str, Figures]:

@@ -91,7 +91,7 @@ def test_files_are_made_once_and_damage_is_noticed(tmp_path: Path, monkeypatch: 
 def test_sources_are_a_graph_file_and_a_checkpoint_that_gnnserve_reads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from gnnserve_api.gnnservice import GraphSource, NpzSource
+    from gnnserve_api.spec.graph import GraphSource, NpzSource
     from gnnserve_worker.graph.sources.load import load_source
 
     monkeypatch.setattr(shapes, "CACHE", tmp_path)

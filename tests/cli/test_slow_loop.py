@@ -6,10 +6,10 @@ import threading
 from dataclasses import dataclass, field
 from typing import Any
 
-from gnnserve_api.gnnservice import GNNService, GNNServiceSpec
 from gnnserve_api.objective import Objective
 from gnnserve_api.reasons import Reason
 from gnnserve_api.routing import AffineCost, Route, RoutingMode, RoutingTable, VariantRoute
+from gnnserve_api.spec.service import GNNService, GNNServiceSpec
 from gnnserve_cli.slow_loop import OwnRegistry, SlowLoop, Source
 from gnnserve_routing.signals import Answer, Silence
 from gnnserve_worker.serving.metrics import CounterValue

@@ -11,9 +11,9 @@ from tests.support.observed import UID, make_result, make_service, make_settings
 from tests.support.pod_security import violations
 
 from gnnserve_api.generation import decode_result
-from gnnserve_api.gnnservice import GNNService
 from gnnserve_api.manifest import parse_manifest
 from gnnserve_api.routing import decode_routing
+from gnnserve_api.spec.service import GNNService
 from gnnserve_operator.decide.claim_storage import decide_claim_storage
 from gnnserve_operator.decide.repository import decide_repository
 from gnnserve_operator.desired.children import ChildInputs, build_children

@@ -9,7 +9,7 @@ from tests.control.test_desired import build, of_kind, pod_of
 from tests.support.observed import make_service, make_settings
 from tests.support.pod_security import violations
 
-from gnnserve_api.gnnservice import GNNService
+from gnnserve_api.spec.service import GNNService
 from gnnserve_operator.desired.deployment import MountedClaim, build_worker_template
 from gnnserve_operator.desired.metadata import Parent, digest_of
 from gnnserve_operator.desired.service import service_url

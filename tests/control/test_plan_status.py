@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 from tests.support.observed import START, UID, Namespace, make_result, make_route, make_service, make_settings
 
-from gnnserve_api.gnnservice import GNNService
 from gnnserve_api.routing import Route
+from gnnserve_api.spec.service import GNNService
 from gnnserve_api.status import ConditionType, GNNServiceStatus
 from gnnserve_operator.decide.status import condition_in
 from gnnserve_operator.desired.deployment import MountedClaim, build_worker_template

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.support.older_release import Built, Released, older_services, released_specs
 
-from gnnserve_api.gnnservice import GNNServiceSpec
+from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_operator.decide.repository import decide_repository
 from gnnserve_operator.desired.deployment import MountedClaim, build_worker_template
 from gnnserve_operator.desired.job import build_job

@@ -18,13 +18,13 @@ from tests.support.profiles import revision_manifest
 from tests.support.serving import FakeWorker, running
 
 from gnnserve_api.batching import Batching
-from gnnserve_api.gnnservice import Normalization
 from gnnserve_api.manifest import load_manifest
 from gnnserve_api.objective import Objective
 from gnnserve_api.profile import LatencyProfile, Profile, VariantProfile
 from gnnserve_api.protocol import ErrorDetail, NodesAnswer, PredictAnswer, PredictRequest, VariantsAnswer
 from gnnserve_api.repository import SCHEMA_VERSION
 from gnnserve_api.routing import AffineCost, CredentialState, Route, VariantRoute
+from gnnserve_api.spec.graph import Normalization
 from gnnserve_cli.exits import MEANINGS
 from gnnserve_cli.main import app
 from gnnserve_worker.generation import networks as _networks  # noqa: F401  (torch_geometric, its warnings silenced)

@@ -13,7 +13,7 @@ from tests.support.serving import Client, FakeWorker, running
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
-from gnnserve_api.gnnservice import GNNService
+from gnnserve_api.spec.service import GNNService
 from gnnserve_worker.serving.http.connection import DEFAULT_ROOM, Connection, Patience, Room, connection_class
 from gnnserve_worker.serving.security.access import Access
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from tests.support.profiles import revision_manifest
 
-from gnnserve_api.gnnservice import ObjectiveSpec
 from gnnserve_api.objective import Objective
 from gnnserve_api.reasons import Reason
 from gnnserve_api.routing import CredentialState, Route
+from gnnserve_api.spec.objective import ObjectiveSpec
 from gnnserve_api.status import ConditionStatus, ConditionType
 from gnnserve_operator.kinds import ServiceKey
 from gnnserve_operator.metrics import Condition, Metrics

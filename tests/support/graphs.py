@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from gnnserve_api.gnnservice import GNNService
 from gnnserve_api.repository import NetworkManifest
+from gnnserve_api.spec.service import GNNService
 from gnnserve_api.variants import Storage
 from gnnserve_worker.graph.store import Graph, GraphData, Splits
 from gnnserve_worker.models.build import build_network

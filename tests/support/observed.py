@@ -14,8 +14,8 @@ from typing import Any
 import msgspec
 
 from gnnserve_api.generation import GenerationResult, VariantSummary, encode_result
-from gnnserve_api.gnnservice import GNNService
 from gnnserve_api.routing import AffineCost, Damage, Route, RoutingTable, VariantRoute, decode_routing
+from gnnserve_api.spec.service import GNNService
 from gnnserve_api.status import ConditionType
 from gnnserve_operator.decide.status import condition_in
 from gnnserve_operator.desired.names import routing_name, worker_name

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from gnnserve_api.gnnservice import Model
+from gnnserve_api.spec.model import Model
 from gnnserve_worker.generation.networks import build_module
 from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.sampling.neighbours import NeighbourSample

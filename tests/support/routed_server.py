@@ -10,7 +10,8 @@ import time
 import numpy as np
 from tests.support.serving import TRADE_OFF, FakeWorker, service
 
-from gnnserve_api.gnnservice import GNNService, RoutingSpec
+from gnnserve_api.spec.routing import RoutingSpec
+from gnnserve_api.spec.service import GNNService
 from gnnserve_cli.serving import source_of_load
 from gnnserve_cli.slow_loop import slow_loop
 from gnnserve_worker.serving.server import Serving, bind, serve_revision

@@ -19,10 +19,10 @@ import numpy as np
 from tests.support.profiles import revision_manifest
 
 from gnnserve_api.classes import Classes
-from gnnserve_api.gnnservice import GNNService
 from gnnserve_api.objective import NO_OBJECTIVE, Objective
 from gnnserve_api.profile import LatencyProfile, Profile, VariantProfile
 from gnnserve_api.provenance import provenance_of
+from gnnserve_api.spec.service import GNNService
 from gnnserve_api.variants import Storage
 from gnnserve_worker.graph.ids import NodeIds
 from gnnserve_worker.inference.batch import Inference, StageTimes

@@ -11,15 +11,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from gnnserve_api.gnnservice import (
-    CsvEdgeTable,
-    CsvNodeTable,
-    CsvSource,
-    EdgeTable,
-    GraphSource,
-    NodeTable,
-    ParquetSource,
-)
+from gnnserve_api.spec.graph import GraphSource
+from gnnserve_api.spec.tables import CsvEdgeTable, CsvNodeTable, CsvSource, EdgeTable, NodeTable, ParquetSource
 from gnnserve_worker.graph.sources.load import load_source
 from gnnserve_worker.graph.store import GraphData
 from gnnserve_worker.progress import ProgressListener, silent

@@ -17,7 +17,7 @@ from tests.support.pyg import module_of
 from torch.nn import Linear, ReLU, Sequential, functional
 
 from gnnserve_api.errors import InputError
-from gnnserve_api.gnnservice import Architecture, Checkpoint, Model
+from gnnserve_api.spec.model import Architecture, Checkpoint, Model
 from gnnserve_worker.generation.checkpoint import checkpoint_digest, load_checkpoint
 from gnnserve_worker.generation.checkpoint_layout import layout_of
 from gnnserve_worker.generation.networks import build_module, to_tensors

@@ -15,10 +15,11 @@ import pytest
 from tests.support.configmap_server import NAMESPACE, configmap_server
 from tests.support.pods import ROOT, WorkerPod, worker_pod
 
-from gnnserve_api.gnnservice import Architecture, Builtin, GraphSource
 from gnnserve_api.objective import Objective
 from gnnserve_api.repository import NetworkManifest, NodeIdKind
 from gnnserve_api.routing import RoutingTable
+from gnnserve_api.spec.graph import Builtin, GraphSource
+from gnnserve_api.spec.model import Architecture
 from gnnserve_api.variants import Storage, projected_name, variant_name
 from gnnserve_worker.graph.ids import integer_ids, lay_out, string_ids
 from gnnserve_worker.graph.sources.load import load_source

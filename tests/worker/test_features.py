@@ -9,7 +9,7 @@ import sklearn.preprocessing
 from tests.support.graphs import dense_features, sparse_features
 
 from gnnserve_api.errors import InputError
-from gnnserve_api.gnnservice import Normalization
+from gnnserve_api.spec.graph import Normalization
 from gnnserve_worker.generation.features import keep_columns, normalize
 
 VISIBLE = np.arange(0, 50, 2)

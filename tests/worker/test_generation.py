@@ -21,9 +21,11 @@ from tests.support.graphs import Tensors, npz_arrays, planted_graph, service_of,
 from tests.support.pyg import assert_close, edges_of_graph, module_of, scores_of
 
 from gnnserve_api.errors import InputError
-from gnnserve_api.gnnservice import GNNService, Normalization, Scope
 from gnnserve_api.profile import VariantProfile
 from gnnserve_api.repository import RevisionManifest
+from gnnserve_api.spec.graph import Normalization
+from gnnserve_api.spec.model import Scope
+from gnnserve_api.spec.service import GNNService
 from gnnserve_api.variants import Storage, projected_name, variant_name
 from gnnserve_worker.generation import profile as profile_module
 from gnnserve_worker.generation import variants as variants_module
@@ -332,7 +334,7 @@ def test_a_second_start_imports_neither_torch_nor_scikit_learn(generated: Genera
     script = """
 import sys
 from pathlib import Path
-from gnnserve_api.gnnservice import GNNService
+from gnnserve_api.spec.service import GNNService
 from gnnserve_worker.generation.pipeline import generate
 from gnnserve_worker.repository.repository import Repository
 service = GNNService.model_validate_json(sys.stdin.read())
@@ -758,7 +760,7 @@ def test_given_weights_are_published_without_torch(tmp_path: Path) -> None:
     script = """
 import sys
 from pathlib import Path
-from gnnserve_api.gnnservice import GNNService
+from gnnserve_api.spec.service import GNNService
 from gnnserve_worker.generation import profile
 from gnnserve_worker.generation.pipeline import generate
 from gnnserve_worker.repository.repository import Repository

@@ -18,9 +18,9 @@ from tests.support.graphs import (
 )
 from tests.support.pyg import assert_close, edges_of_graph, explicit_sample, last_hidden_of, module_of, scores_of
 
-from gnnserve_api.gnnservice import Architecture
 from gnnserve_api.profile import Compute
 from gnnserve_api.repository import NetworkManifest
+from gnnserve_api.spec.model import Architecture
 from gnnserve_api.variants import Storage
 from gnnserve_worker.generation.networks import to_tensors
 from gnnserve_worker.graph.store import Graph

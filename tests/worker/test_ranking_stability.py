@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from tests.support.graphs import npz_arrays, planted_graph, service_of, write_npz
 
-from gnnserve_api.gnnservice import GNNService
 from gnnserve_api.repository import RevisionManifest
+from gnnserve_api.spec.service import GNNService
 from gnnserve_worker.generation import profile as profile_module
 from gnnserve_worker.generation.pipeline import generate
 from gnnserve_worker.progress import Progress

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from tests.support.missing_data import DATASETS, REASON
 
-from gnnserve_api.gnnservice import GNNService, GraphSource, NpzSource
+from gnnserve_api.spec.graph import GraphSource, NpzSource
+from gnnserve_api.spec.service import GNNService
 from gnnserve_worker.generation.pipeline import generate
 from gnnserve_worker.graph.sources.load import load_source
 from gnnserve_worker.repository.repository import Repository

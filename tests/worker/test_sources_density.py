@@ -11,7 +11,7 @@ import scipy.sparse as sp
 from tests.support.graphs import npz_arrays, planted_graph, write_npz
 from tests.support.tables import edges_of, import_tables, nodes_of
 
-from gnnserve_api.gnnservice import GraphSource, Normalization, NpzSource
+from gnnserve_api.spec.graph import GraphSource, Normalization, NpzSource
 from gnnserve_worker.generation.features import normalize
 from gnnserve_worker.graph.sources import tables
 from gnnserve_worker.graph.sources.density import FEWEST_COLUMNS, FeatureBlocks, without_zeros

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tests.support.graphs import neighbours_of
 
-from gnnserve_api.gnnservice import Builtin, GraphSource
+from gnnserve_api.spec.graph import Builtin, GraphSource
 from gnnserve_worker.graph.sources.load import load_source, source_digest
 from gnnserve_worker.graph.store import GraphData
 

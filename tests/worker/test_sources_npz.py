@@ -20,7 +20,7 @@ import scipy.sparse as sp
 from tests.support.graphs import npz_arrays, planted_graph, write_npz
 
 from gnnserve_api.errors import InputError
-from gnnserve_api.gnnservice import GraphSource, NpzSource
+from gnnserve_api.spec.graph import GraphSource, NpzSource
 from gnnserve_worker.graph.sources.load import load_source, source_digest
 from gnnserve_worker.graph.store import GraphData
 

@@ -35,7 +35,10 @@ from tests.support.published import (
 )
 
 from gnnserve_api.errors import InputError, ResourceError
-from gnnserve_api.gnnservice import Direction, GNNService, GraphSource, OgbName, OgbSource, PygName, PygSource
+from gnnserve_api.spec.graph import GraphSource
+from gnnserve_api.spec.published import OgbName, OgbSource, PygName, PygSource
+from gnnserve_api.spec.service import GNNService
+from gnnserve_api.spec.tables import Direction
 from gnnserve_worker.generation.pipeline import generate
 from gnnserve_worker.graph.sources import ogb, raw
 from gnnserve_worker.graph.sources.catalogue import CATALOGUE, GraphSaint, Planetoid

@@ -10,7 +10,7 @@ import pytest
 import torch
 from tests.support.graphs import graph_of, neighbours_of, planted_graph
 
-from gnnserve_api.gnnservice import Architecture, Model, Scope
+from gnnserve_api.spec.model import Architecture, Model, Scope
 from gnnserve_worker.generation import train as train_module
 from gnnserve_worker.generation.networks import to_tensors
 from gnnserve_worker.generation.schedule import LEAST_STEPS, Schedule

@@ -10,7 +10,7 @@ import scipy.sparse as sp
 import torch
 from tests.support.graphs import planted_graph
 
-from gnnserve_api.gnnservice import Architecture, Model, Scope
+from gnnserve_api.spec.model import Architecture, Model, Scope
 from gnnserve_worker.generation.device import training_device
 from gnnserve_worker.generation.networks import CPU, build_module, forward, rows_of, to_tensors
 from gnnserve_worker.generation.train import train

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tests.support.graphs import planted_graph
 
-from gnnserve_api.gnnservice import GNNServiceSpec
+from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_worker.generation.trial import advise_scope
 from gnnserve_worker.graph.store import GraphData, Splits
 from gnnserve_worker.progress import Progress

@@ -9,7 +9,7 @@ import pytest
 import scipy.sparse as sp
 from tests.support.graphs import npz_arrays, planted_graph, service_of, write_npz
 
-from gnnserve_api.gnnservice import GNNServiceSpec
+from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_worker.generation import wide
 from gnnserve_worker.generation.pipeline import generate
 from gnnserve_worker.generation.wide import written_factors

@@ -13,7 +13,9 @@ from gnnserve_cli.commands.options import DEFAULT_REPOSITORY, Json, RepositoryRo
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from gnnserve_api.gnnservice import GNNServiceSpec, GraphSource, Model
+    from gnnserve_api.spec.graph import GraphSource
+    from gnnserve_api.spec.model import Model
+    from gnnserve_api.spec.service import GNNServiceSpec
     from gnnserve_worker.generation.trial import Candidate
     from gnnserve_worker.graph.inspection import Inspection
     from gnnserve_worker.graph.store import GraphData
@@ -107,24 +109,18 @@ def _tried(candidates: tuple[Candidate, ...], nodes: int) -> list[RenderableType
 
 def _spec_of(text: str, source: GraphSource) -> GNNServiceSpec:
     """The manifest's, or the defaults over the graph."""
-    from gnnserve_api.gnnservice import GNNServiceSpec, Graph  # noqa: PLC0415
     from gnnserve_api.manifest import load_manifest  # noqa: PLC0415
+    from gnnserve_api.spec.graph import Graph  # noqa: PLC0415
+    from gnnserve_api.spec.service import GNNServiceSpec  # noqa: PLC0415
 
     path = Path(text)
     return load_manifest(path).spec if path.suffix in _MANIFESTS else GNNServiceSpec(graph=Graph(source=source))
 
 
 def parse_source(text: str) -> GraphSource:
-    from gnnserve_api.gnnservice import (  # noqa: PLC0415
-        Builtin,
-        GraphSource,
-        NpzSource,
-        OgbName,
-        OgbSource,
-        PygName,
-        PygSource,
-    )
     from gnnserve_api.manifest import load_manifest  # noqa: PLC0415
+    from gnnserve_api.spec.graph import Builtin, GraphSource, NpzSource  # noqa: PLC0415
+    from gnnserve_api.spec.published import OgbName, OgbSource, PygName, PygSource  # noqa: PLC0415
 
     path = Path(text)
     if path.suffix in _MANIFESTS:

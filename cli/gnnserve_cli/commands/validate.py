@@ -21,7 +21,8 @@ _STANDARD_INPUT = Path("-")
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gnnserve_api.gnnservice import GNNService, GNNServiceSpec, Worker
+    from gnnserve_api.spec.service import GNNService, GNNServiceSpec
+    from gnnserve_api.spec.worker import Worker
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +186,7 @@ def _say_what_may_be_missing(spec: GNNServiceSpec) -> None:
 
 def _cluster_facts(spec: GNNServiceSpec) -> Iterator[str]:
     """What `gnnserve run` has no use for."""
-    from gnnserve_api.gnnservice import RepositoryClaim  # noqa: PLC0415
+    from gnnserve_api.spec.repository import RepositoryClaim  # noqa: PLC0415
     from gnnserve_cli.render import count  # noqa: PLC0415
 
     gpu = spec.worker.gpu

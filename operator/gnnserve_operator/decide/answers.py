@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from gnnserve_api.gnnservice import GNNServiceSpec
 from gnnserve_api.reasons import Reason
 from gnnserve_api.routing import Route, RoutingMode, RoutingTable
+from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_operator.decide.problem import Problem
 from gnnserve_operator.desired.labels import SERVICE
 from gnnserve_operator.observed import Observed, ObservedPod

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from decimal import Decimal
 
-from gnnserve_api.gnnservice import GNNServiceSpec, RepositoryClaim
 from gnnserve_api.quantity import parse_quantity
+from gnnserve_api.spec.repository import RepositoryClaim
+from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_operator.observed import ObservedClaim
 
 

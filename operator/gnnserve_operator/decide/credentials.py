@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from gnnserve_api import pods
 from gnnserve_api.errors import NO_USABLE_CREDENTIALS
-from gnnserve_api.gnnservice import GNNServiceSpec
 from gnnserve_api.reasons import Reason
 from gnnserve_api.routing import CredentialKind, CredentialState
+from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_operator.decide.problem import Problem
 from gnnserve_operator.desired.endpoint import TLS_SECRET_FIELD, TOKENS_SECRET_FIELD, secrets_of
 from gnnserve_operator.observed import Observed

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
-from gnnserve_api.gnnservice import GNNServiceSpec
 from gnnserve_api.pods import PodExit
 from gnnserve_api.reasons import Reason
+from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_operator.decide.job_failure import describe_attempt, explain_failure, last_failure
 from gnnserve_operator.decide.pod_problem import pod_problem
 from gnnserve_operator.decide.problem import Problem

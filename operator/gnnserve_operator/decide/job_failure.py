@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from gnnserve_api.gnnservice import GNNServiceSpec, GraphSource
 from gnnserve_api.pods import PodExit
 from gnnserve_api.reasons import Reason
+from gnnserve_api.spec.graph import GraphSource
+from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_operator.decide.pod_problem import exit_words, is_out_of_memory, memory_words
 from gnnserve_operator.decide.problem import Problem
 from gnnserve_operator.observed import ObservedJob, ObservedPod

@@ -11,8 +11,8 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from gnnserve_api.gnnservice import GNNServiceSpec
 from gnnserve_api.reasons import Reason
+from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_operator.decide.problem import Problem
 from gnnserve_operator.desired.names import is_repository_claim
 from gnnserve_operator.observed import ObservedPod, Termination

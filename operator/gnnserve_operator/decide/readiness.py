@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from gnnserve_api.gnnservice import GNNServiceSpec
 from gnnserve_api.reasons import Reason
 from gnnserve_api.routing import RoutingTable
+from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.status import ConditionType
 from gnnserve_operator.decide.answers import decide_answers, describe_devices, find_open_worker
 from gnnserve_operator.decide.credentials import decide_credentials, find_unusable

@@ -11,8 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import count
 
-from gnnserve_api.gnnservice import GNNServiceSpec
 from gnnserve_api.reasons import Reason
+from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_operator.desired.deployment import MountedClaim
 from gnnserve_operator.desired.names import repository_claim_name
 from gnnserve_operator.observed import Observed, ObservedClaim, ObservedDeployment, ObservedJob

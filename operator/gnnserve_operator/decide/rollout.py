@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gnnserve_api.gnnservice import GNNServiceSpec
+from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_operator.desired.deployment import MountedClaim, digest_of_pods, wanted_replicas
 from gnnserve_operator.observed import Observed, ObservedDeployment
 from gnnserve_operator.turns import IDLE, UNDER_WAY, Stance, Standing, Turn, place_words

@@ -14,9 +14,9 @@ from datetime import datetime
 from typing import Any
 
 from gnnserve_api.generation import GenerationResult
-from gnnserve_api.gnnservice import GNNService, GNNServiceSpec
 from gnnserve_api.reasons import Reason
 from gnnserve_api.routing import RoutingTable, VariantRoute
+from gnnserve_api.spec.service import GNNService, GNNServiceSpec
 from gnnserve_api.status import ConditionType
 from gnnserve_operator.decide.problem import Problem
 from gnnserve_operator.decide.published import Published

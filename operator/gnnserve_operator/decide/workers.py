@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from gnnserve_api.errors import NO_GPU
-from gnnserve_api.gnnservice import GNNServiceSpec
 from gnnserve_api.reasons import Reason
+from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_operator.decide.answers import repair_words
 from gnnserve_operator.decide.credentials import describe_waiting
 from gnnserve_operator.decide.pod_problem import pod_problem

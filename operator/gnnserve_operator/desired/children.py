@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from gnnserve_api.generation import GenerationResult
-from gnnserve_api.gnnservice import GNNServiceSpec
 from gnnserve_api.routing import RoutingTable
+from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_operator import kinds
 from gnnserve_operator.desired.deployment import MountedClaim, build_deployment
 from gnnserve_operator.desired.disruption_budget import build_disruption_budget

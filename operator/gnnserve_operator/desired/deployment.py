@@ -10,7 +10,9 @@ from dataclasses import dataclass
 
 from gnnserve_api import pods
 from gnnserve_api.device import CachePolicy, Device, size_bytes
-from gnnserve_api.gnnservice import AccessMode, GNNServiceSpec, RepositoryClaim, Worker
+from gnnserve_api.spec.repository import AccessMode, RepositoryClaim
+from gnnserve_api.spec.service import GNNServiceSpec
+from gnnserve_api.spec.worker import Worker
 from gnnserve_operator.desired import endpoint
 from gnnserve_operator.desired.labels import CLAIM_ANNOTATION, TEMPLATE_ANNOTATION, Component, labels_for, selector_for
 from gnnserve_operator.desired.metadata import Manifest, Parent, child_metadata, digest_of

@@ -7,7 +7,7 @@ restarts nobody's workers.
 from __future__ import annotations
 
 from gnnserve_api import pods
-from gnnserve_api.gnnservice import GNNServiceSpec
+from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_operator.desired.metadata import Manifest
 
 _READABLE_BY_GROUP = 0o440

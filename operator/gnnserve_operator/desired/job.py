@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 
 from gnnserve_api import pods
-from gnnserve_api.gnnservice import API_VERSION, KIND, GNNServiceSpec
+from gnnserve_api.spec.service import API_VERSION, KIND, GNNServiceSpec
 from gnnserve_operator.desired.labels import REPAIR_ANNOTATION, Component, labels_for
 from gnnserve_operator.desired.metadata import Manifest, Parent, child_metadata, digest_of
 from gnnserve_operator.desired.names import job_name

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from gnnserve_api.gnnservice import API_VERSION, KIND
+from gnnserve_api.spec.service import API_VERSION, KIND
 from gnnserve_operator.desired.labels import Component, labels_for
 
 Manifest = dict[str, Any]

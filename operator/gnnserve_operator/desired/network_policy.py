@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from urllib.parse import urlsplit
 
-from gnnserve_api.gnnservice import GNNServiceSpec, GraphSource
 from gnnserve_api.pods import HTTP_PORT
+from gnnserve_api.spec.graph import GraphSource
+from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_operator.desired.labels import Component, selector_for
 from gnnserve_operator.desired.metadata import Manifest, Parent, child_metadata
 from gnnserve_operator.desired.names import generation_name, worker_name

@@ -6,8 +6,8 @@ Both fit the `restricted` Pod Security Standard; what `settings` adds is the adm
 from __future__ import annotations
 
 from gnnserve_api import pods
-from gnnserve_api.gnnservice import GNNServiceSpec
-from gnnserve_api.pod_settings import Gpu, PodSettings, Toleration
+from gnnserve_api.spec.pods import Gpu, PodSettings, Toleration
+from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_operator.desired.metadata import Manifest
 from gnnserve_operator.settings import Settings
 

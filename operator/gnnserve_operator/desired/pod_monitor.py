@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gnnserve_api.gnnservice import GNNServiceSpec
+from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_operator.desired.endpoint import port_name, scheme, speaks_tls
 from gnnserve_operator.desired.labels import Component, selector_for
 from gnnserve_operator.desired.metadata import Manifest, Parent, child_metadata

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from gnnserve_api.generation import GENERATION_KEY, GenerationResult, encode_result
-from gnnserve_api.gnnservice import GNNServiceSpec
 from gnnserve_api.routing import ROUTING_KEY, RoutingTable, encode_routing
+from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_operator.desired.labels import CLAIM_ANNOTATION, DIGEST_ANNOTATION, REPAIR_ANNOTATION, Component
 from gnnserve_operator.desired.metadata import Manifest, Parent, child_metadata
 from gnnserve_operator.desired.names import routing_name

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from gnnserve_api.gnnservice import GNNServiceSpec, RepositoryClaim
+from gnnserve_api.spec.repository import RepositoryClaim
+from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_operator.desired.labels import Component
 from gnnserve_operator.desired.metadata import Manifest, Parent, child_metadata
 

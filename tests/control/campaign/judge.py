@@ -17,8 +17,8 @@ from tests.control.campaign.control_plane import ControlPlane, revision_of
 from tests.support.api_server import Request
 from tests.support.fake_cluster import FakeCluster
 
-from gnnserve_api.gnnservice import GNNService
 from gnnserve_api.routing import Route, RoutingMode
+from gnnserve_api.spec.service import GNNService
 from gnnserve_operator.desired.labels import (
     APPLIED_ANNOTATION,
     CLAIM_ANNOTATION,

@@ -10,8 +10,9 @@ from pathlib import Path
 import msgspec
 from pydantic import ValidationError
 
-from gnnserve_api.gnnservice import BatchingSpec, ObjectiveSpec
 from gnnserve_api.routing import RoutingMode, RoutingTable, decode_routing
+from gnnserve_api.spec.objective import ObjectiveSpec
+from gnnserve_api.spec.worker import BatchingSpec
 
 _LONGEST_MS = 3_600_000
 """Longest latency of an objective; nothing that is served takes longer."""

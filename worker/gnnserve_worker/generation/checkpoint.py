@@ -16,7 +16,7 @@ import numpy as np
 import safetensors
 
 from gnnserve_api.errors import InputError
-from gnnserve_api.gnnservice import Architecture, Checkpoint, Model
+from gnnserve_api.spec.model import Architecture, Checkpoint, Model
 from gnnserve_worker.generation.checkpoint_layout import Layout, LayoutError, layout_of
 from gnnserve_worker.generation.tensors import Tensors
 from gnnserve_worker.graph.sources.files import file_path, pinned_digest

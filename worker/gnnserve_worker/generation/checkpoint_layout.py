@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from gnnserve_api.gnnservice import Architecture
+from gnnserve_api.spec.model import Architecture
 
 _WEIGHTS: Mapping[Architecture, re.Pattern[str]] = {
     Architecture.GRAPHSAGE: re.compile(r"^(?P<layer>.+)\.(?P<weight>lin_l\.weight|lin_l\.bias|lin_r\.weight)$"),

@@ -9,7 +9,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from gnnserve_api.errors import InputError
-from gnnserve_api.gnnservice import Normalization
+from gnnserve_api.spec.graph import Normalization
 from gnnserve_worker.graph.store import Features
 
 _ROW_NORMS: Mapping[Normalization, Literal[1, 2]] = {

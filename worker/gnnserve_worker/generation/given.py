@@ -7,7 +7,7 @@ from functools import cached_property
 import numpy as np
 
 from gnnserve_api.errors import InputError
-from gnnserve_api.gnnservice import Training
+from gnnserve_api.spec.model import Training
 from gnnserve_worker.generation.moments import MAX_COLUMNS, Moments, first_layer_moments
 from gnnserve_worker.generation.refit import refit, sample_nodes
 from gnnserve_worker.generation.tensors import Tensors, first_layer, with_first_layer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gnnserve_api.gnnservice import GNNServiceSpec
+from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_worker.generation.checkpoint import checkpoint_digest
 from gnnserve_worker.graph.sources.load import source_digest
 

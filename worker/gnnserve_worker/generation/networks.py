@@ -17,7 +17,7 @@ import scipy.sparse as sp
 import torch
 from torch import nn
 
-from gnnserve_api.gnnservice import Architecture, Model
+from gnnserve_api.spec.model import Architecture, Model
 from gnnserve_worker.generation.tensors import Tensors
 from gnnserve_worker.graph.store import Features
 from gnnserve_worker.sampling.subgraph import SampledSubgraph

@@ -11,8 +11,10 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from gnnserve_api.domination import says_expected
-from gnnserve_api.gnnservice import Architecture, GNNService, GNNServiceSpec, Projection
 from gnnserve_api.repository import RevisionManifest
+from gnnserve_api.spec.model import Architecture
+from gnnserve_api.spec.service import GNNService, GNNServiceSpec
+from gnnserve_api.spec.variants import Projection
 from gnnserve_api.variants import check_factors, columns_of
 from gnnserve_worker.generation.checkpoint import load_checkpoint
 from gnnserve_worker.generation.identity import Identity, identity_of

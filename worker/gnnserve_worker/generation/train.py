@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from gnnserve_api.gnnservice import Architecture, Model
+from gnnserve_api.spec.model import Architecture, Model
 from gnnserve_worker.generation.networks import CPU, build_module, device_of, forward, rows_of
 from gnnserve_worker.generation.schedule import History, schedule_of
 from gnnserve_worker.generation.scores import evaluate

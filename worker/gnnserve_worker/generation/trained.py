@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from gnnserve_api.gnnservice import AUTO, Model
+from gnnserve_api.spec.model import AUTO, Model
 from gnnserve_api.training import TrainingManifest, TrainingRun
 from gnnserve_worker.generation.features import keep_columns
 from gnnserve_worker.generation.networks import to_tensors

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gnnserve_api.gnnservice import Scope
+from gnnserve_api.spec.model import Scope
 from gnnserve_worker.graph.store import Graph, Splits
 
 

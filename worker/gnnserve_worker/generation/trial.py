@@ -7,8 +7,10 @@ from collections.abc import Iterator
 import msgspec
 import numpy as np
 
-from gnnserve_api.gnnservice import GNNServiceSpec, Model, Normalization, Scope
 from gnnserve_api.intervals import difference_interval
+from gnnserve_api.spec.graph import Normalization
+from gnnserve_api.spec.model import Model, Scope
+from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_worker.generation.features import normalize
 from gnnserve_worker.generation.train import train
 from gnnserve_worker.generation.training_set import training_set, visible_nodes

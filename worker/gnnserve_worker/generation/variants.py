@@ -15,9 +15,11 @@ import msgspec
 import numpy as np
 
 from gnnserve_api.errors import InputError
-from gnnserve_api.gnnservice import GNNServiceSpec, Normalization, Projection, RankingMethod
 from gnnserve_api.profile import Profile, VariantProfile
 from gnnserve_api.repository import NetworkManifest, RankingManifest, RankingRun, RevisionManifest
+from gnnserve_api.spec.graph import Normalization
+from gnnserve_api.spec.service import GNNServiceSpec
+from gnnserve_api.spec.variants import Projection, RankingMethod
 from gnnserve_api.training import TrainingManifest
 from gnnserve_api.variants import Storage, columns_of, projected_name, variant_name
 from gnnserve_worker.generation.features import normalize

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gnnserve_api.gnnservice import DEFAULT_FACTORS, GNNServiceSpec, Projection, WideTables
+from gnnserve_api.spec.service import GNNServiceSpec
+from gnnserve_api.spec.variants import DEFAULT_FACTORS, Projection, WideTables
 from gnnserve_api.variants import columns_of, variant_name
 from gnnserve_worker.graph.store import Features
 from gnnserve_worker.repository.staged import stored_bytes

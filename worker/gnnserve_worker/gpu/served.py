@@ -19,8 +19,8 @@ import numpy as np
 
 from gnnserve_api.device import CachePolicy
 from gnnserve_api.errors import DeviceError, DeviceLostError
-from gnnserve_api.gnnservice import FULL_NEIGHBOURHOOD
 from gnnserve_api.profile import LatencyProfile, Profile
+from gnnserve_api.spec.model import FULL_NEIGHBOURHOOD
 from gnnserve_worker.gpu.accelerator import Accelerator
 from gnnserve_worker.gpu.cuda import use_first_gpu
 from gnnserve_worker.gpu.engine import GpuEngine

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gnnserve_api.gnnservice import Direction, Duplicates, SelfLoops
+from gnnserve_api.spec.tables import Direction, Duplicates, SelfLoops
 from gnnserve_worker.graph.store import Finding, Graph
 from gnnserve_worker.kernel_cache import inlined, kernel
 from gnnserve_worker.parallel import map_parallel, thread_count

@@ -16,7 +16,7 @@ from typing import Protocol
 import msgspec
 import numpy as np
 
-from gnnserve_api.gnnservice import FULL_NEIGHBOURHOOD
+from gnnserve_api.spec.model import FULL_NEIGHBOURHOOD
 from gnnserve_worker.models.network import Activations, copy_rows
 from gnnserve_worker.parallel import limit_blas_to_one_thread, map_parallel, thread_count
 from gnnserve_worker.repository.loaded import LoadedRevision, LoadedVariant

@@ -16,9 +16,9 @@ from typing import Literal
 
 import numpy as np
 
-from gnnserve_api.gnnservice import FULL_NEIGHBOURHOOD, Architecture
 from gnnserve_api.profile import Compute, LatencyProfile, Profile, VariantProfile
 from gnnserve_api.repository import NetworkManifest, RankingManifest, RevisionManifest
+from gnnserve_api.spec.model import FULL_NEIGHBOURHOOD, Architecture
 from gnnserve_api.variants import Storage, columns_of
 from gnnserve_worker.graph.ids import integer_ids, lay_out, string_ids
 from gnnserve_worker.graph.store import Graph, GraphData, Splits

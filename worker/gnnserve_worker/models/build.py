@@ -7,9 +7,9 @@ from itertools import pairwise
 
 import numpy as np
 
-from gnnserve_api.gnnservice import Architecture
 from gnnserve_api.profile import Compute
 from gnnserve_api.repository import NetworkManifest
+from gnnserve_api.spec.model import Architecture
 from gnnserve_api.variants import Storage
 from gnnserve_worker.models import gin, graphsage
 from gnnserve_worker.models.dense import preferred_compute

@@ -26,8 +26,8 @@ from types import FrameType
 import uvicorn
 
 from gnnserve_api.errors import NO_USABLE_CREDENTIALS, ResourceError
-from gnnserve_api.gnnservice import GNNService
 from gnnserve_api.routing import Damage, Route, RoutingTable
+from gnnserve_api.spec.service import GNNService
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.serving.engine import Engine, EngineState
 from gnnserve_worker.serving.http.app import ServingApp

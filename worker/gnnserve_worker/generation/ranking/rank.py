@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gnnserve_api.gnnservice import Pruning, RankingMethod
+from gnnserve_api.spec.variants import Pruning, RankingMethod
 from gnnserve_worker.generation.ranking import greedy, lasso, random
 from gnnserve_worker.generation.tensors import FirstLayer
 from gnnserve_worker.generation.training_set import TrainingSet

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from gnnserve_api.gnnservice import OgbName, PygName
+from gnnserve_api.spec.published import OgbName, PygName
 
 ZIP = b"PK\x03\x04"
 NPY = b"\x93NUMPY"

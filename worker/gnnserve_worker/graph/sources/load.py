@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from gnnserve_api.gnnservice import GraphSource
+from gnnserve_api.spec.graph import GraphSource
 from gnnserve_worker.graph.sources import digits, npz
 from gnnserve_worker.graph.store import GraphData
 from gnnserve_worker.progress import ProgressListener, silent

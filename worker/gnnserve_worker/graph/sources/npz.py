@@ -12,7 +12,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from gnnserve_api.errors import InputError, ResourceError
-from gnnserve_api.gnnservice import NpzSource
+from gnnserve_api.spec.graph import NpzSource
 from gnnserve_worker.graph.sources import archive
 from gnnserve_worker.graph.sources.checks import (
     MAX_COLUMNS,

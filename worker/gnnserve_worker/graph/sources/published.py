@@ -14,7 +14,7 @@ from urllib.parse import quote
 import numpy as np
 
 from gnnserve_api.errors import InputError, ResourceError
-from gnnserve_api.gnnservice import OgbSource, PublishedSource, PygSource
+from gnnserve_api.spec.published import OgbSource, PublishedSource, PygSource
 from gnnserve_worker.graph.sources import gnn_benchmark, graphsaint, planetoid
 from gnnserve_worker.graph.sources.catalogue import CATALOGUE, OGB_EDGE, Dataset, GraphSaint, Ogb, Planetoid
 from gnnserve_worker.graph.sources.checks import check_class_count, check_node_count

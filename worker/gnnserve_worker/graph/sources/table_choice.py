@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from gnnserve_api.errors import InputError
-from gnnserve_api.gnnservice import NodeTable
+from gnnserve_api.spec.tables import NodeTable
 from gnnserve_worker.graph.sources.table_files import Table, listed_names
 
 _WILDCARDS = "*?"

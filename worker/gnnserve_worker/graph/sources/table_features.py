@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gnnserve_api.errors import InputError
-from gnnserve_api.gnnservice import MissingFeature, NodeTable
+from gnnserve_api.spec.tables import MissingFeature, NodeTable
 from gnnserve_worker.graph.sources.checks import as_float32
 from gnnserve_worker.graph.sources.density import FeatureBlocks, sparse_finding
 from gnnserve_worker.graph.sources.table_choice import ChosenColumns

@@ -22,7 +22,7 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
 from gnnserve_api.errors import InputError, remedy_of
-from gnnserve_api.gnnservice import DecimalMark
+from gnnserve_api.spec.tables import DecimalMark
 from gnnserve_worker.graph.sources.files import file_path, require_file, why_unreadable
 from gnnserve_worker.graph.sources.table_columns import (
     are_numbers,

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from gnnserve_api.classes import Classes
 from gnnserve_api.errors import InputError
-from gnnserve_api.gnnservice import CsvSource, DanglingEdge, EdgeTable, NodeTable, ParquetSource
+from gnnserve_api.spec.tables import CsvSource, DanglingEdge, EdgeTable, NodeTable, ParquetSource
 from gnnserve_worker.graph.edges import EdgeList
 from gnnserve_worker.graph.sources.checks import check_node_count
 from gnnserve_worker.graph.sources.files import digest_of, file_path

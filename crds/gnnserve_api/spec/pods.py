@@ -7,32 +7,13 @@ from __future__ import annotations
 
 import re
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
-from pydantic.alias_generators import to_camel
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 from gnnserve_api.quantity import is_more
-
-
-class ApiModel(BaseModel):
-    """What every part of the resource is: camelCase outside, strict, immutable, documented by its docstrings."""
-
-    model_config = ConfigDict(
-        alias_generator=to_camel, populate_by_name=True, extra="forbid", frozen=True, use_attribute_docstrings=True
-    )
-
-
-def cel(*rules: tuple[str, str]) -> dict[str, Any]:
-    """Rules that the API server checks, each with its message."""
-    return {"x-kubernetes-validations": [{"rule": rule, "message": message} for rule, message in rules]}
-
-
-def text(pattern: str, requirement: str, max_length: int) -> Any:
-    """A string that must match; the API server says what is required instead of showing a regular expression."""
-    rule = (f"self.matches(r'{pattern}')", f"must be {requirement}")
-    return Field(pattern=pattern, max_length=max_length, json_schema_extra=cel(rule))
-
+from gnnserve_api.spec.fields import ApiModel, text
+from gnnserve_api.spec.rules import rule, validations
 
 _QUANTITY = 'a quantity: a whole number, or a string as in "500m" or "4Gi"'
 QUANTITY = r"^[0-9]+(m|(\.[0-9]+)?(k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)|(\.[0-9]{1,3})?)$"
@@ -54,7 +35,7 @@ Quantity = Annotated[
         {
             "x-kubernetes-int-or-string": True,
             "maxLength": 32,
-            **cel((f"type(self) == string ? self.matches(r'{QUANTITY}') : self >= 0", f"must be {_QUANTITY}")),
+            **validations((f"type(self) == string ? self.matches(r'{QUANTITY}') : self >= 0", f"must be {_QUANTITY}")),
         }
     ),
 ]
@@ -87,50 +68,52 @@ _HUGE_PAGES = "hugepages-"
 RESOURCE_NAMES = "cpu, memory, ephemeral-storage, hugepages-<size>, or have a domain, as in nvidia.com/gpu"
 
 
-def _known_resources(field: str) -> tuple[str, str]:
+def _are_known(field: str) -> str:
     names = ", ".join(f"'{name}'" for name in _PLAIN_RESOURCES)
     return (
         f"!has(self.{field}) || self.{field}.all(name, name in [{names}] || name.startsWith('{_HUGE_PAGES}') || "
-        "name.contains('/'))",
-        f"the names of {field} must be {RESOURCE_NAMES}",
+        "name.contains('/'))"
     )
+
+
+def _unknown_resource(field: str, quantities: dict[str, str]) -> bool | str:
+    for name in quantities:
+        if name not in _PLAIN_RESOURCES and not name.startswith(_HUGE_PAGES) and "/" not in name:
+            return f"{field}.{name} is no resource: the name must be {RESOURCE_NAMES}"
+    return True
 
 
 class Resources(ApiModel):
-    model_config = ConfigDict(
-        json_schema_extra=cel(
-            _known_resources("requests"),
-            _known_resources("limits"),
-            (
-                "!has(self.requests) || !has(self.limits) || "
-                f"[{', '.join(repr(name) for name in _PLAIN_RESOURCES)}].all(name, "
-                "!(name in self.requests) || !(name in self.limits) || "
-                "!isQuantity(string(self.requests[name])) || !isQuantity(string(self.limits[name])) || "
-                "quantity(string(self.requests[name])).compareTo(quantity(string(self.limits[name]))) <= 0)",
-                "requests must not be more than limits: lower the request, or raise the limit",
-            ),
-        )
-    )
-
-    requests: Quantities = {}
+    requests: Quantities = {}  # noqa: RUF012 - pydantic copies it
     """What the scheduler reserves, as in `{cpu: 2, memory: 4Gi}`; at most the limit."""
-    limits: Quantities = {}
+    limits: Quantities = {}  # noqa: RUF012 - pydantic copies it
     """What the pod may use at most; `cpu` also is the number of threads that compute."""
 
-    @model_validator(mode="after")
-    def _a_pod_may_ask_for_them(self) -> Resources:
-        for field, quantities in (("requests", self.requests), ("limits", self.limits)):
-            for name in quantities:
-                if name not in _PLAIN_RESOURCES and not name.startswith(_HUGE_PAGES) and "/" not in name:
-                    raise ValueError(f"{field}.{name} is no resource: the name must be {RESOURCE_NAMES}")
+    @rule(_are_known("requests"), f"the names of requests must be {RESOURCE_NAMES}")
+    def _requests_are_known(self) -> bool | str:
+        return _unknown_resource("requests", self.requests)
+
+    @rule(_are_known("limits"), f"the names of limits must be {RESOURCE_NAMES}")
+    def _limits_are_known(self) -> bool | str:
+        return _unknown_resource("limits", self.limits)
+
+    @rule(
+        "!has(self.requests) || !has(self.limits) || "
+        f"[{', '.join(repr(name) for name in _PLAIN_RESOURCES)}].all(name, "
+        "!(name in self.requests) || !(name in self.limits) || "
+        "!isQuantity(string(self.requests[name])) || !isQuantity(string(self.limits[name])) || "
+        "quantity(string(self.requests[name])).compareTo(quantity(string(self.limits[name]))) <= 0)",
+        "requests must not be more than limits: lower the request, or raise the limit",
+    )
+    def _requests_fit_limits(self) -> bool | str:
         for name in _PLAIN_RESOURCES:
             request, limit = self.requests.get(name), self.limits.get(name)
             if request is not None and limit is not None and is_more(request, limit):
-                raise ValueError(
+                return (
                     f"requests.{name} {request} must not be more than limits.{name} {limit}: lower the request, or "
                     "raise the limit"
                 )
-        return self
+        return True
 
 
 class TolerationOperator(StrEnum):
@@ -149,18 +132,7 @@ class TaintEffect(StrEnum):
     """Pods that do not tolerate it are evicted."""
 
 
-_KEY_IS_MISSING = "key may be absent with operator Exists only"
-_VALUE_IS_OF_NO_USE = "value must not be set with operator Exists, which takes any value"
-
-
 class Toleration(ApiModel):
-    model_config = ConfigDict(
-        json_schema_extra=cel(
-            ("self.operator == 'Exists' || (has(self.key) && self.key != '')", _KEY_IS_MISSING),
-            ("self.operator != 'Exists' || !has(self.value) || self.value == ''", _VALUE_IS_OF_NO_USE),
-        )
-    )
-
     key: Annotated[str, text(rf"^({_LABEL_KEY})?$", _A_KEY, 316)] | None = None
     """The taint's key. Absent: every taint."""
     operator: TolerationOperator = TolerationOperator.EQUAL
@@ -170,19 +142,25 @@ class Toleration(ApiModel):
     effect: TaintEffect | None = None
     """The taint's effect. Absent: every effect."""
 
-    @model_validator(mode="after")
-    def _a_pod_may_have_it(self) -> Toleration:
-        if self.operator is not TolerationOperator.EXISTS and not self.key:
-            raise ValueError(_KEY_IS_MISSING)
-        if self.operator is TolerationOperator.EXISTS and self.value:
-            raise ValueError(_VALUE_IS_OF_NO_USE)
-        return self
+    @rule(
+        "self.operator == 'Exists' || (has(self.key) && self.key != '')",
+        "key may be absent with operator Exists only",
+    )
+    def _key_is_given_where_values_are_compared(self) -> bool:
+        return self.operator is TolerationOperator.EXISTS or bool(self.key)
+
+    @rule(
+        "self.operator != 'Exists' || !has(self.value) || self.value == ''",
+        "value must not be set with operator Exists, which takes any value",
+    )
+    def _value_is_of_use(self) -> bool:
+        return self.operator is not TolerationOperator.EXISTS or not self.value
 
 
 class PodSettings(ApiModel):
     resources: Resources = Resources()
     """Processors and memory."""
-    node_selector: NodeSelector = {}
+    node_selector: NodeSelector = {}  # noqa: RUF012 - pydantic copies it
     """Labels that a node must have."""
     tolerations: Annotated[tuple[Toleration, ...], Field(max_length=16)] = ()
     """Taints of nodes that are put up with."""

@@ -1,0 +1,41 @@
+"""How clients reach the workers, and which of them get answers."""
+
+from __future__ import annotations
+
+from gnnserve_api.spec.fields import ApiModel, ObjectName
+from gnnserve_api.spec.rules import rule
+
+
+class EndpointTls(ApiModel):
+    secret_name: ObjectName
+    """A Secret of type kubernetes.io/tls in the namespace of the service. A renewed certificate is followed without a
+    restart."""
+
+
+class EndpointTokens(ApiModel):
+    secret_name: ObjectName
+    """A Secret in the namespace of the service. Each of its values is an accepted token: 16 to 4096 letters, digits and
+    -._~+/ with = at the end. Several make rotation possible; changes are followed without a restart."""
+
+
+class EndpointSpec(ApiModel):
+    """How clients reach the workers, and which of them get answers. In a cluster only; `gnnserve run` has `--tls-cert`,
+    `--tls-key` and `--token-file`."""
+
+    tls: EndpointTls | None = None
+    """HTTPS, on port 443 of the Service. Absent: HTTP, on port 80."""
+    tokens: EndpointTokens | None = None
+    """Requests must send `Authorization: Bearer` and one of these tokens. Absent: anyone who reaches a worker is
+    answered."""
+
+    @rule(
+        "!has(self.tls) || !has(self.tokens) || self.tls.secretName != self.tokens.secretName",
+        "tls and tokens must name two Secrets: every value of the second is an accepted token",
+    )
+    def _secrets_differ(self) -> bool | str:
+        if self.tls is None or self.tokens is None or self.tls.secret_name != self.tokens.secret_name:
+            return True
+        return (
+            f"tls and tokens both name the Secret {self.tls.secret_name!r}, and must name two: every value of the "
+            "second is an accepted token"
+        )

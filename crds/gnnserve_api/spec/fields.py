@@ -1,0 +1,55 @@
+"""The base of every part of the resource, and kinds of values that several parts have."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Self
+
+from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, model_validator
+from pydantic.alias_generators import to_camel
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
+
+from gnnserve_api.spec.rules import Rule, rules_of, validations
+
+
+class ApiModel(BaseModel):
+    """What every part of the resource is: camelCase outside, strict, immutable, documented by its docstrings."""
+
+    model_config = ConfigDict(
+        alias_generator=to_camel, populate_by_name=True, extra="forbid", frozen=True, use_attribute_docstrings=True,
+        ignored_types=(Rule,),
+    )  # fmt: skip
+
+    @model_validator(mode="after")
+    def _rules_hold(self) -> Self:
+        for rule in rules_of(type(self)):
+            problem = rule.problem(self)
+            if problem is not None:
+                raise ValueError(problem)
+        return self
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        schema = handler(core_schema)
+        if rules := rules_of(cls):
+            resolved = handler.resolve_ref_schema(schema)
+            resolved["x-kubernetes-validations"] = [rule.as_validation() for rule in rules]
+        return schema
+
+
+def text(pattern: str, requirement: str, max_length: int) -> Any:
+    """A string that must match; the API server says what is required instead of showing a regular expression."""
+    matches = (f"self.matches(r'{pattern}')", f"must be {requirement}")
+    return Field(pattern=pattern, max_length=max_length, json_schema_extra=validations(matches))
+
+
+ObjectName = Annotated[
+    str,
+    text(
+        r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$",
+        "the name of a Kubernetes object: lower-case letters, digits, '-' and '.'",
+        253,
+    ),
+]
+"""The name of an object that the user has made."""
+Sha256 = Annotated[str, text(r"^[0-9a-f]{64}$", "64 hexadecimal digits in lower case", 64)]

@@ -1,0 +1,20 @@
+"""The Job that trains and profiles."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from gnnserve_api.spec.pods import Gpu, PodSettings
+
+
+class Generation(PodSettings):
+    """The Job that trains and profiles. In a cluster only."""
+
+    gpu: Gpu | None = None
+    """A GPU to train on. Absent: the CPU."""
+    retries: Annotated[int, Field(ge=0, le=10)] = 2
+    """Further attempts after one that failed for another reason than bad input."""
+    deadline_seconds: Annotated[int, Field(ge=60, le=2_592_000)] = 86_400
+    """Time for all attempts together."""

@@ -1,0 +1,106 @@
+"""The graph that is served: where it comes from, and how its features are scaled."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+from gnnserve_api.spec.fields import ApiModel, ObjectName, Sha256, text
+from gnnserve_api.spec.published import OgbSource, PygSource
+from gnnserve_api.spec.rules import rule
+from gnnserve_api.spec.tables import CsvSource, ParquetSource
+
+
+class Builtin(StrEnum):
+    DIGITS = "Digits"
+    """scikit-learn's 1,797 handwritten digits, linked to their 10 nearest neighbours."""
+
+
+class NpzSource(ApiModel):
+    """A graph in one numpy `.npz` file."""
+
+    uri: Annotated[str, text(r"^file:///[^?#]+$", "file:/// and an absolute path, as in file:///data/graph.npz", 2048)]
+    """Where the file is: `file:///` and an absolute path, percent-encoded."""
+    sha256: Sha256 | None = None
+    """Expected SHA-256 of the file. When set, another file is refused, and a new value generates anew."""
+
+
+class GraphSource(ApiModel):
+    """Where the graph comes from; exactly one member."""
+
+    builtin: Builtin | None = None
+    """A graph that ships with gnnserve."""
+    npz: NpzSource | None = None
+    """A graph in one numpy `.npz` file."""
+    ogb: OgbSource | None = None
+    """A data set of the Open Graph Benchmark."""
+    pyg: PygSource | None = None
+    """A data set that torch_geometric knows."""
+    parquet: ParquetSource | None = None
+    """Your own tables of nodes and edges, as Parquet."""
+    csv: CsvSource | None = None
+    """Your own tables of nodes and edges, as CSV."""
+
+    @rule(
+        "[has(self.builtin), has(self.npz), has(self.ogb), has(self.pyg), has(self.parquet), has(self.csv)]"
+        ".filter(given, given).size() == 1",
+        "exactly one of builtin, npz, ogb, pyg, parquet and csv must be set",
+    )
+    def _exactly_one(self) -> bool:
+        given = [self.builtin, self.npz, self.ogb, self.pyg, self.parquet, self.csv]
+        return sum(member is not None for member in given) == 1
+
+    def canonical(self) -> GraphSource:
+        """The same for sources of the same graph: where a published data set is fetched from does nothing."""
+        for name in ("ogb", "pyg"):
+            published = getattr(self, name)
+            if published is not None:
+                return self.model_copy(update={name: published.model_copy(update={"mirror": None})})
+        return self
+
+    def described(self) -> str:
+        """For people, in one line: `builtin Digits`, `file:///data/x.npz`, `ogbn-arxiv`."""
+        if self.npz is not None:
+            return self.npz.uri
+        if (published := self.ogb or self.pyg) is not None:
+            return f"{published.name}, {published.direction}"
+        if (tables := self.parquet or self.csv) is not None:
+            return f"{tables.nodes.uri} and {tables.edges.uri}, {tables.edges.direction}"
+        return f"builtin {self.builtin}"
+
+
+class Normalization(StrEnum):
+    AUTO = "Auto"
+    """Standardize dense features, RowNormalize sparse ones; Disabled with a model.checkpoint, whose weights expect the
+    features that they were trained on."""
+    STANDARDIZE = "Standardize"
+    """Zero mean and unit deviation per column, from the nodes that training may see. Sparse features become
+    dense: at most 16 GiB."""
+    ROW_NORMALIZE = "RowNormalize"
+    """Each node's features divided by the sum of their absolute values."""
+    L2_ROW_NORMALIZE = "L2RowNormalize"
+    """Each node's features divided by their Euclidean length, as scikit-learn's normalize does (norm='l2')."""
+    DISABLED = "Disabled"
+    """Features as they are in the source."""
+
+
+class GraphVolume(ApiModel):
+    """Where `file:///` URIs are found in the cluster."""
+
+    claim_name: ObjectName
+    """A PersistentVolumeClaim in the namespace of the service."""
+    mount_path: Annotated[str, text(r"^/[^:]*[^:/]$", "an absolute path without ':', as in /data", 1024)] = "/data"
+    """Where pods see it, read-only: `file:///data/graph.npz` is its `graph.npz`."""
+
+
+class Graph(ApiModel):
+    source: GraphSource
+    """Where the graph comes from."""
+    volume: GraphVolume | None = None
+    """The volume with the source's files. In a cluster only; `gnnserve run` reads the files of its own machine."""
+    normalization: Normalization = Normalization.AUTO
+    """How features are scaled before training and serving."""
+
+    def canonical(self) -> Graph:
+        """The same where the same is generated: where files lie in a pod changes nothing about what is in them."""
+        return self.model_copy(update={"source": self.source.canonical(), "volume": None})

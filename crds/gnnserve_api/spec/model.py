@@ -1,0 +1,161 @@
+"""The model that is trained on the graph, or given."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field, WithJsonSchema
+
+from gnnserve_api.spec.fields import ApiModel, Sha256, text
+from gnnserve_api.spec.rules import rule, validations
+
+FULL_NEIGHBOURHOOD = -1
+MAX_TREE_NODES = 1_000_000
+"""Nodes that one seed may sample; more is a typing error in `fanouts` rather than a wish."""
+
+
+class Architecture(StrEnum):
+    GRAPHSAGE = "GraphSAGE"
+    """GraphSAGE with mean aggregation (torch_geometric.nn.GraphSAGE)."""
+    GIN = "GIN"
+    """Graph isomorphism network with sum aggregation (torch_geometric.nn.GIN)."""
+
+
+class Scope(StrEnum):
+    INDUCTIVE = "Inductive"
+    """Training sees only training nodes and the edges between them."""
+    TRANSDUCTIVE = "Transductive"
+    """Training sees the whole graph, and the labels of training nodes."""
+
+
+AUTO: Literal["Auto"] = "Auto"
+_MOST_EPOCHS = 10_000
+_EPOCHS = f"Auto, or a whole number from 1 to {_MOST_EPOCHS}"
+
+
+def _parse_epochs(value: object) -> object:
+    is_count = isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= _MOST_EPOCHS
+    if not is_count and value != AUTO:
+        nearby = isinstance(value, str) and value.lower() == AUTO.lower()
+        raise ValueError(f"must be {_EPOCHS}{f'; did you mean {AUTO}?' * nearby}")
+    return value
+
+
+Epochs = Annotated[
+    int | Literal["Auto"],
+    BeforeValidator(_parse_epochs),
+    WithJsonSchema(
+        {
+            "x-kubernetes-int-or-string": True,
+            "maxLength": 32,
+            **validations(
+                (
+                    f"type(self) == string ? self == '{AUTO}' : self >= 1 && self <= {_MOST_EPOCHS}",
+                    f"must be {_EPOCHS}",
+                )
+            ),
+        }
+    ),
+]
+
+
+class Training(ApiModel):
+    epochs: Epochs = 30
+    """Passes over the training nodes; the epoch with the best validation score is kept. Auto: until validation has not
+    improved for a while, of each variant on its own; right for small graphs too, where 30 epochs are few steps."""
+    batch_size: Annotated[int, Field(ge=1, le=1_000_000)] = 1024
+    """Training nodes per step."""
+    scope: Scope = Scope.INDUCTIVE
+    """Whether training may see nodes outside of the training split."""
+    learning_rate: Annotated[float, Field(gt=0, le=1)] | None = None
+    """Step size of Adam. Absent: 0.01 for GraphSAGE, 0.001 for GIN, whose sums make larger steps diverge."""
+    weight_decay: Annotated[float, Field(ge=0, le=1)] = 0.0005
+    """L2 penalty on the weights."""
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.5
+    """Share of hidden units dropped in training."""
+    seed: Annotated[int, Field(ge=0, le=2_147_483_647)] = 0
+    """Seed of initial weights, batches, sampling and Random ranking."""
+
+
+class Checkpoint(ApiModel):
+    """Weights that are served as they are; nothing is trained."""
+
+    uri: Annotated[
+        str,
+        text(
+            r"^file:///[^?#]+[.]safetensors$",
+            "file:/// and the absolute path of a .safetensors file, as in file:///data/model.safetensors",
+            2048,
+        ),
+    ]
+    """State dict of a torch_geometric.nn.GraphSAGE or GIN, or of a model of their convolutions (conv1, conv2),
+    percent-encoded. Its content is part of the revision's
+    identity: another file at the same place generates anew. Over more than 16,384 feature columns it is not pruned:
+    generation then refuses factors other than `[1]`, and the ranking method Lasso, which knows that limit without a
+    checkpoint too."""
+    sha256: Sha256 | None = None
+    """Expected SHA-256 of the file. When set, another file is refused."""
+
+
+Fanout = Annotated[int, Field(ge=FULL_NEIGHBOURHOOD, le=1024)]
+
+
+class Model(ApiModel):
+    architecture: Architecture = Architecture.GRAPHSAGE
+    """Kind of graph neural network."""
+    hidden: Annotated[int, Field(ge=1, le=4096)] = 128
+    """Width of the hidden layers."""
+    mlp_hidden: Annotated[int, Field(ge=1, le=4096)] | None = None
+    """GIN only: width between the two products of each layer. Absent: as wide as the layer's output, which is what
+    torch_geometric.nn.GIN has."""
+    fanouts: Annotated[tuple[Fanout, ...], Field(min_length=1, max_length=4)] = (25, 10)
+    """Neighbours sampled per layer, the seed's draw first; one entry per layer. All -1: every neighbour."""
+    training: Training = Training()
+    """How the model is trained. With a checkpoint only scope and seed count."""
+    checkpoint: Checkpoint | None = None
+    """Weights to serve instead of training."""
+
+    @rule(
+        "self.fanouts.all(f, f > 0) || self.fanouts.all(f, f == -1)",
+        "fanouts must be all positive, or all -1 for the full neighbourhood",
+    )
+    def _fanouts_agree(self) -> bool | str:
+        if self._is_full_neighbourhood or min(self.fanouts) > 0:
+            return True
+        return f"fanouts {list(self.fanouts)} must be all positive, or all -1 for the full neighbourhood"
+
+    @rule(
+        # f0 + f0·f1 + f0·f1·f2 + …, by Horner's rule
+        "self.fanouts[0] * (1 + (size(self.fanouts) < 2 ? 0 : self.fanouts[1] * "
+        "(1 + (size(self.fanouts) < 3 ? 0 : self.fanouts[2] * "
+        f"(1 + (size(self.fanouts) < 4 ? 0 : self.fanouts[3])))))) < {MAX_TREE_NODES}",
+        f"fanouts would sample over {MAX_TREE_NODES:,} nodes for one seed: use smaller ones, or -1 for all neighbours",
+    )
+    def _fanouts_are_affordable(self) -> bool | str:
+        if self._is_full_neighbourhood:
+            return True
+        tree_nodes, width = 1, 1
+        for fanout in self.fanouts:
+            width *= fanout
+            tree_nodes += width
+        return tree_nodes <= MAX_TREE_NODES or (
+            f"fanouts {list(self.fanouts)} would sample up to {tree_nodes:,} nodes for one seed; "
+            f"the limit is {MAX_TREE_NODES:,}: use smaller fanouts, or -1 for the full neighbourhood"
+        )
+
+    @rule("self.architecture == 'GIN' || !has(self.mlpHidden)", "mlpHidden may be given with architecture GIN only")
+    def _mlp_hidden_is_of_gin(self) -> bool | str:
+        if self.mlp_hidden is None or self.architecture is Architecture.GIN:
+            return True
+        return f"mlpHidden {self.mlp_hidden} may be given with architecture GIN only: leave it out, or use GIN"
+
+    @property
+    def _is_full_neighbourhood(self) -> bool:
+        return all(fanout == FULL_NEIGHBOURHOOD for fanout in self.fanouts)
+
+    def canonical(self) -> Model:
+        """The same for models that are trained alike: how to train does nothing for weights that are given."""
+        if self.checkpoint is None:
+            return self
+        return self.model_copy(update={"training": Training(scope=self.training.scope, seed=self.training.seed)})

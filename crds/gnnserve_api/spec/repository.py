@@ -1,0 +1,65 @@
+"""Where revisions are kept."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+from gnnserve_api.spec.fields import ApiModel, ObjectName, text
+from gnnserve_api.spec.rules import rule, server_rule
+
+
+class AccessMode(StrEnum):
+    READ_WRITE_ONCE = "ReadWriteOnce"
+    """Pods of one node."""
+    READ_WRITE_MANY = "ReadWriteMany"
+    """Pods of every node: for workers on several of them."""
+
+
+DEFAULT_STORAGE = "10Gi"
+"""Size of a claim that is not described."""
+
+
+class RepositoryClaim(ApiModel):
+    storage: Annotated[str, text(r"^[1-9][0-9]{0,5}(Mi|Gi|Ti)$", "a size, as in 500Mi, 10Gi or 1Ti", 8)] = (
+        DEFAULT_STORAGE
+    )
+    """Size of the claim, at least. It may grow later where the storage class allows that, and cannot become less than
+    what the claim has (`status.repositoryStorage`)."""
+    storage_class_name: ObjectName | None = None
+    """Absent: the cluster's default class."""
+    access_mode: AccessMode = AccessMode.READ_WRITE_ONCE
+    """Which pods may mount it."""
+
+    _fixed = server_rule(
+        "has(self.storageClassName) == has(oldSelf.storageClassName) && "
+        "(!has(self.storageClassName) || self.storageClassName == oldSelf.storageClassName) && "
+        "self.accessMode == oldSelf.accessMode",
+        "storageClassName and accessMode are fixed once the claim is made: create another service to move",
+    )
+
+
+class RepositorySpec(ApiModel):
+    """Where revisions are kept. In a cluster only; `gnnserve run` has `--repository`."""
+
+    claim_name: ObjectName | None = None
+    """A PersistentVolumeClaim of yours, which several services may share. It outlives the service."""
+    claim: RepositoryClaim | None = None
+    """The claim that is made for the service and deleted with it. Absent, and no claimName: one with these defaults."""
+
+    @rule("!has(self.claimName) || !has(self.claim)", "at most one of claimName and claim may be set")
+    def _at_most_one(self) -> bool:
+        return self.claim_name is None or self.claim is None
+
+    _claim_name_is_fixed = server_rule(
+        "has(self.claimName) == has(oldSelf.claimName) && "
+        "(!has(self.claimName) || self.claimName == oldSelf.claimName)",
+        "claimName is fixed, because the revisions are there: create another service to move",
+    )
+    _claim_is_fixed = server_rule(
+        # With one of the two there, the other stands for the defaults.
+        "has(self.claim) == has(oldSelf.claim) || [self, oldSelf].all(one, !has(one.claim) || "
+        "(!has(one.claim.storageClassName) && one.claim.accessMode == 'ReadWriteOnce'))",
+        "storageClassName and accessMode are fixed once the claim is made, also where claim is absent, which "
+        "stands for the cluster's default class and ReadWriteOnce: create another service to move",
+    )

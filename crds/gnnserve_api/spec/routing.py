@@ -1,0 +1,66 @@
+"""Which variant answers which request."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from gnnserve_api.routing import RoutingMode
+from gnnserve_api.spec.fields import ApiModel, text
+from gnnserve_api.spec.rules import rule
+
+
+class PrometheusSpec(ApiModel):
+    url: (
+        Annotated[
+            str,
+            text(
+                r"^https?://[^\s/@?#]+(/[^\s?#]*)?$", "the address of a Prometheus, as in http://prometheus:9090", 512
+            ),
+        ]
+        | None
+    ) = None
+    """Where Prometheus answers, without a user or password in it. Absent: the operator's setting."""
+
+
+class RoutingSpec(ApiModel):
+    """Which variant answers which request."""
+
+    mode: RoutingMode = RoutingMode.ADAPTIVE
+    """Who chooses, and from what."""
+    variant: Annotated[str, Field(max_length=63)] | None = None
+    """Mode Static: the variant that answers."""
+    weights: (
+        Annotated[dict[str, Annotated[int, Field(ge=0, le=1_000_000)]], Field(min_length=1, max_length=48)] | None
+    ) = None
+    """Mode Weights: the share of the requests that each variant answers, as in `{x1: 9, x4: 1}`."""
+    interval_seconds: Annotated[int, Field(ge=1, le=3600)] = 15
+    """How often the operator looks at the measured load and latency."""
+    prometheus: PrometheusSpec = PrometheusSpec()
+    """Where they are measured."""
+
+    @property
+    def named_variants(self) -> tuple[str, ...]:
+        return tuple(self.weights or ()) if self.variant is None else (self.variant,)
+
+    @rule("(self.mode == 'Static') == has(self.variant)", "variant must be given in mode Static, and only there")
+    def _variant_is_of_mode_static(self) -> bool | str:
+        return (self.mode is RoutingMode.STATIC) == (self.variant is not None) or (
+            f"mode {self.mode}: variant must be given in mode Static, and only there"
+        )
+
+    @rule("(self.mode == 'Weights') == has(self.weights)", "weights must be given in mode Weights, and only there")
+    def _weights_are_of_mode_weights(self) -> bool | str:
+        return (self.mode is RoutingMode.WEIGHTS) == (self.weights is not None) or (
+            f"mode {self.mode}: weights must be given in mode Weights, and only there"
+        )
+
+    @rule(
+        "!has(self.weights) || self.weights.exists(name, self.weights[name] > 0)",
+        "one of the weights must be above 0",
+    )
+    def _a_weight_counts(self) -> bool | str:
+        if self.weights is None or any(self.weights.values()):
+            return True
+        return f"weights {self.weights} are all 0: one of them must be above 0"

@@ -1,0 +1,140 @@
+"""The `GNNService` resource: what a user writes, for `gnnserve run` and `kubectl apply` alike."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from gnnserve_api.routing import RoutingTable
+from gnnserve_api.spec.endpoint import EndpointSpec
+from gnnserve_api.spec.fields import ApiModel, ObjectName, text
+from gnnserve_api.spec.generation import Generation
+from gnnserve_api.spec.graph import Graph
+from gnnserve_api.spec.model import Model
+from gnnserve_api.spec.objective import ObjectiveSpec
+from gnnserve_api.spec.recipe import digest_of_recipe
+from gnnserve_api.spec.repository import DEFAULT_STORAGE, RepositorySpec
+from gnnserve_api.spec.routing import RoutingSpec
+from gnnserve_api.spec.rules import rule, server_rule
+from gnnserve_api.spec.variants import Variants
+from gnnserve_api.spec.worker import Worker
+
+GROUP = "gnnserve.dev"
+VERSION = "v1alpha1"
+API_VERSION = f"{GROUP}/{VERSION}"
+KIND = "GNNService"
+NAME_PATTERN = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"
+"""A DNS label that begins with a letter: the name becomes a Service's."""
+_DNS_LABEL = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
+
+
+class GNNServiceSpec(ApiModel):
+    graph: Graph
+    """The graph that is served."""
+    model: Model = Model()
+    """The model that is trained on it, or given."""
+    variants: Variants = Variants()
+    """The variants that are generated from the model."""
+    objective: ObjectiveSpec = ObjectiveSpec()
+    """What requests get that state no objective of their own."""
+    routing: RoutingSpec = RoutingSpec()
+    """Which variant answers which request."""
+    endpoint: EndpointSpec = EndpointSpec()
+    """How clients reach the workers, and which of them get answers."""
+    worker: Worker = Worker()
+    """The workers that answer."""
+    generation: Generation = Generation()
+    """The Job that trains and profiles."""
+    repository: RepositorySpec = RepositorySpec()
+    """Where revisions are kept."""
+    image: (
+        Annotated[str, text(r"^[^\s]+$", "a reference without spaces, as in registry/gnnserve/worker:1", 512)] | None
+    ) = None
+    """Image of generation and worker pods. Absent: the operator's setting."""
+    image_pull_secrets: Annotated[tuple[ObjectName, ...], Field(max_length=8)] = ()
+    """Secrets to pull the image with, by name."""
+    suspend: bool = False
+    """Stop generation and every worker, and keep the data."""
+
+    @rule(
+        "!has(self.model.checkpoint) || self.variants.pruning.stabilitySeeds == 0",
+        "variants.pruning.stabilitySeeds must be 0 with a model.checkpoint, beside which nothing is trained",
+    )
+    def _stability_is_of_trained_masters(self) -> bool | str:
+        seeds = self.variants.pruning.stability_seeds
+        if self.model.checkpoint is None or seeds == 0:
+            return True
+        field = "variants.pruning.stabilitySeeds"
+        return f"{field} {seeds} must be 0 with a model.checkpoint, beside which nothing is trained"
+
+    def impossible_variants(self) -> tuple[str, ...]:
+        """Variants that `routing` names and that no revision of this spec has. Not a rule of the schema: a spec that
+        breaks it was always accepted, and stays readable."""
+        possible = {*self.variants.listed_names(), *self.variants.optional_names()}
+        return tuple(name for name in self.routing.named_variants if name not in possible)
+
+    def uncertain_variants(self) -> tuple[str, ...]:
+        """Variants that `routing` names and that generation may leave out."""
+        return tuple(name for name in self.routing.named_variants if name in self.variants.optional_names())
+
+    def recipe(self) -> str:
+        """Digest of what generation depends on: equal recipes need no new training."""
+        parts = {
+            "graph": self.graph.canonical(),
+            "model": self.model.canonical(),
+            "variants": self.variants.canonical(),
+        }
+        return digest_of_recipe({name: part.model_dump(mode="json") for name, part in parts.items()})
+
+    def routing_table(self, revision: str, recipe: str | None = None) -> RoutingTable:
+        """What workers are told while they answer from that revision, before anything was measured. `recipe` is the
+        revision's, which may be an older spec's; None: it is this spec's."""
+        return RoutingTable(
+            revision=revision,
+            recipe=self.recipe() if recipe is None else recipe,
+            objective=self.objective.to_objective(),
+            batching=self.worker.batching.to_batching(),
+            mode=self.routing.mode,
+            base_variant=self.routing.variant,
+            weights=self.routing.weights or {},
+        )
+
+
+def _declared_storage(root: str) -> str:
+    claim = f"{root}.spec.repository.claim"
+    return f"(has({root}.spec.repository) && has({claim}) ? {claim}.storage : '{DEFAULT_STORAGE}')"
+
+
+class Metadata(BaseModel):
+    """The part of Kubernetes' ObjectMeta that gnnserve reads; the rest is kept out of its way."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    name: Annotated[str, Field(pattern=NAME_PATTERN, max_length=63)]
+    namespace: Annotated[str, Field(pattern=_DNS_LABEL, max_length=63)] = "default"
+
+
+class GNNService(ApiModel):
+    """One graph neural network, served as several variants that trade accuracy for latency."""
+
+    api_version: Literal["gnnserve.dev/v1alpha1"]
+    kind: Literal["GNNService"]
+    metadata: Metadata
+    spec: GNNServiceSpec
+
+    _name_is_a_services = server_rule(
+        f"self.metadata.name.matches('{NAME_PATTERN}') && size(self.metadata.name) <= 63",
+        "metadata.name must be at most 63 lower-case letters, digits and '-', a letter first, as a Service's",
+    )
+    _storage_does_not_shrink = server_rule(
+        # Back to what the claim has: a size that the storage class refuses must not stay declared for ever. Before the
+        # operator has said what there is, nothing is refused: it never makes a claim smaller.
+        f"quantity({_declared_storage('self')}).compareTo(quantity({_declared_storage('oldSelf')})) >= 0 || "
+        "!has(self.status) || !has(self.status.repositoryStorage) || "
+        f"quantity({_declared_storage('self')}).compareTo(quantity(self.status.repositoryStorage)) >= 0",
+        "spec.repository.claim.storage cannot be less than what the claim has (status.repositoryStorage)",
+        f"'spec.repository.claim.storage ' + {_declared_storage('self')} + ' is less than the ' + "
+        "(has(self.status) && has(self.status.repositoryStorage) ? self.status.repositoryStorage : '') + "
+        "' that the claim has, and a claim cannot shrink: set at least that'",
+    )

@@ -1,0 +1,147 @@
+"""A graph of the user's own, as a table of nodes and one of edges: what columns mean, and what becomes of oddities."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import Field
+
+from gnnserve_api.spec.fields import ApiModel, text
+from gnnserve_api.spec.rules import rule
+
+
+class Direction(StrEnum):
+    """Which way messages go along an edge from a source to a target."""
+
+    UNDIRECTED = "Undirected"
+    """Both ways, whichever of the two is listed."""
+    DIRECTED = "Directed"
+    """From the source to the target: the target reads the source's features."""
+    REVERSED = "Reversed"
+    """From the target to the source."""
+
+
+_Column = Annotated[str, Field(min_length=1, max_length=253)]
+_TableUri = Annotated[
+    str, text(r"^file:///[^?#]+$", "file:/// and an absolute path, as in file:///data/nodes.parquet", 2048)
+]
+
+
+class MissingFeature(StrEnum):
+    REFUSE = "Refuse"
+    """An error that names the first one."""
+    ZERO = "Zero"
+    """0 instead."""
+    MEAN = "Mean"
+    """The mean of what the column has."""
+
+
+class NodeTable(ApiModel):
+    uri: _TableUri
+    """A file, or a folder whose files of this format are read in the order of their names."""
+    id: _Column = "id"
+    """Column of the ids: integers or texts, each once. Requests use them."""
+    label: _Column | None = None
+    """Column of the class: integers or texts; nothing where it is unknown."""
+    labels: Annotated[tuple[_Column, ...], Field(max_length=1000)] = ()
+    """Columns of 0 and 1, one per class, where a node may have several. Instead of `label`."""
+    features: Annotated[tuple[_Column, ...], Field(max_length=10_000)] = ()
+    """Columns of features: numbers, true and false, or lists of numbers that all have one length. A name that no column
+    has may be a pattern, in which `*` stands for any text and `?` for one character. Empty: every such column that has
+    no other use."""
+    exclude_features: Annotated[tuple[_Column, ...], Field(max_length=10_000)] = ()
+    """Columns that are no features, by name or pattern: `[year, "embedding_*"]`."""
+    split: _Column | None = None
+    """Column that says train, validation (or val, valid) or test; anything else is in none. Absent: the labelled nodes
+    are split 60/20/20 by a fixed permutation."""
+    missing: MissingFeature = MissingFeature.REFUSE
+    """What becomes of a feature that is missing or not a number."""
+
+    @rule(
+        "has(self.label) != (has(self.labels) && size(self.labels) > 0)",
+        "exactly one of label and labels must be given",
+    )
+    def _one_kind_of_label(self) -> bool:
+        return (self.label is None) != (not self.labels)
+
+
+class Duplicates(StrEnum):
+    MERGE = "Merge"
+    """One edge of each."""
+    KEEP = "Keep"
+    """As they are: a neighbour that is listed twice counts, and is drawn, twice."""
+
+
+class SelfLoops(StrEnum):
+    KEEP = "Keep"
+    """As they are."""
+    REMOVE = "Remove"
+    """None."""
+
+
+class DanglingEdge(StrEnum):
+    REFUSE = "Refuse"
+    """An error that names the first one."""
+    DROP = "Drop"
+    """The edge is left out, and counted."""
+
+
+class EdgeTable(ApiModel):
+    uri: _TableUri
+    """A file, or a folder whose files of this format are read in the order of their names."""
+    source: _Column = "source"
+    """Column of the node where an edge begins: an id of the node table."""
+    target: _Column = "target"
+    """Column of the node where it ends."""
+    direction: Direction = Direction.UNDIRECTED
+    """Which way messages go along an edge."""
+    duplicates: Duplicates = Duplicates.MERGE
+    """What becomes of edges between the same two nodes."""
+    self_loops: SelfLoops = SelfLoops.KEEP
+    """What becomes of edges from a node to itself."""
+    dangling: DanglingEdge = DanglingEdge.REFUSE
+    """What becomes of edges with an end that is missing, or that the node table does not have."""
+
+
+_Delimiter = Annotated[str, Field(min_length=1, max_length=1)]
+
+
+class CsvNodeTable(NodeTable):
+    delimiter: _Delimiter | None = None
+    """One character between the values of this table. Absent: the source's."""
+
+
+class CsvEdgeTable(EdgeTable):
+    delimiter: _Delimiter | None = None
+    """One character between the values of this table. Absent: the source's."""
+
+
+class DecimalMark(StrEnum):
+    POINT = "."
+    """`1.5` is one and a half."""
+    COMMA = ","
+    """`1,5` is one and a half, and `1.5` is a text."""
+
+
+class ParquetSource(ApiModel):
+    """A graph in Parquet files: one table of nodes, one of edges."""
+
+    nodes: NodeTable
+    """A row per node."""
+    edges: EdgeTable
+    """A row per edge."""
+
+
+class CsvSource(ApiModel):
+    """A graph in CSV files with a header line, compressed or not: one table of nodes, one of edges."""
+
+    nodes: CsvNodeTable
+    """A row per node."""
+    edges: CsvEdgeTable
+    """A row per edge."""
+    delimiter: _Delimiter = ","
+    """One character between values; a tab is written "\\t"."""
+    decimal: DecimalMark = DecimalMark.POINT
+    """What stands before the fraction of a number. Where commas are also between values, numbers with a decimal comma
+    are in quotation marks."""

@@ -1,0 +1,66 @@
+"""The pods that answer."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from gnnserve_api.batching import Batching
+from gnnserve_api.device import SIZE, SIZE_REQUIREMENT, CachePolicy, Device
+from gnnserve_api.spec.fields import ApiModel, text
+from gnnserve_api.spec.pods import Gpu, PodSettings
+from gnnserve_api.spec.rules import rule
+
+
+class BatchingSpec(ApiModel):
+    max_seeds: Annotated[int, Field(ge=1, le=65_536)] = 1024
+    """Nodes computed together; larger requests are split."""
+    max_queued_seeds: Annotated[int, Field(ge=1, le=16_777_216)] = 65_536
+    """Nodes that may wait; beyond it requests are refused with 429. Also the largest request."""
+
+    def to_batching(self) -> Batching:
+        return Batching(max_seeds=self.max_seeds, max_queued_seeds=self.max_queued_seeds)
+
+    @rule("self.maxQueuedSeeds >= self.maxSeeds", "maxQueuedSeeds must be at least maxSeeds")
+    def _queue_holds_a_batch(self) -> bool | str:
+        return self.max_queued_seeds >= self.max_seeds or (
+            f"maxQueuedSeeds {self.max_queued_seeds} must be at least maxSeeds {self.max_seeds}"
+        )
+
+
+class CacheSpec(ApiModel):
+    """What a worker with a GPU keeps in its memory."""
+
+    policy: CachePolicy = CachePolicy.FREQUENCY
+    """Which rows of a table that does not fit into the GPU's memory are kept there."""
+
+
+class Worker(PodSettings):
+    """The pods that answer. But for `device`, `gpuMemory`, `cache` and `batching`, in a cluster only."""
+
+    replicas: Annotated[int, Field(ge=0, le=1000)] = 1
+    """Number of workers."""
+    device: Device = Device.AUTO
+    """On what they compute."""
+    gpu: Gpu | None = None
+    """A GPU to compute on, for each of them. Absent: pods ask for none."""
+    gpu_memory: Annotated[str, text(SIZE, SIZE_REQUIREMENT, 9)] | None = None
+    """Memory of the GPU that a worker takes at most: weights, buffers, graph and tables, then the cache with what is
+    left. Absent: all that is free."""
+    cache: CacheSpec = CacheSpec()
+    """What they keep there of tables that it has no room for."""
+    batching: BatchingSpec = BatchingSpec()
+    """How requests are queued and grouped."""
+
+    @rule(
+        "self.device != 'GPU' || has(self.gpu)",
+        "gpu must be given with device GPU, so that pods are placed where there is one: gpu: {} asks for one "
+        "nvidia.com/gpu",
+    )
+    def _gpu_is_asked_for_where_it_is_used(self) -> bool:
+        return self.device is not Device.GPU or self.gpu is not None
+
+    @rule("self.device != 'CPU' || !has(self.gpu)", "gpu must not be given with device CPU, which would leave it idle")
+    def _gpu_is_used_where_it_is_asked_for(self) -> bool:
+        return self.device is not Device.CPU or self.gpu is None
