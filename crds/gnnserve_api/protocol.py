@@ -1,6 +1,6 @@
 """What travels over HTTP between a client and a worker, as JSON.
 
-The worker parses requests and writes answers in `serving/http/protocol_json.py`; the command line does the opposite. A
+The worker parses requests and writes answers in `serving/http/codecs/json.py`; the command line does the opposite. A
 request with an unknown field is refused, so that a typing error does not pass for a wish; in an answer it is
 ignored, so that a client may be older than the server.
 """
