@@ -1,1 +1,1 @@
-"""What runs in the pods that the operator makes: entry points, and following the routing that it declares."""
+"""Entry points of the pods that the operator makes."""

@@ -1,7 +1,6 @@
-"""What a worker computes on: the one door to the GPU's floor, which is entered only where a GPU is seen.
+"""The device that a worker computes on: the only module that imports `gpu/`, and only where a GPU is seen.
 
-Looking costs nothing and loads nothing; torch takes two seconds and 290 MB, for which a worker without a GPU has no
-use.
+Detecting one imports nothing; torch takes two seconds and 290 MB, which a worker without a GPU should not pay.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ if TYPE_CHECKING:
     from gnnserve_worker.repository.loaded import LoadedRevision
 
 NO_GPU_SEEN = f"{NO_GPU}: none is seen"
-"""How `DeviceStats.problem` begins where simply no GPU is there, which is nothing to worry about."""
+"""How `DeviceStats.problem` begins where there is no GPU, which is not an error."""
 _DRIVER_FILES = ("nvidiactl", "nvidia0", "dxg")
-"""Of which a driver has at least one in /dev; the last is the Windows subsystem's."""
+"""Names in /dev of which a GPU driver creates at least one; the last is that of Windows' subsystem for Linux."""
 _VISIBLE_VARIABLE = "CUDA_VISIBLE_DEVICES"
 
 
@@ -33,7 +32,7 @@ class DeviceSettings:
     device: Device = Device.AUTO
     cache: CachePolicy = CachePolicy.FREQUENCY
     memory_bytes: int | None = None
-    """Of the GPU's memory, for all that the worker takes of it; None: all that is free."""
+    """Limit for everything that the worker allocates of the GPU's memory; None: all that is free."""
 
     @staticmethod
     def read(environ: Mapping[str, str]) -> DeviceSettings:
@@ -47,7 +46,7 @@ class DeviceSettings:
 def require_device(
     settings: DeviceSettings, environ: Mapping[str, str] = os.environ, devices: Path = Path("/dev")
 ) -> None:
-    """For whoever has something long to do before `open_served`. DeviceError: that would fail."""
+    """Raise the DeviceError that `open_served` would raise, before long work that precedes it."""
     absent = why_no_gpu(environ, devices) if settings.device is Device.GPU else None
     if absent is not None:
         raise _absence(absent)
@@ -59,8 +58,8 @@ def open_served(
     environ: Mapping[str, str] = os.environ,
     devices: Path = Path("/dev"),
 ) -> ServedRevision:
-    """A revision, on the device that the settings want. DeviceError: on the GPU, and it cannot be; DeviceLostError: nor
-    will it ever be in this process."""
+    """Open a revision on the device that the settings want. Raises DeviceError where the GPU is wanted and cannot be
+    used, DeviceLostError where this process can never use it again."""
     # Imported here: it takes a second, and `serve.py` reads its settings before that.
     from gnnserve_worker.inference.served import served_revision  # noqa: PLC0415
 
@@ -96,8 +95,8 @@ def _on_gpu(
 
 
 def _require_unwritten(loaded: LoadedRevision) -> None:
-    """Raises RepositoryError: what the GPU has copies of may not be what was verified, and copies stay when files are
-    put back. So it does where only a file's owner was set: a write may hide in that."""
+    """Raise RepositoryError if files may have changed while they were copied to the GPU, since copies stay when files
+    are restored. A change of owner counts too: it may hide a write."""
     # Imported here, as above.
     from gnnserve_worker.repository.watched import Change  # noqa: PLC0415
 
@@ -115,9 +114,9 @@ def _absence(why: str) -> DeviceError:
 
 
 def why_no_gpu(environ: Mapping[str, str], devices: Path) -> str | None:
-    """None: there seems to be one that this process may use. CUDA itself has the last word."""
+    """Why no GPU can be used; None: there seems to be one. Only CUDA itself can tell for sure."""
     visible = environ.get(_VISIBLE_VARIABLE)
-    # CUDA reads the list up to the first that there is not.
+    # CUDA reads the list up to the first device that does not exist.
     if visible is not None and visible.split(",")[0].strip() in ("", "-1", "none", "void", "NoDevFiles"):
         return f"{_VISIBLE_VARIABLE} is {visible!r}, which hides every GPU"
     if not any((devices / name).exists() for name in _DRIVER_FILES):

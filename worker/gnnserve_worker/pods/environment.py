@@ -1,4 +1,4 @@
-"""The environment of a pod: which variable was missing, and what errors mean to whoever started it."""
+"""The environment of a pod: its required variables, and the exit codes that its errors map to."""
 
 from __future__ import annotations
 

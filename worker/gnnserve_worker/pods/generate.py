@@ -29,12 +29,12 @@ from gnnserve_api.training import says_rising
 from gnnserve_worker.pods.environment import exit_of, required
 
 TERMINATION_MESSAGE_VARIABLE = "GNNSERVE_TERMINATION_MESSAGE"
-"""Another file for the message, where there is no container."""
+"""Variable that names another file for the message, for use outside a container."""
 TERMINATED = 143
 
 
 def main(environ: Mapping[str, str] = os.environ) -> int:
-    # The first process of a container has no default for it, and an orderly way out removes what is half-written.
+    # The first process of a container has no default handler for it, and an orderly exit removes what is half-written.
     signal.signal(signal.SIGTERM, _leave)
     try:
         code, message = PodExit.OK, encode_result(summarize(_generate(environ)))
@@ -44,7 +44,7 @@ def main(environ: Mapping[str, str] = os.environ) -> int:
             traceback.print_exc()
         print(f"error: {message}", file=sys.stderr, flush=True)
     if not _leave_message(environ, message):
-        # Without the message nobody learns of the revision; another attempt finds it published.
+        # Without the message the operator does not learn of the revision; another attempt finds it published.
         return code or PodExit.RESOURCE
     return code
 
@@ -78,7 +78,7 @@ def summarize(manifest: RevisionManifest) -> GenerationResult:
 
 
 def cut(message: str) -> bytes:
-    """As many whole characters as Kubernetes keeps."""
+    """The message, cut to as many whole characters as Kubernetes keeps."""
     encoded = message.encode(errors="backslashreplace")
     if len(encoded) <= MAX_TERMINATION_MESSAGE_BYTES:
         return encoded
@@ -115,7 +115,7 @@ def _generate(environ: Mapping[str, str]) -> RevisionManifest:
     try:
         manifest = generate()
     except DamagedError as error:
-        # In a cluster nobody else reaches the volume, so the advice to delete a folder would help nobody.
+        # In a cluster only pods reach the volume, so advice to delete a folder would not help.
         identity = identity_of(service.spec)
         kept = repository.set_aside(identity.recipe, identity.graph, identity.checkpoint)
         print(f"damaged, and kept in {kept}: {error}", file=sys.stderr, flush=True)

@@ -9,11 +9,11 @@ from datetime import UTC, datetime
 import msgspec
 
 _QUIET = ("httpx", "httpcore", "uvicorn", "numba")
-"""They tell about every request and every start; what goes wrong there still shows."""
+"""Loggers whose info records are dropped, since they log every request and start; their warnings still show."""
 
 
 class JsonFormatter(logging.Formatter):
-    """`revision` and other facts come as `extra` of a record."""
+    """Formats a record as one JSON object. `revision` and other facts are passed as the record's `extra`."""
 
     def __init__(self, service: str, namespace: str) -> None:
         super().__init__()
@@ -43,5 +43,5 @@ def log_as_json(service: str, namespace: str) -> None:
 
 
 def _printable(text: str) -> str:
-    """Names of files may hold what is no text; JSON may not."""
+    """The text with surrogates replaced: file names may contain bytes that are not text, JSON may not."""
     return text.encode(errors="backslashreplace").decode()

@@ -1,8 +1,7 @@
 """A worker pod's program: answers from the revision that the service's routing table declares, and follows it.
 
-HTTP is up before anything else, so that probes can tell waiting from dying. What a table does is `loader.py`'s
-business, where it comes from `routing_watch.py`'s; when the API server does not answer at the start, the copy that the
-kubelet mounted is as good.
+HTTP is up before anything else, so that probes can tell waiting from failing. `routing_watch.py` receives tables and
+`loader.py` applies them; when the API server does not answer at the start, the copy that the kubelet mounted is used.
 """
 
 from __future__ import annotations
@@ -59,9 +58,9 @@ class Settings:
     tls: Path | None = None
     """Folder with certificate and key; None: plain HTTP."""
     tokens: Path | None = None
-    """Folder with a token in each file; None: everybody is answered."""
+    """Folder with a token in each file; None: no token is needed."""
     host: str = ""
-    """Empty: every address of the pod."""
+    """Address to listen on; empty: every address of the pod."""
     port: int = HTTP_PORT
     mounted_routing: Path = Path(ROUTING_PATH) / ROUTING_KEY
     device: DeviceSettings = field(default_factory=DeviceSettings)
@@ -82,7 +81,8 @@ class Settings:
 
 
 def main(environ: Mapping[str, str] = os.environ) -> int:
-    # The first process of a container has no default for it; until something is served there is nothing to finish.
+    # The first process of a container has no default handler for it; until something is served there is nothing to
+    # finish.
     signal.signal(signal.SIGTERM, _leave)
     log_as_json(environ.get(SERVICE_VARIABLE, ""), environ.get(NAMESPACE_VARIABLE, ""))
     return run(lambda: Settings.read(environ))
@@ -119,7 +119,7 @@ def _serve(settings: Settings) -> int:
         try:
             served = open_served(repository.load(revision), settings.device)
         except DeviceLostError as error:
-            worker.end(error)  # no other attempt of this process would succeed
+            worker.end(error)  # further attempts of this process would fail too
             raise
         stats = served.device_stats()
         if stats.problem is not None:
@@ -160,14 +160,14 @@ def _serve(settings: Settings) -> int:
 
         def start() -> None:
             _log.info("answering on port %d", sock.getsockname()[1])
-            # Not on the event loop, because it waits.
+            # In a thread and not on the event loop, because it blocks.
             threading.Thread(target=begin, name="begin", daemon=True).start()
 
         worker.run(start)
         watch.stop()
         repository_watch.stop()
         if not loader.stop(_STOP_PATIENCE_S):
-            # In the middle of a checksum or of compiling, which nobody wants any more and nothing can interrupt.
+            # The thread is hashing or compiling, which cannot be interrupted and is no longer needed.
             logging.shutdown()
             os._exit(PodExit.OK)
     _log.info("stopped")
@@ -177,7 +177,7 @@ def _serve(settings: Settings) -> int:
 def _folder(environ: Mapping[str, str], variable: str) -> Path | None:
     text = environ.get(variable)
     if text == "":
-        # To leave it at that would be to answer everybody, and in plain HTTP.
+        # Treating it as unset would serve without tokens, and in plain HTTP.
         raise InputError(f"environment variable {variable}", "is set, and empty", "name a folder, or leave it out")
     return None if text is None else Path(text)
 

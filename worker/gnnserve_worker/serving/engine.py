@@ -1,15 +1,15 @@
-"""The engine: what turns waiting requests into answers, one batch at a time.
+"""The engine: it turns queued requests into answers, one batch at a time.
 
-`_answer` is the data path and reads as it runs. Everything but the computation belongs to the event loop, and so needs
-no lock: a request is submitted with a callback, and once per round of the loop, when all that the sockets brought has
-been submitted, the next batch is closed. A short one is computed there and then: handing it to another thread and
-back would cost more than the batch. A longer one goes to the engine's thread, so that the loop goes on reading and
-writing; what arrives meanwhile gathers. Which request is next and by which variant is the batcher's decision,
-bytes and status codes are the protocol's.
+`_answer` is the data path, in the order in which it runs. Everything but the computation belongs to the event loop, and
+so needs no lock: a request is submitted with a callback, and once per round of the loop, when all that the sockets
+delivered has been submitted, the next batch is closed. A short batch is computed on the loop: handing it to another
+thread and back would cost more than the batch. A longer one goes to the engine's thread, so that the loop continues to
+read and write; requests that arrive meanwhile are queued. The batcher decides which requests are next and by which
+variant; protocols handle bytes and status codes.
 
-What is served can change at any time: a `Lane` is one revision with its routing and its own queue, a request belongs
-to the lane that admitted it, and lanes are answered in the order in which they came. Loading and warming up a
-revision before it gets a lane is its owner's business.
+The served revision can change at any time: a `Lane` is one revision with its routing and its own queue, a request
+belongs to the lane that admitted it, and lanes are answered in the order in which they were opened. The caller loads
+and warms up a revision before it gets a lane.
 """
 
 from __future__ import annotations
@@ -55,16 +55,16 @@ def monotonic_ms() -> float:
 
 class EngineState(StrEnum):
     LOADING = "Loading"
-    """There is no revision to answer from yet; wait."""
+    """No revision is loaded yet; wait."""
     READY = "Ready"
     """Requests are answered."""
     DRAINING = "Draining"
-    """What was accepted is finished, nothing new is; ask another worker."""
+    """Accepted requests are finished, new ones refused; ask another worker."""
     STOPPED = "Stopped"
-    """The thread is gone; restart the process unless it is about to exit."""
+    """The engine's thread has ended; restart the process unless it is about to exit."""
 
 
-# What is made per request is a msgspec struct: it costs a sixth of a frozen dataclass.
+# Objects made per request are msgspec structs, which cost a sixth of a frozen dataclass.
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -83,13 +83,14 @@ class Answer(msgspec.Struct, frozen=True):
         return max(0.0, self.finished_ms - self.arrived_ms - self.times.total_ms)
 
     def objective_met(self, now_ms: float) -> bool:
-        """By the clock alone: a tolerance is never broken, and a prediction is no excuse."""
+        """Whether the answer is in time, by the clock alone: tolerances are always kept, and predictions do not
+        count."""
         limit = self.objective.latency_ms
         return limit is None or now_ms - self.arrived_ms <= limit
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """An error of ours; what it was is in the log, under the same id."""
+    """An internal error; the log has its details under the same id."""
 
     error_id: str
 
@@ -99,16 +100,16 @@ Outcome = Answer | Refusal | Failure
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Lane:
-    """A revision, how it is served, and who waits for it."""
+    """A revision with its routing and its queue."""
 
     revision: ServedRevision
     objective: Objective
-    """The service's own, for requests that state none."""
+    """The service's own objective, for requests that state none."""
     batching: Batching
     chooser: VariantChooser
     batcher: Batcher
     seeds: np.ndarray
-    """int64 [max_seeds]: the running batch's, gathered from its requests."""
+    """int64 [max_seeds]: seeds of the running batch, copied from its requests."""
 
 
 class Pending(msgspec.Struct):
@@ -120,7 +121,7 @@ class Pending(msgspec.Struct):
     wants_embeddings: bool
     deliver: Callable[[Outcome], None]
     parts: list[Answer] = []
-    """Of a request that takes several batches, what each of them gave."""
+    """Partial answers of a request that takes several batches."""
     cancelled: bool = False
 
 
@@ -131,39 +132,40 @@ class _Computed(msgspec.Struct, frozen=True):
 
 
 class Engine:
-    """Belongs to the event loop's thread; `_compute` alone may run in the engine's."""
+    """The engine. It belongs to the event loop's thread; only `_compute` may run in the engine's."""
 
     def __init__(self, metrics: ServingMetrics, clock_ms: Callable[[], float] = monotonic_ms) -> None:
         self.lane: Lane | None = None
-        """Which admits requests now. Changes on the event loop only: what it does without awaiting sees one lane."""
+        """The lane that admits requests now. It changes on the event loop only, so code that does not await sees one
+        lane."""
         self.table: RoutingTable | None = None
-        """In effect; `lane` answers by it."""
+        """The routing table in effect, which `lane` follows."""
         self.problem: str | None = None
-        """Why what is declared is not what answers, for people."""
+        """Why the declared revision is not the one that answers, as a message."""
         self.damage: Damage | None = None
         """Proven damage of the declared revision's files, for the operator; None: there is none."""
         self.failure: BaseException | None = None
-        """Why the engine stopped, if not because it was asked to."""
+        """Why the engine stopped by itself, if it did."""
         self._metrics = metrics
         self._clock_ms = clock_ms
         self._lanes: deque[Lane] = deque()
-        """The last one admits; those before it are answered first, and let go when nobody waits there."""
+        """Open lanes. The last one admits; those before it are answered first, and closed when their queue is empty."""
         self._pending: dict[int, Pending] = {}
         self._request_keys = itertools.count()
         self._withdrawals = 0
         self._draw_keys = itertools.count(step=_MAX_BATCH_SEEDS)
-        """Apart by more than a batch, whose seeds may count on from its key."""
+        """Keys of batches, further apart than the seeds of a batch, which may add to the key."""
         self._state = EngineState.LOADING
         self._turn_is_due = False
-        """`_serve_next` will run in this round of the loop or the next."""
+        """Whether `_serve_next` is scheduled for this round of the loop or the next."""
         self._computing = False
-        """The thread has a batch."""
+        """Whether the thread has a batch."""
         self._released_ms = -math.inf
-        """When the last batch left the worker to the next."""
+        """When the last batch released the worker."""
         self._costs_end_ms = math.inf
-        """When the table's costs hold no longer."""
+        """When the table's costs expire."""
         self._handed: SimpleQueue[tuple[Lane, Batch, np.ndarray, bool] | None] = SimpleQueue()
-        """To the thread: a batch, its seeds, whether embeddings are wanted; or None to end it."""
+        """Queue to the thread: a batch, its seeds, whether embeddings are wanted; or None to end it."""
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._on_stopped: Callable[[], None] | None = None
@@ -181,7 +183,7 @@ class Engine:
         return self._thread.is_alive()
 
     def start(self, on_stopped: Callable[[], None] | None = None) -> None:
-        """On the event loop that it will belong to. `on_stopped` runs in the engine's thread."""
+        """Start, on the event loop that the engine will belong to. `on_stopped` runs in the engine's thread."""
         self._loop = asyncio.get_running_loop()
         self._on_stopped = on_stopped
         self._thread.start()
@@ -193,21 +195,21 @@ class Engine:
         self._go_on()
 
     def abandon(self) -> None:
-        """Stop after the running batch; whoever still waits is refused now."""
+        """Stop after the running batch; queued requests are refused now."""
         self.drain()
         left = [key for lane in self._lanes for key in lane.batcher.clear()]
         self._deliver(self._settle([(key, _unavailable(EngineState.DRAINING)) for key in left]))
 
     def join(self) -> None:
-        """From any thread but the event loop's."""
+        """Wait until the engine's thread has ended. Any thread but the event loop's may call it."""
         self._thread.join()
 
     def switch(self, revision: ServedRevision, table: RoutingTable) -> None:
-        """From now on requests are admitted to, and answered by, this revision, warmed up, as the table says.
+        """Admit and answer requests from now on by this revision, which is warmed up, following the table.
 
-        Those that wait are still answered by the one that admitted them, first; then nothing refers to it any more. If
-        only the routing is new, everything stays where it is. Raises TableError, and changes nothing, where the table
-        names variants that there are not.
+        Queued requests are answered first, by the revision that admitted them; after that nothing refers to it any
+        more. If only the routing is new, the lane stays. Raises TableError, and changes nothing, where the table names
+        unknown variants.
         """
         revision.check(table)
         lane, now_ms = self.lane, self._clock_ms()
@@ -225,7 +227,8 @@ class Engine:
         self._go_on()
 
     def _open_lane(self, revision: ServedRevision, table: RoutingTable, chooser: VariantChooser | None) -> Lane:
-        """`chooser`: what was learnt of this very revision; of another one, what concerns the machine is kept."""
+        """Open a lane. `chooser` keeps what was learnt about this same revision; for another one only the machine's
+        part is kept."""
         batching, busy_until_ms = table.batching, -math.inf
         before = None
         if self.lane is not None:
@@ -233,14 +236,14 @@ class Engine:
             before = self.lane.chooser.costs
         if chooser is None:
             chooser = VariantChooser(revision.manifest.profile, batching.max_seeds, before)
-        # Replicas that began alike would go through their weights in step.
+        # A random start: replicas with equal starts would go through their weights in step.
         drawn = secrets.randbelow(1 << 20) / (1 << 20)
         batcher = Batcher(chooser, table, batching.max_queued_seeds, busy_until_ms, drawn)
         return Lane(revision, table.objective, batching, chooser, batcher, np.empty(batching.max_seeds, np.int64))
 
     def withdraw(self, problem: str) -> None:
-        """Answer nothing until the next switch: what is computed, or is being computed, may be wrong. Whoever waits is
-        refused, and so are those of the batch that the thread has."""
+        """Answer nothing until the next switch, since results may be wrong. Queued requests are refused, and so are
+        those of the batch that the thread has."""
         self.problem = problem
         self._withdrawals += 1
         if self._state is EngineState.READY:
@@ -262,8 +265,8 @@ class Engine:
         arrived_ms: float,
         deliver: Callable[[Outcome], None],
     ) -> Pending | Refusal:
-        """To the present lane, which the nodes were checked against. An empty objective states nothing: the
-        service's own holds. `deliver` is called later, never from within."""
+        """Submit a request to the present lane, against which its nodes were checked. With an empty objective the
+        service's own applies. `deliver` is called later, never during this call."""
         seeds = len(nodes)
         self._metrics.count_offered(seeds)
         if self._state is not EngineState.READY:
@@ -279,15 +282,16 @@ class Engine:
         return pending
 
     def would_refuse(self, seeds: int, now_ms: float) -> Refusal | None:
-        """What a request with the service's own objective would get now, if it were refused like the last one: so that
-        it can be refused before it is read. The same object as long as the answer is the same."""
+        """The refusal that a request with the service's own objective would get now, if it is known from the last one:
+        the request can then be refused before it is parsed. It is the same object as long as the refusal is the
+        same."""
         lane = self.lane
         if lane is None or self._state is not EngineState.READY:
             return None
         return lane.batcher.would_refuse(lane.objective, seeds, now_ms)
 
     def route(self) -> Route:
-        """The routing in effect; there has to be a lane."""
+        """The routing in effect. There must be a lane."""
         lane, table = self.lane, self.table
         assert lane is not None and table is not None  # noqa: S101
         self._drop_expired_costs(self._clock_ms())
@@ -295,11 +299,11 @@ class Engine:
 
     @property
     def is_expired(self) -> bool:
-        """The table's costs have outlived their time."""
+        """Whether the table's costs have expired."""
         return self.table is not None and bool(self.table.costs) and self._clock_ms() >= self._costs_end_ms
 
     def corrections(self) -> dict[str, float]:
-        """By variant: what batches take, over what table or profile say."""
+        """Measured over expected time of batches, by variant; the expectation is the table's or the profile's."""
         if self.lane is None:
             return {}
         chooser = self.lane.chooser
@@ -309,14 +313,14 @@ class Engine:
         if now_ms >= self._costs_end_ms and self.lane is not None and self.table is not None:
             self._costs_end_ms = -math.inf
             self.lane.chooser.use({})
-            self.lane.batcher.route_by(self.table)  # which refusals hold, it has to find out again
+            self.lane.batcher.route_by(self.table)  # drops its known refusals
 
     def refuse(self) -> Refusal:
-        """What a request gets while there is no lane."""
+        """The refusal of requests while there is no lane."""
         return _unavailable(self._state, self.problem)
 
     def cancel(self, pending: Pending) -> None:
-        """The client is gone: compute nothing more for it, and tell it nothing."""
+        """Cancel a request whose client is gone: nothing more is computed or delivered for it."""
         pending.cancelled = True
         self._forget(pending.request.key)
 
@@ -327,7 +331,7 @@ class Engine:
         return pending
 
     def _go_on(self) -> None:
-        """Look for the next batch, once this round of the loop has read what the sockets brought."""
+        """Schedule closing the next batch for when this round of the loop has read all sockets."""
         if not self._turn_is_due and not self._computing and self._loop is not None:
             self._turn_is_due = True
             self._loop.call_soon(self._serve_next)
@@ -354,18 +358,18 @@ class Engine:
         if taken.batch is not None:
             self._answer(lane, taken.batch)
         if lane.batcher.waiting or len(self._lanes) > 1 or self._state is EngineState.DRAINING:
-            # In another round, so that short batches leave the sockets their turn.
+            # In another round, so that short batches do not starve the sockets.
             self._go_on()
 
     def _first_waiting_lane(self) -> Lane | None:
         while len(self._lanes) > 1 and not self._lanes[0].batcher.waiting:
             self._lanes.popleft()
-            # The next one need not wait for what was accepted before it, however long that was thought to take.
+            # The next lane is free now, however long the lanes before it were expected to take.
             self._lanes[0].batcher.finish()
         return self._lanes[0] if self._lanes and self._lanes[0].batcher.waiting else None
 
     def _answer(self, lane: Lane, batch: Batch) -> None:
-        """Fetch the seeds → sample, gather, infer → split → deliver; in the engine's thread where that takes long."""
+        """Fetch the seeds → sample, gather, infer → split → deliver; long batches run in the engine's thread."""
         seeds, with_embeddings = self._fetch_seeds(lane, batch)
         if batch.predicted_ms > SHORT_BATCH_MS:
             self._computing = True
@@ -401,7 +405,7 @@ class Engine:
         asyncio.get_running_loop().call_soon(deliver)
 
     def _could_begin_ms(self, batch: Batch) -> float:
-        """When somebody in the batch waited and the worker had nothing else to do."""
+        """The first time at which a request of the batch was queued and the worker was free."""
         released_ms = self._released_ms
         if batch.pieces[0].request.arrived_ms <= released_ms:
             return released_ms
@@ -410,12 +414,13 @@ class Engine:
     def _account(
         self, lane: Lane, batch: Batch, computed: _Computed, occupied_ms: float, total_ms: float, now_ms: float
     ) -> None:
-        """`occupied_ms`: for how long nothing else could be done; `total_ms`: until all had their answers."""
+        """Record a batch. `occupied_ms`: time in which the worker could do nothing else; `total_ms`: until the last
+        answer."""
         self._metrics.observe_batch(batch.variant, batch.seeds, occupied_ms, computed.inference.times)
         lane.batcher.observe(batch, computed.finished_ms - computed.started_ms, total_ms, now_ms)
 
     def _fetch_seeds(self, lane: Lane, batch: Batch) -> tuple[np.ndarray, bool]:
-        """And whether anybody wants embeddings."""
+        """Copy the batch's seeds; returns them and whether any request wants embeddings."""
         parts, with_embeddings = [], False
         for piece in batch.pieces:
             pending = self._pending[piece.request.key]
@@ -425,7 +430,7 @@ class Engine:
         return seeds, with_embeddings
 
     def _infer(self, lane: Lane, batch: Batch, seeds: np.ndarray, with_embeddings: bool) -> _Computed | BaseException:
-        """In either thread."""
+        """Run one batch, in either thread. Errors are returned."""
         try:
             started_ms = self._clock_ms()
             key = next(self._draw_keys)
@@ -447,7 +452,7 @@ class Engine:
         return []
 
     def _share_out(self, batch: Batch, computed: _Computed) -> list[tuple[Pending, Outcome]]:
-        """To each request its rows."""
+        """Split the results into each request's rows."""
         inference = computed.inference
         finite = _is_finite(inference.scores)
         settled: list[tuple[Pending, Outcome]] = []
@@ -477,7 +482,7 @@ class Engine:
         return settled
 
     def _settle(self, outcomes: list[tuple[int, Outcome]]) -> list[tuple[Pending, Outcome]]:
-        """What is left of these requests is not computed."""
+        """Take requests with a final outcome out of the queue, so that nothing more is computed for them."""
         return [(pending, outcome) for key, outcome in outcomes if (pending := self._forget(key)) is not None]
 
     def _deliver(self, settled: list[tuple[Pending, Outcome]]) -> None:
@@ -511,9 +516,9 @@ class Engine:
                 self._on_stopped()
 
     def _compute_next(self) -> bool:
-        """Waits for a batch; False when there will be none.
+        """Wait for a batch and compute it; False at the end.
 
-        A function of its own, so that no variable of a waiting engine keeps a revision that was replaced.
+        It is a function of its own, so that no variable of a waiting thread keeps a replaced revision alive.
         """
         handed = self._handed.get()
         if handed is None or self._loop is None:
@@ -523,7 +528,7 @@ class Engine:
         try:
             self._loop.call_soon_threadsafe(self._take_back, lane, batch, computed)
         except RuntimeError:
-            # A forced exit closes the loop under requests that nobody waits for any more.
+            # A forced exit closes the loop while requests are still open; their outcomes are dropped.
             if not self._loop.is_closed():
                 raise
             return False
@@ -531,7 +536,7 @@ class Engine:
 
 
 def _is_finite(values: np.ndarray) -> bool:
-    """One pass without a temporary; only where the squares overflow, a second look."""
+    """Whether all values are finite: one pass without a temporary, and a second one only if the squares overflow."""
     return math.isfinite(np.vdot(values, values)) or bool(np.isfinite(values).all())
 
 

@@ -1,9 +1,9 @@
-"""What a worker tells Prometheus. The names are an interface: dashboards, alerts and the operator query them.
+"""Prometheus metrics of a worker. Their names are an interface: dashboards, alerts and the operator query them.
 
-An own registry, so that two workers in one process (tests) do not meet. What is observed per request or batch is
-counted in plain numbers, by the event loop alone, and put into Prometheus' form when it is scraped: the client's own
-objects take a lock and walk through the buckets each time. Counters of a replaced revision's variants stay, as
-counters must; what describes the revision itself goes with it.
+Each worker has its own registry, so that two workers in one process (in tests) do not collide. Observations per request
+or batch are counted as plain numbers, by the event loop alone, and converted when scraped: the client library's own
+objects take a lock and walk through the buckets each time. Counters of a replaced revision's variants stay, as counters
+must; gauges that describe the revision are removed with it.
 """
 
 from __future__ import annotations
@@ -168,13 +168,13 @@ class ServingMetrics:
         self._credentials_usable = gauge(
             "gnnserve_credentials_usable", "0 where no request can be answered with them.", "service", "kind"
         )
-        # No sample until a revision answers: 0 would be an alarm about nothing.
+        # No sample until a revision answers: 0 would raise a false alarm.
         self._intact = gauge(
             "gnnserve_repository_intact", "0 where the files of the revision are not what was verified.", "service"
         )
 
     def show_revision(self, manifest: RevisionManifest, load_s: float) -> None:
-        """Another revision answers from now on."""
+        """Show the revision that answers from now on."""
         service = self._service
         self._accuracy.clear()
         for variant in manifest.profile.variants:
@@ -192,11 +192,11 @@ class ServingMetrics:
         self.show_intact(True)
 
     def show_intact(self, intact: bool) -> None:
-        """Whether the files of the revision that answers, or answered, are those that were verified."""
+        """Show whether the files of the revision that answers, or answered last, are those that were verified."""
         self._intact.labels(self._service).set(int(intact))
 
     def show_certificate(self, expires_at_s: float) -> None:
-        """The one that new connections get from now on."""
+        """Show the expiry of the certificate that new connections get from now on."""
         self._certificate.labels(self._service).set(expires_at_s)
 
     def show_credentials(self, state: CredentialState) -> None:
@@ -204,16 +204,16 @@ class ServingMetrics:
         self._credentials_usable.labels(self._service, state.kind).set(state.is_usable)
 
     def watch(self, queue_seeds: Callable[[], float], in_flight: Callable[[], float]) -> None:
-        """Gauges are read when scraped, so that they cost a request nothing."""
+        """Register gauges that are read when scraped, so that they cost nothing per request."""
         self._queue_seeds.set_function(queue_seeds)
         self._in_flight.set_function(in_flight)
 
     def watch_routing(self, routing: Callable[[], RoutingState | None]) -> None:
-        """As `watch`. None: nothing answers yet."""
+        """As `watch`, for the routing. None: nothing answers yet."""
         self._routing = routing
 
     def watch_device(self, device: Callable[[], DeviceStats | None]) -> None:
-        """As `watch_routing`."""
+        """As `watch_routing`, for the device."""
         self._device = device
 
     def count_offered(self, seeds: int) -> None:
@@ -238,12 +238,12 @@ class ServingMetrics:
         of.compute.observe(times.compute_ms / 1000)
 
     def count_refused(self, reason: str) -> None:
-        """A request that got 429."""
+        """Count a request that got 429."""
         self._outcomes.refused += 1
         self.count_error(reason)
 
     def observe_answer(self, variant: str, queue_ms: float, total_ms: float, latency_ms: float | None) -> None:
-        """`latency_ms` is what the objective allowed, where it did."""
+        """Count an answer. `latency_ms`: the objective's latency, if it has one."""
         of = self._variants[variant]
         of.queue.observe(queue_ms / 1000)
         of.request.observe(total_ms / 1000)
@@ -255,7 +255,7 @@ class ServingMetrics:
             self._outcomes.late += 1
 
     def load_counters(self) -> tuple[CounterValue, ...]:
-        """What the load and the costs of variants are judged by, at this moment."""
+        """Present values of the counters from which load and costs of variants are derived."""
         found = [CounterValue(f"{_OFFERED}_total", None, self._offered_seeds)]
         for outcome, count in self._outcomes.counts():
             found.append(CounterValue(f"{_REQUESTS}_total", ("outcome", outcome), count))

@@ -1,4 +1,4 @@
-"""Room for connections, as far as the process may open files: each connection is one."""
+"""The number of connections that the process's limit of open files allows: each connection is a file."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from gnnserve_worker.serving.http.connection import DEFAULT_ROOM, Room
 
 _log = logging.getLogger(__name__)
 _BESIDE = 192
-"""Files of everything else: revisions, Secrets, logs, and what answers `/docs`."""
+"""Files needed for everything else: revisions, Secrets, logs, and the assets of `/docs`."""
 
 
 def room_of_process(handshakes: int) -> Room:
-    """Raises the soft limit of open files as far as it helps; says in the log where that is not enough."""
+    """Raise the soft limit of open files as far as it helps; log a warning where that is not enough."""
     beside = DEFAULT_ROOM.reserved + handshakes + _BESIDE
     limit = _raise_limit(DEFAULT_ROOM.connections + beside)
     room = Room(room_within(limit, beside))

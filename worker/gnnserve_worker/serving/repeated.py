@@ -1,4 +1,5 @@
-"""Warnings that a client can cause at will: the first of a kind within ten seconds, and how many there were since."""
+"""Rate limit for warnings that a client can cause at will: one of a kind within ten seconds, with a count of the
+rest."""
 
 from __future__ import annotations
 
@@ -8,20 +9,20 @@ EVERY_S = 10.0
 
 
 class FirstOfAKind(logging.Filter):
-    """A kind is a message before its arguments are put in. Errors are never held back."""
+    """A filter that passes the first record of a kind: a message before formatting. Errors always pass."""
 
     def __init__(self, every_s: float = EVERY_S) -> None:
         super().__init__()
         self._every_s = every_s
         self._said: dict[str, tuple[float, int]] = {}
-        """When it was let through last, and how many were held back since."""
+        """By kind: when a record passed last, and how many were held back since."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         if record.levelno != logging.WARNING:
             return True
         kind = str(record.msg)
         said_s, held_back = self._said.get(kind, (-self._every_s, 0))
-        # A clock that was set back must not silence it.
+        # A clock that was set back must not silence the kind.
         if 0 <= record.created - said_s < self._every_s:
             self._said[kind] = said_s, held_back + 1
             return False
@@ -35,5 +36,5 @@ _OF_UVICORN = FirstOfAKind()
 
 
 def limit_uvicorns_warnings() -> None:
-    """It warns of each malformed request."""
+    """Limit the warnings of uvicorn, which logs each malformed request."""
     logging.getLogger("uvicorn.error").addFilter(_OF_UVICORN)

@@ -1,10 +1,9 @@
-"""The worker's process: a socket, uvicorn, the engine, and an orderly end.
+"""The worker's process: a socket, uvicorn, the engine, and an orderly shutdown.
 
-HTTP answers before there is anything to serve; what is served is brought by somebody else's thread, through
-`Worker.switch`. On SIGTERM or SIGINT a worker may first stay a while as a lame duck: it answers, but `/readyz` says no
-and every answer closes its connection, so that clients move on without an error. Then the engine drains, with the
-socket still open: new requests get 503 while accepted ones are answered. Then uvicorn closes, and the process may exit
-with 0.
+HTTP answers before a revision is loaded; another thread brings revisions through `Worker.switch`. On SIGTERM or SIGINT
+a worker may first stay a while as a lame duck: it answers, but `/readyz` fails and every answer closes its connection,
+so that clients move on without an error. Then the engine drains, with the socket still open: new requests get 503 while
+accepted ones are answered. Then uvicorn closes, and the process may exit with 0.
 """
 
 from __future__ import annotations
@@ -48,18 +47,18 @@ _BACKLOG = 2048
 _MAX_PORT = 65_535
 _POLL_S = 0.02
 _WAIT_S = 0.5
-"""How soon a worker that waits for credentials says that what is wrong with them is another thing."""
+"""Seconds between two looks at the problem of credentials that a worker waits for."""
 _LINGER_S = 5
-"""For clients that stop half-way through a request, once every complete one is answered."""
+"""Time for clients that are half-way through sending a request, once every complete one is answered."""
 _SWITCH_INTERVAL_S = 0.0005
 """The event loop and the engine's thread share the interpreter: with Python's default of 5 ms, a batch would wait that
 long for a loop that parses other clients' requests."""
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Takes the address without listening yet, so that a busy port is noticed before hours of training."""
+    """Bind the address without listening yet, so that a busy port is noticed before hours of training."""
     if not 0 <= port <= _MAX_PORT:
-        # getaddrinfo would quietly take the remainder.
+        # getaddrinfo would silently use the port modulo 65,536.
         raise ResourceError(f"{host}:{port}: no such port; choose --port from 0 to {_MAX_PORT}, 0 for any free one")
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
@@ -86,8 +85,8 @@ def serve_revision(
     ready: Callable[[Serving], None],
     credentials: Credentials = NO_CREDENTIALS,
 ) -> None:
-    """Answers from one revision until SIGINT or SIGTERM. `ready` is called once, when `/readyz` says 200, on the event
-    loop."""
+    """Answer from one revision until SIGINT or SIGTERM. `ready` is called once, on the event loop, when `/readyz`
+    returns 200."""
     table = service.spec.routing_table(revision.manifest.revision)
     revision.check(table)
 
@@ -106,7 +105,7 @@ def serve_revision(
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """A worker at one moment."""
+    """A snapshot of a worker."""
 
     route: Route
     counters: tuple[CounterValue, ...]
@@ -114,7 +113,7 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """A worker that answers from one revision, and can be told how to route. For other threads."""
+    """Handle by which other threads look at, and route, a worker that answers from one revision."""
 
     worker: Worker
     revision: ServedRevision
@@ -128,7 +127,7 @@ class Serving:
 
 
 class Worker:
-    """A server in this process's main thread, answering from what `switch` brings. Runs once."""
+    """A server in this process's main thread that answers from the revision passed to `switch`. It runs once."""
 
     def __init__(
         self,
@@ -140,8 +139,8 @@ class Worker:
         credentials: Credentials = NO_CREDENTIALS,
         handshakes: HandshakeLimits = DEFAULT_HANDSHAKE_LIMITS,
     ) -> None:
-        """`room`: None: as much as the process may open files for. Raises GnnserveError where the credentials cannot be
-        used."""
+        """`room`: None allows as many connections as the process may open files for. Raises GnnserveError where the
+        credentials cannot be used."""
         limit_uvicorns_warnings()
         if room is None:
             room = room_of_process(0 if credentials.tls is None else handshakes.at_once)
@@ -167,15 +166,15 @@ class Worker:
         self._server = _DrainingServer(config, app, self._engine, lame_duck_s, self._credentials.tls, handshakes)
 
     def run(self, started: Callable[[], object]) -> None:
-        """Until SIGINT or SIGTERM. `started` is called once, when HTTP answers."""
+        """Run until SIGINT or SIGTERM. `started` is called once, when HTTP answers."""
         try:
             self._sock.listen(_BACKLOG)
         except OSError as error:
             host, port = self._sock.getsockname()[:2]
             raise _address_error(host, port, error) from error
         sys.setswitchinterval(_SWITCH_INTERVAL_S)
-        # What was imported stays for ever: looking through it took every full collection 20 ms, in which nobody is
-        # answered. Revisions come later, and are collected as ever.
+        # Imported modules stay for ever: scanning them took every full collection 20 ms, during which no request is
+        # answered. Revisions are loaded later, and are collected as usual.
         gc.collect()
         gc.freeze()
         follower = CredentialsFollower(self._credentials, self.call_later)
@@ -194,12 +193,12 @@ class Worker:
         if (failure := self._failure or self._engine.failure) is not None:
             raise failure
 
-    # From other threads, once started
+    # Called from other threads, once started
 
     def switch(self, revision: ServedRevision, table: RoutingTable, load_s: float) -> None:
-        """Answer from this revision, which has been warmed up, from now on. Returns when that is so.
+        """Answer from this revision, which has been warmed up, from now on. Returns when it is in effect.
 
-        A new table alone comes with the present revision; another one ends what was reported.
+        A new table for the present revision is passed with that revision; another revision clears the reported problem.
         """
 
         def switch() -> None:
@@ -212,8 +211,8 @@ class Worker:
         self._call(switch)
 
     def withdraw(self, revision: ServedRevision, problem: str) -> None:
-        """Answer from this revision no more, for its files are not what was verified. Where another one answers by now,
-        nothing happens."""
+        """Stop answering from this revision, whose files are not what was verified. No effect if another one answers by
+        now."""
 
         def withdraw() -> None:
             lane = self._engine.lane
@@ -224,7 +223,7 @@ class Worker:
         self._call(withdraw)
 
     def warn(self, revision: ServedRevision, problem: str) -> None:
-        """It answers rightly, but the next start would not find it."""
+        """Report a revision that answers correctly, but that the next start would not find."""
 
         def warn() -> None:
             lane = self._engine.lane
@@ -235,7 +234,7 @@ class Worker:
         self._call(warn)
 
     def look(self) -> Look | None:
-        """None: nothing answers, yet or any more."""
+        """A snapshot of the worker; None: no revision answers."""
         seen: list[Look] = []
 
         def look() -> None:
@@ -246,7 +245,7 @@ class Worker:
         return seen[0] if seen else None
 
     def wait_for_credentials(self) -> None:
-        """Returns when there are all that the worker was told to use; says meanwhile what is wrong with them."""
+        """Wait until all configured credentials are usable; meanwhile report what is wrong with them."""
         complete = self._credentials.complete
 
         def report() -> None:
@@ -258,7 +257,7 @@ class Worker:
             complete.wait(_WAIT_S)
 
     def report(self, problem: str | None, damage: Damage | None = None) -> None:
-        """Why what is declared is not what answers; None when it is."""
+        """Report why the declared revision is not the one that answers; None when it is."""
 
         def report() -> None:
             self._engine.problem, self._engine.damage = problem, damage
@@ -271,7 +270,7 @@ class Worker:
         self._server.should_exit = True
 
     def call_later(self, act: Callable[[], object]) -> None:
-        """On the event loop, without waiting for it; never, where the server has ended."""
+        """Run `act` on the event loop, without waiting for it; not at all if the server has ended."""
         loop = self._server.loop
         if loop is None:
             raise RuntimeError("the server has not started")
@@ -282,7 +281,7 @@ class Worker:
                 raise
 
     def _call(self, act: Callable[[], None]) -> None:
-        """On the event loop, and waits; as `call_later` otherwise."""
+        """Run `act` on the event loop and wait for it; otherwise as `call_later`."""
         done: Future[None] = Future()
 
         def run() -> None:
@@ -324,7 +323,7 @@ class _DrainingServer(uvicorn.Server):
         if self._tls is None:
             await super().startup(sockets)
         else:
-            # All of it but listening: uvicorn's own knows no limit to handshakes.
+            # Everything but listening: uvicorn's own listener does not limit handshakes.
             await super().startup([])
             self._listen(sockets or [], self._tls)
         self.loop = asyncio.get_running_loop()
@@ -344,7 +343,7 @@ class _DrainingServer(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._app.leaving = True
         drain_at_s = time.monotonic() + self._lame_duck_s
-        # Nobody misses a worker that has nothing to answer from.
+        # A worker without a revision needs no lame-duck phase.
         while self._engine.state is EngineState.READY and self._lame_duck_s and time.monotonic() < drain_at_s:
             await asyncio.sleep(_POLL_S)
         self._lame_duck_s = 0.0  # from here on SIGINT means: do not wait for the queue either
@@ -364,15 +363,15 @@ class _DrainingServer(uvicorn.Server):
             self._app.leaving = True  # at once, and not when uvicorn looks next
             self.should_exit = True
         else:
-            self._lame_duck_s = 0.0  # asked twice: drain now
+            self._lame_duck_s = 0.0  # second signal: drain now
 
     def _on_engine_stopped(self) -> None:
-        # Unasked, this is a crash: better to exit and be restarted than to refuse for ever.
+        # Without a request to stop, this is a crash: exit and be restarted rather than refuse for ever.
         self.should_exit = True
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """As uvicorn's, but a signal that was obeyed is not raised again afterwards: a drained exit is a success."""
+        """As uvicorn's, but a handled signal is not raised again afterwards: a drained exit is a success."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
