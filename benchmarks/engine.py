@@ -109,7 +109,7 @@ def pruned_variants(
         kept = keep_columns_of(tensors, np.arange(columns))
         compute = preferred_compute(table.storage)
         built = build_network(network, kept, columns, False, compute)
-        variants.append(LoadedVariant(variant_name(factor, table.storage), table, columns, built))
+        variants.append(LoadedVariant(variant_name(factor, table.storage), table, columns, network.fanouts, built))
     return variants
 
 
@@ -117,7 +117,7 @@ def projected_variant(table: Table, tensors: Tensors, network: NetworkManifest) 
     built = build_network(
         network, without_first_product(tensors), table.columns, True, preferred_compute(table.storage)
     )
-    return LoadedVariant(projected_name(table.storage), table, table.columns, built)
+    return LoadedVariant(projected_name(table.storage), table, table.columns, network.fanouts, built)
 
 
 def network_of(hidden: int, classes: int, fanouts: tuple[int, ...] = FANOUTS) -> NetworkManifest:
@@ -131,7 +131,6 @@ def loaded_revision(graph: Graph, variants: Sequence[LoadedVariant], network: Ne
         source="made up",
         graph=graph,
         variants={variant.name: variant for variant in variants},
-        network=network,
         ids=None,
         classes=tuple(range(network.classes)),
         multi_label=False,

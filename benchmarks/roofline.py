@@ -239,7 +239,7 @@ def build_variants(
 
 def sample_as_served(revision: LoadedRevision, variant: LoadedVariant, seeds: np.ndarray) -> list[NeighbourSample]:
     """The samples of one batch, chunk by chunk as the engine would make them."""
-    fanouts = revision.network.fanouts
+    fanouts = variant.fanouts
     chunks = plan_chunks(len(seeds), fanouts, variant.network.bytes_per_row, revision.effective_nodes, thread_count())
     graph = revision.graph
     return [

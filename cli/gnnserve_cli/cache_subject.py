@@ -71,7 +71,8 @@ def _open_published(manifest: Path, root: Path) -> Subject | None:
 def _open_revision(root: Path, namespace: str, name: str, revision: str) -> Subject:
     loaded = Repository(root, namespace, name).load(revision)
     source = f"{namespace}/{name}, revision {revision}"
-    return Subject(source, loaded.graph, loaded.splits.train, tuple(loaded.network.fanouts))
+    first = next(iter(loaded.variants.values()))
+    return Subject(source, loaded.graph, loaded.splits.train, first.fanouts)
 
 
 def _import(source: str, repository: Path, listener: ProgressListener) -> Subject:

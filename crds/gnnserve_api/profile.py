@@ -14,6 +14,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from gnnserve_api.families import FamilyName
 from gnnserve_api.variants import Storage
 
 Metric = Literal["accuracy", "f1Micro"]
@@ -75,6 +76,14 @@ class VariantProfile(msgspec.Struct, frozen=True, rename="camel", forbid_unknown
     """The serialised weights."""
     memory_bytes: Count
     """Weights and the columns of its table that this variant reads."""
+    family: FamilyName = FamilyName.PRUNED
+    fanouts: tuple[int, ...] = ()
+    """Neighbours that are sampled per layer, the seed's draw first; empty where an earlier gnnserve says nothing."""
+
+    def __post_init__(self) -> None:
+        if self.projected and self.family is FamilyName.PRUNED:
+            # An earlier gnnserve wrote the profile, which named no families and knew these two.
+            msgspec.structs.force_setattr(self, "family", FamilyName.PROJECTED)
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,7 +47,7 @@ def provenance_of(manifest: RevisionManifest, source: str, edges: int, train_nod
         train_nodes=train_nodes,
         scope=manifest.scope,
         checkpoint=manifest.checkpoint,
-        network=manifest.network,
+        network=manifest.variants[0].network,
         ranking_method=ranking.method,
         ranking_settings=ranking.settings,
         stability=rank_stability(

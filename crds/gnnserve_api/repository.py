@@ -3,7 +3,8 @@
 Both name every file beside them with its size and SHA-256, and both are written last: a folder without one is
 unfinished work. Each carries a checksum of itself. A reader refuses a newer `schemaVersion` than it knows. Version 2
 gave revisions several tables; version 3 gave nodes and classes the ids of their source, and profiles the
-published window (`LatencyProfile.window_p50_ms`) and figures on test nodes.
+published window (`LatencyProfile.window_p50_ms`) and figures on test nodes; version 4 made each variant state its
+table, hops and network (`repository_schema3.py` reads the revisions before it).
 """
 
 from __future__ import annotations
@@ -15,11 +16,15 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from gnnserve_api.classes import Classes
-from gnnserve_api.profile import Profile
+from gnnserve_api.families import FamilyName
+from gnnserve_api.profile import Compute, Profile
 from gnnserve_api.training import TrainingManifest
 from gnnserve_api.variants import Storage
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
+"""Of revisions."""
+GRAPH_SCHEMA_VERSION = 3
+"""Of graphs, whose files did not change since."""
 
 
 class NodeIdKind(StrEnum):
@@ -86,20 +91,48 @@ class TableManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_
 
 
 class NetworkManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
-    """What is needed to rebuild every variant's network from its weights."""
+    """What is needed to rebuild a network from its weights."""
 
     architecture: str
     hidden: int
     fanouts: tuple[int, ...]
-    """The seed's draw first (PyG's `num_neighbors`); all -1: full neighbourhood."""
+    """What it was trained with, an entry per layer: the seed's draw first (PyG's `num_neighbors`); all -1: full
+    neighbourhood. A variant may be served with others (`VariantManifest.fanouts`)."""
     classes: int
     mlp_hidden: int | None = None
     """Width between the two products of each GIN layer; None: of the layer's output."""
 
     @property
+    def layers(self) -> int:
+        return len(self.fanouts)
+
+    @property
+    def embedding_columns(self) -> int:
+        """Width of the last hidden layer; 0 for a network of one layer, which has none."""
+        return self.hidden if self.layers > 1 else 0
+
+    @property
     def projected_columns(self) -> int:
         """Of the first product, which a projected table holds."""
-        return self.mlp_hidden or (self.hidden if len(self.fanouts) > 1 else self.classes)
+        return self.mlp_hidden or (self.hidden if self.layers > 1 else self.classes)
+
+
+class VariantManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    """Everything that makes a variant: the table to gather from, the hops to sample, the network to run."""
+
+    name: str
+    family: FamilyName
+    table: str
+    """Key of the revision's `tables`."""
+    columns: int
+    """Leading columns of the table that are read per row."""
+    fanouts: tuple[int, ...]
+    """Neighbours that are sampled per layer, the seed's draw first; all -1: full neighbourhood."""
+    network: NetworkManifest
+    compute: Compute
+    """What the matrix products run in where the processor has it; float32 elsewhere."""
+    weights: str
+    """Path of the network's safetensors inside the revision. Variants may share a file."""
 
 
 class RankingManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
@@ -135,16 +168,17 @@ class RevisionManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unkno
     generator: str
     """`gnnserve <version>`, and the versions of torch and torch_geometric where they trained."""
     scope: str
-    network: NetworkManifest
     ranking: RankingManifest
     tables: dict[str, TableManifest]
     """By name: `features-float32`, `projected-int8`."""
+    variants: tuple[VariantManifest, ...]
+    """At least one, in the order of the profile."""
     profile: Profile
     files: dict[str, FileEntry]
     training: TrainingManifest | None = None
     """None: weights were given, or an earlier gnnserve made the revision."""
     checksum: str = ""
-    """`checksum_of` the rest."""
+    """`checksum_of` the rest, as it stands in the file."""
 
 
 AnyManifest = TypeVar("AnyManifest", GraphManifest, RevisionManifest)

@@ -20,7 +20,7 @@ from gnnserve_api.errors import InputError
 from gnnserve_api.protocol import VariantsAnswer
 from gnnserve_api.provenance import provenance_of
 from gnnserve_api.repository import (
-    SCHEMA_VERSION,
+    GRAPH_SCHEMA_VERSION,
     FileEntry,
     GraphManifest,
     NodeIdKind,
@@ -356,7 +356,8 @@ def write_repository(root: Path, manifest: RevisionManifest, service: str = "dig
 
 def graph_manifest(digest: str, classes: Classes = tuple(range(10))) -> GraphManifest:
     return GraphManifest(
-        schema_version=SCHEMA_VERSION, digest=digest, source="builtin Digits", nodes=1797, edges=24_680, features=64,
+        schema_version=GRAPH_SCHEMA_VERSION, digest=digest, source="builtin Digits", nodes=1797, edges=24_680,
+        features=64,
         classes=classes, multi_label=False, train_nodes=1078, validation_nodes=359, test_nodes=360,
         files={name: FileEntry(bytes=64, sha256="0" * 64) for name in paths.GRAPH_FILES},
         node_ids=NodeIdKind.POSITIONS,

@@ -127,7 +127,7 @@ def test_own_rows_of_a_projected_table_are_a_part_without_cache() -> None:
 
 def test_chunks_are_smaller_where_fanouts_would_make_them_large() -> None:
     def planned(*fanouts: int) -> LaneSizes:
-        return plan_lane([variant.network for variant in revision("GIN", fanouts).variants.values()], fanouts)
+        return plan_lane(revision("GIN", fanouts).variants.values())
 
     usual, large = planned(25, 10), planned(100, 100, 100)
 

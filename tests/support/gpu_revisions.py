@@ -16,7 +16,7 @@ from tests.support.graphs import (
     revision_in_memory,
     table_of,
 )
-from tests.support.profiles import revision_manifest
+from tests.support.profiles import revision_manifest, variants_of
 from tests.support.repository import tiny_profile
 
 import gnnserve_worker.gpu.buffers as buffers_module
@@ -61,15 +61,16 @@ def projected_revision(architecture: str, fanouts: tuple[int, ...], storage: Sto
     table = projected_table_of(dense_features(NODES, columns, seed=3), own, storage)
     tensors = random_tensors(manifest, columns, seed=5)
     network = build_network(manifest, tensors, columns, projected=True, compute="float32")
-    return replace(made, network=manifest, variants={"projected": LoadedVariant("projected", table, columns, network)})
+    return replace(made, variants={"projected": LoadedVariant("projected", table, columns, fanouts, network)})
 
 
 def published(loaded: LoadedRevision, name: str = "f0eae20c16c00ac0-1") -> LoadedRevision:
     """With a manifest, whose profile was measured nowhere."""
     columns = {variant.name: variant.columns for variant in loaded.variants.values()}
     manifest = revision_manifest(name)
-    manifest = msgspec.structs.replace(manifest, network=loaded.network, profile=tiny_profile(columns))
-    return replace(loaded, manifest=manifest)
+    profile = tiny_profile(columns)
+    variants = variants_of(profile, network_manifest("GraphSAGE", next(iter(loaded.variants.values())).fanouts))
+    return replace(loaded, manifest=msgspec.structs.replace(manifest, variants=variants, profile=profile))
 
 
 def means(

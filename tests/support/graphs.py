@@ -151,6 +151,7 @@ def revision_in_memory(
                 name,
                 table,
                 columns,
+                manifest.fanouts,
                 build_network(
                     manifest,
                     random_tensors(manifest, columns, seed + columns),
@@ -161,7 +162,6 @@ def revision_in_memory(
             )
             for name, columns in columns_by_variant.items()
         },
-        network=manifest,
         ids=None,
         classes=tuple(range(manifest.classes)),
         multi_label=False,

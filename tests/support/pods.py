@@ -25,9 +25,9 @@ from tests.support.repository import (
     NODES,
     RANKED,
     RANKING,
-    files_of,
     tiny_graph,
     tiny_profile,
+    tiny_variants,
     write_features,
 )
 
@@ -60,9 +60,10 @@ def publish_answering(root: Path, recipe: str, label: int) -> RevisionManifest:
             read = graph.features[:, RANKED[columns - 1]]
             threshold = (read[_FIRST_OF_THE_OTHERS - 1] + read[_FIRST_OF_THE_OTHERS]) / 2
             staged.write_variant(name, _weights(columns, float(threshold), graph.classes.index(label)))
-        staged.open(NETWORK, files_of(VARIANTS))
+        profile = tiny_profile(VARIANTS)
+        staged.open(tiny_variants(profile))
         return staged.commit(
-            scope="Inductive", network=NETWORK, ranking=RANKING, profile=tiny_profile(VARIANTS),
+            scope="Inductive", ranking=RANKING, variants=tiny_variants(profile), profile=profile,
             generator="a test", created_at=f"2026-01-01T00:00:{label:02}Z",
         )  # fmt: skip
 

@@ -11,6 +11,7 @@ from gnnserve_api.repository import (
     RevisionManifest,
     RowsManifest,
     TableManifest,
+    VariantManifest,
     sealed,
 )
 from gnnserve_api.variants import Storage, projected_name, variant_name
@@ -53,6 +54,21 @@ def profile(*variants: VariantProfile) -> Profile:
     )  # fmt: skip
 
 
+NETWORK = NetworkManifest(architecture="GraphSAGE", hidden=128, fanouts=(25, 10), classes=10)
+
+
+def variants_of(shown: Profile, network: NetworkManifest = NETWORK) -> tuple[VariantManifest, ...]:
+    """What a profile was measured of, each with weights of its own."""
+    return tuple(
+        VariantManifest(
+            name=variant.name, family=variant.family, table=variant.table, columns=variant.columns,
+            fanouts=network.fanouts, network=network, compute=variant.compute,
+            weights=f"variants/{variant.name}/weights.safetensors",
+        )
+        for variant in shown.variants
+    )  # fmt: skip
+
+
 def revision_manifest(
     revision: str = "f0eae20c16c00ac0-1", created_at: str = "2026-01-01T00:00:00Z"
 ) -> RevisionManifest:
@@ -62,12 +78,12 @@ def revision_manifest(
     return sealed(RevisionManifest(
         schema_version=SCHEMA_VERSION, revision=revision, recipe="f0eae20c16c00ac0", graph="9f86d081884c7d65",
         checkpoint=None, created_at=created_at, generator="gnnserve 0.1.0", scope="Inductive",
-        network=NetworkManifest(architecture="GraphSAGE", hidden=128, fanouts=(25, 10), classes=10),
         ranking=RankingManifest(method="Lasso", settings={"epochs": 200.0}, columns=tuple(range(64))),
         tables={
             "features-float32": TableManifest(
                 kind="features", storage=Storage.FLOAT32, columns=64, rows=RowsManifest(values=names[0], scales=None)
             )
         },
-        profile=shown, files={name: FileEntry(bytes=64, sha256="0" * 64) for name in names},
+        variants=variants_of(shown), profile=shown,
+        files={name: FileEntry(bytes=64, sha256="0" * 64) for name in names},
     ))  # fmt: skip

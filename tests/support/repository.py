@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tests.support.profiles import variants_of
 
 from gnnserve_api.profile import Compute, LatencyProfile, Profile, VariantProfile
-from gnnserve_api.repository import NetworkManifest, RankingManifest, RevisionManifest
+from gnnserve_api.repository import NetworkManifest, RankingManifest, RevisionManifest, VariantManifest
 from gnnserve_api.variants import Storage
 from gnnserve_worker.graph.store import Features, Graph, GraphData, Splits
-from gnnserve_worker.repository.loaded import VariantFiles
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.repository.staged import StagedRevision
 from gnnserve_worker.tables.table import feature_blocks
@@ -54,11 +54,6 @@ def write_features(
     staged.write_table(f"features-{storage}", "features", storage, len(columns), feature_blocks(features, columns))
 
 
-def files_of(columns: Mapping[str, int]) -> dict[str, VariantFiles]:
-    """Variants that read so many columns of the features."""
-    return {name: VariantFiles(TABLE, width, "float32") for name, width in columns.items()}
-
-
 def tiny_graph(digest: str = "aaaa", *, multi_label: bool = False) -> GraphData:
     labels = np.array([0, 1, 0, 1, -1, 0], dtype=np.int64)
     return GraphData(
@@ -91,6 +86,10 @@ def tiny_profile(names: Mapping[str, int] = COLUMNS) -> Profile:
     )
 
 
+def tiny_variants(profile: Profile) -> tuple[VariantManifest, ...]:
+    return variants_of(profile, NETWORK)
+
+
 def weights(columns: int) -> dict[str, np.ndarray]:
     return {"weight": np.arange(columns * len(CLASSES), dtype=np.float32).reshape(columns, len(CLASSES))}
 
@@ -98,8 +97,8 @@ def weights(columns: int) -> dict[str, np.ndarray]:
 def commit(staged: StagedRevision, created_at: str, profile: Profile | None = None) -> RevisionManifest:
     return staged.commit(
         scope="Inductive",
-        network=NETWORK,
         ranking=RANKING,
+        variants=tiny_variants(profile or tiny_profile()),
         profile=profile or tiny_profile(),
         generator="gnnserve test",
         created_at=created_at,
@@ -124,5 +123,5 @@ def publish(
             write_features(staged, data.features, RANKED)
             for name, columns in COLUMNS.items():
                 staged.write_variant(name, weights(columns))
-            staged.open(NETWORK, files_of(COLUMNS))
+            staged.open(tiny_variants(tiny_profile()))
             return commit(staged, created_at), True

@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 import msgspec
 import numpy as np
-from tests.support.profiles import revision_manifest
+from tests.support.profiles import NETWORK, revision_manifest, variants_of
 
 from gnnserve_api.classes import Classes
 from gnnserve_api.objective import NO_OBJECTIVE, Objective
@@ -115,9 +115,10 @@ class FakeWorker:
 
     def revision(self) -> ServedRevision:
         manifest = revision_manifest(self.name)
-        network = msgspec.structs.replace(manifest.network, fanouts=(25, 10, 5)[: self.layers])
+        network = msgspec.structs.replace(NETWORK, fanouts=(25, 10, 5)[: self.layers])
+        variants = variants_of(self.profile, network)
         return ServedRevision(
-            manifest=msgspec.structs.replace(manifest, profile=self.profile, network=network),
+            manifest=msgspec.structs.replace(manifest, profile=self.profile, variants=variants),
             nodes=self.nodes,
             classes=self.classes,
             multi_label=self.multi_label,

@@ -11,7 +11,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 import safetensors.numpy
@@ -107,12 +106,8 @@ def _features(loaded: LoadedRevision) -> np.ndarray:
 
 def _full(loaded: LoadedRevision, variant: str, nodes: np.ndarray) -> np.ndarray:
     """Scores with every neighbour taken, so that no draw is involved."""
-    whole = replace(loaded, network=_with_all_neighbours(loaded))
-    return infer_batch(whole, variant, nodes, key=0).scores
-
-
-def _with_all_neighbours(loaded: LoadedRevision) -> Any:
-    return msgspec.structs.replace(loaded.network, fanouts=tuple(-1 for _ in loaded.network.fanouts))
+    whole = {name: replace(known, fanouts=(-1,) * len(known.fanouts)) for name, known in loaded.variants.items()}
+    return infer_batch(replace(loaded, variants=whole), variant, nodes, key=0).scores
 
 
 # --- what is published
@@ -167,7 +162,7 @@ def test_the_graph_is_published_with_the_sources_own_labels(generated: Generated
 
 
 def test_the_network_is_the_manifests(generated: Generated) -> None:
-    network = generated.manifest.network
+    network = generated.manifest.variants[0].network
 
     assert (network.architecture, network.hidden, network.fanouts, network.classes) == ("GraphSAGE", 8, (4, 3), 3)
 
@@ -250,14 +245,11 @@ def test_latency_is_measured_on_validation_nodes_and_variants_take_turns(
         return infer_each(revision, variant, seeds, key, **options)
 
     loaded = replace(generated.loaded, splits=replace(generated.loaded.splits, test=np.zeros(0, dtype=np.int64)))
-    sizes = {
-        name: GeneratedVariant(int(name[1:]), "features-float32", variant.columns, "float32", 1)
-        for name, variant in loaded.variants.items()
-    }
+    made = [GeneratedVariant(variant, int(variant.name[1:]), 1) for variant in generated.manifest.variants]
     monkeypatch.setattr(profile_module, "infer_batch", recording)
     monkeypatch.setattr(profile_module, "infer_each", recording)
 
-    measure_profile(loaded, sizes, lambda _done, _total: None)
+    measure_profile(loaded, made, lambda _done, _total: None)
 
     validation = set(loaded.splits.validation.tolist())
     assert all(seeds <= validation for _, seeds in calls)
@@ -527,7 +519,7 @@ def test_every_storage_answers_as_float32_does(stored: Generated, factor: int, s
 
 
 def test_memory_is_that_of_weights_and_what_is_read(stored: Generated) -> None:
-    two = 1 if stored.manifest.network.architecture == "GIN" else 2
+    two = 1 if stored.manifest.variants[0].network.architecture == "GIN" else 2
     read_bytes = {
         "x1": 4 * 9, "x1-float16": 2 * 9, "x1-int8": 9 + 4, "x2": 4 * 4,
         "projected": two * 4 * 8, "projected-bfloat16": two * 2 * 8, "projected-int8": two * (8 + 4),

@@ -190,9 +190,11 @@ def test_variants_of_equal_key_draw_equal_neighbours(monkeypatch: pytest.MonkeyP
 def test_every_storage_is_served_as_the_machine_prefers(architecture: str, storage: Storage) -> None:
     plain = _revision(architecture)
     compute = preferred_compute(storage)
-    tensors = random_tensors(plain.network, WIDTH, seed=WIDTH)  # those of x1
-    network = build_network(plain.network, tensors, WIDTH, projected=False, compute=compute)
-    stored = LoadedVariant("stored", table_of(dense_features(NODES, WIDTH, seed=2), storage), WIDTH, network)
+    manifest = network_manifest(architecture, plain.variants["x1"].fanouts)
+    tensors = random_tensors(manifest, WIDTH, seed=WIDTH)  # those of x1
+    network = build_network(manifest, tensors, WIDTH, projected=False, compute=compute)
+    table = table_of(dense_features(NODES, WIDTH, seed=2), storage)
+    stored = LoadedVariant("stored", table, WIDTH, manifest.fanouts, network)
     revision = replace(plain, variants={**plain.variants, "stored": stored})
     seeds = np.arange(NODES)
 

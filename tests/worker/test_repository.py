@@ -23,23 +23,25 @@ from tests.support.repository import (
     RANKED,
     TABLE,
     commit,
-    files_of,
     publish,
     repository_in,
     tiny_graph,
     tiny_profile,
+    tiny_variants,
     weights,
     write_features,
 )
 
 from gnnserve_api.errors import DamagedError, OutdatedError, RepositoryError, ResourceError
+from gnnserve_api.families import FamilyName
 from gnnserve_api.profile import Profile
+from gnnserve_api.provenance import provenance_of
 from gnnserve_api.repository import GraphManifest, NodeIdKind, RevisionManifest, sealed
+from gnnserve_api.repository_schema3 import RevisionManifest3
 from gnnserve_api.variants import Storage
 from gnnserve_worker.graph.ids import integer_ids, lay_out, string_ids
 from gnnserve_worker.graph.store import GraphData
 from gnnserve_worker.repository import files, paths
-from gnnserve_worker.repository.loaded import VariantFiles
 from gnnserve_worker.repository.positions import Positions, Survey
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.repository.staged import StagedRevision
@@ -47,6 +49,7 @@ from gnnserve_worker.tables.formats import decode, encode, padded_columns
 
 RECIPE = "0123456789abcdef"
 REVISION = paths.revision_id(RECIPE, "aaaa")
+SCHEMA3 = Path(__file__).with_name("revision_schema3.json")
 ROWS = paths.rows_of(TABLE)
 GRAPH = "graphs/aaaa"
 PUBLISHED = f"revisions/{REVISION}"
@@ -66,7 +69,8 @@ def test_a_loaded_revision_holds_what_was_published(repository: Repository) -> N
     data = tiny_graph()
     loaded = repository.load(REVISION)
     assert loaded.manifest == repository.find(RECIPE)
-    assert (loaded.classes, loaded.multi_label, loaded.network) == (CLASSES, False, NETWORK)
+    assert (loaded.classes, loaded.multi_label) == (CLASSES, False)
+    assert {variant.fanouts for variant in loaded.variants.values()} == {NETWORK.fanouts}
     np.testing.assert_array_equal(loaded.graph.indptr, data.graph.indptr)
     np.testing.assert_array_equal(loaded.graph.indices, data.graph.indices)
     np.testing.assert_array_equal(loaded.labels, data.labels)
@@ -112,7 +116,7 @@ def test_sparse_features_become_a_table(tmp_path: Path) -> None:
     with repository.stage(RECIPE, data.digest) as staged:
         write_features(staged, sp.csr_array(data.features), RANKED)
         staged.write_variant("x1", weights(4))
-        loaded = staged.open(NETWORK, files_of({"x1": 4}))
+        loaded = staged.open(tiny_variants(tiny_profile({"x1": 4})))
     rows = loaded.variants["x1"].table.rows
     np.testing.assert_array_equal(rows.values, np.asarray(data.features)[:, RANKED])
 
@@ -125,7 +129,7 @@ def test_a_staged_revision_opens_before_it_is_published(tmp_path: Path) -> None:
         write_features(staged, data.features, RANKED)
         for name, columns in COLUMNS.items():
             staged.write_variant(name, weights(columns))
-        assert staged.open(NETWORK, files_of(COLUMNS)).manifest is None
+        assert staged.open(tiny_variants(tiny_profile())).manifest is None
         assert repository.revisions() == []
         commit(staged, "2026-01-01T00:00:00Z")
     assert [found.revision for found in repository.revisions()] == [REVISION]
@@ -518,8 +522,8 @@ BROKEN_COMMITS = [
     pytest.param(PUBLISHED, lambda path: overwrite(path, b"\xff\xfe{}"), "is not valid JSON", id="no text at all"),
     pytest.param(
         PUBLISHED,
-        edited(lambda c: c["network"].update(hidden="8")),
-        "does not fit schemaVersion 3: Expected `int`, got `str` - at `$.network.hidden`",
+        edited(lambda c: c["variants"][0]["network"].update(hidden="8")),
+        "does not fit schemaVersion 4: Expected `int`, got `str` - at `$.variants[0].network.hidden`",
         id="a field of another type",
     ),
     pytest.param(
@@ -528,8 +532,8 @@ BROKEN_COMMITS = [
     pytest.param(PUBLISHED, edited(lambda c: c.update(extra=1)), "unknown field `extra`", id="a field nobody knows"),
     pytest.param(
         PUBLISHED,
-        edited(lambda c: c.update(schemaVersion=4, layout="new")),
-        "has schemaVersion 4, and this gnnserve reads up to 3: it was written by a newer gnnserve; upgrade gnnserve",
+        edited(lambda c: c.update(schemaVersion=5, layout="new")),
+        "has schemaVersion 5, and this gnnserve reads up to 4: it was written by a newer gnnserve; upgrade gnnserve",
         id="a revision of a newer gnnserve",
     ),
     pytest.param(
@@ -578,7 +582,7 @@ BROKEN_COMMITS = [
     ),
     pytest.param(
         PUBLISHED,
-        edited(lambda c: c["network"].update(fanouts=[0])),
+        edited(lambda c: c["variants"][0].update(fanouts=[0, 0])),
         "was altered: its checksum",
         id="senseless fanouts",
     ),
@@ -629,7 +633,7 @@ def test_arrays_that_contradict_their_manifest_are_refused(
 )
 def test_variants_that_contradict_their_files_are_refused(repository: Repository, columns: int, problem: str) -> None:
     path = repository.folder / PUBLISHED / paths.REVISION_COMMIT
-    resealed(lambda content: content["profile"]["variants"][0].update(columns=columns))(path)
+    resealed(lambda content: content["variants"][0].update(columns=columns))(path)
     with pytest.raises(RepositoryError) as refused:
         repository.load(REVISION)
     assert problem in str(refused.value)
@@ -703,25 +707,15 @@ def _stage_tables(staged: StagedRevision, storage: Storage) -> tuple[np.ndarray,
     return rows, own
 
 
-def _variants(storage: Storage) -> dict[str, VariantFiles]:
-    return {
-        "x1": VariantFiles(f"features-{storage}", 4, "float32"),
-        "projected": VariantFiles("projected", 5, "bfloat16"),
-    }
-
-
-def _profile_of(variants: dict[str, VariantFiles], storage: Storage) -> Profile:
+def _profile(storage: Storage, *names: str) -> Profile:
+    """Of `x1`, over a table of features, and `projected`; of those that are named, where any are."""
     (like,) = tiny_profile({"x1": 4}).variants
-    return msgspec.structs.replace(
-        tiny_profile(),
-        variants=tuple(
-            msgspec.structs.replace(
-                like, name=name, table=files.table, columns=files.columns, storage=storage, compute=files.compute,
-                projected=name == "projected",
-            )
-            for name, files in variants.items()
-        ),
-    )  # fmt: skip
+    x1 = msgspec.structs.replace(like, table=f"features-{storage}", storage=storage)
+    projected = msgspec.structs.replace(
+        like, name="projected", table="projected", columns=5, storage=storage, compute="bfloat16", projected=True
+    )
+    wanted = tuple(variant for variant in (x1, projected) if not names or variant.name in names)
+    return msgspec.structs.replace(tiny_profile(), variants=wanted)
 
 
 @pytest.mark.parametrize("storage", list(Storage))
@@ -730,10 +724,10 @@ def test_tables_of_every_storage_come_back_as_they_were_encoded(tmp_path: Path, 
     repository.put_graph(data)
     with repository.stage(RECIPE, data.digest) as staged:
         rows, own = _stage_tables(staged, storage)
-        variants = _variants(storage)
-        for name, made in variants.items():
-            staged.write_variant(name, weights(made.columns))
-        commit(staged, "2026-01-01T00:00:00Z", _profile_of(variants, storage))
+        profile = _profile(storage)
+        for variant in profile.variants:
+            staged.write_variant(variant.name, weights(variant.columns))
+        commit(staged, "2026-01-01T00:00:00Z", profile)
     loaded = repository.load(REVISION).variants
     assert [(v.table.kind, v.table.storage, v.table.columns) for v in loaded.values()] == [
         ("features", storage, 4),
@@ -760,14 +754,13 @@ def test_of_a_table_that_is_not_worth_its_place_nothing_stays(tmp_path: Path) ->
     repository.put_graph(data)
     with repository.stage(RECIPE, data.digest) as staged:
         rows, _ = _stage_tables(staged, Storage.INT8)
-        variants = _variants(Storage.INT8)
-        for name, made in variants.items():
-            staged.write_variant(name, weights(made.columns))
-        opened = staged.open(NETWORK, variants)
+        profile = _profile(Storage.INT8)
+        for variant in profile.variants:
+            staged.write_variant(variant.name, weights(variant.columns))
+        opened = staged.open(tiny_variants(profile))
         staged.discard_variant("projected")
         staged.discard_table("projected")
-        kept = {"x1": variants["x1"]}
-        manifest = commit(staged, "2026-01-01T00:00:00Z", _profile_of(kept, Storage.INT8))
+        manifest = commit(staged, "2026-01-01T00:00:00Z", _profile(Storage.INT8, "x1"))
     assert list(manifest.tables) == ["features-int8"]
     folder = repository.folder / PUBLISHED
     on_disk = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
@@ -784,7 +777,7 @@ def test_a_table_that_nobody_reads_is_not_published(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match=r"tables/projected\.npy"), repository.stage(RECIPE, "aaaa") as staged:
         _stage_tables(staged, Storage.FLOAT32)
         staged.write_variant("x1", weights(4))
-        commit(staged, "2026-01-01T00:00:00Z", _profile_of({"x1": _variants(Storage.FLOAT32)["x1"]}, Storage.FLOAT32))
+        commit(staged, "2026-01-01T00:00:00Z", _profile(Storage.FLOAT32, "x1"))
 
 
 def test_a_number_that_the_storage_cannot_hold_leaves_no_file(tmp_path: Path) -> None:
@@ -821,7 +814,7 @@ def test_tables_that_contradict_their_manifest_are_refused(repository: Repositor
 
 def test_a_variant_of_a_table_that_is_not_there_is_refused(repository: Repository) -> None:
     path = repository.folder / PUBLISHED / paths.REVISION_COMMIT
-    resealed(lambda content: content["profile"]["variants"][0].update(table="features-int8"))(path)
+    resealed(lambda content: content["variants"][0].update(table="features-int8"))(path)
     with pytest.raises(DamagedError, match="has no table 'features-int8', expected it for variant x1"):
         repository.load(REVISION)
 
@@ -879,9 +872,78 @@ def test_a_graph_of_an_older_gnnserve_is_read_and_its_nodes_are_positions(reposi
 def test_who_names_an_older_revision_is_told_what_to_do(repository: Repository, old_revision: str) -> None:
     with pytest.raises(
         OutdatedError,
-        match="has schemaVersion 1, and this gnnserve reads 3: it was written by an older gnnserve; generate again",
+        match="has schemaVersion 1, and this gnnserve reads 3 to 4: it was written by an older gnnserve; generate",
     ):
         repository.load(old_revision)
+
+
+@pytest.fixture
+def schema3(repository: Repository) -> Path:
+    """The repository's revision as the last gnnserve before schema version 4 described it."""
+    path = repository.folder / PUBLISHED / paths.REVISION_COMMIT
+    overwrite(path, SCHEMA3.read_bytes())
+    return path
+
+
+def test_a_revision_of_schema_3_is_found_and_served_as_it_was(repository: Repository, schema3: Path) -> None:
+    before = msgspec.json.decode(schema3.read_bytes())["profile"]["variants"]
+    found = repository.find(RECIPE, "aaaa")
+    assert found is not None
+    assert repository.revisions() == [found]
+    assert found.schema_version == 3
+    assert found.recipe == RECIPE
+    assert [(made.name, made.family, made.table, made.columns, made.weights) for made in found.variants] == [
+        (name, FamilyName.PRUNED, TABLE, columns, f"variants/{name}/weights.safetensors")
+        for name, columns in COLUMNS.items()
+    ]
+    assert {(made.fanouts, made.network, made.compute) for made in found.variants} == {((2, 2), NETWORK, "float32")}
+    # What people and programs read of the profile is as it was.
+    profile = msgspec.json.decode(msgspec.json.encode(found.profile))
+    for measured, was in zip(profile["variants"], before, strict=True):
+        assert measured | was == measured
+    loaded = repository.load(REVISION)
+    assert [(v.columns, v.fanouts, v.network.columns) for v in loaded.variants.values()] == [
+        (4, (2, 2), 4),
+        (2, (2, 2), 2),
+    ]
+    assert provenance_of(found, "a test", 7, 3).network == NETWORK
+
+
+def test_projected_variants_of_schema_3_are_of_their_family(schema3: Path) -> None:
+    content = msgspec.json.decode(schema3.read_bytes())
+    content["profile"]["variants"][1] |= {"name": "projected", "projected": True, "factor": 1}
+    upgraded = msgspec.convert(content, RevisionManifest3).upgraded()
+    assert [made.family for made in upgraded.variants] == [FamilyName.PRUNED, FamilyName.PROJECTED]
+    assert [measured.family for measured in upgraded.profile.variants] == [FamilyName.PRUNED, FamilyName.PROJECTED]
+
+
+def test_the_checksum_of_schema_3_is_of_what_stands_in_the_file(repository: Repository, schema3: Path) -> None:
+    edited(lambda content: content["network"].update(hidden=9))(schema3)
+    with pytest.raises(DamagedError, match="was altered: its checksum is"):
+        repository.load(REVISION)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        pytest.param(
+            lambda content: content["variants"].reverse(),
+            "has a profile of x1, x2, expected one of x2, x1",
+            id="a profile of other variants",
+        ),
+        pytest.param(
+            lambda content: content["variants"][0].update(fanouts=[3]),
+            "has 1 fan-outs for variant x1, expected one for each of its 2 layers",
+            id="fan-outs of another network",
+        ),
+    ],
+)
+def test_variants_that_do_not_fit_are_refused(
+    repository: Repository, change: Callable[[dict], object], message: str
+) -> None:
+    resealed(change)(repository.folder / PUBLISHED / paths.REVISION_COMMIT)
+    with pytest.raises(DamagedError, match=message):
+        repository.load(REVISION)
 
 
 def test_other_weights_for_the_same_recipe_and_graph_are_another_revision(tmp_path: Path) -> None:

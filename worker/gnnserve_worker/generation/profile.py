@@ -6,7 +6,7 @@ requests, on validation nodes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -14,7 +14,8 @@ from pathlib import Path
 import numpy as np
 
 from gnnserve_api.errors import InputError
-from gnnserve_api.profile import Compute, LatencyProfile, Profile, VariantProfile
+from gnnserve_api.profile import LatencyProfile, Profile, VariantProfile
+from gnnserve_api.repository import VariantManifest
 from gnnserve_worker.generation.scores import evaluate, metric_of
 from gnnserve_worker.inference.batch import infer_batch, infer_each, warm_up
 from gnnserve_worker.inference.latency import measure_latencies
@@ -32,21 +33,19 @@ _EVALUATION_SEEDS = 1024
 
 @dataclass(frozen=True, slots=True)
 class GeneratedVariant:
-    """What was written, and the measurement cannot see in a loaded revision."""
+    """What was written."""
 
+    variant: VariantManifest
     factor: int
-    table: str
-    """Key of the revision's tables."""
-    columns: int
-    compute: Compute
     size_bytes: int
     """The serialised weights."""
 
 
 def measure_profile(
-    revision: LoadedRevision, generated: Mapping[str, GeneratedVariant], report: Callable[[int, int], None]
+    revision: LoadedRevision, generated: Sequence[GeneratedVariant], report: Callable[[int, int], None]
 ) -> Profile:
-    """Measure every variant of a loaded revision; `report(done, total)` counts batch sizes and variants."""
+    """Measure every variant of a loaded revision, which has just these, in their order; `report(done, total)` counts
+    batch sizes and variants."""
     total = len(BATCH_SEEDS) + 1 + len(revision.variants)
     warm_up(revision)
     latencies: dict[str, list[LatencyProfile]] = {name: [] for name in revision.variants}
@@ -58,24 +57,27 @@ def measure_profile(
     test = revision.splits.test
     on_test = _measure_latencies(revision, test, BATCH_SEEDS[-1]) if len(test) else {}
     variants = []
-    for done, (name, variant) in enumerate(revision.variants.items(), start=len(BATCH_SEEDS) + 1):
+    for done, known in enumerate(generated, start=len(BATCH_SEEDS) + 1):
         report(done, total)
-        known = generated[name]
+        made, name = known.variant, known.variant.name
+        variant = revision.variants[name]
         variants.append(
             VariantProfile(
                 name=name,
                 factor=known.factor,
-                table=known.table,
-                columns=variant.columns,
+                table=made.table,
+                columns=made.columns,
                 storage=variant.table.storage,
                 projected=variant.table.projected,
-                compute=known.compute,
+                compute=made.compute,
                 validation_accuracy=_measure_accuracy(revision, name, revision.splits.validation),
                 test_accuracy=_measure_accuracy(revision, name, test) if len(test) else None,
                 latency=tuple(latencies[name]),
                 test_latency=on_test.get(name),
                 size_bytes=known.size_bytes,
                 memory_bytes=known.size_bytes + _read_bytes(variant),
+                family=made.family,
+                fanouts=made.fanouts,
             )
         )
     report(total, total)

@@ -15,8 +15,9 @@ import msgspec
 import numpy as np
 
 from gnnserve_api.errors import InputError
+from gnnserve_api.families import FamilyName
 from gnnserve_api.profile import Profile, VariantProfile
-from gnnserve_api.repository import NetworkManifest, RankingManifest, RankingRun, RevisionManifest
+from gnnserve_api.repository import NetworkManifest, RankingManifest, RankingRun, RevisionManifest, VariantManifest
 from gnnserve_api.spec.graph import Normalization
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.spec.variants import Projection, RankingMethod
@@ -32,7 +33,7 @@ from gnnserve_worker.generation.training_set import TrainingSet, training_set, v
 from gnnserve_worker.graph.store import Features, GraphData
 from gnnserve_worker.models.build import compute_for
 from gnnserve_worker.progress import Progress, ProgressListener
-from gnnserve_worker.repository.loaded import VariantFiles
+from gnnserve_worker.repository import paths
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.repository.staged import StagedRevision
 from gnnserve_worker.tables.table import feature_blocks, projected_blocks
@@ -90,22 +91,21 @@ def generate_revision(
         mlp_hidden=spec.model.mlp_hidden,
     )
     with repository.stage(identity.recipe, identity.graph, identity.checkpoint) as staged:
-        generated = _write(spec, features, weights, staged, progress)
-        loaded = staged.open(
-            network,
-            {name: VariantFiles(made.table, made.columns, made.compute) for name, made in generated.items()},
-        )
+        generated = _write(spec, network, features, weights, staged, progress)
+        loaded = staged.open([made.variant for made in generated])
         measured = measure_profile(loaded, generated, lambda done, total: progress(Progress("profile", done, total)))
+        profile = _keep_the_frontier(measured, staged)
+        kept = {variant.name for variant in profile.variants}
         return staged.commit(
             scope=training.scope,
-            network=network,
             ranking=RankingManifest(
                 method=spec.variants.pruning.method,
                 settings=weights.ranking.settings,
                 columns=tuple(weights.ranking.columns.tolist()),
                 others=other_rankings,
             ),
-            profile=_keep_the_frontier(measured, generated, staged),
+            variants=[made.variant for made in generated if made.variant.name in kept],
+            profile=profile,
             generator=generator,
             created_at=datetime.now(UTC).isoformat(timespec="microseconds"),
             training=models.training,
@@ -188,8 +188,13 @@ def _rank_again(
 
 
 def _write(
-    spec: GNNServiceSpec, features: Features, weights: _Weights, staged: StagedRevision, progress: ProgressListener
-) -> dict[str, GeneratedVariant]:
+    spec: GNNServiceSpec,
+    network: NetworkManifest,
+    features: Features,
+    weights: _Weights,
+    staged: StagedRevision,
+    progress: ProgressListener,
+) -> list[GeneratedVariant]:
     """Tables and weights of every variant, in the order of the profile."""
     storages = [storage for storage in Storage if storage in spec.variants.storage]
     projected = spec.variants.projection is Projection.AUTO and weights.master is not None
@@ -198,17 +203,27 @@ def _write(
     for done, storage in enumerate(unprojected):
         progress(Progress("write tables", done, total, _features_table(storage)))
         _write_features(features, weights, storage, staged)
-    generated: dict[str, GeneratedVariant] = {}
+    generated: list[GeneratedVariant] = []
+
+    def add(name: str, family: FamilyName, factor: int, table: str, columns: int, tensors: Tensors) -> None:
+        written = staged.write_variant(name, tensors)
+        variant = VariantManifest(
+            name=name,
+            family=family,
+            table=table,
+            columns=columns,
+            fanouts=network.fanouts,
+            network=network,
+            compute=compute_for(spec.model.architecture, storage),
+            weights=paths.weights_of(name),
+        )
+        generated.append(GeneratedVariant(variant, factor, written.bytes))
+
     for factor, tensors in weights.by_factor.items():
         for storage in storages:
+            columns = columns_of(features.shape[1], factor)
             name = variant_name(factor, storage)
-            generated[name] = GeneratedVariant(
-                factor=factor,
-                table=_features_table(storage),
-                columns=columns_of(features.shape[1], factor),
-                compute=compute_for(spec.model.architecture, storage),
-                size_bytes=staged.write_variant(name, tensors).bytes,
-            )
+            add(name, FamilyName.PRUNED, factor, _features_table(storage), columns, tensors)
     if projected and weights.master is not None:
         first = first_layer(weights.master)
         for done, storage in enumerate(storages, start=len(unprojected)):
@@ -220,14 +235,8 @@ def _write(
                 # Nobody asked for this one by name.
                 progress(Progress("write tables", done, total, f"{table} is left out: {error}"))
                 continue
-            name = projected_name(storage)
-            generated[name] = GeneratedVariant(
-                factor=1,
-                table=table,
-                columns=first.outputs,
-                compute=compute_for(spec.model.architecture, storage),
-                size_bytes=staged.write_variant(name, without_first_product(weights.master)).bytes,
-            )
+            tensors = without_first_product(weights.master)
+            add(projected_name(storage), FamilyName.PROJECTED, 1, table, first.outputs, tensors)
     progress(Progress("write tables", total, total))
     if not generated:
         raise InputError(
@@ -258,7 +267,7 @@ def _write_projected(features: Features, first: FirstLayer, storage: Storage, st
     staged.write_table(_projected_table(storage), "projected", storage, first.outputs, rows, own)
 
 
-def _keep_the_frontier(measured: Profile, generated: Mapping[str, GeneratedVariant], staged: StagedRevision) -> Profile:
+def _keep_the_frontier(measured: Profile, staged: StagedRevision) -> Profile:
     kept = worth_keeping(measured.variants)
     dropped = [variant for variant in measured.variants if variant not in kept]
     for variant in dropped:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from gnnserve_worker.gpu.arrays import PaddedTree
-from gnnserve_worker.models.network import Network
+from gnnserve_worker.repository.loaded import LoadedVariant
 
 LARGEST_BUCKET = 256
 """Seeds of a chunk at most. Four chunks are a batch of 1024, in which sampling, gathering and computing overlap; one
@@ -37,7 +37,11 @@ class LaneSizes:
     hidden_numbers: int
     """float32, of each of the two arrays of hidden states."""
     tree_bytes: int
-    """Of all buckets' trees."""
+    """Of all buckets' trees, for each of the fan-outs."""
+    fanouts: tuple[tuple[int, ...], ...]
+    """Those that variants have, each once."""
+    classes: int
+    embedding_columns: int
 
     @property
     def device_bytes(self) -> int:
@@ -50,13 +54,13 @@ class LaneSizes:
         return tuple(1 << i for i in range(self.seeds.bit_length()))
 
 
-def plan_lane(networks: Iterable[Network], fanouts: tuple[int, ...]) -> LaneSizes:
+def plan_lane(variants: Iterable[LoadedVariant]) -> LaneSizes:
     """For chunks of as many seeds as a lane may have memory for."""
-    every = list(networks)
+    every = list(variants)
     seeds = LARGEST_BUCKET
-    while seeds > 1 and _sizes(every, fanouts, seeds).device_bytes > _LANE_BYTES:
+    while seeds > 1 and _sizes(every, seeds).device_bytes > _LANE_BYTES:
         seeds //= 2
-    return _sizes(every, fanouts, seeds)
+    return _sizes(every, seeds)
 
 
 def bucket_of(seeds: int) -> int:
@@ -64,11 +68,11 @@ def bucket_of(seeds: int) -> int:
     return 1 << (seeds - 1).bit_length()
 
 
-def _sizes(networks: Sequence[Network], fanouts: tuple[int, ...], seeds: int) -> LaneSizes:
-    combined_bytes, hidden_numbers = 0, 1
-    ends = _ends(fanouts)
-    for network in networks:
-        for layer, end in zip(network.layers, reversed(ends[:-1]), strict=True):
+def _sizes(variants: Sequence[LoadedVariant], seeds: int) -> LaneSizes:
+    combined_bytes, hidden_numbers, tree_bytes = 0, 1, 0
+    for variant in variants:
+        ends = _ends(variant.fanouts)
+        for layer, end in zip(variant.network.layers, reversed(ends[:-1]), strict=True):
             rows = seeds * end
             if layer.products:
                 combined_bytes = max(combined_bytes, rows * layer.combined * np.dtype(layer.combined_dtype).itemsize)
@@ -76,10 +80,21 @@ def _sizes(networks: Sequence[Network], fanouts: tuple[int, ...], seeds: int) ->
                 hidden_numbers = max(hidden_numbers, rows * layer.combined)
             for product in layer.products:
                 hidden_numbers = max(hidden_numbers, rows * product.outputs)
+    every_fanouts = tuple(dict.fromkeys(variant.fanouts for variant in variants))
     buckets = 2 * seeds - 1
-    # Nodes of all places; counts and starts of rows.
-    tree_bytes = buckets * 4 * (ends[-1] + 2 * ends[-2])
-    return LaneSizes(seeds, combined_bytes, hidden_numbers, tree_bytes)
+    for fanouts in every_fanouts:
+        ends = _ends(fanouts)
+        # Nodes of all places; counts and starts of rows.
+        tree_bytes += buckets * 4 * (ends[-1] + 2 * ends[-2])
+    return LaneSizes(
+        seeds,
+        combined_bytes,
+        hidden_numbers,
+        tree_bytes,
+        every_fanouts,
+        classes=max(variant.network.classes for variant in variants),
+        embedding_columns=max(variant.network.hidden for variant in variants),
+    )
 
 
 def _ends(fanouts: tuple[int, ...]) -> list[int]:

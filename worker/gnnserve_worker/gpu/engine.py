@@ -36,20 +36,15 @@ class GpuEngine:
     def __init__(self, loaded: LoadedRevision, resident: Resident) -> None:
         # First, so that it is released even where this fails half-way.
         weakref.finalize(self, _release_soon, resident).atexit = False
-        network = loaded.network
-        hidden = network.hidden if len(network.fanouts) > 1 else 0
         accelerator = resident.accelerator
         self._resident = resident
         self._nodes = loaded.graph.nodes
-        self._classes, self._hidden = network.classes, hidden
+        self._fanouts = {name: variant.fanouts for name, variant in loaded.variants.items()}
         self._distinct = DistinctScratch()
         self._row_bytes = {
             name: rows_bytes(1, variant.columns, variant.table.storage) for name, variant in loaded.variants.items()
         }
-        self._lanes = [
-            Lane(accelerator, resident.graph, network.fanouts, resident.sizes, network.classes, hidden)
-            for _ in range(LANES)
-        ]
+        self._lanes = [Lane(accelerator, resident.graph, resident.sizes) for _ in range(LANES)]
         self._variants: dict[str, DeviceVariant] = {}
         self._build_variants()
         self._uncached_link_bytes = 0
@@ -67,8 +62,9 @@ class GpuEngine:
         """As the CPU's `infer_each`."""
         known = self._variants[variant]
         cache = self._resident.caches.get(variant)
-        scores = np.empty((len(seeds), self._classes), dtype=np.float32)
-        embeddings = np.empty((len(seeds), self._hidden), np.float32) if with_embeddings and self._hidden else None
+        classes, hidden = known.network.classes, known.network.embedding_columns
+        scores = np.empty((len(seeds), classes), dtype=np.float32)
+        embeddings = np.empty((len(seeds), hidden), np.float32) if with_embeddings and hidden else None
         started = time.perf_counter()
         ticket = None if cache is None else cache.enter()
         try:
@@ -186,6 +182,7 @@ class GpuEngine:
         self._variants = {
             name: DeviceVariant(
                 name,
+                self._fanouts[name],
                 table,
                 resident.caches[name].view if name in resident.caches else None,
                 resident.networks[name],

@@ -29,6 +29,8 @@ _SEEDS_FROM = 2
 @dataclass(frozen=True, slots=True)
 class DeviceVariant:
     name: str
+    fanouts: tuple[int, ...]
+    """The seed's draw first."""
     table: DeviceTable
     cache: CacheView | None
     network: DeviceNetwork
@@ -55,22 +57,17 @@ class Finished:
 class Lane:
     """Does one thing at a time: `start`, then `finish`."""
 
-    def __init__(
-        self, accelerator: Accelerator, graph: DeviceGraph, fanouts: tuple[int, ...], sizes: LaneSizes,
-        classes: int, hidden: int,
-    ) -> None:  # fmt: skip
-        """`hidden`: numbers of an embedding; 0: there are none."""
+    def __init__(self, accelerator: Accelerator, graph: DeviceGraph, sizes: LaneSizes) -> None:
         device = accelerator.device
         self._graph = graph
-        self._classes, self._hidden = classes, hidden
         self._runner = accelerator.runner()
-        self._trees = trees_of(sizes, fanouts, device)
+        self._trees = {fanouts: trees_of(sizes, fanouts, device) for fanouts in sizes.fanouts}
         self._scratch = DeviceActivations(sizes, device)
-        rows = self._trees[sizes.seeds].rows
+        rows = max(trees[sizes.seeds].rows for trees in self._trees.values())
         self._inbox = accelerator.pinned(_SEEDS_FROM + sizes.seeds, torch.int64)
         self._inbox_on_device = torch.zeros(_SEEDS_FROM + sizes.seeds, dtype=torch.int64, device=device)
-        self._scores = accelerator.pinned(sizes.seeds * classes, torch.float32)
-        self._embeddings = accelerator.pinned(sizes.seeds * hidden, torch.float32)
+        self._scores = accelerator.pinned(sizes.seeds * sizes.classes, torch.float32)
+        self._embeddings = accelerator.pinned(sizes.seeds * sizes.embedding_columns, torch.float32)
         self._counts = accelerator.pinned(rows, torch.int32)
         # The same memory for Python: indexing a tensor costs microseconds.
         self._inbox_array = self._inbox.numpy()
@@ -103,14 +100,15 @@ class Lane:
         they are wanted."""
         if self._started is None:
             raise RuntimeError("nothing was started")
-        (_, seeds), self._started = self._started, None
+        (variant, seeds), self._started = self._started, None
         times = self._runner.wait()
-        tree = self._trees[bucket_of(seeds)]
+        tree = self._trees[variant.fanouts][bucket_of(seeds)]
+        classes, hidden = variant.network.classes, variant.network.embedding_columns
         counts = self._counts_array[: tree.rows]
         drawing = tree.ends[-3] if len(tree.fanouts) > 1 else 0
-        scores[...] = self._scores_array[: seeds * self._classes].reshape(seeds, self._classes)
+        scores[...] = self._scores_array[: seeds * classes].reshape(seeds, classes)
         if embeddings is not None:
-            embeddings[...] = self._embeddings_array[: seeds * self._hidden].reshape(seeds, self._hidden)
+            embeddings[...] = self._embeddings_array[: seeds * hidden].reshape(seeds, hidden)
         return Finished(StageTimes(*times), seeds + int(counts[:drawing].sum()), int(counts.sum()))
 
     def abandon(self) -> None:
@@ -127,12 +125,13 @@ class Lane:
 
     def _build_stages(self, variant: DeviceVariant, bucket: int) -> Stages:
         """Fetch the seeds and sample → gather → infer and send the scores."""
-        tree, network, scratch = self._trees[bucket], variant.network, self._scratch
+        tree, network, scratch = self._trees[variant.fanouts][bucket], variant.network, self._scratch
+        classes, hidden = network.classes, network.embedding_columns
         length = _SEEDS_FROM + bucket
         inbox, arrived = self._inbox[:length], self._inbox_on_device[:length]
         key, seeds = arrived[:1], arrived[_SEEDS_FROM:]
-        scores = self._scores[: bucket * self._classes].view(bucket, self._classes)
-        embeddings = self._embeddings[: bucket * self._hidden].view(bucket, self._hidden)
+        scores = self._scores[: bucket * classes].view(bucket, classes)
+        embeddings = self._embeddings[: bucket * hidden].view(bucket, hidden)
         counts = self._counts[: tree.rows]
         combined = torch.empty(0)
 

@@ -97,10 +97,14 @@ class DeviceLayer:
 @dataclass(frozen=True, slots=True)
 class DeviceNetwork:
     layers: tuple[DeviceLayer, ...]
+    classes: int
+    embedding_columns: int
+    """Width of the last hidden layer; 0 for a one-layer network."""
 
     @staticmethod
     def of(network: Network, device: torch.device) -> DeviceNetwork:
-        return DeviceNetwork(tuple(DeviceLayer.of(layer, device) for layer in network.layers))
+        layers = tuple(DeviceLayer.of(layer, device) for layer in network.layers)
+        return DeviceNetwork(layers, network.classes, network.hidden)
 
     def gather(
         self, table: DeviceTable, tree: PaddedTree, cache: CacheView | None, scratch: DeviceActivations

@@ -117,16 +117,19 @@ def table_parts(loaded: LoadedRevision) -> dict[str, Rows]:
 
 def parts_of(loaded: LoadedRevision) -> list[Part]:
     """Of a revision, without int8's scales: those are small, read with every row, and always on the device."""
-    rows_per_seed, neighbours_per_seed = _reads_per_seed(loaded.network.fanouts)
+    variants = loaded.variants.values()
+    per_seed = [_reads_per_seed(variant.fanouts) for variant in variants]
+    rows_per_seed = sum(rows for rows, _ in per_seed) / len(per_seed)
+    neighbours_per_seed = sum(neighbours for _, neighbours in per_seed) / len(per_seed)
     graph = loaded.graph
     parts = [
         Part(INDPTR, Group.GRAPH, graph.indptr.nbytes, rows_per_seed * LINK_BYTES),
         Part(INDICES, Group.GRAPH, graph.indices.nbytes, neighbours_per_seed * LINK_BYTES),
     ]
     for name, rows in table_parts(loaded).items():
-        read = [_row_reads(variant, rows, rows_per_seed, neighbours_per_seed) for variant in loaded.variants.values()]
+        read = [_row_reads(variant, rows) for variant in variants]
         # Own rows of projected tables are few beside the neighbours', and have no cache.
-        is_of_neighbours = any(variant.table.rows is rows for variant in loaded.variants.values())
+        is_of_neighbours = any(variant.table.rows is rows for variant in variants)
         parts.append(Part(name, Group.TABLES, rows.values.nbytes, sum(read) / len(read), cacheable=is_of_neighbours))
     return parts
 
@@ -141,8 +144,9 @@ def _reads_per_seed(fanouts: Sequence[int]) -> tuple[int, int]:
     return sum(widths[:-1]), sum(widths[1:])
 
 
-def _row_reads(variant: LoadedVariant, rows: Rows, rows_per_seed: int, neighbours_per_seed: int) -> float:
+def _row_reads(variant: LoadedVariant, rows: Rows) -> float:
     table = variant.table
+    rows_per_seed, neighbours_per_seed = _reads_per_seed(variant.fanouts)
     times = (neighbours_per_seed if table.rows is rows else 0) + (rows_per_seed if table.own is rows else 0)
     row_bytes = variant.columns * rows.values.itemsize
     return times * max(LINK_BYTES, row_bytes)

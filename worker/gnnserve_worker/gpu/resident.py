@@ -9,7 +9,8 @@ come free (`would_gain`): loaded again beside itself, it then has what it would 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
@@ -134,7 +135,7 @@ def make_resident(loaded: LoadedRevision, accelerator: Accelerator, means: Means
     another revision's sake."""
     accelerator.give_back()
     available_bytes = means.available_bytes(accelerator.free_bytes())
-    sizes = plan_lane([variant.network for variant in loaded.variants.values()], loaded.network.fanouts)
+    sizes = plan_lane(loaded.variants.values())
     of_weights = sum(weights_bytes(variant) for variant in loaded.variants.values())
     required_bytes = LANES * sizes.device_bytes + of_weights + scales_bytes(loaded)
     builder = _Builder(loaded, accelerator, means, required_bytes, available_bytes)
@@ -366,7 +367,7 @@ class _Builder:
             sum(variant.columns > block * plan.block_columns for variant in readers) / len(readers)
             for block in range(plan.blocks)
         ]
-        weights = self._weights()
+        weights = self._weights(readers)
         policy = build_policy(
             self._means.policy, plan.items, plan.capacity,
             None if weights is None else spread_over_blocks(weights, shares),
@@ -374,17 +375,22 @@ class _Builder:
         accelerator = self._accelerator
         return FeatureCache(rows, plan, policy, [accelerator.device, *accelerator.lenders])
 
-    def _weights(self) -> np.ndarray | None:
-        """Expected reads of each node, for policies that want to know."""
-        graph, fanouts = self._loaded.graph, self._loaded.network.fanouts
+    def _weights(self, readers: Sequence[LoadedVariant]) -> np.ndarray | None:
+        """Expected reads of each node, mean over these variants, for policies that want to know."""
+        graph, readers_of = self._loaded.graph, Counter(variant.fanouts for variant in readers)
         match self._means.policy:
             case CachePolicy.FREQUENCY:
-                return expected_weights(graph.indptr, graph.indices, fanouts)
+                found = [expected_weights(graph.indptr, graph.indices, fanouts) for fanouts in readers_of]
             case CachePolicy.DEGREE:
                 return degree_weights(graph.indices, graph.nodes)
             case CachePolicy.PRESAMPLED:
-                return presampled_weights(graph.indptr, graph.indices, self._loaded.splits.train, fanouts, key=0)
-        return None
+                seeds = self._loaded.splits.train
+                found = [
+                    presampled_weights(graph.indptr, graph.indices, seeds, fanouts, key=0) for fanouts in readers_of
+                ]
+            case _:
+                return None
+        return np.average(found, axis=0, weights=list(readers_of.values())).astype(np.float32)
 
 
 def weights_bytes(variant: LoadedVariant) -> int:

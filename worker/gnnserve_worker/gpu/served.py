@@ -64,7 +64,7 @@ def serve_on_gpu(
     serve it."""
     if trust.lost is not None:
         raise DeviceLostError(trust.lost, START_ANEW)
-    if FULL_NEIGHBOURHOOD in loaded.network.fanouts:
+    if any(FULL_NEIGHBOURHOOD in variant.fanouts for variant in loaded.variants.values()):
         raise DeviceError(
             "fan-outs of -1 read whole neighbourhoods, which the GPU does not sample",
             "give spec.model.fanouts numbers, or use spec.worker.device: CPU",

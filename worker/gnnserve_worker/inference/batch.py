@@ -105,9 +105,7 @@ def infer_each(
     """As `infer_batch`, without a look at which seeds are repeated: what as many different ones take."""
     loaded = revision.variants[variant]
     network, count = loaded.network, len(seeds)
-    chunks = plan_chunks(
-        count, revision.network.fanouts, network.bytes_per_row, revision.effective_nodes, thread_count()
-    )
+    chunks = plan_chunks(count, loaded.fanouts, network.bytes_per_row, revision.effective_nodes, thread_count())
     scores = np.empty((count, network.classes), dtype=np.float32)
     embeddings = np.empty((count, network.hidden), dtype=np.float32) if with_embeddings and network.hidden else None
     if chunks.count == 1:
@@ -163,7 +161,7 @@ def _infer_chunk(
     graph, network, activations = revision.graph, variant.network, _workspace.activations
     start = time.perf_counter()
     sample = sample_neighbours(
-        graph.indptr, graph.indices, seeds, revision.network.fanouts, key, _workspace.scratch, share=share
+        graph.indptr, graph.indices, seeds, variant.fanouts, key, _workspace.scratch, share=share
     )
     sampled = time.perf_counter()
     combined = network.gather(variant.table, sample, activations)

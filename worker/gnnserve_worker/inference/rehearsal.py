@@ -16,8 +16,9 @@ from typing import Literal
 
 import numpy as np
 
+from gnnserve_api.families import FamilyName
 from gnnserve_api.profile import Compute, LatencyProfile, Profile, VariantProfile
-from gnnserve_api.repository import NetworkManifest, RankingManifest, RevisionManifest
+from gnnserve_api.repository import NetworkManifest, RankingManifest, RevisionManifest, VariantManifest
 from gnnserve_api.spec.model import FULL_NEIGHBOURHOOD, Architecture
 from gnnserve_api.variants import Storage, columns_of
 from gnnserve_worker.graph.ids import integer_ids, lay_out, string_ids
@@ -25,6 +26,7 @@ from gnnserve_worker.graph.store import Graph, GraphData, Splits
 from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.inference.served import served_revision
 from gnnserve_worker.models import dense
+from gnnserve_worker.repository import paths
 from gnnserve_worker.repository.loaded import LoadedRevision
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.tables.table import feature_blocks
@@ -47,6 +49,19 @@ class MadeUpVariant:
     @property
     def table(self) -> str:
         return f"{self.kind}-{self.storage}"
+
+    def made(self, network: NetworkManifest, columns: int) -> VariantManifest:
+        """`columns`: that it reads of its table."""
+        return VariantManifest(
+            name=self.name,
+            family=FamilyName.PROJECTED if self.kind == "projected" else FamilyName.PRUNED,
+            table=self.table,
+            columns=columns,
+            fanouts=network.fanouts,
+            network=network,
+            compute=self.compute,
+            weights=paths.weights_of(self.name),
+        )
 
 
 def rehearse() -> None:
@@ -121,18 +136,19 @@ def publish_made_up(
                 rows = np.broadcast_to(np.float32(0.5), (nodes, outputs))
                 own = rows if network.architecture == Architecture.GRAPHSAGE else None
                 staged.write_table(table, kind, storage, outputs, [rows], None if own is None else [own])
-        profiles = []
+        profiles, made = [], []
         for variant in variants:
             width = outputs if variant.kind == "projected" else columns_of(columns, variant.factor)
             tensors = _random_weights(network, width, draw)
             if variant.kind == "projected":
                 tensors = {name: tensor for name, tensor in tensors.items() if name not in _PROJECTED}
             staged.write_variant(variant.name, tensors)
+            made.append(variant.made(network, width))
             profiles.append(_invented_profile(variant, width))
         return staged.commit(
             scope="Inductive",
-            network=network,
             ranking=RankingManifest(method="Random", settings={}, columns=tuple(range(columns))),
+            variants=made,
             profile=Profile(
                 metric="accuracy",
                 machine="made up",

@@ -53,6 +53,8 @@ class ServedRevision:
     would_gain: Callable[[], bool] = lambda: False
     """Whether it would have more of its device's memory, were it loaded again beside itself: another revision had that
     as this one was loaded, and has given it back. From any thread, and quickly."""
+    most_embedding_columns: int = field(init=False)
+    """Of any variant."""
     class_ids: np.ndarray = field(init=False)
     """`classes` as int64; empty where they are texts."""
     has_text_ids: bool = field(init=False)
@@ -60,6 +62,8 @@ class ServedRevision:
     """`classes` as JSON; empty where they are integers."""
 
     def __post_init__(self) -> None:
+        columns = max(variant.network.embedding_columns for variant in self.manifest.variants)
+        object.__setattr__(self, "most_embedding_columns", columns)
         object.__setattr__(self, "has_text_ids", self.node_ids is NodeIdKind.STRINGS)
         are_texts = isinstance(self.classes[0], str)
         object.__setattr__(self, "class_ids", np.array([] if are_texts else self.classes, np.int64))
@@ -89,8 +93,8 @@ class ServedRevision:
 
     @property
     def has_embeddings(self) -> bool:
-        """A one-layer network has no hidden layer to return."""
-        return len(self.manifest.network.fanouts) > 1
+        """Whether every variant has a hidden layer to return: a network of one layer has none."""
+        return all(variant.network.embedding_columns for variant in self.manifest.variants)
 
 
 def served_revision(loaded: LoadedRevision) -> ServedRevision:

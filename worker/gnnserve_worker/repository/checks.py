@@ -7,25 +7,29 @@ from the checked files.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
 
 from gnnserve_api.errors import DamagedError, OutdatedError, RepositoryError, remedy_of
+from gnnserve_api.profile import Profile
 from gnnserve_api.repository import (
+    GRAPH_SCHEMA_VERSION,
     SCHEMA_VERSION,
-    AnyManifest,
     FileEntry,
     GraphManifest,
     RevisionManifest,
     TableManifest,
+    VariantManifest,
     checksum_of,
 )
+from gnnserve_api.repository_schema3 import RevisionManifest3
 from gnnserve_worker.parallel import thread_count
 from gnnserve_worker.repository import paths
 from gnnserve_worker.repository.positions import NO_POSITIONS, Positions, Survey
@@ -34,8 +38,11 @@ from gnnserve_worker.tables.table import map_array
 _MOST_HASHING_THREADS = 8
 _SURVEYED_AT_ONCE = 128 * 1024
 """Values per part of a survey: as many as a core's own cache keeps from the digest to the survey."""
-_OLDEST_VERSIONS = {GraphManifest: 1, RevisionManifest: SCHEMA_VERSION}
-"""Oldest schema version of each manifest that can be read."""
+_GRAPH_VERSIONS = range(1, GRAPH_SCHEMA_VERSION + 1)
+"""Schema versions of graphs that can be read: fields that came later have defaults."""
+_REVISION_VERSIONS = range(3, SCHEMA_VERSION + 1)
+"""Schema versions of revisions that can be read: 3 by `RevisionManifest3`."""
+_Manifest = TypeVar("_Manifest", GraphManifest, RevisionManifest, RevisionManifest3)
 
 
 class _Header(msgspec.Struct, frozen=True, rename="camel"):
@@ -51,7 +58,9 @@ def remedy(*folders: Path) -> str:
 
 def read_graph_manifest(folder: Path) -> GraphManifest:
     path = folder / paths.GRAPH_COMMIT
-    manifest, content = _read(path, GraphManifest, remedy(folder))
+    data = _read(path)
+    version = _require_known(path, data, _GRAPH_VERSIONS, remedy(folder))
+    manifest, content = _decode(path, data, version, GraphManifest, remedy(folder))
     _require_named(path, "graph", manifest.digest, folder)
     _require_safe(path, manifest.files, remedy(folder))
     _require_listed(path, manifest.files, (*paths.GRAPH_FILES, *paths.ID_FILES[manifest.node_ids]), remedy(folder))
@@ -61,23 +70,47 @@ def read_graph_manifest(folder: Path) -> GraphManifest:
 
 def read_revision_manifest(folder: Path) -> RevisionManifest:
     path = folder / paths.REVISION_COMMIT
-    manifest, content = _read(path, RevisionManifest, remedy(folder))
+    data = _read(path)
+    manifest: RevisionManifest | RevisionManifest3
+    version = _require_known(path, data, _REVISION_VERSIONS, remedy(folder))
+    if version < SCHEMA_VERSION:
+        manifest, content = _decode(path, data, version, RevisionManifest3, remedy(folder))
+    else:
+        manifest, content = _decode(path, data, version, RevisionManifest, remedy(folder))
     _require_named(path, "revision", manifest.revision, folder)
     if not paths.is_name(manifest.graph):
         raise DamagedError(path, f"graph {manifest.graph!r} is not the name of a folder", remedy(folder))
     _require_safe(path, manifest.files, remedy(folder))
     if not manifest.profile.variants:
         raise DamagedError(path, "lists no variant, expected at least one", remedy(folder))
-    for variant in manifest.profile.variants:
-        if variant.table not in manifest.tables:
+    revision = manifest.upgraded() if isinstance(manifest, RevisionManifest3) else manifest
+    if (misfit := profile_misfit(revision.variants, revision.profile)) is not None:
+        raise DamagedError(path, misfit, remedy(folder))
+    for variant in revision.variants:
+        if variant.table not in revision.tables:
             raise DamagedError(
                 path, f"has no table {variant.table!r}, expected it for variant {variant.name}", remedy(folder)
             )
-    tables = [name for table in manifest.tables.values() for name in files_of(table)]
-    weights = [paths.weights_of(variant.name) for variant in manifest.profile.variants]
-    _require_listed(path, manifest.files, [*tables, *weights], remedy(folder))
+        if len(variant.fanouts) != variant.network.layers:
+            raise DamagedError(
+                path,
+                f"has {len(variant.fanouts)} fan-outs for variant {variant.name}, expected one for each of its "
+                f"{variant.network.layers} layers",
+                remedy(folder),
+            )
+    tables = [name for table in revision.tables.values() for name in files_of(table)]
+    weights = [variant.weights for variant in revision.variants]
+    _require_listed(path, revision.files, [*tables, *weights], remedy(folder))
     _require_sealed(path, content, remedy(folder))
-    return manifest
+    return revision
+
+
+def profile_misfit(variants: Sequence[VariantManifest], profile: Profile) -> str | None:
+    """How the profile is of other variants than those that were made; None: it is not."""
+    made, measured = [variant.name for variant in variants], [variant.name for variant in profile.variants]
+    if made == measured:
+        return None
+    return f"has a profile of {', '.join(measured)}, expected one of {', '.join(made)}"
 
 
 def files_of(table: TableManifest) -> list[str]:
@@ -150,36 +183,52 @@ def open_array(
     return array
 
 
-def _read(path: Path, kind: type[AnyManifest], how_to_repair: str) -> tuple[AnyManifest, dict[str, Any]]:
-    """Read a manifest; returns it and its content as a dictionary, which may be of any version."""
+def _read(path: Path) -> bytes:
     try:
-        data = path.read_bytes()
+        return path.read_bytes()
     except FileNotFoundError as error:
-        raise DamagedError(path, "is missing", how_to_repair) from error
+        raise DamagedError(path, "is missing", remedy(path.parent)) from error
     except OSError as error:
         raise unreadable(path, error) from error
-    try:
+
+
+def _require_known(path: Path, data: bytes, readable: range, how_to_repair: str) -> int:
+    """The schema version of a manifest, which is one of those that can be read."""
+    newest = readable[-1]
+    with _refusing_damage(path, data, newest, how_to_repair):
         version = msgspec.json.decode(data, type=_Header).schema_version
-        if version > SCHEMA_VERSION:
-            raise RepositoryError(
-                path,
-                f"has schemaVersion {version}, and this gnnserve reads up to {SCHEMA_VERSION}: "
-                "it was written by a newer gnnserve",
-                "upgrade gnnserve, or use another repository",
-            )
-        if version < _OLDEST_VERSIONS[kind]:
-            raise OutdatedError(
-                path,
-                f"has schemaVersion {version}, and this gnnserve reads {SCHEMA_VERSION}: it was written by an older "
-                "gnnserve",
-                "generate again from its manifest; the old revision stays until you delete it",
-            )
+    if version > newest:
+        raise RepositoryError(
+            path,
+            f"has schemaVersion {version}, and this gnnserve reads up to {newest}: it was written by a newer gnnserve",
+            "upgrade gnnserve, or use another repository",
+        )
+    if version < readable[0]:
+        raise OutdatedError(
+            path,
+            f"has schemaVersion {version}, and this gnnserve reads {readable[0]} to {newest}: it was written by an "
+            "older gnnserve",
+            "generate again from its manifest; the old revision stays until you delete it",
+        )
+    return version
+
+
+def _decode(
+    path: Path, data: bytes, version: int, kind: type[_Manifest], how_to_repair: str
+) -> tuple[_Manifest, dict[str, Any]]:
+    """A manifest as its version describes it, and its content as it stands in the file."""
+    with _refusing_damage(path, data, version, how_to_repair):
         return msgspec.json.decode(data, type=kind), msgspec.json.decode(data)
+
+
+@contextmanager
+def _refusing_damage(path: Path, data: bytes, version: int, how_to_repair: str) -> Iterator[None]:
+    try:
+        yield
     except msgspec.ValidationError as error:
-        raise DamagedError(path, f"does not fit schemaVersion {SCHEMA_VERSION}: {error}", how_to_repair) from error
+        raise DamagedError(path, f"does not fit schemaVersion {version}: {error}", how_to_repair) from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        found = f"not valid JSON, {len(data):,} bytes: {error}"
-        raise DamagedError(path, f"is {found}", how_to_repair) from error
+        raise DamagedError(path, f"is not valid JSON, {len(data):,} bytes: {error}", how_to_repair) from error
 
 
 def _require_named(path: Path, what: str, name: str, folder: Path) -> None:

@@ -6,7 +6,7 @@ Whether the files are what was published is `checks.py`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -25,6 +25,7 @@ from gnnserve_api.repository import (
     RevisionManifest,
     RowsManifest,
     TableManifest,
+    VariantManifest,
 )
 from gnnserve_worker.graph.ids import NO_OFFSETS, NodeIds, slot_count
 from gnnserve_worker.graph.store import Graph, Splits
@@ -45,6 +46,8 @@ class LoadedVariant:
     table: Table
     columns: int
     """Leading columns of the table that this variant reads."""
+    fanouts: tuple[int, ...]
+    """Neighbours that are sampled per layer, the seed's draw first; all -1: full neighbourhood."""
     network: Network
 
 
@@ -57,7 +60,6 @@ class LoadedRevision:
     """`sampling.neighbours.effective_nodes` of the graph: how soon draws meet the same node again."""
     variants: Mapping[str, LoadedVariant]
     """By name, in the order of the profile."""
-    network: NetworkManifest
     ids: NodeIds | None
     """The source's own ids of the nodes, mapped; None: it numbers them from 0."""
     classes: Classes
@@ -73,16 +75,6 @@ class LoadedRevision:
 
 
 @dataclass(frozen=True, slots=True)
-class VariantFiles:
-    """What a variant is made of, beside its weights."""
-
-    table: str
-    """Key of the revision's tables."""
-    columns: int
-    compute: Compute
-
-
-@dataclass(frozen=True, slots=True)
 class RevisionFiles:
     """What to open, whether published or staged."""
 
@@ -90,8 +82,7 @@ class RevisionFiles:
     graph: GraphManifest
     folder: Path
     tables: Mapping[str, TableManifest]
-    network: NetworkManifest
-    variants: Mapping[str, VariantFiles]
+    variants: Sequence[VariantManifest]
     manifest: RevisionManifest | None
     verified: checks.VerifiedFiles = field(default_factory=checks.VerifiedFiles)
     """Empty while it is staged: nobody else reaches the files then."""
@@ -116,8 +107,7 @@ def open_revision(revision: RevisionFiles, build: NetworkBuilder) -> LoadedRevis
         source=graph.source,
         graph=Graph(indptr, indices),
         effective_nodes=effective_nodes(indptr),
-        variants={name: _open_variant(revision, name, tables, build) for name in revision.variants},
-        network=revision.network,
+        variants={variant.name: _open_variant(revision, variant, tables, build) for variant in revision.variants},
         ids=_open_ids(revision),
         classes=graph.classes,
         multi_label=graph.multi_label,
@@ -169,21 +159,20 @@ def _open_rows(revision: RevisionFiles, table: TableManifest, rows: RowsManifest
 
 
 def _open_variant(
-    revision: RevisionFiles, name: str, tables: Mapping[str, Table], build: NetworkBuilder
+    revision: RevisionFiles, variant: VariantManifest, tables: Mapping[str, Table], build: NetworkBuilder
 ) -> LoadedVariant:
-    files = revision.variants[name]
-    table, columns = tables[files.table], files.columns
+    table, columns = tables[variant.table], variant.columns
     if not 1 <= columns <= table.columns or (table.projected and columns != table.columns):
         raise DamagedError(
-            revision.folder / paths.rows_of(files.table),
-            f"holds {table.columns} columns, and {name} is to read {columns} of them",
+            revision.folder / paths.rows_of(variant.table),
+            f"holds {table.columns} columns, and {variant.name} is to read {columns} of them",
             revision.remedy,
         )
-    path = revision.folder / paths.weights_of(name)
+    path = revision.folder / variant.weights
     try:
         content = revision.verified.read.get(path)
         tensors = safetensors.numpy.load_file(path) if content is None else safetensors.numpy.load(content)
-        network = build(revision.network, tensors, columns, table.projected, files.compute)
+        network = build(variant.network, tensors, columns, table.projected, variant.compute)
     except (OSError, SafetensorError, ValueError) as error:
-        raise DamagedError(path, f"does not hold the weights of {name}: {error}", revision.remedy) from error
-    return LoadedVariant(name, table, columns, network)
+        raise DamagedError(path, f"does not hold the weights of {variant.name}: {error}", revision.remedy) from error
+    return LoadedVariant(variant.name, table, columns, variant.fanouts, network)

@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 
 from gnnserve_api.errors import DamagedError, GnnserveError, OutdatedError, RepositoryError, remedy_of
-from gnnserve_api.repository import SCHEMA_VERSION, GraphManifest, NodeIdKind, RevisionManifest, sealed
+from gnnserve_api.repository import GRAPH_SCHEMA_VERSION, GraphManifest, NodeIdKind, RevisionManifest, sealed
 from gnnserve_worker.graph.ids import NodeIds
 from gnnserve_worker.graph.store import GraphData
 from gnnserve_worker.models.build import build_network
@@ -32,7 +32,6 @@ from gnnserve_worker.repository.loaded import (
     LoadedRevision,
     NetworkBuilder,
     RevisionFiles,
-    VariantFiles,
     open_revision,
 )
 from gnnserve_worker.repository.lock import ServiceLock
@@ -123,11 +122,7 @@ class Repository:
             graph=graph,
             folder=folder,
             tables=manifest.tables,
-            network=manifest.network,
-            variants={
-                variant.name: VariantFiles(variant.table, variant.columns, variant.compute)
-                for variant in manifest.profile.variants
-            },
+            variants=manifest.variants,
             manifest=manifest,
         )
         lists = [
@@ -178,7 +173,7 @@ class Repository:
             with _discarding_unfinished(folder, paths.GRAPH_COMMIT):
                 manifest = sealed(
                     GraphManifest(
-                        schema_version=SCHEMA_VERSION,
+                        schema_version=GRAPH_SCHEMA_VERSION,
                         digest=data.digest,
                         source=data.source,
                         nodes=data.graph.nodes,

@@ -6,7 +6,7 @@ the disk before it is written. `repository.py` decides which process may write, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -19,11 +19,11 @@ from gnnserve_api.repository import (
     SCHEMA_VERSION,
     FileEntry,
     GraphManifest,
-    NetworkManifest,
     RankingManifest,
     RevisionManifest,
     RowsManifest,
     TableManifest,
+    VariantManifest,
     sealed,
 )
 from gnnserve_api.training import TrainingManifest
@@ -33,7 +33,6 @@ from gnnserve_worker.repository.loaded import (
     LoadedRevision,
     NetworkBuilder,
     RevisionFiles,
-    VariantFiles,
     open_revision,
 )
 from gnnserve_worker.tables.formats import padded_columns, rows_bytes
@@ -140,7 +139,7 @@ class StagedRevision:
             with files.storing(self._folder / name):
                 files.remove_file(self._folder / name)
 
-    def open(self, network: NetworkManifest, variants: Mapping[str, VariantFiles]) -> LoadedRevision:
+    def open(self, variants: Sequence[VariantManifest]) -> LoadedRevision:
         """Open the staged revision as it will be served, to measure its profile."""
         return open_revision(
             RevisionFiles(
@@ -148,7 +147,6 @@ class StagedRevision:
                 graph=self._graph,
                 folder=self._folder,
                 tables=dict(self._tables),
-                network=network,
                 variants=variants,
                 manifest=None,
             ),
@@ -159,19 +157,22 @@ class StagedRevision:
         self,
         *,
         scope: str,
-        network: NetworkManifest,
         ranking: RankingManifest,
+        variants: Sequence[VariantManifest],
         profile: Profile,
         generator: str,
         created_at: str,
         training: TrainingManifest | None = None,
     ) -> RevisionManifest:
-        """Publish. `created_at` is UTC in RFC 3339; revisions are ordered by it. `training`: None for given weights."""
-        expected = {paths.weights_of(variant.name) for variant in profile.variants}
-        for table in {variant.table for variant in profile.variants}:
+        """Publish. `variants` in the order of the profile. `created_at` is UTC in RFC 3339; revisions are ordered by
+        it. `training`: None for given weights."""
+        expected = {variant.weights for variant in variants}
+        for table in {variant.table for variant in variants}:
             expected.update(checks.files_of(self._tables[table]))
-        if not profile.variants or expected != set(self._files):
-            raise RuntimeError(f"the profile is of {sorted(expected)}, but {sorted(self._files)} were written")
+        if not variants or expected != set(self._files):
+            raise RuntimeError(f"the variants are of {sorted(expected)}, but {sorted(self._files)} were written")
+        if (problem := checks.profile_misfit(variants, profile)) is not None:
+            raise RuntimeError(problem)
         manifest = sealed(
             RevisionManifest(
                 schema_version=SCHEMA_VERSION,
@@ -182,9 +183,9 @@ class StagedRevision:
                 created_at=created_at,
                 generator=generator,
                 scope=scope,
-                network=network,
                 ranking=ranking,
                 tables=self._tables,
+                variants=tuple(variants),
                 profile=profile,
                 files=dict(sorted(self._files.items())),
                 training=training,

@@ -212,8 +212,8 @@ def cut(text: str) -> str:
 def is_large(question: Question, revision: ServedRevision, most_numbers: int) -> bool:
     """Whether its answer has more numbers than that, roughly."""
     nodes = len(question.nodes)
-    widest = 1 + len(revision.classes) + revision.manifest.network.hidden
+    widest = 1 + len(revision.classes) + revision.most_embedding_columns
     if nodes * widest <= most_numbers:
         return False
-    widths = {"labels": 1, "scores": len(revision.classes), "embeddings": revision.manifest.network.hidden}
+    widths = {"labels": 1, "scores": len(revision.classes), "embeddings": revision.most_embedding_columns}
     return nodes * sum(widths[output] for output in question.outputs) > most_numbers
