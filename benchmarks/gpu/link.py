@@ -20,9 +20,10 @@ from benchmarks.gpu.figures import Row, gigabytes_per_s, summarize
 from benchmarks.paper_tables import FACTORS, GRAPHS
 from benchmarks.shapes import FANOUTS
 from gnnserve_api.variants import Storage, columns_of
-from gnnserve_worker.gpu.arrays import DeviceCombination, DeviceRows, PaddedTree
+from gnnserve_worker.gpu.arrays import DeviceAggregation, DeviceRows, PaddedTree
 from gnnserve_worker.gpu.kernels.gather import gather_rows
 from gnnserve_worker.tables.formats import padded_columns
+from gnnserve_worker.tables.gather import Aggregator, Own
 
 _STREAM_BYTES = 2**28
 _TABLE_BYTES = 2**31
@@ -156,10 +157,10 @@ def _gather_rate(source: Tensor, graph: str, factor: int, limit: float, runs: in
     nodes = source.numel() // stride
     rows = DeviceRows(source[: nodes * stride].view(nodes, stride), None)
     drawn = RandomTrees.draw(nodes, runs)
-    combination = DeviceCombination(mean=True, stacked=False, own_factor=0.0, bias=None, relu=False)
+    aggregation = DeviceAggregation(Aggregator.MEAN, Own.ADDED, own_factor=0.0, bias=None, relu=False)
     out = torch.empty(drawn.tree.rows, columns, device="cuda")
     times = summarize(
-        timed_ms(lambda: gather_rows(rows, rows, columns, drawn.tree, combination, out, None), runs, drawn.use)
+        timed_ms(lambda: gather_rows(rows, rows, columns, drawn.tree, aggregation, out, None), runs, drawn.use)
     )
     read_bytes = drawn.rows_read * columns * 4
     rate = gigabytes_per_s(read_bytes, times.p50_ms)

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from gnnserve_api.profile import Profile, VariantProfile
-from gnnserve_api.spec.model import Architecture
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.spec.variants import Projection
 from gnnserve_api.variants import columns_of, variant_name
@@ -23,9 +22,7 @@ def says_expected(spec: GNNServiceSpec, features: int, classes: int) -> str | No
     if spec.variants.projection is not Projection.AUTO:
         return None
     model = spec.model
-    width = model.hidden if len(model.fanouts) > 1 else classes
-    if model.architecture is Architecture.GIN and model.mlp_hidden is not None:
-        width = model.mlp_hidden
+    width = model.mlp_hidden or (model.hidden if len(model.fanouts) > 1 else classes)
     pruned = [factor for factor in sorted(spec.variants.pruning.factors) if factor > 1]
     wider = [factor for factor in pruned if columns_of(features, factor) >= width]
     if not pruned or len(wider) < _NEARLY_ALL * len(pruned):

@@ -6,6 +6,7 @@ import math
 
 import pytest
 
+from gnnserve_api.spec.model import Architecture
 from gnnserve_cli.report.performance_model import (
     CalibrationError,
     Measured,
@@ -65,11 +66,15 @@ def test_a_network_needs_a_fanout_per_layer() -> None:
 @pytest.mark.parametrize(
     ("network", "first_layer", "second_layer"),
     [
-        (Network("GraphSAGE"), 2 * 2 * 602 * 256 + 256, 2 * 2 * 256 * 41 + 41),
-        (Network("GraphSAGE", projected=True), 256, 2 * 2 * 256 * 41 + 41),
-        (Network("GIN"), 2 * 602 * 256 + 2 * 256 * 256 + 2 * 256, 2 * 256 * 41 + 2 * 41 * 41 + 2 * 41),
-        (Network("GIN", mlp_hidden=64), 2 * 602 * 64 + 2 * 64 * 256 + 64 + 256, 2 * 256 * 64 + 2 * 64 * 41 + 64 + 41),
-        (Network("GIN", projected=True), 2 * 256 * 256 + 2 * 256, 2 * 256 * 41 + 2 * 41 * 41 + 2 * 41),
+        (Network(Architecture.GRAPHSAGE), 2 * 2 * 602 * 256 + 256, 2 * 2 * 256 * 41 + 41),
+        (Network(Architecture.GRAPHSAGE, projected=True), 256, 2 * 2 * 256 * 41 + 41),
+        (Network(Architecture.GIN), 2 * 602 * 256 + 2 * 256 * 256 + 2 * 256, 2 * 256 * 41 + 2 * 41 * 41 + 2 * 41),
+        (
+            Network(Architecture.GIN, mlp_hidden=64),
+            2 * 602 * 64 + 2 * 64 * 256 + 64 + 256,
+            2 * 256 * 64 + 2 * 64 * 41 + 64 + 41,
+        ),
+        (Network(Architecture.GIN, projected=True), 2 * 256 * 256 + 2 * 256, 2 * 256 * 41 + 2 * 41 * 41 + 2 * 41),
     ],
 )
 def test_operations_count_every_matrix_twice_and_all_targets(

@@ -21,10 +21,11 @@ from gnnserve_worker.caching.policy import Changes
 from gnnserve_worker.caching.sharding import CachePlan, plan_cache
 from gnnserve_worker.caching.updater import Rhythm
 from gnnserve_worker.gpu import cache as cache_module
-from gnnserve_worker.gpu.arrays import DeviceCombination, DeviceGraph, DeviceRows, PaddedTree
+from gnnserve_worker.gpu.arrays import DeviceAggregation, DeviceGraph, DeviceRows, PaddedTree
 from gnnserve_worker.gpu.cache import FeatureCache
 from gnnserve_worker.gpu.kernels.gather import gather_rows
 from gnnserve_worker.gpu.kernels.sample import sample_tree
+from gnnserve_worker.tables.gather import Aggregator, Own
 
 CPU = torch.device("cpu")
 NODES = 300
@@ -236,17 +237,17 @@ def test_answers_are_the_same_with_and_without_the_cache(slots, columns, device)
     cache = FeatureCache(rows, plan, policy, devices_of(device, len(slots)), PATIENT)
     cache.begin()
     tree = PaddedTree.allocate(4, (4, 3), device)
-    combination = DeviceCombination(mean=True, stacked=True, own_factor=0.0, bias=None, relu=False)
+    aggregation = DeviceAggregation(Aggregator.MEAN, Own.BESIDE, own_factor=0.0, bias=None, relu=False)
     device_graph = DeviceGraph(torch.tensor(graph.indptr, device=device), torch.tensor(graph.indices, device=device))
     outs = [torch.zeros(tree.rows, 2 * columns, device=device) for _ in range(2)]
     for key in range(3):
         seeds, keys = torch.tensor([1, 2, 3, 4], device=device), torch.tensor([key % 2], device=device)
         sample_tree(device_graph, seeds, keys, tree)
         ticket = cache.enter()
-        gather_rows(rows, rows, columns, tree, combination, outs[0], cache.view)
+        gather_rows(rows, rows, columns, tree, aggregation, outs[0], cache.view)
         settle(device)
         cache.leave(ticket)
-        gather_rows(rows, rows, columns, tree, combination, outs[1], None)
+        gather_rows(rows, rows, columns, tree, aggregation, outs[1], None)
         # Compiled, narrower tiles are summed in another order.
         torch.testing.assert_close(outs[0], outs[1], rtol=0, atol=1e-5 if device.type == "cuda" else 0)
         cache.run_round()

@@ -7,21 +7,21 @@ import pytest
 import torch
 from tests.support.graphs import dense_features, random_graph
 
-from gnnserve_worker.gpu.arrays import PADDING, DeviceCombination, DeviceGraph, PaddedTree
+from gnnserve_worker.gpu.arrays import PADDING, DeviceAggregation, DeviceGraph, PaddedTree
 from gnnserve_worker.gpu.kernels.aggregate import aggregate_hidden
 from gnnserve_worker.gpu.kernels.sample import sample_tree
 from gnnserve_worker.sampling.neighbours import NeighbourSample, Scratch, sample_neighbours
-from gnnserve_worker.tables.gather import Combination, aggregate
+from gnnserve_worker.tables.gather import Aggregation, Aggregator, Own, aggregate
 
 SEEDS = [*range(0, 80, 7), 14]
 
 
-def _combinations(width: int) -> dict[str, Combination]:
+def _aggregations(width: int) -> dict[str, Aggregation]:
     none, bias = np.zeros(0, dtype=np.float32), dense_features(1, width, seed=width)[0]
     return {
-        "mean": Combination(mean=True, stacked=True, own_factor=1.0, bias=none, relu=False),
-        "sum": Combination(mean=False, stacked=False, own_factor=1.25, bias=none, relu=False),
-        "no own": Combination(mean=True, stacked=False, own_factor=0.0, bias=bias, relu=True),
+        "mean": Aggregation(Aggregator.MEAN, Own.BESIDE, own_factor=1.0, bias=none, relu=False),
+        "sum": Aggregation(Aggregator.SUM, Own.ADDED, own_factor=1.25, bias=none, relu=False),
+        "no own": Aggregation(Aggregator.MEAN, Own.ADDED, own_factor=0.0, bias=bias, relu=True),
     }
 
 
@@ -46,21 +46,21 @@ def test_hidden_states_are_aggregated_as_on_the_cpu(
     sampled: tuple[NeighbourSample, PaddedTree], device: torch.device,
 ) -> None:  # fmt: skip
     sample, tree = sampled
-    combination = _combinations(width)[name]
+    aggregation = _aggregations(width)[name]
     real = tree.ids[: tree.rows].cpu().numpy() >= 0
     hidden = dense_features(len(sample.nodes), width, seed=4)
     padded = np.full((tree.rows, width), np.nan, dtype=np.float32)
     padded[real] = hidden
     rows = tree.ends[depth]
-    columns = 2 * width if combination.stacked else width
+    columns = 2 * width if aggregation.stacked else width
     room = torch.full((rows + 1, columns), 7.0, dtype=out_dtype, device=device)
 
     aggregate_hidden(
-        torch.tensor(padded, device=device), tree, rows, DeviceCombination.of(combination, device), room[:-1]
+        torch.tensor(padded, device=device), tree, rows, DeviceAggregation.of(aggregation, device), room[:-1]
     )
 
     expected = np.empty(sample.ends[depth] * columns, dtype=np.float32)
-    aggregate(hidden, sample, sample.ends[depth], combination, expected)
+    aggregate(hidden, sample, sample.ends[depth], aggregation, expected)
     found = room[:-1].float().cpu().numpy()
     tolerance = 2.0**-8 if out_dtype == torch.bfloat16 else 1e-5
     np.testing.assert_allclose(
@@ -74,11 +74,11 @@ def test_what_does_not_fit_the_tree_is_refused(
     sampled: tuple[NeighbourSample, PaddedTree], device: torch.device
 ) -> None:
     _, tree = sampled
-    combination = DeviceCombination.of(_combinations(8)["sum"], device)
+    aggregation = DeviceAggregation.of(_aggregations(8)["sum"], device)
     hidden, out = torch.zeros(tree.rows, 8), torch.zeros(tree.seeds, 8)
     with pytest.raises(ValueError, match=r"inner rows end at"):
-        aggregate_hidden(hidden, tree, tree.rows, combination, out)
+        aggregate_hidden(hidden, tree, tree.rows, aggregation, out)
     with pytest.raises(ValueError, match="hidden is"):
-        aggregate_hidden(hidden[: tree.ends[1] - 1], tree, tree.seeds, combination, out)
+        aggregate_hidden(hidden[: tree.ends[1] - 1], tree, tree.seeds, aggregation, out)
     with pytest.raises(ValueError, match="out is"):
-        aggregate_hidden(hidden, tree, tree.seeds, combination, out[:, :4])
+        aggregate_hidden(hidden, tree, tree.seeds, aggregation, out[:, :4])

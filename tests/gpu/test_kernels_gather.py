@@ -13,12 +13,12 @@ from tests.support.memory import between_forbidden_pages
 from torch import Tensor
 
 from gnnserve_api.variants import Storage
-from gnnserve_worker.gpu.arrays import PADDING, CacheView, DeviceCombination, DeviceGraph, DeviceRows, PaddedTree
+from gnnserve_worker.gpu.arrays import PADDING, CacheView, DeviceAggregation, DeviceGraph, DeviceRows, PaddedTree
 from gnnserve_worker.gpu.kernels.gather import gather_rows
 from gnnserve_worker.gpu.kernels.sample import sample_tree
 from gnnserve_worker.sampling.neighbours import NeighbourSample, Scratch, sample_neighbours
 from gnnserve_worker.tables.formats import encode
-from gnnserve_worker.tables.gather import Combination, gather
+from gnnserve_worker.tables.gather import Aggregation, Aggregator, Own, gather
 from gnnserve_worker.tables.table import Rows, Table
 
 Put = Callable[[np.ndarray], Tensor]
@@ -26,8 +26,8 @@ NODES, WIDEST = 80, 300
 CANARY = 7.0
 KEY = 3
 NO_BIAS = np.zeros(0, dtype=np.float32)
-MEAN = Combination(mean=True, stacked=True, own_factor=1.0, bias=NO_BIAS, relu=False)
-SUM = Combination(mean=False, stacked=False, own_factor=1.25, bias=NO_BIAS, relu=False)
+MEAN = Aggregation(Aggregator.MEAN, Own.BESIDE, own_factor=1.0, bias=NO_BIAS, relu=False)
+SUM = Aggregation(Aggregator.SUM, Own.ADDED, own_factor=1.25, bias=NO_BIAS, relu=False)
 STORAGES = pytest.mark.parametrize("storage", list(Storage), ids=str)
 OUTPUTS = pytest.mark.parametrize("out_dtype", [torch.float32, torch.bfloat16], ids=["to float32", "to bfloat16"])
 
@@ -66,22 +66,22 @@ def _rows_of(table: Table, put: Put, device: torch.device) -> tuple[DeviceRows, 
 
 
 def _gathered(
-    rows: DeviceRows, own: DeviceRows, columns: int, tree: PaddedTree, combination: Combination,
+    rows: DeviceRows, own: DeviceRows, columns: int, tree: PaddedTree, aggregation: Aggregation,
     cache: CacheView | None, out_dtype: torch.dtype, device: torch.device,
 ) -> np.ndarray:  # fmt: skip
     """With something before and behind it that must stay."""
-    width = 2 * columns if combination.stacked else columns
+    width = 2 * columns if aggregation.stacked else columns
     room = torch.full((tree.rows + 2, width), CANARY, dtype=out_dtype, device=device)
-    gather_rows(rows, own, columns, tree, DeviceCombination.of(combination, device), room[1:-1], cache)
+    gather_rows(rows, own, columns, tree, DeviceAggregation.of(aggregation, device), room[1:-1], cache)
     assert (room[0] == CANARY).all()
     assert (room[-1] == CANARY).all()
     return room[1:-1].float().cpu().numpy()
 
 
-def _expected(table: Table, columns: int, sample: NeighbourSample, combination: Combination) -> np.ndarray:
+def _expected(table: Table, columns: int, sample: NeighbourSample, aggregation: Aggregation) -> np.ndarray:
     rows = len(sample.nodes)
-    out = np.empty(rows * columns * (2 if combination.stacked else 1), dtype=np.float32)
-    gather(table, columns, sample, combination, out)
+    out = np.empty(rows * columns * (2 if aggregation.stacked else 1), dtype=np.float32)
+    gather(table, columns, sample, aggregation, out)
     return out.reshape(rows, -1)
 
 
@@ -93,15 +93,15 @@ def _assert_equal(found: np.ndarray, expected: np.ndarray, batch: Batch, out_dty
     assert (~batch.real).any()
 
 
-def _combinations(columns: int) -> list[Combination]:
+def _aggregations(columns: int) -> list[Aggregation]:
     bias = dense_features(1, columns, seed=columns)[0]
     return [
         MEAN,
         SUM,
         replace(MEAN, bias=bias, relu=True),
         replace(SUM, bias=bias, own_factor=0.0),
-        replace(SUM, mean=True, own_factor=1.0, relu=True),
-        replace(MEAN, mean=False, bias=bias),
+        replace(SUM, aggregator=Aggregator.MEAN, own_factor=1.0, relu=True),
+        replace(MEAN, aggregator=Aggregator.SUM, bias=bias),
     ]
 
 
@@ -113,12 +113,12 @@ def test_prefixes_and_combinations_are_gathered_as_on_the_cpu(
 ) -> None:
     table = projected_table_of(dense_features(NODES, WIDEST, 2), dense_features(NODES, WIDEST, 3), storage)
     rows, own = _rows_of(table, put, device)
-    combinations = _combinations(columns)
+    aggregations = _aggregations(columns)
     # How a number is rounded depends on nothing else.
-    for combination in combinations if out_dtype == torch.float32 else combinations[1:3]:
-        out = _gathered(rows, own, columns, batch.tree, combination, None, out_dtype, device)
+    for aggregation in aggregations if out_dtype == torch.float32 else aggregations[1:3]:
+        out = _gathered(rows, own, columns, batch.tree, aggregation, None, out_dtype, device)
 
-        _assert_equal(out, _expected(table, columns, batch.sample, combination), batch, out_dtype)
+        _assert_equal(out, _expected(table, columns, batch.sample, aggregation), batch, out_dtype)
 
 
 @STORAGES
@@ -135,17 +135,17 @@ def test_rows_shorter_than_what_a_lane_reads_are_gathered_too(
 
 
 @pytest.mark.parametrize("fanouts", [(1,), (40,), (3, 2), (20, 3), (2, 3, 2), (2, 2, 2, 2)], ids=str)
-@pytest.mark.parametrize("combination", [MEAN, SUM], ids=["mean", "sum"])
+@pytest.mark.parametrize("aggregation", [MEAN, SUM], ids=["mean", "sum"])
 def test_every_row_of_a_tree_is_gathered(
-    fanouts: tuple[int, ...], combination: Combination, put: Put, device: torch.device
+    fanouts: tuple[int, ...], aggregation: Aggregation, put: Put, device: torch.device
 ) -> None:
     batch = _batch(put, device, fanouts, list(range(0, NODES, 9)))
     table = table_of(dense_features(NODES, 40, 2), Storage.FLOAT16)
     rows, own = _rows_of(table, put, device)
 
-    out = _gathered(rows, own, 40, batch.tree, combination, None, torch.float32, device)
+    out = _gathered(rows, own, 40, batch.tree, aggregation, None, torch.float32, device)
 
-    _assert_equal(out, _expected(table, 40, batch.sample, combination), batch, torch.float32)
+    _assert_equal(out, _expected(table, 40, batch.sample, aggregation), batch, torch.float32)
 
 
 @STORAGES
@@ -160,7 +160,7 @@ def test_one_neighbour_is_copied_to_the_bit(storage: Storage, put: Put, device: 
     seeds, key = torch.tensor([0], device=device), torch.tensor([1], device=device)
     sample_tree(DeviceGraph(put(graph.indptr), put(graph.indices)), seeds, key, tree)
     sample = sample_neighbours(graph.indptr, graph.indices, np.array([0]), (3,), 1, Scratch(), share=False)
-    alone = Combination(mean=True, stacked=False, own_factor=0.0, bias=NO_BIAS, relu=False)
+    alone = Aggregation(Aggregator.MEAN, Own.ADDED, own_factor=0.0, bias=NO_BIAS, relu=False)
     expected = _expected(table, 33, sample, alone)
 
     exact = _gathered(rows, own, 33, tree, alone, None, torch.float32, device)
@@ -299,22 +299,22 @@ def test_what_is_cached_is_read_there_and_the_rest_from_the_table(
         pytest.param(Storage.INT8, 512, id="wider than the rows"),
     ],
 )
-@pytest.mark.parametrize("combination", [MEAN, replace(SUM, own_factor=0.0)], ids=["mean", "no own"])
+@pytest.mark.parametrize("aggregation", [MEAN, replace(SUM, own_factor=0.0)], ids=["mean", "no own"])
 @pytest.mark.parametrize("columns", [32, 33, 300])
 def test_reads_hits_and_misses_are_counted(
-    storage: Storage, block_columns: int, combination: Combination, columns: int,
+    storage: Storage, block_columns: int, aggregation: Aggregation, columns: int,
     batch: Batch, put: Put, device: torch.device,
 ) -> None:  # fmt: skip
     made = _cache(storage, block_columns, 0.6, 2, device)
     rows = _on_device(made.poisoned.rows, put, device)
     touched = -(-columns // block_columns)
-    reads = _reads(batch.sample, with_own=combination.own_factor != 0)
+    reads = _reads(batch.sample, with_own=aggregation.own_factor != 0)
     hits = int((made.cached[:touched] * reads).sum())
 
     for times in (1, 2):
-        out = _gathered(rows, rows, columns, batch.tree, combination, made.view, torch.float32, device)
+        out = _gathered(rows, rows, columns, batch.tree, aggregation, made.view, torch.float32, device)
 
-        _assert_equal(out, _expected(made.table, columns, batch.sample, combination), batch, torch.float32)
+        _assert_equal(out, _expected(made.table, columns, batch.sample, aggregation), batch, torch.float32)
         expected = np.zeros(made.cached.shape, dtype=np.int64)
         expected[touched - 1] = times * reads
         np.testing.assert_array_equal(made.view.accesses.cpu().numpy(), expected)
@@ -347,12 +347,12 @@ def test_padding_reads_nothing(put: Put, device: torch.device) -> None:
 
 def test_what_does_not_fit_together_is_refused(batch: Batch, device: torch.device) -> None:
     rows = DeviceRows(torch.zeros(NODES, 32), None)
-    tree, combination = batch.tree, DeviceCombination.of(MEAN, device)
+    tree, aggregation = batch.tree, DeviceAggregation.of(MEAN, device)
     out = torch.zeros(tree.rows, 60)
     made = _cache(Storage.FLOAT32, 32, 0.5, 1, device)
 
     def refused(message: str, **changed: object) -> None:
-        given = {"rows": rows, "own": rows, "columns": 30, "tree": tree, "combination": combination, "out": out}
+        given = {"rows": rows, "own": rows, "columns": 30, "tree": tree, "aggregation": aggregation, "out": out}
         with pytest.raises(ValueError, match=message):
             gather_rows(**{"cache": None, **given, **changed})  # type: ignore[arg-type]
 
@@ -363,7 +363,7 @@ def test_what_does_not_fit_together_is_refused(batch: Batch, device: torch.devic
     refused("out is", out=torch.zeros(60, tree.rows).T)
     refused("own ones", own=DeviceRows(torch.zeros(NODES, 32).half(), None))
     refused("own ones", own=DeviceRows(torch.zeros(NODES + 1, 32), None))
-    refused("bias", combination=replace(combination, bias=torch.zeros(31)))
+    refused("bias", aggregation=replace(aggregation, bias=torch.zeros(31)))
     refused("a cache of", cache=replace(made.view, directory=torch.zeros(0, NODES, dtype=torch.int32),
                                         accesses=torch.zeros(0, NODES, dtype=torch.int32)))  # fmt: skip
     refused("cache blocks of 3", cache=replace(made.view, block_columns=3))

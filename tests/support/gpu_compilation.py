@@ -108,10 +108,11 @@ def _cases() -> Iterator[tuple[str, Any]]:
     """Launches on arrays of a few numbers in the host's memory: only types, alignments and constants matter."""
     import torch
 
-    from gnnserve_worker.gpu.arrays import CacheView, DeviceCombination, DeviceGraph, DeviceRows, PaddedTree
+    from gnnserve_worker.gpu.arrays import CacheView, DeviceAggregation, DeviceGraph, DeviceRows, PaddedTree
     from gnnserve_worker.gpu.kernels.aggregate import aggregate_hidden
     from gnnserve_worker.gpu.kernels.gather import gather_rows
     from gnnserve_worker.gpu.kernels.sample import sample_tree
+    from gnnserve_worker.tables.gather import Aggregator, Own
 
     host = torch.device("cpu")
     nodes, wide = 4, 640
@@ -125,8 +126,8 @@ def _cases() -> Iterator[tuple[str, Any]]:
         yield f"sample {fanouts}", lambda fanouts=fanouts: sample(fanouts)
 
     tree = PaddedTree.allocate(8, (25, 10), host)
-    mean = DeviceCombination(mean=True, stacked=True, own_factor=1.0, bias=None, relu=False)
-    added = DeviceCombination(mean=False, stacked=False, own_factor=1.25, bias=torch.zeros(301), relu=True)
+    mean = DeviceAggregation(Aggregator.MEAN, Own.BESIDE, own_factor=1.0, bias=None, relu=False)
+    added = DeviceAggregation(Aggregator.SUM, Own.ADDED, own_factor=1.25, bias=torch.zeros(301), relu=True)
     dtypes = (torch.float32, torch.float16, torch.bfloat16, torch.int8)
 
     def rows_of(dtype: torch.dtype, width: int = wide) -> DeviceRows:
@@ -139,10 +140,10 @@ def _cases() -> Iterator[tuple[str, Any]]:
         pools = torch.zeros(devices, dtype=torch.int64)
         return CacheView(table, pools, 16, block_columns, table.clone(), torch.zeros(2, dtype=torch.int64))
 
-    def gather(rows: DeviceRows, columns: int, combination: DeviceCombination, out: torch.dtype, devices: int) -> None:
-        shape = (tree.rows, 2 * columns if combination.stacked else columns)
+    def gather(rows: DeviceRows, columns: int, aggregation: DeviceAggregation, out: torch.dtype, devices: int) -> None:
+        shape = (tree.rows, 2 * columns if aggregation.stacked else columns)
         cache = cache_of(rows.values.dtype, devices) if devices else None
-        gather_rows(rows, rows, columns, tree, combination, torch.zeros(shape, dtype=out), cache)
+        gather_rows(rows, rows, columns, tree, aggregation, torch.zeros(shape, dtype=out), cache)
 
     for dtype, devices in zip(dtypes, (1, 0, 2, 1), strict=True):
         yield (
@@ -152,10 +153,10 @@ def _cases() -> Iterator[tuple[str, Any]]:
     yield "gather added", lambda: gather(rows_of(torch.float32), 301, added, torch.float32, 1)
     yield "gather short", lambda: gather(rows_of(torch.int8, 2), 1, mean, torch.float32, 0)
 
-    def aggregate(width: int, combination: DeviceCombination, out: torch.dtype) -> None:
-        shape = (tree.seeds, 2 * width if combination.stacked else width)
+    def aggregate(width: int, aggregation: DeviceAggregation, out: torch.dtype) -> None:
+        shape = (tree.seeds, 2 * width if aggregation.stacked else width)
         hidden = torch.zeros(tree.rows, width)
-        aggregate_hidden(hidden, tree, tree.seeds, combination, torch.zeros(shape, dtype=out))
+        aggregate_hidden(hidden, tree, tree.seeds, aggregation, torch.zeros(shape, dtype=out))
 
     yield "aggregate", lambda: aggregate(128, mean, torch.bfloat16)
     yield "aggregate added", lambda: aggregate(301, added, torch.float32)

@@ -16,7 +16,7 @@ from gnnserve_api.variants import Storage
 from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.sampling.neighbours import NeighbourSample, Scratch, sample_neighbours
 from gnnserve_worker.tables.formats import decode, encode
-from gnnserve_worker.tables.gather import Combination, aggregate, gather, gathered_bytes
+from gnnserve_worker.tables.gather import Aggregation, Aggregator, Own, aggregate, gather, gathered_bytes
 from gnnserve_worker.tables.table import NO_SCALES, Rows, Table
 
 NODES, WIDEST = 60, 130
@@ -28,10 +28,10 @@ OUTPUTS = pytest.mark.parametrize(
 )
 SHARE = pytest.mark.parametrize("share", [pytest.param(False, id="rows of their own"), pytest.param(True, id="shared")])
 PLAIN = {
-    "mean": Combination(mean=True, stacked=True, own_factor=1.0, bias=NO_BIAS, relu=False),
-    "sum": Combination(mean=False, stacked=False, own_factor=1.25, bias=NO_BIAS, relu=False),
+    "mean": Aggregation(Aggregator.MEAN, Own.BESIDE, own_factor=1.0, bias=NO_BIAS, relu=False),
+    "sum": Aggregation(Aggregator.SUM, Own.ADDED, own_factor=1.25, bias=NO_BIAS, relu=False),
 }
-MEAN_AND_SUM = pytest.mark.parametrize("combination", list(PLAIN.values()), ids=list(PLAIN))
+MEAN_AND_SUM = pytest.mark.parametrize("aggregation", list(PLAIN.values()), ids=list(PLAIN))
 
 
 @pytest.fixture(scope="module")
@@ -63,16 +63,16 @@ def _parts(rows: np.ndarray, own: np.ndarray, starts: np.ndarray, ids: np.ndarra
     return Parts(adding @ exact, own, adding @ np.abs(exact) + np.abs(own))
 
 
-def _assert_combined(out: np.ndarray, parts: Parts, columns: int, combination: Combination) -> None:
+def _assert_aggregated(out: np.ndarray, parts: Parts, columns: int, aggregation: Aggregation) -> None:
     neighbours, own = parts.neighbours[:, :columns], parts.own[:, :columns]
     expected = (
-        np.concatenate([neighbours, own], axis=1) if combination.stacked else neighbours + combination.own_factor * own
+        np.concatenate([neighbours, own], axis=1) if aggregation.stacked else neighbours + aggregation.own_factor * own
     )
-    size = np.tile(parts.size[:, :columns], (1, 2)) if combination.stacked else 2 * parts.size[:, :columns]
-    if len(combination.bias):
-        bias = np.tile(combination.bias, 2) if combination.stacked else combination.bias
+    size = np.tile(parts.size[:, :columns], (1, 2)) if aggregation.stacked else 2 * parts.size[:, :columns]
+    if len(aggregation.bias):
+        bias = np.tile(aggregation.bias, 2) if aggregation.stacked else aggregation.bias
         expected, size = expected + bias, size + np.abs(bias)
-    if combination.relu:
+    if aggregation.relu:
         expected = np.maximum(expected, 0)
     tolerance = size * 1e-6
     if out.dtype == np.uint16:
@@ -82,18 +82,18 @@ def _assert_combined(out: np.ndarray, parts: Parts, columns: int, combination: C
     assert (np.abs(found - expected) <= tolerance).all(), np.abs(found - expected).max()
 
 
-def _width(columns: int, combination: Combination) -> int:
-    return 2 * columns if combination.stacked else columns
+def _width(columns: int, aggregation: Aggregation) -> int:
+    return 2 * columns if aggregation.stacked else columns
 
 
 def _gathered(
-    table: Table, columns: int, sample: NeighbourSample, combination: Combination, dtype: type[np.generic] = np.float32
+    table: Table, columns: int, sample: NeighbourSample, aggregation: Aggregation, dtype: type[np.generic] = np.float32
 ) -> np.ndarray:
     """With something before and behind it that must stay."""
-    size = len(sample.nodes) * _width(columns, combination)
+    size = len(sample.nodes) * _width(columns, aggregation)
     room = np.full(size + 128, CANARY, dtype=dtype)
     out = room[64:-64]
-    gather(table, columns, sample, combination, out)
+    gather(table, columns, sample, aggregation, out)
     assert (room[:64] == CANARY).all()
     assert (room[-64:] == CANARY).all()
     return out
@@ -103,12 +103,12 @@ def _decoded(rows: Rows, storage: Storage) -> np.ndarray:
     return decode(rows.values, rows.scales, storage)
 
 
-def _combinations(columns: int) -> list[Combination]:
+def _aggregations(columns: int) -> list[Aggregation]:
     biases = [NO_BIAS, dense_features(1, columns, seed=columns)[0]]
     return [
-        Combination(mean, stacked, own_factor, bias, relu)
-        for mean in (True, False)
-        for stacked, own_factor in ((True, 1.0), (False, 0.0), (False, 1.0), (False, 1.3))
+        Aggregation(aggregator, own, own_factor, bias, relu)
+        for aggregator in Aggregator
+        for own, own_factor in ((Own.BESIDE, 1.0), (Own.ADDED, 0.0), (Own.ADDED, 1.0), (Own.ADDED, 1.3))
         for bias in biases
         for relu in (False, True)
     ]
@@ -116,7 +116,7 @@ def _combinations(columns: int) -> list[Combination]:
 
 @STORAGES
 @OUTPUTS
-def test_every_width_and_combination_is_what_numpy_would_make_of_it(
+def test_every_width_and_aggregation_is_what_numpy_would_make_of_it(
     graph: Graph, storage: Storage, out_dtype: type[np.generic]
 ) -> None:
     """A prefix of the columns of one table, so that a longer row never leaks into a shorter one."""
@@ -130,9 +130,9 @@ def test_every_width_and_combination_is_what_numpy_would_make_of_it(
     parts = {mean: _parts(rows, own[nodes], starts, ids, mean=mean) for mean in (True, False)}
     assert (np.diff(starts) == 0).any()
     for columns in range(1, WIDEST + 1):
-        for combination in _combinations(columns):
-            out = _gathered(table, columns, sample, combination, out_dtype)
-            _assert_combined(out, parts[combination.mean], columns, combination)
+        for aggregation in _aggregations(columns):
+            out = _gathered(table, columns, sample, aggregation, out_dtype)
+            _assert_aggregated(out, parts[aggregation.mean], columns, aggregation)
 
 
 @STORAGES
@@ -140,35 +140,35 @@ def test_every_width_and_combination_is_what_numpy_would_make_of_it(
 @SHARE
 @pytest.mark.parametrize("fanouts", [(4,), (5, 3), (-1, -1), (3, 2, 4), (2, 2, 2, 2)], ids=str)
 def test_every_row_of_a_sample_is_gathered(
-    graph: Graph, storage: Storage, combination: Combination, share: bool, fanouts: tuple[int, ...]
+    graph: Graph, storage: Storage, aggregation: Aggregation, share: bool, fanouts: tuple[int, ...]
 ) -> None:
     table = table_of(dense_features(NODES, 7, seed=2), storage)
     sample = _sample(graph, fanouts, share=share)
     decoded = _decoded(table.rows, storage)
 
-    out = _gathered(table, 7, sample, combination)
+    out = _gathered(table, 7, sample, aggregation)
 
-    parts = _parts(decoded, decoded[sample.nodes], sample.starts, sample.neighbours, mean=combination.mean)
-    _assert_combined(out, parts, 7, combination)
+    parts = _parts(decoded, decoded[sample.nodes], sample.starts, sample.neighbours, mean=aggregation.mean)
+    _assert_aggregated(out, parts, 7, aggregation)
 
 
 @MEAN_AND_SUM
 @SHARE
 @pytest.mark.parametrize("width", [1, 3, 8, 16, 21, 64, 130])
 def test_upper_layers_aggregate_over_the_sampled_children(
-    graph: Graph, combination: Combination, share: bool, width: int
+    graph: Graph, aggregation: Aggregation, share: bool, width: int
 ) -> None:
     sample = _sample(graph, (4, 3, 2), share=share)
     hidden = dense_features(len(sample.nodes), width, seed=4)
     for rows in sample.ends[:-1]:
         inner = sample.starts[rows]
-        parts = _parts(hidden, hidden[:rows], sample.starts[: rows + 1], sample.children[:inner], mean=combination.mean)
+        parts = _parts(hidden, hidden[:rows], sample.starts[: rows + 1], sample.children[:inner], mean=aggregation.mean)
         for dtype in (np.float32, np.uint16):
-            room = np.full(rows * _width(width, combination) + 64, CANARY, dtype=dtype)
+            room = np.full(rows * _width(width, aggregation) + 64, CANARY, dtype=dtype)
 
-            aggregate(hidden, sample, rows, combination, room[:-64])
+            aggregate(hidden, sample, rows, aggregation, room[:-64])
 
-            _assert_combined(room[:-64], parts, width, combination)
+            _assert_aggregated(room[:-64], parts, width, aggregation)
             assert (room[-64:] == CANARY).all()
 
 
@@ -214,28 +214,28 @@ def test_int8_rows_are_scaled_each_by_its_own() -> None:
 def test_a_node_of_its_own_is_read_from_its_own_rows() -> None:
     table = projected_table_of(np.array([[1.0], [2.0]]), np.array([[10.0], [20.0]]))
     sample = _sample(graph_of([[1], [0, 0]]), (3,), [0, 1])
-    combination = Combination(mean=True, stacked=False, own_factor=1.0, bias=NO_BIAS, relu=False)
+    aggregation = Aggregation(Aggregator.MEAN, Own.ADDED, own_factor=1.0, bias=NO_BIAS, relu=False)
 
-    assert _gathered(table, 1, sample, combination).tolist() == [12, 21]
+    assert _gathered(table, 1, sample, aggregation).tolist() == [12, 21]
 
 
 @STORAGES
 def test_relu_comes_after_the_bias(storage: Storage) -> None:
     table = table_of(np.array([[1.0, -1.0]]), storage)
     sample = _sample(graph_of([[]]), (2,), [0])
-    combination = Combination(False, False, 1.0, np.array([-3.0, 3.0], dtype=np.float32), relu=True)
+    aggregation = Aggregation(Aggregator.SUM, Own.ADDED, 1.0, np.array([-3.0, 3.0], dtype=np.float32), relu=True)
 
-    assert _gathered(table, 2, sample, combination).tolist() == [0, 2]
+    assert _gathered(table, 2, sample, aggregation).tolist() == [0, 2]
 
 
 def test_bfloat16_is_rounded_to_the_nearest_and_ties_to_even() -> None:
     awkward = np.array([0x3F808000, 0x3F818000, 0x3F807FFF, 1, 0x80000000], dtype=np.uint32).view(np.float32)
     numbers = np.concatenate([dense_features(1, 500, seed=1)[0], awkward])
     table = table_of(numbers[None, :])
-    combination = Combination(False, False, 1.0, NO_BIAS, relu=False)
+    aggregation = Aggregation(Aggregator.SUM, Own.ADDED, 1.0, NO_BIAS, relu=False)
     expected, _ = encode(numbers[None, :] + np.float32(0), Storage.BFLOAT16)
 
-    out = _gathered(table, len(numbers), _sample(graph_of([[]]), (2,), [0]), combination, np.uint16)
+    out = _gathered(table, len(numbers), _sample(graph_of([[]]), (2,), [0]), aggregation, np.uint16)
 
     np.testing.assert_array_equal(out, expected[0])
 
@@ -254,9 +254,9 @@ def test_a_batch_of_isolated_nodes_has_no_neighbours(storage: Storage, fanouts: 
 
 @STORAGES
 @MEAN_AND_SUM
-def test_one_neighbour_is_copied_to_the_bit(storage: Storage, combination: Combination) -> None:
+def test_one_neighbour_is_copied_to_the_bit(storage: Storage, aggregation: Aggregation) -> None:
     table = table_of(dense_features(2, 33, 0), storage)
-    without_own = Combination(combination.mean, False, 0.0, NO_BIAS, relu=False)
+    without_own = Aggregation(aggregation.aggregator, Own.ADDED, 0.0, NO_BIAS, relu=False)
 
     out = _gathered(table, 33, _sample(graph_of([[1], []]), (4,), [0]), without_own)
 

@@ -20,10 +20,11 @@ from gnnserve_worker.generation.networks import to_tensors
 from gnnserve_worker.generation.ranking import greedy, lasso
 from gnnserve_worker.generation.ranking import random as random_ranking
 from gnnserve_worker.generation.ranking.rank import rank
-from gnnserve_worker.generation.tensors import FirstLayer, first_layer
+from gnnserve_worker.generation.tensors import first_layer
 from gnnserve_worker.generation.train import train
 from gnnserve_worker.generation.training_set import TrainingSet, training_set
 from gnnserve_worker.graph.store import GraphData
+from gnnserve_worker.models.first_layer import FirstLayer
 
 INFORMATIVE = (2, 5, 7)
 ARCHITECTURES = pytest.mark.parametrize("architecture", ["GraphSAGE", "GIN"])

@@ -10,12 +10,13 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from gnnserve_api.errors import InputError
 from gnnserve_api.profile import LatencyProfile, Profile, VariantProfile
 from gnnserve_api.repository import NetworkManifest
+from gnnserve_api.spec.model import Architecture
 from gnnserve_api.variants import Storage
 from gnnserve_cli.report.data import Curve, Latencies, LatencyAnswer, ModelFit, Prediction, WidthAnswer
 from gnnserve_cli.report.performance_model import (
-    Architecture,
     CalibrationError,
     CorrectedModel,
     Measured,
@@ -269,7 +270,13 @@ def _widths(network: NetworkManifest, columns: int) -> tuple[int, ...]:
 
 
 def _network(manifest: NetworkManifest, *, projected: bool) -> Network:
-    architecture: Architecture = "GIN" if manifest.architecture == "GIN" else "GraphSAGE"
+    try:
+        architecture = Architecture(manifest.architecture)
+    except ValueError:
+        raise InputError(
+            "the revision", f"has the architecture {manifest.architecture}, which this gnnserve does not know",
+            "use the gnnserve that made it, or a later one",
+        ) from None  # fmt: skip
     return Network(architecture, projected, manifest.mlp_hidden)
 
 

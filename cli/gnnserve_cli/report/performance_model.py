@@ -45,7 +45,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import Literal
+from typing import assert_never
+
+from gnnserve_api.spec.model import Architecture
 
 _ALL = -1
 """A fan-out: every neighbour."""
@@ -120,9 +122,6 @@ def paper_times(
 # --- the corrected model
 
 
-Architecture = Literal["GraphSAGE", "GIN"]
-
-
 @dataclass(frozen=True, slots=True)
 class Network:
     architecture: Architecture
@@ -182,12 +181,19 @@ def _layer_operations(shape: Shape, network: Network, layer: int, inputs: int, o
     edges = shape.seeds * sum(tree[1 : shape.layers - layer + 2])
     sums = 0.0 if layer == 1 else edges * inputs
     stored = network.projected and layer == 1
-    if network.architecture == "GraphSAGE":
-        per_row = 0.0 if stored else 2 * (2 * inputs * outputs)
-    else:
-        inner = network.mlp_hidden or outputs
-        per_row = 2 * inner * outputs + inner + (0.0 if stored else 2 * inputs * inner)
-    return sums + rows * (per_row + outputs)
+    return sums + rows * (_products(network, inputs, outputs, stored=stored) + outputs)
+
+
+def _products(network: Network, inputs: int, outputs: int, *, stored: bool) -> float:
+    """Operations of a layer's matrix products for one row. `stored`: the first of them is in the table."""
+    match network.architecture:
+        case Architecture.GRAPHSAGE:
+            return 0.0 if stored else 2 * (2 * inputs * outputs)
+        case Architecture.GIN:
+            inner = network.mlp_hidden or outputs
+            return 2 * inner * outputs + inner + (0.0 if stored else 2 * inputs * inner)
+        case _:
+            assert_never(network.architecture)
 
 
 def _tree(shape: Shape) -> list[float]:

@@ -16,10 +16,12 @@ import numpy as np
 import safetensors
 
 from gnnserve_api.errors import InputError
-from gnnserve_api.spec.model import Architecture, Checkpoint, Model
+from gnnserve_api.spec.model import Checkpoint, Model
 from gnnserve_worker.generation.checkpoint_layout import Layout, LayoutError, layout_of
 from gnnserve_worker.generation.tensors import Tensors
 from gnnserve_worker.graph.sources.files import file_path, pinned_digest
+from gnnserve_worker.models.architecture import Axis
+from gnnserve_worker.models.registry import ARCHITECTURES
 
 FIELD = "spec.model.checkpoint"
 _HOW_TO_WRITE = "write it with `safetensors.torch.save_file(model.state_dict(), PATH)`"
@@ -139,19 +141,14 @@ def _expected(model: Model, columns: int, classes: int) -> dict[str, tuple[_Axis
         classes,
         f"the labels of the graph have {classes} classes, and the model gives {{}}: label a node of each class",
     )
+    one = _Axis(1, f"save the weights of a torch_geometric.nn.{model.architecture}")
+    as_it_is = (
+        "" if model.mlp_hidden is None else f", or leave it out for a torch_geometric.nn.{model.architecture} as it is"
+    )
     axes = [read, *[hidden] * (len(model.fanouts) - 1), given]
     shapes: dict[str, tuple[_Axis, ...]] = {}
     for layer, (inputs, outputs) in enumerate(pairwise(axes)):
-        key = f"convs.{layer}"
-        match model.architecture:
-            case Architecture.GRAPHSAGE:
-                shapes[f"{key}.lin_l.weight"] = shapes[f"{key}.lin_r.weight"] = (outputs, inputs)
-                shapes[f"{key}.lin_l.bias"] = (outputs,)
-            case Architecture.GIN:
-                as_it_is = "" if model.mlp_hidden is None else ", or leave it out for a torch_geometric.nn.GIN as it is"
-                between = _Axis(model.mlp_hidden or outputs.size, f"set spec.model.mlpHidden to {{}}{as_it_is}")
-                # The second product first, since it tells a wrong width between the two from a wrong one of the layer.
-                shapes[f"{key}.nn.lins.1.weight"], shapes[f"{key}.nn.lins.1.bias"] = (outputs, between), (outputs,)
-                shapes[f"{key}.nn.lins.0.weight"], shapes[f"{key}.nn.lins.0.bias"] = (between, inputs), (between,)
-                shapes[f"{key}.eps"] = (_Axis(1, "save the weights of a torch_geometric.nn.GIN"),)
+        inner = _Axis(model.mlp_hidden or outputs.size, f"set spec.model.mlpHidden to {{}}{as_it_is}")
+        sizes = {Axis.INPUTS: inputs, Axis.INNER: inner, Axis.OUTPUTS: outputs, Axis.ONE: one}
+        shapes |= ARCHITECTURES[model.architecture].shapes_of(layer, sizes)
     return shapes

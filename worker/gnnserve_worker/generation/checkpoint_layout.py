@@ -12,18 +12,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from gnnserve_api.spec.model import Architecture
+from gnnserve_worker.models.architecture import key_of
+from gnnserve_worker.models.registry import ARCHITECTURES
 
-_WEIGHTS: Mapping[Architecture, re.Pattern[str]] = {
-    Architecture.GRAPHSAGE: re.compile(r"^(?P<layer>.+)\.(?P<weight>lin_l\.weight|lin_l\.bias|lin_r\.weight)$"),
-    Architecture.GIN: re.compile(
-        r"^(?P<layer>.+)\.(?:nn\.(?:lins\.)?(?P<product>[0-9]+)\.(?P<weight>weight|bias)|(?P<eps>eps))$"
-    ),
-}
-_EXPECTED: Mapping[Architecture, str] = {
-    Architecture.GRAPHSAGE: "lin_l.weight, lin_l.bias and lin_r.weight of each SAGEConv",
-    Architecture.GIN: "nn.0.weight, nn.0.bias, nn.2.weight, nn.2.bias and eps of each GINConv over "
-    "Sequential(Linear, ReLU, Linear), or nn.lins.0 and nn.lins.1 of one over an MLP",
-}
 _NUMBERED = re.compile(r"^(?P<stem>.*?)(?P<number>[0-9]+)$")
 _SHOWN_KEYS = 12
 
@@ -53,36 +44,15 @@ class Layout:
 def layout_of(keys: Iterable[str], architecture: Architecture) -> Layout:
     """Raises LayoutError."""
     found = sorted(keys)
-    matched = {key: match for key in found if (match := _WEIGHTS[architecture].match(key)) is not None}
-    # A lone `eps` may belong to anything.
-    layers = {match["layer"] for match in matched.values() if not match.groupdict().get("eps")}
-    if not layers:
+    recognised = ARCHITECTURES[architecture].recognise(found)
+    if not recognised:
         raise _nothing_known(found, architecture)
-    order = _in_order(layers)
-    products = _products(matched) if architecture is Architecture.GIN else {}
+    order = _in_order({known.layer for known in recognised.values()})
     names = {}
     for key in found:
-        match = matched.get(key)
-        if match is None or match["layer"] not in layers:
-            names[key] = key
-            continue
-        prefix = f"convs.{order.index(match['layer'])}"
-        if architecture is Architecture.GRAPHSAGE:
-            names[f"{prefix}.{match['weight']}"] = key
-        elif match["eps"]:
-            names[f"{prefix}.eps"] = key
-        else:
-            names[f"{prefix}.nn.lins.{products[match['layer']].index(int(match['product']))}.{match['weight']}"] = key
+        known = recognised.get(key)
+        names[key if known is None else key_of(order.index(known.layer), known.weight)] = key
     return Layout(tuple(order), names)
-
-
-def _products(matched: Mapping[str, re.Match[str]]) -> dict[str, list[int]]:
-    """Numbers of the linear layers inside of each GINConv: 0 and 2 where an activation stands between them."""
-    found: dict[str, set[int]] = {}
-    for match in matched.values():
-        if match["product"] is not None:
-            found.setdefault(match["layer"], set()).add(int(match["product"]))
-    return {layer: sorted(numbers) for layer, numbers in found.items()}
 
 
 def _in_order(layers: Iterable[str]) -> list[str]:
@@ -101,8 +71,8 @@ def _in_order(layers: Iterable[str]) -> list[str]:
 
 
 def _nothing_known(found: list[str], architecture: Architecture) -> LayoutError:
-    for other, pattern in _WEIGHTS.items():
-        mark = next((key for key in found if (m := pattern.match(key)) and not m.groupdict().get("eps")), None)
+    for other, spec in ARCHITECTURES.items():
+        mark = next(iter(spec.recognise(found)), None)
         if other is not architecture and mark is not None:
             return LayoutError(
                 f"has {mark}, so it holds a {other}, and spec.model.architecture is {architecture}",
@@ -110,7 +80,7 @@ def _nothing_known(found: list[str], architecture: Architecture) -> LayoutError:
             )
     shown = ", ".join(found[:_SHOWN_KEYS]) + ", …" * (len(found) > _SHOWN_KEYS)
     return LayoutError(
-        f"has no layer of a {architecture}; expected {_EXPECTED[architecture]}, under convs.0, convs.1 … or conv1, "
-        f"conv2 …; it has {shown or 'nothing'}",
+        f"has no layer of a {architecture}; expected {ARCHITECTURES[architecture].layer_tensors}, under convs.0, "
+        f"convs.1 … or conv1, conv2 …; it has {shown or 'nothing'}",
         f"save the state dict of a torch_geometric.nn.{architecture}, or of a model of its convolutions alone",
     )

@@ -7,12 +7,14 @@ refitting a pruned layer are small dense problems, whatever the graph's size.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import assert_never
 
 import numpy as np
 import scipy.sparse as sp
 
-from gnnserve_worker.generation.tensors import FirstLayer
 from gnnserve_worker.graph.store import Features, Graph
+from gnnserve_worker.models.first_layer import FirstLayer
+from gnnserve_worker.tables.gather import Aggregator
 
 MAX_COLUMNS = 16_384
 """Every matrix takes 4 bytes per pair of columns: 1 GiB here."""
@@ -23,7 +25,7 @@ _CHUNK_ROWS = 2048
 class Moments:
     """Of N, the aggregate of the neighbours, and X, the node itself, each [nodes, columns] and centred over the nodes.
 
-    Where the layer has one matrix for both (GIN), N is their sum and there is no X.
+    Where the layer has one matrix for both (as GIN has), N is their sum and there is no X.
     """
 
     of_neighbours: np.ndarray
@@ -41,7 +43,7 @@ def first_layer_moments(first: FirstLayer, features: Features, graph: Graph, nod
     """Over `nodes` (ids, at least one) and their neighbours in `graph`; at most `MAX_COLUMNS` columns."""
     columns = features.shape[1]
     shared = first.own is None
-    adjacency = _rows_of(graph, nodes, mean=not shared)
+    adjacency = _rows_of(graph, nodes, first.aggregator)
     of_neighbours, of_own, of_both = (np.zeros((columns, columns), dtype=np.float32) for _ in range(3))
     product = np.empty_like(of_neighbours)
     neighbour_sum, own_sum = np.zeros(columns), np.zeros(columns)
@@ -66,14 +68,18 @@ def first_layer_moments(first: FirstLayer, features: Features, graph: Graph, nod
     return Moments(of_neighbours, of_own, of_both, neighbour_sum / count, own_sum / count)
 
 
-def _rows_of(graph: Graph, nodes: np.ndarray, *, mean: bool) -> sp.csr_array:
+def _rows_of(graph: Graph, nodes: np.ndarray, aggregator: Aggregator) -> sp.csr_array:
     """How neighbours are aggregated for `nodes`: float32 [given nodes, all nodes]."""
     ones = np.ones(graph.edges, dtype=np.float32)
     adjacency = sp.csr_array((ones, graph.indices, graph.indptr), shape=(graph.nodes, graph.nodes))[nodes]
-    if mean:
-        degrees = np.maximum(np.diff(adjacency.indptr), 1).astype(np.float32)
-        adjacency = sp.csr_array(sp.diags_array(1.0 / degrees) @ adjacency)
-    return adjacency
+    match aggregator:
+        case Aggregator.MEAN:
+            degrees = np.maximum(np.diff(adjacency.indptr), 1).astype(np.float32)
+            return sp.csr_array(sp.diags_array(1.0 / degrees) @ adjacency)
+        case Aggregator.SUM:
+            return adjacency
+        case _:
+            assert_never(aggregator)
 
 
 def _dense(rows: Features) -> np.ndarray:

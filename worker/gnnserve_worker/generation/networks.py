@@ -9,6 +9,7 @@ features stay in the processor's memory; what a batch needs of them goes to the 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,8 +31,7 @@ with warnings.catch_warnings():
 
 def build_module(model: Model, columns: int, classes: int) -> nn.Module:
     """An untrained torch_geometric model; seed torch's generator first."""
-    kind: Any = {Architecture.GRAPHSAGE: pyg.GraphSAGE, Architecture.GIN: pyg.GIN}[model.architecture]
-    module: Any = kind(
+    module: Any = MODULES[model.architecture].module(
         in_channels=columns,
         hidden_channels=model.hidden,
         num_layers=len(model.fanouts),
@@ -87,7 +87,7 @@ def forward(module: Any, rows: Rows, subgraph: SampledSubgraph) -> torch.Tensor:
         targets, sources = subgraph.ends[layers - layer], subgraph.ends[layers - layer + 1]
         adjacency = _adjacency(subgraph, targets, sources, device)
         if layer == 1:
-            hidden = _FIRST_LAYER[type(module)](conv, rows, adjacency, targets)
+            hidden = _FIRST_LAYERS[type(module)](conv, rows, adjacency, targets)
         else:
             hidden = conv((hidden, hidden[:targets]), adjacency)
         if layer < layers:
@@ -151,7 +151,22 @@ def _first_gin(conv: Any, rows: Rows, adjacency: torch.Tensor, targets: int) -> 
     return hidden
 
 
-_FIRST_LAYER = {pyg.GraphSAGE: _first_sage, pyg.GIN: _first_gin}
+@dataclass(frozen=True, slots=True)
+class TrainedArchitecture:
+    """The torch side of a `models.architecture.ArchitectureSpec`."""
+
+    module: Any
+    """torch_geometric's model."""
+    first_layer: Callable[[Any, Rows, torch.Tensor, int], torch.Tensor]
+    """Convolution, rows of features, adjacency, targets → hidden states float32 [targets, outputs]."""
+
+
+MODULES: Mapping[Architecture, TrainedArchitecture] = {
+    Architecture.GRAPHSAGE: TrainedArchitecture(pyg.GraphSAGE, _first_sage),
+    Architecture.GIN: TrainedArchitecture(pyg.GIN, _first_gin),
+}
+"""Beside `models.registry.ARCHITECTURES`, which has no torch."""
+_FIRST_LAYERS = {trained.module: trained.first_layer for trained in MODULES.values()}
 
 
 def to_tensors(module: nn.Module) -> Tensors:

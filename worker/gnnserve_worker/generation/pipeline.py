@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from gnnserve_api.domination import says_expected
 from gnnserve_api.repository import RevisionManifest
-from gnnserve_api.spec.model import Architecture
 from gnnserve_api.spec.service import GNNService, GNNServiceSpec
 from gnnserve_api.spec.variants import Projection
 from gnnserve_api.variants import check_factors, columns_of
@@ -21,6 +20,7 @@ from gnnserve_worker.generation.identity import Identity, identity_of
 from gnnserve_worker.generation.wide import with_factors, written_factors
 from gnnserve_worker.graph.sources.load import load_source
 from gnnserve_worker.graph.store import Features, GraphData
+from gnnserve_worker.models.registry import ARCHITECTURES
 from gnnserve_worker.progress import Progress, ProgressListener, silent
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.repository.staged import stored_bytes
@@ -97,7 +97,7 @@ def _tables_bytes(spec: GNNServiceSpec, nodes: int, features: int, classes: int)
     outputs = spec.model.mlp_hidden or (spec.model.hidden if len(spec.model.fanouts) > 1 else classes)
     projected = 0
     if spec.variants.projection is Projection.AUTO:
-        projected = 2 if spec.model.architecture is Architecture.GRAPHSAGE else 1
+        projected = len(ARCHITECTURES[spec.model.architecture].first_products)
     return sum(
         (stored_bytes(nodes, width, storage) if width else 0) + projected * stored_bytes(nodes, outputs, storage)
         for storage in spec.variants.storage

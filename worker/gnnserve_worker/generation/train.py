@@ -12,18 +12,17 @@ import numpy as np
 import torch
 from torch import nn
 
-from gnnserve_api.spec.model import Architecture, Model
+from gnnserve_api.spec.model import Model
 from gnnserve_worker.generation.networks import CPU, build_module, device_of, forward, rows_of
 from gnnserve_worker.generation.schedule import History, schedule_of
 from gnnserve_worker.generation.scores import evaluate
 from gnnserve_worker.generation.training_set import TrainingSet
 from gnnserve_worker.graph.store import Features
+from gnnserve_worker.models.registry import ARCHITECTURES
 from gnnserve_worker.sampling.subgraph import SubgraphSampler
 
 _VALIDATION_KEY = 1 << 40
 """Sampling key of validation: the same neighbours every epoch, so that epochs compare."""
-
-_LEARNING_RATES = {Architecture.GRAPHSAGE: 0.01, Architecture.GIN: 0.001}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +61,7 @@ def train(
     torch.manual_seed(settings.seed)
     order = np.random.default_rng(settings.seed)
     module = build_module(model, features.shape[1], data.classes).to(device)
-    learning_rate = settings.learning_rate or _LEARNING_RATES[model.architecture]
+    learning_rate = settings.learning_rate or ARCHITECTURES[model.architecture].learning_rate
     optimizer = torch.optim.Adam(module.parameters(), lr=learning_rate, weight_decay=settings.weight_decay)
     sampler = SubgraphSampler(data.visible.indptr, data.visible.indices)
     judge = SubgraphSampler(data.graph.indptr, data.graph.indices)

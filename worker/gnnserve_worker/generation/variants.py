@@ -28,10 +28,11 @@ from gnnserve_worker.generation.frontier import worth_keeping
 from gnnserve_worker.generation.identity import Identity
 from gnnserve_worker.generation.profile import GeneratedVariant, measure_profile
 from gnnserve_worker.generation.ranking.rank import Ranking, rank
-from gnnserve_worker.generation.tensors import FirstLayer, Tensors, first_layer, keep_columns_of, without_first_product
+from gnnserve_worker.generation.tensors import Tensors, first_layer, keep_columns_of, without_first_product
 from gnnserve_worker.generation.training_set import TrainingSet, training_set, visible_nodes
 from gnnserve_worker.graph.store import Features, GraphData
 from gnnserve_worker.models.build import compute_for
+from gnnserve_worker.models.first_layer import FirstLayer
 from gnnserve_worker.progress import Progress, ProgressListener
 from gnnserve_worker.repository import paths
 from gnnserve_worker.repository.repository import Repository

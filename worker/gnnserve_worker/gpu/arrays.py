@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gnnserve_worker.tables.gather import Combination
+from gnnserve_worker.tables.gather import Aggregation, Aggregator, Own, is_mean, is_stacked
 
 VECTOR_BYTES: Final = 16
 """The most that one lane of a GPU reads with one instruction; rows begin at multiples of it, if they are as long."""
@@ -67,7 +67,7 @@ class DeviceGraph:
 
 @dataclass(frozen=True, slots=True)
 class DeviceRows:
-    """A row per node, as `graph.table.Rows`."""
+    """A row per node, as `tables.table.Rows`."""
 
     values: Tensor
     """float32, float16, bfloat16 or int8 [nodes, stride], stride in columns with padding; in GPU memory or in pinned
@@ -205,20 +205,30 @@ class PaddedTree:
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceCombination:
-    """`graph.gather.Combination` with its bias where kernels can read it."""
+class DeviceAggregation:
+    """`tables.gather.Aggregation` with its bias where kernels can read it."""
 
-    mean: bool
-    stacked: bool
+    aggregator: Aggregator
+    own: Own
     own_factor: float
     bias: Tensor | None
     """float32 [columns] in GPU memory."""
     relu: bool
 
+    @property
+    def mean(self) -> bool:
+        return is_mean(self.aggregator)
+
+    @property
+    def stacked(self) -> bool:
+        return is_stacked(self.own)
+
     @staticmethod
-    def of(combination: Combination, device: torch.device) -> DeviceCombination:
-        bias = torch.tensor(combination.bias, dtype=torch.float32, device=device) if len(combination.bias) else None
-        return DeviceCombination(combination.mean, combination.stacked, combination.own_factor, bias, combination.relu)
+    def of(aggregation: Aggregation, device: torch.device) -> DeviceAggregation:
+        bias = torch.tensor(aggregation.bias, dtype=torch.float32, device=device) if len(aggregation.bias) else None
+        return DeviceAggregation(
+            aggregation.aggregator, aggregation.own, aggregation.own_factor, bias, aggregation.relu
+        )
 
 
 def _expect(name: str, tensor: Tensor, dtype: torch.dtype, dimensions: int) -> None:

@@ -33,7 +33,7 @@ class LaneSizes:
 
     seeds: int
     """A power of two."""
-    combined_bytes: int
+    aggregated_bytes: int
     hidden_numbers: int
     """float32, of each of the two arrays of hidden states."""
     tree_bytes: int
@@ -46,7 +46,7 @@ class LaneSizes:
     @property
     def device_bytes(self) -> int:
         inbox = 8 * (_KEY_PLACES + self.seeds)
-        return inbox + self.combined_bytes + 2 * 4 * self.hidden_numbers + self.tree_bytes
+        return inbox + self.aggregated_bytes + 2 * 4 * self.hidden_numbers + self.tree_bytes
 
     @property
     def buckets(self) -> tuple[int, ...]:
@@ -69,15 +69,17 @@ def bucket_of(seeds: int) -> int:
 
 
 def _sizes(variants: Sequence[LoadedVariant], seeds: int) -> LaneSizes:
-    combined_bytes, hidden_numbers, tree_bytes = 0, 1, 0
+    aggregated_bytes, hidden_numbers, tree_bytes = 0, 1, 0
     for variant in variants:
         ends = _ends(variant.fanouts)
         for layer, end in zip(variant.network.layers, reversed(ends[:-1]), strict=True):
             rows = seeds * end
             if layer.products:
-                combined_bytes = max(combined_bytes, rows * layer.combined * np.dtype(layer.combined_dtype).itemsize)
+                aggregated_bytes = max(
+                    aggregated_bytes, rows * layer.aggregated * np.dtype(layer.aggregated_dtype).itemsize
+                )
             else:
-                hidden_numbers = max(hidden_numbers, rows * layer.combined)
+                hidden_numbers = max(hidden_numbers, rows * layer.aggregated)
             for product in layer.products:
                 hidden_numbers = max(hidden_numbers, rows * product.outputs)
     every_fanouts = tuple(dict.fromkeys(variant.fanouts for variant in variants))
@@ -88,7 +90,7 @@ def _sizes(variants: Sequence[LoadedVariant], seeds: int) -> LaneSizes:
         tree_bytes += buckets * 4 * (ends[-1] + 2 * ends[-2])
     return LaneSizes(
         seeds,
-        combined_bytes,
+        aggregated_bytes,
         hidden_numbers,
         tree_bytes,
         every_fanouts,
@@ -108,16 +110,16 @@ class DeviceActivations:
     addresses, from `begin` on."""
 
     def __init__(self, sizes: LaneSizes, device: torch.device) -> None:
-        self._combined = torch.empty(sizes.combined_bytes, dtype=torch.uint8, device=device)
+        self._aggregated = torch.empty(sizes.aggregated_bytes, dtype=torch.uint8, device=device)
         self._hidden = [torch.empty(sizes.hidden_numbers, dtype=torch.float32, device=device) for _ in range(2)]
         self._turn = 0
 
     def begin(self) -> None:
         self._turn = 0
 
-    def combined(self, rows: int, columns: int, dtype: torch.dtype) -> Tensor:
+    def aggregated(self, rows: int, columns: int, dtype: torch.dtype) -> Tensor:
         """[rows, columns]"""
-        return self._combined[: rows * columns * dtype.itemsize].view(dtype).view(rows, columns)
+        return self._aggregated[: rows * columns * dtype.itemsize].view(dtype).view(rows, columns)
 
     def hidden(self, rows: int, columns: int) -> Tensor:
         """float32 [rows, columns]. What was given out the time before stays as it is."""

@@ -1,4 +1,4 @@
-"""The engine's function on a GPU: `GpuEngine.infer` means what `serving/inference.infer_batch` means.
+"""The engine's function on a GPU: `GpuEngine.infer` means what `inference/batch.infer_batch` means.
 
 A batch is sampled, gathered and computed in chunks, each in a lane of its own: while one chunk's rows come over the
 link, another one's neighbours are drawn and a third one's products are made. What is drawn depends on key, depth and

@@ -133,19 +133,19 @@ class Lane:
         scores = self._scores[: bucket * classes].view(bucket, classes)
         embeddings = self._embeddings[: bucket * hidden].view(bucket, hidden)
         counts = self._counts[: tree.rows]
-        combined = torch.empty(0)
+        aggregated = torch.empty(0)
 
         def sample() -> None:
             arrived.copy_(inbox, non_blocking=True)
             sample_tree(self._graph, seeds, key, tree)
 
         def gather() -> None:
-            nonlocal combined
+            nonlocal aggregated
             scratch.begin()
-            combined = network.gather(variant.table, tree, variant.cache, scratch)
+            aggregated = network.gather(variant.table, tree, variant.cache, scratch)
 
         def infer() -> None:
-            network.infer(combined, tree, scratch, scores, embeddings)
+            network.infer(aggregated, tree, scratch, scores, embeddings)
             counts.copy_(tree.counts, non_blocking=True)
 
         return sample, gather, infer

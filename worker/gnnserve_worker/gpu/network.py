@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gnnserve_worker.gpu.arrays import CacheView, DeviceCombination, DeviceRows, PaddedTree
+from gnnserve_worker.gpu.arrays import CacheView, DeviceAggregation, DeviceRows, PaddedTree
 from gnnserve_worker.gpu.buffers import DeviceActivations
 from gnnserve_worker.gpu.kernels.aggregate import aggregate_hidden
 from gnnserve_worker.gpu.kernels.gather import gather_rows
@@ -63,27 +63,27 @@ def _multiply_bfloat16(rows: Tensor, weight: Tensor, out: Tensor) -> None:
 @dataclass(frozen=True, slots=True)
 class DeviceLayer:
     inputs: int
-    combined: int
-    """Columns of a row once it is combined."""
+    aggregated: int
+    """Columns of a row once it is aggregated."""
     outputs: int
-    combination: DeviceCombination
+    aggregation: DeviceAggregation
     products: tuple[DeviceProduct, ...]
 
     @staticmethod
     def of(layer: Layer, device: torch.device) -> DeviceLayer:
         return DeviceLayer(
             layer.inputs,
-            layer.combined,
+            layer.aggregated,
             layer.outputs,
-            DeviceCombination.of(layer.combination, device),
+            DeviceAggregation.of(layer.aggregation, device),
             tuple(DeviceProduct.of(product, device) for product in layer.products),
         )
 
     def room(self, rows: int, scratch: DeviceActivations) -> Tensor:
-        """For what the layer combines; where nothing multiplies it, that is its output."""
+        """For what the layer aggregates; where nothing multiplies it, that is its output."""
         if self.products:
-            return scratch.combined(rows, self.combined, self.products[0].weight.dtype)
-        return scratch.hidden(rows, self.combined)
+            return scratch.aggregated(rows, self.aggregated, self.products[0].weight.dtype)
+        return scratch.hidden(rows, self.aggregated)
 
     def multiply(self, rows: Tensor, scratch: DeviceActivations) -> Tensor:
         """float32 [rows, outputs]. A later product reads what an earlier one wrote."""
@@ -109,24 +109,24 @@ class DeviceNetwork:
     def gather(
         self, table: DeviceTable, tree: PaddedTree, cache: CacheView | None, scratch: DeviceActivations
     ) -> Tensor:
-        """What the first layer combines, for every row of the tree: [rows, combined columns]."""
+        """What the first layer aggregates, for every row of the tree: [rows, aggregated columns]."""
         first = self.layers[0]
         out = first.room(tree.rows, scratch)
-        gather_rows(table.rows, table.own, first.inputs, tree, first.combination, out, cache)
+        gather_rows(table.rows, table.own, first.inputs, tree, first.aggregation, out, cache)
         return out
 
     def infer(
-        self, combined: Tensor, tree: PaddedTree, scratch: DeviceActivations, scores: Tensor, embeddings: Tensor
+        self, aggregated: Tensor, tree: PaddedTree, scratch: DeviceActivations, scores: Tensor, embeddings: Tensor
     ) -> None:
         """Into pinned memory, in the order of the stream: scores before softmax or sigmoid, float32 [seeds, classes],
         and the seeds' last hidden layer, float32 [seeds, hidden]; nothing of a one-layer network."""
-        hidden = self.layers[0].multiply(combined, scratch)
+        hidden = self.layers[0].multiply(aggregated, scratch)
         for depth, layer in enumerate(self.layers[1:], start=1):
             rows = tree.ends[len(self.layers) - 1 - depth]
             if depth == len(self.layers) - 1:
                 # Now: the last layer's products may need its place.
                 embeddings.copy_(hidden[:rows], non_blocking=True)
-            combined = layer.room(rows, scratch)
-            aggregate_hidden(hidden, tree, rows, layer.combination, combined)
-            hidden = layer.multiply(combined, scratch)
+            aggregated = layer.room(rows, scratch)
+            aggregate_hidden(hidden, tree, rows, layer.aggregation, aggregated)
+            hidden = layer.multiply(aggregated, scratch)
         scores.copy_(hidden, non_blocking=True)

@@ -400,7 +400,7 @@ def weights_bytes(variant: LoadedVariant) -> int:
         product.dense.size * (2 if product.compute == "bfloat16" else 4) + product.bias.nbytes
         for layer in layers
         for product in layer.products
-    ) + sum(layer.combination.bias.nbytes for layer in layers)
+    ) + sum(layer.aggregation.bias.nbytes for layer in layers)
 
 
 def _release(claims: list[Claim]) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Literal
 
@@ -26,6 +25,8 @@ from gnnserve_worker.graph.store import Graph, GraphData, Splits
 from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.inference.served import served_revision
 from gnnserve_worker.models import dense
+from gnnserve_worker.models.build import layer_sizes
+from gnnserve_worker.models.registry import spec_of
 from gnnserve_worker.repository import paths
 from gnnserve_worker.repository.loaded import LoadedRevision
 from gnnserve_worker.repository.repository import Repository
@@ -34,8 +35,6 @@ from gnnserve_worker.tables.table import feature_blocks
 _NODES, _DEGREE, _COLUMNS, _HIDDEN, _CLASSES = 100, 5, 24, 16, 3
 _FANOUTS = ((3, 2), (3,), (FULL_NEIGHBOURHOOD, FULL_NEIGHBOURHOOD))
 _SEEDS = (1, 2, 64)
-_PROJECTED = {"convs.0.lin_l.weight", "convs.0.lin_r.weight", "convs.0.nn.lins.0.weight"}
-"""Weights that a projected table has met already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +125,7 @@ def publish_made_up(
     """Random weights, random rows, an invented profile: everything works and nothing means anything."""
     nodes, columns = graph.features.shape
     outputs = network.projected_columns
+    architecture = spec_of(network.architecture)
     draw = np.random.default_rng(1)
     repository.put_graph(graph)
     with repository.stage("made-up", graph.digest) as staged:
@@ -134,14 +134,15 @@ def publish_made_up(
                 staged.write_table(table, kind, storage, columns, feature_blocks(graph.features, range(columns)))
             else:
                 rows = np.broadcast_to(np.float32(0.5), (nodes, outputs))
-                own = rows if network.architecture == Architecture.GRAPHSAGE else None
-                staged.write_table(table, kind, storage, outputs, [rows], None if own is None else [own])
+                has_own = len(architecture.first_products) > 1
+                staged.write_table(table, kind, storage, outputs, [rows], [rows] if has_own else None)
         profiles, made = [], []
         for variant in variants:
             width = outputs if variant.kind == "projected" else columns_of(columns, variant.factor)
             tensors = _random_weights(network, width, draw)
             if variant.kind == "projected":
-                tensors = {name: tensor for name, tensor in tensors.items() if name not in _PROJECTED}
+                stored = architecture.first_product_keys()
+                tensors = {name: tensor for name, tensor in tensors.items() if name not in stored}
             staged.write_variant(variant.name, tensors)
             made.append(variant.made(network, width))
             profiles.append(_invented_profile(variant, width))
@@ -163,24 +164,12 @@ def publish_made_up(
 
 
 def _random_weights(network: NetworkManifest, columns: int, draw: np.random.Generator) -> dict[str, np.ndarray]:
-    def random(*shape: int) -> np.ndarray:
-        return draw.standard_normal(shape, dtype=np.float32) / np.float32(np.sqrt(shape[-1]))
-
-    tensors = {}
-    inputs = columns
-    for layer in range(len(network.fanouts)):
-        outputs = network.hidden if layer < len(network.fanouts) - 1 else network.classes
-        if network.architecture == Architecture.GRAPHSAGE:
-            for name in ("lin_l", "lin_r"):
-                tensors[f"convs.{layer}.{name}.weight"] = random(outputs, inputs)
-            tensors[f"convs.{layer}.lin_l.bias"] = random(outputs)
-        else:
-            for number, (read, written) in enumerate(pairwise((inputs, network.mlp_hidden or outputs, outputs))):
-                tensors[f"convs.{layer}.nn.lins.{number}.weight"] = random(written, read)
-                tensors[f"convs.{layer}.nn.lins.{number}.bias"] = random(written)
-            tensors[f"convs.{layer}.eps"] = random(1)
-        inputs = outputs
-    return tensors
+    spec = spec_of(network.architecture)
+    return {
+        key: draw.standard_normal(shape, dtype=np.float32) / np.float32(np.sqrt(shape[-1]))
+        for layer, sizes in enumerate(layer_sizes(network, columns))
+        for key, shape in spec.shapes_of(layer, sizes).items()
+    }
 
 
 def _invented_profile(variant: MadeUpVariant, columns: int) -> VariantProfile:

@@ -11,17 +11,14 @@ from gnnserve_api.profile import Compute
 from gnnserve_api.repository import NetworkManifest
 from gnnserve_api.spec.model import Architecture
 from gnnserve_api.variants import Storage
-from gnnserve_worker.models import gin, graphsage
-from gnnserve_worker.models.dense import preferred_compute
+from gnnserve_worker.models.architecture import Axis, LayerWeights
 from gnnserve_worker.models.network import Layer, Network
+from gnnserve_worker.models.registry import ARCHITECTURES, spec_of
 
 
 def compute_for(architecture: Architecture, storage: Storage) -> Compute:
-    """In which precision the products of a variant over such a table are made, on this machine.
-
-    GIN's always in float32: sums of many rows lose what little bfloat16 keeps of them.
-    """
-    return preferred_compute(storage) if architecture is Architecture.GRAPHSAGE else "float32"
+    """In which precision the products of a variant over such a table are made, on this machine."""
+    return ARCHITECTURES[architecture].compute_for(storage)
 
 
 def build_network(
@@ -35,23 +32,25 @@ def build_network(
 
     Where the processor lacks `compute`, products are made in float32.
     """
-    architecture = Architecture(manifest.architecture)
-    depth = len(manifest.fanouts)
-    widths = [columns, *[manifest.hidden] * (depth - 1), manifest.classes]
     if projected and columns != (wanted := manifest.projected_columns):
         raise ValueError(f"a projected table has {columns} columns, expected {wanted}: the first product's outputs")
+    spec = spec_of(manifest.architecture)
     layers: list[Layer] = []
-    for i, (inputs, outputs) in enumerate(pairwise(widths)):
-        relu = i < depth - 1
-        between = manifest.mlp_hidden or outputs
-        match architecture, projected and i == 0:
-            case Architecture.GRAPHSAGE, True:
-                layer = graphsage.build_projected_layer(tensors, outputs, relu=relu)
-            case Architecture.GRAPHSAGE, False:
-                layer = graphsage.build_layer(tensors, i, inputs, outputs, relu=relu, compute=compute)
-            case Architecture.GIN, True:
-                layer = gin.build_projected_layer(tensors, between, outputs, relu=relu)
-            case Architecture.GIN, False:
-                layer = gin.build_layer(tensors, i, inputs, between, outputs, relu=relu)
-        layers.append(layer)
+    all_sizes = layer_sizes(manifest, columns)
+    for number, sizes in enumerate(all_sizes):
+        weights = LayerWeights(tensors, number, spec.shapes, sizes)
+        relu = number < len(all_sizes) - 1
+        if projected and number == 0:
+            layers.append(spec.build_projected_layer(weights, relu=relu))
+        else:
+            layers.append(spec.build_layer(weights, relu=relu, compute=compute))
     return Network(tuple(layers), manifest.classes)
+
+
+def layer_sizes(manifest: NetworkManifest, columns: int) -> list[dict[Axis, int]]:
+    """The axes of each layer of a network over `columns` feature columns."""
+    widths = [columns, *[manifest.hidden] * (len(manifest.fanouts) - 1), manifest.classes]
+    return [
+        {Axis.INPUTS: inputs, Axis.INNER: manifest.mlp_hidden or outputs, Axis.OUTPUTS: outputs, Axis.ONE: 1}
+        for inputs, outputs in pairwise(widths)
+    ]

@@ -9,41 +9,99 @@ with PyG's checkpoint keys `convs.<layer>.nn.lins.<0|1>.weight`, `.bias` and `co
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
+from typing import ClassVar
 
 import numpy as np
 
+from gnnserve_api.profile import Compute
+from gnnserve_api.spec.model import Architecture
+from gnnserve_api.variants import Storage
+from gnnserve_worker.models.architecture import ArchitectureSpec, Axis, LayerKey, LayerWeights, key_of
 from gnnserve_worker.models.dense import Linear
-from gnnserve_worker.models.network import Layer, no_bias, take
-from gnnserve_worker.tables.gather import Combination
+from gnnserve_worker.models.first_layer import FirstLayer
+from gnnserve_worker.models.network import Layer, no_bias
+from gnnserve_worker.tables.gather import Aggregation, Aggregator, Own
+
+_FIRST, _FIRST_BIAS, _SECOND, _SECOND_BIAS = (
+    f"nn.lins.{product}.{weight}" for product in (0, 1) for weight in ("weight", "bias")
+)
+_EPSILON = "eps"
+_KEY = re.compile(r"^(?P<layer>.+)\.(?:nn\.(?:lins\.)?(?P<product>[0-9]+)\.(?P<weight>weight|bias)|(?P<eps>eps))$")
 
 
-def build_layer(
-    tensors: Mapping[str, np.ndarray], layer: int, inputs: int, between: int, outputs: int, *, relu: bool
-) -> Layer:
-    """`between`: outputs of the first product."""
-    key = f"convs.{layer}.nn.lins"
-    weight = take(tensors, f"{key}.0.weight", (between, inputs)).T
-    bias = take(tensors, f"{key}.0.bias", (between,))
-    # Always in float32: `build.compute_for` says why.
-    first = Linear.build(weight, bias, relu=True, compute="float32")
-    combination = Combination(False, False, _own_factor(tensors, layer), no_bias(), relu=False)
-    return Layer(inputs, outputs, combination, (first, _second(tensors, layer, between, outputs, relu=relu)))
+class GinSpec(ArchitectureSpec):
+    architecture = Architecture.GIN
+    # The second product first, since it tells a wrong width between the two from a wrong one of the layer.
+    shapes: ClassVar = {
+        _SECOND: (Axis.OUTPUTS, Axis.INNER),
+        _SECOND_BIAS: (Axis.OUTPUTS,),
+        _FIRST: (Axis.INNER, Axis.INPUTS),
+        _FIRST_BIAS: (Axis.INNER,),
+        _EPSILON: (Axis.ONE,),
+    }
+    first_products = (_FIRST,)
+    layer_tensors = (
+        "nn.0.weight, nn.0.bias, nn.2.weight, nn.2.bias and eps of each GINConv over "
+        "Sequential(Linear, ReLU, Linear), or nn.lins.0 and nn.lins.1 of one over an MLP"
+    )
+    learning_rate = 0.001
+
+    def recognise(self, keys: Iterable[str]) -> dict[str, LayerKey]:
+        matched = {key: match for key in keys if (match := _KEY.match(key)) is not None}
+        products = _products(matched.values())
+        found = {
+            key: LayerKey(match["layer"], f"nn.lins.{products[match['layer']].index(int(match['product']))}.{weight}")
+            for key, match in matched.items()
+            if (weight := match["weight"]) is not None
+        }
+        # A lone `eps` may belong to anything.
+        epsilons = {
+            key: LayerKey(match["layer"], _EPSILON)
+            for key, match in matched.items()
+            if match["eps"] is not None and match["layer"] in products
+        }
+        return found | epsilons
+
+    def compute_for(self, storage: Storage) -> Compute:
+        """Sums of many rows lose what little bfloat16 keeps of them."""
+        return "float32"
+
+    def build_layer(self, weights: LayerWeights, *, relu: bool, compute: Compute) -> Layer:
+        """Always in float32: `compute_for` says why."""
+        first = Linear.build(weights[_FIRST].T, weights[_FIRST_BIAS], relu=True, compute="float32")
+        aggregation = Aggregation(Aggregator.SUM, Own.ADDED, _own_factor(weights), no_bias(), relu=False)
+        products = (first, _second_product(weights, relu=relu))
+        return Layer(weights.size(Axis.INPUTS), weights.size(Axis.OUTPUTS), aggregation, products)
+
+    def build_projected_layer(self, weights: LayerWeights, *, relu: bool) -> Layer:
+        """The table holds W_0 · x."""
+        aggregation = Aggregation(Aggregator.SUM, Own.ADDED, _own_factor(weights), weights[_FIRST_BIAS], relu=True)
+        products = (_second_product(weights, relu=relu),)
+        return Layer(weights.size(Axis.INNER), weights.size(Axis.OUTPUTS), aggregation, products)
+
+    def split_first_layer(self, tensors: Mapping[str, np.ndarray]) -> FirstLayer:
+        weight, bias, epsilon = (tensors[key_of(0, name)] for name in (_FIRST, _FIRST_BIAS, _EPSILON))
+        return FirstLayer(Aggregator.SUM, weight.T, None, bias, 1.0 + float(epsilon[0]))
+
+    def first_layer_tensors(self, first: FirstLayer) -> dict[str, np.ndarray]:
+        return {_FIRST: first.neighbours.T, _FIRST_BIAS: first.bias}
 
 
-def build_projected_layer(tensors: Mapping[str, np.ndarray], between: int, outputs: int, *, relu: bool) -> Layer:
-    """The first layer over a table that holds W_0 · x, `between` columns."""
-    bias = take(tensors, "convs.0.nn.lins.0.bias", (between,))
-    combination = Combination(False, False, _own_factor(tensors, 0), bias, relu=True)
-    return Layer(between, outputs, combination, (_second(tensors, 0, between, outputs, relu=relu),))
-
-
-def _second(tensors: Mapping[str, np.ndarray], layer: int, inputs: int, outputs: int, *, relu: bool) -> Linear:
+def _second_product(weights: LayerWeights, *, relu: bool) -> Linear:
     """It reads what the first product wrote, which is float32."""
-    key = f"convs.{layer}.nn.lins.1"
-    weight = take(tensors, f"{key}.weight", (outputs, inputs)).T
-    return Linear.build(weight, take(tensors, f"{key}.bias", (outputs,)), relu=relu, compute="float32")
+    return Linear.build(weights[_SECOND].T, weights[_SECOND_BIAS], relu=relu, compute="float32")
 
 
-def _own_factor(tensors: Mapping[str, np.ndarray], layer: int) -> float:
-    return 1.0 + float(take(tensors, f"convs.{layer}.eps", (1,))[0])
+def _own_factor(weights: LayerWeights) -> float:
+    return 1.0 + float(weights[_EPSILON][0])
+
+
+def _products(matches: Iterable[re.Match[str]]) -> dict[str, list[int]]:
+    """Numbers of the linear layers inside of each GINConv: 0 and 2 where an activation stands between them."""
+    found: dict[str, set[int]] = {}
+    for match in matches:
+        if match["product"] is not None:
+            found.setdefault(match["layer"], set()).add(int(match["product"]))
+    return {layer: sorted(numbers) for layer, numbers in found.items()}

@@ -8,29 +8,61 @@ are one, of [mean, own] and the two weights below each other.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
+from typing import ClassVar
 
 import numpy as np
 
 from gnnserve_api.profile import Compute
-from gnnserve_worker.models.dense import Linear
-from gnnserve_worker.models.network import Layer, no_bias, take
-from gnnserve_worker.tables.gather import Combination
+from gnnserve_api.spec.model import Architecture
+from gnnserve_api.variants import Storage
+from gnnserve_worker.models.architecture import ArchitectureSpec, Axis, LayerKey, LayerWeights, key_of
+from gnnserve_worker.models.dense import Linear, preferred_compute
+from gnnserve_worker.models.first_layer import FirstLayer
+from gnnserve_worker.models.network import Layer, no_bias
+from gnnserve_worker.tables.gather import Aggregation, Aggregator, Own
+
+_NEIGHBOURS, _OWN, _BIAS = "lin_l.weight", "lin_r.weight", "lin_l.bias"
+_KEY = re.compile(r"^(?P<layer>.+)\.(?P<weight>lin_l\.weight|lin_l\.bias|lin_r\.weight)$")
 
 
-def build_layer(
-    tensors: Mapping[str, np.ndarray], layer: int, inputs: int, outputs: int, *, relu: bool, compute: Compute
-) -> Layer:
-    neighbours = take(tensors, f"convs.{layer}.lin_l.weight", (outputs, inputs)).T
-    own = take(tensors, f"convs.{layer}.lin_r.weight", (outputs, inputs)).T
-    bias = take(tensors, f"convs.{layer}.lin_l.bias", (outputs,))
-    product = Linear.build(np.concatenate([neighbours, own]), bias, relu=relu, compute=compute)
-    combination = Combination(mean=True, stacked=True, own_factor=1.0, bias=no_bias(), relu=False)
-    return Layer(inputs, outputs, combination, (product,))
+class GraphSageSpec(ArchitectureSpec):
+    architecture = Architecture.GRAPHSAGE
+    shapes: ClassVar = {
+        _NEIGHBOURS: (Axis.OUTPUTS, Axis.INPUTS),
+        _OWN: (Axis.OUTPUTS, Axis.INPUTS),
+        _BIAS: (Axis.OUTPUTS,),
+    }
+    first_products = (_NEIGHBOURS, _OWN)
+    layer_tensors = "lin_l.weight, lin_l.bias and lin_r.weight of each SAGEConv"
+    learning_rate = 0.01
 
+    def recognise(self, keys: Iterable[str]) -> dict[str, LayerKey]:
+        matched = ((key, _KEY.match(key)) for key in keys)
+        return {key: LayerKey(match["layer"], match["weight"]) for key, match in matched if match is not None}
 
-def build_projected_layer(tensors: Mapping[str, np.ndarray], outputs: int, *, relu: bool) -> Layer:
-    """The first layer over a table that holds W_l · x(j) and, of its own, W_r · x(i)."""
-    bias = take(tensors, "convs.0.lin_l.bias", (outputs,))
-    combination = Combination(mean=True, stacked=False, own_factor=1.0, bias=bias, relu=relu)
-    return Layer(outputs, outputs, combination, ())
+    def compute_for(self, storage: Storage) -> Compute:
+        return preferred_compute(storage)
+
+    def build_layer(self, weights: LayerWeights, *, relu: bool, compute: Compute) -> Layer:
+        product = Linear.build(
+            np.concatenate([weights[_NEIGHBOURS].T, weights[_OWN].T]), weights[_BIAS], relu=relu, compute=compute
+        )
+        aggregation = Aggregation(Aggregator.MEAN, Own.BESIDE, 1.0, no_bias(), relu=False)
+        return Layer(weights.size(Axis.INPUTS), weights.size(Axis.OUTPUTS), aggregation, (product,))
+
+    def build_projected_layer(self, weights: LayerWeights, *, relu: bool) -> Layer:
+        """The table holds W_l · x(j) and, of the node itself, W_r · x(i)."""
+        outputs = weights.size(Axis.OUTPUTS)
+        aggregation = Aggregation(Aggregator.MEAN, Own.ADDED, 1.0, weights[_BIAS], relu=relu)
+        return Layer(outputs, outputs, aggregation, ())
+
+    def split_first_layer(self, tensors: Mapping[str, np.ndarray]) -> FirstLayer:
+        neighbours, own, bias = (tensors[key_of(0, weight)] for weight in (_NEIGHBOURS, _OWN, _BIAS))
+        return FirstLayer(Aggregator.MEAN, neighbours.T, own.T, bias, 1.0)
+
+    def first_layer_tensors(self, first: FirstLayer) -> dict[str, np.ndarray]:
+        if first.own is None:
+            raise ValueError("a first layer of GraphSAGE has weights of its own for the node itself")
+        return {_NEIGHBOURS: first.neighbours.T, _OWN: first.own.T, _BIAS: first.bias}

@@ -1,8 +1,9 @@
 """What serving asks of a model: scores of a sampled batch, without torch.
 
-A network is a list of layers; a layer combines each row's neighbours with the row itself (`tables/gather.py`) and
-multiplies what comes out (`dense.py`). The first one reads a table, the others hidden states. One file per architecture
-beside this one says what its layers compute, `build.py` picks. Training is `generation/networks.py`.
+A network is a list of layers; a layer aggregates each row's neighbours and the row itself (`tables/gather.py`) and
+multiplies what comes out (`dense.py`). The first one reads a table, the others hidden states. One file per
+architecture beside this one says what its layers compute, `registry.py` finds it, `build.py` builds. Training is
+`generation/networks.py`.
 """
 
 from __future__ import annotations
@@ -14,26 +15,26 @@ import numpy as np
 
 from gnnserve_worker.models.dense import Linear
 from gnnserve_worker.sampling.neighbours import NeighbourSample, grown
-from gnnserve_worker.tables.gather import Combination, aggregate, gather
+from gnnserve_worker.tables.gather import Aggregation, aggregate, gather
 from gnnserve_worker.tables.table import Table
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
     inputs: int
-    """Columns that are combined: of the table, or of the hidden states below."""
+    """Columns that are aggregated: of the table, or of the hidden states below."""
     outputs: int
-    combination: Combination
+    aggregation: Aggregation
     products: tuple[Linear, ...]
     """Empty where the table holds what would be multiplied."""
 
     @property
-    def combined(self) -> int:
-        """Columns of a row once it is combined."""
-        return 2 * self.inputs if self.combination.stacked else self.inputs
+    def aggregated(self) -> int:
+        """Columns of a row once it is aggregated."""
+        return self.aggregation.width(self.inputs)
 
     @property
-    def combined_dtype(self) -> type[np.generic]:
+    def aggregated_dtype(self) -> type[np.generic]:
         return self.products[0].input_dtype if self.products else np.float32
 
 
@@ -41,14 +42,14 @@ class Activations:
     """What one thread computes in. Grows to the largest batch it has seen."""
 
     def __init__(self) -> None:
-        self._combined: dict[type[np.generic], np.ndarray] = {}
+        self._aggregated: dict[type[np.generic], np.ndarray] = {}
         self._hidden = [np.empty(0, dtype=np.float32) for _ in range(3)]
         self._turn = 0
 
-    def combined(self, size: int, dtype: type[np.generic]) -> np.ndarray:
-        array = self._combined.get(dtype)
+    def aggregated(self, size: int, dtype: type[np.generic]) -> np.ndarray:
+        array = self._aggregated.get(dtype)
         if array is None or len(array) < size:
-            array = self._combined[dtype] = np.empty(grown(size), dtype=dtype)
+            array = self._aggregated[dtype] = np.empty(grown(size), dtype=dtype)
         return array
 
     def hidden(self, size: int) -> np.ndarray:
@@ -71,14 +72,16 @@ class Network:
     def __post_init__(self) -> None:
         first = self.layers[0]
         written = 4 * sum(product.outputs for product in first.products)
-        object.__setattr__(self, "bytes_per_row", first.combined * np.dtype(first.combined_dtype).itemsize + written)
+        object.__setattr__(
+            self, "bytes_per_row", first.aggregated * np.dtype(first.aggregated_dtype).itemsize + written
+        )
 
     def gather(self, table: Table, sample: NeighbourSample, scratch: Activations) -> np.ndarray:
-        """What the first layer combines, for every row of the sample: flat, in scratch."""
+        """What the first layer aggregates, for every row of the sample: flat, in scratch."""
         first = self.layers[0]
-        size = sample.ends[-1] * first.combined
-        out = scratch.combined(size, first.combined_dtype) if first.products else scratch.hidden(size)
-        gather(table, first.inputs, sample, first.combination, out)
+        size = sample.ends[-1] * first.aggregated
+        out = scratch.aggregated(size, first.aggregated_dtype) if first.products else scratch.hidden(size)
+        gather(table, first.inputs, sample, first.aggregation, out)
         return out
 
     @property
@@ -88,7 +91,7 @@ class Network:
 
     def infer(
         self,
-        combined: np.ndarray,
+        aggregated: np.ndarray,
         sample: NeighbourSample,
         scratch: Activations,
         scores: np.ndarray,
@@ -97,15 +100,15 @@ class Network:
         """Fills in `scores`, before softmax or sigmoid, float32 [seeds, classes]; and where there are any and they are
         wanted, `embeddings`: the seeds' last hidden layer, float32 [seeds, hidden]."""
         rows = sample.ends[-1]
-        hidden = _multiply(self.layers[0], combined, rows, scratch)
+        hidden = _multiply(self.layers[0], aggregated, rows, scratch)
         for depth, layer in enumerate(self.layers[1:], start=1):
             below = hidden[: rows * layer.inputs].reshape(rows, layer.inputs)
             rows = sample.ends[len(self.layers) - 1 - depth]
             if depth == len(self.layers) - 1 and embeddings is not None:
                 _copy_of_seeds(sample, below[:rows], embeddings)
-            combined = scratch.combined(rows * layer.combined, layer.combined_dtype)
-            aggregate(below, sample, rows, layer.combination, combined)
-            hidden = _multiply(layer, combined, rows, scratch)
+            aggregated = scratch.aggregated(rows * layer.aggregated, layer.aggregated_dtype)
+            aggregate(below, sample, rows, layer.aggregation, aggregated)
+            hidden = _multiply(layer, aggregated, rows, scratch)
         _copy_of_seeds(sample, hidden[: rows * self.classes].reshape(rows, self.classes), scores)
 
 

@@ -7,7 +7,9 @@ product's own precision. From a projected table the same sum is the layer's outp
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import assert_never
 
 import numpy as np
 
@@ -23,40 +25,86 @@ _ROWS_AHEAD = 2
 _LINE_BYTES = 64
 
 
+class Aggregator(Enum):
+    """What a row's neighbours become."""
+
+    MEAN = "mean"
+    SUM = "sum"
+
+
+class Own(Enum):
+    """Where the row itself goes."""
+
+    BESIDE = "beside"
+    """[neighbours, own] beside each other."""
+    ADDED = "added"
+    """neighbours + own_factor · own."""
+
+
 @dataclass(frozen=True, slots=True)
-class Combination:
+class Aggregation:
     """What a layer makes of a row's neighbours and of the row itself, before its matrix products."""
 
-    mean: bool
-    """Mean over the neighbours, or their sum."""
-    stacked: bool
-    """[neighbours, own] beside each other; otherwise neighbours + own_factor · own."""
+    aggregator: Aggregator
+    own: Own
     own_factor: float
+    """Unused where the row itself stands beside its neighbours."""
     bias: np.ndarray
     """float32 [columns], added when not empty."""
     relu: bool
     """Negative numbers become 0, after the bias."""
+    mean: bool = field(init=False)
+    """The two choices as kernels take them: looking up a member of an enum costs more than calling a kernel with it."""
+    stacked: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "mean", is_mean(self.aggregator))
+        object.__setattr__(self, "stacked", is_stacked(self.own))
+
+    def width(self, columns: int) -> int:
+        """Columns of a row once `columns` of it are aggregated."""
+        return 2 * columns if self.stacked else columns
 
 
-def gather(table: Table, columns: int, sample: NeighbourSample, combination: Combination, out: np.ndarray) -> None:
-    """For each row of `sample`, what `combination` makes of the first `columns` of the table's rows.
+def is_mean(aggregator: Aggregator) -> bool:
+    match aggregator:
+        case Aggregator.MEAN:
+            return True
+        case Aggregator.SUM:
+            return False
+        case _:
+            assert_never(aggregator)
+
+
+def is_stacked(own: Own) -> bool:
+    match own:
+        case Own.BESIDE:
+            return True
+        case Own.ADDED:
+            return False
+        case _:
+            assert_never(own)
+
+
+def gather(table: Table, columns: int, sample: NeighbourSample, aggregation: Aggregation, out: np.ndarray) -> None:
+    """For each row of `sample`, what `aggregation` makes of the first `columns` of the table's rows.
 
     `out` is flat, float32 or the bits of bfloat16 (uint16): [rows · columns], or twice that when stacked.
     """
     rows, own = table.rows, table.own
     _gather(
         rows.values, rows.scales, own.values, own.scales, columns, sample.nodes, sample.starts, sample.neighbours,
-        combination.mean, combination.stacked, combination.own_factor, combination.bias, combination.relu, out,
+        aggregation.mean, aggregation.stacked, aggregation.own_factor, aggregation.bias, aggregation.relu, out,
     )  # fmt: skip
 
 
 def aggregate(
-    hidden: np.ndarray, sample: NeighbourSample, rows: int, combination: Combination, out: np.ndarray
+    hidden: np.ndarray, sample: NeighbourSample, rows: int, aggregation: Aggregation, out: np.ndarray
 ) -> None:
     """The same from hidden states, float32 [rows of the sample, width], for the first `rows` rows."""
     _aggregate(
         hidden, NO_SCALES, hidden.shape[1], rows, sample.starts, sample.children,
-        combination.mean, combination.stacked, combination.own_factor, combination.bias, combination.relu, out,
+        aggregation.mean, aggregation.stacked, aggregation.own_factor, aggregation.bias, aggregation.relu, out,
     )  # fmt: skip
 
 

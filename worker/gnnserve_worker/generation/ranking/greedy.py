@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gnnserve_worker.generation.tensors import FirstLayer
+from gnnserve_worker.models.first_layer import FirstLayer
 
 
 def rank(first: FirstLayer) -> np.ndarray:

@@ -25,9 +25,9 @@ import numpy as np
 from gnnserve_api.errors import InputError
 from gnnserve_api.spec.variants import LassoSettings
 from gnnserve_worker.generation.moments import MAX_COLUMNS, first_layer_moments
-from gnnserve_worker.generation.tensors import FirstLayer
 from gnnserve_worker.generation.training_set import TrainingSet
 from gnnserve_worker.graph.store import Features
+from gnnserve_worker.models.first_layer import FirstLayer
 
 
 def gram(first: FirstLayer, features: Features, data: TrainingSet) -> np.ndarray:

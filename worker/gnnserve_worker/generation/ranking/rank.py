@@ -8,9 +8,9 @@ import numpy as np
 
 from gnnserve_api.spec.variants import Pruning, RankingMethod
 from gnnserve_worker.generation.ranking import greedy, lasso, random
-from gnnserve_worker.generation.tensors import FirstLayer
 from gnnserve_worker.generation.training_set import TrainingSet
 from gnnserve_worker.graph.store import Features
+from gnnserve_worker.models.first_layer import FirstLayer
 
 
 @dataclass(frozen=True, slots=True)

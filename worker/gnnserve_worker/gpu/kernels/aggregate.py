@@ -10,10 +10,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from gnnserve_worker.gpu.arrays import DeviceCombination, PaddedTree
-from gnnserve_worker.gpu.kernels.combine import store_combined
+from gnnserve_worker.gpu.arrays import DeviceAggregation, PaddedTree
 from gnnserve_worker.gpu.kernels.gather import check_out
 from gnnserve_worker.gpu.kernels.launch import as_words, launch, rows_at_once
+from gnnserve_worker.gpu.kernels.rows import store_aggregated
 
 _TILE: Final = 128
 """Columns that a program sums: 16 bytes a lane."""
@@ -21,8 +21,8 @@ _IN_FLIGHT: Final = 16
 """Neighbours that a program requests at once."""
 
 
-def aggregate_hidden(hidden: Tensor, tree: PaddedTree, rows: int, combination: DeviceCombination, out: Tensor) -> None:
-    """Apply `combination` to the hidden states of the neighbours and of the node itself, for each of the first `rows`
+def aggregate_hidden(hidden: Tensor, tree: PaddedTree, rows: int, aggregation: DeviceAggregation, out: Tensor) -> None:
+    """Apply `aggregation` to the hidden states of the neighbours and of the node itself, for each of the first `rows`
     rows of `tree`. `rows` is one of the tree's `ends`, except the last two.
 
     `hidden`: float32 [rows of the next depth at least, width]. `out`: float32 or bfloat16 [rows, width], or twice the
@@ -36,19 +36,19 @@ def aggregate_hidden(hidden: Tensor, tree: PaddedTree, rows: int, combination: D
             f"hidden is {hidden.dtype} {list(hidden.shape)}, expected float32 [{needed} or more, width] in C order"
         )
     width = hidden.shape[1]
-    check_out(out, rows, width, combination)
+    check_out(out, rows, width, aggregation)
     tile = min(_TILE, triton.next_power_of_2(width))
     tiles = triton.cdiv(width, tile)
     neighbours = min(_IN_FLIGHT, triton.next_power_of_2(max(tree.fanouts)))
     at_once = rows_at_once(_IN_FLIGHT * _TILE // (neighbours * tile), neighbours * tile)
     launch(
         _aggregate, triton.cdiv(rows, at_once) * tiles,
-        hidden, tree.ids, tree.counts, tree.starts, combination.bias, as_words(out), rows,
-        float(combination.own_factor),
+        hidden, tree.ids, tree.counts, tree.starts, aggregation.bias, as_words(out), rows,
+        float(aggregation.own_factor),
         COLUMNS=width, TILE=tile, TILES=tiles, ROWS=at_once, NEIGHBOURS=neighbours,
-        MEAN=combination.mean, STACKED=combination.stacked,
-        HAS_OWN=combination.stacked or combination.own_factor != 0,
-        HAS_BIAS=combination.bias is not None, RELU=combination.relu, num_warps=1,
+        MEAN=aggregation.mean, STACKED=aggregation.stacked,
+        HAS_OWN=aggregation.stacked or aggregation.own_factor != 0,
+        HAS_BIAS=aggregation.bias is not None, RELU=aggregation.relu, num_warps=1,
     )  # fmt: skip
 
 
@@ -76,7 +76,7 @@ def _aggregate(
         at = (start[:, None] + place).to(tl.int64)[:, :, None] * COLUMNS + column[None, None, :]
         mask = (place < count[:, None])[:, :, None] & within[None, None, :]
         total += tl.sum(tl.load(hidden + at, mask=mask, other=0.0), axis=1)
-    store_combined(
+    store_aggregated(
         out, row, column, inside, real, total, count, own, own_factor, bias,
         COLUMNS, MEAN, STACKED, HAS_OWN, HAS_BIAS, RELU,
     )  # fmt: skip

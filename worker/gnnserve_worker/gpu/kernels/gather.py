@@ -26,9 +26,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from gnnserve_worker.gpu.arrays import CacheView, DeviceCombination, DeviceRows, PaddedTree
-from gnnserve_worker.gpu.kernels.combine import store_combined, widened
+from gnnserve_worker.gpu.arrays import CacheView, DeviceAggregation, DeviceRows, PaddedTree
 from gnnserve_worker.gpu.kernels.launch import as_words, launch, resident_programs, rows_at_once
+from gnnserve_worker.gpu.kernels.rows import store_aggregated, widened
 
 _WARP_BYTES: Final = 512
 """Bytes of a row that a warp reads with one instruction, 16 a lane."""
@@ -42,16 +42,16 @@ def gather_rows(
     own: DeviceRows,
     columns: int,
     tree: PaddedTree,
-    combination: DeviceCombination,
+    aggregation: DeviceAggregation,
     out: Tensor,
     cache: CacheView | None,
 ) -> None:
-    """Apply `combination` to the first `columns` of the neighbours' rows and of the node's own, for each row of `tree`.
+    """Apply `aggregation` to the first `columns` of the neighbours' rows and of the node's own, for each row of `tree`.
 
     `own` may be `rows`: then its reads go through the cache as well. `out` is float32 or bfloat16
     [tree.rows, columns], or twice the columns when stacked; padding rows become 0.
     """
-    _check(rows, own, columns, tree, combination, out, cache)
+    _check(rows, own, columns, tree, aggregation, out, cache)
     item_bytes = rows.item_bytes
     tile = triton.next_power_of_2(min(_padded(rows, columns), _WARP_BYTES // item_bytes))
     if cache is not None:
@@ -67,8 +67,8 @@ def gather_rows(
         nowhere if cache is None else cache.directory, nowhere if cache is None else cache.pools,
         nowhere if cache is None else cache.accesses[triton.cdiv(columns, cache.block_columns) - 1],
         nowhere if cache is None else cache.totals,
-        tree.ids, tree.counts, tree.starts, combination.bias, as_words(out), tree.rows, rows.values.shape[0],
-        1 if cache is None else cache.slots_per_device, float(combination.own_factor),
+        tree.ids, tree.counts, tree.starts, aggregation.bias, as_words(out), tree.rows, rows.values.shape[0],
+        1 if cache is None else cache.slots_per_device, float(aggregation.own_factor),
         COLUMNS=columns, STRIDE=rows.stride, OWN_STRIDE=own.stride,
         READ=_padded(rows, columns), OWN_READ=_padded(own, columns),
         ALIGNMENT=rows.alignment_bytes, OWN_ALIGNMENT=own.alignment_bytes,
@@ -76,9 +76,9 @@ def gather_rows(
         BLOCK=tile if cache is None else cache.block_columns, DEVICES=0 if cache is None else cache.pools.numel(),
         CACHED=cache is not None, OWN_CACHED=cache is not None and own is rows,
         SCALED=rows.scales is not None,
-        MEAN=combination.mean, STACKED=combination.stacked,
-        HAS_OWN=combination.stacked or combination.own_factor != 0,
-        HAS_BIAS=combination.bias is not None, RELU=combination.relu, num_warps=1,
+        MEAN=aggregation.mean, STACKED=aggregation.stacked,
+        HAS_OWN=aggregation.stacked or aggregation.own_factor != 0,
+        HAS_BIAS=aggregation.bias is not None, RELU=aggregation.relu, num_warps=1,
     )  # fmt: skip
 
 
@@ -93,7 +93,7 @@ def _check(
     own: DeviceRows,
     columns: int,
     tree: PaddedTree,
-    combination: DeviceCombination,
+    aggregation: DeviceAggregation,
     out: Tensor,
     cache: CacheView | None,
 ) -> None:
@@ -104,7 +104,7 @@ def _check(
             f"rows are {rows.values.dtype} {list(rows.values.shape)}, own ones {own.values.dtype} "
             f"{list(own.values.shape)}: expected as many of the same kind"
         )
-    check_out(out, tree.rows, columns, combination)
+    check_out(out, tree.rows, columns, aggregation)
     if cache is None:
         return
     if cache.block_columns * rows.item_bytes % rows.alignment_bytes:
@@ -120,15 +120,15 @@ def _check(
         )
 
 
-def check_out(out: Tensor, rows: int, columns: int, combination: DeviceCombination) -> None:
-    shape = (rows, 2 * columns if combination.stacked else columns)
+def check_out(out: Tensor, rows: int, columns: int, aggregation: DeviceAggregation) -> None:
+    shape = (rows, 2 * columns if aggregation.stacked else columns)
     if out.dtype not in _OUT_DTYPES or out.shape != shape or not out.is_contiguous():
         raise ValueError(
             f"out is {out.dtype} {list(out.shape)}, strides {list(out.stride())}; expected float32 or bfloat16 "
             f"{list(shape)} in C order"
         )
-    if combination.bias is not None and combination.bias.shape != (columns,):
-        raise ValueError(f"bias is {list(combination.bias.shape)}, expected [{columns}]")
+    if aggregation.bias is not None and aggregation.bias.shape != (columns,):
+        raise ValueError(f"bias is {list(aggregation.bias.shape)}, expected [{columns}]")
 
 
 @triton.jit
@@ -234,7 +234,7 @@ def _gather(
                 blocks_read += wanted.to(tl.int32) * begins_block
                 if begin == 0:
                     tl.atomic_add(accesses + neighbour, 1, mask=wanted, sem="relaxed")
-        store_combined(
+        store_aggregated(
             out, row, begin + offset, inside, real, total, count, own, own_factor, bias,
             COLUMNS, MEAN, STACKED, HAS_OWN, HAS_BIAS, RELU,
         )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Helpers of kernels that read rows: widening numbers, and `graph.gather.Combination` on a tile of columns."""
+"""Helpers of kernels that read rows: widening numbers, and `tables.gather.Aggregation` on a tile of columns."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _finished(numbers, bias, column, real, COLUMNS: tl.constexpr, HAS_BIAS: tl.c
 
 
 @triton.jit
-def store_combined(
+def store_aggregated(
     out, row, column, inside, real, total, count, own, own_factor, bias,
     COLUMNS: tl.constexpr, MEAN: tl.constexpr, STACKED: tl.constexpr, HAS_OWN: tl.constexpr, HAS_BIAS: tl.constexpr,
     RELU: tl.constexpr,

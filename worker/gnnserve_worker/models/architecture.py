@@ -1,0 +1,123 @@
+"""What the worker may ask of an architecture: one object each, in a file of its own beside this one.
+
+An architecture says which tensors its layers have, how serving's layers are built from them, which part of the first
+layer is linear (a projected table stores that product), how it is recognised in a checkpoint and how it is trained by
+default. `registry.py` finds the object of an `Architecture`. torch_geometric's modules are registered in
+`generation/networks.py`, so that serving never imports torch.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import ClassVar, TypeVar
+
+import numpy as np
+
+from gnnserve_api.profile import Compute
+from gnnserve_api.spec.model import Architecture
+from gnnserve_api.variants import Storage
+from gnnserve_worker.models.first_layer import FirstLayer
+from gnnserve_worker.models.network import Layer, take
+
+Size = TypeVar("Size")
+
+
+class Axis(Enum):
+    """What a dimension of a weight counts."""
+
+    INPUTS = "columns that the layer reads"
+    INNER = "columns between the layer's two products"
+    OUTPUTS = "columns that the layer writes"
+    ONE = "a single number"
+
+
+@dataclass(frozen=True, slots=True)
+class LayerKey:
+    """Which weight of which layer a key of a checkpoint stands for."""
+
+    layer: str
+    """The layer's name in the file."""
+    weight: str
+    """torch_geometric's name of the weight within its layer: a key of `ArchitectureSpec.shapes`."""
+
+
+class LayerWeights:
+    """The tensors of one layer, by their names within it."""
+
+    def __init__(
+        self,
+        tensors: Mapping[str, np.ndarray],
+        layer: int,
+        shapes: Mapping[str, tuple[Axis, ...]],
+        sizes: Mapping[Axis, int],
+    ) -> None:
+        self._tensors = tensors
+        self._layer = layer
+        self._shapes = shapes
+        self._sizes = sizes
+
+    def __getitem__(self, weight: str) -> np.ndarray:
+        """As float32; ValueError: it is missing or misshapen."""
+        shape = tuple(self._sizes[axis] for axis in self._shapes[weight])
+        return take(self._tensors, key_of(self._layer, weight), shape)
+
+    def size(self, axis: Axis) -> int:
+        return self._sizes[axis]
+
+
+class ArchitectureSpec(ABC):
+    """Stateless: one object serves every revision."""
+
+    architecture: ClassVar[Architecture]
+    shapes: ClassVar[Mapping[str, tuple[Axis, ...]]]
+    """The tensors of each layer, by torch_geometric's names within the layer. Checks go through them in this order, so
+    a tensor whose wrong shape explains that of others comes first."""
+    first_products: ClassVar[tuple[str, ...]]
+    """Tensors of the first layer that multiply a node's features before anything that is not linear. A projected table
+    stores the products: the first one is read of neighbours; the second one, if there is one, of the node itself."""
+    layer_tensors: ClassVar[str]
+    """The tensors that a checkpoint must have, for messages."""
+    learning_rate: ClassVar[float]
+    """Step size of Adam where the manifest gives none."""
+
+    @abstractmethod
+    def recognise(self, keys: Iterable[str]) -> dict[str, LayerKey]:
+        """Those keys of a checkpoint that are weights of this architecture's layers; the most telling ones first.
+
+        Only names are looked at. A key that also other layers may have counts only beside telling ones.
+        """
+
+    @abstractmethod
+    def compute_for(self, storage: Storage) -> Compute:
+        """In which precision matrix products are made over a table of this storage, on this machine."""
+
+    @abstractmethod
+    def build_layer(self, weights: LayerWeights, *, relu: bool, compute: Compute) -> Layer:
+        """A layer over features or hidden states."""
+
+    @abstractmethod
+    def build_projected_layer(self, weights: LayerWeights, *, relu: bool) -> Layer:
+        """The first layer over a table that stores its `first_products`."""
+
+    @abstractmethod
+    def split_first_layer(self, tensors: Mapping[str, np.ndarray]) -> FirstLayer:
+        """The linear part of the first layer."""
+
+    @abstractmethod
+    def first_layer_tensors(self, first: FirstLayer) -> dict[str, np.ndarray]:
+        """The tensors that `first` stands for, by their names within the layer."""
+
+    def shapes_of(self, layer: int, sizes: Mapping[Axis, Size]) -> dict[str, tuple[Size, ...]]:
+        """The tensors of a layer, by torch_geometric's keys, with the sizes of their axes."""
+        return {key_of(layer, weight): tuple(sizes[axis] for axis in axes) for weight, axes in self.shapes.items()}
+
+    def first_product_keys(self) -> frozenset[str]:
+        return frozenset(key_of(0, weight) for weight in self.first_products)
+
+
+def key_of(layer: int, weight: str) -> str:
+    """torch_geometric's key of a weight in a state dict."""
+    return f"convs.{layer}.{weight}"
