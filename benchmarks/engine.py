@@ -28,6 +28,7 @@ from gnnserve_worker.models.dense import preferred_compute
 from gnnserve_worker.repository import files
 from gnnserve_worker.repository.loaded import LoadedRevision, LoadedVariant
 from gnnserve_worker.sampling.neighbours import effective_nodes
+from gnnserve_worker.tables.formats import FORMATS
 from gnnserve_worker.tables.table import (
     NO_SCALES,
     Rows,
@@ -79,7 +80,7 @@ def map_graph(folder: Path, indptr: np.ndarray, indices: np.ndarray) -> Graph:
 def write_features(folder: Path, features: np.ndarray, storage: Storage) -> Table:
     columns = features.shape[1]
     rows = _write(folder, "features", feature_blocks(features, range(columns)), features.shape[0], columns, storage)
-    return Table("features", storage, columns, rows, rows)
+    return Table("features", columns, rows, rows)
 
 
 def write_projected(folder: Path, features: np.ndarray, tensors: Tensors, storage: Storage) -> Table:
@@ -89,14 +90,14 @@ def write_projected(folder: Path, features: np.ndarray, tensors: Tensors, storag
         _write(folder, name, projected_blocks(features, weight), len(features), first.outputs, storage)
         for name, weight in (("projected", first.neighbours), ("own", first.own))
     )
-    return Table("projected", storage, first.outputs, rows, own)
+    return Table("projected", first.outputs, rows, own)
 
 
 def _write(folder: Path, name: str, blocks: Iterator[np.ndarray], nodes: int, columns: int, storage: Storage) -> Rows:
     path = folder / f"{name}-{storage}.npy"
-    scales = write_rows(path, blocks, nodes, columns, storage)
+    scales = write_rows(path, blocks, nodes, columns, FORMATS[storage])
     files.sync(path)
-    return Rows(map_array(path), NO_SCALES if scales is None else scales)
+    return Rows(FORMATS[storage], map_array(path), NO_SCALES if scales is None else scales)
 
 
 def pruned_variants(

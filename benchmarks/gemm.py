@@ -23,7 +23,7 @@ from benchmarks.bandwidth import fastest_round_s
 from gnnserve_api.profile import Compute
 from gnnserve_api.variants import Storage
 from gnnserve_worker.models.dense import Linear, _call_library
-from gnnserve_worker.tables.formats import encode
+from gnnserve_worker.tables.formats import FORMATS
 
 SIZE = 2048
 """Of torch's square matrices: large enough for the peak, small enough for the last cache."""
@@ -72,7 +72,7 @@ def _packed_gflop_per_s(size: tuple[int, int, int], dtype: Compute, threads: int
     linear = Linear.build(weight, np.zeros(outputs, dtype=np.float32), relu=False, compute=dtype)
     left = draw.random((count, inputs), dtype=np.float32)
     if linear.compute == "bfloat16":
-        left, _ = encode(left, Storage.BFLOAT16)
+        left, _ = FORMATS[Storage.BFLOAT16].encode(left)
     rows = [left.reshape(-1).copy() for _ in range(threads)]
     out = [np.zeros(count * outputs, dtype=np.float32) for _ in range(threads)]
     gflop = 2 * count * inputs * outputs / 1e9

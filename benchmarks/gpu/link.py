@@ -22,7 +22,7 @@ from benchmarks.shapes import FANOUTS
 from gnnserve_api.variants import Storage, columns_of
 from gnnserve_worker.gpu.arrays import DeviceAggregation, DeviceRows, PaddedTree
 from gnnserve_worker.gpu.kernels.gather import gather_rows
-from gnnserve_worker.tables.formats import padded_columns
+from gnnserve_worker.tables.formats import FORMATS
 from gnnserve_worker.tables.gather import Aggregator, Own
 
 _STREAM_BYTES = 2**28
@@ -153,7 +153,7 @@ class RandomTrees:
 def _gather_rate(source: Tensor, graph: str, factor: int, limit: float, runs: int) -> Row:
     """Means of neighbours alone: each row is read once, so that the bytes are known."""
     features = GRAPHS[graph].features
-    columns, stride = columns_of(features, factor), padded_columns(features, Storage.FLOAT32)
+    columns, stride = columns_of(features, factor), FORMATS[Storage.FLOAT32].padded_columns(features)
     nodes = source.numel() // stride
     rows = DeviceRows(source[: nodes * stride].view(nodes, stride), None)
     drawn = RandomTrees.draw(nodes, runs)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from gnnserve_worker.gpu.arrays import tensor_over
+from gnnserve_worker.tables.formats import TableFormat
 
 ON_GPU = torch.cuda.is_available()
 
@@ -22,11 +23,11 @@ def device() -> torch.device:
 
 
 @pytest.fixture(scope="session", params=["device memory", "pinned host memory"] if ON_GPU else ["host memory"])
-def put(request: pytest.FixtureRequest, device: torch.device) -> Callable[[np.ndarray], Tensor]:
+def put(request: pytest.FixtureRequest, device: torch.device) -> Callable[..., Tensor]:
     """A tensor of the array's numbers where the graph and the rows lie."""
 
-    def to_place(array: np.ndarray) -> Tensor:
-        tensor = tensor_over(array)
+    def to_place(array: np.ndarray, table_format: TableFormat | None = None) -> Tensor:
+        tensor = tensor_over(array, table_format)
         if device.type == "cpu":
             return tensor
         return tensor.pin_memory() if request.param == "pinned host memory" else tensor.to(device)

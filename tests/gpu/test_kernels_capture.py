@@ -21,7 +21,8 @@ def test_a_captured_batch_answers_for_the_seeds_and_key_of_each_replay() -> None
     gpu = torch.device("cuda", 0)
     graph = random_graph(300, seed=1, mean_degree=12)
     on_device = DeviceGraph(tensor_over(graph.indptr).to(gpu), tensor_over(graph.indices).pin_memory())
-    rows = DeviceRows(tensor_over(table_of(dense_features(300, 40, 2), Storage.FLOAT16).rows.values).pin_memory(), None)
+    stored = table_of(dense_features(300, 40, 2), Storage.FLOAT16).rows
+    rows = DeviceRows(tensor_over(stored.values, stored.format).pin_memory(), None)
     mean = DeviceAggregation.of(
         Aggregation(Aggregator.MEAN, Own.BESIDE, 1.0, np.zeros(0, dtype=np.float32), relu=False), gpu
     )

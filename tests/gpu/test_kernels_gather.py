@@ -17,11 +17,11 @@ from gnnserve_worker.gpu.arrays import PADDING, CacheView, DeviceAggregation, De
 from gnnserve_worker.gpu.kernels.gather import gather_rows
 from gnnserve_worker.gpu.kernels.sample import sample_tree
 from gnnserve_worker.sampling.neighbours import NeighbourSample, Scratch, sample_neighbours
-from gnnserve_worker.tables.formats import encode
+from gnnserve_worker.tables.formats import FORMATS
 from gnnserve_worker.tables.gather import Aggregation, Aggregator, Own, gather
 from gnnserve_worker.tables.table import Rows, Table
 
-Put = Callable[[np.ndarray], Tensor]
+Put = Callable[..., Tensor]
 NODES, WIDEST = 80, 300
 CANARY = 7.0
 KEY = 3
@@ -57,7 +57,7 @@ def batch(put: Put, device: torch.device) -> Batch:
 
 def _on_device(rows: Rows, put: Put, device: torch.device) -> DeviceRows:
     scales = torch.tensor(rows.scales, device=device) if len(rows.scales) else None
-    return DeviceRows(put(rows.values), scales)
+    return DeviceRows(put(rows.values, rows.format), scales)
 
 
 def _rows_of(table: Table, put: Put, device: torch.device) -> tuple[DeviceRows, DeviceRows]:
@@ -168,7 +168,7 @@ def test_one_neighbour_is_copied_to_the_bit(storage: Storage, put: Put, device: 
 
     np.testing.assert_array_equal(exact, expected)
     np.testing.assert_array_equal(rounded, torch.tensor(expected).bfloat16().float().numpy())
-    assert encode(expected, Storage.BFLOAT16)[0].shape == rounded.shape
+    assert FORMATS[Storage.BFLOAT16].encode(expected)[0].shape == rounded.shape
 
 
 def test_numbers_that_are_not_finite_stay_so_in_their_row_alone(put: Put, device: torch.device) -> None:
@@ -265,8 +265,8 @@ def _cache(
         accesses=torch.zeros((blocks, NODES), dtype=torch.int32, device=device),
         totals=torch.zeros(2, dtype=torch.int64, device=device),
     )
-    hollow = Rows(poisoned, table.rows.scales)
-    return Made(view, table, Table("features", storage, WIDEST, hollow, hollow), on_device, cached)
+    hollow = Rows(table.format, poisoned, table.rows.scales)
+    return Made(view, table, Table("features", WIDEST, hollow, hollow), on_device, cached)
 
 
 def _reads(sample: NeighbourSample, with_own: bool) -> np.ndarray:
@@ -325,7 +325,7 @@ def test_a_node_of_its_own_table_is_read_past_the_cache(batch: Batch, put: Put, 
     made = _cache(Storage.FLOAT16, 64, 0.5, 1, device)
     own = projected_table_of(dense_features(NODES, WIDEST, 4), storage=Storage.FLOAT16).rows
     rows, own_rows = _on_device(made.poisoned.rows, put, device), _on_device(own, put, device)
-    both = Table("projected", Storage.FLOAT16, WIDEST, made.table.rows, own)
+    both = Table("projected", WIDEST, made.table.rows, own)
 
     out = _gathered(rows, own_rows, 200, batch.tree, MEAN, made.view, torch.float32, device)
 

@@ -11,7 +11,7 @@ from gnnserve_api.variants import Storage
 from gnnserve_worker.gpu.network import DeviceNetwork, DeviceProduct
 from gnnserve_worker.gpu.resident import weights_bytes
 from gnnserve_worker.models.dense import Linear
-from gnnserve_worker.tables.formats import decode, encode
+from gnnserve_worker.tables.formats import FORMATS
 
 
 def _linear(compute: str, *, relu: bool) -> Linear:
@@ -48,8 +48,8 @@ def test_bfloat16_products_round_the_factors_and_nothing_else(relu: bool, device
 
 
 def _as_bfloat16(values: np.ndarray) -> np.ndarray:
-    bits, _ = encode(values, Storage.BFLOAT16)
-    return decode(bits, None, Storage.BFLOAT16)
+    bits, _ = FORMATS[Storage.BFLOAT16].encode(values)
+    return FORMATS[Storage.BFLOAT16].decode(bits, None)
 
 
 @pytest.mark.parametrize("architecture", ["GraphSAGE", "GIN"])

@@ -16,7 +16,7 @@ from gnnserve_worker.graph.store import Graph, GraphData, Splits
 from gnnserve_worker.models.build import build_network
 from gnnserve_worker.repository.loaded import LoadedRevision, LoadedVariant
 from gnnserve_worker.sampling.neighbours import effective_nodes
-from gnnserve_worker.tables.formats import encode, padded_columns
+from gnnserve_worker.tables.formats import FORMATS
 from gnnserve_worker.tables.table import NO_SCALES, Rows, Table
 
 Tensors = dict[str, np.ndarray]
@@ -72,24 +72,25 @@ def sparse_features(nodes: int, columns: int, seed: int, density: float = 0.2) -
 def table_of(values: np.ndarray, storage: Storage = Storage.FLOAT32) -> Table:
     """Features as a repository maps them: encoded, padded, read-only."""
     rows = rows_of(values, storage)
-    return Table("features", storage, values.shape[1], rows, rows)
+    return Table("features", values.shape[1], rows, rows)
 
 
 def projected_table_of(rows: np.ndarray, own: np.ndarray | None = None, storage: Storage = Storage.FLOAT32) -> Table:
     of_neighbours = rows_of(rows, storage)
     of_itself = of_neighbours if own is None else rows_of(own, storage)
-    return Table("projected", storage, rows.shape[1], of_neighbours, of_itself)
+    return Table("projected", rows.shape[1], of_neighbours, of_itself)
 
 
 def rows_of(values: np.ndarray, storage: Storage) -> Rows:
-    encoded, scales = encode(np.ascontiguousarray(values, dtype=np.float32), storage)
-    padding = padded_columns(values.shape[1], storage) - values.shape[1]
+    table_format = FORMATS[storage]
+    encoded, scales = table_format.encode(np.ascontiguousarray(values, dtype=np.float32))
+    padding = table_format.padded_columns(values.shape[1]) - values.shape[1]
     stored = np.pad(encoded, ((0, 0), (0, padding)))
     stored.setflags(write=False)
     if scales is None:
-        return Rows(stored, NO_SCALES)
+        return Rows(table_format, stored, NO_SCALES)
     scales.setflags(write=False)
-    return Rows(stored, scales)
+    return Rows(table_format, stored, scales)
 
 
 def network_manifest(

@@ -13,7 +13,7 @@ from gnnserve_api.profile import Compute
 from gnnserve_api.variants import Storage
 from gnnserve_worker.models import dense
 from gnnserve_worker.models.dense import Linear, preferred_compute
-from gnnserve_worker.tables.formats import decode, encode
+from gnnserve_worker.tables.formats import FORMATS
 
 CANARY = np.float32(-77)
 
@@ -40,8 +40,8 @@ def _rows(library: str, count: int, inputs: int, seed: int) -> tuple[np.ndarray,
     rows = dense_features(count, inputs, seed)
     if _compute_of(library) == "float32":
         return rows.reshape(-1), rows
-    bits, _ = encode(rows, Storage.BFLOAT16)
-    return bits.reshape(-1), decode(bits, None, Storage.BFLOAT16)
+    bits, _ = FORMATS[Storage.BFLOAT16].encode(rows)
+    return bits.reshape(-1), FORMATS[Storage.BFLOAT16].decode(bits, None)
 
 
 def _assert_product(library: str, count: int, inputs: int, outputs: int, *, relu: bool, seed: int = 0) -> None:
@@ -55,7 +55,7 @@ def _assert_product(library: str, count: int, inputs: int, outputs: int, *, relu
     linear.apply(stored, count, room)
 
     if linear.compute == "bfloat16":
-        weight = decode(encode(weight, Storage.BFLOAT16)[0], None, Storage.BFLOAT16)
+        weight = FORMATS[Storage.BFLOAT16].decode(FORMATS[Storage.BFLOAT16].encode(weight)[0], None)
     exact, size = rows.astype(np.float64) @ weight, np.abs(rows).astype(np.float64) @ np.abs(weight)
     expected = np.maximum(exact + bias, 0) if relu else exact + bias
     error = np.abs(room[: count * outputs].reshape(count, outputs) - expected)

@@ -15,7 +15,7 @@ from tests.support.graphs import dense_features, graph_of, projected_table_of, r
 from gnnserve_api.variants import Storage
 from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.sampling.neighbours import NeighbourSample, Scratch, sample_neighbours
-from gnnserve_worker.tables.formats import decode, encode
+from gnnserve_worker.tables.formats import FORMATS
 from gnnserve_worker.tables.gather import Aggregation, Aggregator, Own, aggregate, gather, gathered_bytes
 from gnnserve_worker.tables.table import NO_SCALES, Rows, Table
 
@@ -76,7 +76,7 @@ def _assert_aggregated(out: np.ndarray, parts: Parts, columns: int, aggregation:
         expected = np.maximum(expected, 0)
     tolerance = size * 1e-6
     if out.dtype == np.uint16:
-        out = decode(out, None, Storage.BFLOAT16)
+        out = FORMATS[Storage.BFLOAT16].decode(out, None)
         tolerance = tolerance + np.abs(expected) * 2.0**-8
     found = out.reshape(expected.shape)
     assert (np.abs(found - expected) <= tolerance).all(), np.abs(found - expected).max()
@@ -100,7 +100,7 @@ def _gathered(
 
 
 def _decoded(rows: Rows, storage: Storage) -> np.ndarray:
-    return decode(rows.values, rows.scales, storage)
+    return FORMATS[storage].decode(rows.values, rows.scales)
 
 
 def _aggregations(columns: int) -> list[Aggregation]:
@@ -177,9 +177,11 @@ def test_upper_layers_aggregate_over_the_sampled_children(
 @pytest.mark.parametrize("nodes", [1, 5])
 def test_nothing_is_read_beyond_the_last_row(storage: Storage, columns: int, nodes: int) -> None:
     """Tables without padding that end where memory does: one number further, and the process would end."""
-    values, scales = encode(dense_features(nodes, columns, seed=columns), storage)
-    stored = Rows(_at_the_end_of_memory(values), NO_SCALES if scales is None else _at_the_end_of_memory(scales))
-    table = Table("features", storage, columns, stored, stored)
+    values, scales = FORMATS[storage].encode(dense_features(nodes, columns, seed=columns))
+    stored = Rows(
+        FORMATS[storage], _at_the_end_of_memory(values), NO_SCALES if scales is None else _at_the_end_of_memory(scales)
+    )
+    table = Table("features", columns, stored, stored)
     last = nodes - 1
     sample = _sample(graph_of([[]] * last + [[last, last, last]]), (3,), [last])
 
@@ -233,7 +235,7 @@ def test_bfloat16_is_rounded_to_the_nearest_and_ties_to_even() -> None:
     numbers = np.concatenate([dense_features(1, 500, seed=1)[0], awkward])
     table = table_of(numbers[None, :])
     aggregation = Aggregation(Aggregator.SUM, Own.ADDED, 1.0, NO_BIAS, relu=False)
-    expected, _ = encode(numbers[None, :] + np.float32(0), Storage.BFLOAT16)
+    expected, _ = FORMATS[Storage.BFLOAT16].encode(numbers[None, :] + np.float32(0))
 
     out = _gathered(table, len(numbers), _sample(graph_of([[]]), (2,), [0]), aggregation, np.uint16)
 

@@ -28,7 +28,7 @@ from gnnserve_worker.models import dense
 from gnnserve_worker.models.build import build_network, compute_for
 from gnnserve_worker.models.network import Activations, Network, take
 from gnnserve_worker.sampling.neighbours import NeighbourSample, Scratch, sample_neighbours
-from gnnserve_worker.tables.formats import decode
+from gnnserve_worker.tables.formats import FORMATS
 from gnnserve_worker.tables.table import Table
 
 NODES, WIDTH = 70, 9
@@ -173,7 +173,7 @@ def test_a_stored_table_is_worth_its_decoded_numbers(architecture: str, storage:
     scores, _ = _infer(network, table, sample)
 
     ids, edges = explicit_sample(sample)
-    decoded = decode(table.rows.values, table.rows.scales, storage)[:, :WIDTH]
+    decoded = FORMATS[storage].decode(table.rows.values, table.rows.scales)[:, :WIDTH]
     expected = scores_of(module, np.ascontiguousarray(decoded[ids]), edges)[:NODES]
     assert_close(scores, expected, 1e-5 if compute == "float32" else 2e-2)
 

@@ -45,7 +45,7 @@ from gnnserve_worker.repository import files, paths
 from gnnserve_worker.repository.positions import Positions, Survey
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.repository.staged import StagedRevision
-from gnnserve_worker.tables.formats import decode, encode, padded_columns
+from gnnserve_worker.tables.formats import FORMATS
 
 RECIPE = "0123456789abcdef"
 REVISION = paths.revision_id(RECIPE, "aaaa")
@@ -743,9 +743,9 @@ def test_tables_of_every_storage_come_back_as_they_were_encoded(tmp_path: Path, 
         (loaded["projected"].table.own, own),
     ]
     for found, wanted in stored:
-        values, scales = encode(wanted.astype(np.float32), storage)
+        values, scales = FORMATS[storage].encode(wanted.astype(np.float32))
         np.testing.assert_array_equal(found.values[:, : wanted.shape[1]], values)
-        assert found.values.shape == (NODES, padded_columns(wanted.shape[1], storage))
+        assert found.values.shape == (NODES, FORMATS[storage].padded_columns(wanted.shape[1]))
         np.testing.assert_array_equal(found.scales, [] if scales is None else scales)
 
 
@@ -768,7 +768,9 @@ def test_of_a_table_that_is_not_worth_its_place_nothing_stays(tmp_path: Path) ->
     assert not (folder / "variants" / "projected").exists()
     # What has it mapped goes on reading it.
     table = opened.variants["projected"].table
-    np.testing.assert_allclose(decode(table.rows.values, table.rows.scales, Storage.INT8)[:, :5], rows, atol=0.03)
+    np.testing.assert_allclose(
+        FORMATS[Storage.INT8].decode(table.rows.values, table.rows.scales)[:, :5], rows, atol=0.03
+    )
 
 
 def test_a_table_that_nobody_reads_is_not_published(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from gnnserve_api.variants import Storage
-from gnnserve_worker.tables.formats import decode, dtype_of, encode, padded_columns, rows_bytes
+from gnnserve_worker.tables.formats import FORMATS
 
 STORAGES = pytest.mark.parametrize("storage", list(Storage), ids=str)
 QUICK = settings(max_examples=200, deadline=None, derandomize=True)
@@ -27,11 +27,11 @@ finite_rows = rows_up_to(float(np.finfo(np.float32).max))
 
 
 def _round_trip(rows: np.ndarray, storage: Storage) -> np.ndarray:
-    values, scales = encode(rows, storage)
-    assert values.dtype == dtype_of(storage)
+    values, scales = FORMATS[storage].encode(rows)
+    assert values.dtype == FORMATS[storage].dtype
     assert values.shape == rows.shape
     assert (scales is not None) == (storage is Storage.INT8)
-    decoded = decode(values, scales, storage)
+    decoded = FORMATS[storage].decode(values, scales)
     assert decoded.dtype == np.float32
     return decoded
 
@@ -94,8 +94,8 @@ def test_int8_is_off_by_half_a_step_of_its_row_at_most(rows: np.ndarray) -> None
 @QUICK
 @given(rows=finite_rows)
 def test_int8_uses_its_steps_symmetrically(rows: np.ndarray) -> None:
-    values, scales = encode(rows, Storage.INT8)
-    opposite, same_scales = encode(-rows, Storage.INT8)
+    values, scales = FORMATS[Storage.INT8].encode(rows)
+    opposite, same_scales = FORMATS[Storage.INT8].encode(-rows)
 
     assert values.min() >= -127
     np.testing.assert_array_equal(opposite, -values)
@@ -106,7 +106,7 @@ def test_int8_of_a_row_of_denormals_does_not_wrap_around() -> None:
     """Its scale is 1.4 of the smallest number there is, so it is 1 of them, and 180 are more than 127 steps."""
     rows = np.array([[180, -180, 90, 0]], dtype=np.float32) * np.float32(SMALLEST_FLOAT32)
 
-    values, _ = encode(rows, Storage.INT8)
+    values, _ = FORMATS[Storage.INT8].encode(rows)
 
     assert values.tolist() == [[127, -127, 90, 0]]
 
@@ -126,7 +126,7 @@ def test_what_does_not_fit_float16_is_refused_with_the_number(number: float) -> 
     rows = np.array([[1.0, number, np.inf]], dtype=np.float32)
 
     with pytest.raises(ValueError, match=r"does not fit float16, whose largest number is 65,504") as refused:
-        encode(rows, Storage.FLOAT16)
+        FORMATS[Storage.FLOAT16].encode(rows)
     assert f"{abs(np.float32(number)):,.6g}" in str(refused.value)
 
 
@@ -161,20 +161,20 @@ def test_rows_may_be_read_only(storage: Storage) -> None:
 
 def test_int8_without_its_scales_is_refused() -> None:
     with pytest.raises(ValueError, match="int8 rows are worth nothing without their scales"):
-        decode(np.zeros((1, 1), dtype=np.int8), None, Storage.INT8)
+        FORMATS[Storage.INT8].decode(np.zeros((1, 1), dtype=np.int8), None)
 
 
 @STORAGES
 def test_rows_begin_on_cache_lines_and_short_ones_straddle_none(storage: Storage) -> None:
-    item_bytes = dtype_of(storage).itemsize
+    item_bytes = FORMATS[storage].dtype.itemsize
     for columns in range(1, 200):
-        padded = padded_columns(columns, storage)
+        padded = FORMATS[storage].padded_columns(columns)
         row_bytes = padded * item_bytes
 
         assert padded >= columns
         assert row_bytes % 64 == 0 if columns * item_bytes > 64 else 64 % row_bytes == 0
         assert row_bytes < max(2 * columns * item_bytes, columns * item_bytes + 64)
-        assert padded_columns(padded, storage) == padded
+        assert FORMATS[storage].padded_columns(padded) == padded
 
 
 @pytest.mark.parametrize(
@@ -183,4 +183,4 @@ def test_rows_begin_on_cache_lines_and_short_ones_straddle_none(storage: Storage
     ids=str,
 )
 def test_bytes_of_rows_count_columns_and_scales(storage: Storage, expected: int) -> None:
-    assert rows_bytes(10, 7, storage) == expected
+    assert 10 * FORMATS[storage].row_bytes(7) == expected

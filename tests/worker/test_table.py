@@ -14,7 +14,7 @@ from tests.support.graphs import dense_features, sparse_features
 from gnnserve_api.variants import Storage
 from gnnserve_worker.graph.store import Features
 from gnnserve_worker.tables import table as table_module
-from gnnserve_worker.tables.formats import decode, dtype_of, encode, padded_columns
+from gnnserve_worker.tables.formats import FORMATS
 from gnnserve_worker.tables.table import feature_blocks, map_array, projected_blocks, write_rows
 
 KINDS = pytest.mark.parametrize(
@@ -50,13 +50,13 @@ def test_columns_are_written_in_rank_order(
 ) -> None:
     _use_blocks(monkeypatch, block_bytes)
     features = make(23, 5, 0)
-    expected, expected_scales = encode(np.ascontiguousarray(_dense(features)[:, columns]), storage)
+    expected, expected_scales = FORMATS[storage].encode(np.ascontiguousarray(_dense(features)[:, columns]))
 
-    scales = write_rows(tmp_path / "t.npy", feature_blocks(features, columns), 23, len(columns), storage)
+    scales = write_rows(tmp_path / "t.npy", feature_blocks(features, columns), 23, len(columns), FORMATS[storage])
 
     values = map_array(tmp_path / "t.npy")
-    assert values.dtype == dtype_of(storage)
-    assert values.shape == (23, padded_columns(len(columns), storage))
+    assert values.dtype == FORMATS[storage].dtype
+    assert values.shape == (23, FORMATS[storage].padded_columns(len(columns)))
     np.testing.assert_array_equal(values[:, : len(columns)], expected)
     assert not values[:, len(columns) :].any()
     if expected_scales is None:
@@ -103,28 +103,28 @@ def test_projected_blocks_are_features_times_weights(
 def test_a_projected_table_is_written_as_any_other(tmp_path: Path, storage: Storage) -> None:
     features, weight = dense_features(40, 6, 0), dense_features(9, 6, 1).T
 
-    scales = write_rows(tmp_path / "t.npy", projected_blocks(features, weight), 40, 9, storage)
+    scales = write_rows(tmp_path / "t.npy", projected_blocks(features, weight), 40, 9, FORMATS[storage])
 
-    decoded = decode(map_array(tmp_path / "t.npy"), scales, storage)[:, :9]
+    decoded = FORMATS[storage].decode(map_array(tmp_path / "t.npy"), scales)[:, :9]
     expected = features @ weight
     np.testing.assert_allclose(decoded, expected, rtol=0, atol=float(np.abs(expected).max()) / 127)
 
 
 def test_numbers_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="100,000 does not fit float16"):
-        write_rows(tmp_path / "t.npy", [np.full((2, 2), 1e5, dtype=np.float32)], 2, 2, Storage.FLOAT16)
+        write_rows(tmp_path / "t.npy", [np.full((2, 2), 1e5, dtype=np.float32)], 2, 2, FORMATS[Storage.FLOAT16])
 
 
 def test_a_file_that_is_there_is_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / "t.npy").write_bytes(b"mine")
 
     with pytest.raises(FileExistsError):
-        write_rows(tmp_path / "t.npy", [np.zeros((1, 1), dtype=np.float32)], 1, 1, Storage.FLOAT32)
+        write_rows(tmp_path / "t.npy", [np.zeros((1, 1), dtype=np.float32)], 1, 1, FORMATS[Storage.FLOAT32])
     assert (tmp_path / "t.npy").read_bytes() == b"mine"
 
 
 def _written(tmp_path: Path, rows: int = 4, columns: int = 3) -> Path:
-    write_rows(tmp_path / "t.npy", [dense_features(rows, columns, 0)], rows, columns, Storage.FLOAT32)
+    write_rows(tmp_path / "t.npy", [dense_features(rows, columns, 0)], rows, columns, FORMATS[Storage.FLOAT32])
     return tmp_path / "t.npy"
 
 
@@ -140,7 +140,7 @@ def test_a_mapped_array_is_plain_and_read_only(tmp_path: Path) -> None:
 
 
 def test_rows_begin_on_cache_lines(tmp_path: Path) -> None:
-    write_rows(tmp_path / "t.npy", [dense_features(9, 33, 0)], 9, 33, Storage.BFLOAT16)
+    write_rows(tmp_path / "t.npy", [dense_features(9, 33, 0)], 9, 33, FORMATS[Storage.BFLOAT16])
 
     values = map_array(tmp_path / "t.npy")
 
@@ -218,6 +218,6 @@ def test_a_missing_file_is_an_os_error(tmp_path: Path) -> None:
 def test_sparse_features_with_explicit_zeros_are_written_as_they_are(tmp_path: Path) -> None:
     features = sp.csr_array((np.array([0, 2], dtype=np.float32), np.array([1, 0]), np.array([0, 1, 2])), shape=(2, 2))
 
-    write_rows(tmp_path / "t.npy", feature_blocks(features, [1, 0]), 2, 2, Storage.FLOAT32)
+    write_rows(tmp_path / "t.npy", feature_blocks(features, [1, 0]), 2, 2, FORMATS[Storage.FLOAT32])
 
     assert map_array(tmp_path / "t.npy").tolist() == [[0, 0], [0, 2]]

@@ -21,7 +21,6 @@ from gnnserve_worker.inference.batch import infer_batch, infer_each, warm_up
 from gnnserve_worker.inference.latency import measure_latencies
 from gnnserve_worker.parallel import thread_count
 from gnnserve_worker.repository.loaded import LoadedRevision, LoadedVariant
-from gnnserve_worker.tables.formats import rows_bytes
 
 BATCH_SEEDS = (1, 32, 1024)
 """1024 is the batch of Dynamic GNN inference as-a-service, section 4; 1 and 32 are what requests look like."""
@@ -95,7 +94,7 @@ def _read_bytes(variant: LoadedVariant) -> int:
     """Of its table, the columns that it reads."""
     table = variant.table
     matrices = 1 if table.own is table.rows else 2
-    return matrices * rows_bytes(table.nodes, variant.columns, table.storage)
+    return matrices * table.nodes * table.format.row_bytes(variant.columns)
 
 
 def _measure_latencies(revision: LoadedRevision, nodes: np.ndarray, seeds: int) -> dict[str, LatencyProfile]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Final
@@ -16,6 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gnnserve_api.variants import Storage
+from gnnserve_worker.tables.formats import TableFormat
 from gnnserve_worker.tables.gather import Aggregation, Aggregator, Own, is_mean, is_stacked
 
 VECTOR_BYTES: Final = 16
@@ -23,20 +26,19 @@ VECTOR_BYTES: Final = 16
 PADDING: Final = -1
 """Instead of a node: there is none."""
 
-_STORED: Final = {
-    np.dtype(np.float32): torch.float32,
-    np.dtype(np.int16): torch.float16,
-    np.dtype(np.uint16): torch.bfloat16,
-    np.dtype(np.int8): torch.int8,
-    np.dtype(np.int32): torch.int32,
-    np.dtype(np.int64): torch.int64,
+_STORED: Final[Mapping[Storage, torch.dtype]] = {
+    Storage.FLOAT32: torch.float32,
+    Storage.FLOAT16: torch.float16,
+    Storage.BFLOAT16: torch.bfloat16,
+    Storage.INT8: torch.int8,
 }
-"""What the numbers of a repository's arrays are (`tables/formats.py`)."""
-_ROW_DTYPES: Final = (torch.float32, torch.float16, torch.bfloat16, torch.int8)
+"""torch's own numbers for each of `tables.formats.FORMATS`."""
+_ROW_DTYPES: Final = tuple(_STORED.values())
 
 
-def tensor_over(array: np.ndarray) -> Tensor:
-    """The array's own memory as a tensor, in C order; the bits of a float16 or bfloat16 become such numbers.
+def tensor_over(array: np.ndarray, table_format: TableFormat | None = None) -> Tensor:
+    """The array's own memory as a tensor, in C order. With `table_format`, the array holds rows in that format, and
+    bits of a float16 or bfloat16 become such numbers.
 
     The tensor must not be written where the array must not be.
     """
@@ -44,7 +46,7 @@ def tensor_over(array: np.ndarray) -> Tensor:
         # A mapped file is read-only, which tensors cannot be.
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable", category=UserWarning)
         tensor = torch.from_numpy(array)
-    return tensor.view(_STORED[array.dtype])
+    return tensor if table_format is None else tensor.view(_STORED[table_format.storage])
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,6 @@ from gnnserve_worker.inference.batch import Inference, join_times
 from gnnserve_worker.inference.device_stats import DeviceStats
 from gnnserve_worker.repository.loaded import LoadedRevision
 from gnnserve_worker.sampling.distinct import DistinctScratch, find_distinct
-from gnnserve_worker.tables.formats import rows_bytes
 
 _log = logging.getLogger(__name__)
 
@@ -42,7 +41,7 @@ class GpuEngine:
         self._fanouts = {name: variant.fanouts for name, variant in loaded.variants.items()}
         self._distinct = DistinctScratch()
         self._row_bytes = {
-            name: rows_bytes(1, variant.columns, variant.table.storage) for name, variant in loaded.variants.items()
+            name: variant.table.format.row_bytes(variant.columns) for name, variant in loaded.variants.items()
         }
         self._lanes = [Lane(accelerator, resident.graph, resident.sizes) for _ in range(LANES)]
         self._variants: dict[str, DeviceVariant] = {}

@@ -317,10 +317,12 @@ class _Builder:
         _release(self._cache_claims)
 
     def _tensor(self, name: str) -> Tensor:
+        rows = self._rows.get(name)
+        table_format = None if rows is None else rows.format
         pinned = self._pinned.get(name)
         if pinned is not None:
-            return tensor_over(pinned.array)
-        return self._accelerator.upload(tensor_over(self._arrays[name]))
+            return tensor_over(pinned.array, table_format)
+        return self._accelerator.upload(tensor_over(self._arrays[name], table_format))
 
     def _scales(self, rows: Rows) -> Tensor | None:
         return self._accelerator.upload(tensor_over(rows.scales)) if len(rows.scales) else None

@@ -25,7 +25,7 @@ from numba.extending import get_cython_function_address, intrinsic
 from gnnserve_api.profile import Compute
 from gnnserve_api.variants import Storage
 from gnnserve_worker.kernel_cache import kernel
-from gnnserve_worker.tables.formats import encode
+from gnnserve_worker.tables.formats import BFLOAT16
 
 _ROW_MAJOR, _NO_TRANSPOSE, _PACKED, _SECOND_MATRIX = 101, 111, 151, 162
 _SEQUENTIAL = 1
@@ -60,7 +60,7 @@ class Linear:
         if library is None:
             return Linear(inputs, outputs, weight, weight, bias, relu, "float32", _scipy_sgemm())
         if compute == "bfloat16" and _has_fast_bfloat16():
-            bits, _ = encode(weight, Storage.BFLOAT16)
+            bits, _ = BFLOAT16.encode(weight)
             packed = _pack(library, "gemm_bf16bf16f32", bits, with_alpha=False)
             address = _address(library.cblas_gemm_bf16bf16f32_compute)
             return Linear(inputs, outputs, packed, weight, bias, relu, "bfloat16", address)

@@ -33,7 +33,7 @@ from gnnserve_worker.models.network import Network
 from gnnserve_worker.repository import checks, paths
 from gnnserve_worker.repository.watched import WatchedFiles
 from gnnserve_worker.sampling.neighbours import effective_nodes
-from gnnserve_worker.tables.formats import dtype_of, padded_columns
+from gnnserve_worker.tables.formats import FORMATS
 from gnnserve_worker.tables.table import NO_SCALES, Rows, Table
 
 NetworkBuilder = Callable[[NetworkManifest, Mapping[str, np.ndarray], int, bool, Compute], Network]
@@ -145,7 +145,7 @@ def _open_ids(revision: RevisionFiles) -> NodeIds | None:
 def _open_table(revision: RevisionFiles, table: TableManifest) -> Table:
     rows = _open_rows(revision, table, table.rows)
     own = rows if table.own is None else _open_rows(revision, table, table.own)
-    return Table(table.kind, table.storage, table.columns, rows, own)
+    return Table(table.kind, table.columns, rows, own)
 
 
 def _open_rows(revision: RevisionFiles, table: TableManifest, rows: RowsManifest) -> Rows:
@@ -154,8 +154,11 @@ def _open_rows(revision: RevisionFiles, table: TableManifest, rows: RowsManifest
         return checks.open_array(path, dtype, shape, revision.remedy, revision.verified.mapped.get(path))
 
     nodes = revision.graph.nodes
-    values = mapped(rows.values, dtype_of(table.storage), nodes, padded_columns(table.columns, table.storage))
-    return Rows(values, NO_SCALES if rows.scales is None else mapped(rows.scales, np.dtype(np.float32), nodes))
+    table_format = FORMATS[table.storage]
+    values = mapped(rows.values, table_format.dtype, nodes, table_format.padded_columns(table.columns))
+    return Rows(
+        table_format, values, NO_SCALES if rows.scales is None else mapped(rows.scales, np.dtype(np.float32), nodes)
+    )
 
 
 def _open_variant(

@@ -35,7 +35,7 @@ from gnnserve_worker.repository.loaded import (
     RevisionFiles,
     open_revision,
 )
-from gnnserve_worker.tables.formats import padded_columns, rows_bytes
+from gnnserve_worker.tables.formats import FORMATS
 from gnnserve_worker.tables.table import write_rows
 
 
@@ -102,7 +102,7 @@ class StagedRevision:
         files.make_folder(path.parent)
         written.append(name)
         with files.storing(path, wanted_bytes):
-            scales = write_rows(path, blocks, nodes, columns, storage)
+            scales = write_rows(path, blocks, nodes, columns, FORMATS[storage])
             files.sync(path)
             files.sync(path.parent)
             self._files[name] = files.entry_of(path)
@@ -197,7 +197,8 @@ class StagedRevision:
 
 def stored_bytes(nodes: int, columns: int, storage: Storage) -> int:
     """Bytes of a table on disk, padding included."""
-    return rows_bytes(nodes, padded_columns(columns, storage), storage)
+    table_format = FORMATS[storage]
+    return nodes * table_format.row_bytes(table_format.padded_columns(columns))
 
 
 def to_json(manifest: GraphManifest | RevisionManifest) -> bytes:

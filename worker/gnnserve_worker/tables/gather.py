@@ -13,7 +13,6 @@ from typing import assert_never
 
 import numpy as np
 
-from gnnserve_api.variants import Storage
 from gnnserve_worker.kernel_cache import kernel
 from gnnserve_worker.sampling.kernels import prefetch
 from gnnserve_worker.sampling.neighbours import NeighbourSample
@@ -109,8 +108,8 @@ def aggregate(
 
 
 def gathered_bytes(table: Table, columns: int, sample: NeighbourSample) -> int:
-    """Of the table, as they are read: without the padding, with int8's scales."""
-    row_bytes = columns * table.rows.values.itemsize + (4 if table.storage is Storage.INT8 else 0)
+    """Bytes of the table that a sample reads: without the padding, with the scales."""
+    row_bytes = table.format.row_bytes(columns)
     return (len(sample.neighbours) + len(sample.nodes)) * row_bytes
 
 

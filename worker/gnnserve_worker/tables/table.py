@@ -21,7 +21,7 @@ import numpy as np
 
 from gnnserve_api.variants import Storage
 from gnnserve_worker.graph.store import Features
-from gnnserve_worker.tables.formats import dtype_of, encode, padded_columns
+from gnnserve_worker.tables.formats import TableFormat
 
 _WRITE_BYTES = 16 * 1024 * 1024
 """Written at once. At least a huge page: the page cache then keeps the file in huge pages."""
@@ -29,21 +29,32 @@ _WRITE_BYTES = 16 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Rows:
+    """One matrix with a row per node."""
+
+    format: TableFormat
     values: np.ndarray
-    """[nodes, columns and padding] in C order, as `storage.dtype_of`."""
+    """[nodes, columns and padding] in C order, of the format's dtype."""
     scales: np.ndarray
-    """float32 [nodes] for int8, else empty."""
+    """float32 [nodes] where the format has scales, else empty."""
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
     kind: Literal["features", "projected"]
-    storage: Storage
     columns: int
     """Without the padding."""
     rows: Rows
     own: Rows
-    """What is read of a node itself; the same as `rows` for features and for GIN."""
+    """What is read of a node itself, in the same format; the very same as `rows` unless the first layer has weights of
+    its own for the node itself."""
+
+    @property
+    def format(self) -> TableFormat:
+        return self.rows.format
+
+    @property
+    def storage(self) -> Storage:
+        return self.rows.format.storage
 
     @property
     def nodes(self) -> int:
@@ -86,23 +97,22 @@ def map_array(path: Path) -> np.ndarray:
 
 
 def write_rows(
-    path: Path, blocks: Iterable[np.ndarray], nodes: int, columns: int, storage: Storage
+    path: Path, blocks: Iterable[np.ndarray], nodes: int, columns: int, table_format: TableFormat
 ) -> np.ndarray | None:
-    """Write float32 blocks of rows, which add up to [nodes, columns], as `storage`. Returns int8's scales.
+    """Write float32 blocks of rows, which add up to [nodes, columns]. Returns the scales, if the format has any.
 
     Through a plain file, whose full disk is an OSError; writing to a mapping would end the process. ValueError as
-    `encode`.
+    `TableFormat.encode`.
     """
-    padded = padded_columns(columns, storage)
-    dtype = dtype_of(storage)
+    padded = table_format.padded_columns(columns)
     scales = []
     with path.open("xb", buffering=_WRITE_BYTES) as file:
         path.chmod(0o444)
         np.lib.format.write_array_header_1_0(
-            file, {"descr": dtype.str, "fortran_order": False, "shape": (nodes, padded)}
+            file, {"descr": table_format.dtype.str, "fortran_order": False, "shape": (nodes, padded)}
         )
         for block in blocks:
-            values, block_scales = encode(np.ascontiguousarray(block, dtype=np.float32), storage)
+            values, block_scales = table_format.encode(np.ascontiguousarray(block, dtype=np.float32))
             if padded > columns:
                 values = np.pad(values, ((0, 0), (0, padded - columns)))
             file.write(np.ascontiguousarray(values).data)
