@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
+from typing import assert_never
 
-from gnnserve_api.spec.graph import GraphSource
+from gnnserve_api.spec.graph import Builtin, GraphSource, NpzSource
+from gnnserve_api.spec.published import OgbSource, PygSource
+from gnnserve_api.spec.tables import CsvSource, ParquetSource
 from gnnserve_worker.graph.sources import digits, npz
 from gnnserve_worker.graph.store import GraphData
 from gnnserve_worker.progress import ProgressListener, silent
@@ -24,17 +27,27 @@ def source_digest(source: GraphSource) -> str:
 
 def _identity(source: GraphSource) -> str:
     # Modules that few graphs need are imported where they are needed: pyarrow alone takes a fifth of a second.
-    if source.npz is not None:
-        return npz.file_digest(source.npz)
-    if (published := source.ogb or source.pyg) is not None:
-        from gnnserve_worker.graph.sources.published import identity as published_identity  # noqa: PLC0415
+    match given := _given(source):
+        case Builtin.DIGITS:
+            return digits.IDENTITY
+        case NpzSource():
+            return npz.file_digest(given)
+        case OgbSource() | PygSource():
+            from gnnserve_worker.graph.sources.published import identity as published_identity  # noqa: PLC0415
 
-        return published_identity(published)
-    if (tables := source.parquet or source.csv) is not None:
-        from gnnserve_worker.graph.sources.tables import identity as tables_identity  # noqa: PLC0415
+            return published_identity(given)
+        case ParquetSource() | CsvSource():
+            from gnnserve_worker.graph.sources.tables import identity as tables_identity  # noqa: PLC0415
 
-        return tables_identity(tables)
-    return digits.IDENTITY
+            return tables_identity(given)
+        case _:
+            assert_never(given)
+
+
+def _given(source: GraphSource) -> Builtin | NpzSource | OgbSource | PygSource | ParquetSource | CsvSource:
+    """The one member that is set: the manifest's own rules make sure of it."""
+    members = (source.builtin, source.npz, source.ogb, source.pyg, source.parquet, source.csv)
+    return next(member for member in members if member is not None)
 
 
 def load_source(source: GraphSource, downloads: Path, progress: ProgressListener = silent) -> GraphData:
@@ -44,14 +57,18 @@ def load_source(source: GraphSource, downloads: Path, progress: ProgressListener
     or the disk.
     """
     digest = source_digest(source)
-    if source.npz is not None:
-        return npz.load(source.npz, digest)
-    if (published := source.ogb or source.pyg) is not None:
-        from gnnserve_worker.graph.sources.published import load as load_published  # noqa: PLC0415
+    match given := _given(source):
+        case Builtin.DIGITS:
+            return digits.load(digest)
+        case NpzSource():
+            return npz.load(given, digest)
+        case OgbSource() | PygSource():
+            from gnnserve_worker.graph.sources.published import load as load_published  # noqa: PLC0415
 
-        return load_published(published, digest, downloads, progress)
-    if (tables := source.parquet or source.csv) is not None:
-        from gnnserve_worker.graph.sources.tables import load as load_tables  # noqa: PLC0415
+            return load_published(given, digest, downloads, progress)
+        case ParquetSource() | CsvSource():
+            from gnnserve_worker.graph.sources.tables import load as load_tables  # noqa: PLC0415
 
-        return load_tables(tables, digest, progress)
-    return digits.load(digest)
+            return load_tables(given, digest, progress)
+        case _:
+            assert_never(given)
