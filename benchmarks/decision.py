@@ -77,11 +77,11 @@ def measure(name: str, objectives: Sequence[Objective], batches: int) -> Case:
     chooser = VariantChooser(REDDIT.profile(), MAX_SEEDS)
     batcher = Batcher(chooser, RoutingTable(revision="r", recipe="r"), MAX_QUEUED_SEEDS)
     lone = name.endswith("lone requests")
-    decider = batcher._decider
+    decider = batcher.decider
     now_ms, key = 0.0, 0
     decisions, takes, admissions, requests = [], [], [], 0
     looked_s = [0.0]
-    look, decide = batcher._look, decider.decide
+    look, decide = batcher.closer.look, decider.decide
 
     def timed_look(*given: Any) -> Any:
         looked_s[0] = time.perf_counter()
@@ -92,7 +92,7 @@ def measure(name: str, objectives: Sequence[Objective], batches: int) -> Case:
         decisions.append(time.perf_counter() - looked_s[0])
         return plan
 
-    batcher._look, decider.decide = timed_look, timed_decide  # type: ignore[method-assign]
+    batcher.closer.look, decider.decide = timed_look, timed_decide  # type: ignore[method-assign]
     capacity = REDDIT.capacity(1)
     took_ms = 0.0
     for _ in range(batches):

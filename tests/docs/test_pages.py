@@ -33,7 +33,7 @@ from gnnserve_worker.generation.pipeline import generate
 from gnnserve_worker.graph.sources.load import load_source
 from gnnserve_worker.repository import paths
 from gnnserve_worker.repository.repository import Repository
-from gnnserve_worker.scheduling.batcher import RefusalReason
+from gnnserve_worker.scheduling.refusal import RefusalReason
 from gnnserve_worker.serving.http.predict import ERROR_STATUS, MAX_BODY_BYTES, REFUSAL_STATUS
 from gnnserve_worker.serving.http.question import MAX_LATENCY_MS, ErrorCode
 from gnnserve_worker.serving.metrics import LATENCY_BUCKETS_S, RoutingState, ServingMetrics

@@ -27,7 +27,7 @@ from gnnserve_api.variants import Storage
 from gnnserve_worker.graph.ids import NodeIds
 from gnnserve_worker.inference.batch import Inference, StageTimes
 from gnnserve_worker.inference.served import ServedRevision
-from gnnserve_worker.scheduling.batcher import Refusal
+from gnnserve_worker.scheduling.refusal import Refusal
 from gnnserve_worker.serving.engine import Engine, EngineState, Outcome, Pending, monotonic_ms
 from gnnserve_worker.serving.http.app import ServingApp
 from gnnserve_worker.serving.metrics import ServingMetrics

@@ -12,8 +12,10 @@ from tests.support.serving import TRADE_OFF
 
 from gnnserve_api.objective import Objective
 from gnnserve_api.routing import AffineCost, RoutingMode, RoutingTable
-from gnnserve_worker.scheduling.batcher import Admission, Batch, Batcher, Refusal, RefusalReason
+from gnnserve_worker.scheduling.batcher import Batcher
 from gnnserve_worker.scheduling.choice import VariantChooser
+from gnnserve_worker.scheduling.closing import Batch
+from gnnserve_worker.scheduling.refusal import Refusal, RefusalReason
 from gnnserve_worker.scheduling.waiting import Request
 
 MAX_SEEDS = 100
@@ -67,7 +69,7 @@ def test_every_request_has_one_outcome_within_its_tolerance(
             key, (seeds, objective, strict, gap_ms) = arrivals.pop(0)
             now += gap_ms
             outcome = batcher.admit(Request(key, seeds, objective, now), strict, now)
-            if isinstance(outcome, Admission):
+            if outcome is None:
                 accepted[key], covered[key], variants[key] = Request(key, seeds, objective, now), 0, set()
             elif outcome.reason is not RefusalReason.QUEUE_FULL:
                 assert objective.latency_ms is not None
@@ -113,8 +115,8 @@ def test_no_variety_of_latencies_makes_decisions_dear(latencies: list[float]) ->
         tolerance = [None, 0, 10, 30][key % 4]
         batcher.admit(Request(key, 1 + key % 150, Objective(latency, tolerance), 0), False, 0)
     # 16, and one for every kind of request.
-    assert len(batcher._all_groups) <= 16 + 2 * 2 * 3
-    assert len(batcher._look(1, [])) <= 13
+    assert len(batcher.groups.all) <= 16 + 2 * 2 * 3
+    assert len(batcher.closer.look(1, [])) <= 13
 
 
 _DISTINCT = [100 * 1.26**step for step in range(16)]
@@ -153,7 +155,7 @@ def test_hour_that_somebody_allows_admits_nobody_who_will_be_late() -> None:
         outcomes = [
             batcher.admit(Request(key, 10, Objective(_DISTINCT[-1]), 0), False, 0) for key in range(100, 20_100)
         ]
-        admitted.append(sum(isinstance(outcome, Admission) for outcome in outcomes))
+        admitted.append(sum(outcome is None for outcome in outcomes))
     assert admitted[1] == pytest.approx(admitted[0], abs=10)
     assert admitted[0] < 15_000
 
@@ -164,7 +166,7 @@ def test_deadlines_stay_exact_where_latencies_share_a_group() -> None:
     batcher.take(0)
     for key in range(1, 40):
         latency = 5000 - 100 * key
-        assert batcher.admit(Request(key, 99, Objective(latency_ms=latency), 0), False, 0) == Admission(True)
+        assert batcher.admit(Request(key, 99, Objective(latency_ms=latency), 0), False, 0) is None
     batcher.finish()
     order = []
     while batcher.waiting:

@@ -9,8 +9,10 @@ from tests.support.serving import TRADE_OFF
 
 from gnnserve_api.objective import NO_OBJECTIVE, Objective
 from gnnserve_api.routing import AffineCost, RoutingMode, RoutingTable
-from gnnserve_worker.scheduling.batcher import Admission, Batch, Batcher, Refusal, RefusalReason
+from gnnserve_worker.scheduling.batcher import Batcher
 from gnnserve_worker.scheduling.choice import VariantChooser
+from gnnserve_worker.scheduling.closing import Batch
+from gnnserve_worker.scheduling.refusal import Refusal, RefusalReason
 from gnnserve_worker.scheduling.waiting import Request
 
 # TRADE_OFF: 1 seed costs x1 10.1, x4 4.04, x8 2.02 ms; 100 seeds cost 20, 8, 4 ms; losses 0, 10, 30 permille. Nothing
@@ -28,7 +30,7 @@ class Queue:
     def ask(
         self, seeds: int = 1, objective: Objective = NO_OBJECTIVE, *, at: float = 0, arrived: float | None = None,
         strict: bool = False,
-    ) -> Admission | Refusal:  # fmt: skip
+    ) -> Refusal | None:  # fmt: skip
         request = Request(next(self._keys), seeds, objective, at if arrived is None else arrived)
         return self.batcher.admit(request, strict, at)
 
@@ -48,8 +50,8 @@ class Queue:
         return variant, [key for key, _, _ in pieces]
 
 
-def reason(outcome: Admission | Refusal) -> RefusalReason | None:
-    return outcome.reason if isinstance(outcome, Refusal) else None
+def reason(outcome: Refusal | None) -> RefusalReason | None:
+    return None if outcome is None else outcome.reason
 
 
 # What cannot be met
@@ -57,7 +59,7 @@ def reason(outcome: Admission | Refusal) -> RefusalReason | None:
 
 def test_infeasible_objective_is_answered_by_the_nearest_variant_however_late() -> None:
     queue = Queue()
-    assert queue.ask(objective=Objective(3, 10)) == Admission(feasible=False)
+    assert queue.ask(objective=Objective(3, 10)) is None
     assert queue.take_shape(at=60_000)[0] == "x4"
 
 
@@ -94,7 +96,7 @@ def test_measured_costs_never_turn_a_deadline_into_one_that_nobody_could_meet() 
 
 
 def test_strict_changes_nothing_for_a_feasible_objective() -> None:
-    assert Queue().ask(objective=Objective(latency_ms=3), strict=True) == Admission(feasible=True)
+    assert Queue().ask(objective=Objective(latency_ms=3), strict=True) is None
 
 
 @pytest.mark.parametrize(
@@ -136,7 +138,7 @@ def test_refusal_for_a_backlog_says_when_to_come_back() -> None:
     for _ in range(500):
         queue.ask(seeds=99, objective=Objective(latency_ms=60_000))
     refusal = queue.ask(objective=Objective(latency_ms=59_000))
-    assert refusal == Admission(feasible=True)
+    assert refusal is None
     for _ in range(400):
         queue.ask(seeds=99, objective=Objective(latency_ms=800))
     refusal = queue.ask(seeds=99, objective=Objective(latency_ms=800))
@@ -169,7 +171,7 @@ def test_request_that_would_share_a_batch_is_not_charged_for_one_of_its_own() ->
 
 def test_idle_worker_takes_a_request_that_parsing_made_a_little_late() -> None:
     queue = Queue()
-    assert queue.ask(objective=Objective(latency_ms=2.02), arrived=0, at=0.3) == Admission(feasible=True)
+    assert queue.ask(objective=Objective(latency_ms=2.02), arrived=0, at=0.3) is None
     assert queue.take_shape(at=0.4)[0] == "x8"
 
 
@@ -379,12 +381,12 @@ def test_patient_one_joins_a_batch_unless_waiting_gives_it_a_better_variant() ->
 @pytest.mark.parametrize(("patient", "latency"), [(90, 4.0), (90, 3.0), (90, 2.1), (200, 4.0), (60, 3.5)])
 def test_nobody_is_given_up_for_the_sake_of_patient_ones(usual: float, patient: int, latency: float) -> None:
     queue = Queue()
-    queue.batcher._decider._usual = usual
+    queue.batcher.decider._usual = usual
     for _ in range(patient):
         queue.ask(objective=Objective(latency_ms=1000))
     urgent = [patient, patient + 1]
     for _ in urgent:
-        assert queue.ask(objective=Objective(latency)) == Admission(feasible=True)
+        assert queue.ask(objective=Objective(latency)) is None
     taken = queue.batcher.take(0)
     assert taken.batch is not None
     assert not taken.refused
@@ -411,7 +413,7 @@ def test_patient_ones_cost_nobody_a_variant_that_is_usual() -> None:
 def test_what_was_usual_is_forgotten_in_time_and_not_in_work() -> None:
     queue = Queue()
     for now in range(0, 4000, 4):
-        queue.batcher._decider.note_usual(2, now + 4)
+        queue.batcher.decider.note_usual(2, now + 4)
     queue.ask(objective=Objective(latency_ms=3), at=4000)
     queue.ask(objective=Objective(latency_ms=60), at=4000)
     assert queue.take_keys(at=4000) == ("x8", [0, 1]), "others have been x8's of late"

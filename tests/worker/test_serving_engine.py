@@ -14,7 +14,7 @@ from tests.support.serving import FakeWorker, Submitted, accepted, held, profile
 
 from gnnserve_api.objective import NO_OBJECTIVE, Objective
 from gnnserve_api.routing import AffineCost
-from gnnserve_worker.scheduling.batcher import Refusal, RefusalReason
+from gnnserve_worker.scheduling.refusal import Refusal, RefusalReason
 from gnnserve_worker.serving.engine import SHORT_BATCH_MS, Answer, EngineState, Failure, Pending, monotonic_ms
 
 
@@ -275,7 +275,7 @@ def test_workers_begin_weights_apart() -> None:
         for _ in range(3):
             async with running(FakeWorker()) as client:
                 assert client.engine.lane is not None
-                drawn.add(client.engine.lane.batcher._pins.drawn)
+                drawn.add(client.engine.lane.batcher.drawn)
         assert len(drawn) > 1
 
     asyncio.run(scenario())

@@ -26,7 +26,7 @@ from tests.support.serving import (
 from gnnserve_api.objective import Objective
 from gnnserve_api.routing import AffineCost, RoutingMode
 from gnnserve_worker.inference.served import TableError
-from gnnserve_worker.scheduling.batcher import Refusal, RefusalReason
+from gnnserve_worker.scheduling.refusal import Refusal, RefusalReason
 from gnnserve_worker.serving.engine import Answer, EngineState
 
 OLD, NEW = "old", "new"

@@ -27,7 +27,7 @@ from tests.support.repository import NODES
 from tests.support.secured_worker import started
 from tests.support.serving import FakeWorker, held, running
 
-from gnnserve_worker.scheduling.batcher import Refusal, RefusalReason
+from gnnserve_worker.scheduling.refusal import Refusal, RefusalReason
 from gnnserve_worker.serving.engine import EngineState
 from gnnserve_worker.serving.metrics import ServingMetrics
 from gnnserve_worker.serving.security.credentials import NO_CREDENTIALS

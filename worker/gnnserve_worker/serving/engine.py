@@ -36,8 +36,10 @@ from gnnserve_api.objective import NO_OBJECTIVE, Objective
 from gnnserve_api.routing import Damage, Route, RoutingTable
 from gnnserve_worker.inference.batch import Inference, StageTimes
 from gnnserve_worker.inference.served import ServedRevision
-from gnnserve_worker.scheduling.batcher import Batch, Batcher, Piece, Refusal, RefusalReason
+from gnnserve_worker.scheduling.batcher import Batcher
 from gnnserve_worker.scheduling.choice import VariantChooser, decide_route
+from gnnserve_worker.scheduling.closing import Batch, Piece
+from gnnserve_worker.scheduling.refusal import Refusal, RefusalReason
 from gnnserve_worker.scheduling.waiting import Request
 from gnnserve_worker.serving.metrics import ServingMetrics
 
@@ -273,9 +275,9 @@ class Engine:
             return _unavailable(self._state)
         holding = lane.objective if objective == NO_OBJECTIVE else objective
         request = Request(next(self._request_keys), seeds, holding, arrived_ms)
-        admission = lane.batcher.admit(request, strict, self._clock_ms())
-        if isinstance(admission, Refusal):
-            return admission
+        refusal = lane.batcher.admit(request, strict, self._clock_ms())
+        if refusal is not None:
+            return refusal
         pending = Pending(lane, request, nodes, wants_embeddings, deliver)
         self._pending[request.key] = pending
         self._go_on()

@@ -17,7 +17,7 @@ import msgspec
 from gnnserve_api.objective import NO_OBJECTIVE
 from gnnserve_api.protocol import ErrorDetail
 from gnnserve_worker.inference.batch import StageTimes
-from gnnserve_worker.scheduling.batcher import Refusal, RefusalReason
+from gnnserve_worker.scheduling.refusal import Refusal, RefusalReason
 from gnnserve_worker.serving.engine import Answer, Engine, Lane, Outcome, Pending, monotonic_ms
 from gnnserve_worker.serving.http.codecs.codec import Codec
 from gnnserve_worker.serving.http.codecs.json import encode_error

@@ -1,0 +1,169 @@
+"""Batch closing and load shedding: the next batch, and the requests that can no longer be in time.
+
+A batch is closed the moment the worker is free. Requests that the queue has made late are refused first, so that no
+work is spent on answers that come too late.
+"""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+
+from gnnserve_worker.scheduling.choice import VariantChooser
+from gnnserve_worker.scheduling.decision import Decider, Plan
+from gnnserve_worker.scheduling.groups import SOFT_DEADLINE_MS, Groups
+from gnnserve_worker.scheduling.occupancy import Occupancy
+from gnnserve_worker.scheduling.queue import Queue
+from gnnserve_worker.scheduling.refusal import Refusal, refuse_late, retry_after_s
+from gnnserve_worker.scheduling.waiting import Group, Request, Waiting
+
+LOOKED_AT_GROUPS = 12
+"""Groups that a decision considers: those due first."""
+_GONE_RATE = 1e-6
+
+
+class Piece(msgspec.Struct, frozen=True):
+    """A part of a request: its seeds `start` to `stop`."""
+
+    request: Request
+    start: int
+    stop: int
+
+    last: bool
+    whole: bool
+    """Whether the piece is the whole request."""
+
+
+class Batch(msgspec.Struct, frozen=True):
+    variant: str
+    pieces: tuple[Piece, ...]
+    seeds: int
+    predicted_ms: float
+    """Expected time to compute the batch."""
+
+
+class Taken(msgspec.Struct, frozen=True):
+    batch: Batch | None
+    """The next batch; None: nothing is left to compute."""
+    refused: tuple[tuple[Request, Refusal], ...]
+    """Requests that can no longer be in time."""
+
+
+class BatchCloser:
+    def __init__(
+        self, chooser: VariantChooser, decider: Decider, groups: Groups, queue: Queue, occupancy: Occupancy
+    ) -> None:
+        self._chooser = chooser
+        self._costs = chooser.costs
+        self._decider = decider
+        self._groups = groups
+        self._queue = queue
+        self._occupancy = occupancy
+
+    def take(self, now_ms: float) -> Taken:
+        """Close the next batch. The worker counts as busy with it until `Occupancy.finish`."""
+        refused: list[tuple[Request, Refusal]] = []
+        while self._queue:
+            groups = self.look(now_ms, refused)
+            if not self._queue:
+                break
+            plan = self._decider.decide(groups, now_ms, self._queue.small > 0)
+            if plan.drains_until_ms > now_ms:
+                self._give_up(plan, now_ms, refused)
+            if plan.members or plan.large is not None:
+                return Taken(self._close(plan, now_ms), tuple(refused))
+        return Taken(None, tuple(refused))
+
+    def look(self, now_ms: float, refused: list[tuple[Request, Refusal]]) -> list[Group]:
+        """The groups that matter to a decision. Requests that can no longer be in time are refused."""
+        looked_at: list[Group] = []
+        version = self._chooser.version
+        for group in self._groups.all:
+            if group.is_hard:
+                group.update_rate(now_ms)
+            group.head = None
+            group.due_ms = math.inf
+            if group.version != version:
+                self._groups.derive(group)
+            if group.seeds:
+                head = group.first()
+                if group.is_hard:
+                    while head is not None and self._is_lost(group, head, now_ms):
+                        self._refuse(group, head, now_ms, refused)
+                        head = group.first()
+                if head is not None:
+                    group.head = head
+                    group.due_ms = head.deadline_ms
+                    looked_at.append(group)
+                    continue
+            if group.rate > _GONE_RATE:
+                looked_at.append(group)
+        if len(looked_at) > LOOKED_AT_GROUPS:
+            looked_at.sort(key=lambda group: now_ms + group.latency_ms if group.head is None else group.head.order_ms)
+            del looked_at[LOOKED_AT_GROUPS:]
+            if all(group.head is None for group in looked_at):
+                looked_at.append(min((g for g in self._groups.all if g.head is not None), key=_order))
+        return looked_at
+
+    def _is_lost(self, group: Group, head: Waiting, now_ms: float) -> bool:
+        if head.is_firm:
+            return False
+        costs, left_ms = self._costs, head.deadline_ms - now_ms
+        variant = group.fastest if head.variant is None else head.variant
+        if costs.compute_ms(variant, head.remaining) <= left_ms:
+            return False
+        return head.variant is not None or costs.compute_ms(group.fastest_small, head.remaining) > left_ms
+
+    def _give_up(self, plan: Plan, now_ms: float, refused: list[tuple[Request, Refusal]]) -> None:
+        """Refuse requests whose deadline falls before the end of a full batch."""
+        for group in list(plan.members):
+            while (head := group.first()) is not None and not head.is_firm and head.deadline_ms < plan.drains_until_ms:
+                self._refuse(group, head, now_ms, refused)
+            if head is None:
+                plan.members.remove(group)
+
+    def _refuse(
+        self, group: Group, waiting: Waiting, now_ms: float, refused: list[tuple[Request, Refusal]]
+    ) -> None:  # fmt: skip
+        self._queue.remove(group, waiting)
+        if refused:  # the queue can be no longer than the first of them found it
+            wait_s = refused[0][1].retry_after_s
+        else:
+            wait_s = retry_after_s(self._occupancy.rest_ms(now_ms) + self._groups.drain_ms())
+        refused.append((waiting.request, refuse_late(waiting.request, now_ms, wait_s)))
+
+    def _close(self, plan: Plan, now_ms: float) -> Batch:
+        pieces: list[Piece] = []
+        total, has_deadline = 0, False
+        if plan.large is not None:
+            pieces.append(self._cut(plan, plan.large, now_ms))
+            total, has_deadline = plan.piece, plan.large.is_hard
+        members = self._queue.take(plan.members, plan.limit - total, needs_one=plan.large is None)
+        pieces += [Piece(waiting.request, 0, waiting.remaining, True, True) for waiting in members]
+        total += sum([waiting.remaining for waiting in members])
+        costs = self._costs
+        until_ms = now_ms + costs.batch_ms(plan.variant, total, len(pieces))
+        self._occupancy.start(until_ms)
+        if has_deadline or (plan.members and plan.members[0].is_hard):
+            self._decider.note_usual(plan.variant, until_ms)
+        return Batch(self._chooser.names[plan.variant], tuple(pieces), total, costs.computing_ms(plan.variant, total))
+
+    def _cut(self, plan: Plan, large: Group, now_ms: float) -> Piece:
+        """Take the planned piece of the group's first request; the rest of the request is queued again."""
+        waiting = self._queue.pop(large)
+        start = waiting.request.seeds - waiting.remaining
+        waiting.remaining -= plan.piece
+        last = not waiting.remaining
+        if not last:
+            waiting.variant = plan.variant
+            if large.is_hard:
+                waiting.order_ms = waiting.deadline_ms - self._costs.compute_ms(plan.variant, waiting.remaining)
+            else:
+                waiting.order_ms = now_ms + SOFT_DEADLINE_MS
+            self._queue.add(large, waiting)
+        return Piece(waiting.request, start, start + plan.piece, last, last and not start)
+
+
+def _order(group: Group) -> float:
+    return group.head.order_ms if group.head is not None else math.inf

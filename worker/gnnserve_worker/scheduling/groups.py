@@ -1,0 +1,117 @@
+"""The groups of a queue: which group a request belongs to, and what of a group follows from the costs of variants."""
+
+from __future__ import annotations
+
+import math
+
+from gnnserve_api.objective import Objective
+from gnnserve_worker.scheduling.choice import VariantChooser
+from gnnserve_worker.scheduling.waiting import Group
+
+SOFT_DEADLINE_MS = 1000.0
+"""Requests without a latency objective are ordered as if they had this one, but never refused for it."""
+_MOST_GROUPS = 16
+"""Most groups; beyond it, requests whose latency has no group of its own share one."""
+_LATENCY_STEP = 1.25
+"""Largest ratio of two latencies in one group."""
+_KNOWN_OBJECTIVES = 1024
+_GroupKey = tuple[int, int | None, bool, bool, bool]
+_ODD = None
+"""Stands for the step of latencies that share the overflow group, however far apart they are."""
+
+
+class Groups:
+    def __init__(self, chooser: VariantChooser) -> None:
+        self.all: list[Group] = []
+        self._chooser = chooser
+        self._max_seeds = chooser.costs.max_seeds
+        self._by_kind: dict[_GroupKey, dict[int | None, Group]] = {}
+        """Groups by kind, then by step of the latency."""
+        self._known: dict[tuple[Objective, int | None, bool], Group] = {}
+        """Cache of the group of each objective."""
+
+    def of(self, objective: Objective, drawn_pin: int | None, is_large: bool, seeds: int, now_ms: float) -> Group:
+        """The group of a request. `drawn_pin`: the only variant that routing leaves it; `seeds`: its size."""
+        group = self._known.get((objective, drawn_pin, is_large))
+        if group is None:
+            group = self.find(objective, drawn_pin, is_large, seeds, now_ms)
+        if group.version != self._chooser.version:
+            self.derive(group)
+        return group
+
+    def find(self, objective: Objective, drawn_pin: int | None, is_large: bool, seeds: int, now_ms: float) -> Group:
+        """As `of`, without the cache. An objective that cannot be met belongs to the group of requests without a
+        deadline that want the nearest variant."""
+        chooser, tolerance = self._chooser, objective.accuracy_tolerance_permille
+        allowed, pin = chooser.count_within(tolerance), drawn_pin
+        candidates = chooser.candidates(allowed)
+        if pin is not None:
+            if pin >= allowed:
+                pin = chooser.fastest(candidates, 1)
+            candidates = (pin,)
+        latency_ms, is_hard = SOFT_DEADLINE_MS, False
+        if objective.latency_ms is not None and chooser.can_meet(candidates, seeds, objective.latency_ms):
+            latency_ms, is_hard = objective.latency_ms, True
+        out_of_reach = objective.latency_ms is not None and not is_hard
+        is_hurried = pin is None and not is_hard and (out_of_reach or tolerance is not None)
+        kind = (allowed, pin, is_hard, is_hurried, is_large)
+        steps = self._by_kind.setdefault(kind, {})
+        step: int | None = math.floor(math.log(latency_ms) / math.log(_LATENCY_STEP))
+        group = steps.get(step)
+        if group is None:
+            if len(self.all) >= _MOST_GROUPS:
+                self._drop_empty(now_ms)
+                steps = self._by_kind.setdefault(kind, {})
+            if len(self.all) >= _MOST_GROUPS:
+                step = _ODD
+                group = steps.get(step)
+        if group is None:
+            group = Group(allowed, pin, is_hard, is_hurried, is_large, latency_ms)
+            steps[step] = group
+            self.all.append(group)
+        group.latency_ms = min(group.latency_ms, latency_ms) if group.waiting else latency_ms
+        if not out_of_reach:
+            if len(self._known) >= _KNOWN_OBJECTIVES:
+                self._known.clear()
+            self._known[objective, drawn_pin, is_large] = group
+        return group
+
+    def derive(self, group: Group) -> None:
+        """Update what depends on the costs of variants, if they have changed."""
+        chooser = self._chooser
+        if group.version == chooser.version:
+            return
+        group.version = chooser.version
+        if group.pin is not None:
+            group.candidates = (group.pin,)
+            group.allowed = tuple(variant == group.pin for variant in range(len(chooser.names)))
+        else:
+            group.candidates = chooser.candidates(group.allowed_count)
+            group.allowed = tuple(variant < group.allowed_count for variant in range(len(chooser.names)))
+        group.fastest = chooser.fastest(group.candidates, self._max_seeds)
+        group.fastest_small = chooser.fastest(group.candidates, 1)
+
+    def drain_ms(self) -> float:
+        """Expected time to compute all queued requests, each by the variant that it would get now."""
+        total_ms = 0.0
+        for group in self.all:
+            if group.seeds:
+                self.derive(group)
+                variant = group.fastest if group.is_hard or group.is_hurried else group.candidates[0]
+                total_ms += self._chooser.costs.batch_ms(variant, group.seeds, group.requests)
+        return total_ms
+
+    def _drop_empty(self, now_ms: float) -> None:
+        """Drop groups that have no requests and expect none."""
+        kept = []
+        for group in self.all:
+            group.update_rate(now_ms)
+            if group.requests or group.request_rate * SOFT_DEADLINE_MS > 1:
+                kept.append(group)
+        self.all[:] = kept
+        alive = set(map(id, kept))
+        for kind, steps in list(self._by_kind.items()):
+            self._by_kind[kind] = {step: group for step, group in steps.items() if id(group) in alive}
+            if not self._by_kind[kind]:
+                del self._by_kind[kind]
+        self._known.clear()

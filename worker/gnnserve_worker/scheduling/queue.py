@@ -1,0 +1,96 @@
+"""The queued requests, and which of them go into a batch of limited size."""
+
+from __future__ import annotations
+
+from gnnserve_worker.scheduling.waiting import Group, Waiting
+
+_MOST_PASSED_OVER = 8
+"""Most requests that are passed over as too large for the rest of a batch, in the search for smaller ones."""
+
+
+class Queue:
+    def __init__(self, small_seeds: int) -> None:
+        """`small_seeds`: most seeds of a request that counts as small."""
+        self.seeds = 0
+        """Seeds of all queued requests."""
+        self.small = 0
+        """Number of small requests."""
+        self._small_seeds = small_seeds
+        self._group_of: dict[int, Group] = {}
+        """Group of each queued request, by the request's key."""
+
+    def __bool__(self) -> bool:
+        return bool(self._group_of)
+
+    @property
+    def keys(self) -> list[int]:
+        return list(self._group_of)
+
+    def add(self, group: Group, waiting: Waiting) -> None:
+        group.add(waiting)
+        self._group_of[waiting.request.key] = group
+        self.seeds += waiting.remaining
+        if waiting.request.seeds <= self._small_seeds:
+            self.small += 1
+
+    def pop(self, group: Group) -> Waiting:
+        """Remove and return the group's first request, which must exist."""
+        waiting = group.pop()
+        self._forget(waiting)
+        return waiting
+
+    def remove(self, group: Group, waiting: Waiting) -> None:
+        group.remove(waiting)
+        self._forget(waiting)
+
+    def cancel(self, key: int) -> bool:
+        """Remove the request of this key; False: it is not queued."""
+        group = self._group_of.get(key)
+        if group is None:
+            return False
+        self.remove(group, group.waiting[key])
+        return True
+
+    def take(self, members: list[Group], limit: int, *, needs_one: bool) -> list[Waiting]:
+        """Remove and return the requests that are due first, up to `limit` seeds. `needs_one`: the first is taken
+        whatever its size, since a batch without requests would be none."""
+        chosen: list[Waiting] = []
+        if sum([group.seeds for group in members]) <= limit:
+            for group in members:
+                chosen += group.take_all()
+            for waiting in chosen:
+                self._forget(waiting)
+            return chosen
+        passed_over: list[tuple[Group, Waiting]] = []
+        left = limit
+        while left and len(passed_over) < _MOST_PASSED_OVER:
+            first = _first_due(members)
+            if first is None:
+                break
+            group, waiting = first
+            group.pop()
+            if waiting.remaining > left and (chosen or not needs_one):
+                passed_over.append((group, waiting))
+                continue
+            self._forget(waiting)
+            chosen.append(waiting)
+            left = max(0, left - waiting.remaining)
+        for group, waiting in passed_over:
+            group.add(waiting)
+        return chosen
+
+    def _forget(self, waiting: Waiting) -> None:
+        """Drop a request that its group no longer has."""
+        del self._group_of[waiting.request.key]
+        self.seeds -= waiting.remaining
+        if waiting.request.seeds <= self._small_seeds:
+            self.small -= 1
+
+
+def _first_due(members: list[Group]) -> tuple[Group, Waiting] | None:
+    best: tuple[Group, Waiting] | None = None
+    for group in members:
+        first = group.first()
+        if first is not None and (best is None or first.order_ms < best[1].order_ms):
+            best = (group, first)
+    return best

@@ -1,0 +1,132 @@
+"""Why a request is refused, in words for its client, and a memory that makes refusing cheap under overload."""
+
+from __future__ import annotations
+
+import math
+from enum import StrEnum
+
+import msgspec
+
+from gnnserve_api.objective import Objective
+from gnnserve_worker.scheduling.choice import VariantChooser
+from gnnserve_worker.scheduling.waiting import Group, Request
+
+
+class RefusalReason(StrEnum):
+    OBJECTIVE_INFEASIBLE = "ObjectiveInfeasible"
+    """No variant can ever meet it: allow more time or loss, send fewer nodes, or leave out strict."""
+    QUEUE_FULL = "QueueFull"
+    """Send again after the stated time, or slower."""
+    DEADLINE_OUT_OF_REACH = "DeadlineOutOfReach"
+    """Send again after the stated time, or allow more."""
+    DEADLINE_PASSED = "DeadlinePassed"
+    """The worker was slower than expected: send again after the stated time, or allow more."""
+    LOADING = "Loading"
+    """The worker is loading: send again after the stated time."""
+    DRAINING = "Draining"
+    """The worker is about to stop: send to another one."""
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    reason: RefusalReason
+    message: str
+    retry_after_s: int | None
+    """Seconds to wait before another attempt; None: another attempt would be refused too."""
+
+
+class KnownRefusal(msgspec.Struct):
+    """A refusal that holds for requests with this objective that have `seeds` to `most_seeds` seeds and arrive before
+    `until_ms`.
+
+    For more than `most_seeds` even an idle worker may be too slow; such a request is not refused.
+    """
+
+    objective: Objective
+    seeds: int
+    most_seeds: int
+    until_ms: float
+    refusal: Refusal
+
+    def holds(self, objective: Objective, now_ms: float) -> bool:
+        return now_ms < self.until_ms and self.objective == objective
+
+
+class RefusalMemory:
+    """The last refusal, and for which requests it holds.
+
+    Until a batch is closed the queue only grows, so an unreachable deadline stays unreachable until it has passed.
+    """
+
+    def __init__(self) -> None:
+        self._known: KnownRefusal | None = None
+
+    def recall(self, objective: Objective, seeds: int, now_ms: float) -> Refusal | None:
+        """The refusal that such a request would get; None: it has to be decided. Called for every request."""
+        known = self._known
+        if known is None or not known.seeds <= seeds <= known.most_seeds or not known.holds(objective, now_ms):
+            return None
+        return known.refusal
+
+    def remember(self, objective: Objective, seeds: int, until_ms: float, now_ms: float, refusal: Refusal) -> None:
+        known, most_seeds = self._known, seeds
+        if known is not None and known.objective == objective and known.refusal.reason is refusal.reason:
+            most_seeds = max(seeds, known.most_seeds)
+            if seeds > known.seeds and known.holds(objective, now_ms):
+                known.most_seeds = most_seeds
+                return
+        self._known = KnownRefusal(objective, seeds, most_seeds, until_ms, refusal)
+
+    def expire(self) -> None:
+        """There is room again. How large a request may be to be met at all stays known."""
+        if self._known is not None:
+            self._known.until_ms = -math.inf
+
+    def clear(self) -> None:
+        """Costs or routing have changed: nothing that was known holds."""
+        self._known = None
+
+
+def refuse_full(seeds: int, queued_seeds: int, max_queued_seeds: int, wait_ms: float) -> Refusal:
+    return Refusal(
+        RefusalReason.QUEUE_FULL,
+        f"the queue holds {queued_seeds:,} nodes of at most {max_queued_seeds:,}, so {seeds:,} more "
+        "do not fit; send again later, or raise spec.worker.batching.maxQueuedSeeds",
+        retry_after_s(wait_ms),
+    )
+
+
+def refuse_unreachable(latency_ms: float, end_ms: float, deadline_ms: float) -> Refusal:
+    excess_ms = max(end_ms - deadline_ms, 0.001)
+    return Refusal(
+        RefusalReason.DEADLINE_OUT_OF_REACH,
+        f"{latency_ms:g} ms cannot be met now: even the fastest variants would answer {excess_ms:.3g} ms late, "
+        "after what is due before; send again later or allow more time",
+        retry_after_s(excess_ms),
+    )
+
+
+def refuse_infeasible(chooser: VariantChooser, group: Group, objective: Objective, seeds: int) -> Refusal:
+    remedy = "allow more time or a larger tolerance, send fewer nodes, or leave out strict"
+    message = chooser.choose(objective, seeds).message
+    if group.pin is not None:
+        remedy = "allow more time, send fewer nodes, or leave out strict"
+        nodes = "1 node" if seeds == 1 else f"{seeds:,} nodes"
+        needed_ms = chooser.costs.batch_ms(group.pin, seeds, 1)
+        message = (
+            f"the service's routing binds the request to {chooser.names[group.pin]}, which needs "
+            f"{needed_ms:.3g} ms for {nodes}, more than {objective.latency_ms:g} ms"
+        )
+    return Refusal(RefusalReason.OBJECTIVE_INFEASIBLE, f"{message}; {remedy}", None)
+
+
+def refuse_late(request: Request, now_ms: float, wait_s: int | None) -> Refusal:
+    """`wait_s`: as `Refusal.retry_after_s`."""
+    message = (
+        f"{request.objective.latency_ms:g} ms can no longer be met after {now_ms - request.arrived_ms:.3g} ms in "
+        "the queue; send again later or allow more time"
+    )
+    return Refusal(RefusalReason.DEADLINE_PASSED, message, wait_s)
+
+
+def retry_after_s(wait_ms: float) -> int:
+    return max(1, math.ceil(wait_ms / 1000))
