@@ -1,30 +1,14 @@
-"""What `gnnserve cache simulate` found, as data, as a table, and as a page with a plot per trace and capacity."""
+"""What `gnnserve cache simulate` found, as data and as a table; as a page: `cache_page.py`."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 import msgspec
 from rich import box
 from rich.table import Table
 
 from gnnserve_cli.render import count
-from gnnserve_cli.report import page
-from gnnserve_cli.report.svg import Plot, fixed_scale, zero_scale
-from gnnserve_cli.report.tables import Cells
 
 BELADY = "Belady"
-_LEFT, _TOP, _RIGHT, _BOTTOM = 40.0, 10.0, 76.0, 38.0
-_COLOURS = {
-    "Frequency": "float32", "Degree": "float16", "Presampled": "warn", "FIFO": "int8", "LFU": "bad", "None": "soft",
-    BELADY: "soft",
-}  # fmt: skip
-_STYLE = (
-    "".join(
-        f".p-{policy} {{ stroke: var(--{colour}); color: var(--{colour}); }} " for policy, colour in _COLOURS.items()
-    )
-    + f".p-Frequency {{ stroke-width: 2.5; }} .p-{BELADY} {{ stroke-dasharray: 4 3; }}\n"
-)
 
 
 class PolicyFound(msgspec.Struct, frozen=True, rename="camel"):
@@ -130,71 +114,3 @@ def says_of(trace: TraceFound, at: CapacityFound) -> str:
         told = ", ".join(f"{one.policy} {one.recovery_requests:,}" for one in recovered)
         text += f" Requests after a move until nine tenths of what it cost are back: {told}."
     return text.strip()
-
-
-def build_page(found: SimulationFound) -> str:
-    sections: list[tuple[str, str, str]] = []
-    for trace in found.traces:
-        content = "".join(
-            f"<h3>{one.capacity_percent:g} % of the nodes</h3>{page.says(says_of(trace, one))}{_figure(trace, one)}"
-            for one in trace.capacities
-        )
-        # A user's trace is called as its file, which is no name for a section.
-        sections.append((f"trace-{len(sections) + 1}", f"Trace: {trace.trace}", content))
-    rows = tuple((f"{trace}, {percent}", nodes, *rates) for trace, percent, nodes, *rates in rows_of(found))
-    cells = Cells("Hit rates", ("Trace", *headers_of(found)[2:]), rows)
-    sections.append(("figures", "All hit rates, %", page.table(cells)))
-    sections.append(("made", "How it was made", page.facts(facts_of(found))))
-    return page.build_frame(
-        "Cache policies in simulation",
-        found.source,
-        "",
-        sections,
-        f"Written by {found.written_by}. Hit rates are shares of the rows that requests gather.",
-        _STYLE,
-    )
-
-
-def _figure(trace: TraceFound, at: CapacityFound) -> str:
-    keys = page.keys((f"p-{one.policy} stroke", one.policy) for one in _drawn(at))
-    caption = "Hit rate over the requests, %."
-    if trace.moves:
-        caption += " Where the hot set moves, a line is drawn across."
-    return page.figure(lambda width: draw_timeline(trace, at, width), caption, keys)
-
-
-def _drawn(at: CapacityFound) -> list[PolicyFound]:
-    return [one for one in at.policies if one.policy != "None"]
-
-
-def draw_timeline(trace: TraceFound, at: CapacityFound, width: float) -> Plot | None:
-    drawn = _drawn(at)
-    values = [value for one in drawn for value in one.timeline_percent]
-    if not values:
-        return None
-    told = "; ".join(f"{one.policy} {one.hit_rate_percent:.2f} %" for one in drawn)
-    plot = Plot(width, min(320.0, 0.45 * width + 70), f"Hit rate over the requests of {trace.trace}: {told}.")
-    right, bottom = width - _RIGHT, plot.height - _BOTTOM
-    x = fixed_scale(0, trace.requests, _LEFT, right, int(width / 100))
-    y = zero_scale([1.03 * max(values)], bottom, _TOP)
-    plot.x_axis(x, _TOP, bottom)
-    plot.y_axis(y, _LEFT, right)
-    plot.text((_LEFT + right) / 2, plot.height - 5, "requests; hit rate in %", anchor="middle")
-    for move in trace.moves:
-        plot.line(x.at(move), _TOP, x.at(move), bottom, "limit")
-    for one in drawn:
-        points = [
-            (x.at((window + 0.5) * trace.window_requests), y.at(value))
-            for window, value in enumerate(one.timeline_percent)
-        ]
-        plot.path(points, f"series p-{one.policy}")
-    _name_lines(plot, drawn, right, [y.at(one.timeline_percent[-1]) for one in drawn])
-    return plot
-
-
-def _name_lines(plot: Plot, drawn: Sequence[PolicyFound], right: float, heights: Sequence[float]) -> None:
-    """Beside where lines end, moved down where two names would lie over each other."""
-    last = 0.0
-    for height, one in sorted(zip(heights, drawn, strict=True), key=lambda pair: pair[0]):
-        last = max(height + 4, last + 12)
-        plot.text(right + 6, last, one.policy, "name")

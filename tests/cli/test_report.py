@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -12,7 +13,7 @@ import msgspec
 import pytest
 from tests.support.fake_server import Told, fake_server
 from tests.support.profiles import latency, revision_manifest, variant
-from tests.support.reports import CASES, drifting, every_storage, manifest_of, subject_of, without_test_nodes
+from tests.support.reports import CASES, drifting, every_storage, manifest_of, page_of, subject_of, without_test_nodes
 from typer.testing import CliRunner
 
 from gnnserve_api.classes import Classes
@@ -104,7 +105,7 @@ class Page(HTMLParser):
 @pytest.mark.parametrize("case", CASES)
 def test_every_case_is_a_whole_page_that_asks_for_nothing(case: str) -> None:
     report = report_of(CASES[case]())
-    text = build_page(report)
+    text = page_of(case)
     page = Page(text)
     assert page.open == []
     assert {link[0] for link in page.links} == {"#"}
@@ -114,6 +115,9 @@ def test_every_case_is_a_whole_page_that_asks_for_nothing(case: str) -> None:
     assert {row.name for row in report.variants} <= set(page.cells)
     assert len(page.names) == len(set(page.names))
     assert all(page.labels)
+    colours = set(re.findall(r"var\(--([\w-]+)\)", text))
+    assert colours <= set(re.findall(r"--([\w-]+):", text))
+    assert "#0000" not in text
     for word in ("nan", "inf", "None", "Infinity"):
         assert not re.search(rf"\b{word}\b", text), word
 
@@ -138,6 +142,10 @@ def test_the_terminal_says_what_the_page_says(case: str) -> None:
     assert all(row.name in lines for row in report.variants)
 
 
+def test_the_same_report_is_the_same_page() -> None:
+    assert build_page(report_of(CASES["one variant"]())) == page_of("one variant")
+
+
 def test_names_of_a_user_are_no_markup() -> None:
     bad = '<script>alert("x")</script>&\'[bold]'
     subject = subject_of(
@@ -152,7 +160,7 @@ def test_names_of_a_user_are_no_markup() -> None:
 
 
 def test_the_page_allows_its_own_style_alone() -> None:
-    policy = re.search(r'content="(default-src[^"]*)"', build_page(report_of(subject_of())))
+    policy = re.search(r'content="(default-src[^"]*)"', page_of("all neighbours"))
     assert policy is not None
     assert re.fullmatch(r"default-src 'none'; style-src 'sha256-[\w+/=]{44}'", policy.group(1))
 
@@ -249,7 +257,7 @@ def test_without_test_nodes_nothing_is_said_of_drift() -> None:
     report = report_of(without_test_nodes())
     assert report.drift is None
     assert any("no test nodes" in caution for caution in report.cautions)
-    assert "The graph has no test nodes" in build_page(report)
+    assert "The graph has no test nodes" in page_of("no test nodes")
 
 
 @pytest.mark.parametrize(
@@ -312,8 +320,8 @@ def test_storages_are_fitted_apart_and_projected_variants_only_predicted() -> No
 
 
 def test_times_far_apart_get_a_logarithmic_axis_and_near_ones_a_linear_one() -> None:
-    assert "logarithmic" in build_page(report_of(every_storage()))
-    assert "logarithmic" not in build_page(report_of(subject_of()))
+    assert "logarithmic" in page_of("seventeen variants")
+    assert "logarithmic" not in page_of("all neighbours")
 
 
 @pytest.mark.parametrize(
@@ -426,6 +434,16 @@ def test_a_page_that_cannot_be_written_is_refused_before_anything_is_read(
 ) -> None:
     (tmp_path / "folder.html").mkdir()
     assert problem in run("nowhere", "--out", tmp_path / out, code=2)
+
+
+@pytest.mark.parametrize("package", ["matplotlib", "jinja2"])
+def test_only_a_page_needs_the_extra_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: str) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    problem = run("nowhere", "--out", tmp_path / "report.html", code=4)
+    assert f"--out: needs {package}, which is not installed; `pip install 'gnnserve[pictures]'` brings it" in problem
+    write_repository(tmp_path, revision_manifest())
+    assert "accuracy against latency" in run(tmp_path)
+    assert json.loads(run(tmp_path, "--json"))["revision"]
 
 
 def test_a_page_that_fails_leaves_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

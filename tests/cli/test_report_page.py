@@ -9,10 +9,7 @@ from pathlib import Path
 import pytest
 from tests.support.browser import PROGRAM, Browser, browser
 from tests.support.contrasts import CONTRASTS
-from tests.support.reports import CASES
-
-from gnnserve_cli.report.build import build_report
-from gnnserve_cli.report.html import build_page
+from tests.support.reports import page_of
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +23,7 @@ def chromium() -> Iterator[Browser]:
 
 def open_case(tab: Browser, folder: Path, case: str) -> None:
     file = folder / "report.html"
-    file.write_text(build_page(build_report(CASES[case](), "gnnserve test")), encoding="utf-8")
+    file.write_text(page_of(case), encoding="utf-8")
     tab.open("about:blank")
     tab.events.clear()
     tab.open(file.as_uri())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 
 import msgspec
@@ -11,6 +12,8 @@ from gnnserve_api.profile import VariantProfile
 from gnnserve_api.provenance import provenance_of
 from gnnserve_api.repository import RankingRun, RevisionManifest
 from gnnserve_api.variants import Storage
+from gnnserve_cli.report.build import build_report
+from gnnserve_cli.report.html import build_page
 from gnnserve_cli.report.subject import Subject
 
 
@@ -110,3 +113,9 @@ CASES = {
 def _with_network(subject: Subject, **changes: object) -> Subject:
     network = msgspec.structs.replace(subject.provenance.network, **changes)
     return replace(subject, provenance=msgspec.structs.replace(subject.provenance, network=network))
+
+
+@functools.cache
+def page_of(case: str) -> str:
+    """Drawn once for all tests: the figures take a second."""
+    return build_page(build_report(CASES[case](), "gnnserve test"))

@@ -155,7 +155,7 @@ def simulate(
     """
     # Imported here: they bring numpy and numba.
     from gnnserve_cli import cache_options  # noqa: PLC0415
-    from gnnserve_cli.cache_simulation import SimulationFound, build_page  # noqa: PLC0415
+    from gnnserve_cli.cache_simulation import SimulationFound  # noqa: PLC0415
     from gnnserve_cli.cache_subject import load_subject  # noqa: PLC0415
     from gnnserve_cli.progress import showing_progress  # noqa: PLC0415
     from gnnserve_worker.caching.shapes import SHAPES  # noqa: PLC0415
@@ -203,6 +203,8 @@ def simulate(
     written: Path | None = None
     try:
         if out is not None:
+            from gnnserve_cli.cache_page import build_page  # noqa: PLC0415
+
             write_page(out, build_page(found))
             written = out
     finally:

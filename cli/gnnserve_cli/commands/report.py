@@ -10,6 +10,7 @@ import typer
 
 from gnnserve_api.errors import InputError
 from gnnserve_cli.commands.options import CaFile, Json, TokenFile, between
+from gnnserve_cli.extras import require_pictures
 from gnnserve_cli.render import output, print_json, put
 
 
@@ -102,6 +103,7 @@ def check_page(path: Path) -> None:
         raise InputError("--out", f"{str(path)!r} is a folder", "name a file")
     if not path.parent.is_dir():
         raise InputError("--out", f"{str(path.parent)!r} is no folder", "make it, or name a file in another one")
+    require_pictures("--out", "matplotlib", "jinja2")
 
 
 def write_page(path: Path, page: str) -> None:

@@ -1,17 +1,17 @@
 """A run as a picture: offered load, latency against the objective, who answered, and what was attained.
 
-The only module that needs matplotlib, which brings numpy and 60 MB: whoever wants no picture need not install it.
+matplotlib is imported only where a picture is drawn: it is not installed everywhere, and takes a second.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gnnserve_api.errors import InputError, ResourceError
+from gnnserve_api.errors import InputError
+from gnnserve_cli.extras import require_pictures
 from gnnserve_cli.loadgen.record import Record
 from gnnserve_cli.loadgen.statistics import Accuracies, LoadReport, Plan, Slice, slice_up
 from gnnserve_cli.render import count
@@ -39,10 +39,7 @@ def check_picture(path: Path) -> None:
     """Before the run: its end is too late to learn that there will be no picture."""
     if path.suffix.lower() not in _ENDINGS:
         raise InputError("--picture", f"{str(path)!r} ends neither in .svg nor in .png", "give the file one of the two")
-    if importlib.util.find_spec("matplotlib") is None:
-        raise ResourceError(
-            "--picture: needs matplotlib, which is not installed; `pip install 'gnnserve[pictures]'` brings it"
-        )
+    require_pictures("--picture", "matplotlib")
     is_new = not path.exists()
     try:
         with path.open("ab"):
