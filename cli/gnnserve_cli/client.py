@@ -1,11 +1,7 @@
-"""Asks a running server one question at a time; load is made by `loadgen/`.
-
-The standard library's HTTP client is enough here, and starts faster than any other.
-"""
+"""Asks a running server one question at a time; load is made by `loadgen/`."""
 
 from __future__ import annotations
 
-import http.client
 import ipaddress
 import os
 import re
@@ -37,6 +33,7 @@ from gnnserve_api.repository import NetworkManifest
 from gnnserve_api.routing import Route
 from gnnserve_api.tokens import check_token, read_client_token
 from gnnserve_cli.exits import RefusedError
+from gnnserve_cli.http_client import NoAnswerError, NotTrustedError, exchange
 from gnnserve_cli.printable import printable_line
 
 T = TypeVar("T")
@@ -244,35 +241,27 @@ def fetch_prediction(endpoint: Endpoint, request: PredictRequest[Id]) -> tuple[P
 
 
 def _fetch(endpoint: Endpoint, method: str, path: str, body: bytes | None = None) -> Reply:
-    connection = (
-        http.client.HTTPConnection(endpoint.host, endpoint.port, timeout=TIMEOUT_S)
-        if endpoint.tls is None
-        else http.client.HTTPSConnection(endpoint.host, endpoint.port, timeout=TIMEOUT_S, context=endpoint.tls)
-    )
+    headers = endpoint.headers | ({"Content-Type": "application/json"} if body else {})
     started = time.perf_counter()
     try:
-        connection.request(
-            method, path, body, endpoint.headers | ({"Content-Type": "application/json"} if body else {})
-        )
-        response = connection.getresponse()
-        content = response.read()
-    except ssl.SSLCertVerificationError as error:
+        with exchange(
+            method, endpoint.url + path, timeout_s=TIMEOUT_S, headers=headers, body=body, tls=endpoint.tls
+        ) as response:  # fmt: skip
+            content = response.read()
+    except NotTrustedError as error:
         raise ResourceError(
-            f"{endpoint.url}: its certificate is not trusted: {error.verify_message}; give the certificate of whoever "
-            "signed it with --ca-file, or ask by a name that it is for"
+            f"{endpoint.url}: its certificate is not trusted: {error}; give the certificate of whoever signed it with "
+            "--ca-file, or ask by a name that it is for"
         ) from error
-    except (OSError, http.client.HTTPException) as error:
-        problem = str(error) or type(error).__name__
+    except NoAnswerError as error:
         raise ResourceError(
-            f"{endpoint.url}: no answer: {problem}; is the server up? `gnnserve run MANIFEST` starts one"
+            f"{endpoint.url}: no answer: {error}; is the server up? `gnnserve run MANIFEST` starts one"
         ) from error
-    finally:
-        connection.close()
     elapsed_ms = (time.perf_counter() - started) * 1000
-    headers = {name.lower(): value for name, value in response.getheaders()}
-    if response.status != 200:
-        raise parse_refusal(endpoint, response.status, headers, content)
-    return Reply(headers, content, elapsed_ms)
+    answered = dict(response.headers)
+    if response.status_code != 200:
+        raise parse_refusal(endpoint, response.status_code, answered, content)
+    return Reply(answered, content, elapsed_ms)
 
 
 def _decode(endpoint: Endpoint, body: bytes, answer: type[T]) -> T:

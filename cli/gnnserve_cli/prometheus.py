@@ -1,11 +1,7 @@
-"""Asks a Prometheus for the load of a server, for `--prometheus`. Whatever goes wrong is a `Silence`.
-
-The standard library's HTTP client is enough, as in `client.py`; the operator's own is asynchronous.
-"""
+"""Asks a Prometheus for the load of a server, for `--prometheus`. Whatever goes wrong is a `Silence`."""
 
 from __future__ import annotations
 
-import http.client
 import math
 import time
 from collections.abc import Callable
@@ -18,6 +14,7 @@ from pydantic import ValidationError
 from gnnserve_api.errors import InputError
 from gnnserve_api.reasons import Reason
 from gnnserve_api.spec.routing import PrometheusSpec
+from gnnserve_cli.http_client import NoAnswerError, exchange
 from gnnserve_routing.signals import Answer, Silence, build_query, parse_answer
 from gnnserve_worker.serving.server import Look
 
@@ -53,9 +50,8 @@ class Prometheus:
     def ask(self, _look: Look) -> Answer | Silence:
         try:
             status, date, body = self._fetch()
-        except (OSError, http.client.HTTPException) as error:
-            problem = str(error) or type(error).__name__
-            return Silence(Reason.UNREACHABLE, f"{self.url} does not answer ({problem}). Is Prometheus up?")
+        except NoAnswerError as error:
+            return Silence(Reason.UNREACHABLE, f"{self.url} does not answer ({error}). Is Prometheus up?")
         if len(body) > _MOST_BYTES:
             return Silence(Reason.INVALID, f"{self.url} answers with more than {_MOST_BYTES // 1024**2} MiB.")
         series = parse_answer(body)
@@ -68,20 +64,16 @@ class Prometheus:
     def _fetch(self) -> tuple[int, float, bytes]:
         """Status, the Date as unix time (NaN: none), and the body or the beginning of one that is too long."""
         give_up_at_s = self.clock_s() + self.patience_s
-        parts = urlsplit(self.url)
-        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-        connection = kind(parts.hostname or "", parts.port, timeout=self.patience_s)
-        try:
-            connection.request("GET", f"{parts.path}/api/v1/query?{urlencode({'query': self.query})}")
-            response = connection.getresponse()
+        query = urlencode({"query": self.query})
+        with exchange("GET", f"{self.url}/api/v1/query?{query}", timeout_s=self.patience_s) as response:
             body = b""
-            while len(body) <= _MOST_BYTES and (piece := response.read(_PIECE_BYTES)):
+            for piece in response.iter_bytes(_PIECE_BYTES):
                 body += piece
+                if len(body) > _MOST_BYTES:
+                    break
                 if self.clock_s() > give_up_at_s:
                     raise TimeoutError(f"no complete answer within {self.patience_s:g} s")
-            return response.status, _unix_time(response.getheader("date", "")), body
-        finally:
-            connection.close()
+        return response.status_code, _unix_time(response.headers.get("date", "")), body
 
 
 def _unix_time(date: str) -> float:

@@ -1,6 +1,7 @@
 """One kept-alive HTTP/1.1 connection, as thin as Python allows: asyncio's protocol and httptools' parser.
 
-Knows no schedule and no statistics. One exchange at a time; after any failure the connection is done for.
+httpx, which the other commands use, takes longer for a request than the server does: it would be the limit that a load
+test finds. Knows no schedule and no statistics. One exchange at a time; after any failure the connection is done for.
 """
 
 from __future__ import annotations
