@@ -3,6 +3,11 @@
 A pickle is a program: loading one may run whatever its author wrote. Here `pickletools` splits it into instructions, of
 which the few that describe data are interpreted. No name in the file is ever looked up or called; each is compared with
 the names that Python 2's numpy and scipy wrote, and any other is refused with a message that quotes it.
+
+`pickle.Unpickler` with an allow-list in `find_class` is not as strict, measured with Python 3.11: a file of 9 bytes
+makes it ask for more than 4 GiB (`LONG_BINPUT` with a large index); a key of tuples in tuples, which takes 5 bytes a
+level, doubles the time of hashing with each level; and `BUILD` sets attributes on what lies on the stack, which may be
+what `find_class` returned.
 """
 
 from __future__ import annotations
