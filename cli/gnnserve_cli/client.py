@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from gnnserve_api.errors import GnnserveError, InputError, ResourceError, remedy_of
+from gnnserve_api.families import family_of
 from gnnserve_api.objective import Objective
 from gnnserve_api.profile import Profile
 from gnnserve_api.protocol import (
@@ -216,7 +217,7 @@ def _profile_misfit(profile: Profile, features: int) -> str | None:
         found = [point.seeds for point in variant.latency]
         if found != sizes:
             return f"batch sizes {found} of {variant.name}, and {sizes} of {names[0]}"
-        if not variant.projected and variant.columns > features:
+        if not family_of(variant).stores_product and variant.columns > features:
             return f"{variant.columns} columns of {variant.name}, of {features} features"
     return None
 

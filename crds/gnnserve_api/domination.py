@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+from gnnserve_api.families import FamilyName, family_of
 from gnnserve_api.profile import Profile, VariantProfile
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.spec.variants import Projection
@@ -37,8 +38,8 @@ def says_expected(spec: GNNServiceSpec, features: int, classes: int) -> str | No
 
 def says_dominated(profile: Profile, features: int) -> str | None:
     """After the profile was measured; None where most pruned variants are the fastest for some tolerance."""
-    projected = [variant for variant in profile.variants if variant.projected]
-    pruned = [variant for variant in profile.variants if variant.factor > 1]
+    projected = [variant for variant in profile.variants if family_of(variant).name is FamilyName.PROJECTED]
+    pruned = [variant for variant in profile.variants if family_of(variant).spans_widths and variant.columns < features]
     beaten = {variant.name: next((other for other in projected if _beats(other, variant)), None) for variant in pruned}
     dominated = [variant for variant in pruned if beaten[variant.name] is not None]
     if not dominated or len(dominated) < _NEARLY_ALL * len(pruned):

@@ -1,12 +1,16 @@
 """Families of variants: each has its own trade of accuracy for latency.
 
 A variant is a table of rows to gather, the hops to sample before it, and the network to run over them; its family says
-how these three differ from those of the model as it was trained.
+how these three differ from those of the model as it was trained. What is said here is for those who route, describe and
+draw variants; how a family's variants are made is `generation/families/` of the worker.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import StrEnum
+from typing import Protocol
 
 
 class FamilyName(StrEnum):
@@ -14,3 +18,76 @@ class FamilyName(StrEnum):
     """A prefix of the ranked feature columns, and a network for just these."""
     PROJECTED = "projected"
     """The first layer's product per node instead of features."""
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a request may need beyond the graph as it was generated, and what a family can give."""
+
+    overlay: bool = False
+    """Nodes, features and edges that the request brings along."""
+    changes: bool = False
+    """Features and edges that have changed since."""
+    instants: bool = False
+    """The graph as it was at a moment that the request names."""
+
+    def cover(self, needed: Capabilities) -> bool:
+        return self.overlay >= needed.overlay and self.changes >= needed.changes and self.instants >= needed.instants
+
+
+STORED_GRAPH = Capabilities()
+"""Needed of every variant: answers about nodes of the graph as it was generated."""
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    name: FamilyName
+    description: str
+    """For people, in a few words, of one of its variants."""
+    capabilities: Capabilities
+    is_asked_for: bool
+    """Whether the manifest lists its variants. Others are added unasked, and kept only where no other variant is as
+    accurate and as fast."""
+    stores_product: bool
+    """Whether a row of its tables is the first layer's product, as wide as that layer's output. Otherwise it is ranked
+    feature columns, of which a variant reads a prefix."""
+    spans_widths: bool
+    """Whether its variants of one storage differ in nothing but the columns that they read, so that latency is a curve
+    over columns."""
+
+
+# Rows of both are made from features alone and neighbours are sampled for each request, so both can follow all three.
+_FOLLOWS_ALL = Capabilities(overlay=True, changes=True, instants=True)
+
+FAMILIES: Mapping[FamilyName, Family] = {
+    family.name: family
+    for family in (
+        Family(
+            FamilyName.PRUNED,
+            description="reads the most important feature columns",
+            capabilities=_FOLLOWS_ALL,
+            is_asked_for=True,
+            stores_product=False,
+            spans_widths=True,
+        ),
+        Family(
+            FamilyName.PROJECTED,
+            description="first layer stored per node: nothing lost but rounding",
+            capabilities=_FOLLOWS_ALL,
+            is_asked_for=False,
+            stores_product=True,
+            spans_widths=False,
+        ),
+    )
+}
+
+
+class OfFamily(Protocol):
+    """A variant, as a profile, a manifest or a report describes it."""
+
+    @property
+    def family(self) -> FamilyName: ...
+
+
+def family_of(variant: OfFamily) -> Family:
+    return FAMILIES[variant.family]

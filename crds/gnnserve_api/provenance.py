@@ -7,6 +7,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from gnnserve_api.families import family_of
 from gnnserve_api.profile import Count
 from gnnserve_api.repository import NetworkManifest, RevisionManifest
 from gnnserve_api.stability import RankStability, rank_stability
@@ -53,7 +54,7 @@ def provenance_of(manifest: RevisionManifest, source: str, edges: int, train_nod
         stability=rank_stability(
             ranking.columns,
             [(run.seed, run.columns) for run in ranking.others],
-            [variant.columns for variant in manifest.profile.variants if not variant.projected],
+            [variant.columns for variant in manifest.profile.variants if family_of(variant).spans_widths],
         ),
         training=manifest.training,
     )

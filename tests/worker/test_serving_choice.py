@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.serving import TRADE_OFF, profile, variant
 
+import gnnserve_api.families as families_module
 from gnnserve_api.batching import Batching
+from gnnserve_api.families import FAMILIES, STORED_GRAPH, Capabilities, FamilyName
 from gnnserve_api.objective import NO_OBJECTIVE, Objective
 from gnnserve_api.routing import AffineCost, RoutingMode, RoutingTable
 from gnnserve_worker.scheduling.choice import ChoiceReason, Pins, VariantChooser, decide_route
@@ -188,6 +192,20 @@ def test_weights_are_kept_to_from_the_first_requests_on() -> None:
         shares = Counter(drawn[:count])
         assert abs(shares[2] - 0.3 * count) <= 1.5
         assert shares[0] + shares[2] == count
+
+
+def test_variants_that_cannot_answer_are_no_candidates_and_hide_none_that_can(monkeypatch: pytest.MonkeyPatch) -> None:
+    other = msgspec.structs.replace(variant("x2", 0.9, 5), family=FamilyName.PROJECTED)
+    both = profile(variant("x1", 0.9, 10), other)
+    assert VariantChooser(both, 100).candidates(2) == (0,)
+
+    less_capable = replace(FAMILIES[FamilyName.PROJECTED], capabilities=STORED_GRAPH)
+    monkeypatch.setitem(families_module.FAMILIES, FamilyName.PROJECTED, less_capable)
+    chooser = VariantChooser(both, 100)
+
+    assert chooser.names == ("x2", "x1")
+    assert chooser.candidates(2) == (0, 1)
+    assert chooser.candidates(2, Capabilities(overlay=True)) == (1,)
 
 
 _accuracies = st.lists(st.integers(0, 10_000), min_size=1, max_size=8)

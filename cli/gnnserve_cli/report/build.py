@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from gnnserve_api.domination import says_dominated
 from gnnserve_api.errors import InputError
+from gnnserve_api.families import family_of
 from gnnserve_api.intervals import difference_interval, share_interval
 from gnnserve_api.profile import LatencyProfile, Profile
 from gnnserve_api.provenance import Provenance
@@ -128,6 +129,7 @@ def _variant_rows(profile: Profile, of_points: Sequence[Point]) -> tuple[Variant
             sizes=tuple(_size_row(point) for point in variant.latency),
             size_bytes=variant.size_bytes,
             memory_bytes=variant.memory_bytes,
+            family=variant.family,
         )
         for variant in profile.variants
     )
@@ -204,10 +206,10 @@ def _says_wide_tables(subject: Subject) -> str | None:
     """A note that the widest variants of sparse features were not written; None: they were."""
     variants = subject.profile.variants
     table_bytes = 4 * subject.nodes * subject.features
-    has_both = any(variant.projected for variant in variants) and not any(
-        variant.factor == 1 and not variant.projected for variant in variants
+    stands_in = any(family_of(variant).stores_product for variant in variants) and not any(
+        family_of(variant).spans_widths and variant.columns == subject.features for variant in variants
     )
-    if not has_both or table_bytes <= _WIDE_TABLE_BYTES:
+    if not stands_in or table_bytes <= _WIDE_TABLE_BYTES:
         return None
     return (
         f"There is no x1, whose table would take {format_bytes(table_bytes)}: projected computes what it would. "
@@ -381,7 +383,7 @@ def _says_stages(rows: Sequence[VariantRow]) -> str:
     if len(widest.sizes) == 1:
         parts = parts[:1]
     text = f"Where the time of a batch goes. Of {widest.name}: {'; '.join(parts)}."
-    alike = [row for row in rows if row.storage is widest.storage and not row.projected]
+    alike = [row for row in rows if row.storage is widest.storage and family_of(row).spans_widths]
     narrowest = min(alike, key=lambda row: row.columns, default=widest)
     if narrowest.columns >= widest.columns:
         return text
@@ -423,7 +425,7 @@ def _says_costs(rows: Sequence[VariantRow], seeds: int) -> str:
         f"Bytes are read from the table for a batch of {nodes(seeds)}, weights are the file of a variant's network, "
         "memory is weights and the columns of the table that it reads."
     )
-    if any(row.projected for row in rows):
+    if any(family_of(row).stores_product for row in rows):
         text += " Projected variants add a table of their own on disk, which is no part of the weights."
     least = min(rows, key=lambda row: at_size(row, seeds).gathered_bytes)
     most = max(rows, key=lambda row: at_size(row, seeds).gathered_bytes)

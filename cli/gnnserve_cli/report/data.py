@@ -9,6 +9,7 @@ from enum import StrEnum
 
 import msgspec
 
+from gnnserve_api.families import FamilyName
 from gnnserve_api.profile import Compute, Metric
 from gnnserve_api.provenance import Provenance
 from gnnserve_api.stability import RankStability
@@ -64,6 +65,7 @@ class VariantRow(Struct, frozen=True):
     sizes: tuple[SizeRow, ...]
     size_bytes: int
     memory_bytes: int
+    family: FamilyName
 
 
 class Chosen(Struct, frozen=True):
@@ -155,6 +157,7 @@ class Prediction(Struct, frozen=True):
     paper_error_percent: float | None
     corrected_ms: float | None
     corrected_error_percent: float | None
+    family: FamilyName
 
 
 class ModelFit(Struct, frozen=True):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import StrEnum
 
+from gnnserve_api.families import family_of
 from gnnserve_cli.render import format_bytes
 from gnnserve_cli.report.data import ModelFit, Prediction, Report, SizeRow, VariantRow, Verdict, at_size
 from gnnserve_cli.report.drawing import (
@@ -45,7 +46,8 @@ def draw_frontier(report: Report, width: float) -> Drawing:
         accuracy = f"{percent(row.validation.share)} ({percent(row.validation.low)} to {percent(row.validation.high)})"
         drawing.mark(
             times[row.name], 100 * row.validation.share, row.storage,
-            f"{row.name}: {accuracy} in {ms(times[row.name])}", diamond=row.projected, hollow=not row.on_frontier,
+            f"{row.name}: {accuracy} in {ms(times[row.name])}", diamond=family_of(row).stores_product,
+            hollow=not row.on_frontier,
         )  # fmt: skip
     for row in sorted(rows, key=lambda row: not row.on_frontier):
         drawing.try_name(times[row.name], 100 * row.validation.share, row.name)
@@ -207,15 +209,15 @@ def draw_model(fit: ModelFit, width: float) -> Drawing:
         ("warn", {p.variant: p.paper_ms for p in shown}), ("good", {p.variant: p.corrected_ms for p in shown})
     ):  # fmt: skip
         predicted = [(p, time) for p in shown if (time := times_ms[p.variant]) is not None]
-        line = [(float(p.columns), time) for p, time in predicted if not p.projected]
+        line = [(float(p.columns), time) for p, time in predicted if family_of(p).spans_widths]
         drawing.curve(line, name, dashes=(6, 4) if name == "warn" else None)
         for p, time in predicted:
-            if p.projected:
+            if not family_of(p).spans_widths:
                 drawing.mark(p.columns, time, name, f"{p.variant}: {ms(time)} predicted", radius=3.0)
     for p in shown:
         drawing.mark(
             p.columns, p.measured_ms, fit.storage, f"{p.variant}: {ms(p.measured_ms)} measured",
-            diamond=p.projected, hollow=_is_fitted(p), radius=4.0,
+            diamond=family_of(p).stores_product, hollow=_is_fitted(p), radius=4.0,
         )  # fmt: skip
     for p in shown:
         drawing.try_name(p.columns, p.measured_ms, p.variant)
@@ -242,7 +244,7 @@ def draw_widths(report: Report, width: float) -> Drawing | None:
     storages = [curve.storage for curve in report.latencies.curves]
     if not storages:
         return None
-    rows = [row for row in report.variants if not row.projected and row.storage in storages]
+    rows = [row for row in report.variants if family_of(row).spans_widths and row.storage in storages]
     times = {row.name: at_size(row, report.seeds).p50_ms for row in rows}
     told = "; ".join(f"{row.name} {row.columns:,} columns {ms(times[row.name])}" for row in rows)
     highest = max(times.values())

@@ -7,6 +7,7 @@ from functools import partial
 
 from markupsafe import Markup
 
+from gnnserve_api.families import family_of
 from gnnserve_cli.report import figures, tables
 from gnnserve_cli.report.data import ModelFit, Report
 from gnnserve_cli.report.drawing import show
@@ -87,8 +88,9 @@ def _frontier_signs(report: Report) -> Signs:
     keys = [(f"s-{storage}", str(storage)) for storage in storages] if len(storages) > 1 else []
     if any(not row.on_frontier for row in report.variants):
         keys.append((f"s-{storages[0]} hollow", "another is as accurate and faster"))
-    if any(row.projected for row in report.variants):
-        keys.append((f"s-{storages[0]} diamond", "first layer stored per node: nothing lost but rounding"))
+    for family in dict.fromkeys(family_of(row) for row in report.variants):
+        if family.stores_product:
+            keys.append((f"s-{storages[0]} diamond", family.description))
     return keys
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from gnnserve_api.errors import InputError
+from gnnserve_api.families import family_of
 from gnnserve_api.profile import LatencyProfile, Profile, VariantProfile
 from gnnserve_api.repository import NetworkManifest
 from gnnserve_api.spec.model import Architecture
@@ -75,7 +76,7 @@ def answer_latencies(
 def _by_storage(profile: Profile) -> dict[Storage, list[VariantProfile]]:
     found: dict[Storage, list[VariantProfile]] = {}
     for variant in profile.variants:
-        if not variant.projected:
+        if family_of(variant).spans_widths:
             found.setdefault(variant.storage, []).append(variant)
     return found
 
@@ -202,8 +203,12 @@ class _Fitted:
         return found, self._capped and found == widest.columns
 
     def to_fit(self) -> ModelFit:
-        projected = [v for v in self._subject.profile.variants if v.projected and v.storage is self._storage]
-        predictions = tuple(self._predict(variant) for variant in (*self._pruned, *projected))
+        others = [
+            variant
+            for variant in self._subject.profile.variants
+            if not family_of(variant).spans_widths and variant.storage is self._storage
+        ]
+        predictions = tuple(self._predict(variant) for variant in (*self._pruned, *others))
         gather = self.corrected.gather if self.corrected else None
         compute = self.corrected.compute if self.corrected else None
         return ModelFit(
@@ -223,9 +228,10 @@ class _Fitted:
 
     def _predict(self, variant: VariantProfile) -> Prediction:
         point = variant.latency[self._size]
+        stored = family_of(variant).stores_product
         # The paper knows no stored products.
-        paper = None if variant.projected else self.paper_ms(variant.columns, point.seeds)
-        corrected = self.corrected_ms(variant.columns, point.seeds, projected=variant.projected)
+        paper = None if stored else self.paper_ms(variant.columns, point.seeds)
+        corrected = self.corrected_ms(variant.columns, point.seeds, projected=stored)
         return Prediction(
             variant=variant.name,
             columns=variant.columns,
@@ -237,6 +243,7 @@ class _Fitted:
             paper_error_percent=_error_percent(paper, point),
             corrected_ms=corrected,
             corrected_error_percent=_error_percent(corrected, point),
+            family=variant.family,
         )
 
     def _says_fit(self, predictions: Sequence[Prediction]) -> str:

@@ -1,13 +1,14 @@
 """Which of the measured variants are worth publishing.
 
-What the user listed stays. A projected variant was added unasked, so it stays only where nothing else is as accurate
-and as fast.
+What the manifest asks for stays. A variant of a family that is added unasked stays only where nothing else is as
+accurate and as fast.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gnnserve_api.families import family_of
 from gnnserve_api.profile import VariantProfile
 
 
@@ -16,7 +17,7 @@ def worth_keeping(variants: Sequence[VariantProfile]) -> tuple[VariantProfile, .
     return tuple(
         variant
         for variant in variants
-        if not variant.projected or not any(dominates(other, variant) for other in variants)
+        if family_of(variant).is_asked_for or not any(dominates(other, variant) for other in variants)
     )
 
 

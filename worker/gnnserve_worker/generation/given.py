@@ -17,7 +17,7 @@ from gnnserve_worker.progress import Progress, ProgressListener
 
 
 class GivenModels:
-    """`variants.Models` without training."""
+    """`families.family.Models` without training."""
 
     def __init__(
         self, master: Tensors, data: TrainingSet, features: Features, training: Training, progress: ProgressListener

@@ -13,22 +13,21 @@ from typing import TYPE_CHECKING
 from gnnserve_api.domination import says_expected
 from gnnserve_api.repository import RevisionManifest
 from gnnserve_api.spec.service import GNNService, GNNServiceSpec
-from gnnserve_api.spec.variants import Projection
-from gnnserve_api.variants import check_factors, columns_of
+from gnnserve_api.variants import check_factors
 from gnnserve_worker.generation.checkpoint import load_checkpoint
+from gnnserve_worker.generation.families.family import network_of
+from gnnserve_worker.generation.families.registry import FAMILIES
 from gnnserve_worker.generation.identity import Identity, identity_of
 from gnnserve_worker.generation.wide import with_factors, written_factors
 from gnnserve_worker.graph.sources.load import load_source
 from gnnserve_worker.graph.store import Features, GraphData
-from gnnserve_worker.models.registry import ARCHITECTURES
 from gnnserve_worker.progress import Progress, ProgressListener, silent
 from gnnserve_worker.repository.repository import Repository
-from gnnserve_worker.repository.staged import stored_bytes
 
 if TYPE_CHECKING:
+    from gnnserve_worker.generation.families.family import Models
     from gnnserve_worker.generation.tensors import Tensors
     from gnnserve_worker.generation.training_set import TrainingSet
-    from gnnserve_worker.generation.variants import Models
 
 
 def generate(
@@ -92,16 +91,8 @@ def _without_wide_tables(spec: GNNServiceSpec, features: Features, progress: Pro
 
 def _tables_bytes(spec: GNNServiceSpec, nodes: int, features: int, classes: int) -> int:
     """What all tables take on the disk, those of projected variants that will not be kept included."""
-    factors = spec.variants.pruning.factors
-    width = columns_of(features, min(factors)) if factors else 0
-    outputs = spec.model.mlp_hidden or (spec.model.hidden if len(spec.model.fanouts) > 1 else classes)
-    projected = 0
-    if spec.variants.projection is Projection.AUTO:
-        projected = len(ARCHITECTURES[spec.model.architecture].first_products)
-    return sum(
-        (stored_bytes(nodes, width, storage) if width else 0) + projected * stored_bytes(nodes, outputs, storage)
-        for storage in spec.variants.storage
-    )
+    network = network_of(spec, classes)
+    return sum(family.tables_bytes(spec, network, nodes, features) for family in FAMILIES)
 
 
 def _load_checkpoint(

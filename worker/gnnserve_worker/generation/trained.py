@@ -17,7 +17,7 @@ from gnnserve_worker.progress import Progress, ProgressListener
 
 
 class TrainedModels:
-    """`variants.Models`, on a device of torch."""
+    """`families.family.Models`, on a device of torch."""
 
     def __init__(
         self, model: Model, data: TrainingSet, features: Features, progress: ProgressListener, device: torch.device

@@ -12,6 +12,7 @@ from enum import StrEnum
 
 import msgspec
 
+from gnnserve_api.families import STORED_GRAPH, Capabilities, family_of
 from gnnserve_api.objective import Objective
 from gnnserve_api.profile import Profile, VariantProfile
 from gnnserve_api.routing import AffineCost, Route, RoutingMode, RoutingTable, VariantRoute
@@ -75,11 +76,13 @@ class VariantChooser:
         self.indices = {name: index for index, name in enumerate(self.names)}
         self.loss_permille = tuple(losses[name] for name in self.names)
         """Validation accuracy below the most accurate served variant; ascending."""
+        self.capabilities = tuple(family_of(variant).capabilities for variant in ranked)
         self.costs = CostModel(ranked, max_seeds, before)
         self.version = 0
         """Version of `frontier`: it changes when values derived from the frontier become stale."""
         self.frontier: tuple[int, ...] = ()
-        """Variants that no other, at least as accurate one beats both with one seed and with a full batch."""
+        """Variants that no other one, at least as accurate and as capable, beats both with one seed and with a full
+        batch."""
         self.refresh()
 
     def use(self, costs: Mapping[str, AffineCost]) -> None:
@@ -93,7 +96,10 @@ class VariantChooser:
         ends = [(costs.compute_ms(v, 1), costs.compute_ms(v, costs.max_seeds)) for v in range(len(self.names))]
         frontier: list[int] = []
         for variant, (one_ms, full_ms) in enumerate(ends):
-            if not any(ends[kept][0] <= one_ms and ends[kept][1] <= full_ms for kept in frontier):
+            if not any(
+                ends[kept][0] <= one_ms and ends[kept][1] <= full_ms and self._stands_in(kept, variant)
+                for kept in frontier
+            ):
                 # Among equally accurate variants a later one may beat an earlier one.
                 frontier = [kept for kept in frontier if not self._beats(variant, kept, ends)]
                 frontier.append(variant)
@@ -103,7 +109,12 @@ class VariantChooser:
 
     def _beats(self, variant: int, kept: int, ends: list[tuple[float, float]]) -> bool:
         alike = self.loss_permille[variant] == self.loss_permille[kept]
-        return alike and ends[variant][0] <= ends[kept][0] and ends[variant][1] <= ends[kept][1]
+        faster = ends[variant][0] <= ends[kept][0] and ends[variant][1] <= ends[kept][1]
+        return alike and faster and self._stands_in(variant, kept)
+
+    def _stands_in(self, variant: int, other: int) -> bool:
+        """Whether it can answer whatever the other can."""
+        return self.capabilities[variant].cover(self.capabilities[other])
 
     def count_within(self, tolerance_permille: float | None) -> int:
         """Number of variants, from the first, that the tolerance allows."""
@@ -112,10 +123,13 @@ class VariantChooser:
         limit = tolerance_permille + _ROUNDING_PERMILLE
         return sum(loss <= limit for loss in self.loss_permille)
 
-    def candidates(self, allowed: int) -> tuple[int, ...]:
-        """Variants worth choosing among the first `allowed`, the most accurate first. A variant that beats another is
-        at least as accurate, so it is allowed wherever the other is."""
-        return tuple(variant for variant in self.frontier if variant < allowed)
+    def candidates(self, allowed: int, needed: Capabilities = STORED_GRAPH) -> tuple[int, ...]:
+        """Variants worth choosing among the first `allowed`, the most accurate first, without those that cannot give
+        what is `needed`. A variant that beats another is at least as accurate, so it is allowed wherever the other is.
+        """
+        return tuple(
+            variant for variant in self.frontier if variant < allowed and self.capabilities[variant].cover(needed)
+        )
 
     def fastest(self, candidates: tuple[int, ...], seeds: float) -> int:
         return min(candidates, key=lambda variant: self.costs.compute_ms(variant, seeds))

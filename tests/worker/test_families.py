@@ -1,0 +1,113 @@
+"""What each family would make of a spec, without training anything or writing a file."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.support.graphs import dense_features, network_manifest, random_tensors
+
+from gnnserve_api.families import FAMILIES as CONTRACT
+from gnnserve_api.families import STORED_GRAPH, Capabilities, FamilyName
+from gnnserve_api.spec.service import GNNServiceSpec
+from gnnserve_api.variants import Storage
+from gnnserve_worker.generation.families.family import FamilyPlan, Ingredients
+from gnnserve_worker.generation.families.registry import FAMILIES
+from gnnserve_worker.generation.ranking.rank import Ranking
+from gnnserve_worker.generation.tensors import Tensors
+from gnnserve_worker.repository.staged import stored_bytes
+
+NODES, WIDTH = 5, 6
+RANKED = np.array([5, 0, 4, 1, 3, 2])
+NETWORK = network_manifest("GraphSAGE", (4, 3))
+MASTER = random_tensors(NETWORK, WIDTH, seed=0)
+
+
+class FakeModels:
+    """Trains nothing, and notes what it is asked for."""
+
+    training = None
+
+    def __init__(self) -> None:
+        self.pruned_to: list[tuple[str, list[int]]] = []
+
+    def master(self, name: str) -> Tensors:
+        raise AssertionError(name)
+
+    def another_master(self, seed: int, name: str) -> Tensors:
+        raise AssertionError(name)
+
+    def pruned(self, columns: np.ndarray, name: str) -> Tensors:
+        self.pruned_to.append((name, columns.tolist()))
+        return random_tensors(NETWORK, len(columns), seed=1)
+
+
+def spec_of(**variants: Any) -> GNNServiceSpec:
+    return GNNServiceSpec.model_validate(
+        {"graph": {"source": {"builtin": "Digits"}}, "model": {"hidden": 8, "fanouts": [4, 3]}, "variants": variants}
+    )
+
+
+def plans_of(models: FakeModels, **variants: Any) -> dict[FamilyName, FamilyPlan]:
+    features = dense_features(NODES, WIDTH, seed=0)
+    made_from = Ingredients(spec_of(**variants), NETWORK, features, Ranking(RANKED, {}), MASTER, models)
+    return {family.name: family.plan(made_from) for family in FAMILIES}
+
+
+def test_every_family_is_known_to_generation_and_to_the_contract() -> None:
+    assert [family.name for family in FAMILIES] == list(FamilyName) == list(CONTRACT)
+    assert all(family.capabilities.cover(STORED_GRAPH) for family in CONTRACT.values())
+
+
+def test_pruned_variants_read_prefixes_of_one_table_for_each_storage() -> None:
+    models = FakeModels()
+    plan = plans_of(models, pruning={"factors": [3, 1]}, storage=["int8", "float32"])[FamilyName.PRUNED]
+
+    assert [(table.name, table.columns) for table in plan.tables] == [("features-float32", 6), ("features-int8", 6)]
+    assert [(v.manifest.name, v.manifest.table, v.manifest.columns, v.factor) for v in plan.variants] == [
+        ("x1", "features-float32", 6, 1),
+        ("x1-int8", "features-int8", 6, 1),
+        ("x3", "features-float32", 2, 3),
+        ("x3-int8", "features-int8", 2, 3),
+    ]
+    assert {(v.manifest.fanouts, v.manifest.network) for v in plan.variants} == {((4, 3), NETWORK)}
+    assert models.pruned_to == [("x3", [5, 0])]
+    rows = np.concatenate(list(plan.tables[0].rows()))
+    np.testing.assert_array_equal(rows, dense_features(NODES, WIDTH, seed=0)[:, RANKED])
+
+
+def test_projected_variants_store_both_products_of_a_graphsage() -> None:
+    plan = plans_of(FakeModels(), pruning={"factors": [1]})[FamilyName.PROJECTED]
+
+    ((table,), (variant,)) = plan.tables, plan.variants
+    assert (variant.manifest.name, variant.manifest.columns, variant.factor) == ("projected", 8, 1)
+    assert not {"convs.0.lin_l.weight", "convs.0.lin_r.weight"} & variant.tensors.keys()
+    assert table.own is not None
+    for blocks, key in ((table.rows, "convs.0.lin_l.weight"), (table.own, "convs.0.lin_r.weight")):
+        expected = dense_features(NODES, WIDTH, seed=0) @ MASTER[key].T
+        np.testing.assert_allclose(np.concatenate(list(blocks())), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_what_is_disabled_is_not_planned() -> None:
+    plans = plans_of(FakeModels(), pruning={"factors": [1]}, projection="Disabled")
+    assert plans[FamilyName.PROJECTED] == FamilyPlan()
+
+
+@pytest.mark.parametrize("storage", list(Storage))
+def test_families_say_what_their_tables_take(storage: Storage) -> None:
+    spec = spec_of(pruning={"factors": [2, 3]}, storage=[storage])
+    found = {family.name: family.tables_bytes(spec, NETWORK, NODES, WIDTH) for family in FAMILIES}
+
+    assert found == {
+        FamilyName.PRUNED: stored_bytes(NODES, 3, storage),
+        FamilyName.PROJECTED: 2 * stored_bytes(NODES, 8, storage),
+    }
+
+
+def test_capabilities_cover_what_they_include() -> None:
+    both = Capabilities(overlay=True, changes=True)
+
+    assert both.cover(Capabilities(overlay=True))
+    assert both.cover(both)
+    assert not both.cover(Capabilities(instants=True))

@@ -1,0 +1,120 @@
+"""What a family of variants is to generation: what it would make of a spec, as tables and variants to be written.
+
+A family plans, and may train; `write.py` writes what all of them planned. What routing and reports know of families is
+`gnnserve_api/families.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, Protocol
+
+import numpy as np
+
+from gnnserve_api.families import FamilyName
+from gnnserve_api.repository import NetworkManifest, VariantManifest
+from gnnserve_api.spec.service import GNNServiceSpec
+from gnnserve_api.training import TrainingManifest
+from gnnserve_api.variants import Storage
+from gnnserve_worker.generation.tensors import Tensors
+from gnnserve_worker.graph.store import Features
+
+if TYPE_CHECKING:
+    from gnnserve_worker.generation.ranking.rank import Ranking
+
+
+class Models(Protocol):
+    """Where weights come from. `name` is what progress calls them."""
+
+    @property
+    def training(self) -> TrainingManifest | None:
+        """How the networks so far were trained, those of other seeds apart. None: the weights are given."""
+        ...
+
+    def master(self, name: str) -> Tensors:
+        """For all columns, in the order of the source."""
+        ...
+
+    def pruned(self, columns: np.ndarray, name: str) -> Tensors:
+        """For the given columns (ids), in their order."""
+        ...
+
+    def another_master(self, seed: int, name: str) -> Tensors:
+        """A master that differs in its seed alone. Only where weights are trained."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Ingredients:
+    """What families make variants from."""
+
+    spec: GNNServiceSpec
+    network: NetworkManifest
+    """As the spec has it; every family of today keeps it."""
+    features: Features
+    """Normalised, columns in the order of the source."""
+    ranking: Ranking
+    master: Tensors | None
+    """For inputs in the order of the source. None: no family needs it."""
+    models: Models
+
+
+Blocks = Callable[[], Iterable[np.ndarray]]
+"""float32 blocks of rows that add up to [nodes, columns]: made when they are written, since a table may be large."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedTable:
+    name: str
+    kind: Literal["features", "projected"]
+    storage: Storage
+    columns: int
+    rows: Blocks
+    own: Blocks | None = None
+    """What is read of a node itself; None: the same rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedVariant:
+    manifest: VariantManifest
+    factor: int
+    """k of the feature columns that it goes without; 1: it loses none."""
+    tensors: Tensors
+
+
+@dataclass(frozen=True, slots=True)
+class FamilyPlan:
+    tables: Sequence[PlannedTable] = ()
+    variants: Sequence[PlannedVariant] = ()
+    """In the order of the profile."""
+
+
+class VariantFamily(Protocol):
+    name: FamilyName
+
+    def needs_master(self, spec: GNNServiceSpec) -> bool:
+        """Whether it makes variants from the network of all columns."""
+        ...
+
+    def tables_bytes(self, spec: GNNServiceSpec, network: NetworkManifest, nodes: int, features: int) -> int:
+        """What its tables would take on the disk, those that may be discarded later included."""
+        ...
+
+    def plan(self, made_from: Ingredients) -> FamilyPlan: ...
+
+
+def storages_of(spec: GNNServiceSpec) -> list[Storage]:
+    """Those that the spec lists, in one order for all specs."""
+    return [storage for storage in Storage if storage in spec.variants.storage]
+
+
+def network_of(spec: GNNServiceSpec, classes: int) -> NetworkManifest:
+    model = spec.model
+    return NetworkManifest(
+        architecture=model.architecture,
+        hidden=model.hidden,
+        fanouts=model.fanouts,
+        classes=classes,
+        mlp_hidden=model.mlp_hidden,
+    )

@@ -1,0 +1,90 @@
+"""Projected variants: the first layer's product is made ahead of time, for every node.
+
+Means and sums commute with linear maps, so the network of all columns answers as before, but for rounding, from rows as
+wide as its first layer's output.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+
+from gnnserve_api.families import FamilyName
+from gnnserve_api.repository import NetworkManifest, VariantManifest
+from gnnserve_api.spec.service import GNNServiceSpec
+from gnnserve_api.spec.variants import Projection
+from gnnserve_api.variants import Storage, projected_name
+from gnnserve_worker.generation.families.family import (
+    FamilyPlan,
+    Ingredients,
+    PlannedTable,
+    PlannedVariant,
+    storages_of,
+)
+from gnnserve_worker.generation.tensors import first_layer, without_first_product
+from gnnserve_worker.graph.store import Features
+from gnnserve_worker.models.build import compute_for
+from gnnserve_worker.models.first_layer import FirstLayer
+from gnnserve_worker.models.registry import ARCHITECTURES
+from gnnserve_worker.repository import paths
+from gnnserve_worker.repository.staged import stored_bytes
+from gnnserve_worker.tables.table import projected_blocks
+
+
+class ProjectedFamily:
+    """One variant from each storage, unless `spec.variants.projection` is Disabled."""
+
+    name = FamilyName.PROJECTED
+
+    def needs_master(self, spec: GNNServiceSpec) -> bool:
+        return spec.variants.projection is Projection.AUTO
+
+    def tables_bytes(self, spec: GNNServiceSpec, network: NetworkManifest, nodes: int, features: int) -> int:
+        if spec.variants.projection is not Projection.AUTO:
+            return 0
+        matrices = len(ARCHITECTURES[spec.model.architecture].first_products)
+        return sum(
+            matrices * stored_bytes(nodes, network.projected_columns, storage) for storage in spec.variants.storage
+        )
+
+    def plan(self, made_from: Ingredients) -> FamilyPlan:
+        if made_from.spec.variants.projection is not Projection.AUTO or made_from.master is None:
+            return FamilyPlan()
+        first, tensors = first_layer(made_from.master), without_first_product(made_from.master)
+        storages = storages_of(made_from.spec)
+        return FamilyPlan(
+            tables=[_plan_table(made_from.features, first, storage) for storage in storages],
+            variants=[
+                PlannedVariant(
+                    VariantManifest(
+                        name=projected_name(storage),
+                        family=self.name,
+                        table=_table(storage),
+                        columns=first.outputs,
+                        fanouts=made_from.network.fanouts,
+                        network=made_from.network,
+                        compute=compute_for(made_from.spec.model.architecture, storage),
+                        weights=paths.weights_of(projected_name(storage)),
+                    ),
+                    factor=1,
+                    tensors=tensors,
+                )
+                for storage in storages
+            ],
+        )
+
+
+def _plan_table(features: Features, first: FirstLayer, storage: Storage) -> PlannedTable:
+    return PlannedTable(
+        _table(storage),
+        "projected",
+        storage,
+        first.outputs,
+        rows=partial(projected_blocks, features, np.ascontiguousarray(first.neighbours)),
+        own=None if first.own is None else partial(projected_blocks, features, np.ascontiguousarray(first.own)),
+    )
+
+
+def _table(storage: Storage) -> str:
+    return f"projected-{storage}"

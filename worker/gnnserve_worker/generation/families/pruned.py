@@ -1,0 +1,92 @@
+"""Pruned variants: prefixes of the ranked feature columns, each with a network for just these (Yik et al., *Dynamic GNN
+inference as-a-service*).
+
+All of one storage read one table, whose columns are in rank order.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from gnnserve_api.families import FamilyName
+from gnnserve_api.repository import NetworkManifest, VariantManifest
+from gnnserve_api.spec.service import GNNServiceSpec
+from gnnserve_api.variants import Storage, columns_of, variant_name
+from gnnserve_worker.generation.families.family import (
+    FamilyPlan,
+    Ingredients,
+    PlannedTable,
+    PlannedVariant,
+    storages_of,
+)
+from gnnserve_worker.generation.tensors import Tensors, keep_columns_of
+from gnnserve_worker.models.build import compute_for
+from gnnserve_worker.repository import paths
+from gnnserve_worker.repository.staged import stored_bytes
+from gnnserve_worker.tables.table import feature_blocks
+
+
+class PrunedFamily:
+    """One variant for each of `spec.variants.pruning.factors`, from each storage."""
+
+    name = FamilyName.PRUNED
+
+    def needs_master(self, spec: GNNServiceSpec) -> bool:
+        return 1 in spec.variants.pruning.factors
+
+    def tables_bytes(self, spec: GNNServiceSpec, network: NetworkManifest, nodes: int, features: int) -> int:
+        factors = spec.variants.pruning.factors
+        if not factors:
+            return 0
+        width = columns_of(features, min(factors))
+        return sum(stored_bytes(nodes, width, storage) for storage in spec.variants.storage)
+
+    def plan(self, made_from: Ingredients) -> FamilyPlan:
+        spec, features = made_from.spec, made_from.features
+        factors = sorted(spec.variants.pruning.factors)
+        if not factors:
+            return FamilyPlan()
+        kept = made_from.ranking.columns[: columns_of(features.shape[1], factors[0])]
+        weights = {factor: self._weights(made_from, factor) for factor in factors}
+        return FamilyPlan(
+            tables=[
+                PlannedTable(
+                    _table(storage), "features", storage, len(kept), partial(feature_blocks, features, kept.tolist())
+                )
+                for storage in storages_of(spec)
+            ],
+            variants=[
+                self._variant(made_from, factor, storage, weights[factor])
+                for factor in factors
+                for storage in storages_of(spec)
+            ],
+        )
+
+    def _weights(self, made_from: Ingredients, factor: int) -> Tensors:
+        """For inputs in rank order."""
+        columns = made_from.ranking.columns
+        if factor == 1 and made_from.master is not None:
+            return keep_columns_of(made_from.master, columns)
+        kept = columns[: columns_of(made_from.features.shape[1], factor)]
+        return made_from.models.pruned(kept, variant_name(factor))
+
+    def _variant(self, made_from: Ingredients, factor: int, storage: Storage, tensors: Tensors) -> PlannedVariant:
+        name = variant_name(factor, storage)
+        return PlannedVariant(
+            VariantManifest(
+                name=name,
+                family=self.name,
+                table=_table(storage),
+                columns=columns_of(made_from.features.shape[1], factor),
+                fanouts=made_from.network.fanouts,
+                network=made_from.network,
+                compute=compute_for(made_from.spec.model.architecture, storage),
+                weights=paths.weights_of(name),
+            ),
+            factor,
+            tensors,
+        )
+
+
+def _table(storage: Storage) -> str:
+    return f"features-{storage}"

@@ -1,0 +1,55 @@
+"""What families planned becomes files of a staged revision."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gnnserve_api.errors import InputError
+from gnnserve_api.families import family_of
+from gnnserve_worker.generation.families.family import FamilyPlan, PlannedTable
+from gnnserve_worker.generation.profile import GeneratedVariant
+from gnnserve_worker.progress import Progress, ProgressListener
+from gnnserve_worker.repository.staged import StagedRevision
+
+_STAGE = "write tables"
+
+
+def write_plans(
+    plans: Sequence[FamilyPlan], staged: StagedRevision, progress: ProgressListener
+) -> list[GeneratedVariant]:
+    """Tables and weights, plan after plan; the variants in the order of the profile.
+
+    A table whose numbers its storage cannot hold is left out, and the variants over it, where they were added unasked.
+    """
+    generated: list[GeneratedVariant] = []
+    done, total = 0, sum(len(plan.tables) for plan in plans)
+    left_out: set[str] = set()
+    for plan in plans:
+        asked_for = {v.manifest.table for v in plan.variants if family_of(v.manifest).is_asked_for}
+        for table in plan.tables:
+            progress(Progress(_STAGE, done, total, table.name))
+            try:
+                _write(table, staged)
+            except ValueError as error:
+                if table.name in asked_for:
+                    raise
+                progress(Progress(_STAGE, done, total, f"{table.name} is left out: {error}"))
+                left_out.add(table.name)
+            done += 1
+        for variant in plan.variants:
+            if variant.manifest.table not in left_out:
+                written = staged.write_variant(variant.manifest.name, variant.tensors)
+                generated.append(GeneratedVariant(variant.manifest, variant.factor, written.bytes))
+    progress(Progress(_STAGE, total, total))
+    if not generated:
+        raise InputError(
+            "spec.variants.storage",
+            "holds no projected table, and without variants.pruning.wideTables: Keep there is no other",
+            "add float32 or bfloat16, or set wideTables to Keep",
+        )
+    return generated
+
+
+def _write(table: PlannedTable, staged: StagedRevision) -> None:
+    own = None if table.own is None else table.own()
+    staged.write_table(table.name, table.kind, table.storage, table.columns, table.rows(), own)
