@@ -27,8 +27,8 @@ from rich.table import Table
 from benchmarks.results import write_result
 from gnnserve_api.device import CachePolicy
 from gnnserve_worker.caching.policies.frequency import FrequencyPolicy
-from gnnserve_worker.caching.shapes import SHAPES, Shape, build_graph
-from gnnserve_worker.caching.simulate import (
+from gnnserve_worker.caching.simulation.shapes import SHAPES, Shape, build_graph
+from gnnserve_worker.caching.simulation.simulate import (
     BELADY,
     POLICIES,
     Replay,
@@ -36,7 +36,7 @@ from gnnserve_worker.caching.simulate import (
     replay_all,
     weigh_nodes,
 )
-from gnnserve_worker.caching.traces import TraceKind, TraceSettings, build_trace, expand_trace
+from gnnserve_worker.caching.simulation.traces import TraceKind, TraceSettings, build_trace, expand_trace
 
 ROOT = Path(__file__).parents[1]
 FANOUTS = (25, 10)

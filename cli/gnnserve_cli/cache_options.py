@@ -17,8 +17,8 @@ from gnnserve_api.device import CachePolicy
 from gnnserve_api.errors import InputError
 from gnnserve_api.spec.model import Model
 from gnnserve_cli.render import count
-from gnnserve_worker.caching.simulate import POLICIES
-from gnnserve_worker.caching.traces import TraceKind, TraceSettings
+from gnnserve_worker.caching.simulation.simulate import POLICIES
+from gnnserve_worker.caching.simulation.traces import TraceKind, TraceSettings
 
 _TRACES = (TraceKind.UNIFORM, TraceKind.ZIPF, TraceKind.MOVING)
 _CAPACITIES = (5.0, 10.0, 20.0)

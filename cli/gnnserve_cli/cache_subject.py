@@ -10,7 +10,7 @@ import numpy as np
 from gnnserve_api.manifest import load_manifest
 from gnnserve_cli.commands.graph import parse_source
 from gnnserve_cli.report.subject import load_subject as find_revision
-from gnnserve_worker.caching.shapes import SHAPES, build_graph
+from gnnserve_worker.caching.simulation.shapes import SHAPES, build_graph
 from gnnserve_worker.graph.sources.load import load_source
 from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.progress import Progress, ProgressListener

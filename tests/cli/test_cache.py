@@ -21,7 +21,7 @@ from gnnserve_cli.commands import cache
 from gnnserve_cli.exits import ExitCode
 from gnnserve_cli.main import app
 from gnnserve_cli.report.drawing import show
-from gnnserve_worker.caching import traces
+from gnnserve_worker.caching.simulation import traces
 from gnnserve_worker.repository.repository import Repository
 
 SHORT = ["--requests", "200", "--seeds-per-request", "4", "--hot-nodes", "40", "--moves", "1"]
@@ -122,7 +122,8 @@ def test_the_graph_of_a_published_manifest_is_not_imported_again(
         return SimpleNamespace(revision="r1")
 
     data = planted_graph([0, 1], nodes=60, columns=4, classes=(4, 9))
-    loaded = SimpleNamespace(graph=data.graph, splits=data.splits, network=SimpleNamespace(fanouts=(2,)))
+    variant = SimpleNamespace(fanouts=(2,))
+    loaded = SimpleNamespace(graph=data.graph, splits=data.splits, variants={"x1": variant})
     monkeypatch.setattr(Repository, "find", find)
     monkeypatch.setattr(Repository, "load", lambda self, revision: loaded)
     manifest = _own_manifest(tmp_path)

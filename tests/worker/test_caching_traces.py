@@ -13,9 +13,17 @@ from tests.support.graphs import graph_of, random_graph
 from gnnserve_api.device import CachePolicy
 from gnnserve_api.errors import InputError
 from gnnserve_worker.caching.policies.build import build_policy
-from gnnserve_worker.caching.shapes import COMMUNITY_NODES, SHAPES, Shape, build_graph
-from gnnserve_worker.caching.simulate import BELADY, POLICIES, Replay, recovery_of, replay, replay_all, weigh_nodes
-from gnnserve_worker.caching.traces import (
+from gnnserve_worker.caching.simulation.shapes import COMMUNITY_NODES, SHAPES, Shape, build_graph
+from gnnserve_worker.caching.simulation.simulate import (
+    BELADY,
+    POLICIES,
+    Replay,
+    recovery_of,
+    replay,
+    replay_all,
+    weigh_nodes,
+)
+from gnnserve_worker.caching.simulation.traces import (
     Trace,
     TraceKind,
     TraceSettings,

@@ -15,8 +15,8 @@ from gnnserve_cli.commands.report import check_page, write_page
 
 if TYPE_CHECKING:
     from gnnserve_cli.cache_simulation import SimulationFound, TraceFound
-    from gnnserve_worker.caching.simulate import NodeWeights
-    from gnnserve_worker.caching.traces import Trace, TraceSettings
+    from gnnserve_worker.caching.simulation.simulate import NodeWeights
+    from gnnserve_worker.caching.simulation.traces import Trace, TraceSettings
     from gnnserve_worker.graph.store import Graph
     from gnnserve_worker.progress import ProgressListener
 
@@ -158,9 +158,9 @@ def simulate(
     from gnnserve_cli.cache_simulation import SimulationFound  # noqa: PLC0415
     from gnnserve_cli.cache_subject import load_subject  # noqa: PLC0415
     from gnnserve_cli.progress import showing_progress  # noqa: PLC0415
-    from gnnserve_worker.caching.shapes import SHAPES  # noqa: PLC0415
-    from gnnserve_worker.caching.simulate import weigh_nodes  # noqa: PLC0415
-    from gnnserve_worker.caching.traces import TraceSettings  # noqa: PLC0415
+    from gnnserve_worker.caching.simulation.shapes import SHAPES  # noqa: PLC0415
+    from gnnserve_worker.caching.simulation.simulate import weigh_nodes  # noqa: PLC0415
+    from gnnserve_worker.caching.simulation.traces import TraceSettings  # noqa: PLC0415
 
     if out is not None:
         check_page(out)
@@ -242,8 +242,8 @@ class _Plan:
 
 def _simulate(plan: _Plan, trace: Trace, listener: ProgressListener) -> TraceFound:
     from gnnserve_cli.cache_simulation import BELADY, CapacityFound, PolicyFound, TraceFound  # noqa: PLC0415
-    from gnnserve_worker.caching.simulate import recovery_of, replay_all  # noqa: PLC0415
-    from gnnserve_worker.caching.traces import expand_trace  # noqa: PLC0415
+    from gnnserve_worker.caching.simulation.simulate import recovery_of, replay_all  # noqa: PLC0415
+    from gnnserve_worker.caching.simulation.traces import expand_trace  # noqa: PLC0415
 
     reads = expand_trace(trace, plan.graph, plan.fanouts, plan.seed, listener)
     replays = replay_all(
@@ -291,7 +291,7 @@ def _given(ctx: typer.Context) -> set[str]:
 
 
 def _open_trace(name: str, graph: Graph, settings: TraceSettings) -> Trace:
-    from gnnserve_worker.caching.traces import TraceKind, build_trace, read_trace  # noqa: PLC0415
+    from gnnserve_worker.caching.simulation.traces import TraceKind, build_trace, read_trace  # noqa: PLC0415
 
     if name in list(TraceKind):
         return build_trace(TraceKind(name), graph, settings)

@@ -17,10 +17,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from gnnserve_api.device import CachePolicy
-from gnnserve_worker.caching.belady import belady_hits
 from gnnserve_worker.caching.policies.build import build_policy
 from gnnserve_worker.caching.policy import Policy
-from gnnserve_worker.caching.traces import Reads
+from gnnserve_worker.caching.simulation.belady import belady_hits
+from gnnserve_worker.caching.simulation.traces import Reads
 from gnnserve_worker.caching.weights import degree_weights, expected_weights, presampled_weights
 from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.progress import Progress, ProgressListener, silent
