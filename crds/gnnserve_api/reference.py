@@ -63,18 +63,24 @@ tolerance act together is in [http.md](http.md).
 
 def page() -> str:
     spec = spec_schema()
-    parts = [_INTRODUCTION, _head(), *(_section(path, node) for path, node in _objects("spec", spec))]
-    return "\n".join(parts)
+    sections: dict[str, str] = {}
+    objects = list(_objects("spec", spec, sections))
+    parts = [_section(path, node, sections) for path, node in objects]
+    return "\n".join([_INTRODUCTION, _head(), *parts])
 
 
-def _objects(path: str, node: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Every object, parents first."""
+def _objects(path: str, node: Mapping[str, Any], sections: dict[str, str]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Every object, parents first; of those with the same fields the first. `sections`: its path, by its fields."""
+    sections[_fields(node)] = path
     yield path, node
-    for name, child in node.get("properties", {}).items():
-        if "properties" in child:
-            yield from _objects(f"{path}.{name}", child)
-        elif "properties" in child.get("items", {}):
-            yield from _objects(f"{path}.{name}[]", child["items"])
+    for name, child in node["properties"].items():
+        for inner, step in ((child, ""), (child.get("items", {}), "[]")):
+            if "properties" in inner and _fields(inner) not in sections:
+                yield from _objects(f"{path}.{name}{step}", inner, sections)
+
+
+def _fields(node: Mapping[str, Any]) -> str:
+    return json.dumps([node["properties"], node.get("x-kubernetes-validations")], sort_keys=True)
 
 
 def _head() -> str:
@@ -93,7 +99,7 @@ def _head() -> str:
     return "\n".join(["## apiVersion, kind, metadata", "", *_TABLE_HEAD, *rows, "", *note, ""])
 
 
-def _section(path: str, node: Mapping[str, Any]) -> str:
+def _section(path: str, node: Mapping[str, Any], sections: Mapping[str, str]) -> str:
     required = node.get("required", ())
     properties: Mapping[str, Mapping[str, Any]] = node["properties"]
     lines = [f"## {path}", "", *_TABLE_HEAD]
@@ -102,7 +108,7 @@ def _section(path: str, node: Mapping[str, Any]) -> str:
         field = f"{path}.{name}"
         meaning, *members = child.get("description", "").split("\n")
         members = members or child.get("items", {}).get("description", "").split("\n")[1:]
-        lines.append(_row(field, _type(field, child), _default(child, name in required), _allowed(child), meaning))
+        lines.append(_row(field, _type(child, sections), _default(child, name in required), _allowed(child), meaning))
         if members:
             values += ["", f"Values of `{field}`:", "", *(line for member in members for line in _member(member))]
     rules = [rule["message"] for rule in node.get("x-kubernetes-validations", ())]
@@ -116,16 +122,16 @@ def _row(field: str, kind: str, default: str, allowed: str, meaning: str) -> str
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
-def _type(field: str, node: Mapping[str, Any]) -> str:
+def _type(node: Mapping[str, Any], sections: Mapping[str, str]) -> str:
     if "x-kubernetes-int-or-string" in node:
         return "integer or string"
     match node.get("type"):
         case "object" if "properties" in node:
-            return f"[mapping](#{_anchor(field)})"
+            return f"[mapping](#{_anchor(sections[_fields(node)])})"
         case "object":
             return "mapping of " + ("strings" if "type" in node["additionalProperties"] else "quantities")
         case "array" if "properties" in node["items"]:
-            return f"list of [mappings](#{_anchor(field)})"
+            return f"list of [mappings](#{_anchor(sections[_fields(node['items'])])})"
         case "array":
             return f"list of {node['items']['type']}s"
         case kind:

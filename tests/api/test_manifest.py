@@ -7,6 +7,7 @@ import pytest
 from gnnserve_api.errors import InputError
 from gnnserve_api.manifest import load_manifest, parse_manifest
 from gnnserve_api.spec.graph import Normalization
+from gnnserve_api.spec.labels import ANNOTATIONS_ARE_RESERVED, LABELS_ARE_RESERVED, POD_ANNOTATIONS_ARE_RESERVED
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 HEAD = "apiVersion: gnnserve.dev/v1alpha1\nkind: GNNService\nmetadata: {name: a}\n"
@@ -278,6 +279,53 @@ def case(name: str, text: str, *expected: str):
             "spec.worker.tolerations[0]: value must not be set with operator Exists, which takes any value "
             '(value {"operator": "Exists", "value": "x"})',
             'spec.worker.tolerations[1]: key may be absent with operator Exists only (value {"value": "x"})',
+        ),
+        case(
+            "labels and annotations that are gnnserve's or Kubernetes'",
+            spec(
+                "worker: {podLabels: {gnnserve.dev/service: b}}, generation: {podLabels: {pod-template-hash: a}, "
+                "nodeSelector: {a: b}}, endpoint: {service: {annotations: {gnnserve.dev/adopt: a}}}"
+            ),
+            f"spec.endpoint.service: {ANNOTATIONS_ARE_RESERVED}: remove gnnserve.dev/adopt "
+            '(value {"annotations": {"gnnserve.dev/adopt": "a"}})',
+            f"spec.worker: {LABELS_ARE_RESERVED}: remove gnnserve.dev/service "
+            '(value {"podLabels": {"gnnserve.dev/service": "b"}})',
+            f"spec.generation: {LABELS_ARE_RESERVED}: remove pod-template-hash "
+            '(value {"podLabels": {"pod-template-hash": "a"}, "nodeSelector": {"a": "b"}})',
+        ),
+        case(
+            "annotations that tell Prometheus where the metrics are",
+            spec("worker: {podAnnotations: {prometheus.io/port: '1'}}"),
+            f"spec.worker: {POD_ANNOTATIONS_ARE_RESERVED}: remove prometheus.io/port "
+            '(value {"podAnnotations": {"prometheus.io/port": "1"}})',
+        ),
+        case(
+            "names of annotations that Kubernetes would refuse",
+            spec("worker: {podAnnotations: {'a b': c}}"),
+            "spec.worker.podAnnotations: 'a b' must be the name of an annotation, as in example.com/owner "
+            '(value {"a b": "c"})',
+        ),
+        case(
+            "an affinity that Kubernetes would refuse",
+            spec(
+                "worker: {affinity: {nodeAffinity: {preferredDuringSchedulingIgnoredDuringExecution: "
+                "[{weight: 0, preference: {matchExpressions: [{key: disks, operator: Gt, values: [many]}]}}]}}}"
+            ),
+            "spec.worker.affinity.nodeAffinity.preferredDuringSchedulingIgnoredDuringExecution[0].weight: found 0, "
+            "expected at least 1; correct it",
+            "spec.worker.affinity.nodeAffinity.preferredDuringSchedulingIgnoredDuringExecution[0].preference."
+            "matchExpressions[0]: values must be one integer with operators Gt and Lt "
+            '(value {"key": "disks", "operator": "Gt", "values": ["many"]})',
+        ),
+        case(
+            "workers that are to be spread twice in one way",
+            spec(
+                "repository: {claimName: a}, worker: {topologySpreadConstraints: "
+                "[{topologyKey: zone, whenUnsatisfiable: DoNotSchedule}, "
+                "{topologyKey: zone, whenUnsatisfiable: DoNotSchedule, maxSkew: 2}]}"
+            ),
+            "spec.worker.topologySpreadConstraints: must have zone with DoNotSchedule once "
+            '(value [{"topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}, {"topologyKey...)',
         ),
         case(
             "everything wrong is listed at once",

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -9,6 +10,7 @@ from pydantic import ValidationError
 from tests.support.structural import rules, validator, violations, with_defaults
 
 from gnnserve_api import schema
+from gnnserve_api.spec.labels import ANNOTATIONS_ARE_RESERVED, LABELS_ARE_RESERVED, POD_ANNOTATIONS_ARE_RESERVED
 from gnnserve_api.spec.pods import RESOURCE_NAMES
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.variants import Storage
@@ -16,6 +18,14 @@ from gnnserve_api.variants import Storage
 CHECKOUT = Path(__file__).resolve().parents[2]
 ROOT = schema.crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
 MINIMAL = {"graph": {"source": {"builtin": "Digits"}}}
+
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+
+
+def node_affinity(**requirement: Any) -> dict[str, Any]:
+    term = {"matchExpressions": [{"key": "a", **requirement}]}
+    return {"affinity": {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [term]}}}}
+
 
 BREAKS_RULE = {
     "requests must not be more than limits: lower the request, or raise the limit": {
@@ -31,6 +41,37 @@ BREAKS_RULE = {
         **MINIMAL,
         "worker": {"tolerations": [{"operator": "Exists", "value": "a"}]},
     },
+    "values must be given with operators In and NotIn, and only there": {
+        **MINIMAL,
+        "worker": {
+            "affinity": {
+                "podAntiAffinity": {
+                    REQUIRED: [
+                        {"topologyKey": "a", "labelSelector": {"matchExpressions": [{"key": "a", "operator": "In"}]}}
+                    ]
+                }
+            }
+        },
+    },
+    "values must be given, but for operators Exists and DoesNotExist": {
+        **MINIMAL,
+        "generation": node_affinity(operator="Exists", values=["a"]),
+    },
+    "minDomains may be given with whenUnsatisfiable DoNotSchedule only": {
+        **MINIMAL,
+        "repository": {"claimName": "a"},
+        "worker": {
+            "topologySpreadConstraints": [{"topologyKey": "a", "whenUnsatisfiable": "ScheduleAnyway", "minDomains": 2}]
+        },
+    },
+    "worker.topologySpreadConstraints may be given with a repository that pods of several nodes may mount only: "
+    "repository.claimName, or repository.claim.accessMode ReadWriteMany": {
+        **MINIMAL,
+        "worker": {"topologySpreadConstraints": [{"topologyKey": "a", "whenUnsatisfiable": "DoNotSchedule"}]},
+    },
+    LABELS_ARE_RESERVED: {**MINIMAL, "worker": {"podLabels": {"app.kubernetes.io/component": "a"}}},
+    POD_ANNOTATIONS_ARE_RESERVED: {**MINIMAL, "generation": {"podAnnotations": {"gnnserve.dev/claim": "a"}}},
+    ANNOTATIONS_ARE_RESERVED: {**MINIMAL, "endpoint": {"service": {"annotations": {"gnnserve.dev/term": "a"}}}},
     "tls and tokens must name two Secrets: every value of the second is an accepted token": {
         **MINIMAL,
         "endpoint": {"tls": {"secretName": "one"}, "tokens": {"secretName": "one"}},
@@ -203,7 +244,7 @@ def test_every_rule_of_the_api_server_has_a_twin_in_pydantic() -> None:
     timeless = [rule for rule in rules(ROOT) if "oldSelf" not in rule["rule"] and "matches(" not in rule["rule"]]
     assert {rule["message"] for rule in timeless} == set(BREAKS_RULE)
     for spec in BREAKS_RULE.values():
-        with pytest.raises(ValidationError, match=r"must be|must name|must not be|may be|would sample"):
+        with pytest.raises(ValidationError, match=r"must be|must name|must not|may be|would sample"):
             GNNServiceSpec.model_validate(spec)
 
 

@@ -97,6 +97,7 @@ def resources(requests: dict[str, Any], limits: dict[str, Any]) -> dict[str, Any
     return {"resources": {"requests": requests, "limits": limits}}
 
 
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 PODS = {
     "more memory than the limit": (
         resources({"memory": "4Gi"}, {"memory": "4000M"}), "requests must not be more than limits"
@@ -110,6 +111,30 @@ PODS = {
     "a toleration without a key": ({"tolerations": [{"value": "x"}]}, "key may be absent with operator Exists only"),
     "a key that no label has": ({"tolerations": [{"key": "a//b"}]}, "must be the name of a label"),
     "a runtime class that none is called": ({"runtimeClassName": "NVIDIA"}, "must be the name of a RuntimeClass"),
+    "a priority that none is called": ({"priorityClassName": "HIGH"}, "must be the name of a PriorityClass"),
+    "a label of ours": ({"podLabels": {"gnnserve.dev/service": "b"}}, "podLabels must not have app.kubernetes.io/name"),
+    "a label of Kubernetes": ({"podLabels": {"job-name": "b"}}, "podLabels must not have app.kubernetes.io/name"),
+    "an annotation of ours": (
+        {"podAnnotations": {"prometheus.io/port": "1"}}, "podAnnotations must not have names under gnnserve.dev/"
+    ),
+    "an affinity to no values": (
+        {"affinity": {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [
+            {"matchExpressions": [{"key": "a", "operator": "In"}]}
+        ]}}}},
+        "values must be given, but for operators Exists and DoesNotExist",
+    ),
+    "an affinity to what is no number": (
+        {"affinity": {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [
+            {"matchExpressions": [{"key": "a", "operator": "Gt", "values": ["many"]}]}
+        ]}}}},
+        "values must be one integer with operators Gt and Lt",
+    ),
+    "an affinity to pods without values": (
+        {"affinity": {"podAffinity": {REQUIRED: [
+            {"topologyKey": "a", "labelSelector": {"matchExpressions": [{"key": "a", "operator": "NotIn"}]}}
+        ]}}},
+        "values must be given with operators In and NotIn, and only there",
+    ),
 }  # fmt: skip
 
 
@@ -129,9 +154,46 @@ TAKEN = {
     "resources-of-a-domain": resources({}, {"nvidia.com/gpu": 1, "hugepages-2Mi": "4Mi"}),
     "tolerations": {"tolerations": [{"operator": "Exists"}, {"key": "a", "value": "b"}]},
     "every-node": {"nodeSelector": {"a/b": "c"}, "runtimeClassName": "nvidia"},
+    "described": {"podLabels": {"a": "b"}, "podAnnotations": {"a/b": "c d"}, "priorityClassName": "high"},
+    "affine": {
+        "affinity": {
+            "nodeAffinity": {
+                REQUIRED: {
+                    "nodeSelectorTerms": [
+                        {
+                            "matchExpressions": [
+                                {"key": "a", "operator": "Gt", "values": ["-1"]},
+                                {"key": "b", "operator": "Exists"},
+                            ]
+                        }
+                    ]
+                }
+            },
+            "podAntiAffinity": {REQUIRED: [{"topologyKey": "a", "labelSelector": {"matchLabels": {"a": "b"}}}]},
+        }
+    },
 }
 
 
 @pytest.mark.parametrize("name", TAKEN)
 def test_pods_that_kubernetes_takes_are_taken(name: str, api: Api) -> None:
     made(applied(api, name, worker=TAKEN[name], generation=TAKEN[name]))
+
+
+ZONES = [{"topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}]
+
+
+def test_workers_are_spread_only_where_the_repository_may_be_mounted_on_several_nodes(api: Api) -> None:
+    code, _, message = refusal(applied(api, "spread", worker={"topologySpreadConstraints": ZONES}))
+    assert code == 422
+    assert "worker.topologySpreadConstraints may be given with a repository that pods of several nodes may" in message
+    shared = {"claim": {"accessMode": "ReadWriteMany"}}
+    made(applied(api, "spread-shared", worker={"topologySpreadConstraints": ZONES}, repository=shared))
+    made(applied(api, "spread-own", worker={"topologySpreadConstraints": ZONES}, repository={"claimName": "mine"}))
+
+
+def test_annotations_of_the_service_are_the_users_but_for_ours(api: Api) -> None:
+    made(applied(api, "exposed", endpoint={"service": {"type": "LoadBalancer", "annotations": {"a/b": "c"}}}))
+    service = {"annotations": {"gnnserve.dev/adopt": "b"}}
+    code, _, message = refusal(applied(api, "exposed", endpoint={"service": service}))
+    assert (code, "annotations must not have names under gnnserve.dev/" in message) == (422, True)

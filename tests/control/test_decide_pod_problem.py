@@ -102,7 +102,7 @@ CASES: list[tuple[str, ObservedPod, dict[str, Any], tuple[str, bool, list[str]]]
     ),
     (
         "a taint", unschedulable(UNTOLERATED, WORKER), {},
-        ("Unschedulable", False, ["2 node(s) had untolerated taint(s)", "spec.worker.nodeSelector or tolerations"]),
+        ("Unschedulable", False, ["2 node(s) had untolerated taint(s)", "nodeSelector, tolerations or affinity"]),
     ),
     (
         "an unbound claim", unschedulable(UNBOUND), {},

@@ -13,11 +13,12 @@ from tests.support.pod_security import violations
 from gnnserve_api.generation import decode_result
 from gnnserve_api.manifest import parse_manifest
 from gnnserve_api.routing import decode_routing
+from gnnserve_api.spec.labels import ANNOTATION_PREFIXES, LABEL_PREFIXES, RESERVED_LABELS, reserved_in
 from gnnserve_api.spec.service import GNNService
 from gnnserve_operator.decide.claim_storage import decide_claim_storage
 from gnnserve_operator.decide.repository import decide_repository
 from gnnserve_operator.desired.children import ChildInputs, build_children
-from gnnserve_operator.desired.deployment import MountedClaim
+from gnnserve_operator.desired.deployment import MountedClaim, digest_of_pods
 from gnnserve_operator.desired.job import build_job
 from gnnserve_operator.desired.metadata import Parent
 from gnnserve_operator.desired.routing import declared_table
@@ -398,6 +399,95 @@ def test_the_config_map_tells_workers_and_remembers() -> None:
     assert table == service.spec.routing_table("rev-1")
     assert decode_result(config_map["data"]["generation.json"]) == make_result(service.spec.recipe())
     assert config_map["metadata"]["annotations"]["gnnserve.dev/claim"] == "uid-of-the-claim"
+
+
+PLACED: dict[str, Any] = {
+    "affinity": {
+        "nodeAffinity": {
+            "requiredDuringSchedulingIgnoredDuringExecution": {
+                "nodeSelectorTerms": [
+                    {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a", "b"]}]},
+                    {"matchExpressions": [{"key": "gpus", "operator": "Exists"}]},
+                ]
+            }
+        },
+        "podAntiAffinity": {
+            "preferredDuringSchedulingIgnoredDuringExecution": [
+                {
+                    "weight": 50,
+                    "podAffinityTerm": {
+                        "labelSelector": {"matchLabels": {"gnnserve.dev/service": "digits"}},
+                        "topologyKey": "kubernetes.io/hostname",
+                        "namespaceSelector": {},
+                    },
+                }
+            ]
+        },
+    },
+    "priorityClassName": "serving",
+    "podLabels": {"team": "search", "sidecar.istio.io/inject": "true"},
+    "podAnnotations": {"example.com/log": "json"},
+}
+
+
+@pytest.mark.parametrize(
+    ("part", "kind"), [pytest.param("worker", "Deployment", id="workers"), pytest.param("generation", "Job", id="Job")]
+)
+def test_pods_are_placed_and_described_as_the_spec_says(part: str, kind: str) -> None:
+    plain, placed = of_kind(build(make_service()), kind), of_kind(build(make_service(**{part: PLACED})), kind)
+    pod, metadata = placed["spec"]["template"]["spec"], placed["spec"]["template"]["metadata"]
+    assert pod["affinity"] == PLACED["affinity"]
+    assert pod["priorityClassName"] == "serving"
+    before = plain["spec"]["template"]["metadata"]
+    assert metadata["labels"] == {**before["labels"], **PLACED["podLabels"]}
+    assert metadata["annotations"] == {**before.get("annotations", {}), **PLACED["podAnnotations"]}
+    assert placed["metadata"]["labels"] == plain["metadata"]["labels"]
+    assert placed["spec"].get("selector") == plain["spec"].get("selector")
+
+
+def test_no_label_or_annotation_of_ours_can_be_set_by_a_spec() -> None:
+    children = build(make_service(endpoint={"tls": {"secretName": "a"}}))
+    for kind in ("Deployment", "Job"):
+        metadata = of_kind(children, kind)["spec"]["template"]["metadata"]
+        for key in metadata["labels"]:
+            assert reserved_in([key], LABEL_PREFIXES, RESERVED_LABELS) == key
+        for key in metadata.get("annotations", {}):
+            assert reserved_in([key], ANNOTATION_PREFIXES) == key
+
+
+def test_workers_are_spread_as_the_spec_says_in_place_of_our_default() -> None:
+    constraints = [
+        {"topologyKey": "topology.kubernetes.io/zone", "whenUnsatisfiable": "DoNotSchedule", "minDomains": 2},
+        {"topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway", "maxSkew": 3},
+    ]
+    service = make_service(repository={"claimName": "models"}, worker={"topologySpreadConstraints": constraints})
+    counted = {
+        "labelSelector": {"matchLabels": {"gnnserve.dev/service": "digits", "app.kubernetes.io/component": "worker"}},
+        "matchLabelKeys": ["pod-template-hash"],
+    }
+    assert pod_of(build(service), "Deployment")["topologySpreadConstraints"] == [
+        {"maxSkew": 1, **constraints[0], **counted},
+        {**constraints[1], **counted},
+    ]
+
+
+def test_the_service_is_exposed_and_annotated_as_the_spec_says() -> None:
+    plain = of_kind(build(make_service()), "Service")
+    assert plain["spec"]["type"] == "ClusterIP"
+    assert "annotations" not in plain["metadata"]
+    annotations = {"service.beta.kubernetes.io/aws-load-balancer-internal": "true"}
+    exposed = build(make_service(endpoint={"service": {"type": "LoadBalancer", "annotations": annotations}}))
+    service = of_kind(exposed, "Service")
+    assert service["metadata"] == {**plain["metadata"], "annotations": annotations}
+    assert service["spec"] == {**plain["spec"], "type": "LoadBalancer"}
+    assert of_kind(exposed, "Deployment") == of_kind(build(make_service()), "Deployment"), "no pod is replaced"
+
+
+def test_a_change_of_the_service_alone_is_none_of_the_pods() -> None:
+    exposed = make_service(endpoint={"service": {"type": "NodePort"}}).spec
+    assert digest_of_pods(exposed) == digest_of_pods(make_service().spec)
+    moved = make_service(worker={"priorityClassName": "serving"}).spec
+    assert digest_of_pods(moved) != digest_of_pods(make_service().spec)
 
 
 def test_a_gpu_stated_twice_is_asked_for_once() -> None:

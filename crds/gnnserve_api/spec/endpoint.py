@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
+
 from gnnserve_api.spec.fields import ApiModel, ObjectName
+from gnnserve_api.spec.labels import ANNOTATIONS_ARE_RESERVED, OWN_PREFIX, Annotations, none_is_reserved, reserved_in
 from gnnserve_api.spec.rules import rule
 
 
@@ -18,6 +21,29 @@ class EndpointTokens(ApiModel):
     -._~+/ with = at the end. Several make rotation possible; changes are followed without a restart."""
 
 
+class ServiceType(StrEnum):
+    CLUSTER_IP = "ClusterIP"
+    """Reached from inside of the cluster, or through an Ingress or Gateway."""
+    NODE_PORT = "NodePort"
+    """Also at a port of every node, which Kubernetes chooses."""
+    LOAD_BALANCER = "LoadBalancer"
+    """Also at an address that the cluster's load balancer gives it."""
+
+
+class EndpointService(ApiModel):
+    """The Service that clients use."""
+
+    type: ServiceType = ServiceType.CLUSTER_IP
+    """From where it is reached. Without `tokens` anyone who reaches it is answered."""
+    annotations: Annotations = {}  # noqa: RUF012 - pydantic copies it
+    """Annotations of the Service, as load balancers, meshes and DNS controllers read them."""
+
+    @rule(none_is_reserved("annotations", [OWN_PREFIX]), ANNOTATIONS_ARE_RESERVED)
+    def _annotations_are_free(self) -> bool | str:
+        key = reserved_in(self.annotations, (OWN_PREFIX,))
+        return key is None or f"{ANNOTATIONS_ARE_RESERVED}: remove {key}"
+
+
 class EndpointSpec(ApiModel):
     """How clients reach the workers, and which of them get answers. In a cluster only; `gnnserve run` has `--tls-cert`,
     `--tls-key` and `--token-file`."""
@@ -27,6 +53,8 @@ class EndpointSpec(ApiModel):
     tokens: EndpointTokens | None = None
     """Requests must send `Authorization: Bearer` and one of these tokens. Absent: anyone who reaches a worker is
     answered."""
+    service: EndpointService = EndpointService()
+    """The Service that clients use."""
 
     @rule(
         "!has(self.tls) || !has(self.tokens) || self.tls.secretName != self.tokens.secretName",

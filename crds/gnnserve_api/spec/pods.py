@@ -6,13 +6,25 @@ Sizes are bounded, so that the API server can tell the cost of the rules over th
 from __future__ import annotations
 
 import re
-from enum import StrEnum
 from typing import Annotated
 
-from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
+from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from gnnserve_api.quantity import is_more
 from gnnserve_api.spec.fields import ApiModel, text
+from gnnserve_api.spec.labels import (
+    ANNOTATION_PREFIXES,
+    LABEL_PREFIXES,
+    LABELS_ARE_RESERVED,
+    POD_ANNOTATIONS_ARE_RESERVED,
+    RESERVED_LABELS,
+    SUBDOMAIN,
+    Annotations,
+    Labels,
+    none_is_reserved,
+    reserved_in,
+)
+from gnnserve_api.spec.placement import Affinity, Toleration
 from gnnserve_api.spec.rules import rule, validations
 
 _QUANTITY = 'a quantity: a whole number, or a string as in "500m" or "4Gi"'
@@ -39,29 +51,7 @@ Quantity = Annotated[
         }
     ),
 ]
-Text = Annotated[str, Field(max_length=253)]
 Quantities = Annotated[dict[str, Quantity], Field(max_length=16)]
-
-_LABEL_VALUE = r"([A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)?"
-_LABEL_NAME = r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?"
-_SUBDOMAIN = r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*"
-_LABEL_KEY = rf"({_SUBDOMAIN}/)?{_LABEL_NAME}"
-_A_KEY = "the name of a label, as in gpu or nvidia.com/gpu.present"
-_A_VALUE = "the value of a label: at most 63 letters, digits, '.', '_' and '-'"
-
-
-def _check_node_selector(selector: dict[str, str]) -> dict[str, str]:
-    """By the rules of labels. In CEL the names of a map are too dear to match: the API server tells when the operator
-    tries the pods out, before anything is trained."""
-    for key, value in selector.items():
-        if re.fullmatch(_LABEL_KEY, key) is None:
-            raise ValueError(f"{key!r} must be {_A_KEY}")
-        if re.fullmatch(_LABEL_VALUE, value) is None:
-            raise ValueError(f"the value {value!r} of {key} must be {_A_VALUE}")
-    return selector
-
-
-NodeSelector = Annotated[dict[str, Text], Field(max_length=32), AfterValidator(_check_node_selector)]
 
 _PLAIN_RESOURCES = ("cpu", "memory", "ephemeral-storage")
 _HUGE_PAGES = "hugepages-"
@@ -116,58 +106,37 @@ class Resources(ApiModel):
         return True
 
 
-class TolerationOperator(StrEnum):
-    EXISTS = "Exists"
-    """Any value of the key."""
-    EQUAL = "Equal"
-    """The stated value only."""
-
-
-class TaintEffect(StrEnum):
-    NO_SCHEDULE = "NoSchedule"
-    """Pods that do not tolerate it are not placed there."""
-    PREFER_NO_SCHEDULE = "PreferNoSchedule"
-    """Pods that do not tolerate it are rather placed elsewhere."""
-    NO_EXECUTE = "NoExecute"
-    """Pods that do not tolerate it are evicted."""
-
-
-class Toleration(ApiModel):
-    key: Annotated[str, text(rf"^({_LABEL_KEY})?$", _A_KEY, 316)] | None = None
-    """The taint's key. Absent: every taint."""
-    operator: TolerationOperator = TolerationOperator.EQUAL
-    """How the value is compared."""
-    value: Annotated[str, text(rf"^{_LABEL_VALUE}$", _A_VALUE, 63)] | None = None
-    """The taint's value."""
-    effect: TaintEffect | None = None
-    """The taint's effect. Absent: every effect."""
-
-    @rule(
-        "self.operator == 'Exists' || (has(self.key) && self.key != '')",
-        "key may be absent with operator Exists only",
-    )
-    def _key_is_given_where_values_are_compared(self) -> bool:
-        return self.operator is TolerationOperator.EXISTS or bool(self.key)
-
-    @rule(
-        "self.operator != 'Exists' || !has(self.value) || self.value == ''",
-        "value must not be set with operator Exists, which takes any value",
-    )
-    def _value_is_of_use(self) -> bool:
-        return self.operator is not TolerationOperator.EXISTS or not self.value
-
-
 class PodSettings(ApiModel):
     resources: Resources = Resources()
     """Processors and memory."""
-    node_selector: NodeSelector = {}  # noqa: RUF012 - pydantic copies it
+    node_selector: Labels = {}  # noqa: RUF012 - pydantic copies it
     """Labels that a node must have."""
     tolerations: Annotated[tuple[Toleration, ...], Field(max_length=16)] = ()
     """Taints of nodes that are put up with."""
     runtime_class_name: (
-        Annotated[str, text(rf"^({_SUBDOMAIN})?$", "the name of a RuntimeClass, as in nvidia", 253)] | None
+        Annotated[str, text(rf"^({SUBDOMAIN})?$", "the name of a RuntimeClass, as in nvidia", 253)] | None
     ) = None
     """RuntimeClass of the pods, such as `nvidia`. Absent: the cluster's default."""
+    affinity: Affinity | None = None
+    """Nodes and other pods that pods are placed near or far from."""
+    priority_class_name: (
+        Annotated[str, text(rf"^({SUBDOMAIN})?$", "the name of a PriorityClass, as in high-priority", 253)] | None
+    ) = None
+    """PriorityClass of the pods: which pods may be evicted for which. Absent: the cluster's default."""
+    pod_labels: Labels = {}  # noqa: RUF012 - pydantic copies it
+    """Further labels of the pods, as in `{team: search}`."""
+    pod_annotations: Annotations = {}  # noqa: RUF012 - pydantic copies it
+    """Further annotations of the pods, as service meshes and log collectors read them."""
+
+    @rule(none_is_reserved("podLabels", LABEL_PREFIXES, RESERVED_LABELS), LABELS_ARE_RESERVED)
+    def _labels_are_free(self) -> bool | str:
+        key = reserved_in(self.pod_labels, LABEL_PREFIXES, RESERVED_LABELS)
+        return key is None or f"{LABELS_ARE_RESERVED}: remove {key}"
+
+    @rule(none_is_reserved("podAnnotations", ANNOTATION_PREFIXES), POD_ANNOTATIONS_ARE_RESERVED)
+    def _annotations_are_free(self) -> bool | str:
+        key = reserved_in(self.pod_annotations, ANNOTATION_PREFIXES)
+        return key is None or f"{POD_ANNOTATIONS_ARE_RESERVED}: remove {key}"
 
 
 class Gpu(ApiModel):

@@ -47,6 +47,12 @@ class RepositorySpec(ApiModel):
     claim: RepositoryClaim | None = None
     """The claim that is made for the service and deleted with it. Absent, and no claimName: one with these defaults."""
 
+    @property
+    def may_be_on_several_nodes(self) -> bool:
+        """Whether pods of several nodes may mount the volume; of a claim of the user's own, nothing else is known."""
+        claim = self.claim or RepositoryClaim()
+        return self.claim_name is not None or claim.access_mode is AccessMode.READ_WRITE_MANY
+
     @rule("!has(self.claimName) || !has(self.claim)", "at most one of claimName and claim may be set")
     def _at_most_one(self) -> bool:
         return self.claim_name is None or self.claim is None

@@ -68,6 +68,16 @@ class GNNServiceSpec(ApiModel):
         field = "variants.pruning.stabilitySeeds"
         return f"{field} {seeds} must be 0 with a model.checkpoint, beside which nothing is trained"
 
+    @rule(
+        "!has(self.worker.topologySpreadConstraints) || size(self.worker.topologySpreadConstraints) == 0 || "
+        "has(self.repository.claimName) || "
+        "(has(self.repository.claim) && self.repository.claim.accessMode == 'ReadWriteMany')",
+        "worker.topologySpreadConstraints may be given with a repository that pods of several nodes may mount only: "
+        "repository.claimName, or repository.claim.accessMode ReadWriteMany",
+    )
+    def _workers_may_spread(self) -> bool:
+        return not self.worker.topology_spread_constraints or self.repository.may_be_on_several_nodes
+
     def impossible_variants(self) -> tuple[str, ...]:
         """Variants that `routing` names and that no revision of this spec has. Not a rule of the schema: a spec that
         breaks it was always accepted, and stays readable."""

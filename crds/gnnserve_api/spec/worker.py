@@ -9,6 +9,7 @@ from pydantic import Field
 from gnnserve_api.batching import Batching
 from gnnserve_api.device import SIZE, SIZE_REQUIREMENT, CachePolicy, Device
 from gnnserve_api.spec.fields import ApiModel, text
+from gnnserve_api.spec.placement import TopologySpreadConstraints
 from gnnserve_api.spec.pods import Gpu, PodSettings
 from gnnserve_api.spec.rules import rule
 
@@ -50,6 +51,9 @@ class Worker(PodSettings):
     left. Absent: all that is free."""
     cache: CacheSpec = CacheSpec()
     """What they keep there of tables that it has no room for."""
+    topology_spread_constraints: TopologySpreadConstraints = ()
+    """How evenly workers are spread over zones or nodes; needs a repository that pods of several nodes may mount.
+    Absent: with such a repository they are spread over nodes where that is possible."""
     batching: BatchingSpec = BatchingSpec()
     """How requests are queued and grouped."""
 

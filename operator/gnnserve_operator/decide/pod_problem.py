@@ -109,7 +109,7 @@ def _unschedulable(case: _Case) -> Problem | None:
     return Problem(
         Reason.UNSCHEDULABLE,
         f"Pod {pod} finds no node: {_scheduler_words(message)}. If it lasts, lower {case.section}.resources, correct "
-        f"{case.section}.nodeSelector or tolerations, or add nodes.",
+        f"{case.section}.nodeSelector, tolerations or affinity, or add nodes.",
         needs_person=False,
     )
 

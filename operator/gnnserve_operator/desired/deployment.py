@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from gnnserve_api import pods
 from gnnserve_api.device import CachePolicy, Device, size_bytes
-from gnnserve_api.spec.repository import AccessMode, RepositoryClaim
+from gnnserve_api.spec.endpoint import EndpointService
+from gnnserve_api.spec.placement import TopologySpreadConstraint, WhenUnsatisfiable
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.spec.worker import Worker
 from gnnserve_operator.desired import endpoint
@@ -21,6 +22,7 @@ from gnnserve_operator.desired.pod import (
     REPOSITORY_VOLUME,
     ROUTING_VOLUME,
     build_container,
+    build_pod_metadata,
     build_pod_spec,
     build_resources,
     claim_volume,
@@ -79,8 +81,9 @@ def build_deployment(parent: Parent, spec: GNNServiceSpec, settings: Settings, c
 
 
 def digest_of_pods(spec: GNNServiceSpec) -> str:
-    """Of what a spec says of worker pods, but for their number. Nothing of the operator's settings or code is in it."""
-    said = spec.model_dump(
+    """Digest of what a spec says of worker pods, except their number. It does not depend on the operator's settings."""
+    endpoint_of_pods = spec.endpoint.model_copy(update={"service": EndpointService()})
+    said = spec.model_copy(update={"endpoint": endpoint_of_pods}).model_dump(
         mode="json",
         by_alias=True,
         exclude_defaults=True,
@@ -137,30 +140,42 @@ def build_worker_template(parent: Parent, spec: GNNServiceSpec, settings: Settin
         "automountServiceAccountToken": True,
         "terminationGracePeriodSeconds": pods.TERMINATION_GRACE_S,
     }
-    if _may_spread(spec):
-        pod["topologySpreadConstraints"] = [
-            {
-                "maxSkew": 1,
-                "topologyKey": "kubernetes.io/hostname",
-                "whenUnsatisfiable": "ScheduleAnyway",
-                "labelSelector": {"matchLabels": selector_for(parent.name, Component.WORKER)},
-                # Pods of the template that is on its way out do not count.
-                "matchLabelKeys": ["pod-template-hash"],
-            }
-        ]
+    if spread := _build_spread(parent, spec):
+        pod["topologySpreadConstraints"] = spread
     return {
-        "metadata": {
-            "labels": labels_for(parent.name, Component.WORKER),
-            "annotations": {
+        "metadata": build_pod_metadata(
+            spec.worker,
+            labels_for(parent.name, Component.WORKER),
+            {
                 "prometheus.io/scrape": "true",
                 "prometheus.io/port": str(pods.HTTP_PORT),
                 "prometheus.io/path": "/metrics",
                 **({"prometheus.io/scheme": "https"} if endpoint.speaks_tls(spec) else {}),
                 **({CLAIM_ANNOTATION: claim.successor_uid} if claim.successor_uid else {}),
             },
-        },
+        ),
         "spec": pod,
     }
+
+
+_OVER_NODES = TopologySpreadConstraint(
+    topology_key="kubernetes.io/hostname", when_unsatisfiable=WhenUnsatisfiable.SCHEDULE_ANYWAY
+)
+
+
+def _build_spread(parent: Parent, spec: GNNServiceSpec) -> list[Manifest]:
+    if not spec.repository.may_be_on_several_nodes:
+        # A ReadWriteOnce volume is attached to one node: a worker on another would wait for it for ever.
+        return []
+    return [
+        {
+            **constraint.model_dump(mode="json", by_alias=True, exclude_none=True),
+            "labelSelector": {"matchLabels": selector_for(parent.name, Component.WORKER)},
+            # Pods of the template that is on its way out do not count.
+            "matchLabelKeys": ["pod-template-hash"],
+        }
+        for constraint in spec.worker.topology_spread_constraints or (_OVER_NODES,)
+    ]
 
 
 def _most_unavailable(spec: GNNServiceSpec) -> int:
@@ -179,12 +194,6 @@ def build_device_environment(worker: Worker) -> dict[str, str]:
     if worker.gpu_memory is not None:
         found[pods.GPU_MEMORY_VARIABLE] = str(size_bytes(worker.gpu_memory))
     return found
-
-
-def _may_spread(spec: GNNServiceSpec) -> bool:
-    """A ReadWriteOnce volume is attached to one node: a worker on another would wait for it for ever."""
-    claim = spec.repository.claim or RepositoryClaim()
-    return spec.repository.claim_name is not None or claim.access_mode == AccessMode.READ_WRITE_MANY
 
 
 def _probe(spec: GNNServiceSpec, path: str, *, period_s: int, timeout_s: int, failures: int) -> Manifest:

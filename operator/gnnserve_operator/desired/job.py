@@ -16,6 +16,7 @@ from gnnserve_operator.desired.pod import (
     GRAPH_VOLUME,
     REPOSITORY_VOLUME,
     build_container,
+    build_pod_metadata,
     build_pod_spec,
     build_resources,
     claim_volume,
@@ -94,7 +95,7 @@ def build_generation_template(
     pod = build_pod_spec(spec, spec.generation, settings, container=container, volumes=volumes)
     pod |= {"restartPolicy": "Never", "automountServiceAccountToken": False}
     return {
-        "metadata": {"labels": labels_for(parent.name, Component.GENERATION, recipe)},
+        "metadata": build_pod_metadata(spec.generation, labels_for(parent.name, Component.GENERATION, recipe)),
         "spec": pod,
     }
 

@@ -6,7 +6,9 @@ Both fit the `restricted` Pod Security Standard; what `settings` adds is the adm
 from __future__ import annotations
 
 from gnnserve_api import pods
-from gnnserve_api.spec.pods import Gpu, PodSettings, Toleration
+from gnnserve_api.spec.fields import ApiModel
+from gnnserve_api.spec.placement import Toleration
+from gnnserve_api.spec.pods import Gpu, PodSettings
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_operator.desired.metadata import Manifest
 from gnnserve_operator.settings import Settings
@@ -55,7 +57,20 @@ def build_pod_spec(
         pod["tolerations"] = [_toleration(toleration) for toleration in pod_settings.tolerations]
     if pod_settings.runtime_class_name:
         pod["runtimeClassName"] = pod_settings.runtime_class_name
+    if pod_settings.affinity is not None and (affinity := _declared(pod_settings.affinity)):
+        pod["affinity"] = affinity
+    if pod_settings.priority_class_name:
+        pod["priorityClassName"] = pod_settings.priority_class_name
     return pod
+
+
+def build_pod_metadata(
+    pod_settings: PodSettings, labels: dict[str, str], annotations: dict[str, str] | None = None
+) -> Manifest:
+    """`labels` and `annotations`: our own, which a spec cannot set."""
+    annotated = {**pod_settings.pod_annotations, **(annotations or {})}
+    metadata: Manifest = {"labels": {**pod_settings.pod_labels, **labels}}
+    return metadata | {"annotations": annotated} if annotated else metadata
 
 
 def build_container(
@@ -116,3 +131,8 @@ def claim_volume(name: str, claim: str) -> Manifest:
 
 def _toleration(toleration: Toleration) -> Manifest:
     return toleration.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+def _declared(part: ApiModel) -> Manifest:
+    """As Kubernetes takes it, without what is absent."""
+    return part.model_dump(mode="json", by_alias=True, exclude_defaults=True)

@@ -14,9 +14,11 @@ def build_service(parent: Parent, spec: GNNServiceSpec) -> Manifest:
     return {
         "apiVersion": "v1",
         "kind": "Service",
-        "metadata": child_metadata(parent, service_name(parent.name), Component.WORKER),
+        "metadata": child_metadata(
+            parent, service_name(parent.name), Component.WORKER, annotations=dict(spec.endpoint.service.annotations)
+        ),
         "spec": {
-            "type": "ClusterIP",
+            "type": spec.endpoint.service.type.value,
             "selector": selector_for(parent.name, Component.WORKER),
             "ports": [{"name": name, "protocol": "TCP", "port": service_port(spec), "targetPort": name}],
         },

@@ -1,0 +1,268 @@
+"""Where the scheduler may put pods, in Kubernetes' own words: taints, affinity and spreading."""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import AfterValidator, Field
+
+from gnnserve_api.spec.fields import ApiModel, text
+from gnnserve_api.spec.labels import A_KEY, A_VALUE, LABEL_KEY, LABEL_KEY_LENGTH, LABEL_VALUE, LabelKey, Labels
+from gnnserve_api.spec.rules import rule
+
+
+class TolerationOperator(StrEnum):
+    EXISTS = "Exists"
+    """Any value of the key."""
+    EQUAL = "Equal"
+    """The stated value only."""
+
+
+class TaintEffect(StrEnum):
+    NO_SCHEDULE = "NoSchedule"
+    """Pods that do not tolerate it are not placed there."""
+    PREFER_NO_SCHEDULE = "PreferNoSchedule"
+    """Pods that do not tolerate it are rather placed elsewhere."""
+    NO_EXECUTE = "NoExecute"
+    """Pods that do not tolerate it are evicted."""
+
+
+class Toleration(ApiModel):
+    key: Annotated[str, text(rf"^({LABEL_KEY})?$", A_KEY, LABEL_KEY_LENGTH)] | None = None
+    """The taint's key. Absent: every taint."""
+    operator: TolerationOperator = TolerationOperator.EQUAL
+    """How the value is compared."""
+    value: Annotated[str, text(rf"^{LABEL_VALUE}$", A_VALUE, 63)] | None = None
+    """The taint's value."""
+    effect: TaintEffect | None = None
+    """The taint's effect. Absent: every effect."""
+
+    @rule(
+        "self.operator == 'Exists' || (has(self.key) && self.key != '')",
+        "key may be absent with operator Exists only",
+    )
+    def _key_is_given_where_values_are_compared(self) -> bool:
+        return self.operator is TolerationOperator.EXISTS or bool(self.key)
+
+    @rule(
+        "self.operator != 'Exists' || !has(self.value) || self.value == ''",
+        "value must not be set with operator Exists, which takes any value",
+    )
+    def _value_is_of_use(self) -> bool:
+        return self.operator is not TolerationOperator.EXISTS or not self.value
+
+
+class LabelOperator(StrEnum):
+    IN = "In"
+    """The label has one of the values."""
+    NOT_IN = "NotIn"
+    """The label is missing, or has none of the values."""
+    EXISTS = "Exists"
+    """The label is there."""
+    DOES_NOT_EXIST = "DoesNotExist"
+    """The label is missing."""
+
+
+class NodeOperator(StrEnum):
+    IN = "In"
+    """The label has one of the values."""
+    NOT_IN = "NotIn"
+    """The label is missing, or has none of the values."""
+    EXISTS = "Exists"
+    """The label is there."""
+    DOES_NOT_EXIST = "DoesNotExist"
+    """The label is missing."""
+    GREATER = "Gt"
+    """The label is an integer above the value."""
+    LESS = "Lt"
+    """The label is an integer below the value."""
+
+
+_LabelValues = Annotated[tuple[Annotated[str, Field(max_length=63)], ...], Field(max_length=64)]
+
+
+class LabelRequirement(ApiModel):
+    key: LabelKey
+    """Name of a label."""
+    operator: LabelOperator
+    """How the label is compared with the values."""
+    values: _LabelValues = ()
+    """What the label is compared with."""
+
+    @rule(
+        "(self.operator in ['In', 'NotIn']) == (has(self.values) && size(self.values) > 0)",
+        "values must be given with operators In and NotIn, and only there",
+    )
+    def _values_are_compared(self) -> bool:
+        return (self.operator in {LabelOperator.IN, LabelOperator.NOT_IN}) == bool(self.values)
+
+
+class NodeRequirement(ApiModel):
+    key: LabelKey
+    """Name of a node's label."""
+    operator: NodeOperator
+    """How the label is compared with the values."""
+    values: _LabelValues = ()
+    """What the label is compared with."""
+
+    @rule(
+        "(self.operator in ['Exists', 'DoesNotExist']) != (has(self.values) && size(self.values) > 0)",
+        "values must be given, but for operators Exists and DoesNotExist",
+    )
+    def _values_are_compared(self) -> bool:
+        return (self.operator in {NodeOperator.EXISTS, NodeOperator.DOES_NOT_EXIST}) != bool(self.values)
+
+    @rule(
+        "!(self.operator in ['Gt', 'Lt']) || !has(self.values) || "
+        "(size(self.values) == 1 && self.values[0].matches('^-?[0-9]+$'))",
+        "values must be one integer with operators Gt and Lt",
+    )
+    def _bounds_are_integers(self) -> bool:
+        if self.operator not in {NodeOperator.GREATER, NodeOperator.LESS}:
+            return True
+        return len(self.values) == 1 and re.fullmatch(r"-?[0-9]+", self.values[0]) is not None
+
+
+class LabelSelector(ApiModel):
+    match_labels: Labels = {}  # noqa: RUF012 - pydantic copies it
+    """Labels that must have these values."""
+    match_expressions: Annotated[tuple[LabelRequirement, ...], Field(max_length=16)] = ()
+    """Further requirements, all of which must be met."""
+
+
+class NodeSelectorTerm(ApiModel):
+    match_expressions: Annotated[tuple[NodeRequirement, ...], Field(min_length=1, max_length=16)]
+    """Requirements, all of which a node must meet."""
+
+
+class RequiredNodes(ApiModel):
+    node_selector_terms: Annotated[tuple[NodeSelectorTerm, ...], Field(min_length=1, max_length=16)]
+    """Terms, one of which a node must meet."""
+
+
+_Weight = Annotated[int, Field(ge=1, le=100)]
+
+
+class PreferredNodes(ApiModel):
+    weight: _Weight
+    """How much it counts against the other preferences."""
+    preference: NodeSelectorTerm
+    """What a node should meet."""
+
+
+_PreferredNodes = Annotated[tuple[PreferredNodes, ...], Field(max_length=16)]
+
+
+class NodeAffinity(ApiModel):
+    """Nodes by their labels."""
+
+    required_during_scheduling_ignored_during_execution: RequiredNodes | None = None
+    """Nodes that a pod may be placed on."""
+    preferred_during_scheduling_ignored_during_execution: _PreferredNodes = ()
+    """Nodes that a pod is rather placed on."""
+
+
+class PodAffinityTerm(ApiModel):
+    label_selector: LabelSelector
+    """Pods that are looked for. Workers of a service have `gnnserve.dev/service: <its name>` and
+    `app.kubernetes.io/component: worker`."""
+    topology_key: LabelKey
+    """Label of nodes; nodes with the same value are one place, as in kubernetes.io/hostname."""
+    namespaces: Annotated[tuple[Annotated[str, Field(max_length=63)], ...], Field(max_length=16)] = ()
+    """Namespaces of those pods. Absent: the service's own, unless namespaceSelector is given."""
+    namespace_selector: LabelSelector | None = None
+    """Further namespaces, by their labels; `{}`: all."""
+    match_label_keys: Annotated[tuple[LabelKey, ...], Field(max_length=8)] = ()
+    """Labels in which those pods must equal the pod that is placed, as in pod-template-hash."""
+
+
+class PreferredPods(ApiModel):
+    weight: _Weight
+    """How much it counts against the other preferences."""
+    pod_affinity_term: PodAffinityTerm
+    """Pods, and what counts as a place."""
+
+
+_RequiredPods = Annotated[tuple[PodAffinityTerm, ...], Field(max_length=16)]
+_PreferredPods = Annotated[tuple[PreferredPods, ...], Field(max_length=16)]
+
+
+class PodAffinity(ApiModel):
+    """Places by the pods that are there."""
+
+    required_during_scheduling_ignored_during_execution: _RequiredPods = ()
+    """What must hold."""
+    preferred_during_scheduling_ignored_during_execution: _PreferredPods = ()
+    """What should hold."""
+
+
+class Affinity(ApiModel):
+    node_affinity: NodeAffinity | None = None
+    """Nodes that pods need or prefer."""
+    pod_affinity: PodAffinity | None = None
+    """Pods that pods are to be placed beside."""
+    pod_anti_affinity: PodAffinity | None = None
+    """Pods that pods are to be kept away from."""
+
+
+class WhenUnsatisfiable(StrEnum):
+    DO_NOT_SCHEDULE = "DoNotSchedule"
+    """The pod waits."""
+    SCHEDULE_ANYWAY = "ScheduleAnyway"
+    """The pod is placed where it is least uneven."""
+
+
+class SpreadNodes(StrEnum):
+    HONOR = "Honor"
+    """Nodes that a pod may not be placed on do not count."""
+    IGNORE = "Ignore"
+    """All nodes count."""
+
+
+class TopologySpreadConstraint(ApiModel):
+    """The pods that are counted are always the workers of this service, of one pod template."""
+
+    topology_key: LabelKey
+    """Label of nodes; nodes with the same value are one place, as in topology.kubernetes.io/zone."""
+    when_unsatisfiable: WhenUnsatisfiable
+    """What happens to a pod that would make it too uneven."""
+    max_skew: Annotated[int, Field(ge=1, le=1000)] = 1
+    """How many more workers one place may have than another."""
+    min_domains: Annotated[int, Field(ge=1, le=1000)] | None = None
+    """How many places there must be; with fewer, the missing ones count as empty."""
+    node_affinity_policy: SpreadNodes | None = None
+    """Whether nodes count that affinity and nodeSelector exclude. Absent: Honor."""
+    node_taints_policy: SpreadNodes | None = None
+    """Whether nodes count whose taints are not tolerated. Absent: Ignore."""
+
+    @rule(
+        "!has(self.minDomains) || self.whenUnsatisfiable == 'DoNotSchedule'",
+        "minDomains may be given with whenUnsatisfiable DoNotSchedule only",
+    )
+    def _missing_places_count_where_pods_wait(self) -> bool:
+        return self.min_domains is None or self.when_unsatisfiable is WhenUnsatisfiable.DO_NOT_SCHEDULE
+
+
+def _check_once(constraints: tuple[TopologySpreadConstraint, ...]) -> tuple[TopologySpreadConstraint, ...]:
+    seen = set()
+    for constraint in constraints:
+        key = (constraint.topology_key, constraint.when_unsatisfiable)
+        if key in seen:
+            raise ValueError(f"must have {' with '.join(key)} once")
+        seen.add(key)
+    return constraints
+
+
+TopologySpreadConstraints = Annotated[
+    tuple[TopologySpreadConstraint, ...],
+    Field(
+        max_length=8,
+        json_schema_extra={
+            "x-kubernetes-list-type": "map",
+            "x-kubernetes-list-map-keys": ["topologyKey", "whenUnsatisfiable"],
+        },
+    ),
+    AfterValidator(_check_once),
+]
