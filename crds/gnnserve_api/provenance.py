@@ -34,6 +34,7 @@ class Provenance(msgspec.Struct, frozen=True, rename="camel"):
         TrainingManifest | None,
         Meta(description="How long the networks were trained; null with given weights, and from earlier versions."),
     ] = None
+    model: Annotated[str, Meta(description="Digest of all weights; empty from earlier versions.")] = ""
 
 
 def provenance_of(manifest: RevisionManifest, source: str, edges: int, train_nodes: int) -> Provenance:
@@ -57,4 +58,5 @@ def provenance_of(manifest: RevisionManifest, source: str, edges: int, train_nod
             [variant.columns for variant in manifest.profile.variants if family_of(variant).spans_widths],
         ),
         training=manifest.training,
+        model=manifest.model,
     )

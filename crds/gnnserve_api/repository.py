@@ -10,6 +10,7 @@ table, hops and network (`repository_schema3.py` reads the revisions before it).
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Any, Literal, TypeVar
 
@@ -152,6 +153,28 @@ class RankingRun(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fie
     columns: tuple[int, ...]
 
 
+class SourceColumn(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    """A column of the source's node table that became one feature, or several."""
+
+    name: str
+    width: int
+    """Features that it became: 1, or the length of its lists."""
+    fill: tuple[float, ...] | None
+    """What stands where values are missing, a number per feature; None: missing values are refused."""
+
+
+class RowSource(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    """How a row of any table is made from the raw features of a node, beside the ranking and the tables' storages."""
+
+    columns: tuple[SourceColumn, ...]
+    """In the order of the features; empty where the source names none."""
+    normalization: str
+    """As applied: never Auto."""
+    tensors: str | None
+    """Path of a safetensors file: `mean` and `deviation`, float64 [features], with Standardize; with projected tables
+    the first layer's weights that are in them, under the checkpoint's keys. None: there are neither."""
+
+
 class RevisionManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
     """`revisions/<revision>/revision.json`: its presence is the commit."""
 
@@ -161,6 +184,8 @@ class RevisionManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unkno
     """Digest of the part of the spec that generation depends on."""
     graph: str
     """Digest of the graph: `graphs/<digest>`."""
+    model: str
+    """Digest of all weights (`model_digest`)."""
     checkpoint: str | None
     """SHA-256 of the file that the weights came from; None: they were trained."""
     created_at: str
@@ -177,8 +202,17 @@ class RevisionManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unkno
     files: dict[str, FileEntry]
     training: TrainingManifest | None = None
     """None: weights were given, or an earlier gnnserve made the revision."""
+    row_source: RowSource | None = None
+    """None: an earlier gnnserve made the revision and kept nothing of this. Such a revision can take neither nodes nor
+    changes of features until it is generated again."""
     checksum: str = ""
     """`checksum_of` the rest, as it stands in the file."""
+
+
+def model_digest(variants: Sequence[VariantManifest], files: Mapping[str, FileEntry]) -> str:
+    """Digest of the weights of all variants, by name: equal for equal models over different graphs."""
+    lines = [f"{variant.name} {files[variant.weights].sha256}" for variant in variants]
+    return hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()[:16]
 
 
 AnyManifest = TypeVar("AnyManifest", GraphManifest, RevisionManifest)

@@ -16,6 +16,7 @@ from gnnserve_api.repository import (
     RevisionManifest,
     TableManifest,
     VariantManifest,
+    model_digest,
 )
 from gnnserve_api.training import TrainingManifest
 
@@ -44,18 +45,20 @@ class RevisionManifest3(msgspec.Struct, frozen=True, rename="camel", forbid_unkn
         profiles = tuple(
             msgspec.structs.replace(variant, fanouts=self.network.fanouts) for variant in self.profile.variants
         )
+        variants = tuple(self._variant(variant) for variant in profiles)
         return RevisionManifest(
             schema_version=self.schema_version,
             revision=self.revision,
             recipe=self.recipe,
             graph=self.graph,
+            model=model_digest(variants, self.files),
             checkpoint=self.checkpoint,
             created_at=self.created_at,
             generator=self.generator,
             scope=self.scope,
             ranking=self.ranking,
             tables=self.tables,
-            variants=tuple(self._variant(variant) for variant in profiles),
+            variants=variants,
             profile=msgspec.structs.replace(self.profile, variants=profiles),
             files=self.files,
             training=self.training,

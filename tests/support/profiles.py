@@ -77,6 +77,7 @@ def revision_manifest(
     names = ["tables/features-float32.npy", *(f"variants/{v.name}/weights.safetensors" for v in shown.variants)]
     return sealed(RevisionManifest(
         schema_version=SCHEMA_VERSION, revision=revision, recipe="f0eae20c16c00ac0", graph="9f86d081884c7d65",
+        model="0123456789abcdef",
         checkpoint=None, created_at=created_at, generator="gnnserve 0.1.0", scope="Inductive",
         ranking=RankingManifest(method="Lasso", settings={"epochs": 200.0}, columns=tuple(range(64))),
         tables={

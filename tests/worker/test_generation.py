@@ -529,6 +529,27 @@ def test_memory_is_that_of_weights_and_what_is_read(stored: Generated) -> None:
         assert found.memory_bytes == found.size_bytes + NODES * per_node, name
 
 
+def test_a_row_of_every_table_can_be_made_from_raw_features(stored: Generated) -> None:
+    source, tables = stored.manifest.row_source, stored.loaded.variants
+    assert source is not None
+    assert source.tensors is not None
+    assert (source.normalization, source.columns) == ("Standardize", ())
+    folder = stored.repository.folder / "revisions" / stored.manifest.revision
+    kept = safetensors.numpy.load_file(folder / source.tensors)
+    raw = np.asarray(stored.graph.features)[:7]
+
+    scaled = ((raw - kept.pop("mean")) / kept.pop("deviation")).astype(np.float32)
+
+    ranked = scaled[:, stored.manifest.ranking.columns]
+    np.testing.assert_array_equal(tables["x1"].table.rows.values[:7, :WIDTH], ranked)
+    assert kept.keys() == stored.weights("x1").keys() - stored.weights("projected").keys()
+    of_neighbours = kept.pop(min(kept))  # lin_l, or GIN's only one
+    table = tables["projected"].table
+    np.testing.assert_allclose(table.rows.values[:7, :8], scaled @ of_neighbours.T, rtol=1e-5, atol=1e-6)
+    for own in kept.values():
+        np.testing.assert_allclose(table.own.values[:7, :8], scaled @ own.T, rtol=1e-5, atol=1e-6)
+
+
 def test_weights_of_a_projected_variant_lack_what_is_in_its_table(stored: Generated) -> None:
     whole, projected = stored.weights("x1"), stored.weights("projected")
 

@@ -36,7 +36,7 @@ from gnnserve_api.errors import DamagedError, OutdatedError, RepositoryError, Re
 from gnnserve_api.families import FamilyName
 from gnnserve_api.profile import Profile
 from gnnserve_api.provenance import provenance_of
-from gnnserve_api.repository import GraphManifest, NodeIdKind, RevisionManifest, sealed
+from gnnserve_api.repository import GraphManifest, NodeIdKind, RevisionManifest, model_digest, sealed
 from gnnserve_api.repository_schema3 import RevisionManifest3
 from gnnserve_api.variants import Storage
 from gnnserve_worker.graph.ids import integer_ids, lay_out, string_ids
@@ -894,6 +894,8 @@ def test_a_revision_of_schema_3_is_found_and_served_as_it_was(repository: Reposi
     assert repository.revisions() == [found]
     assert found.schema_version == 3
     assert found.recipe == RECIPE
+    assert found.row_source is None
+    assert found.model == model_digest(found.variants, found.files) != ""
     assert [(made.name, made.family, made.table, made.columns, made.weights) for made in found.variants] == [
         (name, FamilyName.PRUNED, TABLE, columns, f"variants/{name}/weights.safetensors")
         for name, columns in COLUMNS.items()

@@ -21,7 +21,7 @@ from gnnserve_api.spec.graph import GraphSource
 from gnnserve_api.spec.tables import Direction
 from gnnserve_worker.graph.sources import table_files, tables
 from gnnserve_worker.graph.sources.load import load_source, source_digest
-from gnnserve_worker.graph.store import Finding, GraphData
+from gnnserve_worker.graph.store import FeatureColumn, Finding, GraphData
 from gnnserve_worker.progress import Progress
 
 FORMATS = pytest.mark.parametrize("suffix", [".parquet", ".csv"])
@@ -326,6 +326,7 @@ def test_lists_are_as_many_features_as_they_are_long(tmp_path: Path, kind: Any) 
     assert _found(data, "mean of their column") == Finding(
         "missing features set to the mean of their column", 3, "embedding"
     )
+    assert data.feature_columns[1] == FeatureColumn("embedding", 3, (5.5, 6.5, 7.5))
 
 
 @pytest.mark.parametrize(("missing", "filled"), [("Zero", 0.0), ("Mean", 2.5)])
@@ -340,6 +341,8 @@ def test_what_is_no_finite_number_is_filled_as_the_manifest_says(
     assert data.features[:, 0].tolist() == [1, filled, filled, filled, 4]
     assert data.features[:, 1].tolist() == [0, 0.5, 1, 1.5, 2]
     assert _found(data, "missing features").count == 3
+    age = data.feature_columns[0]
+    assert (age.name, age.fill) == ("age", (filled,))
 
 
 def test_a_csv_writes_numbers_in_many_ways(tmp_path: Path) -> None:

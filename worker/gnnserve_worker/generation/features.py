@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -23,15 +24,33 @@ _BLOCK_VALUES = 1 << 22
 """Numbers that are scaled at a time: float64 takes twice the memory of what is kept."""
 
 
+@dataclass(frozen=True, slots=True)
+class Normalized:
+    """Scaled features, and what they were scaled by: the rows of other nodes are scaled alike."""
+
+    features: Features
+    method: Normalization
+    """Never AUTO."""
+    mean: np.ndarray | None = None
+    """float64 [columns], with STANDARDIZE."""
+    deviation: np.ndarray | None = None
+    """float64 [columns], with STANDARDIZE; never 0."""
+
+
 def normalize(features: Features, method: Normalization, visible: np.ndarray) -> Features:
+    """A scaled copy, as `fit_normalization` makes it."""
+    return fit_normalization(features, method, visible).features
+
+
+def fit_normalization(features: Features, method: Normalization, visible: np.ndarray) -> Normalized:
     """A scaled copy. `visible` are the node ids whose features training may see: an inductive model must not
     learn the mean of its test nodes."""
     if method == Normalization.AUTO:
         method = Normalization.ROW_NORMALIZE if sp.issparse(features) else Normalization.STANDARDIZE
     if method == Normalization.DISABLED:
-        return features
+        return Normalized(features, method)
     if method in _ROW_NORMS:
-        return _divide_rows(features, _row_norms(features, _ROW_NORMS[method]))
+        return Normalized(_divide_rows(features, _row_norms(features, _ROW_NORMS[method])), method)
     if not isinstance(features, np.ndarray):
         features = _dense(features)
     mean = features[visible].mean(axis=0, dtype=np.float64)
@@ -43,7 +62,7 @@ def normalize(features: Features, method: Normalization, visible: np.ndarray) ->
     for start in range(0, len(features), step):
         rows = slice(start, start + step)
         scaled[rows] = (features[rows] - mean) / deviation
-    return scaled
+    return Normalized(scaled, method, mean, deviation)
 
 
 def _dense(features: sp.csr_array) -> np.ndarray:

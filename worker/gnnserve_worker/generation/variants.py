@@ -13,8 +13,17 @@ from datetime import UTC, datetime
 import msgspec
 
 from gnnserve_api.errors import InputError
+from gnnserve_api.families import family_of
 from gnnserve_api.profile import Profile, VariantProfile
-from gnnserve_api.repository import NetworkManifest, RankingManifest, RankingRun, RevisionManifest
+from gnnserve_api.repository import (
+    NetworkManifest,
+    RankingManifest,
+    RankingRun,
+    RevisionManifest,
+    RowSource,
+    SourceColumn,
+    VariantManifest,
+)
 from gnnserve_api.spec.graph import Normalization
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.spec.variants import RankingMethod
@@ -22,12 +31,12 @@ from gnnserve_api.variants import Storage, variant_name
 from gnnserve_worker.generation.families.family import Ingredients, Models, network_of
 from gnnserve_worker.generation.families.registry import FAMILIES
 from gnnserve_worker.generation.families.write import write_plans
-from gnnserve_worker.generation.features import normalize
+from gnnserve_worker.generation.features import Normalized, fit_normalization
 from gnnserve_worker.generation.frontier import worth_keeping
 from gnnserve_worker.generation.identity import Identity
 from gnnserve_worker.generation.profile import measure_profile
 from gnnserve_worker.generation.ranking.rank import rank
-from gnnserve_worker.generation.tensors import Tensors, first_layer
+from gnnserve_worker.generation.tensors import Tensors, first_layer, without_first_product
 from gnnserve_worker.generation.training_set import TrainingSet, training_set, visible_nodes
 from gnnserve_worker.graph.store import Features, GraphData
 from gnnserve_worker.progress import Progress, ProgressListener
@@ -50,7 +59,8 @@ def generate_revision(
     """Rank, prune, project, profile, publish; nothing is visible before the last file is written."""
     training = spec.model.training
     visible = visible_nodes(graph.graph.nodes, graph.splits, training.scope)
-    features = normalize(graph.features, _normalization(spec), visible)
+    normalized = fit_normalization(graph.features, _normalization(spec), visible)
+    features = normalized.features
     _check_range(features, spec.variants.storage)
     # Before training, since a damaged copy of it in the repository should not cost the time.
     repository.put_graph(graph)
@@ -66,6 +76,7 @@ def generate_revision(
         measured = measure_profile(loaded, generated, lambda done, total: progress(Progress("profile", done, total)))
         profile = _keep_the_frontier(measured, staged)
         kept = {variant.name for variant in profile.variants}
+        variants = [made.variant for made in generated if made.variant.name in kept]
         return staged.commit(
             scope=training.scope,
             ranking=RankingManifest(
@@ -74,12 +85,34 @@ def generate_revision(
                 columns=tuple(ingredients.ranking.columns.tolist()),
                 others=other_rankings,
             ),
-            variants=[made.variant for made in generated if made.variant.name in kept],
+            variants=variants,
             profile=profile,
             generator=generator,
             created_at=datetime.now(UTC).isoformat(timespec="microseconds"),
             training=models.training,
+            row_source=_write_row_source(graph, normalized, ingredients.master, variants, staged),
         )
+
+
+def _write_row_source(
+    graph: GraphData,
+    normalized: Normalized,
+    master: Tensors | None,
+    variants: Sequence[VariantManifest],
+    staged: StagedRevision,
+) -> RowSource:
+    """What later nodes and changes need to become rows of the tables that were kept."""
+    tensors: Tensors = {}
+    if normalized.mean is not None and normalized.deviation is not None:
+        tensors |= {"mean": normalized.mean, "deviation": normalized.deviation}
+    if master is not None and any(family_of(variant).stores_product for variant in variants):
+        left = without_first_product(master)
+        tensors |= {key: tensor for key, tensor in master.items() if key not in left}
+    return RowSource(
+        columns=tuple(SourceColumn(column.name, column.width, column.fill) for column in graph.feature_columns),
+        normalization=normalized.method,
+        tensors=staged.write_row_source(tensors),
+    )
 
 
 def _check_range(features: Features, storages: Sequence[Storage]) -> None:

@@ -78,6 +78,8 @@ class FeatureColumn:
     name: str
     width: int
     """Features that the column became: 1, or the length of its lists."""
+    fill: tuple[float, ...] | None = None
+    """Numbers that stand where values are missing, one per feature; None: missing values are refused."""
 
 
 @dataclass(frozen=True, slots=True)

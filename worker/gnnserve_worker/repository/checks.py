@@ -100,7 +100,9 @@ def read_revision_manifest(folder: Path) -> RevisionManifest:
             )
     tables = [name for table in revision.tables.values() for name in files_of(table)]
     weights = [variant.weights for variant in revision.variants]
-    _require_listed(path, revision.files, [*tables, *weights], remedy(folder))
+    source = revision.row_source
+    rows = [source.tensors] if source is not None and source.tensors is not None else []
+    _require_listed(path, revision.files, [*tables, *weights, *rows], remedy(folder))
     _require_sealed(path, content, remedy(folder))
     return revision
 

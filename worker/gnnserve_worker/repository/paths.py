@@ -6,7 +6,7 @@
       graphs/<digest>/           graph.json, indptr.npy, indices.npy, labels.npy, train.npy, validation.npy, test.npy,
                                  where nodes have ids of their own ids.npy, id_slots.npy and, for texts, id_offsets.npy
       damaged/<time>/            revisions set aside to be generated again; never read
-      revisions/<revision>/      revision.json, tables/<name>.npy, variants/<name>/weights.safetensors
+      revisions/<revision>/      revision.json, tables/<name>.npy, variants/<name>/weights.safetensors, rows.safetensors
 
 This module has names only; `files.py` reads and writes. `graph.json` and `revision.json` are the commits of their
 folders.
@@ -48,6 +48,9 @@ ID_FILES = {
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _DAMAGED_FORMAT = "%Y%m%dT%H%M%S.%fZ"
 _DAMAGED_NAME = re.compile(r"\d{8}T\d{6}\.\d{6}Z")
+
+
+ROW_SOURCE = "rows.safetensors"
 
 
 def weights_of(variant: str) -> str:

@@ -22,8 +22,10 @@ from gnnserve_api.repository import (
     RankingManifest,
     RevisionManifest,
     RowsManifest,
+    RowSource,
     TableManifest,
     VariantManifest,
+    model_digest,
     sealed,
 )
 from gnnserve_api.training import TrainingManifest
@@ -123,6 +125,14 @@ class StagedRevision:
         self._files[weights] = files.write_file(path, data)
         return self._files[weights]
 
+    def write_row_source(self, tensors: Mapping[str, np.ndarray]) -> str | None:
+        """The tensors of the manifest's `RowSource`; their path, or None where there are none."""
+        if not tensors:
+            return None
+        data = safetensors.numpy.save({key: np.ascontiguousarray(tensor) for key, tensor in tensors.items()})
+        self._files[paths.ROW_SOURCE] = files.write_file(self._folder / paths.ROW_SOURCE, data)
+        return paths.ROW_SOURCE
+
     def discard_table(self, name: str) -> None:
         """Remove a table that turned out not to be worth its space."""
         self._remove(checks.files_of(self._tables.pop(name)))
@@ -163,10 +173,13 @@ class StagedRevision:
         generator: str,
         created_at: str,
         training: TrainingManifest | None = None,
+        row_source: RowSource | None = None,
     ) -> RevisionManifest:
         """Publish. `variants` in the order of the profile. `created_at` is UTC in RFC 3339; revisions are ordered by
         it. `training`: None for given weights."""
         expected = {variant.weights for variant in variants}
+        if row_source is not None and row_source.tensors is not None:
+            expected.add(row_source.tensors)
         for table in {variant.table for variant in variants}:
             expected.update(checks.files_of(self._tables[table]))
         if not variants or expected != set(self._files):
@@ -179,6 +192,7 @@ class StagedRevision:
                 revision=self.revision,
                 recipe=self._recipe,
                 graph=self._graph.digest,
+                model=model_digest(variants, self._files),
                 checkpoint=self._checkpoint,
                 created_at=created_at,
                 generator=generator,
@@ -189,6 +203,7 @@ class StagedRevision:
                 profile=profile,
                 files=dict(sorted(self._files.items())),
                 training=training,
+                row_source=row_source,
             )
         )
         files.commit(self._folder / paths.REVISION_COMMIT, to_json(manifest))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -62,6 +63,8 @@ class FeatureColumns:
     """Whether the manifest names the columns: then none is left out."""
     _blocks: FeatureBlocks = field(default_factory=FeatureBlocks)
     _sums: np.ndarray = field(default_factory=lambda: np.empty(0))
+    _fill_with: np.ndarray = field(default_factory=lambda: np.empty(0))
+    """float32 [width], once all is read."""
 
     @property
     def names(self) -> list[str]:
@@ -167,7 +170,8 @@ class FeatureColumns:
                 "add a column of numbers",
             )
         self._refuse_missing()
-        features = self._blocks.to_features(kept, self._fill_values(), positions)
+        self._fill_with = self._fill_values()
+        features = self._blocks.to_features(kept, self._fill_with, positions)
         return features, [*self._findings(), *sparse_finding(features)]
 
     def _refuse_missing(self) -> None:
@@ -222,7 +226,17 @@ class FeatureColumns:
 
     def taken(self) -> tuple[FeatureColumn, ...]:
         """The columns that became features, in their order. To be called once everything is read."""
-        return tuple(FeatureColumn(column.name, column.width) for column in self._columns if not column.left_out)
+        starts = [*accumulate((column.width for column in self._columns), initial=0)]
+        refused = self._nodes.missing is MissingFeature.REFUSE
+        return tuple(
+            FeatureColumn(
+                column.name,
+                column.width,
+                None if refused else tuple(self._fill_with[start : start + column.width].tolist()),
+            )
+            for column, start in zip(self._columns, starts, strict=False)
+            if not column.left_out
+        )
 
     def _left_out(self) -> Finding:
         reasons = self._never | {column.name: column.left_out for column in self._columns if column.left_out}
