@@ -6,6 +6,10 @@ just being deleted. Which objects should exist, and what a refusal means to the 
 
 A decision holds for the version of an object that it was made on. Each write names it, so that the API server refuses
 (409) what follows from a stale view, or from a leader that was overtaken.
+
+The API server fills in defaults, rewrites quantities and leaves out what is empty, so a live object never equals its
+manifest: what is declared must be found (`is_declared`), and more may be there. A field that a manifest no longer
+declares is noticed by the digest of what was applied last.
 """
 
 from __future__ import annotations
@@ -15,13 +19,13 @@ import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import Protocol
+from typing import Any, Protocol
 
+from gnnserve_api.quantity import parse_quantity
 from gnnserve_operator.cluster import Cluster
 from gnnserve_operator.desired.children import kinds_under
 from gnnserve_operator.desired.labels import ADOPT_ANNOTATION, APPLIED_ANNOTATION
 from gnnserve_operator.desired.metadata import digest_of
-from gnnserve_operator.diff import is_declared
 from gnnserve_operator.errors import RefusedError
 from gnnserve_operator.kinds import GNNSERVICE, Manifest, ServiceKey
 from gnnserve_operator.logs import about
@@ -228,3 +232,48 @@ def digest_of_content(live: Manifest) -> str:
     """Of what a person could have edited; a status that moves on changes nothing."""
     metadata = {name: value for name, value in live["metadata"].items() if name not in _NOT_CONTENT}
     return digest_of({**{name: value for name, value in live.items() if name != "status"}, "metadata": metadata})
+
+
+_QUANTITIES = {"requests", "limits", "sizeLimit", "divisor"}
+"""Fields that hold quantities; elsewhere "1" and "1000m" are two texts."""
+_WHOLE = {"selector", "nodeSelector", "podSelector", "namespaceSelector", "labelSelector", "matchLabels"}
+"""Fields that one manager owns as a whole (atomic, to server-side apply): one label more, and others are selected."""
+
+
+def is_declared(desired: object, live: object, field: str = "", *, holds_quantities: bool = False) -> bool:
+    """Whether everything in `desired` is in `live`; lists are compared by position. `field` is where they are."""
+    holds_quantities = holds_quantities or field in _QUANTITIES
+    if isinstance(desired, dict):
+        found = live if isinstance(live, dict) else {}
+        if (desired and live is not found) or (field in _WHOLE and not found.keys() <= desired.keys()):
+            return False
+        return all(
+            is_declared(value, found.get(key), key, holds_quantities=holds_quantities) for key, value in desired.items()
+        )
+    if isinstance(desired, list | tuple):
+        entries = live if isinstance(live, list | tuple) else ()
+        return len(entries) == len(desired) and all(
+            is_declared(ours, theirs, holds_quantities=holds_quantities)
+            for ours, theirs in zip(desired, entries, strict=True)
+        )
+    if desired is None or desired == "":  # which the API server leaves out
+        return live is None or live == ""
+    return _is_equal(desired, live, holds_quantities=holds_quantities)
+
+
+def _is_equal(desired: object, live: object, *, holds_quantities: bool) -> bool:
+    if holds_quantities and live is not None:
+        ours, theirs = parse_quantity(desired), parse_quantity(live)
+        if ours is not None and theirs is not None:
+            return ours == theirs
+    return desired == live and isinstance(desired, bool) == isinstance(live, bool)
+
+
+def without_empty(value: Any) -> Any:
+    """The value as the API server would keep it: no nulls and no empty texts, lists or mappings in mappings."""
+    if isinstance(value, dict):
+        kept = {key: without_empty(item) for key, item in value.items()}
+        return {key: item for key, item in kept.items() if item not in (None, "", [], {})}
+    if isinstance(value, list | tuple):
+        return [without_empty(item) for item in value]
+    return value

@@ -37,16 +37,13 @@ from gnnserve_operator.login import load_connection
 from gnnserve_operator.logs import configure_logging
 from gnnserve_operator.loop import Loop
 from gnnserve_operator.metrics import Metrics
-from gnnserve_operator.observe import Observer
-from gnnserve_operator.pod_monitors import PodMonitors
+from gnnserve_operator.observe import Observer, PodMonitors, RepositoryClaims
 from gnnserve_operator.probe import Addresses, Prober
 from gnnserve_operator.prometheus import Prometheus
 from gnnserve_operator.reconcile import Reconciler
 from gnnserve_operator.report import Reporter
-from gnnserve_operator.repository_claims import RepositoryClaims
-from gnnserve_operator.routing_memory import RoutingMemory
 from gnnserve_operator.settings import Settings, load_settings
-from gnnserve_operator.slow_loop import SlowLoop
+from gnnserve_operator.slow_loop import RoutingMemory, SlowLoop
 from gnnserve_operator.transport import HttpTransport
 
 CRD_POLL_S = 2.0

@@ -15,7 +15,7 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
 from gnnserve_operator.kinds import ServiceKey
-from gnnserve_operator.routing_memory import RoutingMemory
+from gnnserve_operator.slow_loop import RoutingMemory
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 

@@ -1,17 +1,27 @@
 """What is there for one GNNService: what the watches told, what the workers say, and what the API server offers.
 
 The only I/O before the plan. Turning live objects into observations is `observed.py`, judging them is the plan's.
+
+Two kinds of objects no watch tells of. PodMonitors are listed from time to time: their API is not everywhere, a watch
+on a missing kind is none when it comes later, and one list serves all GNNServices. A PodMonitor that is not in it may
+have been made since: before one is created the API server is asked (`apply.py`). A claim that the user names has none
+of the operator's labels, so it is asked for at each look. And before the operator makes a claim, the API server is
+asked for those that are there: a watch that is behind must not lead to two of them.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from gnnserve_operator.clock import Clock
+from gnnserve_operator.cluster import Cluster
+from gnnserve_operator.desired.labels import CHILDREN_SELECTOR, SERVICE
 from gnnserve_operator.desired.names import routing_name, worker_name
-from gnnserve_operator.handlers.index import Index
-from gnnserve_operator.kinds import CLAIM, CONFIG_MAP, DEPLOYMENT, JOB, POD, Manifest, ServiceKey
+from gnnserve_operator.handlers.index import Index, Kept
+from gnnserve_operator.handlers.watches import service_of
+from gnnserve_operator.kinds import CLAIM, CONFIG_MAP, DEPLOYMENT, JOB, POD, POD_MONITOR, Manifest, ServiceKey
 from gnnserve_operator.observed import (
     ObjectRef,
     Observed,
@@ -26,11 +36,88 @@ from gnnserve_operator.observed import (
     observed_ref,
     observed_routing,
 )
-from gnnserve_operator.pod_monitors import PodMonitors
 from gnnserve_operator.probe import Answers, Prober
-from gnnserve_operator.repository_claims import RepositoryClaims
 from gnnserve_routing.decision import RoutingDecision
 from gnnserve_routing.signals import Answer, Silence
+
+_ABSENCE_S = 60.0
+"""How long it holds that there is no such API."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    kept: Mapping[ServiceKey, Mapping[ObjectRef, Kept]]
+
+    def of(self, key: ServiceKey) -> dict[ObjectRef, Manifest]:
+        return {ref: kept.body() for ref, kept in self.kept.get(key, {}).items()}
+
+
+class PodMonitors:
+    """`namespaces`: those that are watched; all where none is named."""
+
+    def __init__(self, cluster: Cluster, namespaces: Iterable[str], relist_s: float, clock: Clock) -> None:
+        self._cluster = cluster
+        self._namespaces: tuple[str | None, ...] = tuple(namespaces) or (None,)
+        self._relist_s = relist_s
+        self._clock = clock
+        self._listed: Listed | None = None
+        self._good_until: float | None = None
+        """None: nothing is known."""
+        self._looking: asyncio.Task[Listed | None] | None = None
+
+    def forget(self) -> None:
+        self._good_until = self._looking = None
+
+    async def listed(self) -> Listed | None:
+        """None: the API server has no such kind. Raises OperatorError."""
+        if self._looking is None or self._looking.done():
+            if self._good_until is not None and self._clock.now() < self._good_until:
+                return self._listed
+            self._looking = asyncio.create_task(self._look(), name="list PodMonitors")
+        return await asyncio.shield(self._looking)  # for all who wait: one that is cancelled leaves it to the others
+
+    async def _look(self) -> Listed | None:
+        asked_at = self._clock.now()
+        if not await self._cluster.has_pod_monitors():
+            return self._keep(None, asked_at + _ABSENCE_S)
+        found: dict[ServiceKey, dict[ObjectRef, Kept]] = {}
+        for namespace in self._namespaces:
+            for body in await self._cluster.list_objects(POD_MONITOR, namespace, CHILDREN_SELECTOR):
+                found.setdefault(service_of(body), {})[observed_ref(body)] = Kept.of(body)
+        return self._keep(Listed(found), asked_at + self._relist_s)
+
+    def _keep(self, listed: Listed | None, good_until: float) -> Listed | None:
+        if self._looking is asyncio.current_task():  # else it was told to forget what it saw
+            self._listed, self._good_until = listed, good_until
+        return listed
+
+
+class RepositoryClaims:
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    async def of(self, key: ServiceKey, service: Manifest, told: Sequence[Manifest]) -> list[Manifest]:
+        """`service` is the live GNNService, `told` its own claims by the watch. Raises OperatorError."""
+        named = (service["spec"].get("repository") or {}).get("claimName")
+        if named:
+            found = await self._cluster.get(ObjectRef(CLAIM.api_version, CLAIM.name, key.namespace, named))
+            return [] if found is None else [found]
+        if any(not claim["metadata"].get("deletionTimestamp") for claim in told):
+            return list(told)
+        selector = f"{CHILDREN_SELECTOR},{SERVICE}={key.name}"
+        listed = await self._cluster.list_objects(CLAIM, key.namespace, selector)
+        uid = service["metadata"]["uid"]
+        return [claim for claim in listed if _counts(claim, uid)]
+
+
+def _counts(claim: Manifest, service_uid: str) -> bool:
+    """One that an orphaned service left, under whichever of its names, is to be said to be there and may be taken
+    over: another in its place would hide it, and the revisions in it."""
+    owner = controller_of(claim)
+    if owner is None:
+        return not claim["metadata"].get("deletionTimestamp")
+    return bool(owner["uid"] == service_uid)
+
 
 _WORKLOAD = frozenset({POD, DEPLOYMENT})
 """What answers are judged with."""

@@ -27,8 +27,7 @@ from gnnserve_operator.desired.labels import (
     Component,
 )
 from gnnserve_operator.desired.pod import REPOSITORY_VOLUME
-from gnnserve_operator.desired.repair import NO_REPAIRS, RepairRecord, decode_repairs
-from gnnserve_operator.desired.routing_digest import routing_digest
+from gnnserve_operator.desired.routing import NO_REPAIRS, RepairRecord, decode_repairs, routing_digest
 from gnnserve_operator.turns import NO_LIMIT, Turns
 from gnnserve_routing.decision import RoutingDecision
 from gnnserve_routing.signals import Answer, Silence

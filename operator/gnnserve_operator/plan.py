@@ -17,19 +17,31 @@ from gnnserve_api.routing import RoutingTable
 from gnnserve_api.spec.service import GNNService, GNNServiceSpec
 from gnnserve_api.status import ConditionType
 from gnnserve_operator.decide.answers import decide_base_variant
-from gnnserve_operator.decide.claim_storage import decide_claim_storage, least_storage
-from gnnserve_operator.decide.commands import with_namespace
 from gnnserve_operator.decide.events import EventNote, decide_events
 from gnnserve_operator.decide.generation import Generation, Stage, WantedJob, decide_generation
 from gnnserve_operator.decide.obstacles import decide_appliable, decide_obstacle, may_begin
-from gnnserve_operator.decide.patience import decide_wait, end_wait
 from gnnserve_operator.decide.published import decide_published
 from gnnserve_operator.decide.readiness import Conditions, Situation, decide_conditions, refuse
 from gnnserve_operator.decide.repair import decide_repair
-from gnnserve_operator.decide.repository import decide_kept, decide_mounted, decide_repository
+from gnnserve_operator.decide.repository import (
+    decide_claim_storage,
+    decide_kept,
+    decide_mounted,
+    decide_repository,
+    least_storage,
+)
 from gnnserve_operator.decide.rollout import Rollout, decide_rollout
 from gnnserve_operator.decide.service_routing import Question, decide_declared_claim, decide_service_routing
-from gnnserve_operator.decide.status import Status, build_status, condition_in, is_said_already, with_conditions
+from gnnserve_operator.decide.status import (
+    Status,
+    build_status,
+    condition_in,
+    decide_wait,
+    end_wait,
+    is_said_already,
+    with_conditions,
+    with_namespace,
+)
 from gnnserve_operator.decide.workers import decide_workers
 from gnnserve_operator.desired.children import PRUNED_KINDS, ChildInputs, build_children
 from gnnserve_operator.desired.deployment import build_worker_template

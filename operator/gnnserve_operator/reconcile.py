@@ -29,9 +29,8 @@ from gnnserve_operator.observe import Observer, Seen
 from gnnserve_operator.observed import ObjectRef, Rejection, Wait, observed_ref
 from gnnserve_operator.plan import Identity, Plan, plan, plan_for_invalid
 from gnnserve_operator.report import Reporter
-from gnnserve_operator.routing_memory import RoutingMemory
 from gnnserve_operator.settings import Settings
-from gnnserve_operator.slow_loop import SlowLoop
+from gnnserve_operator.slow_loop import RoutingMemory, SlowLoop
 
 _TAKE_TURNS = {JOB.name, DEPLOYMENT.name}
 

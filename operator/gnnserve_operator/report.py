@@ -16,10 +16,9 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from gnnserve_operator.apply import last_version
+from gnnserve_operator.apply import last_version, without_empty
 from gnnserve_operator.cluster import Cluster
 from gnnserve_operator.desired.labels import MANAGER
-from gnnserve_operator.diff import without_empty
 from gnnserve_operator.errors import ConflictError, GoneError, RefusedError, RetryLaterError
 from gnnserve_operator.kinds import EVENT, GNNSERVICE, Manifest, ServiceKey
 from gnnserve_operator.logs import about

@@ -8,8 +8,8 @@ import pytest
 from tests.support.helm import Manifest, render
 from tests.support.pages import read_page
 
+from gnnserve_operator.desired.access import build_role
 from gnnserve_operator.desired.metadata import Parent
-from gnnserve_operator.desired.role import build_role
 
 # The first test may have to wait until helm is compiled.
 pytestmark = pytest.mark.timeout(2400)

@@ -29,7 +29,7 @@ from gnnserve_operator.errors import ConflictError, RetryLaterError
 from gnnserve_operator.login import load_connection
 from gnnserve_operator.metrics import Metrics
 from gnnserve_operator.observed import Conflict, ObjectRef, Rejection, observed_ref
-from gnnserve_operator.routing_memory import RoutingMemory
+from gnnserve_operator.slow_loop import RoutingMemory
 from gnnserve_operator.transport import HttpTransport
 
 Manifest = dict[str, Any]

@@ -21,7 +21,7 @@ from gnnserve_operator.kinds import GNNSERVICE, kind_of
 from gnnserve_operator.login import load_connection
 from gnnserve_operator.metrics import Metrics
 from gnnserve_operator.observed import ObjectRef, observed_ref
-from gnnserve_operator.routing_memory import RoutingMemory
+from gnnserve_operator.slow_loop import RoutingMemory
 from gnnserve_operator.transport import HttpTransport
 
 T = TypeVar("T")

@@ -15,8 +15,7 @@ from gnnserve_api.manifest import parse_manifest
 from gnnserve_api.routing import decode_routing
 from gnnserve_api.spec.labels import ANNOTATION_PREFIXES, LABEL_PREFIXES, RESERVED_LABELS, reserved_in
 from gnnserve_api.spec.service import GNNService
-from gnnserve_operator.decide.claim_storage import decide_claim_storage
-from gnnserve_operator.decide.repository import decide_repository
+from gnnserve_operator.decide.repository import decide_claim_storage, decide_repository
 from gnnserve_operator.desired.children import ChildInputs, build_children
 from gnnserve_operator.desired.deployment import MountedClaim, digest_of_pods
 from gnnserve_operator.desired.job import build_job

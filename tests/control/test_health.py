@@ -29,7 +29,7 @@ from gnnserve_operator.kinds import GNNSERVICE, Kind, Manifest, ServiceKey, kind
 from gnnserve_operator.loop import Loop
 from gnnserve_operator.metrics import Metrics
 from gnnserve_operator.observed import ObjectRef
-from gnnserve_operator.routing_memory import RoutingMemory
+from gnnserve_operator.slow_loop import RoutingMemory
 
 PODS = kind_of("v1", "Pod")
 

@@ -18,7 +18,7 @@ from gnnserve_operator.errors import ConflictError, RefusedError, RetryLaterErro
 from gnnserve_operator.kinds import ServiceKey
 from gnnserve_operator.loop import BURST, LONGEST_BACKOFF_S, SETTLE_S, Loop, WorkQueue, backoff_s
 from gnnserve_operator.metrics import Metrics
-from gnnserve_operator.routing_memory import RoutingMemory
+from gnnserve_operator.slow_loop import RoutingMemory
 
 A, B, C = (ServiceKey("default", name) for name in "abc")
 SOON_S = 2 * SETTLE_S

@@ -20,12 +20,10 @@ from gnnserve_operator.errors import RetryLaterError
 from gnnserve_operator.handlers.index import Index, Kept
 from gnnserve_operator.kinds import POD_MONITOR, Kind, ServiceKey, kind_of
 from gnnserve_operator.metrics import Metrics
-from gnnserve_operator.observe import Observer
+from gnnserve_operator.observe import Listed, Observer, PodMonitors, RepositoryClaims
 from gnnserve_operator.observed import ObservedPod, observed_ref
-from gnnserve_operator.pod_monitors import Listed, PodMonitors
 from gnnserve_operator.probe import Addresses, Answers
-from gnnserve_operator.repository_claims import RepositoryClaims
-from gnnserve_operator.routing_memory import RoutingMemory
+from gnnserve_operator.slow_loop import RoutingMemory
 
 
 def _pod(name: str, created_at: str) -> dict[str, Any]:

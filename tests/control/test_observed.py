@@ -9,7 +9,7 @@ from tests.support.observed import make_result
 
 from gnnserve_api.generation import encode_result
 from gnnserve_api.routing import RoutingTable, encode_routing
-from gnnserve_operator.desired.routing_digest import routing_digest
+from gnnserve_operator.desired.routing import routing_digest
 from gnnserve_operator.observed import (
     ObjectRef,
     ObservedDeployment,

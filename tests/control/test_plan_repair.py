@@ -10,7 +10,7 @@ import pytest
 from tests.support.observed import Namespace, make_route
 
 from gnnserve_api.routing import Damage
-from gnnserve_operator.desired.repair import NO_REPAIRS, RepairRecord, decode_repairs, encode_repairs
+from gnnserve_operator.desired.routing import NO_REPAIRS, RepairRecord, decode_repairs, encode_repairs
 from gnnserve_operator.observed import Rejection, observed_ref
 from gnnserve_operator.turns import IDLE, Stance, Turn
 

@@ -15,7 +15,7 @@ from tests.support.fake_server import Asked, FakeServer, Told, fake_server
 from gnnserve_api.reasons import Reason
 from gnnserve_operator.metrics import Metrics
 from gnnserve_operator.prometheus import Prometheus
-from gnnserve_operator.routing_memory import RoutingMemory
+from gnnserve_operator.slow_loop import RoutingMemory
 from gnnserve_routing.signals import Answer, Silence, build_query, read_signals
 
 QUERY = build_query("digits", "shop", 15)

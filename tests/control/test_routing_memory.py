@@ -12,7 +12,7 @@ from tests.support.operator import KEY
 from gnnserve_api.reasons import Reason
 from gnnserve_api.spec.objective import ObjectiveSpec
 from gnnserve_operator.metrics import Metrics
-from gnnserve_operator.routing_memory import RoutingMemory
+from gnnserve_operator.slow_loop import RoutingMemory
 from gnnserve_routing.decision import RoutingDecision, RoutingState, decide_routing
 from gnnserve_routing.signals import Outcomes, Signals, Silence
 from gnnserve_routing.verdict import Verdict

@@ -9,7 +9,7 @@ from tests.support.pages import read_page
 from gnnserve_api.reasons import Reason
 from gnnserve_api.status import ConditionType
 from gnnserve_operator.metrics import Metrics
-from gnnserve_operator.routing_memory import RoutingMemory
+from gnnserve_operator.slow_loop import RoutingMemory
 
 PAGE = read_page("operator.md")
 

@@ -11,7 +11,7 @@ from gnnserve_api.spec.objective import ObjectiveSpec
 from gnnserve_api.status import ConditionStatus, ConditionType
 from gnnserve_operator.kinds import ServiceKey
 from gnnserve_operator.metrics import Condition, Metrics
-from gnnserve_operator.routing_memory import RoutingMemory
+from gnnserve_operator.slow_loop import RoutingMemory
 from gnnserve_routing.decision import Advice, RoutingDecision, RoutingState
 from gnnserve_routing.verdict import Verdict
 from gnnserve_worker.inference.device_stats import DeviceStats

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from gnnserve_api.reasons import Reason
-from gnnserve_operator.decide.claim_storage import least_storage
 from gnnserve_operator.decide.problem import Problem, join_words
+from gnnserve_operator.decide.repository import least_storage
 from gnnserve_operator.desired.children import kinds_under
 from gnnserve_operator.desired.labels import ADOPT_ANNOTATION
 from gnnserve_operator.kinds import CLAIM

@@ -19,7 +19,7 @@ from gnnserve_operator.decide.problem import Problem
 from gnnserve_operator.decide.published import Published
 from gnnserve_operator.decide.repository import Repository
 from gnnserve_operator.desired.labels import SERVICE
-from gnnserve_operator.desired.repair import NO_REPAIRS, RepairRecord
+from gnnserve_operator.desired.routing import NO_REPAIRS, RepairRecord
 from gnnserve_operator.observed import Observed
 
 MOST_REPAIRS = 2

@@ -1,17 +1,23 @@
-"""Which claim is the repository, what do workers mount, and do the revisions stay?
+"""Which claim is the repository, how much storage does it ask for, what do workers mount, and do the revisions stay?
 
 Kubernetes keeps a deleted claim as long as a pod on a node uses it, and starts no further pod with it. The workers
 would have to go for the claim to go, and the claim would have to go for a Job or another worker to start. So the
 operator makes another claim under the next name, has the revision generated into it while the workers answer from the
 first, and then has them replaced one by one. All of it follows from the claims that are there.
+
+It asks for no less storage than it has: Kubernetes would refuse that. An autoscaler of volumes, or a person, may have
+made the claim larger than the spec says.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from decimal import Decimal
 from itertools import count
 
+from gnnserve_api.quantity import parse_quantity
 from gnnserve_api.reasons import Reason
+from gnnserve_api.spec.repository import RepositoryClaim
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_operator.desired.deployment import MountedClaim
 from gnnserve_operator.desired.names import repository_claim_name
@@ -84,7 +90,7 @@ def is_of_lost_claim(job: ObservedJob, repository: Repository) -> bool:
         return made is not None and bool(job.succeeded_at) and job.succeeded_at < made
     if job.claim not in {"", repository.name}:
         return True
-    # Where none is seen, none is there: the API server itself was asked (`repository_claims.py`).
+    # Where none is seen, none is there: the API server itself was asked (`RepositoryClaims` in `observe.py`).
     return repository.claim is None or job.created_at < repository.claim.created_at
 
 
@@ -181,3 +187,27 @@ def _words_of_going(claim: ObservedClaim, revision: str | None) -> str:
 
 def _age(claim: ObservedClaim) -> tuple[str, str]:
     return claim.created_at, claim.name
+
+
+def decide_claim_storage(spec: GNNServiceSpec, claim: ObservedClaim | None) -> str:
+    """What to ask for. Less than before only while a larger volume was asked for and is not there yet: so Kubernetes
+    lets an expansion be tried again that the storage cannot make."""
+    declared = (spec.repository.claim or RepositoryClaim()).storage
+    if claim is None or not claim.requested:
+        return declared
+    wanted, requested = _bytes(declared), _bytes(claim.requested)
+    is_retry = bool(claim.capacity) and _bytes(claim.capacity) < wanted < requested
+    return declared if wanted >= requested or is_retry else claim.requested
+
+
+def least_storage(claim: ObservedClaim | None) -> str | None:
+    """The least that the spec may go back to: what the claim was given, or asked for if that is less."""
+    if claim is None or not claim.requested:
+        return None
+    if not claim.capacity:
+        return claim.requested
+    return min(claim.requested, claim.capacity, key=_bytes)
+
+
+def _bytes(quantity: str) -> Decimal:
+    return parse_quantity(quantity) or Decimal(0)

@@ -1,9 +1,20 @@
-"""What does the status say? The conditions with their times, and what a person looks for in `kubectl get`."""
+"""From conditions to the status: waits that last too long, namespaces in commands, times, and what `kubectl get` shows.
+
+Most waits have an end of their own: a Job has a deadline, a rollout a progress deadline, a queue moves on. Others have
+none: a finalizer that nobody takes away, an endpoint that a network policy closes, a pod that crashes for ever, a
+worker that never takes on a table. Where the same words were said for so long, the service is Stalled, with these
+words. As soon as they change, it goes on.
+
+Messages are written where something is decided, without the namespace. Those who read a command in an alert, an event
+or a list of all services are in another namespace, so it is filled in here, for all messages at once.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from gnnserve_api.generation import GenerationResult, VariantSummary
@@ -15,10 +26,60 @@ from gnnserve_api.status import (
     VariantStatus,
     WorkersStatus,
 )
+from gnnserve_operator.decide.generation import Generation, Stage
 from gnnserve_operator.decide.readiness import Conditions
 from gnnserve_operator.decide.workers import Workers
+from gnnserve_operator.observed import Observed, Wait
+from gnnserve_routing.verdict import Verdict
 
 Status = dict[str, Any]
+
+PATIENCE = timedelta(minutes=15)
+"""Longest wait in unchanged words before the service is stalled; the progress deadline of a Deployment is as long."""
+_UNCHANGED = "Nothing of this has changed for 15 minutes."
+_COMMAND = re.compile(r"`kubectl (?![^`]*(?<!\S)(?:-n|-A|--namespace|--all-namespaces)\b)")
+"""The beginning of a `kubectl` command that names no namespace."""
+
+
+def decide_wait(
+    conditions: Conditions, generation: Generation, observed: Observed, *, is_in_turn: bool, now: datetime
+) -> Wait | None:
+    """What is waited for, and since when; None: nothing, or something with an end of its own. `is_in_turn`: the workers
+    wait for those of other services."""
+    going_on = conditions[ConditionType.RECONCILING]
+    computes = generation.stage is Stage.RUNNING and any(
+        pod.running and pod.job == generation.job for pod in observed.pods
+    )
+    if not going_on.holds or is_in_turn or computes or generation.stage is Stage.QUEUED:
+        return None
+    words = f"{going_on.reason}: {going_on.message}"
+    return observed.wait if observed.wait is not None and observed.wait.words == words else Wait(words, now)
+
+
+def end_wait(conditions: Conditions, wait: Wait | None, status: Mapping[str, Any], now: datetime) -> Conditions:
+    """The conditions, Stalled where the wait has lasted too long. `status`: as it is now; what it calls stalled is so
+    until something changes, also for an operator that has just started."""
+    if wait is None:
+        return conditions
+    going_on = conditions[ConditionType.RECONCILING]
+    message = f"{going_on.message} {_UNCHANGED}"
+    stalled = condition_in(status, ConditionType.STALLED)
+    is_said = (stalled.get("status"), stalled.get("message")) == ("True", message)
+    if now - wait.since < PATIENCE and not is_said:
+        return conditions
+    still = "Nothing goes on until a person acts, or what is waited for comes; see Stalled."
+    return conditions | {
+        ConditionType.RECONCILING: Verdict(False, going_on.reason, still),
+        ConditionType.STALLED: Verdict(True, going_on.reason, message),
+    }
+
+
+def with_namespace(conditions: Conditions, namespace: str) -> Conditions:
+    """`kubectl logs x` becomes `kubectl --namespace shop logs x`."""
+    return {
+        kind: replace(verdict, message=_COMMAND.sub(f"`kubectl --namespace {namespace} ", verdict.message))
+        for kind, verdict in conditions.items()
+    }
 
 
 def build_status(

@@ -15,16 +15,17 @@ from gnnserve_api.generation import GenerationResult
 from gnnserve_api.routing import RoutingTable
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_operator import kinds
-from gnnserve_operator.desired.deployment import MountedClaim, build_deployment
-from gnnserve_operator.desired.disruption_budget import build_disruption_budget
+from gnnserve_operator.desired.access import (
+    build_generation_network_policy,
+    build_role,
+    build_role_binding,
+    build_service_account,
+    build_worker_network_policy,
+)
+from gnnserve_operator.desired.deployment import MountedClaim, build_deployment, build_disruption_budget
 from gnnserve_operator.desired.metadata import Manifest, Parent
-from gnnserve_operator.desired.network_policy import build_generation_network_policy, build_worker_network_policy
-from gnnserve_operator.desired.pod_monitor import build_pod_monitor
-from gnnserve_operator.desired.repair import NO_REPAIRS, RepairRecord
-from gnnserve_operator.desired.role import build_role, build_role_binding
-from gnnserve_operator.desired.routing import build_routing
-from gnnserve_operator.desired.service import build_service
-from gnnserve_operator.desired.service_account import build_service_account
+from gnnserve_operator.desired.routing import NO_REPAIRS, RepairRecord, build_routing
+from gnnserve_operator.desired.service import build_pod_monitor, build_service
 from gnnserve_operator.desired.volume_claim import build_volume_claim
 from gnnserve_operator.kinds import Kind
 from gnnserve_operator.settings import Settings
@@ -135,7 +136,7 @@ CHILDREN = (
         kinds.DISRUPTION_BUDGET,
         lambda given: [build_disruption_budget(given.parent) if given.with_workers else None],
     ),
-    # Listed from time to time and not watched (`pod_monitors.py`): its API is not everywhere.
+    # Listed from time to time and not watched (`PodMonitors` in `observe.py`): its API is not everywhere.
     Child(
         kinds.POD_MONITOR,
         lambda given: [build_pod_monitor(given.parent, given.spec, given.pod_monitor_available)],

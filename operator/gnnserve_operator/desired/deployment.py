@@ -1,4 +1,4 @@
-"""The workers.
+"""The workers, and how many of them a node drain may take at once.
 
 Their pod template depends on nothing that workers learn while they run: a new revision, objective, batching or
 number of replicas never restarts a pod. Only a claim that took the place of a lost one does.
@@ -203,4 +203,19 @@ def _probe(spec: GNNServiceSpec, path: str, *, period_s: int, timeout_s: int, fa
         "periodSeconds": period_s,
         "timeoutSeconds": timeout_s,
         "failureThreshold": failures,
+    }
+
+
+def build_disruption_budget(parent: Parent) -> Manifest:
+    return {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": child_metadata(parent, worker_name(parent.name), Component.WORKER),
+        "spec": {
+            # Not minAvailable: with one replica that would block every drain.
+            "maxUnavailable": 1,
+            "selector": {"matchLabels": selector_for(parent.name, Component.WORKER)},
+            # A worker that cannot become ready must not keep its node from being drained.
+            "unhealthyPodEvictionPolicy": "AlwaysAllow",
+        },
     }

@@ -25,7 +25,7 @@ CLAIM_ANNOTATION = "gnnserve.dev/claim"
 On the Deployment: uid of the claim that its pods mount; on their template too if that took the place of another, so
 that the pods are replaced."""
 REPAIR_ANNOTATION = "gnnserve.dev/repair"
-"""On the routing ConfigMap: how often a damaged revision was generated again (`desired/repair.py`). On a Job: the
+"""On the routing ConfigMap: how often a damaged revision was generated again (`desired/routing.py`). On a Job: the
 number of the repair that it was made for."""
 TEMPLATE_ANNOTATION = "gnnserve.dev/template"
 """On the Deployment: SHA-256 of the pod template that was applied, so that a rollout which has not begun is noticed."""

@@ -1,6 +1,14 @@
-"""The ConfigMap that tells workers what to answer from, and the operator's memory of what was published."""
+"""The ConfigMap that tells workers what to answer from. It is also the operator's memory of what was published, and of
+how often a damaged revision was generated again.
+
+Sealed by a digest over what the operator wrote, so that an edit by hand is told from it.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
 
 import msgspec
 
@@ -8,10 +16,57 @@ from gnnserve_api.generation import GENERATION_KEY, GenerationResult, encode_res
 from gnnserve_api.routing import ROUTING_KEY, RoutingTable, encode_routing
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_operator.desired.labels import CLAIM_ANNOTATION, DIGEST_ANNOTATION, REPAIR_ANNOTATION, Component
-from gnnserve_operator.desired.metadata import Manifest, Parent, child_metadata
+from gnnserve_operator.desired.metadata import Manifest, Parent, child_metadata, digest_of
 from gnnserve_operator.desired.names import routing_name
-from gnnserve_operator.desired.repair import NO_REPAIRS, RepairRecord, encode_repairs
-from gnnserve_operator.desired.routing_digest import routing_digest
+
+
+@dataclass(frozen=True, slots=True)
+class RepairRecord:
+    count: int = 0
+    """How many have begun; also the number of the last one."""
+    pending: bool = False
+    """Whether its Job has yet to publish."""
+    times: tuple[str, ...] = ()
+    """When those of the last day began (RFC 3339)."""
+
+    @property
+    def done(self) -> int:
+        """The number of the last one that is done; 0: none was."""
+        return self.count - self.pending
+
+    def ended(self) -> RepairRecord:
+        return replace(self, pending=False)
+
+    def without_pending(self) -> RepairRecord:
+        """The record without a pending repair, which is no longer wanted and was not done."""
+        return RepairRecord(self.count - 1, False, self.times[:-1]) if self.pending else self
+
+
+NO_REPAIRS = RepairRecord()
+
+
+def encode_repairs(record: RepairRecord) -> str:
+    return msgspec.json.encode(record).decode()
+
+
+def decode_repairs(text: str | None) -> RepairRecord:
+    """None, or what nobody but a person can have written: nothing is remembered."""
+    if text is None:
+        return NO_REPAIRS
+    try:
+        record = msgspec.json.decode(text, type=RepairRecord)
+        are_times = all(datetime.fromisoformat(at).tzinfo is not None for at in record.times)
+    except (msgspec.DecodeError, ValueError):
+        return NO_REPAIRS
+    return (
+        record if are_times and (record.times or not record.pending) and record.count >= record.pending else NO_REPAIRS
+    )
+
+
+def routing_digest(data: Mapping[str, str]) -> str:
+    """Over the two keys that are ours; what others add beside them changes nothing."""
+    ours = {key: data.get(key, "") for key in (ROUTING_KEY, GENERATION_KEY)}
+    return digest_of(ours)
 
 
 def declared_table(spec: GNNServiceSpec, result: GenerationResult) -> RoutingTable:

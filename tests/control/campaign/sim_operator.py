@@ -27,16 +27,13 @@ from gnnserve_operator.health import WatchCheck
 from gnnserve_operator.kinds import Manifest, ServiceKey
 from gnnserve_operator.loop import CONFLICTS, SETTLE_S, RateLimit, WorkQueue, backoff_s
 from gnnserve_operator.metrics import Metrics
-from gnnserve_operator.observe import Observer
+from gnnserve_operator.observe import Observer, PodMonitors, RepositoryClaims
 from gnnserve_operator.observed import ObservedPod
-from gnnserve_operator.pod_monitors import PodMonitors
 from gnnserve_operator.probe import Addresses, Answers, Prober
 from gnnserve_operator.reconcile import Reconciler
 from gnnserve_operator.report import Reporter
-from gnnserve_operator.repository_claims import RepositoryClaims
-from gnnserve_operator.routing_memory import RoutingMemory
 from gnnserve_operator.settings import Settings
-from gnnserve_operator.slow_loop import SlowLoop
+from gnnserve_operator.slow_loop import RoutingMemory, SlowLoop
 from gnnserve_operator.transport import Answer as HttpAnswer
 from gnnserve_routing.signals import Answer, Silence
 

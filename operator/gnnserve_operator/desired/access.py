@@ -1,4 +1,8 @@
-"""Whom pods may talk to: workers are asked by anyone and follow the API server; generation fetches public graphs."""
+"""What pods may do: who workers are to the API server, what they may ask of it, and whom pods may talk to.
+
+Workers follow the one ConfigMap that tells them their routing, and are asked by anyone; generation fetches public
+graphs.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +13,53 @@ from gnnserve_api.spec.graph import GraphSource
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_operator.desired.labels import Component, selector_for
 from gnnserve_operator.desired.metadata import Manifest, Parent, child_metadata
-from gnnserve_operator.desired.names import generation_name, worker_name
+from gnnserve_operator.desired.names import generation_name, routing_name, worker_name
 from gnnserve_operator.settings import Settings
 
+_RBAC = "rbac.authorization.k8s.io"
 _DNS = [{"protocol": protocol, "port": port} for port in (53, 5353) for protocol in ("UDP", "TCP")]
 """Policies see the port of the DNS pods, which is 5353 on OpenShift."""
 
 _WEB_PORTS = {"http": 80, "https": 443}
 _PROXY_VARIABLES = {"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"}
+
+
+def build_service_account(parent: Parent) -> Manifest:
+    return {
+        "apiVersion": "v1",
+        "kind": "ServiceAccount",
+        "metadata": child_metadata(parent, worker_name(parent.name), Component.WORKER),
+        # Worker pods ask for a token themselves; nobody gets one by accident.
+        "automountServiceAccountToken": False,
+    }
+
+
+def build_role(parent: Parent) -> Manifest:
+    return {
+        "apiVersion": f"{_RBAC}/v1",
+        "kind": "Role",
+        "metadata": child_metadata(parent, worker_name(parent.name), Component.WORKER),
+        "rules": [
+            {
+                "apiGroups": [""],
+                "resources": ["configmaps"],
+                # list and watch are allowed by name only with a fieldSelector on metadata.name, as workers send it.
+                "resourceNames": [routing_name(parent.name)],
+                "verbs": ["get", "list", "watch"],
+            }
+        ],
+    }
+
+
+def build_role_binding(parent: Parent) -> Manifest:
+    name = worker_name(parent.name)
+    return {
+        "apiVersion": f"{_RBAC}/v1",
+        "kind": "RoleBinding",
+        "metadata": child_metadata(parent, name, Component.WORKER),
+        "roleRef": {"apiGroup": _RBAC, "kind": "Role", "name": name},
+        "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": parent.namespace}],
+    }
 
 
 def build_worker_network_policy(parent: Parent, settings: Settings) -> Manifest | None:
