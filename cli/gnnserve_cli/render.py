@@ -9,7 +9,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -18,10 +18,10 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from gnnserve_api.profile import LatencyProfile, Profile, VariantProfile
+from gnnserve_api.profile import LatencyProfile, Metric, Profile, VariantProfile
 from gnnserve_cli.printable import printable, printable_line
 
-_METRICS = {"accuracy": "accuracy", "f1Micro": "micro-averaged F1"}
+METRIC_NAMES: Mapping[Metric, str] = {"accuracy": "accuracy", "f1Micro": "micro-averaged F1"}
 _OWN_HEADERS = ("Variant", "Storage", "Columns", "Validation", "Test", "Size", "Memory")
 _TIMING_HEADERS = ("Seeds", "p50 ms", "p99 ms", "Sample", "Gather", "Compute", "Bytes")
 
@@ -105,7 +105,7 @@ def _decimals(value: float, digits: int) -> int:
 def profile_tables(profile: Profile, console: Console) -> list[RenderableType]:
     """One table where it fits, else two: what variants give, and what they cost."""
     caption = (
-        f"\nValidation and test: {_METRICS[profile.metric]}. Sample, gather and compute: medians in ms."
+        f"\nValidation and test: {METRIC_NAMES[profile.metric]}. Sample, gather and compute: medians in ms."
         "\nBytes: of the table, read per batch."
         f"\nMeasured on {printable_line(profile.machine)}."
     )

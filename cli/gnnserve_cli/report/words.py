@@ -6,8 +6,6 @@ from collections.abc import Sequence
 
 from gnnserve_api.profile import Metric
 
-METRIC = {"accuracy": "accuracy", "f1Micro": "micro-averaged F1"}
-
 
 def percent(share: float, digits: int = 2) -> str:
     return f"{100 * share:.{digits}f} %"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
+from typing import assert_never
 
 import msgspec
 
@@ -181,16 +182,22 @@ class Pins:
         """Cumulative shares of the requests with their variants; ends with 1."""
         self.drawn = drawn
         """Position of the last request in the split, in [0, 1)."""
-        if table.mode in (RoutingMode.METRICS, RoutingMode.STATIC) and table.base_variant is not None:
-            self.fixed = chooser.indices[table.base_variant]
-        elif table.mode is RoutingMode.WEIGHTS:
-            total, share = sum(table.weights.values()), 0
-            parts = []
-            for name, weight in sorted(table.weights.items()):
-                share += weight
-                if weight:
-                    parts.append((share / total, chooser.indices[name]))
-            self.split = tuple(parts)
+        match table.mode:
+            case RoutingMode.ADAPTIVE:
+                pass
+            case RoutingMode.METRICS | RoutingMode.STATIC:
+                if table.base_variant is not None:
+                    self.fixed = chooser.indices[table.base_variant]
+            case RoutingMode.WEIGHTS:
+                total, share = sum(table.weights.values()), 0
+                parts = []
+                for name, weight in sorted(table.weights.items()):
+                    share += weight
+                    if weight:
+                        parts.append((share / total, chooser.indices[name]))
+                self.split = tuple(parts)
+            case _:
+                assert_never(table.mode)
 
     def draw(self) -> int | None:
         """The variant of the next request; None where the choice is free. Shares hold after few requests already, not

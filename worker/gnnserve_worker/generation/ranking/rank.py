@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import assert_never
 
 import numpy as np
 
@@ -23,14 +24,20 @@ class Ranking:
 
 def rank(pruning: Pruning, master: FirstLayer | None, features: Features, data: TrainingSet, seed: int) -> Ranking:
     """`master` is the first layer of the 1× model; Random needs none and looks at nothing."""
-    if pruning.method == RankingMethod.RANDOM:
-        return Ranking(random.rank(features.shape[1], seed), {"seed": seed})
-    if master is None:
-        raise ValueError(f"{pruning.method} ranks by the master's weights")
     match pruning.method:
+        case RankingMethod.RANDOM:
+            return Ranking(random.rank(features.shape[1], seed), {"seed": seed})
         case RankingMethod.GREEDY:
-            return Ranking(greedy.rank(master), {})
+            return Ranking(greedy.rank(_given(master, pruning)), {})
         case RankingMethod.LASSO:
-            columns = lasso.rank(lasso.gram(master, features, data), pruning.lasso)
+            columns = lasso.rank(lasso.gram(_given(master, pruning), features, data), pruning.lasso)
             settings = pruning.lasso.model_dump(by_alias=True)
             return Ranking(columns, {key: float(value) for key, value in settings.items()})
+        case _:
+            assert_never(pruning.method)
+
+
+def _given(master: FirstLayer | None, pruning: Pruning) -> FirstLayer:
+    if master is None:
+        raise ValueError(f"{pruning.method} ranks by the master's weights")
+    return master

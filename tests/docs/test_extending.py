@@ -1,0 +1,109 @@
+"""docs/extending.md is true: what it says exists is what exists, and what it names is there."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import get_args
+
+import pytest
+from tests.support.pages import ROOT, read_page, section
+
+from gnnserve_api.families import FAMILIES, FamilyName
+from gnnserve_api.profile import Metric
+from gnnserve_api.routing import RoutingMode
+from gnnserve_api.spec.graph import GraphSource
+from gnnserve_api.spec.model import Architecture
+from gnnserve_api.spec.variants import RankingMethod
+from gnnserve_api.status import ConditionType
+from gnnserve_api.variants import Storage
+from gnnserve_operator.desired.children import CHILDREN
+from gnnserve_worker.generation.families.registry import FAMILIES as MADE_FAMILIES
+from gnnserve_worker.models.registry import ARCHITECTURES
+from gnnserve_worker.serving.http.codecs.registry import CODECS
+from gnnserve_worker.tables.formats import FORMATS
+
+PAGE = read_page("extending.md")
+PACKAGES = ("crds", "operator", "cli", "worker")
+
+REGISTRIES: dict[str, Callable[[], Iterable[str]]] = {
+    "A ranking method": lambda: list(RankingMethod),
+    "An architecture": lambda: ARCHITECTURES,
+    "A table format": lambda: FORMATS,
+    "A graph source": lambda: GraphSource.model_fields,
+    "A family of variants": lambda: [family.name for family in MADE_FAMILIES],
+    "A codec": lambda: dict.fromkeys(codec.content_type for codec in CODECS),
+    "A kind of child": lambda: [child.kind.name for child in CHILDREN],
+    "A routing mode": lambda: list(RoutingMode),
+    "A metric of accuracy": lambda: get_args(Metric),
+    "A condition": lambda: list(ConditionType),
+}
+ENUMERATIONS = {
+    "A ranking method": RankingMethod,
+    "An architecture": Architecture,
+    "A table format": Storage,
+    "A family of variants": FamilyName,
+    "A routing mode": RoutingMode,
+    "A condition": ConditionType,
+}
+
+
+def named_paths(text: str) -> set[str]:
+    return {
+        span for span in re.findall(r"`([^`]+)`", text) if re.match(rf"({'|'.join(PACKAGES)}|charts|docs|tests)/", span)
+    }
+
+
+def items(text: str) -> list[str]:
+    """The numbered items of a section, each on one line."""
+    return [" ".join(item.split()) for item in re.findall(r"^\d+\. (.*(?:\n   .*)*)", text, re.MULTILINE)]
+
+
+def test_the_page_has_the_ten_changes() -> None:
+    assert re.findall(r"^## (.+)$", PAGE, re.MULTILINE) == list(REGISTRIES)
+
+
+@pytest.mark.parametrize("change", REGISTRIES)
+def test_what_exists_today_is_what_the_code_has(change: str) -> None:
+    told = section(PAGE, change).strip().split("\n\n")[0]
+    assert told.startswith("Today:")
+    assert re.findall(r"`([^`]+)`", told) == [str(name) for name in REGISTRIES[change]()]
+
+
+def test_families_that_are_described_are_those_that_are_made() -> None:
+    assert set(FAMILIES) == {family.name for family in MADE_FAMILIES}
+
+
+def test_every_path_is_there() -> None:
+    assert [path for path in sorted(named_paths(PAGE)) if not (ROOT / path).exists()] == []
+
+
+@pytest.mark.parametrize("change", REGISTRIES)
+def test_every_name_is_in_its_file(change: str) -> None:
+    found = items(section(PAGE, change))
+    assert len(found) >= 3
+    for item in found:
+        paths = [ROOT / path for path in re.findall(r"`([^`]+)`", item) if path in named_paths(item)]
+        assert paths, item
+        source = "\n".join(
+            file.read_text(encoding="utf-8")
+            for path in paths
+            for file in (sorted(path.glob("*.py")) if path.is_dir() else [path])
+        )
+        names = [span for span in re.findall(r"`([^`]+)`", item) if re.fullmatch(r"[A-Za-z_]\w*", span)]
+        assert [name for name in names if not re.search(rf"\b{name}\b", source)] == [], item
+
+
+@pytest.mark.parametrize("change", ENUMERATIONS)
+def test_no_other_file_names_a_member(change: str) -> None:
+    member = re.compile(rf"\b{ENUMERATIONS[change].__name__}\.[A-Z]")
+    listed = named_paths(section(PAGE, change))
+    folders = tuple(path for path in listed if path.endswith("/"))
+    naming = [
+        str(path.relative_to(ROOT))
+        for package in PACKAGES
+        for path in sorted(Path(ROOT, package).rglob("*.py"))
+        if member.search(path.read_text(encoding="utf-8"))
+    ]
+    assert [path for path in naming if path not in listed and not path.startswith(folders)] == []
