@@ -27,7 +27,7 @@ from rich.table import Table
 from benchmarks.results import write_result
 from gnnserve_api.device import CachePolicy
 from gnnserve_worker.caching.policies.frequency import FrequencyPolicy
-from gnnserve_worker.caching.simulation.shapes import SHAPES, Shape, build_graph
+from gnnserve_worker.caching.simulation.shapes import SHAPES, GraphShape, build_graph
 from gnnserve_worker.caching.simulation.simulate import (
     BELADY,
     POLICIES,
@@ -124,7 +124,7 @@ def _measure_elsewhere(name: str, within: float, *, quick: bool) -> Found:
     return found
 
 
-def measure_shape(shape: Shape, name: str, within: float, *, quick: bool) -> Found:
+def measure_shape(shape: GraphShape, name: str, within: float, *, quick: bool) -> Found:
     started = time.perf_counter()
     settings = QUICK_SETTINGS if quick else SETTINGS
     graph = build_graph(shape, SEED, within)

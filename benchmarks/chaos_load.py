@@ -23,7 +23,7 @@ from tests.cluster.harness.services import Service
 
 from gnnserve_cli.client import fetch_variants, parse_url
 from gnnserve_cli.loadgen.requests import Requests, build_predictions
-from gnnserve_cli.loadgen.transport import Connection, TransportError
+from gnnserve_cli.loadgen.transport import LoadConnection, TransportError
 
 REQUESTS_PER_CONNECTION = 50
 """Then a new one: both old connections and new ones must survive."""
@@ -140,7 +140,7 @@ class Load:
         while True:
             try:
                 async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                    transport, connection = await loop.create_connection(Connection, self._host, 80)
+                    transport, connection = await loop.create_connection(LoadConnection, self._host, 80)
             except OSError as error:  # also a TimeoutError
                 problem = os.strerror(error.errno) if error.errno else type(error).__name__
                 self.tally.failed_connections[problem] += 1
@@ -160,7 +160,7 @@ class Load:
 
 @dataclass(slots=True)
 class _Kept:
-    connection: Connection
+    connection: LoadConnection
     port: int
     left: int = REQUESTS_PER_CONNECTION
 

@@ -31,7 +31,7 @@ from gnnserve_cli.client import Endpoint, parse_url
 from gnnserve_cli.loadgen.generator import generate_load
 from gnnserve_cli.loadgen.record import Record
 from gnnserve_cli.loadgen.requests import build_predictions
-from gnnserve_cli.loadgen.statistics import Plan
+from gnnserve_cli.loadgen.statistics import LoadPlan
 
 WANTED_REQUESTS = 10_000
 WANTED_CHANGES = 3
@@ -158,7 +158,7 @@ class Pressure:
         self._thread.join()
 
     def _run(self) -> None:
-        plan = Plan(CONNECTIONS, self.SLICE_S, 1)
+        plan = LoadPlan(CONNECTIONS, self.SLICE_S, 1)
         while not self._stop.is_set():
             part = generate_load(self._endpoint, self._requests, plan, None, ANSWER_TIMEOUT_S)
             self.record.started += part.started

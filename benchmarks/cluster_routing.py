@@ -37,7 +37,7 @@ from gnnserve_cli.loadgen.generator import generate_load
 from gnnserve_cli.loadgen.record import Record
 from gnnserve_cli.loadgen.requests import Sizes, build_predictions
 from gnnserve_cli.loadgen.scenario import RateCurve, Scenario, build_arrivals, build_curve
-from gnnserve_cli.loadgen.statistics import Plan
+from gnnserve_cli.loadgen.statistics import LoadPlan
 from gnnserve_routing.costs import capacity_seeds_per_s
 
 SEEDS = 48
@@ -380,7 +380,7 @@ class Load(threading.Thread):
 
     def run(self) -> None:
         curve = self._curve
-        plan = Plan(CONNECTIONS, len(curve.rates_per_s) * curve.step_s, SEEDS, max(curve.rates_per_s), binary=True)
+        plan = LoadPlan(CONNECTIONS, len(curve.rates_per_s) * curve.step_s, SEEDS, max(curve.rates_per_s), binary=True)
         self._log.started_at_s = time.monotonic()
         self.record = generate_load(self._endpoint, self._requests, plan, build_arrivals(curve, 0), ANSWER_TIMEOUT_S)
 

@@ -31,7 +31,7 @@ from benchmarks.results import write_result
 from gnnserve_cli.client import Endpoint, fetch_variants, parse_url
 from gnnserve_cli.loadgen.generator import generate_load
 from gnnserve_cli.loadgen.requests import Requests, build_predictions
-from gnnserve_cli.loadgen.statistics import Plan, summarize
+from gnnserve_cli.loadgen.statistics import LoadPlan, summarize
 from gnnserve_cli.render import format_ms
 
 ROOT = Path(__file__).parents[1]
@@ -145,7 +145,7 @@ def _requests(endpoint: Endpoint, nodes: int, case: Case) -> Requests:
 
 def _measure(endpoint: Endpoint, requests: Requests, case: Case, duration_s: float) -> dict[str, Any]:
     for seconds in (WARM_UP_S, duration_s):
-        plan = Plan(case.connections, seconds, requests.seeds_each)
+        plan = LoadPlan(case.connections, seconds, requests.seeds_each)
         report = summarize(plan, generate_load(endpoint, requests, plan, None, ANSWER_TIMEOUT_S))
     if report.errors or not report.answers:
         raise SystemExit(f"{case.name}: {report.answers} answers and errors {report.errors}: no figure to report")

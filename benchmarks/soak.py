@@ -34,10 +34,10 @@ from benchmarks.wrk import encode_post
 from gnnserve_api.protocol import PredictRequest
 from gnnserve_cli.client import Endpoint
 from gnnserve_cli.loadgen.generator import generate_load
-from gnnserve_cli.loadgen.record import Rows
+from gnnserve_cli.loadgen.record import RequestRows
 from gnnserve_cli.loadgen.requests import Requests
 from gnnserve_cli.loadgen.schedule import Arrivals, build_schedule
-from gnnserve_cli.loadgen.statistics import Plan, compute_percentiles, percentile
+from gnnserve_cli.loadgen.statistics import LoadPlan, compute_percentiles, percentile
 from gnnserve_cli.render import format_ms
 
 MIX = ((1, 800), (16, 150), (256, 45), (1024, 4), (8192, 1))
@@ -225,7 +225,7 @@ def build_mixed(endpoint: Endpoint, nodes: int) -> Requests:
 def measure_capacity(endpoint: Endpoint, requests: Requests, seconds: float) -> float:
     """Answers per second in a closed loop, after a warm-up."""
     for duration_s in (seconds / 4, seconds):
-        plan = Plan(CONNECTIONS, duration_s, requests.seeds_each)
+        plan = LoadPlan(CONNECTIONS, duration_s, requests.seeds_each)
         record = generate_load(endpoint, requests, plan, None, ANSWER_TIMEOUT_S)
         if record.errors:
             raise SystemExit(f"errors while the capacity was measured: {dict(record.errors)}")
@@ -242,7 +242,7 @@ def run_minute(
     latencies_ms: LatenciesBySize,
 ) -> Minute:
     """`pids`: of the server. `latencies_ms` are added to."""
-    plan = Plan(OPEN_CONNECTIONS, seconds, requests.seeds_each, rate_per_s)
+    plan = LoadPlan(OPEN_CONNECTIONS, seconds, requests.seeds_each, rate_per_s)
     schedule = build_schedule(Arrivals.POISSON, rate_per_s, seconds, number)
     with MemoryWatch(lambda: read_memory(pids), WATCH_S) as watch:
         record = generate_load(endpoint, requests, plan, schedule, ANSWER_TIMEOUT_S)
@@ -267,7 +267,7 @@ def run_minute(
     )
 
 
-def latencies_by_size(rows: Rows) -> LatenciesBySize:
+def latencies_by_size(rows: RequestRows) -> LatenciesBySize:
     """Of the answers."""
     found: LatenciesBySize = {}
     for seeds, latency_ms in zip(rows.seeds, rows.latencies_ms, strict=True):

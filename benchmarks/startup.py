@@ -38,7 +38,7 @@ from gnnserve_api.variants import Storage, projected_name, variant_name
 from gnnserve_cli.client import Endpoint
 from gnnserve_cli.loadgen.generator import generate_load
 from gnnserve_cli.loadgen.requests import Requests
-from gnnserve_cli.loadgen.statistics import Plan
+from gnnserve_cli.loadgen.statistics import LoadPlan
 from gnnserve_worker.inference.rehearsal import MadeUpVariant, made_up_graph, publish_made_up
 from gnnserve_worker.repository.repository import Repository
 
@@ -170,7 +170,7 @@ def _ask_at_once(pod: WorkerPod, size: Size) -> None:
         )
     ]
     mean = round(sum(BURST_SEEDS) / len(BURST_SEEDS))
-    plan = Plan(BURST_CONNECTIONS, size.burst_s, mean)
+    plan = LoadPlan(BURST_CONNECTIONS, size.burst_s, mean)
     record = generate_load(Endpoint("127.0.0.1", pod.port), Requests(payloads, mean), plan, None, ANSWER_TIMEOUT_S)
     if record.errors or not record.latencies_ms:
         raise SystemExit(f"the burst: {len(record.latencies_ms)} answers and errors {dict(record.errors)}: no figure")

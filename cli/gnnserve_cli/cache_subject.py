@@ -24,7 +24,7 @@ _TRAINING_SHARE = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class CacheSubject:
     source: str
     graph: Graph
     training_nodes: np.ndarray
@@ -33,7 +33,7 @@ class Subject:
 
 def load_subject(
     source: str, repository: Path, service: str | None, seed: int, within: float, listener: ProgressListener
-) -> Subject:
+) -> CacheSubject:
     path = Path(source)
     if source in SHAPES:
         return _make_shape(source, seed, within, listener)
@@ -44,22 +44,22 @@ def load_subject(
     return _import(source, repository, listener)
 
 
-def _make_shape(name: str, seed: int, within: float, listener: ProgressListener) -> Subject:
+def _make_shape(name: str, seed: int, within: float, listener: ProgressListener) -> CacheSubject:
     listener(Progress(f"make {name}", 0, 1))
     graph = build_graph(SHAPES[name], seed, within)
     listener(Progress(f"make {name}", 1, 1))
     training = np.random.default_rng(seed).permutation(graph.nodes)[: int(_TRAINING_SHARE * graph.nodes)]
     told = f", {within:.0%} of the links within communities" if within else ""
-    return Subject(f"synthetic, of the shape of {name}{told}", graph, training, _FANOUTS)
+    return CacheSubject(f"synthetic, of the shape of {name}{told}", graph, training, _FANOUTS)
 
 
-def _open_folder(root: Path, service: str | None) -> Subject:
+def _open_folder(root: Path, service: str | None) -> CacheSubject:
     found = find_revision(root, service, None)
     namespace, _, name = found.service.partition("/")
     return _open_revision(root, namespace, name, found.revision)
 
 
-def _open_published(manifest: Path, root: Path) -> Subject | None:
+def _open_published(manifest: Path, root: Path) -> CacheSubject | None:
     """None: the graph has to be imported."""
     service = load_manifest(manifest)
     published = Repository(root, service.metadata.namespace, service.metadata.name).find(service.spec.recipe())
@@ -68,15 +68,15 @@ def _open_published(manifest: Path, root: Path) -> Subject | None:
     return _open_revision(root, service.metadata.namespace, service.metadata.name, published.revision)
 
 
-def _open_revision(root: Path, namespace: str, name: str, revision: str) -> Subject:
+def _open_revision(root: Path, namespace: str, name: str, revision: str) -> CacheSubject:
     loaded = Repository(root, namespace, name).load(revision)
     source = f"{namespace}/{name}, revision {revision}"
     first = next(iter(loaded.variants.values()))
-    return Subject(source, loaded.graph, loaded.splits.train, first.fanouts)
+    return CacheSubject(source, loaded.graph, loaded.splits.train, first.fanouts)
 
 
-def _import(source: str, repository: Path, listener: ProgressListener) -> Subject:
+def _import(source: str, repository: Path, listener: ProgressListener) -> CacheSubject:
     wanted = parse_source(source)
     fanouts = load_manifest(Path(source)).spec.model.fanouts if Path(source).suffix in _MANIFESTS else _FANOUTS
     data = load_source(wanted, repository / DOWNLOADS, listener)
-    return Subject(data.source, data.graph, data.splits.train, fanouts)
+    return CacheSubject(data.source, data.graph, data.splits.train, fanouts)

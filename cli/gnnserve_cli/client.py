@@ -54,7 +54,7 @@ TOKEN_VARIABLE = "GNNSERVE_TOKEN"  # noqa: S105 - its name
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
+class ServerAccess:
     """How a server is reached that not everybody may ask."""
 
     token: str | None = field(default=None, repr=False)
@@ -62,17 +62,17 @@ class Access:
     """Certificates that are trusted instead of the machine's."""
 
 
-NO_ACCESS = Access()
+NO_ACCESS = ServerAccess()
 
 
-def read_access(token_file: Path | None, ca_file: Path | None) -> Access:
+def read_access(token_file: Path | None, ca_file: Path | None) -> ServerAccess:
     if token_file is not None:
         token: str | None = read_client_token(token_file)
     else:
         # One that is set and empty is none, as shells leave it.
         given = os.environ.get(TOKEN_VARIABLE)
         token = check_token(given, f"environment variable {TOKEN_VARIABLE}") if given else None
-    return Access(token, ca_file)
+    return ServerAccess(token, ca_file)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ class Endpoint:
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class ServerReply:
     headers: Mapping[str, str]
     """Names in lower case."""
     body: bytes
@@ -110,7 +110,7 @@ def stated_objective(latency_ms: float | None, tolerance_permille: float | None)
     return None if objective.is_empty() else objective
 
 
-def open_url(text: str, access: Access) -> Endpoint:
+def open_url(text: str, access: ServerAccess) -> Endpoint:
     """As `parse_url`, for commands: says on standard error that a token can be read on its way."""
     endpoint = parse_url(text, access)
     if endpoint.token is not None and endpoint.tls is None and not _is_loopback(endpoint.host):
@@ -129,7 +129,7 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def parse_url(given: str, access: Access = NO_ACCESS) -> Endpoint:
+def parse_url(given: str, access: ServerAccess = NO_ACCESS) -> Endpoint:
     # A password may stand before the last @; messages show none.
     text = _PASSWORD.sub(r"\1…@", given)
     try:
@@ -230,7 +230,7 @@ def fetch_nodes(endpoint: Endpoint, start: int = 0, count: int = 1) -> NodesAnsw
     return _decode(endpoint, _fetch(endpoint, "GET", f"/v1/nodes?start={start}&count={count}").body, NodesAnswer)
 
 
-def fetch_prediction(endpoint: Endpoint, request: PredictRequest[Id]) -> tuple[PredictAnswer, Reply]:
+def fetch_prediction(endpoint: Endpoint, request: PredictRequest[Id]) -> tuple[PredictAnswer, ServerReply]:
     reply = _fetch(endpoint, "POST", "/v1/predict", msgspec.json.encode(request))
     answer = _decode(endpoint, reply.body, PredictAnswer)
     for name in request.outputs:
@@ -241,7 +241,7 @@ def fetch_prediction(endpoint: Endpoint, request: PredictRequest[Id]) -> tuple[P
     return answer, reply
 
 
-def _fetch(endpoint: Endpoint, method: str, path: str, body: bytes | None = None) -> Reply:
+def _fetch(endpoint: Endpoint, method: str, path: str, body: bytes | None = None) -> ServerReply:
     headers = endpoint.headers | ({"Content-Type": "application/json"} if body else {})
     started = time.perf_counter()
     try:
@@ -262,7 +262,7 @@ def _fetch(endpoint: Endpoint, method: str, path: str, body: bytes | None = None
     answered = dict(response.headers)
     if response.status_code != 200:
         raise parse_refusal(endpoint, response.status_code, answered, content)
-    return Reply(answered, content, elapsed_ms)
+    return ServerReply(answered, content, elapsed_ms)
 
 
 def _decode(endpoint: Endpoint, body: bytes, answer: type[T]) -> T:

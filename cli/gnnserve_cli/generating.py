@@ -21,7 +21,7 @@ from gnnserve_cli.render import count
 from gnnserve_worker.generation import pipeline
 from gnnserve_worker.pods import device
 from gnnserve_worker.progress import ProgressListener
-from gnnserve_worker.repository.paths import Layout
+from gnnserve_worker.repository.paths import ServicePaths
 from gnnserve_worker.repository.repository import Repository
 
 BUSY_TAIL_RATIO = 8.0
@@ -41,7 +41,7 @@ def generate_visibly(service: GNNService, repository: Repository, named: Device 
         typer.echo(f"warning: {advice}", err=True)
     if (advice := says_dominated(published.profile, features=len(published.ranking.columns))) is not None:
         typer.echo(f"note: {advice}", err=True)
-    folder = Layout(repository.folder).revision(published.revision)
+    folder = ServicePaths(repository.folder).revision(published.revision)
     if (warning := warn_of_busy_machine(published.profile, folder)) is not None:
         typer.echo(f"warning: {warning}", err=True)
     return published

@@ -25,14 +25,14 @@ _PIECE_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Prometheus:
+class PrometheusSource:
     url: str
     query: str
     patience_s: float = _PATIENCE_S
     clock_s: Callable[[], float] = time.monotonic
 
     @staticmethod
-    def of_service(url: str, service: str, interval_s: float) -> Prometheus:
+    def of_service(url: str, service: str, interval_s: float) -> PrometheusSource:
         """Raises InputError where it cannot be the address of one."""
         try:
             PrometheusSpec.model_validate({"url": url})
@@ -45,7 +45,7 @@ class Prometheus:
                 f"{shown!r} is not the address of a Prometheus",
                 "write http://host:port, without a user or password",
             ) from error
-        return Prometheus(url.rstrip("/"), build_query(service, None, interval_s))
+        return PrometheusSource(url.rstrip("/"), build_query(service, None, interval_s))
 
     def ask(self, _look: Look) -> Answer | Silence:
         try:

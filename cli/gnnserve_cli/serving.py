@@ -14,7 +14,7 @@ from gnnserve_api.errors import InputError
 from gnnserve_api.repository import RevisionManifest
 from gnnserve_api.spec.service import GNNService
 from gnnserve_cli.exits import ExitCode
-from gnnserve_cli.prometheus import Prometheus
+from gnnserve_cli.prometheus import PrometheusSource
 from gnnserve_cli.render import format_bytes, output, profile_tables, put
 from gnnserve_cli.slow_loop import OwnRegistry, Source, slow_loop
 from gnnserve_worker.inference.device_stats import ON_CPU, DeviceStats
@@ -40,7 +40,7 @@ def source_of_load(prometheus: str | None, service: GNNService) -> Source:
     if prometheus is None:
         return OwnRegistry()
     interval_s = service.spec.routing.interval_seconds
-    return Prometheus.of_service(prometheus, service.metadata.name, interval_s)
+    return PrometheusSource.of_service(prometheus, service.metadata.name, interval_s)
 
 
 def choose_credentials(

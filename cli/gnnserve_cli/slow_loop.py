@@ -69,7 +69,7 @@ class OwnRegistry:
 
 
 @dataclass(slots=True)
-class _Followed:
+class _FollowedRevision:
     """A revision, and what was decided about it."""
 
     decision: RoutingDecision
@@ -79,7 +79,7 @@ class _Followed:
     """People know of it."""
 
 
-class SlowLoop:
+class LocalSlowLoop:
     """Ends with the process at the latest."""
 
     def __init__(
@@ -97,7 +97,7 @@ class SlowLoop:
         self._say = say
         self._warn = warn
         self._interval_s = float(spec.routing.interval_seconds)
-        self._followed: _Followed | None = None
+        self._followed: _FollowedRevision | None = None
         self._trouble: str | None = None
         """What was warned of last, and still is so."""
         self._stopped = threading.Event()
@@ -143,10 +143,10 @@ class SlowLoop:
             self._say(f"Base variant: {state.base}, before {followed.told_base}. {state.reason}")
             followed.told_base = state.base
 
-    def _follow(self, route: Route) -> _Followed:
+    def _follow(self, route: Route) -> _FollowedRevision:
         if self._followed is None or self._followed.decision.state.revision != route.revision:
             known = undecided(recover_state(route.revision, None))
-            self._followed = _Followed(known, self._spec.routing_table(route.revision), route.base_variant)
+            self._followed = _FollowedRevision(known, self._spec.routing_table(route.revision), route.base_variant)
         return self._followed
 
     def _note_trouble(self, kind: str | None, message: str) -> None:
@@ -163,10 +163,10 @@ class SlowLoop:
 @contextmanager
 def slow_loop(spec: GNNServiceSpec, source: Source) -> Iterator[Callable[[Served], None]]:
     """A function to begin it with, once there is somebody to be told; it ends with the block."""
-    begun: list[SlowLoop] = []
+    begun: list[LocalSlowLoop] = []
 
     def begin(served: Served) -> None:
-        begun.append(SlowLoop(served, spec, source))
+        begun.append(LocalSlowLoop(served, spec, source))
         begun[-1].start()
 
     try:

@@ -22,7 +22,7 @@ from benchmarks.soak import (
 from gnnserve_api.batching import DEFAULT_BATCHING
 from gnnserve_api.protocol import PredictRequest
 from gnnserve_cli.client import Endpoint
-from gnnserve_cli.loadgen.record import Rows
+from gnnserve_cli.loadgen.record import RequestRows
 
 CALM = Minute(
     answers=1000, p50_ms=1.0, p99_ms=4.0, max_ms=9.0, lag_p99_ms=0.1, errors={}, rss_mib=500.0, anonymous_mib=80.0,
@@ -75,7 +75,7 @@ def test_a_request_has_as_many_nodes_as_its_size_says() -> None:
 
 
 def test_latencies_are_kept_apart_by_size_and_failures_are_no_latencies() -> None:
-    rows = Rows()
+    rows = RequestRows()
     for seeds, latency_ms in ((1, 2.0), (8192, 60.0), (1, 1.0), (1, math.nan), (1, 3.0)):
         rows.add(0.0, latency_ms, 0, seeds, last_try_ms=latency_ms)
     assert summarize_sizes(latencies_by_size(rows)) == (SizeLatency(1, 3, 2.0, 3.0), SizeLatency(8192, 1, 60.0, 60.0))

@@ -13,7 +13,7 @@ from tests.support.secured_worker import Running, started
 from typer.testing import CliRunner
 
 from gnnserve_api.errors import InputError
-from gnnserve_cli.client import Access, Endpoint, fetch_route, open_url, parse_url, read_access
+from gnnserve_cli.client import Endpoint, ServerAccess, fetch_route, open_url, parse_url, read_access
 from gnnserve_cli.exits import ExitCode
 from gnnserve_cli.main import app
 from gnnserve_worker.serving.security.credentials import Credentials
@@ -109,7 +109,7 @@ def test_the_file_goes_before_the_variable(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_nothing_that_is_printed_of_an_endpoint_has_the_token() -> None:
-    access = Access(TOKEN)
+    access = ServerAccess(TOKEN)
     endpoint = parse_url("http://127.0.0.1:1", access)
     with pytest.raises(Exception, match="no answer") as caught:
         fetch_route(endpoint)
@@ -123,12 +123,12 @@ def test_an_https_url_has_its_own_port_and_a_ca_file_is_for_https(tmp_path: Path
     assert parse_url("https://h").port == 443
     assert parse_url("https://h:8443").url == "https://h:8443"
     with pytest.raises(InputError, match=r"--ca-file: .*proves nothing"):
-        parse_url("http://h", Access(ca_file=ca))
+        parse_url("http://h", ServerAccess(ca_file=ca))
     nothing = tmp_path / "nothing"
     nothing.write_text("")
     for bad, words in ((nothing, "no certificate in PEM"), (tmp_path / "nowhere", "No such file")):
         with pytest.raises(InputError, match=words):
-            parse_url("https://h", Access(ca_file=bad))
+            parse_url("https://h", ServerAccess(ca_file=bad))
 
 
 def test_a_server_that_speaks_plain_http_is_named_for_it(server: Secured) -> None:
@@ -207,9 +207,9 @@ def test_a_password_in_an_address_is_not_shown(url: str) -> None:
 def test_a_token_that_goes_in_plain_http_to_another_machine_is_noted(
     url: str, noted: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    open_url(url, Access())
+    open_url(url, ServerAccess())
     assert capsys.readouterr().err == ""
-    assert open_url(url, Access(TOKEN)) == parse_url(url, Access(TOKEN)) or url.startswith("https")
+    assert open_url(url, ServerAccess(TOKEN)) == parse_url(url, ServerAccess(TOKEN)) or url.startswith("https")
     told = capsys.readouterr()
     assert ("in plain HTTP" in told.err) == noted
     assert TOKEN not in told.err

@@ -35,7 +35,7 @@ from gnnserve_cli.loadgen.generator import generate_load
 from gnnserve_cli.loadgen.record import Record
 from gnnserve_cli.loadgen.requests import build_predictions
 from gnnserve_cli.loadgen.schedule import Arrivals, build_schedule
-from gnnserve_cli.loadgen.statistics import Plan, compute_percentiles, percentile, summarize
+from gnnserve_cli.loadgen.statistics import LoadPlan, compute_percentiles, percentile, summarize
 from gnnserve_cli.main import app
 
 
@@ -103,7 +103,7 @@ def test_a_stalled_server_cannot_hide_behind_requests_that_wait_for_it() -> None
 
     with fake_server(stall) as server:
         endpoint = parse_url(server.url)
-        plan = Plan(connections=1, duration_s=0.003, seeds_per_request=1, rate_per_s=1000)
+        plan = LoadPlan(connections=1, duration_s=0.003, seeds_per_request=1, rate_per_s=1000)
         record = generate_load(endpoint, build_predictions(endpoint, NODES, 1, None, 0), plan, schedule(), 30)
     first, second, third = record.latencies_ms
     assert record.held_back == 2
@@ -207,7 +207,7 @@ def test_rates_count_the_time_until_the_last_answer() -> None:
     record = Record(started=40, last_answer_s=4.0)
     for _ in range(40):
         record.rows.add(0.0, 1.0, record.position_of("x1"), 3, last_try_ms=1.0)
-    report = summarize(Plan(connections=8, duration_s=2.0, seeds_per_request=3), record)
+    report = summarize(LoadPlan(connections=8, duration_s=2.0, seeds_per_request=3), record)
     assert report.answers_per_second == 10.0
     assert report.seeds_per_second == 30.0
 
@@ -221,7 +221,7 @@ def test_a_generator_that_is_late_itself_says_so(lag_ms: float, warned: bool) ->
     for _ in range(2):
         record.rows.add(0.0, 1.0, record.position_of("x1"), 1, last_try_ms=1.0)
     record.lags_ms.extend([0.01, lag_ms])
-    warnings = summarize(Plan(1, 1.0, 1, rate_per_s=2.0), record).warnings
+    warnings = summarize(LoadPlan(1, 1.0, 1, rate_per_s=2.0), record).warnings
     assert bool(warnings) is warned
 
 

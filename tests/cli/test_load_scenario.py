@@ -22,7 +22,7 @@ from gnnserve_cli.loadgen.picture import draw_picture
 from gnnserve_cli.loadgen.record import FAILED, REFUSED, Record
 from gnnserve_cli.loadgen.requests import Sizes, build_predictions
 from gnnserve_cli.loadgen.scenario import RateCurve, Scenario, build_arrivals, build_curve
-from gnnserve_cli.loadgen.statistics import Accuracies, LoadReport, Plan, StatedObjective, slice_up, summarize
+from gnnserve_cli.loadgen.statistics import Accuracies, LoadPlan, LoadReport, StatedObjective, slice_up, summarize
 from gnnserve_cli.main import app
 
 PEAK, DURATION_S = 1000.0, 60.0
@@ -125,9 +125,9 @@ def record_of(rows: Sequence[tuple[float, float, str | int]]) -> Record:
     return record
 
 
-def plan(limit_ms: float | None = 50.0, **options: Any) -> Plan:
+def plan(limit_ms: float | None = 50.0, **options: Any) -> LoadPlan:
     objective = None if limit_ms is None else StatedObjective(limit_ms, None, "requests")
-    return Plan(8, 10.0, 2, rate_per_s=1.0, objective=objective, **options)
+    return LoadPlan(8, 10.0, 2, rate_per_s=1.0, objective=objective, **options)
 
 
 MIXED = record_of(
@@ -249,7 +249,9 @@ def open_loop(url: str, dues_s: Sequence[float], retries: int) -> Record:
     """Ends with its last answer, long before its duration."""
     endpoint = parse_url(url)
     requests = build_predictions(endpoint, 1797, 1, None, 0)
-    return generate_load(endpoint, requests, Plan(8, 60.0, 1, rate_per_s=1.0, retries=retries), dues_s, timeout_s=30)
+    return generate_load(
+        endpoint, requests, LoadPlan(8, 60.0, 1, rate_per_s=1.0, retries=retries), dues_s, timeout_s=30
+    )
 
 
 def test_refused_requests_are_tried_again() -> None:
@@ -345,7 +347,7 @@ def texts(path: Path) -> str:
     return "\n".join(node.text.strip() for node in root.iter() if callable(node.tag) and node.text)
 
 
-def draw(path: Path, record: Record, of: Plan) -> LoadReport:
+def draw(path: Path, record: Record, of: LoadPlan) -> LoadReport:
     report = summarize(of, record, ACCURACIES)
     draw_picture(path, of, record, report, ACCURACIES)
     return report
@@ -372,6 +374,6 @@ def test_a_picture_names_what_it_shows(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_whatever_came_of_a_run_can_be_drawn(record: Record, of: Plan, tmp_path: Path) -> None:
+def test_whatever_came_of_a_run_can_be_drawn(record: Record, of: LoadPlan, tmp_path: Path) -> None:
     draw(tmp_path / "run.svg", record, of)
     assert texts(tmp_path / "run.svg")

@@ -13,7 +13,7 @@ from tests.support.fake_server import Asked, Told, fake_server
 from gnnserve_api.errors import InputError
 from gnnserve_api.reasons import Reason
 from gnnserve_api.routing import Route
-from gnnserve_cli.prometheus import Prometheus
+from gnnserve_cli.prometheus import PrometheusSource
 from gnnserve_routing.signals import Answer, Sample, Silence
 from gnnserve_worker.serving.server import Look
 
@@ -29,7 +29,7 @@ def matrix(*series: Any, status: int = 200, **headers: str) -> Told:
 
 def ask(answer: Callable[[Asked], Told], path: str = "") -> tuple[Answer | Silence, list[Asked]]:
     with fake_server(answer) as server:
-        found = Prometheus.of_service(server.url + path, "digits", 15).ask(LOOK)
+        found = PrometheusSource.of_service(server.url + path, "digits", 15).ask(LOOK)
         return found, server.asked
 
 
@@ -74,7 +74,7 @@ def test_no_usable_answer_is_silence(told: Told, reason: Reason, said: str) -> N
 def test_nobody_there_is_silence() -> None:
     with fake_server() as server:
         url = server.url
-    found = Prometheus.of_service(url, "digits", 15).ask(LOOK)
+    found = PrometheusSource.of_service(url, "digits", 15).ask(LOOK)
     assert isinstance(found, Silence)
     assert found.reason is Reason.UNREACHABLE
     assert f"{url} does not answer" in found.message
@@ -83,8 +83,8 @@ def test_nobody_there_is_silence() -> None:
 def test_an_answer_in_drops_is_not_waited_for() -> None:
     clock_s = iter(range(0, 10_000, 3))
     with fake_server(lambda _: Told(body=b" " * 1_000_000)) as server:
-        asked = Prometheus.of_service(server.url, "digits", 15)
-        slow = Prometheus(asked.url, asked.query, clock_s=lambda: float(next(clock_s)))
+        asked = PrometheusSource.of_service(server.url, "digits", 15)
+        slow = PrometheusSource(asked.url, asked.query, clock_s=lambda: float(next(clock_s)))
         found = slow.ask(LOOK)
     assert isinstance(found, Silence)
     assert "no complete answer within 5 s" in found.message
@@ -95,5 +95,5 @@ def test_an_answer_in_drops_is_not_waited_for() -> None:
 )
 def test_what_is_no_address_is_refused_before_anything_starts(url: str) -> None:
     with pytest.raises(InputError, match="--prometheus") as refusal:
-        Prometheus.of_service(url, "digits", 15)
+        PrometheusSource.of_service(url, "digits", 15)
     assert "secret" not in str(refusal.value)

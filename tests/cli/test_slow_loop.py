@@ -10,7 +10,7 @@ from gnnserve_api.objective import Objective
 from gnnserve_api.reasons import Reason
 from gnnserve_api.routing import AffineCost, Route, RoutingMode, RoutingTable, VariantRoute
 from gnnserve_api.spec.service import GNNService, GNNServiceSpec
-from gnnserve_cli.slow_loop import OwnRegistry, SlowLoop, Source
+from gnnserve_cli.slow_loop import LocalSlowLoop, OwnRegistry, Source
 from gnnserve_routing.signals import Answer, Silence
 from gnnserve_worker.serving.metrics import CounterValue
 from gnnserve_worker.serving.server import Look
@@ -93,11 +93,13 @@ class Course:
     serving: FakeServing = field(default_factory=FakeServing)
     said: list[str] = field(default_factory=list)
     warned: list[str] = field(default_factory=list)
-    loop: SlowLoop = field(init=False)
+    loop: LocalSlowLoop = field(init=False)
 
     def __post_init__(self) -> None:
         source = self.source or OwnRegistry(self.clock)
-        self.loop = SlowLoop(self.serving, spec(**self.routing), source, say=self.said.append, warn=self.warned.append)
+        self.loop = LocalSlowLoop(
+            self.serving, spec(**self.routing), source, say=self.said.append, warn=self.warned.append
+        )
         self.loop.tick()
 
     def tick(self, seeds_per_s: float) -> None:
@@ -200,7 +202,7 @@ def test_loop_looks_at_once_goes_on_after_an_error_and_ends_when_told() -> None:
         def ask(self, _look: Look) -> Answer | Silence:
             raise MemoryError("no more")
 
-    loop = SlowLoop(serving, spec(intervalSeconds=1), Broken(), warn=warned.append)
+    loop = LocalSlowLoop(serving, spec(intervalSeconds=1), Broken(), warn=warned.append)
     loop.start()
     for _ in range(2):
         assert serving.looked.acquire(timeout=DEADLINE_S)

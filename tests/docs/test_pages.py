@@ -36,7 +36,7 @@ from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.scheduling.refusal import RefusalReason
 from gnnserve_worker.serving.http.predict import ERROR_STATUS, MAX_BODY_BYTES, REFUSAL_STATUS
 from gnnserve_worker.serving.http.question import MAX_LATENCY_MS, ErrorCode
-from gnnserve_worker.serving.metrics import LATENCY_BUCKETS_S, RoutingState, ServingMetrics
+from gnnserve_worker.serving.metrics import LATENCY_BUCKETS_S, RoutingSample, ServingMetrics
 
 HTTP, CLI, METRICS = read_page("http.md"), read_page("cli.md"), read_page("metrics.md")
 REPOSITORY, DATA = read_page("repository.md"), read_page("data.md")
@@ -133,7 +133,7 @@ def exposed() -> Iterator[tuple[str, str, set[str]]]:
     metrics.show_certificate(1_800_000_000)
     metrics.show_credentials(CredentialState("tls", is_usable=True))
     route = Route("r1", "x1", "most accurate", ("x1",), Objective(latency_ms=5))
-    metrics.watch_routing(lambda: RoutingState(route, {"x1": 1.0}))
+    metrics.watch_routing(lambda: RoutingSample(route, {"x1": 1.0}))
     metrics.watch_device(lambda: ON_GPU)
     for family in text_string_to_metric_families(metrics.render().decode()):
         if family.name.endswith("_created"):

@@ -39,7 +39,7 @@ from gnnserve_worker.inference.served import ServedRevision, served_revision
 from gnnserve_worker.pods.device import DeviceSettings, open_served
 from gnnserve_worker.pods.environment import exit_of
 from gnnserve_worker.repository.loaded import LoadedRevision
-from gnnserve_worker.repository.watched import Change, Finding
+from gnnserve_worker.repository.watched import FileChange, FileFinding
 from gnnserve_worker.serving.engine import EngineState
 
 pytestmark = pytest.mark.skipif(ON_GPU, reason="kernels are compiled for the GPU of this machine")
@@ -463,19 +463,19 @@ def test_a_worker_of_the_gpu_alone_stops_and_asks_clients_to_come_again(
     assert "the engine stopped" in caplog.text
 
 
-@pytest.mark.parametrize("change", [Change.WRITTEN, Change.REDATED, Change.TOUCHED, Change.MOVED])
+@pytest.mark.parametrize("change", [FileChange.WRITTEN, FileChange.REDATED, FileChange.TOUCHED, FileChange.MOVED])
 def test_files_that_were_written_to_while_the_gpu_took_copies_are_refused(
-    change: Change, process: Process, loaded: LoadedRevision, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    change: FileChange, process: Process, loaded: LoadedRevision, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """But not one that only has another place: what is copied is what was verified."""
-    files: Any = SimpleNamespace(look=lambda: [Finding(tmp_path / "table.npy", change, "is not as it was")])
+    files: Any = SimpleNamespace(look=lambda: [FileFinding(tmp_path / "table.npy", change, "is not as it was")])
     (tmp_path / "nvidiactl").touch()
     monkeypatch.setitem(serve_on_gpu.__kwdefaults__, "use", lambda: process.twin)
     monkeypatch.setitem(serve_on_gpu.__kwdefaults__, "ledger", process.ledger)
 
     with (
         nullcontext()
-        if change is Change.MOVED
+        if change is FileChange.MOVED
         else pytest.raises(RepositoryError, match=r"table\.npy: is not as it was, while it was being copied to the GPU")
     ):
         open_served(replace(loaded, files=files), DeviceSettings(), {}, tmp_path)

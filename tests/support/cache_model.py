@@ -149,7 +149,7 @@ class Outcome:
 
 @dataclass
 class ModelStorage:
-    """`slots.Storage` in the host's memory."""
+    """`slots.SlotStorage` in the host's memory."""
 
     stress: Stress
     epochs: Epochs = field(default_factory=Epochs)

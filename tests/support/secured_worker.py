@@ -16,13 +16,13 @@ from tests.support.waiting import WAIT_S
 
 from gnnserve_worker.serving.security.credentials import Credentials
 from gnnserve_worker.serving.security.handshakes import DEFAULT_HANDSHAKE_LIMITS, HandshakeLimits
-from gnnserve_worker.serving.server import Worker, bind
+from gnnserve_worker.serving.server import WorkerServer, bind
 
 
 @dataclass(frozen=True, slots=True)
 class Running:
     port: int
-    worker: Worker
+    worker: WorkerServer
 
     def connect(self, trusted: Path | None) -> http.client.HTTPConnection:
         if trusted is None:
@@ -35,7 +35,7 @@ def started(credentials: Credentials, handshakes: HandshakeLimits = DEFAULT_HAND
     """In a thread: uvicorn leaves signals alone there. Where it waits for credentials, its revision comes after them,
     as in a pod."""
     sock = bind("127.0.0.1", 0)
-    worker = Worker("digits", sock, credentials=credentials, handshakes=handshakes)
+    worker = WorkerServer("digits", sock, credentials=credentials, handshakes=handshakes)
     revision = FakeWorker().revision()
     up: queue.Queue[None] = queue.Queue()
     thread = threading.Thread(target=lambda: worker.run(lambda: up.put(None)), daemon=True)

@@ -157,7 +157,7 @@ class Client:
         return await self.http.post("/v1/predict", json={"nodes": nodes, **fields})
 
     def switch(self, revision: ServedRevision, of: GNNService | None = None) -> None:
-        """As `Worker.switch` does, on the event loop."""
+        """As `WorkerServer.switch` does, on the event loop."""
         spec = (of or service()).spec
         if self.engine.lane is None or self.engine.lane.revision is not revision:
             self.metrics.show_revision(revision.manifest, load_s=0.5)

@@ -18,7 +18,7 @@ import httpx
 import numpy as np
 from tests.support.serving import FakeWorker, profile, service, variant
 
-from gnnserve_worker.serving.server import Worker, bind
+from gnnserve_worker.serving.server import WorkerServer, bind
 
 PROFILE = profile(
     variant("x1", 0.94, 10, 0.1),
@@ -79,7 +79,7 @@ def main() -> None:
     of = service({"latencyMs": latency_ms}, max_seeds=200, max_queued_seeds=20_000)
     revision = FakeWorker(profile=PROFILE, fail=compute).revision()
     sock = bind("127.0.0.1", port)
-    worker = Worker(of.metadata.name, sock, LAME_DUCK_S)
+    worker = WorkerServer(of.metadata.name, sock, LAME_DUCK_S)
     worker.run(threading.Thread(target=load, daemon=True).start)
 
 

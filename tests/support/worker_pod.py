@@ -22,7 +22,7 @@ from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.pods import serve
 from gnnserve_worker.pods.device import DeviceSettings
 from gnnserve_worker.pods.logs import log_as_json
-from gnnserve_worker.pods.serve import Settings
+from gnnserve_worker.pods.serve import WorkerSettings
 
 
 def main() -> int:
@@ -31,7 +31,7 @@ def main() -> int:
     log_as_json("digits", NAMESPACE)
     loader.RETRY_S = (0.05, 1.0)
     repository_watch.INTERVAL_S = float(os.environ.get("TESTS_LOOK_EVERY_S", "0.05"))
-    settings = Settings(
+    settings = WorkerSettings(
         service="digits",
         namespace=NAMESPACE,
         routing=NAME,

@@ -13,7 +13,7 @@ from tests.support.graphs import graph_of, random_graph
 from gnnserve_api.device import CachePolicy
 from gnnserve_api.errors import InputError
 from gnnserve_worker.caching.policies.build import build_policy
-from gnnserve_worker.caching.simulation.shapes import COMMUNITY_NODES, SHAPES, Shape, build_graph
+from gnnserve_worker.caching.simulation.shapes import COMMUNITY_NODES, SHAPES, GraphShape, build_graph
 from gnnserve_worker.caching.simulation.simulate import (
     BELADY,
     POLICIES,
@@ -36,7 +36,7 @@ from gnnserve_worker.caching.weights import degree_weights, expected_weights, pr
 from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.progress import Progress
 
-SMALL = Shape(3_000, 60_000)
+SMALL = GraphShape(3_000, 60_000)
 FANOUTS = (5, 3)
 
 
@@ -62,7 +62,7 @@ def test_a_shape_is_symmetric_without_loops_and_repeats(within: float) -> None:
 
 
 def test_a_shape_has_hubs_and_its_communities_keep_to_themselves() -> None:
-    plain, together = (build_graph(Shape(4 * COMMUNITY_NODES, 80_000), 2, within) for within in (0.0, 0.9))
+    plain, together = (build_graph(GraphShape(4 * COMMUNITY_NODES, 80_000), 2, within) for within in (0.0, 0.9))
     degrees = np.diff(plain.indptr)
     assert degrees.max() > 8 * np.median(degrees)
     walks = [[_two_hops(found, node) for node in range(300)] for found in (plain, together)]

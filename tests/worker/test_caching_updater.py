@@ -9,7 +9,7 @@ from gnnserve_worker.caching.epochs import Epochs
 from gnnserve_worker.caching.policies.build import build_policy
 from gnnserve_worker.caching.sharding import CachePlan
 from gnnserve_worker.caching.slots import MaskedSlots
-from gnnserve_worker.caching.updater import Reads, Rhythm, Updater, rest_seconds
+from gnnserve_worker.caching.updater import CountedReads, Rhythm, Updater, rest_seconds
 
 PLAN = CachePlan(nodes=100, blocks=1, block_columns=32, block_bytes=128, slots=(10,))
 NEVER = Rhythm(batches=10**9, seconds=3600.0)
@@ -43,7 +43,7 @@ class FakeStorage:
             raise self.problem
         items, times = np.unique(np.array(self.reads, dtype=np.int64), return_counts=True)
         self.reads.clear()
-        return Reads(items, times.astype(np.int32))
+        return CountedReads(items, times.astype(np.int32))
 
 
 @dataclass

@@ -10,7 +10,7 @@ import pytest
 from gnnserve_api.errors import InputError
 from gnnserve_worker.following.routing_watch import ApiServer
 from gnnserve_worker.pods import serve
-from gnnserve_worker.pods.serve import Settings
+from gnnserve_worker.pods.serve import WorkerSettings
 from gnnserve_worker.serving import server
 from gnnserve_worker.serving.security.credentials import Credentials
 from gnnserve_worker.serving.security.tls import KeyPairFiles
@@ -26,12 +26,14 @@ POD = {
 
 
 def test_without_words_about_them_there_are_none() -> None:
-    settings = Settings.read(POD)
+    settings = WorkerSettings.read(POD)
     assert (settings.tls, settings.tokens) == (None, None)
 
 
 def test_folders_are_those_of_the_environment() -> None:
-    settings = Settings.read({**POD, "GNNSERVE_TLS": "/etc/gnnserve/tls", "GNNSERVE_TOKENS": "/etc/gnnserve/tokens"})
+    settings = WorkerSettings.read(
+        {**POD, "GNNSERVE_TLS": "/etc/gnnserve/tls", "GNNSERVE_TOKENS": "/etc/gnnserve/tokens"}
+    )
     assert (settings.tls, settings.tokens) == (Path("/etc/gnnserve/tls"), Path("/etc/gnnserve/tokens"))
 
 
@@ -44,7 +46,7 @@ def test_a_pod_waits_for_what_its_secrets_lack(tmp_path: Path, monkeypatch: pyte
         raise InputError("worker", "is not to run in this test")
 
     monkeypatch.setattr(server, "Worker", make_worker)
-    settings = Settings(
+    settings = WorkerSettings(
         service="digits",
         namespace="shop",
         routing="digits-routing",

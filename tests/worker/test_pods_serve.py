@@ -22,7 +22,7 @@ from gnnserve_api.objective import Objective
 from gnnserve_api.pods import PodExit
 from gnnserve_api.repository import RevisionManifest
 from gnnserve_api.routing import encode_routing
-from gnnserve_worker.pods.serve import Settings
+from gnnserve_worker.pods.serve import WorkerSettings
 
 ASKED = (0, 4, 1, 5)
 THREE, FIVE = 3, 5
@@ -218,11 +218,11 @@ ENVIRON = {
 
 
 def test_settings_come_from_the_environment() -> None:
-    settings = Settings.read({**ENVIRON, "GNNSERVE_LAME_DUCK_S": "5"})
+    settings = WorkerSettings.read({**ENVIRON, "GNNSERVE_LAME_DUCK_S": "5"})
     assert (settings.service, settings.namespace, settings.routing) == ("digits", "default", "digits-routing")
     assert (settings.lame_duck_s, settings.port, settings.api.url) == (5.0, 8080, "https://10.96.0.1:443")
     assert settings.mounted_routing == Path("/etc/gnnserve/routing/routing.json")
-    assert Settings.read(ENVIRON).lame_duck_s == 0
+    assert WorkerSettings.read(ENVIRON).lame_duck_s == 0
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ from gnnserve_api.variants import Storage
 from gnnserve_worker.graph.ids import integer_ids, lay_out, string_ids
 from gnnserve_worker.graph.store import GraphData
 from gnnserve_worker.repository import files, paths
-from gnnserve_worker.repository.positions import Positions, Survey
+from gnnserve_worker.repository.positions import Positions, PositionSurvey
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.repository.staged import StagedRevision
 from gnnserve_worker.tables.formats import FORMATS
@@ -310,7 +310,7 @@ def test_survey_in_parts_finds_what_lies_between_them() -> None:
         ([[0, 3], [8, 10]], "holds 10 at position 3, expected 0 to 9"),
         ([[0, 3], [8, 8]], "ends with 8, expected 9"),
     ]:
-        survey = Survey(rising)
+        survey = PositionSurvey(rising)
         for part in parts:
             survey.add(np.array(part))
         assert survey.problem() == problem

@@ -13,7 +13,7 @@ from gnnserve_api.objective import Objective
 from gnnserve_api.routing import Route, RoutingMode
 from gnnserve_worker.inference.batch import StageTimes
 from gnnserve_worker.inference.device_stats import ON_CPU, DeviceStats
-from gnnserve_worker.serving.metrics import LATENCY_BUCKETS_S, RoutingState, ServingMetrics
+from gnnserve_worker.serving.metrics import LATENCY_BUCKETS_S, RoutingSample, ServingMetrics
 
 SECONDS = [0.0, 0.00005, *LATENCY_BUCKETS_S, 0.0033, 11.0]
 
@@ -119,13 +119,13 @@ def route(**changes: Any) -> Route:
 def test_routing_is_told_as_it_is_at_the_scrape() -> None:
     metrics = ServingMetrics("digits")
     assert b"gnnserve_routing" not in metrics.render()
-    state = RoutingState(route(mode=RoutingMode.METRICS, objective=Objective(latency_ms=25)), {"x1": 1.5, "x2": 1.0})
+    state = RoutingSample(route(mode=RoutingMode.METRICS, objective=Objective(latency_ms=25)), {"x1": 1.5, "x2": 1.0})
     metrics.watch_routing(lambda: state)
     assert values_of(metrics, "gnnserve_routing_info") == {("x2", "Metrics"): 1}
     assert values_of(metrics, "gnnserve_routing_table_expired") == {(): 0}
     assert values_of(metrics, "gnnserve_cost_correction") == {("x1",): 1.5, ("x2",): 1.0}
     assert values_of(metrics, "gnnserve_objective_seconds") == {(): 0.025}
-    state = RoutingState(route(base_variant="x1", is_expired=True), {})
+    state = RoutingSample(route(base_variant="x1", is_expired=True), {})
     assert values_of(metrics, "gnnserve_routing_info") == {("x1", "Adaptive"): 1}
     assert values_of(metrics, "gnnserve_routing_table_expired") == {(): 1}
     assert values_of(metrics, "gnnserve_objective_seconds") == {}

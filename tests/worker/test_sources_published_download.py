@@ -17,11 +17,11 @@ from tests.support.file_server import FileServer, Odd, file_server
 
 from gnnserve_api.errors import InputError, ResourceError
 from gnnserve_worker.graph.sources import download
-from gnnserve_worker.graph.sources.download import Patience, Wanted, fetch
+from gnnserve_worker.graph.sources.download import DownloadPatience, Wanted, fetch
 from gnnserve_worker.progress import Progress, silent
 
 CONTENT = b"PK\x03\x04" + bytes(range(256)) * 20_000
-HASTE = Patience(connect_s=20, silence_s=20, pauses_s=(0.0, 0.0, 0.0))
+HASTE = DownloadPatience(connect_s=20, silence_s=20, pauses_s=(0.0, 0.0, 0.0))
 PATH = "/set/file.zip"
 
 
@@ -269,7 +269,7 @@ def test_attempts_are_counted_anew_while_more_arrives(server: FileServer, tmp_pa
         pieces.append(Odd(status=206, headers={"Content-Range": shown}, body=rest, cut_after=1 << 20))
     server.answer_oddly(PATH, *pieces)
 
-    fetch(_wanted(server), tmp_path, silent, Patience(20, 20, (0.0,)))
+    fetch(_wanted(server), tmp_path, silent, DownloadPatience(20, 20, (0.0,)))
 
     assert _is_whole(tmp_path)
 
@@ -289,7 +289,7 @@ def test_a_server_that_falls_silent_is_given_up(server: FileServer, tmp_path: Pa
     server.answer_oddly(PATH, *[Odd(silent_after=1000)] * 2)
 
     with pytest.raises(ResourceError, match=r"it said nothing for 0\.05 s; check the network"):
-        fetch(_wanted(server), tmp_path, silent, Patience(connect_s=20, silence_s=0.05, pauses_s=(0.0,)))
+        fetch(_wanted(server), tmp_path, silent, DownloadPatience(connect_s=20, silence_s=0.05, pauses_s=(0.0,)))
 
     assert "file.zip" not in _left(tmp_path)
 

@@ -39,7 +39,7 @@ from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.pods import generate
 from gnnserve_worker.repository import files, repository, watched
 from gnnserve_worker.repository.memory_fault import describe, exit_on_memory_fault
-from gnnserve_worker.repository.watched import Change, Finding, Stamp, WatchedFiles, compare
+from gnnserve_worker.repository.watched import FileChange, FileFinding, Stamp, WatchedFiles, compare
 
 PATH = Path("/repository/table.npy")
 GOOD = Stamp(device=1, inode=2, size_bytes=100, modified_ns=1_000, changed_ns=2_000)
@@ -55,28 +55,32 @@ FAR_NS = 2**62
     ("mapped", "found", "changes", "words"),
     [
         pytest.param(GOOD, GOOD, [], "", id="nothing changed"),
-        pytest.param(replace(GOOD, size_bytes=99), replace(GOOD, size_bytes=99), [Change.WRITTEN], "has 99 bytes, and "
-                     "had 100", id="cut short"),
-        pytest.param(replace(GOOD, modified_ns=3_000_000), replace(GOOD, modified_ns=3_000_000), [Change.REDATED],
+        pytest.param(replace(GOOD, size_bytes=99), replace(GOOD, size_bytes=99), [FileChange.WRITTEN],
+                     "has 99 bytes, and had 100", id="cut short"),
+        pytest.param(replace(GOOD, modified_ns=3_000_000), replace(GOOD, modified_ns=3_000_000), [FileChange.REDATED],
                      "was written to at 1970-01-01T00:00:00.003+00:00", id="written in place"),
-        pytest.param(replace(GOOD, modified_ns=1000 * FAR_NS), GOOD, [Change.REDATED], "s since 1970", id="far future"),
-        pytest.param(FAILED, GOOD, [Change.UNSEEN], "cannot be looked at any more: Input/output", id="a failing disk"),
-        pytest.param(replace(GOOD, changed_ns=3_000), replace(GOOD, changed_ns=3_000), [Change.TOUCHED],
+        pytest.param(replace(GOOD, modified_ns=1000 * FAR_NS), GOOD, [FileChange.REDATED],
+                     "s since 1970", id="far future"),
+        pytest.param(FAILED, GOOD, [FileChange.UNSEEN],
+                     "cannot be looked at any more: Input/output", id="a failing disk"),
+        pytest.param(replace(GOOD, changed_ns=3_000), replace(GOOD, changed_ns=3_000), [FileChange.TOUCHED],
                      "had its owner, permissions, links or times set", id="permissions set"),
-        pytest.param(GOOD, GONE, [Change.MOVED], "is gone", id="its folder was renamed"),
-        pytest.param(replace(GOOD, changed_ns=3_000), GONE, [Change.TOUCHED, Change.MOVED], "", id="deleted"),
-        pytest.param(GOOD, FORBIDDEN, [Change.MOVED], "cannot be read any more: Permission denied", id="forbidden"),
-        pytest.param(GOOD, OTHER, [Change.MOVED], "was replaced by another file", id="replaced"),
-        pytest.param(replace(GOOD, size_bytes=0), OTHER, [Change.WRITTEN, Change.MOVED], "", id="cut and replaced"),
-        pytest.param(STALE, STALE, [Change.WRITTEN, Change.MOVED], "", id="lost on a network file system"),
+        pytest.param(GOOD, GONE, [FileChange.MOVED], "is gone", id="its folder was renamed"),
+        pytest.param(replace(GOOD, changed_ns=3_000), GONE, [FileChange.TOUCHED, FileChange.MOVED], "", id="deleted"),
+        pytest.param(GOOD, FORBIDDEN, [FileChange.MOVED], "cannot be read any more: Permission denied", id="forbidden"),
+        pytest.param(GOOD, OTHER, [FileChange.MOVED], "was replaced by another file", id="replaced"),
+        pytest.param(replace(GOOD, size_bytes=0), OTHER, [FileChange.WRITTEN, FileChange.MOVED],
+                     "", id="cut and replaced"),
+        pytest.param(STALE, STALE, [FileChange.WRITTEN, FileChange.MOVED], "", id="lost on a network file system"),
         pytest.param(GOOD, None, [], "", id="no descriptor left to ask with"),
         pytest.param(None, GOOD, [], "", id="read once: nothing changed"),
         pytest.param(None, replace(GOOD, changed_ns=3_000), [], "", id="read once: permissions set"),
-        pytest.param(None, replace(GOOD, modified_ns=3_000), [Change.MOVED], "was written to", id="read once: written"),
+        pytest.param(None, replace(GOOD, modified_ns=3_000), [FileChange.MOVED],
+                     "was written to", id="read once: written"),
     ],
 )  # fmt: skip
 def test_look_tells_what_may_be_wrong_from_what_is_only_missing(
-    mapped: Stamp | OSError | None, found: Stamp | OSError | None, changes: list[Change], words: str
+    mapped: Stamp | OSError | None, found: Stamp | OSError | None, changes: list[FileChange], words: str
 ) -> None:
     findings = compare(PATH, GOOD, mapped, found)
     assert [finding.change for finding in findings] == changes
@@ -181,11 +185,11 @@ def test_touched_file_is_known_by_its_content(tmp_path: Path) -> None:
     entry = files.write_file(path, b"content")
     watch = WatchedFiles({path: entry}, {})
     path.chmod(0o400)
-    assert [finding.change for finding in watch.look()] == [Change.TOUCHED]
+    assert [finding.change for finding in watch.look()] == [FileChange.TOUCHED]
     assert watch.verify(path) is None
     assert watch.look() == []
     os.utime(path, (0, 0))
-    assert [finding.change for finding in watch.look()] == [Change.REDATED], "its time of writing is another"
+    assert [finding.change for finding in watch.look()] == [FileChange.REDATED], "its time of writing is another"
     assert watch.verify_all() is None
     assert (watch.look(), watch.times_verified) == ([], 2)
     lying = WatchedFiles({path: FileEntry(entry.bytes, "another")}, {})
@@ -235,23 +239,23 @@ def test_exhausted_descriptors_say_nothing_about_files(tmp_path: Path, monkeypat
 
 @dataclass(slots=True)
 class FakeFiles:
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[FileFinding] = field(default_factory=list)
     is_whole: bool = True
     verified: list[Path] = field(default_factory=list)
     times_verified: int = 0
     error: Exception | None = None
 
-    def look(self) -> list[Finding]:
+    def look(self) -> list[FileFinding]:
         if self.error is not None:
             raise self.error
         return list(self.findings)
 
-    def verify(self, touched: Path) -> Finding | None:
+    def verify(self, touched: Path) -> FileFinding | None:
         self.verified.append(touched)
         self.times_verified += self.is_whole
         return None if self.is_whole else WRITTEN
 
-    def verify_all(self) -> Finding | None:
+    def verify_all(self) -> FileFinding | None:
         return self.verify(PATH)
 
 
@@ -286,10 +290,10 @@ def revision_of(fake: FakeFiles) -> ServedRevision:
     return replace(FakeWorker().revision(), files=fake)  # type: ignore[arg-type]
 
 
-WRITTEN, MOVED = Finding(PATH, Change.WRITTEN, "was written to"), Finding(PATH, Change.MOVED, "is gone")
-TOUCHED = Finding(PATH, Change.TOUCHED, "had its owner set")
-UNSEEN = Finding(PATH, Change.UNSEEN, "cannot be looked at any more")
-REDATED = Finding(PATH, Change.REDATED, "was written to at noon")
+WRITTEN, MOVED = FileFinding(PATH, FileChange.WRITTEN, "was written to"), FileFinding(PATH, FileChange.MOVED, "is gone")
+TOUCHED = FileFinding(PATH, FileChange.TOUCHED, "had its owner set")
+UNSEEN = FileFinding(PATH, FileChange.UNSEEN, "cannot be looked at any more")
+REDATED = FileFinding(PATH, FileChange.REDATED, "was written to at noon")
 
 
 def test_each_trouble_of_a_revision_is_told_once_and_the_worse_one_still() -> None:
@@ -549,7 +553,7 @@ def test_copies_are_forgotten_once_the_files_are_verified_and_before_they_are_an
     steps: list[str] = []
 
     class Verified(FakeFiles):
-        def verify_all(self) -> Finding | None:
+        def verify_all(self) -> FileFinding | None:
             steps.append("verified")
             return super().verify_all()
 

@@ -32,7 +32,7 @@ from gnnserve_cli.loadgen.report import facts_of, slices_table
 from gnnserve_cli.loadgen.requests import Sizes, build_predictions
 from gnnserve_cli.loadgen.scenario import Scenario, build_arrivals, build_curve
 from gnnserve_cli.loadgen.schedule import Arrivals, build_schedule
-from gnnserve_cli.loadgen.statistics import Accuracies, LoadReport, Plan, StatedObjective, summarize
+from gnnserve_cli.loadgen.statistics import Accuracies, LoadPlan, LoadReport, StatedObjective, summarize
 from gnnserve_cli.render import facts_table, output, print_json, put, round_floats
 
 CLOSED_CONNECTIONS = 8
@@ -152,7 +152,7 @@ def load(
     objective = _objective_in_effect(endpoint, asked)
     nodes = nodes_to_ask_for(endpoint, served, binary=binary)
     requests = build_predictions(endpoint, nodes, seeds_per_request, asked, seed, binary=binary, sizes=sizes)
-    plan = Plan(
+    plan = LoadPlan(
         connections=concurrency or _connections(rate, objective),
         duration_s=duration,
         seeds_per_request=seeds_per_request,

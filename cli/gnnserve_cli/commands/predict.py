@@ -14,7 +14,7 @@ from gnnserve_api.protocol import Label, Output, PredictAnswer, PredictRequest
 from gnnserve_api.repository import NodeIdKind
 from gnnserve_cli.client import (
     Endpoint,
-    Reply,
+    ServerReply,
     fetch_nodes,
     fetch_prediction,
     open_url,
@@ -128,7 +128,7 @@ def _format_vector(values: list[float]) -> str:
     return shown if len(values) <= SHOWN_VALUES else f"{shown} … {len(values)} values"
 
 
-def _facts(answer: PredictAnswer, reply: Reply, timing: dict[str, float]) -> list[tuple[str, str]]:
+def _facts(answer: PredictAnswer, reply: ServerReply, timing: dict[str, float]) -> list[tuple[str, str]]:
     stages = ", ".join(f"{stage} {format_ms(duration)}" for stage, duration in timing.items())
     on_the_server = (
         f"on the server {format_ms(sum(timing.values()))} ms: {stages}" if timing else "the server did not say where"

@@ -24,8 +24,8 @@ import msgspec
 from gnnserve_cli.client import Endpoint
 from gnnserve_cli.loadgen.record import FAILED, NO_VARIANT, REFUSED, Record
 from gnnserve_cli.loadgen.requests import Requests
-from gnnserve_cli.loadgen.statistics import LATE_MS, Plan
-from gnnserve_cli.loadgen.transport import Answer, Connection, TransportError, connect
+from gnnserve_cli.loadgen.statistics import LATE_MS, LoadPlan
+from gnnserve_cli.loadgen.transport import LoadConnection, TimedAnswer, TransportError, connect
 
 RECONNECT_PAUSE_S = 0.1
 """A dead server is asked ten times a second and connection, not as often as the processor can."""
@@ -42,16 +42,16 @@ class _Detail(msgspec.Struct):
     code: str
 
 
-class _Refusal(msgspec.Struct):
+class _RefusalBody(msgspec.Struct):
     error: _Detail
 
 
 _decode_prediction = msgspec.json.Decoder(_Prediction).decode
-_decode_refusal = msgspec.json.Decoder(_Refusal).decode
+_decode_refusal = msgspec.json.Decoder(_RefusalBody).decode
 
 
 def generate_load(
-    endpoint: Endpoint, requests: Requests, plan: Plan, schedule: Iterable[float] | None, timeout_s: float
+    endpoint: Endpoint, requests: Requests, plan: LoadPlan, schedule: Iterable[float] | None, timeout_s: float
 ) -> Record:
     """`schedule` is given for an open loop: seconds after the start, ascending."""
     generator = Generator(endpoint, requests, timeout_s)
@@ -102,21 +102,21 @@ class Generator:
         self._started_at_s = 0.0
         self._end_s = 0.0
         # Of an open loop.
-        self._idle: list[Connection | None] = []
+        self._idle: list[LoadConnection | None] = []
         self._due: deque[_Ask] = deque()
         self._busy: set[asyncio.Task[None]] = set()
 
-    def _connect(self) -> Coroutine[Any, Any, Connection]:
+    def _connect(self) -> Coroutine[Any, Any, LoadConnection]:
         return connect(self._endpoint.host, self._endpoint.port, self._endpoint.tls)
 
-    async def run_closed(self, plan: Plan) -> Record:
+    async def run_closed(self, plan: LoadPlan) -> Record:
         connections = await self._open(plan)
         async with asyncio.TaskGroup() as group:
             for connection in connections:
                 group.create_task(self._ask_until_end(connection))
         return self._record
 
-    async def _ask_until_end(self, connection: Connection | None) -> None:
+    async def _ask_until_end(self, connection: LoadConnection | None) -> None:
         while (now_s := time.perf_counter()) < self._end_s:
             ask = _Ask(self._record.started, now_s, now_s)
             if connection is None or not connection.is_open:
@@ -132,7 +132,7 @@ class Generator:
         if connection is not None:
             connection.close()
 
-    async def run_open(self, plan: Plan, schedule: Iterable[float]) -> Record:
+    async def run_open(self, plan: LoadPlan, schedule: Iterable[float]) -> Record:
         self._retries = plan.retries
         self._idle = await self._open(plan)
         finished = asyncio.Event()
@@ -171,7 +171,7 @@ class Generator:
         self._busy.add(task)
         task.add_done_callback(self._busy.discard)
 
-    async def _carry(self, connection: Connection | None, ask: _Ask) -> None:
+    async def _carry(self, connection: LoadConnection | None, ask: _Ask) -> None:
         """Carries one request, then those that wait because every connection was busy."""
         while True:
             if time.perf_counter() > self._end_s + self._timeout_s:
@@ -183,7 +183,7 @@ class Generator:
                 return
             ask = self._due.popleft()
 
-    async def _send_due(self, connection: Connection | None, ask: _Ask) -> Connection | None:
+    async def _send_due(self, connection: LoadConnection | None, ask: _Ask) -> LoadConnection | None:
         if connection is None or not connection.is_open:
             try:
                 connection = await self._connect()
@@ -193,18 +193,18 @@ class Generator:
         await self._exchange(connection, ask, is_open_loop=True)
         return connection
 
-    async def _open(self, plan: Plan) -> list[Connection | None]:
+    async def _open(self, plan: LoadPlan) -> list[LoadConnection | None]:
         """Every connection before the clock starts; those that fail are tried again during the run."""
-        attempts: list[Coroutine[Any, Any, Connection]] = [self._connect() for _ in range(plan.connections)]
+        attempts: list[Coroutine[Any, Any, LoadConnection]] = [self._connect() for _ in range(plan.connections)]
         opened = await asyncio.gather(*attempts, return_exceptions=True)
         for failure in opened:
             if isinstance(failure, BaseException) and not isinstance(failure, TransportError):
                 raise failure
         self._started_at_s = time.perf_counter()
         self._end_s = self._started_at_s + plan.duration_s
-        return [connection if isinstance(connection, Connection) else None for connection in opened]
+        return [connection if isinstance(connection, LoadConnection) else None for connection in opened]
 
-    async def _exchange(self, connection: Connection, ask: _Ask, *, is_open_loop: bool) -> None:
+    async def _exchange(self, connection: LoadConnection, ask: _Ask, *, is_open_loop: bool) -> None:
         record = self._record
         try:
             answer = await connection.exchange(self._requests[ask.number], self._timeout_s)
@@ -226,7 +226,7 @@ class Generator:
         elif not self._retry(ask, answer):
             self._add_row(ask, REFUSED)
 
-    def _retry(self, ask: _Ask, answer: Answer) -> bool:
+    def _retry(self, ask: _Ask, answer: TimedAnswer) -> bool:
         """As the server asked for, unless that is after the end of the run."""
         wait_s = _parse_retry_after(answer.told.get(b"retry-after", b""))
         if ask.tries > self._retries or wait_s is None or answer.answered_at_s + wait_s >= self._end_s:
@@ -238,7 +238,7 @@ class Generator:
         await asyncio.sleep(ask.try_due_s - time.perf_counter())
         self._release(ask)
 
-    def _read_answerer(self, answer: Answer) -> int:
+    def _read_answerer(self, answer: TimedAnswer) -> int:
         record = self._record
         if not self._requests.seeds_each:
             return NO_VARIANT
@@ -273,7 +273,7 @@ def _parse_retry_after(text: bytes) -> float | None:
     return float(text) if text.isdigit() and len(text) < 10 else None
 
 
-def _reason(answer: Answer) -> str:
+def _reason(answer: TimedAnswer) -> str:
     try:
         return f"{answer.status} {_decode_refusal(answer.body).error.code}"
     except (msgspec.DecodeError, UnicodeDecodeError):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from gnnserve_api.errors import InputError
 from gnnserve_cli.extras import require_pictures
 from gnnserve_cli.loadgen.record import Record
-from gnnserve_cli.loadgen.statistics import Accuracies, LoadReport, Plan, Slice, slice_up
+from gnnserve_cli.loadgen.statistics import Accuracies, LoadPlan, LoadReport, Slice, slice_up
 from gnnserve_cli.render import count
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def check_picture(path: Path) -> None:
         path.unlink()  # a run that is stopped leaves no empty picture
 
 
-def draw_picture(path: Path, plan: Plan, record: Record, report: LoadReport, accuracies: Accuracies) -> None:
+def draw_picture(path: Path, plan: LoadPlan, record: Record, report: LoadReport, accuracies: Accuracies) -> None:
     from matplotlib import rc_context  # noqa: PLC0415 - not installed everywhere, and slow to import
     from matplotlib.figure import Figure  # noqa: PLC0415
 

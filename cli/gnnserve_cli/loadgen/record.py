@@ -19,7 +19,7 @@ NO_VARIANT = -3
 
 
 @dataclass(slots=True)
-class Rows:
+class RequestRows:
     """One row per request that is over, in the order in which they ended."""
 
     dues_s: array[float] = field(default_factory=lambda: array("d"))
@@ -51,7 +51,7 @@ class Rows:
 class Record:
     """Statuses and errors count tries, the rows requests."""
 
-    rows: Rows = field(default_factory=Rows)
+    rows: RequestRows = field(default_factory=RequestRows)
     names: list[str] = field(default_factory=list)
     """Variants, in the order in which they were first met."""
     lags_ms: array[float] = field(default_factory=lambda: array("d"))

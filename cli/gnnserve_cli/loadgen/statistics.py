@@ -14,7 +14,7 @@ from typing import Literal
 
 import msgspec
 
-from gnnserve_cli.loadgen.record import FAILED, NO_VARIANT, REFUSED, Record, Rows
+from gnnserve_cli.loadgen.record import FAILED, NO_VARIANT, REFUSED, Record, RequestRows
 from gnnserve_cli.loadgen.requests import Sizes
 from gnnserve_cli.loadgen.scenario import Scenario
 
@@ -35,7 +35,7 @@ class StatedObjective(msgspec.Struct, frozen=True, rename="camel"):
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class LoadPlan:
     """What the run was asked to be."""
 
     connections: int
@@ -149,7 +149,7 @@ def compute_percentiles(values: Sequence[float]) -> Percentiles | None:
     return Percentiles(p50, p90, p99, ascending[-1])
 
 
-def summarize(plan: Plan, record: Record, accuracies: Accuracies | None = None) -> LoadReport:
+def summarize(plan: LoadPlan, record: Record, accuracies: Accuracies | None = None) -> LoadReport:
     accuracies = accuracies or Accuracies()
     rows, limit_ms = record.rows, _limit_ms(plan)
     latencies_ms = record.latencies_ms
@@ -197,7 +197,7 @@ def summarize(plan: Plan, record: Record, accuracies: Accuracies | None = None) 
     )
 
 
-def slice_up(plan: Plan, record: Record, parts: int, accuracies: Accuracies) -> list[Slice]:
+def slice_up(plan: LoadPlan, record: Record, parts: int, accuracies: Accuracies) -> list[Slice]:
     """The run in `parts` equal parts, requests sorted by when they were due."""
     rows, limit_ms = record.rows, _limit_ms(plan)
     members: list[list[int]] = [[] for _ in range(parts)]
@@ -214,7 +214,7 @@ def _slice(
     start_s: float,
     length_s: float,
     members: Sequence[int],
-    rows: Rows,
+    rows: RequestRows,
     names: Sequence[str],
     limit_ms: float | None,
     accuracies: Accuracies,
@@ -237,7 +237,7 @@ def _slice(
     )
 
 
-def _limit_ms(plan: Plan) -> float | None:
+def _limit_ms(plan: LoadPlan) -> float | None:
     return None if plan.objective is None else plan.objective.latency_ms
 
 
@@ -255,7 +255,7 @@ def _mean_accuracy(on_time: Counter[int], names: Sequence[str], accuracies: Accu
     return math.fsum(accuracies.percent[name] * count for name, count in counts.items()) / sum(counts.values())
 
 
-def _warnings(plan: Plan, latency: Percentiles | None, lag: Percentiles | None, record: Record) -> list[str]:
+def _warnings(plan: LoadPlan, latency: Percentiles | None, lag: Percentiles | None, record: Record) -> list[str]:
     warnings = []
     if record.held_back:
         warnings.append(

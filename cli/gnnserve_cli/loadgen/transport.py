@@ -23,7 +23,7 @@ class TransportError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class TimedAnswer:
     status: int
     body: bytes
     sent_at_s: float
@@ -33,11 +33,11 @@ class Answer:
     """Headers of gnnserve's own and `retry-after`, names in lower case."""
 
 
-class Connection(asyncio.Protocol):
+class LoadConnection(asyncio.Protocol):
     def __init__(self) -> None:
         self._transport: asyncio.Transport | None = None
         self._parser = httptools.HttpResponseParser(self)
-        self._waiting: asyncio.Future[Answer] | None = None
+        self._waiting: asyncio.Future[TimedAnswer] | None = None
         self._body = bytearray()
         self._told: dict[bytes, bytes] = {}
         self._sent_at_s = 0.0
@@ -46,7 +46,7 @@ class Connection(asyncio.Protocol):
     def is_open(self) -> bool:
         return self._transport is not None and not self._transport.is_closing()
 
-    async def exchange(self, payload: bytes, timeout_s: float) -> Answer:
+    async def exchange(self, payload: bytes, timeout_s: float) -> TimedAnswer:
         if self._transport is None or not self.is_open:
             raise TransportError("connection lost")
         loop = asyncio.get_running_loop()
@@ -100,14 +100,14 @@ class Connection(asyncio.Protocol):
             self.close()
         if self._waiting is not None and not self._waiting.done():
             status = self._parser.get_status_code()
-            self._waiting.set_result(Answer(status, bytes(self._body), self._sent_at_s, answered_at_s, self._told))
+            self._waiting.set_result(TimedAnswer(status, bytes(self._body), self._sent_at_s, answered_at_s, self._told))
 
 
-async def connect(host: str, port: int, tls: ssl.SSLContext | None = None) -> Connection:
+async def connect(host: str, port: int, tls: ssl.SSLContext | None = None) -> LoadConnection:
     loop = asyncio.get_running_loop()
     try:
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
-            _, connection = await loop.create_connection(Connection, host, port, ssl=tls)
+            _, connection = await loop.create_connection(LoadConnection, host, port, ssl=tls)
     except ConnectionRefusedError:
         raise TransportError("connection refused") from None
     except ssl.SSLCertVerificationError as error:

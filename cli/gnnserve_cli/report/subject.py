@@ -13,7 +13,7 @@ from gnnserve_api.errors import InputError, RepositoryError
 from gnnserve_api.profile import Profile
 from gnnserve_api.provenance import Provenance, provenance_of
 from gnnserve_api.repository import RevisionManifest
-from gnnserve_cli.client import NO_ACCESS, Access, fetch_variants, open_url
+from gnnserve_cli.client import NO_ACCESS, ServerAccess, fetch_variants, open_url
 from gnnserve_cli.commands.variants import ServiceRevisions, load_services
 from gnnserve_cli.printable import printable_line
 
@@ -65,7 +65,7 @@ def _each_printable(value: Any) -> Any:
     return value
 
 
-def fetch_subject(url: str, access: Access = NO_ACCESS) -> Subject:
+def fetch_subject(url: str, access: ServerAccess = NO_ACCESS) -> Subject:
     served = fetch_variants(open_url(url, access))
     return Subject(
         service=served.service,

@@ -16,7 +16,7 @@ from gnnserve_cli.client import fetch_variants, parse_url
 from gnnserve_cli.loadgen.generator import generate_load
 from gnnserve_cli.loadgen.requests import build_predictions
 from gnnserve_cli.loadgen.schedule import Arrivals, build_schedule
-from gnnserve_cli.loadgen.statistics import Plan
+from gnnserve_cli.loadgen.statistics import LoadPlan
 
 THREADS = 4
 KEPT_ALIVE = 20
@@ -114,7 +114,7 @@ class OpenLoad:
         self._thread.join()
 
     def _run(self) -> None:
-        plan = Plan(self.CONNECTIONS, self.LONGEST_S, self._seeds_each, self._rate_per_s)
+        plan = LoadPlan(self.CONNECTIONS, self.LONGEST_S, self._seeds_each, self._rate_per_s)
         schedule = build_schedule(Arrivals.POISSON, self._rate_per_s, self.LONGEST_S, seed=0)
         until_stopped = itertools.takewhile(lambda _: not self._stopping.is_set(), schedule)
         generate_load(self._endpoint, self._requests, plan, until_stopped, timeout_s=10)

@@ -57,7 +57,7 @@ _MASKED_AT_ONCE = 1 << 20
 """Items that are masked per launch, so that masking everything needs little of a device's memory."""
 
 
-class Storage(Protocol):
+class SlotStorage(Protocol):
     """Directory and pools of a cache. `mask` and `unmask` take effect in the order of their calls."""
 
     def mask(self, items: np.ndarray) -> None:
@@ -91,7 +91,7 @@ class Written:
 class MaskedSlots:
     """The ledger of slots. One thread at a time calls `change`, `refresh` and `fill`; any thread calls `invalidate`."""
 
-    def __init__(self, plan: CachePlan, storage: Storage) -> None:
+    def __init__(self, plan: CachePlan, storage: SlotStorage) -> None:
         self._plan = plan
         self._storage = storage
         self._lock = threading.Lock()

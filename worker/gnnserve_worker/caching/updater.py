@@ -41,7 +41,7 @@ class Rhythm:
 
 
 @dataclass(frozen=True, slots=True)
-class Reads:
+class CountedReads:
     """Reads since the counters were last taken, in no known order."""
 
     items: np.ndarray
@@ -51,7 +51,7 @@ class Reads:
 
 
 class ReadCounters(Protocol):
-    def take_reads(self) -> Reads: ...
+    def take_reads(self) -> CountedReads: ...
 
 
 @dataclass(frozen=True, slots=True)

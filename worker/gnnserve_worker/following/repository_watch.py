@@ -14,7 +14,7 @@ from typing import Protocol
 
 from gnnserve_worker.following.loader import be_polite
 from gnnserve_worker.inference.served import ServedRevision
-from gnnserve_worker.repository.watched import Change, Finding, WatchedFiles
+from gnnserve_worker.repository.watched import FileChange, FileFinding, WatchedFiles
 
 _log = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ class RepositoryWatch:
     def __init__(self, owner: Owner) -> None:
         self._owner = owner
         self._stopped = threading.Event()
-        self._told: tuple[WatchedFiles, int, set[Change]] | None = None
+        self._told: tuple[WatchedFiles, int, set[FileChange]] | None = None
         """Changes already reported of these files since their last verification (the number counts verifications)."""
         self._unseen: tuple[WatchedFiles, str] | None = None
         """Which of these files the last look could not examine, or why it failed."""
@@ -80,34 +80,34 @@ class RepositoryWatch:
             _log.exception("the repository could not be looked at")
             self._count_unseen(revision, files, told, f"the repository cannot be looked at: {error!r}")
             return
-        written = _first(findings, Change.WRITTEN, Change.REDATED)
-        if Change.WRITTEN in told:
+        written = _first(findings, FileChange.WRITTEN, FileChange.REDATED)
+        if FileChange.WRITTEN in told:
             pass
         elif written is not None or (written := self._verify(revision, files, findings)) is not None:
             self._owner.withdraw(revision, str(written))
-            told.add(Change.WRITTEN)
+            told.add(FileChange.WRITTEN)
             return
-        unseen = _first(findings, Change.UNSEEN)
+        unseen = _first(findings, FileChange.UNSEEN)
         if unseen is not None:
             self._count_unseen(revision, files, told, str(unseen))
             return
         self._unseen = None
-        moved = _first(findings, Change.MOVED)
+        moved = _first(findings, FileChange.MOVED)
         if moved is not None and not told:
             self._owner.renew(revision, str(moved))
-            told.add(Change.MOVED)
+            told.add(FileChange.MOVED)
 
-    def _count_unseen(self, revision: ServedRevision, files: WatchedFiles, told: set[Change], problem: str) -> None:
+    def _count_unseen(self, revision: ServedRevision, files: WatchedFiles, told: set[FileChange], problem: str) -> None:
         """Report a problem only when it occurs twice in a row."""
         before, self._unseen = self._unseen, (files, problem)
-        if before is not None and before[0] is files and Change.WRITTEN not in told:
+        if before is not None and before[0] is files and FileChange.WRITTEN not in told:
             self._owner.withdraw(revision, problem)
-            told.add(Change.WRITTEN)
+            told.add(FileChange.WRITTEN)
 
-    def _verify(self, revision: ServedRevision, files: WatchedFiles, findings: list[Finding]) -> Finding | None:
+    def _verify(self, revision: ServedRevision, files: WatchedFiles, findings: list[FileFinding]) -> FileFinding | None:
         """Verify the touched files. Returns the first that has other content now, or one that was written to
         meanwhile."""
-        touched = [finding for finding in findings if finding.change is Change.TOUCHED]
+        touched = [finding for finding in findings if finding.change is FileChange.TOUCHED]
         for finding in touched:
             if (written := files.verify(finding.path)) is not None:
                 return written
@@ -121,5 +121,5 @@ class RepositoryWatch:
         return None
 
 
-def _first(findings: list[Finding], *changes: Change) -> Finding | None:
+def _first(findings: list[FileFinding], *changes: FileChange) -> FileFinding | None:
     return next((finding for finding in findings if finding.change in changes), None)

@@ -98,7 +98,7 @@ class _ApiError(Exception):
     """The API server answered with an error."""
 
 
-class _GoneError(_ApiError):
+class _ListAgainError(_ApiError):
     """The API server no longer has the changes since our last version: list again."""
 
 
@@ -162,7 +162,7 @@ class RoutingWatch:
                 problem = "the watch ended at once"
             except _ApiError as error:
                 problem = str(error)
-                if isinstance(error, _GoneError):
+                if isinstance(error, _ListAgainError):
                     self._version = None
             except Exception as error:  # noqa: BLE001  (a watch that died would leave the worker deaf)
                 problem = f"{type(error).__name__}: {error}"
@@ -242,7 +242,7 @@ class RoutingWatch:
             case "DELETED":
                 _log.warning("%s was deleted; the last table stays in effect", self._object)
             case "ERROR" if found.code == httpx.codes.GONE:
-                raise _GoneError(found.message or "its history is gone")
+                raise _ListAgainError(found.message or "its history is gone")
             case "ERROR":
                 self._version = None
                 raise _ApiError(f"the API server ended the watch with {found.code}: {found.message}")
@@ -265,7 +265,7 @@ class RoutingWatch:
 
 def _require_ok(response: httpx.Response) -> None:
     if response.status_code == httpx.codes.GONE:
-        raise _GoneError("its history is gone")
+        raise _ListAgainError("its history is gone")
     if response.status_code != httpx.codes.OK:
         remedy = {
             401: "; is the ServiceAccount's token mounted?",

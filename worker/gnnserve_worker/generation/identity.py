@@ -10,7 +10,7 @@ from gnnserve_worker.graph.sources.load import source_digest
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class RevisionIdentity:
     recipe: str
     graph: str
     """Digest of the graph's content."""
@@ -18,6 +18,6 @@ class Identity:
     """SHA-256 of the file of given weights; None: they are trained."""
 
 
-def identity_of(spec: GNNServiceSpec) -> Identity:
+def identity_of(spec: GNNServiceSpec) -> RevisionIdentity:
     """Reads the files that the manifest names. InputError: one is missing, or not the pinned one."""
-    return Identity(spec.recipe(), source_digest(spec.graph.source), checkpoint_digest(spec.model))
+    return RevisionIdentity(spec.recipe(), source_digest(spec.graph.source), checkpoint_digest(spec.model))

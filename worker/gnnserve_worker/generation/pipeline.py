@@ -17,7 +17,7 @@ from gnnserve_api.variants import check_factors
 from gnnserve_worker.generation.checkpoint import load_checkpoint
 from gnnserve_worker.generation.families.family import network_of
 from gnnserve_worker.generation.families.registry import FAMILIES
-from gnnserve_worker.generation.identity import Identity, identity_of
+from gnnserve_worker.generation.identity import RevisionIdentity, identity_of
 from gnnserve_worker.generation.wide import with_factors, written_factors
 from gnnserve_worker.graph.sources.load import load_source
 from gnnserve_worker.graph.store import Features, GraphData
@@ -64,7 +64,7 @@ def generate(
         return generate_revision(spec, identity, graph, repository, progress, models_of, generator)
 
 
-def _find(repository: Repository, identity: Identity) -> RevisionManifest | None:
+def _find(repository: Repository, identity: RevisionIdentity) -> RevisionManifest | None:
     return repository.find(identity.recipe, identity.graph, identity.checkpoint)
 
 
@@ -96,7 +96,7 @@ def _tables_bytes(spec: GNNServiceSpec, nodes: int, features: int, classes: int)
 
 
 def _load_checkpoint(
-    spec: GNNServiceSpec, identity: Identity, graph: GraphData, progress: ProgressListener
+    spec: GNNServiceSpec, identity: RevisionIdentity, graph: GraphData, progress: ProgressListener
 ) -> Tensors | None:
     given = spec.model.checkpoint
     if given is None or identity.checkpoint is None:

@@ -33,7 +33,7 @@ from gnnserve_worker.generation.families.registry import FAMILIES
 from gnnserve_worker.generation.families.write import write_plans
 from gnnserve_worker.generation.features import Normalized, fit_normalization
 from gnnserve_worker.generation.frontier import worth_keeping
-from gnnserve_worker.generation.identity import Identity
+from gnnserve_worker.generation.identity import RevisionIdentity
 from gnnserve_worker.generation.profile import measure_profile
 from gnnserve_worker.generation.ranking.rank import rank
 from gnnserve_worker.generation.tensors import Tensors, first_layer, without_first_product
@@ -49,7 +49,7 @@ _FLOAT16_END = 65_520.0
 
 def generate_revision(
     spec: GNNServiceSpec,
-    identity: Identity,
+    identity: RevisionIdentity,
     graph: GraphData,
     repository: Repository,
     progress: ProgressListener,

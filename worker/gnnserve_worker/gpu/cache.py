@@ -26,7 +26,7 @@ from gnnserve_worker.caching.policy import Policy
 from gnnserve_worker.caching.rows import copy_blocks
 from gnnserve_worker.caching.sharding import COUNTERS_AT_ONCE, CachePlan
 from gnnserve_worker.caching.slots import MaskedSlots
-from gnnserve_worker.caching.updater import Reads, Rhythm, RoundCost, Totals, Updater
+from gnnserve_worker.caching.updater import CountedReads, Rhythm, RoundCost, Totals, Updater
 from gnnserve_worker.gpu.arrays import CacheView, DeviceRows
 from gnnserve_worker.parallel import map_parallel, thread_count
 
@@ -184,7 +184,7 @@ class _Device:
 
 
 class _DeviceStorage:
-    """Directory, counters and pools, as `slots.Storage` and `updater.ReadCounters`."""
+    """Directory, counters and pools, as `slots.SlotStorage` and `updater.ReadCounters`."""
 
     def __init__(self, rows: DeviceRows, plan: CachePlan, devices: Sequence[_Device], epochs: Epochs) -> None:
         first = devices[0]
@@ -240,7 +240,7 @@ class _DeviceStorage:
         with first.turn():
             self.view.directory.view(-1).index_copy_(0, first.send(items), first.send(slots))
 
-    def take_reads(self) -> Reads:
+    def take_reads(self) -> CountedReads:
         first, view = self._devices[0], self.view
         step = max(1, COUNTERS_AT_ONCE // self._plan.blocks)
         parts = []
@@ -259,7 +259,9 @@ class _DeviceStorage:
                 items = places + (places // width) * (self._plan.nodes - width) + begin
                 parts.append((items.cpu().numpy(), times.cpu().numpy()))
             self.totals = tuple(view.totals.cpu().tolist())
-        return Reads(np.concatenate([items for items, _ in parts]), np.concatenate([times for _, times in parts]))
+        return CountedReads(
+            np.concatenate([items for items, _ in parts]), np.concatenate([times for _, times in parts])
+        )
 
     def _copy(self, device: _Device, staging: Tensor, items: np.ndarray, rows: np.ndarray, pool: Tensor) -> None:
         """Rows' blocks through `staging` into `rows` (int64) of a pool."""

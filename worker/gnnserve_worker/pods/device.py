@@ -98,10 +98,10 @@ def _require_unwritten(loaded: LoadedRevision) -> None:
     """Raise RepositoryError if files may have changed while they were copied to the GPU, since copies stay when files
     are restored. A change of owner counts too: it may hide a write."""
     # Imported here, as above.
-    from gnnserve_worker.repository.watched import Change  # noqa: PLC0415
+    from gnnserve_worker.repository.watched import FileChange  # noqa: PLC0415
 
     for finding in () if loaded.files is None else loaded.files.look():
-        if finding.change is not Change.MOVED:
+        if finding.change is not FileChange.MOVED:
             raise RepositoryError(
                 finding.path,
                 f"{finding.words}, while it was being copied to the GPU",

@@ -12,7 +12,7 @@ _QUIET = ("httpx", "httpcore", "uvicorn", "numba")
 """Loggers whose info records are dropped, since they log every request and start; their warnings still show."""
 
 
-class JsonFormatter(logging.Formatter):
+class WorkerJsonFormatter(logging.Formatter):
     """Formats a record as one JSON object. `revision` and other facts are passed as the record's `extra`."""
 
     def __init__(self, service: str, namespace: str) -> None:
@@ -35,7 +35,7 @@ class JsonFormatter(logging.Formatter):
 
 def log_as_json(service: str, namespace: str) -> None:
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonFormatter(service, namespace))
+    handler.setFormatter(WorkerJsonFormatter(service, namespace))
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
     logging.captureWarnings(True)
     for name in _QUIET:

@@ -47,7 +47,7 @@ _MOST_LAME_DUCK_S = 3600
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class WorkerSettings:
     service: str
     namespace: str
     routing: str
@@ -66,8 +66,8 @@ class Settings:
     device: DeviceSettings = field(default_factory=DeviceSettings)
 
     @staticmethod
-    def read(environ: Mapping[str, str]) -> Settings:
-        return Settings(
+    def read(environ: Mapping[str, str]) -> WorkerSettings:
+        return WorkerSettings(
             service=required(environ, SERVICE_VARIABLE),
             namespace=required(environ, NAMESPACE_VARIABLE),
             routing=required(environ, ROUTING_VARIABLE),
@@ -85,10 +85,10 @@ def main(environ: Mapping[str, str] = os.environ) -> int:
     # finish.
     signal.signal(signal.SIGTERM, _leave)
     log_as_json(environ.get(SERVICE_VARIABLE, ""), environ.get(NAMESPACE_VARIABLE, ""))
-    return run(lambda: Settings.read(environ))
+    return run(lambda: WorkerSettings.read(environ))
 
 
-def run(read_settings: Callable[[], Settings]) -> int:
+def run(read_settings: Callable[[], WorkerSettings]) -> int:
     try:
         return _serve(read_settings())
     except GnnserveError as error:
@@ -99,7 +99,7 @@ def run(read_settings: Callable[[], Settings]) -> int:
         return exit_of(error)
 
 
-def _serve(settings: Settings) -> int:
+def _serve(settings: WorkerSettings) -> int:
     # Imported here: they take a second, and a signal must find its handler before.
     from gnnserve_worker.following.loader import Loader  # noqa: PLC0415
     from gnnserve_worker.following.repository_watch import RepositoryWatch  # noqa: PLC0415
@@ -110,7 +110,7 @@ def _serve(settings: Settings) -> int:
     from gnnserve_worker.repository.repository import Repository  # noqa: PLC0415
     from gnnserve_worker.serving.security.credentials import Credentials  # noqa: PLC0415
     from gnnserve_worker.serving.security.tls import KeyPairFiles  # noqa: PLC0415
-    from gnnserve_worker.serving.server import Worker, bind  # noqa: PLC0415
+    from gnnserve_worker.serving.server import WorkerServer, bind  # noqa: PLC0415
 
     exit_on_memory_fault(lambda words: _log.critical("%s", words), PodExit.REPOSITORY)
     repository = Repository(settings.repository, settings.namespace, settings.service)
@@ -135,7 +135,7 @@ def _serve(settings: Settings) -> int:
     )
     host = settings.host or ("::" if socket.has_dualstack_ipv6() else "0.0.0.0")  # noqa: S104 - a pod's own addresses
     with bind(host, settings.port) as sock:
-        worker = Worker(settings.service, sock, settings.lame_duck_s, credentials=credentials)
+        worker = WorkerServer(settings.service, sock, settings.lame_duck_s, credentials=credentials)
         loader = Loader(worker, load)
         repository_watch = RepositoryWatch(loader)
         about = f"the ConfigMap {settings.namespace}/{settings.routing}"

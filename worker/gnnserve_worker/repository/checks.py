@@ -32,7 +32,7 @@ from gnnserve_api.repository import (
 from gnnserve_api.repository_schema3 import RevisionManifest3
 from gnnserve_worker.parallel import thread_count
 from gnnserve_worker.repository import paths
-from gnnserve_worker.repository.positions import NO_POSITIONS, Positions, Survey
+from gnnserve_worker.repository.positions import NO_POSITIONS, Positions, PositionSurvey
 from gnnserve_worker.tables.table import map_array
 
 _MOST_HASHING_THREADS = 8
@@ -316,7 +316,7 @@ def _read_array(path: Path, array: np.ndarray, positions: Positions | None) -> t
     if positions is None or array.ndim != 1 or array.dtype != positions.dtype:
         digest.update(values.view(np.uint8).data)
         return digest.hexdigest(), None
-    survey = Survey(positions)
+    survey = PositionSurvey(positions)
     for start in range(0, len(values), _SURVEYED_AT_ONCE):
         part = values[start : start + _SURVEYED_AT_ONCE]
         digest.update(part.view(np.uint8).data)

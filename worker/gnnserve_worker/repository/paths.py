@@ -81,7 +81,7 @@ def is_name(text: str) -> bool:
 
 
 def is_damaged_name(text: str) -> bool:
-    """Whether the name has the form that `Layout.damaged` makes."""
+    """Whether the name has the form that `ServicePaths.damaged` makes."""
     return _DAMAGED_NAME.fullmatch(text) is not None
 
 
@@ -91,7 +91,7 @@ def is_relative(text: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class ServicePaths:
     folder: Path
     """`<root>/<namespace>/<service>`."""
 

@@ -54,7 +54,7 @@ def positions_of(folder: Path, graph: GraphManifest) -> dict[Path, Positions]:
 NO_POSITIONS: Mapping[Path, Positions] = {}
 
 
-class Survey:
+class PositionSurvey:
     """Checks one array in parts, from the first to the last."""
 
     def __init__(self, positions: Positions) -> None:

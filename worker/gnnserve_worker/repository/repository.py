@@ -37,7 +37,7 @@ from gnnserve_worker.repository.loaded import (
 from gnnserve_worker.repository.lock import ServiceLock
 from gnnserve_worker.repository.positions import positions_of
 from gnnserve_worker.repository.staged import StagedRevision, to_json
-from gnnserve_worker.repository.watched import Change, WatchedFiles, stamp_at
+from gnnserve_worker.repository.watched import FileChange, WatchedFiles, stamp_at
 
 _log = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ class Repository:
     def __init__(self, root: Path, namespace: str, service: str, build: NetworkBuilder = build_network) -> None:
         if not (paths.is_name(namespace) and paths.is_name(service)):
             raise ValueError(f"namespace {namespace!r} and service {service!r} must be safe as folder names")
-        self._layout = paths.Layout(root / namespace / service)
+        self._layout = paths.ServicePaths(root / namespace / service)
         self.downloads = root / paths.DOWNLOADS
         """Files of published graphs, for every service of this repository."""
         self._lock = ServiceLock(self._layout.lock)
@@ -137,7 +137,7 @@ class Repository:
         verified = checks.verify_files(lists, positions_of(graph_folder, graph))
         loaded = open_revision(replace(revision_files, verified=verified), self._build)
         for finding in watched.look():
-            if finding.change is not Change.TOUCHED:
+            if finding.change is not FileChange.TOUCHED:
                 # This is not a DamagedError: the files that are there now may be whole.
                 raise RepositoryError(
                     finding.path,

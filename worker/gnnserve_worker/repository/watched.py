@@ -32,7 +32,7 @@ _PASSING = frozenset((errno.ENOMEM, errno.EINTR, errno.EAGAIN, errno.EIO, errno.
 """Errors that may have passed by the next look."""
 
 
-class Change(StrEnum):
+class FileChange(StrEnum):
     WRITTEN = "Written"
     """The mapped file has another size or content, or is lost: answers may be wrong from now on. Stop, load again."""
     REDATED = "Redated"
@@ -64,9 +64,9 @@ class Stamp:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class FileFinding:
     path: Path
-    change: Change
+    change: FileChange
     words: str
     """The message about the file: `has 10 bytes, and had 20 when it was verified`."""
 
@@ -76,24 +76,24 @@ class Finding:
 
 def compare(
     path: Path, verified: Stamp, mapped: Stamp | OSError | None, found: Stamp | OSError | None
-) -> list[Finding]:
+) -> list[FileFinding]:
     """Compare a file with its verified stamp. `mapped`: the mapped file now, None where it is not mapped; `found`: the
     file at its path, None where that could not be determined."""
     findings = []
     if isinstance(mapped, OSError):
-        change = Change.UNSEEN if mapped.errno in _PASSING else Change.WRITTEN
-        findings.append(Finding(path, change, f"cannot be looked at any more: {mapped.strerror}"))
+        change = FileChange.UNSEEN if mapped.errno in _PASSING else FileChange.WRITTEN
+        findings.append(FileFinding(path, change, f"cannot be looked at any more: {mapped.strerror}"))
     elif mapped is not None:
         if mapped.size_bytes != verified.size_bytes:
             words = f"has {mapped.size_bytes:,} bytes, and had {verified.size_bytes:,} when it was verified"
-            findings.append(Finding(path, Change.WRITTEN, words))
+            findings.append(FileFinding(path, FileChange.WRITTEN, words))
         elif mapped.modified_ns != verified.modified_ns:
-            findings.append(Finding(path, Change.REDATED, f"was written to at {_time(mapped.modified_ns)}"))
+            findings.append(FileFinding(path, FileChange.REDATED, f"was written to at {_time(mapped.modified_ns)}"))
         elif mapped.changed_ns != verified.changed_ns:
             words = f"had its owner, permissions, links or times set at {_time(mapped.changed_ns)}"
-            findings.append(Finding(path, Change.TOUCHED, words))
+            findings.append(FileFinding(path, FileChange.TOUCHED, words))
     if (moved := _moved(verified, found, is_mapped=mapped is not None)) is not None:
-        findings.append(Finding(path, Change.MOVED, moved))
+        findings.append(FileFinding(path, FileChange.MOVED, moved))
     return findings
 
 
@@ -126,10 +126,10 @@ _in_use: weakref.WeakSet[WatchedFiles] = weakref.WeakSet()
 """Every instance of this process: a memory fault does not say which revision it belongs to."""
 
 
-def written_files() -> list[Finding]:
+def written_files() -> list[FileFinding]:
     """Findings about files that this process has mapped for its revisions and that were written to; usually empty."""
     findings = [finding for watched in list(_in_use) for finding in watched.look()]
-    return [finding for finding in findings if finding.change in (Change.WRITTEN, Change.REDATED)]
+    return [finding for finding in findings if finding.change in (FileChange.WRITTEN, FileChange.REDATED)]
 
 
 class WatchedFiles:
@@ -148,7 +148,7 @@ class WatchedFiles:
         """How often a file was verified to be unchanged: findings from before then are out of date."""
         _in_use.add(self)
 
-    def look(self) -> list[Finding]:
+    def look(self) -> list[FileFinding]:
         """Findings about files that differ from what was verified; empty where none does."""
         return [
             finding
@@ -156,7 +156,7 @@ class WatchedFiles:
             for finding in compare(file.path, file.stamp, _stamp_of(file.descriptor), _stamp_at(file.path))
         ]
 
-    def verify(self, path: Path) -> Finding | None:
+    def verify(self, path: Path) -> FileFinding | None:
         """Verify a mapped file again. None: it still has the verified content, and its present times count from now on.
         Otherwise the file that has not, or may not have: hashing a large file takes seconds, so all files are looked at
         afterwards.
@@ -176,29 +176,31 @@ class WatchedFiles:
                 if (written := self._find_written(file, stamp)) is not None:
                     return written
         except OSError as error:
-            return Finding(path, Change.WRITTEN, f"cannot be read any more: {error.strerror}")
+            return FileFinding(path, FileChange.WRITTEN, f"cannot be read any more: {error.strerror}")
         if (found := digest.hexdigest()) != file.entry.sha256:
-            return Finding(path, Change.WRITTEN, f"was altered: its SHA-256 is {found}, expected {file.entry.sha256}")
+            return FileFinding(
+                path, FileChange.WRITTEN, f"was altered: its SHA-256 is {found}, expected {file.entry.sha256}"
+            )
         file.stamp = stamp
         self.times_verified += 1
         return None
 
-    def verify_all(self) -> Finding | None:
+    def verify_all(self) -> FileFinding | None:
         """Verify every mapped file again; None: all still have the verified content, whatever their times are."""
         for finding in self.look():
-            wrong = self.verify(finding.path) if finding.change in (Change.REDATED, Change.TOUCHED) else finding
-            if wrong is not None and wrong.change is not Change.MOVED:
+            wrong = self.verify(finding.path) if finding.change in (FileChange.REDATED, FileChange.TOUCHED) else finding
+            if wrong is not None and wrong.change is not FileChange.MOVED:
                 return wrong
         # While one file was verified, files verified before it may have changed.
-        return next((finding for finding in self.look() if finding.change is not Change.MOVED), None)
+        return next((finding for finding in self.look() if finding.change is not FileChange.MOVED), None)
 
-    def _find_written(self, verified: _File, stamp: Stamp) -> Finding | None:
+    def _find_written(self, verified: _File, stamp: Stamp) -> FileFinding | None:
         """A finding about any file that was written to. `stamp`: that of the file being verified, from when that
         began."""
         for file in self._files:
             known = stamp if file is verified else file.stamp
             for finding in compare(file.path, known, _stamp_of(file.descriptor), None):
-                if finding.change in (Change.WRITTEN, Change.REDATED):
+                if finding.change in (FileChange.WRITTEN, FileChange.REDATED):
                     return finding
         return None
 

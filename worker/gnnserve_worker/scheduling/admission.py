@@ -21,7 +21,7 @@ from gnnserve_worker.scheduling.refusal import (
     refuse_infeasible,
     refuse_unreachable,
 )
-from gnnserve_worker.scheduling.waiting import Group, Request, Waiting
+from gnnserve_worker.scheduling.waiting import Group, QueuedRequest, Request
 
 
 class AdmissionControl:
@@ -81,7 +81,7 @@ class AdmissionControl:
                 self._groups.derive(group)
             deadline_ms, order_ms = math.inf, now_ms + SOFT_DEADLINE_MS
             is_firm = True
-        self._queue.add(group, Waiting(request, deadline_ms, order_ms, seeds, is_firm))
+        self._queue.add(group, QueuedRequest(request, deadline_ms, order_ms, seeds, is_firm))
         return None
 
     def route_by(self, table: RoutingTable) -> None:

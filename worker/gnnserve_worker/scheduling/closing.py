@@ -11,12 +11,12 @@ import math
 import msgspec
 
 from gnnserve_worker.scheduling.choice import VariantChooser
-from gnnserve_worker.scheduling.decision import Decider, Plan
+from gnnserve_worker.scheduling.decision import BatchPlan, Decider
 from gnnserve_worker.scheduling.groups import SOFT_DEADLINE_MS, Groups
 from gnnserve_worker.scheduling.occupancy import Occupancy
 from gnnserve_worker.scheduling.queue import Queue
 from gnnserve_worker.scheduling.refusal import Refusal, refuse_late, retry_after_s
-from gnnserve_worker.scheduling.waiting import Group, Request, Waiting
+from gnnserve_worker.scheduling.waiting import Group, QueuedRequest, Request
 
 LOOKED_AT_GROUPS = 12
 """Groups that a decision considers: those due first."""
@@ -106,7 +106,7 @@ class BatchCloser:
                 looked_at.append(min((g for g in self._groups.all if g.head is not None), key=_order))
         return looked_at
 
-    def _is_lost(self, group: Group, head: Waiting, now_ms: float) -> bool:
+    def _is_lost(self, group: Group, head: QueuedRequest, now_ms: float) -> bool:
         if head.is_firm:
             return False
         costs, left_ms = self._costs, head.deadline_ms - now_ms
@@ -115,7 +115,7 @@ class BatchCloser:
             return False
         return head.variant is not None or costs.compute_ms(group.fastest_small, head.remaining) > left_ms
 
-    def _give_up(self, plan: Plan, now_ms: float, refused: list[tuple[Request, Refusal]]) -> None:
+    def _give_up(self, plan: BatchPlan, now_ms: float, refused: list[tuple[Request, Refusal]]) -> None:
         """Refuse requests whose deadline falls before the end of a full batch."""
         for group in list(plan.members):
             while (head := group.first()) is not None and not head.is_firm and head.deadline_ms < plan.drains_until_ms:
@@ -124,7 +124,7 @@ class BatchCloser:
                 plan.members.remove(group)
 
     def _refuse(
-        self, group: Group, waiting: Waiting, now_ms: float, refused: list[tuple[Request, Refusal]]
+        self, group: Group, waiting: QueuedRequest, now_ms: float, refused: list[tuple[Request, Refusal]]
     ) -> None:  # fmt: skip
         self._queue.remove(group, waiting)
         if refused:  # the queue can be no longer than the first of them found it
@@ -133,7 +133,7 @@ class BatchCloser:
             wait_s = retry_after_s(self._occupancy.rest_ms(now_ms) + self._groups.drain_ms())
         refused.append((waiting.request, refuse_late(waiting.request, now_ms, wait_s)))
 
-    def _close(self, plan: Plan, now_ms: float) -> Batch:
+    def _close(self, plan: BatchPlan, now_ms: float) -> Batch:
         pieces: list[Piece] = []
         total, has_deadline = 0, False
         if plan.large is not None:
@@ -149,7 +149,7 @@ class BatchCloser:
             self._decider.note_usual(plan.variant, until_ms)
         return Batch(self._chooser.names[plan.variant], tuple(pieces), total, costs.computing_ms(plan.variant, total))
 
-    def _cut(self, plan: Plan, large: Group, now_ms: float) -> Piece:
+    def _cut(self, plan: BatchPlan, large: Group, now_ms: float) -> Piece:
         """Take the planned piece of the group's first request; the rest of the request is queued again."""
         waiting = self._queue.pop(large)
         start = waiting.request.seeds - waiting.remaining

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 import msgspec
 
 from gnnserve_worker.scheduling.choice import VariantChooser
-from gnnserve_worker.scheduling.waiting import Group, Waiting
+from gnnserve_worker.scheduling.waiting import Group, QueuedRequest
 
 SOFT_SHARE = 0.25
 """Largest share of the worker's time for requests without a latency whose turn makes others late."""
@@ -30,7 +30,7 @@ _FEW_REQUESTS = 0.5
 """Fewer expected requests count as none, so that a lone request gets the best that an idle worker can give."""
 
 
-class Plan(msgspec.Struct):
+class BatchPlan(msgspec.Struct):
     variant: int
     members: list[Group]
     """Groups whose requests may be in the batch, the earliest first."""
@@ -56,13 +56,13 @@ class Decider:
         self._soft_turn_ms = -math.inf
         """Time from which requests without a latency may make others late again."""
 
-    def decide(self, groups: Sequence[Group], now_ms: float, small_wait: bool) -> Plan:
+    def decide(self, groups: Sequence[Group], now_ms: float, small_wait: bool) -> BatchPlan:
         """Decide. At least one group has queued requests, and such groups have `head` and `due_ms` set; the others are
         only expected to get some. `small_wait`: requests of at most `small_seeds` are queued."""
         hard: Group | None = None
         soft: Group | None = None
         if len(groups) == 1 and not (groups[0].is_hard or groups[0].is_large):
-            return Plan(self._wanted(groups[0]), list(groups), self._max_seeds)
+            return BatchPlan(self._wanted(groups[0]), list(groups), self._max_seeds)
         for group in groups:
             if group.head is None:
                 continue
@@ -86,7 +86,7 @@ class Decider:
 
     # With a deadline
 
-    def _decide_hard(self, groups: Sequence[Group], anchor: Group, now_ms: float, small_wait: bool) -> Plan:
+    def _decide_hard(self, groups: Sequence[Group], anchor: Group, now_ms: float, small_wait: bool) -> BatchPlan:
         head = anchor.head
         assert head is not None  # noqa: S101
         candidates = anchor.candidates if head.variant is None else (head.variant,)
@@ -101,9 +101,9 @@ class Decider:
         return self._drain(groups, anchor, head, slack_ms, now_ms, small_wait)
 
     def _try(
-        self, groups: Sequence[Group], anchor: Group, head: Waiting, variant: int, slack_ms: float, now_ms: float,
+        self, groups: Sequence[Group], anchor: Group, head: QueuedRequest, variant: int, slack_ms: float, now_ms: float,
         small_wait: bool,
-    ) -> Plan | None:  # fmt: skip
+    ) -> BatchPlan | None:  # fmt: skip
         """Plan a batch by this variant; None if it would be late, or make the next one late."""
         costs, limit = self._costs, self._max_seeds
         growth = 1 + costs.margin
@@ -149,7 +149,7 @@ class Decider:
             members = [anchor, *joined]
         if batch_ms > self._room_ms(groups, variant, batch_ms, share, now_ms):
             return None
-        plan = Plan(variant, members, limit)
+        plan = BatchPlan(variant, members, limit)
         if anchor.is_large:
             plan.large, plan.piece = anchor, int(anchor.take)
         elif total < limit:
@@ -189,7 +189,7 @@ class Decider:
         return False
 
     def _add_piece(
-        self, plan: Plan, groups: Sequence[Group], total: float, requests: float, slack_ms: float, now_ms: float
+        self, plan: BatchPlan, groups: Sequence[Group], total: float, requests: float, slack_ms: float, now_ms: float
     ) -> None:
         """Add a piece of one large request, if that makes no other request late. The piece is small, since others wait
         for it."""
@@ -211,7 +211,7 @@ class Decider:
                 return
             group.take = 0
 
-    def _piece(self, head: Waiting, variant: int, slack_ms: float, small_wait: bool) -> int:
+    def _piece(self, head: QueuedRequest, variant: int, slack_ms: float, small_wait: bool) -> int:
         """Number of seeds of a large request that the batch may take."""
         if small_wait and slack_ms >= _HASTE * self._costs.compute_ms(variant, head.remaining):
             return min(head.remaining, self.small_seeds)
@@ -281,15 +281,21 @@ class Decider:
         return room_ms
 
     def _drain(
-        self, groups: Sequence[Group], anchor: Group, head: Waiting, slack_ms: float, now_ms: float, small_wait: bool
-    ) -> Plan:
+        self,
+        groups: Sequence[Group],
+        anchor: Group,
+        head: QueuedRequest,
+        slack_ms: float,
+        now_ms: float,
+        small_wait: bool,
+    ) -> BatchPlan:
         """Plan for a queue in which nothing fits: drain it as fast as possible."""
         costs, limit = self._costs, self._max_seeds
         growth = 1 + costs.margin
         variant = self._fastest(anchor, head, anchor.seeds)
         if anchor.is_large:
             anchor.take = piece = self._piece(head, variant, slack_ms, small_wait)
-            return Plan(variant, [], limit, anchor, piece)
+            return BatchPlan(variant, [], limit, anchor, piece)
         members: list[Group] = []
         total, requests = 0, 0
         for group in groups:
@@ -319,16 +325,16 @@ class Decider:
                 group.take = anchor.seeds if group is anchor else 0
             if growth * alone_ms <= self._room_ms(groups, None, growth * alone_ms, 1.0, now_ms):
                 # Alone it is in time, and no other request is late.
-                return Plan(variant, [anchor], limit)
+                return BatchPlan(variant, [anchor], limit)
         if total > self._max_seeds / 2:
             # A backlog: keep batches full, and refuse requests for which that is too late.
-            return Plan(variant, members, limit, drains_until_ms=now_ms + batch_ms)
+            return BatchPlan(variant, members, limit, drains_until_ms=now_ms + batch_ms)
         if growth * costs.batch_ms(variant, head.remaining, 1) <= slack_ms:
             # Take only as many as leave the first in time, but never shrink a batch for one that is late anyway.
             limit = max(head.remaining, min(limit, costs.seeds_within(variant, slack_ms / growth, requests / total)))
-        return Plan(variant, members, limit)
+        return BatchPlan(variant, members, limit)
 
-    def _fastest(self, group: Group, head: Waiting, seeds: int) -> int:
+    def _fastest(self, group: Group, head: QueuedRequest, seeds: int) -> int:
         if head.variant is not None:
             return head.variant
         if group.fastest == group.fastest_small:
@@ -348,7 +354,7 @@ class Decider:
 
     def _decide_soft(
         self, groups: Sequence[Group], anchor: Group, hard_wait: bool, now_ms: float, small_wait: bool
-    ) -> Plan | None:
+    ) -> BatchPlan | None:
         """Plan a batch for requests without a deadline; None: those with deadlines go first this time."""
         costs, limit = self._costs, self._max_seeds
         growth = 1 + costs.margin
@@ -389,7 +395,7 @@ class Decider:
                 limit = max(least, self.small_seeds)
                 turn_ms = growth * costs.batch_ms(variant, min(limit, total), requests * min(1.0, limit / total))
                 self._soft_turn_ms = now_ms + turn_ms / SOFT_SHARE
-        plan = Plan(variant, members, limit)
+        plan = BatchPlan(variant, members, limit)
         if anchor.is_large:
             plan.large, plan.piece = anchor, min(int(anchor.take), limit)
         elif total < limit:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gnnserve_worker.scheduling.waiting import Group, Waiting
+from gnnserve_worker.scheduling.waiting import Group, QueuedRequest
 
 _MOST_PASSED_OVER = 8
 """Most requests that are passed over as too large for the rest of a batch, in the search for smaller ones."""
@@ -26,20 +26,20 @@ class Queue:
     def keys(self) -> list[int]:
         return list(self._group_of)
 
-    def add(self, group: Group, waiting: Waiting) -> None:
+    def add(self, group: Group, waiting: QueuedRequest) -> None:
         group.add(waiting)
         self._group_of[waiting.request.key] = group
         self.seeds += waiting.remaining
         if waiting.request.seeds <= self._small_seeds:
             self.small += 1
 
-    def pop(self, group: Group) -> Waiting:
+    def pop(self, group: Group) -> QueuedRequest:
         """Remove and return the group's first request, which must exist."""
         waiting = group.pop()
         self._forget(waiting)
         return waiting
 
-    def remove(self, group: Group, waiting: Waiting) -> None:
+    def remove(self, group: Group, waiting: QueuedRequest) -> None:
         group.remove(waiting)
         self._forget(waiting)
 
@@ -51,17 +51,17 @@ class Queue:
         self.remove(group, group.waiting[key])
         return True
 
-    def take(self, members: list[Group], limit: int, *, needs_one: bool) -> list[Waiting]:
+    def take(self, members: list[Group], limit: int, *, needs_one: bool) -> list[QueuedRequest]:
         """Remove and return the requests that are due first, up to `limit` seeds. `needs_one`: the first is taken
         whatever its size, since a batch without requests would be none."""
-        chosen: list[Waiting] = []
+        chosen: list[QueuedRequest] = []
         if sum([group.seeds for group in members]) <= limit:
             for group in members:
                 chosen += group.take_all()
             for waiting in chosen:
                 self._forget(waiting)
             return chosen
-        passed_over: list[tuple[Group, Waiting]] = []
+        passed_over: list[tuple[Group, QueuedRequest]] = []
         left = limit
         while left and len(passed_over) < _MOST_PASSED_OVER:
             first = _first_due(members)
@@ -79,7 +79,7 @@ class Queue:
             group.add(waiting)
         return chosen
 
-    def _forget(self, waiting: Waiting) -> None:
+    def _forget(self, waiting: QueuedRequest) -> None:
         """Drop a request that its group no longer has."""
         del self._group_of[waiting.request.key]
         self.seeds -= waiting.remaining
@@ -87,8 +87,8 @@ class Queue:
             self.small -= 1
 
 
-def _first_due(members: list[Group]) -> tuple[Group, Waiting] | None:
-    best: tuple[Group, Waiting] | None = None
+def _first_due(members: list[Group]) -> tuple[Group, QueuedRequest] | None:
+    best: tuple[Group, QueuedRequest] | None = None
     for group in members:
         first = group.first()
         if first is not None and (best is None or first.order_ms < best[1].order_ms):

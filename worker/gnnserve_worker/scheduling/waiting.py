@@ -30,7 +30,7 @@ class Request(msgspec.Struct, frozen=True):
     arrived_ms: float
 
 
-class Waiting(msgspec.Struct, eq=False):
+class QueuedRequest(msgspec.Struct, eq=False):
     """A request in the queue."""
 
     request: Request
@@ -84,7 +84,7 @@ class Group:
         self.rate = 0.0
         """Recent arrival rate, in seeds per ms."""
         self.request_rate = 0.0
-        self.waiting: dict[int, Waiting] = {}
+        self.waiting: dict[int, QueuedRequest] = {}
         self.last_due_ms = -math.inf
         """The latest deadline."""
         self._heap: list[tuple[float, int, int]] = []
@@ -94,7 +94,7 @@ class Group:
         self._came_requests = 0
         self._counted_ms = -math.inf
         # The current decision's values
-        self.head: Waiting | None = None
+        self.head: QueuedRequest | None = None
         self.due_ms = math.inf
         """When the head is due."""
         self.take = 0.0
@@ -116,7 +116,7 @@ class Group:
         self.request_rate += gain * (self._came_requests / passed_ms - self.request_rate)
         self._came = self._came_requests = 0
 
-    def add(self, waiting: Waiting) -> None:
+    def add(self, waiting: QueuedRequest) -> None:
         key = waiting.request.key
         self.waiting[key] = waiting
         self.seeds += waiting.remaining
@@ -125,7 +125,7 @@ class Group:
         heapq.heappush(self._heap, (waiting.order_ms, self._sequence, key))
         self.last_due_ms = max(self.last_due_ms, waiting.deadline_ms)
 
-    def remove(self, waiting: Waiting) -> None:
+    def remove(self, waiting: QueuedRequest) -> None:
         del self.waiting[waiting.request.key]
         self.seeds -= waiting.remaining
         self.requests -= 1
@@ -133,7 +133,7 @@ class Group:
             self._heap.clear()
             self.last_due_ms = -math.inf
 
-    def first(self) -> Waiting | None:
+    def first(self) -> QueuedRequest | None:
         heap, waiting = self._heap, self.waiting
         while heap:
             found = waiting.get(heap[0][2])
@@ -142,7 +142,7 @@ class Group:
             heapq.heappop(heap)
         return None
 
-    def take_all(self) -> list[Waiting]:
+    def take_all(self) -> list[QueuedRequest]:
         """Remove and return all requests, in the order of arrival."""
         everybody = list(self.waiting.values())
         self.waiting.clear()
@@ -151,7 +151,7 @@ class Group:
         self.last_due_ms = -math.inf
         return everybody
 
-    def pop(self) -> Waiting:
+    def pop(self) -> QueuedRequest:
         """Remove and return the first request, which must exist."""
         found = self.first()
         assert found is not None  # noqa: S101

@@ -57,7 +57,7 @@ class CounterValue:
 
 
 @dataclass(frozen=True, slots=True)
-class RoutingState:
+class RoutingSample:
     """What the engine goes by at the moment of a scrape."""
 
     route: Route
@@ -129,7 +129,7 @@ class ServingMetrics:
         self._outcomes = _Outcomes()
         self._errors: dict[str, _Errors] = {}
         """By reason, those that happened."""
-        self._routing: Callable[[], RoutingState | None] = lambda: None
+        self._routing: Callable[[], RoutingSample | None] = lambda: None
         self._device: Callable[[], DeviceStats | None] = lambda: None
         self._created_s = self._shown_s = time.time()
 
@@ -208,7 +208,7 @@ class ServingMetrics:
         self._queue_seeds.set_function(queue_seeds)
         self._in_flight.set_function(in_flight)
 
-    def watch_routing(self, routing: Callable[[], RoutingState | None]) -> None:
+    def watch_routing(self, routing: Callable[[], RoutingSample | None]) -> None:
         """As `watch`, for the routing. None: nothing answers yet."""
         self._routing = routing
 
@@ -311,7 +311,7 @@ class ServingMetrics:
         if (device := self._device()) is not None:
             yield from self._collect_device(device)
 
-    def _collect_routing(self, routing: RoutingState) -> Iterator[Metric]:
+    def _collect_routing(self, routing: RoutingSample) -> Iterator[Metric]:
         service, route = self._service, routing.route
         info = GaugeMetricFamily(
             "gnnserve_routing_info",

@@ -1,9 +1,9 @@
 """The worker's process: a socket, uvicorn, the engine, and an orderly shutdown.
 
-HTTP answers before a revision is loaded; another thread brings revisions through `Worker.switch`. On SIGTERM or SIGINT
-a worker may first stay a while as a lame duck: it answers, but `/readyz` fails and every answer closes its connection,
-so that clients move on without an error. Then the engine drains, with the socket still open: new requests get 503 while
-accepted ones are answered. Then uvicorn closes, and the process may exit with 0.
+HTTP answers before a revision is loaded; another thread brings revisions through `WorkerServer.switch`. On SIGTERM or
+SIGINT a worker may first stay a while as a lame duck: it answers, but `/readyz` fails and every answer closes its
+connection, so that clients move on without an error. Then the engine drains, with the socket still open: new requests
+get 503 while accepted ones are answered. Then uvicorn closes, and the process may exit with 0.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def serve_revision(
         except BaseException as error:  # noqa: BLE001  (without its only revision, the process has no purpose)
             worker.end(error)
 
-    worker = Worker(service.metadata.name, sock, credentials=credentials)
+    worker = WorkerServer(service.metadata.name, sock, credentials=credentials)
     worker.run(threading.Thread(target=load, name="load", daemon=True).start)
 
 
@@ -115,7 +115,7 @@ class Look:
 class Serving:
     """Handle by which other threads look at, and route, a worker that answers from one revision."""
 
-    worker: Worker
+    worker: WorkerServer
     revision: ServedRevision
 
     def look(self) -> Look | None:
@@ -126,7 +126,7 @@ class Serving:
         self.worker.switch(self.revision, table, 0.0)
 
 
-class Worker:
+class WorkerServer:
     """A server in this process's main thread that answers from the revision passed to `switch`. It runs once."""
 
     def __init__(

@@ -23,23 +23,23 @@ COMMUNITY_NODES = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class GraphShape:
     nodes: int
     edges: int
     """Directed edges, each link counted twice; the few repeated draws are left out."""
 
 
 SHAPES = {
-    "flickr": Shape(89_250, 899_756),
-    "arxiv": Shape(169_343, 2_332_486),
-    "reddit": Shape(232_965, 23_213_838),
-    "yelp": Shape(716_847, 13_954_820),
-    "products": Shape(2_449_029, 123_718_280),
+    "flickr": GraphShape(89_250, 899_756),
+    "arxiv": GraphShape(169_343, 2_332_486),
+    "reddit": GraphShape(232_965, 23_213_838),
+    "yelp": GraphShape(716_847, 13_954_820),
+    "products": GraphShape(2_449_029, 123_718_280),
 }
 """Nodes and directed edges as `benchmarks/paper_tables.py` counts them."""
 
 
-def build_graph(shape: Shape, seed: int, within: float = 0.0) -> Graph:
+def build_graph(shape: GraphShape, seed: int, within: float = 0.0) -> Graph:
     """A symmetric graph with ascending lists, without loops and repeated edges."""
     communities = max(1, round(shape.nodes / COMMUNITY_NODES)) if within > 0 else 1
     # Ids are permuted, so that a node's id says nothing about its degree and community.

@@ -20,7 +20,7 @@ from gnnserve_api.device import CachePolicy
 from gnnserve_worker.caching.policies.build import build_policy
 from gnnserve_worker.caching.policy import Policy
 from gnnserve_worker.caching.simulation.belady import belady_hits
-from gnnserve_worker.caching.simulation.traces import Reads
+from gnnserve_worker.caching.simulation.traces import TraceReads
 from gnnserve_worker.caching.weights import degree_weights, expected_weights, presampled_weights
 from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.progress import Progress, ProgressListener, silent
@@ -87,7 +87,7 @@ class Replay:
         return rates
 
 
-def replay(policy: Policy, reads: Reads, round_requests: int, stopped: threading.Event | None = None) -> Replay:
+def replay(policy: Policy, reads: TraceReads, round_requests: int, stopped: threading.Event | None = None) -> Replay:
     """Replay `reads` through the policy. Setting `stopped` ends the replay after the current round."""
     policy.begin()
     count = len(reads.starts) - 1
@@ -111,14 +111,14 @@ def replay(policy: Policy, reads: Reads, round_requests: int, stopped: threading
     )
 
 
-def replay_belady(reads: Reads, nodes: int, capacity: int) -> Replay:
+def replay_belady(reads: TraceReads, nodes: int, capacity: int) -> Replay:
     hit = belady_hits(reads.nodes, nodes, capacity)
     hits = np.diff(np.concatenate([[0], np.cumsum(hit)])[reads.starts])
     return Replay(BELADY, capacity, hits, np.diff(reads.starts))
 
 
 def replay_all(
-    reads: Reads,
+    reads: TraceReads,
     weights: NodeWeights,
     capacities: Sequence[int],
     policies: Sequence[str],

@@ -256,7 +256,7 @@ def _is_position(value: object) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Reads:
+class TraceReads:
     """Reads of rows, in the order of requests: each node that a request gathers, once, in the order of first meeting.
 
     A cache admits nothing between the reads of one gather, so a node that a gather meets again is not counted again.
@@ -270,7 +270,7 @@ class Reads:
 
 def expand_trace(
     trace: Trace, graph: Graph, fanouts: tuple[int, ...], key: int, listener: ProgressListener = silent
-) -> Reads:
+) -> TraceReads:
     """Sample every request as serving would, with a key of its own."""
     scratch = Scratch()
     nodes = np.empty(1 << 16, dtype=np.int32)
@@ -289,7 +289,7 @@ def expand_trace(
             end = _append_new(met, request, last_met, nodes, end)
         starts[request + 1] = end
     listener(Progress(f"sample {trace.name}", trace.requests, trace.requests))
-    return Reads(nodes[:end].copy(), starts)
+    return TraceReads(nodes[:end].copy(), starts)
 
 
 @kernel

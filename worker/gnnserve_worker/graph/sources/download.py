@@ -53,7 +53,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class DownloadPatience:
     connect_s: float = 15.0
     silence_s: float = 60.0
     """Longest silence of a server."""
@@ -65,11 +65,11 @@ class _PassingError(Exception):
     """A failure that another attempt may not meet."""
 
 
-class _GoneError(_PassingError):
+class _NotResumableError(_PassingError):
     """The download cannot be resumed from the part that has arrived."""
 
 
-def fetch(wanted: Wanted, folder: Path, progress: ProgressListener, patience: Patience | None = None) -> Path:
+def fetch(wanted: Wanted, folder: Path, progress: ProgressListener, patience: DownloadPatience | None = None) -> Path:
     """Fetch the file into `folder`, unless the one there is still what was fetched. Returns its path.
 
     Raises ResourceError for failures of the network or the disk, InputError where another file than the expected one
@@ -80,7 +80,7 @@ def fetch(wanted: Wanted, folder: Path, progress: ProgressListener, patience: Pa
         folder.mkdir(parents=True, exist_ok=True)
     with _locked(wanted, folder, progress):
         if not _is_kept(wanted, path, progress):
-            _Download(wanted, path, progress, patience or Patience()).run()
+            _Download(wanted, path, progress, patience or DownloadPatience()).run()
     return path
 
 
@@ -125,7 +125,7 @@ def _record_of(path: Path) -> Path:
 class _Download:
     """The download of one file, in several attempts if needed."""
 
-    def __init__(self, wanted: Wanted, path: Path, progress: ProgressListener, patience: Patience) -> None:
+    def __init__(self, wanted: Wanted, path: Path, progress: ProgressListener, patience: DownloadPatience) -> None:
         self._wanted = wanted
         self._path = path
         self._part = path.with_name(f"{path.name}.part")
@@ -162,7 +162,7 @@ class _Download:
                     arrived = self._arrived()
                     if arrived > most:
                         most, pauses = arrived, iter(self._patience.pauses_s)
-                    if isinstance(error, _GoneError):
+                    if isinstance(error, _NotResumableError):
                         self._forget()
                     if (pause := next(pauses, None)) is None:
                         raise self._unreachable(str(error)) from error
@@ -226,11 +226,11 @@ class _Download:
         if response.status_code == HTTPStatus.PARTIAL_CONTENT:
             if response.headers.get("content-range", "").startswith(f"bytes {arrived}-"):
                 if self._total_of(response) is None:
-                    raise _GoneError("it sends a part of the file without saying how long all of it is")
+                    raise _NotResumableError("it sends a part of the file without saying how long all of it is")
                 return arrived
-            raise _GoneError("it sends another part of the file than the one it was asked for")
+            raise _NotResumableError("it sends another part of the file than the one it was asked for")
         if response.status_code == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and arrived:
-            raise _GoneError(status)
+            raise _NotResumableError(status)
         if response.status_code in _PASSING or response.status_code >= HTTPStatus.INTERNAL_SERVER_ERROR:
             raise _PassingError(status)
         raise self._unreachable(status)

@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.spec.tables import NodeTable
-from gnnserve_worker.graph.sources.table_files import Table, listed_names
+from gnnserve_worker.graph.sources.table_files import SourceTable, listed_names
 
 _WILDCARDS = "*?"
 
@@ -22,12 +22,12 @@ class ChosenColumns:
     not to hold numbers are left out."""
 
 
-def is_pattern(table: Table, name: str) -> bool:
+def is_pattern(table: SourceTable, name: str) -> bool:
     """Whether the name is a pattern. A column of exactly that name takes precedence."""
     return name not in table.columns and any(mark in name for mark in _WILDCARDS)
 
 
-def chosen_columns(table: Table, nodes: NodeTable, used: Collection[str]) -> ChosenColumns:
+def chosen_columns(table: SourceTable, nodes: NodeTable, used: Collection[str]) -> ChosenColumns:
     """Choose the columns. `used`: columns with another use. Raises InputError for a name or pattern that matches no
     column."""
     excluded: set[str] = set()
@@ -55,7 +55,7 @@ def chosen_columns(table: Table, nodes: NodeTable, used: Collection[str]) -> Cho
     return ChosenColumns(chosen, asked_for=True)
 
 
-def _matching(table: Table, option: str, given: str, used: Collection[str]) -> Sequence[str]:
+def _matching(table: SourceTable, option: str, given: str, used: Collection[str]) -> Sequence[str]:
     if not is_pattern(table, given):
         table.require(option, given)
         return [given]

@@ -24,7 +24,7 @@ from gnnserve_worker.graph.sources.table_columns import (
     plain,
     shortened,
 )
-from gnnserve_worker.graph.sources.table_files import CsvTable, RowPlaces, Rows, Table
+from gnnserve_worker.graph.sources.table_files import CsvTable, RowPlaces, SourceTable, TableRows
 from gnnserve_worker.graph.store import FeatureColumn, Features, Finding
 from gnnserve_worker.progress import silent
 
@@ -53,7 +53,7 @@ class FeatureColumns:
     """Collects features batch by batch. A column that the manifest does not name is left out if its first values are
     not numbers."""
 
-    _table: Table
+    _table: SourceTable
     _nodes: NodeTable
     _places: RowPlaces
     _columns: list[_Column]
@@ -75,7 +75,7 @@ class FeatureColumns:
     def width(self) -> int:
         return sum(column.width for column in self._columns)
 
-    def add(self, rows: Rows, first_row: int) -> None:
+    def add(self, rows: TableRows, first_row: int) -> None:
         # nan stands for missing values until everything is read and the means are known.
         block = np.zeros((rows.batch.num_rows, self.width), dtype=np.float32)
         start = 0
@@ -246,7 +246,7 @@ class FeatureColumns:
         )  # fmt: skip
 
 
-def feature_columns(table: Table, nodes: NodeTable, chosen: ChosenColumns, places: RowPlaces) -> FeatureColumns:
+def feature_columns(table: SourceTable, nodes: NodeTable, chosen: ChosenColumns, places: RowPlaces) -> FeatureColumns:
     """Prepare the columns that become features. The first list of a list column is read, to learn its length."""
     never: dict[str, str] = {}
     if chosen.asked_for:
@@ -277,7 +277,7 @@ def feature_columns(table: Table, nodes: NodeTable, chosen: ChosenColumns, place
     return FeatureColumns(table, nodes, places, columns, never, chosen.asked_for)
 
 
-def _never_a_feature(table: Table, name: str) -> str:
+def _never_a_feature(table: SourceTable, name: str) -> str:
     """Why a column that the manifest does not name cannot be a feature, whatever its values; else empty."""
     if not name:
         return "no name"
@@ -286,12 +286,12 @@ def _never_a_feature(table: Table, name: str) -> str:
     return "" if _may_be_numbers(table, name) else str(table.columns[name])
 
 
-def _may_be_numbers(table: Table, name: str) -> bool:
+def _may_be_numbers(table: SourceTable, name: str) -> bool:
     kind = table.columns[name]
     return is_number(kind.value_type if is_list(kind) else kind) or isinstance(table, CsvTable)
 
 
-def _list_length(table: Table, name: str) -> int:
+def _list_length(table: SourceTable, name: str) -> int:
     """Length of the first list that is not missing."""
     kind = table.columns[name]
     if pa.types.is_fixed_size_list(kind):

@@ -43,7 +43,7 @@ _MIB = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class TableRows:
     """Some consecutive rows of a table."""
 
     path: Path
@@ -53,7 +53,7 @@ class Rows:
     """The rows as a pyarrow.RecordBatch."""
 
 
-class Table(ABC):
+class SourceTable(ABC):
     """A table of nodes or edges. `field` is the manifest's field that names it: `spec.graph.source.csv.nodes`."""
 
     def __init__(self, field: str, uri: str, suffixes: Sequence[str]) -> None:
@@ -62,7 +62,9 @@ class Table(ABC):
         self.columns = self._columns_of(self.paths[0])
         """Columns of the first file with their pyarrow types, in the file's order; all are texts in a CSV."""
 
-    def read(self, names: Sequence[str], batch_rows: int, progress: ProgressListener, stage: str) -> Iterator[Rows]:
+    def read(
+        self, names: Sequence[str], batch_rows: int, progress: ProgressListener, stage: str
+    ) -> Iterator[TableRows]:
         """Read every row. Refuses a further file whose columns are missing, or have another type than in the first
         file."""
         for path in self.paths:
@@ -127,18 +129,18 @@ class Table(ABC):
         """Size of all files, in the unit that `_read` reports."""
 
     @abstractmethod
-    def _read(self, names: Sequence[str], batch_rows: int, reporter: _Reporter) -> Iterator[Rows]: ...
+    def _read(self, names: Sequence[str], batch_rows: int, reporter: _Reporter) -> Iterator[TableRows]: ...
 
 
 class RowPlaces:
     """Maps a row of the whole table to its file."""
 
-    def __init__(self, table: Table) -> None:
+    def __init__(self, table: SourceTable) -> None:
         self._table = table
         self._starts: list[tuple[int, Path]] = []
         self.rows = 0
 
-    def add(self, rows: Rows) -> None:
+    def add(self, rows: TableRows) -> None:
         if rows.first == 0:
             self._starts.append((self.rows, rows.path))
         self.rows += rows.batch.num_rows
@@ -154,7 +156,7 @@ class RowPlaces:
         return self._table.error(*self.in_file(row), column, problem, remedy)
 
 
-class ParquetTable(Table):
+class ParquetTable(SourceTable):
     def __init__(self, field: str, uri: str) -> None:
         super().__init__(field, uri, PARQUET_SUFFIXES)
 
@@ -176,18 +178,18 @@ class ParquetTable(Table):
             for field in schema
         }
 
-    def _read(self, names: Sequence[str], batch_rows: int, reporter: _Reporter) -> Iterator[Rows]:
+    def _read(self, names: Sequence[str], batch_rows: int, reporter: _Reporter) -> Iterator[TableRows]:
         done = 0
         for path in self.paths:
             batches = self._open(path).iter_batches(batch_size=batch_rows, columns=list(names))
             first = 0
             for batch in _reading(batches, partial(_unreadable, path, "Parquet")):
-                yield self._checked(Rows(path, first, batch), names)
+                yield self._checked(TableRows(path, first, batch), names)
                 first += batch.num_rows
                 done += batch.num_rows
                 reporter.report(done, batch.num_rows)
 
-    def _checked(self, rows: Rows, names: Sequence[str]) -> Rows:
+    def _checked(self, rows: TableRows, names: Sequence[str]) -> TableRows:
         """Check that texts are UTF-8, and give a column without values in this file the type that it has in the first
         file."""
         arrays = [rows.batch.column(name) for name in names]
@@ -196,13 +198,13 @@ class ParquetTable(Table):
                 raise self.error(rows.path, rows.first + row, name, "is not UTF-8", "write texts as UTF-8")
             if pa.types.is_null(array.type):
                 arrays[place] = pa.nulls(len(array), self.columns[name])
-        return Rows(rows.path, rows.first, pa.RecordBatch.from_arrays(arrays, names=list(names)))
+        return TableRows(rows.path, rows.first, pa.RecordBatch.from_arrays(arrays, names=list(names)))
 
     def _size(self) -> int:
         return int(sum(self._open(path).metadata.num_rows for path in self.paths))
 
 
-class CsvTable(Table):
+class CsvTable(SourceTable):
     """A CSV table. Every value is a text, and an empty one is missing: whether `007` is a number depends on its use."""
 
     def __init__(self, field: str, uri: str, delimiter: str, decimal: DecimalMark = DecimalMark.POINT) -> None:
@@ -237,7 +239,7 @@ class CsvTable(Table):
         _require_distinct(path, names)
         return dict.fromkeys(names, pa.string())
 
-    def _read(self, names: Sequence[str], batch_rows: int, reporter: _Reporter) -> Iterator[Rows]:
+    def _read(self, names: Sequence[str], batch_rows: int, reporter: _Reporter) -> Iterator[TableRows]:
         read_bytes = 0
         for path in self.paths:
             with _opened(path) as file:
@@ -247,7 +249,7 @@ class CsvTable(Table):
                 for block in _reading(reader, partial(self._problem, path, refused)):
                     for start in range(0, block.num_rows, batch_rows):
                         batch = block.slice(start, batch_rows)
-                        yield Rows(path, first, batch)
+                        yield TableRows(path, first, batch)
                         first += batch.num_rows
                     reporter.report((read_bytes + file.tell()) // _MIB, block.num_rows)
             read_bytes += path.stat().st_size

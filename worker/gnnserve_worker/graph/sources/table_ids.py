@@ -21,7 +21,7 @@ from gnnserve_worker.graph.sources.table_columns import (
     shortened,
     texts_of,
 )
-from gnnserve_worker.graph.sources.table_files import CsvTable, RowPlaces, Rows, Table
+from gnnserve_worker.graph.sources.table_files import CsvTable, RowPlaces, SourceTable, TableRows
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class NodeOrder:
 class IdColumn:
     """Collects ids batch by batch."""
 
-    def __init__(self, table: Table, column: str, places: RowPlaces) -> None:
+    def __init__(self, table: SourceTable, column: str, places: RowPlaces) -> None:
         self._table = table
         self._column = column
         self._places = places
@@ -53,7 +53,7 @@ class IdColumn:
             )  # fmt: skip
         self._is_text = is_text(kind)
 
-    def add(self, rows: Rows, first_row: int) -> None:
+    def add(self, rows: TableRows, first_row: int) -> None:
         array = plain(rows.batch.column(self._column))
         missing = missing_rows(array)
         if len(missing):
@@ -127,7 +127,7 @@ class IdColumn:
 class EndColumns:
     """Finds the ends of edges among the nodes."""
 
-    def __init__(self, table: Table, order: NodeOrder) -> None:
+    def __init__(self, table: SourceTable, order: NodeOrder) -> None:
         self._ids = order.ids
         self._parses = isinstance(table, CsvTable)
         self._wants_text = self._parses or order.kind is NodeIdKind.STRINGS

@@ -25,7 +25,7 @@ from gnnserve_worker.graph.sources.table_columns import (
     plain,
     shortened,
 )
-from gnnserve_worker.graph.sources.table_files import CsvTable, RowPlaces, Rows, Table
+from gnnserve_worker.graph.sources.table_files import CsvTable, RowPlaces, SourceTable, TableRows
 from gnnserve_worker.graph.store import Finding, Splits
 
 _SPLITS = {"train": 0, "validation": 1, "val": 1, "valid": 1, "test": 2}
@@ -35,7 +35,7 @@ _IN_NO_SPLIT = 3
 class LabelColumn:
     """Collects a class per node, batch by batch: integers or texts; missing where the class is unknown."""
 
-    def __init__(self, table: Table, column: str, places: RowPlaces) -> None:
+    def __init__(self, table: SourceTable, column: str, places: RowPlaces) -> None:
         self._table = table
         self._column = column
         self._places = places
@@ -52,7 +52,7 @@ class LabelColumn:
     def names(self) -> list[str]:
         return [self._column]
 
-    def add(self, rows: Rows, first_row: int) -> None:
+    def add(self, rows: TableRows, first_row: int) -> None:
         array = plain(rows.batch.column(self._column))
         if self._is_text:
             self._chunks.append(array.cast(pa.large_string()))
@@ -115,7 +115,7 @@ class LabelColumn:
 class LabelColumns:
     """Collects a matrix of 0 and 1, batch by batch, a column per class. A row without any value has unknown labels."""
 
-    def __init__(self, table: Table, columns: Sequence[str], places: RowPlaces) -> None:
+    def __init__(self, table: SourceTable, columns: Sequence[str], places: RowPlaces) -> None:
         self._table = table
         self._columns = columns
         self._places = places
@@ -133,7 +133,7 @@ class LabelColumns:
     def names(self) -> list[str]:
         return list(self._columns)
 
-    def add(self, rows: Rows, first_row: int) -> None:
+    def add(self, rows: TableRows, first_row: int) -> None:
         block = np.empty((rows.batch.num_rows, len(self._columns)), dtype=np.float64)
         for place, column in enumerate(self._columns):
             try:
@@ -163,7 +163,7 @@ class LabelColumns:
 class SplitColumn:
     """Collects the split of each node, batch by batch."""
 
-    def __init__(self, table: Table, column: str | None) -> None:
+    def __init__(self, table: SourceTable, column: str | None) -> None:
         self._table = table
         self._column = column
         self._chunks: list[np.ndarray] = []
@@ -179,7 +179,7 @@ class SplitColumn:
     def names(self) -> list[str]:
         return [] if self._column is None else [self._column]
 
-    def add(self, rows: Rows) -> None:
+    def add(self, rows: TableRows) -> None:
         if self._column is None:
             return
         words = pc.utf8_lower(pc.utf8_trim_whitespace(plain(rows.batch.column(self._column)))).dictionary_encode()

@@ -27,7 +27,7 @@ from gnnserve_worker.graph.sources.table_files import (
     CsvTable,
     ParquetTable,
     RowPlaces,
-    Table,
+    SourceTable,
     table_paths,
 )
 from gnnserve_worker.graph.sources.table_ids import EndColumns, IdColumn, NodeOrder
@@ -90,7 +90,7 @@ class _NodeData:
     findings: list[Finding]
 
 
-def _read_nodes(table: Table, options: NodeTable, progress: ProgressListener) -> tuple[NodeOrder, _NodeData]:
+def _read_nodes(table: SourceTable, options: NodeTable, progress: ProgressListener) -> tuple[NodeOrder, _NodeData]:
     used = _check_columns(table, options)
     wanted = chosen_columns(table, options, used)
     places = RowPlaces(table)
@@ -125,7 +125,7 @@ def _read_nodes(table: Table, options: NodeTable, progress: ProgressListener) ->
     return order, _NodeData(matrix, features.taken(), class_indices, classes, splits, findings)
 
 
-def _check_columns(table: Table, options: NodeTable) -> list[str]:
+def _check_columns(table: SourceTable, options: NodeTable) -> list[str]:
     """Check that every named column exists and has one use; `chosen_columns` checks patterns. Returns the columns that
     are not features."""
     named = [("id", options.id)]
@@ -148,7 +148,7 @@ def _check_columns(table: Table, options: NodeTable) -> list[str]:
 
 
 def _read_edges(
-    table: Table, options: EdgeTable, order: NodeOrder, progress: ProgressListener
+    table: SourceTable, options: EdgeTable, order: NodeOrder, progress: ProgressListener
 ) -> tuple[Graph, list[Finding]]:
     ends = EndColumns(table, order)
     columns = [options.source, options.target]
@@ -201,7 +201,7 @@ class _End:
         return "is missing" if self.value is None else f"is {shortened(self.value)}, which is no id of the node table"
 
 
-def _tables(source: ParquetSource | CsvSource) -> tuple[Table, Table]:
+def _tables(source: ParquetSource | CsvSource) -> tuple[SourceTable, SourceTable]:
     nodes, edges = f"{_field(source)}.nodes", f"{_field(source)}.edges"
     if isinstance(source, CsvSource):
         return (

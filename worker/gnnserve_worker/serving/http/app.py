@@ -40,7 +40,7 @@ from gnnserve_worker.serving.http.predict import (
     refusal_reply,
 )
 from gnnserve_worker.serving.http.question import ErrorCode, RequestError
-from gnnserve_worker.serving.metrics import RoutingState, ServingMetrics
+from gnnserve_worker.serving.metrics import RoutingSample, ServingMetrics
 from gnnserve_worker.serving.security.access import RESERVED_PATHS, Access, is_open
 
 _WATCH_AFTER_S = 0.05
@@ -83,7 +83,7 @@ class ServingApp:
         self._rest = _build_rest(service, self, engine, metrics)
         metrics.watch(queue_seeds=lambda: engine.queued_seeds, in_flight=lambda: self.predict.in_flight)
         metrics.watch_routing(
-            lambda: None if engine.lane is None else RoutingState(engine.route(), engine.corrections())
+            lambda: None if engine.lane is None else RoutingSample(engine.route(), engine.corrections())
         )
         metrics.watch_device(lambda: None if engine.lane is None else engine.lane.revision.device_stats())
 

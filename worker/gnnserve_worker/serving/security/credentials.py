@@ -47,7 +47,7 @@ NO_CREDENTIALS = Credentials()
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _Reading:
     """What was read, to be applied on the event loop's thread."""
 
     take: Callable[[], None]
@@ -65,7 +65,7 @@ class _Source(Protocol):
     def sign(self) -> object:
         """A value that differs whenever the files were replaced or rewritten, or cannot be examined."""
 
-    def read(self) -> _Found:
+    def read(self) -> _Reading:
         """Read the files. Raises GnnserveError or OSError where they cannot be used."""
 
     def state(self, problem: str) -> CredentialState:
@@ -80,9 +80,9 @@ class _Tokens:
     def sign(self) -> object:
         return _sign(self._place)
 
-    def read(self) -> _Found:
+    def read(self) -> _Reading:
         found = read_tokens(self._place)
-        return _Found(lambda: self._access.replace(found.tokens), found.problems)
+        return _Reading(lambda: self._access.replace(found.tokens), found.problems)
 
     def state(self, problem: str) -> CredentialState:
         return CredentialState(CredentialKind.TOKENS, self._access.accepts_any, problem)
@@ -100,9 +100,9 @@ class _Pair:
     def sign(self) -> object:
         return _sign(self._files.certificate, self._files.key)
 
-    def read(self) -> _Found:
+    def read(self) -> _Reading:
         pair = load_key_pair(self._files)
-        return _Found(lambda: self._take(pair))
+        return _Reading(lambda: self._take(pair))
 
     def state(self, problem: str) -> CredentialState:
         is_over = self._pair is not None and self._now_s() >= self._pair.expires_at_s
