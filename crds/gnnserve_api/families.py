@@ -18,6 +18,10 @@ class FamilyName(StrEnum):
     """A prefix of the ranked feature columns, and a network for just these."""
     PROJECTED = "projected"
     """The first layer's product per node instead of features."""
+    FANOUTS = "fanouts"
+    """A pruned variant's table and network, with fewer neighbours sampled."""
+    PROJECTED_FANOUTS = "projected-fanouts"
+    """A projected variant's table and network, with fewer neighbours sampled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +60,7 @@ class Family:
     over columns."""
 
 
-# Rows of both are made from features alone and neighbours are sampled for each request, so both can follow all three.
+# Rows are made from features alone and neighbours are sampled for each request, so all of these can follow all three.
 _FOLLOWS_ALL = Capabilities(overlay=True, changes=True, instants=True)
 
 FAMILIES: Mapping[FamilyName, Family] = {
@@ -73,6 +77,22 @@ FAMILIES: Mapping[FamilyName, Family] = {
         Family(
             FamilyName.PROJECTED,
             description="first layer stored per node: nothing lost but rounding",
+            capabilities=_FOLLOWS_ALL,
+            is_asked_for=False,
+            stores_product=True,
+            spans_widths=False,
+        ),
+        Family(
+            FamilyName.FANOUTS,
+            description="samples fewer neighbours",
+            capabilities=_FOLLOWS_ALL,
+            is_asked_for=True,
+            stores_product=False,
+            spans_widths=False,
+        ),
+        Family(
+            FamilyName.PROJECTED_FANOUTS,
+            description="samples fewer neighbours",
             capabilities=_FOLLOWS_ALL,
             is_asked_for=False,
             stores_product=True,

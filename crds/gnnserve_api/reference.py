@@ -133,9 +133,13 @@ def _type(node: Mapping[str, Any], sections: Mapping[str, str]) -> str:
         case "array" if "properties" in node["items"]:
             return f"list of [mappings](#{_anchor(sections[_fields(node['items'])])})"
         case "array":
-            return f"list of {node['items']['type']}s"
+            return f"list of {_several(node['items'])}"
         case kind:
             return str(kind)
+
+
+def _several(node: Mapping[str, Any]) -> str:
+    return f"lists of {_several(node['items'])}" if node["type"] == "array" else f"{node['type']}s"
 
 
 def _anchor(field: str) -> str:

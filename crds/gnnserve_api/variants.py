@@ -33,6 +33,11 @@ def projected_name(storage: Storage) -> str:
     return _with_storage("projected", storage)
 
 
+def fanouts_name(base: str, fanouts: Sequence[int]) -> str:
+    """Name of the variant that is `base` with other fan-outs: `x1-f15x5`."""
+    return f"{base}-f{'x'.join(map(str, fanouts))}"
+
+
 def _with_storage(name: str, storage: Storage) -> str:
     return name if storage is Storage.FLOAT32 else f"{name}-{storage}"
 

@@ -78,6 +78,14 @@ BREAKS_RULE = {
     },
     "at most one of claimName and claim may be set": {**MINIMAL, "repository": {"claimName": "a", "claim": {}}},
     "exactly one of builtin, npz, ogb, pyg, parquet and csv must be set": {"graph": {"source": {}}},
+    "each of variants.fanouts must be smaller than model.fanouts: as many numbers, none above it, one below it": {
+        **MINIMAL,
+        "variants": {"fanouts": [[15, 11]]},
+    },
+    "with fanouts, factors and one more, times storages, times fanouts and one more must be at most 36 variants": {
+        **MINIMAL,
+        "variants": {"fanouts": [[fanout, 5] for fanout in range(1, 9)]},
+    },
     "stabilitySeeds must be 0 with method Random, which depends on its seed alone": {
         **MINIMAL,
         "variants": {"pruning": {"method": "Random", "stabilitySeeds": 2}},

@@ -1,8 +1,12 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+from pydantic import ValidationError
 
 from gnnserve_api.errors import InputError
+from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.variants import Storage, check_factors, columns_of, projected_name, variant_name
 
 
@@ -40,3 +44,48 @@ def test_a_factor_larger_than_the_number_of_features_names_its_place() -> None:
         "spec.variants.pruning.factors[2]: 65 is larger than the graph's 64 features, so no column would be left; "
         "use factors from 1 to 64"
     )
+
+
+def spec_of(variants: dict[str, Any], model: dict[str, Any] | None = None) -> GNNServiceSpec:
+    return GNNServiceSpec.model_validate(
+        {"graph": {"source": {"builtin": "Digits"}}, "model": model or {}, "variants": variants}
+    )
+
+
+def test_smaller_fanouts_are_part_of_the_name_of_every_variant() -> None:
+    spec = spec_of({"pruning": {"factors": [4, 1]}, "storage": ["float32", "int8"], "fanouts": [[15, 5]]})
+
+    assert spec.variants.listed_names() == (
+        "x1", "x1-int8", "x1-f15x5", "x1-int8-f15x5", "x4", "x4-int8", "x4-f15x5", "x4-int8-f15x5",
+    )  # fmt: skip
+    assert spec.variants.optional_names() == (
+        "projected", "projected-int8", "projected-f15x5", "projected-int8-f15x5",
+    )  # fmt: skip
+
+
+def test_the_order_of_fanouts_changes_no_recipe_and_their_number_does() -> None:
+    none, one = spec_of({}), spec_of({"fanouts": [[15, 5]]})
+    assert none.recipe() == spec_of({"fanouts": []}).recipe() != one.recipe()
+    two, turned = spec_of({"fanouts": [[15, 5], [10, 5]]}), spec_of({"fanouts": [[10, 5], [15, 5]]})
+    assert one.recipe() != two.recipe() == turned.recipe()
+
+
+@pytest.mark.parametrize(
+    ("fanouts", "model", "message"),
+    [
+        pytest.param([[15]], {}, "as many numbers", id="too few layers"),
+        pytest.param([[15, 5, 5]], {}, "as many numbers", id="too many layers"),
+        pytest.param([[26, 5]], {}, "none above it", id="more than the model draws"),
+        pytest.param([[25, 10]], {}, "one below it", id="as many as the model draws"),
+        pytest.param([[15, 5], [15, 5]], {}, "must not repeat", id="the same twice"),
+        pytest.param([[0, 5]], {}, "greater than or equal to 1", id="no neighbours"),
+        pytest.param([[i, 5] for i in range(1, 9)], {}, "at most 36", id="too many variants"),
+    ],
+)
+def test_fanouts_that_are_not_smaller_are_refused(fanouts: Any, model: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        spec_of({"fanouts": fanouts}, model)
+
+
+def test_any_fanouts_are_smaller_than_full_neighbourhoods() -> None:
+    assert spec_of({"fanouts": [[200, 5]]}, {"fanouts": [-1, -1]}).variants.fanouts == ((200, 5),)

@@ -71,6 +71,14 @@ REFUSED = {
         "mlpHidden may be given with architecture GIN",
     ),
     "fan-outs without end": ({"spec": {"model": {"fanouts": [1000, 1000]}}}, "over 1,000,000 nodes for one seed"),
+    "fan-outs that are not smaller": (
+        {"spec": {"variants": {"fanouts": [[15, 11]]}}},
+        "each of variants.fanouts must be smaller than model.fanouts",
+    ),
+    "too many fan-outs": (
+        {"spec": {"variants": {"fanouts": [[fanout, 5] for fanout in range(1, 9)]}}},
+        "must be at most 36 variants",
+    ),
     "no factors": (
         {"spec": {"variants": {"pruning": {"factors": []}}}},
         "factors in body should have at least 1 items",

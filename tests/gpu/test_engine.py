@@ -77,6 +77,19 @@ def _assert_close(one: np.ndarray, other: np.ndarray) -> None:
 
 
 @ARCHITECTURES
+def test_each_variant_samples_its_own_hops(architecture: str, accelerator: Accelerator) -> None:
+    made = revision(architecture, (3, 2))
+    fewer = replace(made.variants["x2"], name="x2-f2x1", fanouts=(2, 1))
+    loaded = replace(made, variants={**made.variants, "x2-f2x1": fewer})
+    engine = engine_of(loaded, accelerator)
+    seeds = some_seeds(5)
+
+    for name in ("x2-f2x1", "x1", "x2-f2x1"):
+        found, expected = engine.infer(name, seeds, key=4), infer_batch(loaded, name, seeds, key=4)
+        _assert_alike(found, expected)
+
+
+@ARCHITECTURES
 @pytest.mark.parametrize("fanouts", [(5,), (4, 3), (3, 2, 2), (2, 2, 2, 2)], ids=str)
 def test_answers_are_the_cpus_for_networks_of_one_to_four_layers(
     architecture: str, fanouts: tuple[int, ...], accelerator: Accelerator

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from tests.support.graphs import dense_features, network_manifest, random_tensors
@@ -13,7 +14,7 @@ from gnnserve_api.families import STORED_GRAPH, Capabilities, FamilyName
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.variants import Storage
 from gnnserve_worker.generation.families.family import FamilyPlan, Ingredients
-from gnnserve_worker.generation.families.registry import FAMILIES
+from gnnserve_worker.generation.families.registry import FAMILIES, plan_families
 from gnnserve_worker.generation.ranking.rank import Ranking
 from gnnserve_worker.generation.tensors import Tensors
 from gnnserve_worker.repository.staged import stored_bytes
@@ -52,7 +53,7 @@ def spec_of(**variants: Any) -> GNNServiceSpec:
 def plans_of(models: FakeModels, **variants: Any) -> dict[FamilyName, FamilyPlan]:
     features = dense_features(NODES, WIDTH, seed=0)
     made_from = Ingredients(spec_of(**variants), NETWORK, features, Ranking(RANKED, {}), MASTER, models)
-    return {family.name: family.plan(made_from) for family in FAMILIES}
+    return dict(zip([family.name for family in FAMILIES], plan_families(made_from), strict=True))
 
 
 def test_every_family_is_known_to_generation_and_to_the_contract() -> None:
@@ -82,6 +83,7 @@ def test_projected_variants_store_both_products_of_a_graphsage() -> None:
 
     ((table,), (variant,)) = plan.tables, plan.variants
     assert (variant.manifest.name, variant.manifest.columns, variant.factor) == ("projected", 8, 1)
+    assert variant.tensors is not None
     assert not {"convs.0.lin_l.weight", "convs.0.lin_r.weight"} & variant.tensors.keys()
     assert table.own is not None
     for blocks, key in ((table.rows, "convs.0.lin_l.weight"), (table.own, "convs.0.lin_r.weight")):
@@ -94,6 +96,28 @@ def test_what_is_disabled_is_not_planned() -> None:
     assert plans[FamilyName.PROJECTED] == FamilyPlan()
 
 
+def test_smaller_fanouts_are_other_hops_over_the_same_tables_and_weights() -> None:
+    models = FakeModels()
+    plans = plans_of(models, pruning={"factors": [1, 2]}, fanouts=[[2, 1], [3, 2]])
+    bases = {v.manifest.name: v for family in (FamilyName.PRUNED, FamilyName.PROJECTED) for v in plans[family].variants}
+
+    found = [*plans[FamilyName.FANOUTS].variants, *plans[FamilyName.PROJECTED_FANOUTS].variants]
+
+    assert [v.manifest.name for v in found] == [
+        "x1-f3x2", "x1-f2x1", "x2-f3x2", "x2-f2x1", "projected-f3x2", "projected-f2x1",
+    ]  # fmt: skip
+    for variant in found:
+        base = bases[variant.manifest.name.rpartition("-")[0]]
+        hops = tuple(int(drawn) for drawn in variant.manifest.name.rpartition("-f")[2].split("x"))
+        assert variant.tensors is None
+        assert variant.factor == base.factor
+        expected = msgspec.structs.replace(
+            base.manifest, name=variant.manifest.name, family=variant.manifest.family, fanouts=hops
+        )
+        assert variant.manifest == expected
+    assert [name for name, _ in models.pruned_to] == ["x2"]
+
+
 @pytest.mark.parametrize("storage", list(Storage))
 def test_families_say_what_their_tables_take(storage: Storage) -> None:
     spec = spec_of(pruning={"factors": [2, 3]}, storage=[storage])
@@ -102,6 +126,8 @@ def test_families_say_what_their_tables_take(storage: Storage) -> None:
     assert found == {
         FamilyName.PRUNED: stored_bytes(NODES, 3, storage),
         FamilyName.PROJECTED: 2 * stored_bytes(NODES, 8, storage),
+        FamilyName.FANOUTS: 0,
+        FamilyName.PROJECTED_FANOUTS: 0,
     }
 
 

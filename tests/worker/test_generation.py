@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from itertools import pairwise
@@ -20,6 +20,7 @@ from tests.support.graphs import Tensors, npz_arrays, planted_graph, service_of,
 from tests.support.pyg import assert_close, edges_of_graph, module_of, scores_of
 
 from gnnserve_api.errors import InputError
+from gnnserve_api.families import FamilyName
 from gnnserve_api.profile import VariantProfile
 from gnnserve_api.repository import RevisionManifest
 from gnnserve_api.spec.graph import Normalization
@@ -548,6 +549,32 @@ def test_a_row_of_every_table_can_be_made_from_raw_features(stored: Generated) -
     np.testing.assert_allclose(table.rows.values[:7, :8], scaled @ of_neighbours.T, rtol=1e-5, atol=1e-6)
     for own in kept.values():
         np.testing.assert_allclose(table.own.values[:7, :8], scaled @ own.T, rtol=1e-5, atol=1e-6)
+
+
+def test_smaller_fanouts_share_table_and_weights_and_are_not_trained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def without_projected(variants: Sequence[VariantProfile]) -> tuple[VariantProfile, ...]:
+        return tuple(variant for variant in variants if variant.name != "projected")
+
+    monkeypatch.setattr(variants_module, "worth_keeping", without_projected)
+    made = _generate(tmp_path, _data(), pruning={"factors": [1]}, variants={"projection": "Auto", "fanouts": [[2, 2]]})
+
+    assert list(made.loaded.variants) == ["x1", "x1-f2x2", "projected-f2x2"]
+    assert [stage for stage in made.stages if stage.startswith("train")] == ["train x1"]
+    weights = [variant.weights for variant in made.manifest.variants]
+    assert weights == [f"variants/{name}/weights.safetensors" for name in ("x1", "x1", "projected")]
+    assert [variant.family for variant in made.manifest.profile.variants] == [
+        FamilyName.PRUNED,
+        FamilyName.FANOUTS,
+        FamilyName.PROJECTED_FANOUTS,
+    ]
+    whole, fewer, stored = made.manifest.profile.variants
+    assert (whole.fanouts, fewer.fanouts, fewer.factor, stored.projected) == ((4, 3), (2, 2), 1, True)
+    assert fewer.latency[-1].gathered_bytes < whole.latency[-1].gathered_bytes
+    nodes = np.arange(NODES)
+    found = infer_batch(made.loaded, "x1-f2x2", nodes, key=1).scores
+    assert_close(infer_batch(made.loaded, "projected-f2x2", nodes, key=1).scores, found, ROUNDING[Storage.FLOAT32])
 
 
 def test_weights_of_a_projected_variant_lack_what_is_in_its_table(stored: Generated) -> None:

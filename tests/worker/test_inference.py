@@ -102,6 +102,19 @@ def test_a_one_layer_network_answers_without_embeddings(seeds: int) -> None:
     assert answer.embeddings is None
 
 
+@ARCHITECTURES
+def test_each_variant_samples_its_own_hops(architecture: str) -> None:
+    revision, fewer = _revision(architecture), _revision(architecture, (2, 2))
+    x1 = revision.variants["x1"]
+    both = replace(revision, variants={**revision.variants, "x1-f2x2": replace(x1, name="x1-f2x2", fanouts=(2, 2))})
+    seeds = np.arange(NODES)
+
+    for name, alone, like in (("x1-f2x2", fewer, "x1"), ("x1", revision, "x1"), ("x1-f2x2", fewer, "x1")):
+        found, expected = infer_batch(both, name, seeds, key=3), infer_batch(alone, like, seeds, key=3)
+        np.testing.assert_array_equal(found.scores, expected.scores)
+        assert found.gathered_bytes == expected.gathered_bytes
+
+
 def test_it_is_sample_gather_and_infer_one_after_the_other() -> None:
     revision, seeds = _revision(), np.array([5, 9, 5])
     graph, variant, scratch = revision.graph, revision.variants["x2"], Activations()

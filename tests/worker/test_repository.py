@@ -758,7 +758,7 @@ def test_of_a_table_that_is_not_worth_its_place_nothing_stays(tmp_path: Path) ->
         for variant in profile.variants:
             staged.write_variant(variant.name, weights(variant.columns))
         opened = staged.open(tiny_variants(profile))
-        staged.discard_variant("projected")
+        staged.discard_weights(paths.weights_of("projected"))
         staged.discard_table("projected")
         manifest = commit(staged, "2026-01-01T00:00:00Z", _profile(Storage.INT8, "x1"))
     assert list(manifest.tables) == ["features-int8"]

@@ -144,7 +144,8 @@ def _facts(service: GNNService) -> list[tuple[str, str]]:
         ),
         (
             "variants",
-            f"{', '.join(variant_name(factor) for factor in sorted(pruning.factors))}, ranked by {pruning.method}",
+            f"{', '.join(variant_name(factor) for factor in sorted(pruning.factors))}, ranked by {pruning.method}"
+            + "".join(f"; each with fan-outs {', '.join(map(str, fewer))} as well" for fewer in spec.variants.fanouts),
         ),
         ("tables", f"{', '.join(spec.variants.storage)}; projection {spec.variants.projection}"),
         ("objective", ", ".join(wanted) or "none: the most accurate variant answers"),

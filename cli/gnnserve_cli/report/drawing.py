@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from io import StringIO
 from typing import Any, Self
 from xml.etree import ElementTree
@@ -50,6 +51,17 @@ _STYLE: Any = {
 _TOLD = "told:"
 """Marks an artist's id as the text that the browser shows while the pointer rests on it."""
 _NO_METADATA: dict[str, Any] = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+
+
+class Shape(StrEnum):
+    """Of a mark; also the class of its sign in the key of a figure."""
+
+    CIRCLE = "circle"
+    DIAMOND = "diamond"
+    TRIANGLE = "triangle"
+
+
+_CORNERS: Mapping[Shape, int] = {Shape.CIRCLE: 0, Shape.DIAMOND: 4, Shape.TRIANGLE: 3}
 
 
 def colour(name: str) -> str:
@@ -213,7 +225,7 @@ class Drawing:
         self._taken.append(Bbox.from_extents(right - 60, height, right, height + 15))
 
     def mark(
-        self, x: float, y: float, name: str, told: str, *, diamond: bool = False, hollow: bool = False,
+        self, x: float, y: float, name: str, told: str, *, shape: Shape = Shape.CIRCLE, hollow: bool = False,
         radius: float = 5.0,
     ) -> None:  # fmt: skip
         """A point that says what it is to a pointer that rests on it."""
@@ -226,9 +238,9 @@ class Drawing:
             "zorder": 2,
             "gid": _TOLD + told,
         }
-        at = at_x, at_y
+        at, corners = (at_x, at_y), _CORNERS[shape]
         self.figure.add_artist(
-            RegularPolygon(at, 4, radius=1.25 * radius, **style) if diamond else Circle(at, radius, **style)
+            RegularPolygon(at, corners, radius=1.25 * radius, **style) if corners else Circle(at, radius, **style)
         )
         self._taken.append(Bbox.from_extents(at_x - radius, at_y - radius, at_x + radius, at_y + radius))
         self._marks.append(at)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 
-from gnnserve_api.families import family_of
+from gnnserve_api.families import Family, FamilyName, family_of
 from gnnserve_cli.render import format_bytes
 from gnnserve_cli.report.data import ModelFit, Prediction, Report, SizeRow, VariantRow, Verdict, at_size
 from gnnserve_cli.report.drawing import (
@@ -13,6 +13,7 @@ from gnnserve_cli.report.drawing import (
     Drawing,
     Part,
     Scale,
+    Shape,
     draw_bars,
     name_rows,
     position_scale,
@@ -23,7 +24,17 @@ from gnnserve_cli.report.drawing import (
 )
 from gnnserve_cli.report.words import ms, nodes, percent, plain_ms, signed_points
 
+_SHAPES: Mapping[FamilyName, Shape] = {
+    FamilyName.PRUNED: Shape.CIRCLE,
+    FamilyName.PROJECTED: Shape.DIAMOND,
+    FamilyName.FANOUTS: Shape.TRIANGLE,
+    FamilyName.PROJECTED_FANOUTS: Shape.TRIANGLE,
+}
 STAGES = (("sample", "c1", "Sampling"), ("gather", "c2", "Gathering"), ("compute", "c3", "Computing"))
+
+
+def shape_of(family: Family) -> Shape:
+    return _SHAPES[family.name]
 
 
 def draw_frontier(report: Report, width: float) -> Drawing:
@@ -46,7 +57,7 @@ def draw_frontier(report: Report, width: float) -> Drawing:
         accuracy = f"{percent(row.validation.share)} ({percent(row.validation.low)} to {percent(row.validation.high)})"
         drawing.mark(
             times[row.name], 100 * row.validation.share, row.storage,
-            f"{row.name}: {accuracy} in {ms(times[row.name])}", diamond=family_of(row).stores_product,
+            f"{row.name}: {accuracy} in {ms(times[row.name])}", shape=shape_of(family_of(row)),
             hollow=not row.on_frontier,
         )  # fmt: skip
     for row in sorted(rows, key=lambda row: not row.on_frontier):
@@ -217,7 +228,7 @@ def draw_model(fit: ModelFit, width: float) -> Drawing:
     for p in shown:
         drawing.mark(
             p.columns, p.measured_ms, fit.storage, f"{p.variant}: {ms(p.measured_ms)} measured",
-            diamond=family_of(p).stores_product, hollow=_is_fitted(p), radius=4.0,
+            shape=shape_of(family_of(p)), hollow=_is_fitted(p), radius=4.0,
         )  # fmt: skip
     for p in shown:
         drawing.try_name(p.columns, p.measured_ms, p.variant)

@@ -11,7 +11,7 @@ from gnnserve_api.families import family_of
 from gnnserve_cli.render import METRIC_NAMES
 from gnnserve_cli.report import figures, tables
 from gnnserve_cli.report.data import ModelFit, Report
-from gnnserve_cli.report.drawing import show
+from gnnserve_cli.report.drawing import Shape, show
 from gnnserve_cli.report.facts import made_facts, model_facts
 from gnnserve_cli.report.page import render_page
 
@@ -88,9 +88,8 @@ def _frontier_signs(report: Report) -> Signs:
     keys = [(f"s-{storage}", str(storage)) for storage in storages] if len(storages) > 1 else []
     if any(not row.on_frontier for row in report.variants):
         keys.append((f"s-{storages[0]} hollow", "another is as accurate and faster"))
-    for family in dict.fromkeys(family_of(row) for row in report.variants):
-        if family.stores_product:
-            keys.append((f"s-{storages[0]} diamond", family.description))
+    told = {figures.shape_of(family): family.description for family in map(family_of, report.variants)}
+    keys += [(f"s-{storages[0]} {shape}", text) for shape, text in told.items() if shape is not Shape.CIRCLE]
     return keys
 
 

@@ -206,7 +206,9 @@ class _Fitted:
         others = [
             variant
             for variant in self._subject.profile.variants
-            if not family_of(variant).spans_widths and variant.storage is self._storage
+            if not family_of(variant).spans_widths
+            and variant.storage is self._storage
+            and variant.fanouts == self._pruned[0].fanouts
         ]
         predictions = tuple(self._predict(variant) for variant in (*self._pruned, *others))
         gather = self.corrected.gather if self.corrected else None

@@ -62,6 +62,7 @@ HISTORICAL_DEFAULTS: Mapping[str, Any] = MappingProxyType(
         "variants.pruning.stability_seeds": 0,
         "variants.storage": ["float32"],
         "variants.projection": "Auto",
+        "variants.fanouts": [],
     }
 )
 """The default that each field had in the release which introduced it. A field of this value is left out of the recipe,

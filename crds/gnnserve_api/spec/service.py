@@ -78,6 +78,25 @@ class GNNServiceSpec(ApiModel):
     def _workers_may_spread(self) -> bool:
         return not self.worker.topology_spread_constraints or self.repository.may_be_on_several_nodes
 
+    @rule(
+        "!has(self.variants.fanouts) || self.variants.fanouts.all(one, size(one) == size(self.model.fanouts) && "
+        "one != self.model.fanouts && [0, 1, 2, 3, 4, 5, 6, 7].all(i, i >= size(one) || i >= size(self.model.fanouts) "
+        "|| self.model.fanouts[i] < 0 || one[i] <= self.model.fanouts[i]))",
+        "each of variants.fanouts must be smaller than model.fanouts: as many numbers, none above it, one below it",
+    )
+    def _variants_sample_fewer(self) -> bool | str:
+        most = self.model.fanouts
+        for fanouts in self.variants.fanouts:
+            is_smaller = len(fanouts) == len(most) and all(
+                limit < 0 or fanout <= limit for fanout, limit in zip(fanouts, most, strict=True)
+            )
+            if not is_smaller or fanouts == most:
+                return (
+                    f"variants.fanouts {list(fanouts)} must be smaller than model.fanouts {list(most)}: as many "
+                    "numbers, none above it, one below it"
+                )
+        return True
+
     def impossible_variants(self) -> tuple[str, ...]:
         """Variants that `routing` names and that no revision of this spec has. Not a rule of the schema: a spec that
         breaks it was always accepted, and stays readable."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -9,7 +10,7 @@ from pydantic import Field, model_validator
 
 from gnnserve_api.spec.fields import ApiModel
 from gnnserve_api.spec.rules import rule
-from gnnserve_api.variants import Storage, projected_name, variant_name
+from gnnserve_api.variants import Storage, fanouts_name, projected_name, variant_name
 
 
 class RankingMethod(StrEnum):
@@ -98,6 +99,12 @@ MAX_LISTED_VARIANTS = 32
 """So that all of them fit into a Job's termination message, and a profile takes minutes."""
 
 
+MOST_FANOUTS_VARIANTS = 36
+"""The same with `fanouts`, projected variants included."""
+
+SmallerFanouts = Annotated[tuple[Annotated[int, Field(ge=1, le=1024)], ...], Field(min_length=1, max_length=8)]
+
+
 class Variants(ApiModel):
     pruning: Pruning = Pruning()
     """Variants that read fewer feature columns."""
@@ -109,16 +116,27 @@ class Variants(ApiModel):
     projection: Projection = Projection.AUTO
     """Whether projected variants are added."""
 
+    fanouts: Annotated[tuple[SmallerFanouts, ...], Field(max_length=8)] = ()
+    """Fewer neighbours to sample, as in `[[15, 5]]`: every variant is served with these as well, from the same table
+    and weights, without training. x1-f15x5 is x1 with 15 and 5. One number per entry of model.fanouts, none above it.
+    """
+
     def listed_names(self) -> tuple[str, ...]:
-        """Variants that every revision has: a factor in a storage."""
-        storages = [storage for storage in Storage if storage in self.storage]
-        return tuple(variant_name(factor, storage) for factor in sorted(self.pruning.factors) for storage in storages)
+        """Variants that every revision has: a factor in a storage, with each of the fan-outs."""
+        return tuple(name for factor in sorted(self.pruning.factors) for name in self.names_of(factor))
+
+    def names_of(self, factor: int) -> tuple[str, ...]:
+        """Variants of one factor."""
+        return self._with_fanouts([variant_name(factor, storage) for storage in Storage if storage in self.storage])
+
+    def _with_fanouts(self, names: Sequence[str]) -> tuple[str, ...]:
+        return (*names, *(fanouts_name(name, fanouts) for name in names for fanouts in self.fanouts))
 
     def optional_names(self) -> tuple[str, ...]:
         """Variants that a revision may have: those that are kept only where the profile finds them worth it."""
         if self.projection is not Projection.AUTO:
             return ()
-        return tuple(projected_name(storage) for storage in Storage if storage in self.storage)
+        return self._with_fanouts([projected_name(storage) for storage in Storage if storage in self.storage])
 
     @model_validator(mode="after")
     def _storages_differ(self) -> Variants:
@@ -137,7 +155,31 @@ class Variants(ApiModel):
             f"{MAX_LISTED_VARIANTS}"
         )
 
+    @model_validator(mode="after")
+    def _fanouts_differ(self) -> Variants:
+        if len(set(self.fanouts)) != len(self.fanouts):
+            raise ValueError(f"fanouts {[list(fanouts) for fanouts in self.fanouts]} must not repeat")
+        return self
+
+    @rule(
+        "!has(self.fanouts) || size(self.fanouts) == 0 || (size(self.pruning.factors) + 1) * size(self.storage) * "
+        f"(1 + size(self.fanouts)) <= {MOST_FANOUTS_VARIANTS}",
+        "with fanouts, factors and one more, times storages, times fanouts and one more must be at most "
+        f"{MOST_FANOUTS_VARIANTS} variants",
+    )
+    def _fanouts_leave_few_variants(self) -> bool | str:
+        count = (len(self.pruning.factors) + 1) * len(self.storage) * (1 + len(self.fanouts))
+        return (
+            not self.fanouts
+            or count <= MOST_FANOUTS_VARIANTS
+            or (
+                f"{len(self.pruning.factors)} factors and projected, times {len(self.storage)} storages, times "
+                f"{1 + len(self.fanouts)} fan-outs are {count} variants; they must be at most {MOST_FANOUTS_VARIANTS}"
+            )
+        )
+
     def canonical(self) -> Variants:
-        """The same where the same is generated: the order of storages does nothing."""
+        """The same where the same is generated: the order of storages and fan-outs does nothing."""
         storages = tuple(storage for storage in Storage if storage in self.storage)
-        return self.model_copy(update={"pruning": self.pruning.canonical(), "storage": storages})
+        fanouts = tuple(sorted(self.fanouts, reverse=True))
+        return self.model_copy(update={"pruning": self.pruning.canonical(), "storage": storages, "fanouts": fanouts})

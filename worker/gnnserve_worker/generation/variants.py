@@ -14,7 +14,6 @@ import msgspec
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.families import family_of
-from gnnserve_api.profile import Profile, VariantProfile
 from gnnserve_api.repository import (
     NetworkManifest,
     RankingManifest,
@@ -29,7 +28,7 @@ from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.spec.variants import RankingMethod
 from gnnserve_api.variants import Storage, variant_name
 from gnnserve_worker.generation.families.family import Ingredients, Models, network_of
-from gnnserve_worker.generation.families.registry import FAMILIES
+from gnnserve_worker.generation.families.registry import FAMILIES, plan_families
 from gnnserve_worker.generation.families.write import write_plans
 from gnnserve_worker.generation.features import Normalized, fit_normalization
 from gnnserve_worker.generation.frontier import worth_keeping
@@ -68,15 +67,16 @@ def generate_revision(
     models = models_of(data, features)
     network = network_of(spec, len(graph.classes))
     ingredients = _make_ingredients(spec, network, data, features, models, progress)
-    plans = [family.plan(ingredients) for family in FAMILIES]
+    plans = plan_families(ingredients)
     other_rankings = _rank_again(spec, data, features, models, progress)
     with repository.stage(identity.recipe, identity.graph, identity.checkpoint) as staged:
         generated = write_plans(plans, staged, progress)
         loaded = staged.open([made.variant for made in generated])
         measured = measure_profile(loaded, generated, lambda done, total: progress(Progress("profile", done, total)))
-        profile = _keep_the_frontier(measured, staged)
+        profile = msgspec.structs.replace(measured, variants=worth_keeping(measured.variants))
         kept = {variant.name for variant in profile.variants}
         variants = [made.variant for made in generated if made.variant.name in kept]
+        _discard_unused([made.variant for made in generated], variants, staged)
         return staged.commit(
             scope=training.scope,
             ranking=RankingManifest(
@@ -174,15 +174,9 @@ def _rank_again(
     return tuple(runs)
 
 
-def _keep_the_frontier(measured: Profile, staged: StagedRevision) -> Profile:
-    kept = worth_keeping(measured.variants)
-    dropped = [variant for variant in measured.variants if variant not in kept]
-    for variant in dropped:
-        staged.discard_variant(variant.name)
-    for table in sorted(_tables(dropped) - _tables(kept)):
+def _discard_unused(made: Sequence[VariantManifest], kept: Sequence[VariantManifest], staged: StagedRevision) -> None:
+    """Tables and weights that no variant reads any more; variants may share both."""
+    for weights in sorted({variant.weights for variant in made} - {variant.weights for variant in kept}):
+        staged.discard_weights(weights)
+    for table in sorted({variant.table for variant in made} - {variant.table for variant in kept}):
         staged.discard_table(table)
-    return msgspec.structs.replace(measured, variants=kept)
-
-
-def _tables(variants: Sequence[VariantProfile]) -> set[str]:
-    return {variant.table for variant in variants}

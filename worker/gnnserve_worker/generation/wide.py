@@ -64,7 +64,7 @@ def written_factors(spec: GNNServiceSpec, features: Features) -> WrittenFactors:
 
 def _is_routed_to(spec: GNNServiceSpec, factor: int) -> bool:
     named = [*([spec.routing.variant] if spec.routing.variant else []), *(spec.routing.weights or {})]
-    return any(variant_name(factor, storage) in named for storage in spec.variants.storage)
+    return any(name in named for name in spec.variants.names_of(factor))
 
 
 def with_factors(spec: GNNServiceSpec, factors: tuple[int, ...]) -> GNNServiceSpec:

@@ -137,9 +137,14 @@ class StagedRevision:
         """Remove a table that turned out not to be worth its space."""
         self._remove(checks.files_of(self._tables.pop(name)))
 
-    def discard_variant(self, name: str) -> None:
-        self._remove([paths.weights_of(name)])
-        folder = (self._folder / paths.weights_of(name)).parent
+    def written(self, name: str) -> FileEntry:
+        """Size and digest of a file that was written."""
+        return self._files[name]
+
+    def discard_weights(self, weights: str) -> None:
+        """`weights`: their path, as `write_variant` made it."""
+        self._remove([weights])
+        folder = (self._folder / weights).parent
         with files.storing(folder):
             files.remove_tree(folder)
 

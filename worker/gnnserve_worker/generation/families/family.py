@@ -80,7 +80,8 @@ class PlannedVariant:
     manifest: VariantManifest
     factor: int
     """k of the feature columns that it goes without; 1: it loses none."""
-    tensors: Tensors
+    tensors: Tensors | None
+    """None: it shares another variant's weights."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +92,8 @@ class FamilyPlan:
 
 
 class VariantFamily(Protocol):
-    name: FamilyName
+    @property
+    def name(self) -> FamilyName: ...
 
     def needs_master(self, spec: GNNServiceSpec) -> bool:
         """Whether it makes variants from the network of all columns."""
@@ -101,7 +103,9 @@ class VariantFamily(Protocol):
         """What its tables would take on the disk, those that may be discarded later included."""
         ...
 
-    def plan(self, made_from: Ingredients) -> FamilyPlan: ...
+    def plan(self, made_from: Ingredients, earlier: Sequence[PlannedVariant]) -> FamilyPlan:
+        """`earlier`: what the families before it planned."""
+        ...
 
 
 def storages_of(spec: GNNServiceSpec) -> list[Storage]:

@@ -6,6 +6,7 @@ wide as its first layer's output.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
@@ -48,7 +49,7 @@ class ProjectedFamily:
             matrices * stored_bytes(nodes, network.projected_columns, storage) for storage in spec.variants.storage
         )
 
-    def plan(self, made_from: Ingredients) -> FamilyPlan:
+    def plan(self, made_from: Ingredients, earlier: Sequence[PlannedVariant]) -> FamilyPlan:
         if made_from.spec.variants.projection is not Projection.AUTO or made_from.master is None:
             return FamilyPlan()
         first, tensors = first_layer(made_from.master), without_first_product(made_from.master)

@@ -6,6 +6,7 @@ All of one storage read one table, whose columns are in rank order.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 from gnnserve_api.families import FamilyName
@@ -41,7 +42,7 @@ class PrunedFamily:
         width = columns_of(features, min(factors))
         return sum(stored_bytes(nodes, width, storage) for storage in spec.variants.storage)
 
-    def plan(self, made_from: Ingredients) -> FamilyPlan:
+    def plan(self, made_from: Ingredients, earlier: Sequence[PlannedVariant]) -> FamilyPlan:
         spec, features = made_from.spec, made_from.features
         factors = sorted(spec.variants.pruning.factors)
         if not factors:

@@ -3,9 +3,26 @@
 
 from __future__ import annotations
 
-from gnnserve_worker.generation.families.family import VariantFamily
+from gnnserve_api.families import FamilyName
+from gnnserve_worker.generation.families.family import FamilyPlan, Ingredients, PlannedVariant, VariantFamily
+from gnnserve_worker.generation.families.fanouts import FanoutsFamily
 from gnnserve_worker.generation.families.projected import ProjectedFamily
 from gnnserve_worker.generation.families.pruned import PrunedFamily
 
-FAMILIES: tuple[VariantFamily, ...] = (PrunedFamily(), ProjectedFamily())
+FAMILIES: tuple[VariantFamily, ...] = (
+    PrunedFamily(),
+    ProjectedFamily(),
+    FanoutsFamily(FamilyName.FANOUTS, base=FamilyName.PRUNED),
+    FanoutsFamily(FamilyName.PROJECTED_FANOUTS, base=FamilyName.PROJECTED),
+)
 """In the order of the profile, which begins with the widest variant."""
+
+
+def plan_families(made_from: Ingredients) -> list[FamilyPlan]:
+    """What all of them make of a spec; a later family may build on what earlier ones planned."""
+    plans: list[FamilyPlan] = []
+    planned: list[PlannedVariant] = []
+    for family in FAMILIES:
+        plans.append(family.plan(made_from, planned))
+        planned.extend(plans[-1].variants)
+    return plans

@@ -38,8 +38,12 @@ def write_plans(
             done += 1
         for variant in plan.variants:
             if variant.manifest.table not in left_out:
-                written = staged.write_variant(variant.manifest.name, variant.tensors)
-                generated.append(GeneratedVariant(variant.manifest, variant.factor, written.bytes))
+                weights = (
+                    staged.written(variant.manifest.weights)
+                    if variant.tensors is None
+                    else staged.write_variant(variant.manifest.name, variant.tensors)
+                )
+                generated.append(GeneratedVariant(variant.manifest, variant.factor, weights.bytes))
     progress(Progress(_STAGE, total, total))
     if not generated:
         raise InputError(
