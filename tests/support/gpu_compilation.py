@@ -108,7 +108,14 @@ def _cases() -> Iterator[tuple[str, Any]]:
     """Launches on arrays of a few numbers in the host's memory: only types, alignments and constants matter."""
     import torch
 
-    from gnnserve_worker.gpu.arrays import CacheView, DeviceAggregation, DeviceGraph, DeviceRows, PaddedTree
+    from gnnserve_worker.gpu.arrays import (
+        CacheView,
+        DeviceAggregation,
+        DeviceGraph,
+        DeviceRows,
+        DeviceWeights,
+        PaddedTree,
+    )
     from gnnserve_worker.gpu.kernels.aggregate import aggregate_hidden
     from gnnserve_worker.gpu.kernels.gather import gather_rows
     from gnnserve_worker.gpu.kernels.sample import sample_tree
@@ -128,6 +135,8 @@ def _cases() -> Iterator[tuple[str, Any]]:
     tree = PaddedTree.allocate(8, (25, 10), host)
     mean = DeviceAggregation(Aggregator.MEAN, Own.BESIDE, own_factor=1.0, bias=None, relu=False)
     added = DeviceAggregation(Aggregator.SUM, Own.ADDED, own_factor=1.25, bias=torch.zeros(301), relu=True)
+    weights = DeviceWeights(torch.zeros(nodes), graph.indptr)
+    weighted = DeviceAggregation(Aggregator.NORMALISED_SUM, Own.ADDED, 1.0, None, relu=False, weights=weights)
     dtypes = (torch.float32, torch.float16, torch.bfloat16, torch.int8)
 
     def rows_of(dtype: torch.dtype, width: int = wide) -> DeviceRows:
@@ -151,6 +160,7 @@ def _cases() -> Iterator[tuple[str, Any]]:
             lambda dtype=dtype, devices=devices: gather(rows_of(dtype), 602, mean, torch.bfloat16, devices),
         )
     yield "gather added", lambda: gather(rows_of(torch.float32), 301, added, torch.float32, 1)
+    yield "gather weighted", lambda: gather(rows_of(torch.int8), 602, weighted, torch.bfloat16, 1)
     yield "gather short", lambda: gather(rows_of(torch.int8, 2), 1, mean, torch.float32, 0)
 
     def aggregate(width: int, aggregation: DeviceAggregation, out: torch.dtype) -> None:
@@ -160,6 +170,7 @@ def _cases() -> Iterator[tuple[str, Any]]:
 
     yield "aggregate", lambda: aggregate(128, mean, torch.bfloat16)
     yield "aggregate added", lambda: aggregate(301, added, torch.float32)
+    yield "aggregate weighted", lambda: aggregate(128, weighted, torch.bfloat16)
 
 
 if __name__ == "__main__":

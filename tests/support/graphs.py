@@ -10,12 +10,14 @@ import numpy as np
 import scipy.sparse as sp
 
 from gnnserve_api.repository import NetworkManifest
+from gnnserve_api.spec.model import Architecture
 from gnnserve_api.spec.service import GNNService
 from gnnserve_api.variants import Storage
 from gnnserve_worker.graph.store import Graph, GraphData, Splits
 from gnnserve_worker.models.build import build_network
 from gnnserve_worker.repository.loaded import LoadedRevision, LoadedVariant
 from gnnserve_worker.sampling.neighbours import effective_nodes
+from gnnserve_worker.sampling.normalised import inverse_roots
 from gnnserve_worker.tables.formats import FORMATS
 from gnnserve_worker.tables.table import NO_SCALES, Rows, Table
 
@@ -114,17 +116,22 @@ def random_tensors(manifest: NetworkManifest, columns: int, seed: int) -> Tensor
     tensors: Tensors = {}
     for layer in range(depth):
         inputs, outputs = widths[layer], widths[layer + 1]
-        if manifest.architecture == "GraphSAGE":
-            shapes = {"lin_l.weight": (outputs, inputs), "lin_l.bias": (outputs,), "lin_r.weight": (outputs, inputs)}
-        else:
-            between = manifest.mlp_hidden or outputs
-            shapes = {
-                "nn.lins.0.weight": (between, inputs),
-                "nn.lins.0.bias": (between,),
-                "nn.lins.1.weight": (outputs, between),
-                "nn.lins.1.bias": (outputs,),
-                "eps": (1,),
-            }
+        shapes: dict[str, tuple[int, ...]]
+        match Architecture(manifest.architecture):
+            case Architecture.GRAPHSAGE:
+                square = (outputs, inputs)
+                shapes = {"lin_l.weight": square, "lin_l.bias": (outputs,), "lin_r.weight": square}
+            case Architecture.GIN:
+                between = manifest.mlp_hidden or outputs
+                shapes = {
+                    "nn.lins.0.weight": (between, inputs),
+                    "nn.lins.0.bias": (between,),
+                    "nn.lins.1.weight": (outputs, between),
+                    "nn.lins.1.bias": (outputs,),
+                    "eps": (1,),
+                }
+            case Architecture.GCN:
+                shapes = {"lin.weight": (outputs, inputs), "bias": (outputs,)}
         for name, shape in shapes.items():
             tensors[f"convs.{layer}.{name}"] = (draw.normal(size=shape) / np.sqrt(inputs)).astype(np.float32)
     return tensors
@@ -169,6 +176,7 @@ def revision_in_memory(
         labels=labels,
         splits=random_splits(graph.nodes, seed),
         manifest=None,
+        neighbour_roots=inverse_roots(graph.indptr, graph.indices) if manifest.architecture == "GCN" else None,
     )
 
 

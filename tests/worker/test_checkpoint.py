@@ -220,10 +220,21 @@ def _without(key: str) -> dict[str, torch.Tensor]:
             "its layers are called in1, out2, which tells no order", id="names that differ in more than the number",
         ),
         pytest.param(
-            {"conv1.lin.weight": torch.ones(8, 6), "conv1.bias": torch.ones(8)}, {},
+            {"conv1.lin.weight": torch.ones(8, 6), "conv1.att": torch.ones(1, 1, 8)}, {},
             "has no layer of a GraphSAGE; expected lin_l.weight, lin_l.bias and lin_r.weight of each SAGEConv, under "
-            "convs.0, convs.1 … or conv1, conv2 …; it has conv1.bias, conv1.lin.weight; save the state dict of",
+            "convs.0, convs.1 … or conv1, conv2 …; it has conv1.att, conv1.lin.weight; save the state dict of",
             id="another kind of convolution",
+        ),
+        pytest.param(
+            {"conv1.lin.weight": torch.ones(8, 6), "conv1.bias": torch.ones(8)}, {},
+            "has conv1.lin.weight, so it holds a GCN, and spec.model.architecture is GraphSAGE; set "
+            "spec.model.architecture to GCN", id="a GCN for a GraphSAGE",
+        ),
+        pytest.param(
+            {"conv1.lin.weight": torch.ones(8, 6), "conv1.bias": torch.ones(8), "conv2.lin.weight": torch.ones(3, 8)},
+            {"architecture": "GCN"},
+            "has no conv2.bias, expected it [3]; it has conv1.bias, conv1.lin.weight, conv2.lin.weight; save the whole "
+            "state dict of a torch_geometric.nn.GCN", id="a GCN without a bias",
         ),
         pytest.param(
             {**_tutorial_state("GraphSAGE"), "lin.weight": torch.ones(3, 3)}, {},

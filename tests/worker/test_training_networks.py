@@ -17,6 +17,7 @@ from tests.support.graphs import (
     sparse_features,
 )
 from tests.support.pyg import assert_close, edges_of_graph, module_of, scores_of
+from torch_geometric.nn import GCN
 
 from gnnserve_worker.generation.networks import (
     Rows,
@@ -30,13 +31,14 @@ from gnnserve_worker.graph.store import Features, Graph
 from gnnserve_worker.sampling.subgraph import SubgraphSampler
 
 NODES, WIDTH = 60, 11
-ARCHITECTURES = pytest.mark.parametrize("architecture", ["GraphSAGE", "GIN"])
+ARCHITECTURES = pytest.mark.parametrize("architecture", ["GraphSAGE", "GIN", "GCN"])
 MODELS = pytest.mark.parametrize(
     ("architecture", "mlp_hidden"),
     [
         pytest.param("GraphSAGE", None, id="GraphSAGE"),
         pytest.param("GIN", None, id="GIN"),
         pytest.param("GIN", 5, id="GIN, narrow inside"),
+        pytest.param("GCN", None, id="GCN"),
     ],
 )
 KINDS = pytest.mark.parametrize(
@@ -50,7 +52,8 @@ def _dense(features: Features) -> np.ndarray:
 
 
 def _scores(module: torch.nn.Module, features: Features, graph: Graph, seeds: np.ndarray, layers: int) -> torch.Tensor:
-    subgraph = SubgraphSampler(graph.indptr, graph.indices).sample(seeds, (-1,) * layers, 0)
+    sampler = SubgraphSampler(graph.indptr, graph.indices, weighted=isinstance(module, GCN))
+    subgraph = sampler.sample(seeds, (-1,) * layers, 0)
     return forward(module, rows_of(features, subgraph.nodes), subgraph)
 
 
@@ -215,7 +218,11 @@ def test_first_layer_weights_map_columns_to_hidden_units(architecture: str) -> N
     first = first_layer(tensors)
 
     assert (first.columns, first.outputs) == (WIDTH, 8)
-    if architecture == "GIN":
+    if architecture == "GCN":
+        assert first.own is None
+        np.testing.assert_array_equal(first.neighbours, tensors["convs.0.lin.weight"].T)
+        np.testing.assert_array_equal(first.bias, tensors["convs.0.bias"])
+    elif architecture == "GIN":
         assert first.own is None
         assert first.own_share == 1.25
         np.testing.assert_array_equal(first.neighbours, tensors["convs.0.nn.lins.0.weight"].T)
@@ -244,6 +251,7 @@ def test_a_first_layer_goes_back_where_it_came_from(architecture: str) -> None:
     [
         ("GraphSAGE", {"convs.0.lin_l.weight", "convs.0.lin_r.weight"}),
         ("GIN", {"convs.0.nn.lins.0.weight"}),
+        ("GCN", {"convs.0.lin.weight"}),
     ],
 )
 def test_a_projected_network_lacks_only_what_met_the_features(architecture: str, gone: set[str]) -> None:

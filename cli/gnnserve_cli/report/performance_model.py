@@ -22,9 +22,9 @@ Its example (t = 1024, L = 2, all f = 128, s = 25, c = 0.5, b_f = 4, BW = 30 GB/
 ms at 0.7 tera-operations per second; the paper prints 0.7 GFLOPS, with which computing would take 375 ms.
 
 **Corrected** for what that model leaves out: all t targets are computed, not c · t of them; nodes read rows of their
-own too; a multiply-add is two operations; GraphSAGE multiplies two matrices a layer and GIN two after each other; a
-batch has a cost that depends on no width (looking rows up, calling kernels). With the expected draws e_d of hop d (e_1
-= min(s_L, m) for nodes of m neighbours, …) and w_d = e_1 · … · e_d, w_0 = 1, a target needs
+own too; a multiply-add is two operations; GraphSAGE multiplies two matrices a layer, GIN two after each other and GCN
+one; a batch has a cost that depends on no width (looking rows up, calling kernels). With the expected draws e_d of hop
+d (e_1 = min(s_L, m) for nodes of m neighbours, …) and w_d = e_1 · … · e_d, w_0 = 1, a target needs
 
     rows with a hidden state   R = Σ_{d=0..L−1} w_d          1 + 25 = 26 for fan-outs 25, 10
     rows that are read         R + Σ_{d=1..L} w_d            26 + 275 = 301: of which 1 + 25 + 250 = 276 are the
@@ -192,6 +192,8 @@ def _products(network: Network, inputs: int, outputs: int, *, stored: bool) -> f
         case Architecture.GIN:
             inner = network.mlp_hidden or outputs
             return 2 * inner * outputs + inner + (0.0 if stored else 2 * inputs * inner)
+        case Architecture.GCN:
+            return 0.0 if stored else 2 * inputs * outputs
         case _:
             assert_never(network.architecture)
 

@@ -20,6 +20,9 @@ class Architecture(StrEnum):
     """GraphSAGE with mean aggregation (torch_geometric.nn.GraphSAGE)."""
     GIN = "GIN"
     """Graph isomorphism network with sum aggregation (torch_geometric.nn.GIN)."""
+    GCN = "GCN"
+    """Graph convolutional network with self-loops and symmetric normalisation (torch_geometric.nn.GCN); sampled
+    neighbours have the weights of the full graph."""
 
 
 class Scope(StrEnum):
@@ -69,7 +72,8 @@ class Training(ApiModel):
     scope: Scope = Scope.INDUCTIVE
     """Whether training may see nodes outside of the training split."""
     learning_rate: Annotated[float, Field(gt=0, le=1)] | None = None
-    """Step size of Adam. Absent: 0.01 for GraphSAGE, 0.001 for GIN, whose sums make larger steps diverge."""
+    """Step size of Adam. Absent: 0.01 for GraphSAGE and GCN, 0.001 for GIN, whose sums make larger
+    steps diverge."""
     weight_decay: Annotated[float, Field(ge=0, le=1)] = 0.0005
     """L2 penalty on the weights."""
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.5
@@ -89,13 +93,25 @@ class Checkpoint(ApiModel):
             2048,
         ),
     ]
-    """State dict of a torch_geometric.nn.GraphSAGE or GIN, or of a model of their convolutions (conv1, conv2),
-    percent-encoded. Its content is part of the revision's
-    identity: another file at the same place generates anew. Over more than 16,384 feature columns it is not pruned:
-    generation then refuses factors other than `[1]`, and the ranking method Lasso, which knows that limit without a
-    checkpoint too."""
+    """State dict of a torch_geometric.nn.GraphSAGE, GIN or GCN, or of a model of their convolutions (conv1, conv2),
+    percent-encoded. Its content is part of the revision's identity: another file at the same place generates anew.
+    Over more than 16,384 feature columns it is not pruned: generation then refuses factors other than `[1]`, and the
+    ranking method Lasso, which knows that limit without a checkpoint too."""
     sha256: Sha256 | None = None
     """Expected SHA-256 of the file. When set, another file is refused."""
+
+
+MAX_LAYERS = 8
+"""Layers that a network may have."""
+
+
+def _sampled_nodes() -> str:
+    """CEL for f0 + f0·f1 + f0·f1·f2 + …, by Horner's rule; in floating point, which no fan-outs overflow."""
+    deeper = ""
+    for layer in reversed(range(1, MAX_LAYERS)):
+        factor = f" * (1.0 + {deeper})" if deeper else ""
+        deeper = f"(size(self.fanouts) < {layer + 1} ? 0.0 : double(self.fanouts[{layer}]){factor})"
+    return f"double(self.fanouts[0]) * (1.0 + {deeper})"
 
 
 Fanout = Annotated[int, Field(ge=FULL_NEIGHBOURHOOD, le=1024)]
@@ -109,7 +125,7 @@ class Model(ApiModel):
     mlp_hidden: Annotated[int, Field(ge=1, le=4096)] | None = None
     """GIN only: width between the two products of each layer. Absent: as wide as the layer's output, which is what
     torch_geometric.nn.GIN has."""
-    fanouts: Annotated[tuple[Fanout, ...], Field(min_length=1, max_length=4)] = (25, 10)
+    fanouts: Annotated[tuple[Fanout, ...], Field(min_length=1, max_length=MAX_LAYERS)] = (25, 10)
     """Neighbours sampled per layer, the seed's draw first; one entry per layer. All -1: every neighbour."""
     training: Training = Training()
     """How the model is trained. With a checkpoint only scope and seed count."""
@@ -126,10 +142,7 @@ class Model(ApiModel):
         return f"fanouts {list(self.fanouts)} must be all positive, or all -1 for the full neighbourhood"
 
     @rule(
-        # f0 + f0·f1 + f0·f1·f2 + …, by Horner's rule
-        "self.fanouts[0] * (1 + (size(self.fanouts) < 2 ? 0 : self.fanouts[1] * "
-        "(1 + (size(self.fanouts) < 3 ? 0 : self.fanouts[2] * "
-        f"(1 + (size(self.fanouts) < 4 ? 0 : self.fanouts[3])))))) < {MAX_TREE_NODES}",
+        f"{_sampled_nodes()} < {MAX_TREE_NODES}.0",
         f"fanouts would sample over {MAX_TREE_NODES:,} nodes for one seed: use smaller ones, or -1 for all neighbours",
     )
     def _fanouts_are_affordable(self) -> bool | str:

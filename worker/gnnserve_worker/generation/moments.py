@@ -14,6 +14,7 @@ import scipy.sparse as sp
 
 from gnnserve_worker.graph.store import Features, Graph
 from gnnserve_worker.models.first_layer import FirstLayer
+from gnnserve_worker.sampling.normalised import inverse_roots
 from gnnserve_worker.tables.gather import Aggregator
 
 MAX_COLUMNS = 16_384
@@ -43,6 +44,7 @@ def first_layer_moments(first: FirstLayer, features: Features, graph: Graph, nod
     """Over `nodes` (ids, at least one) and their neighbours in `graph`; at most `MAX_COLUMNS` columns."""
     columns = features.shape[1]
     shared = first.own is None
+    own_share = np.float32(_own_share(first))
     adjacency = _rows_of(graph, nodes, first.aggregator)
     of_neighbours, of_own, of_both = (np.zeros((columns, columns), dtype=np.float32) for _ in range(3))
     product = np.empty_like(of_neighbours)
@@ -52,7 +54,7 @@ def first_layer_moments(first: FirstLayer, features: Features, graph: Graph, nod
         aggregated = _dense(adjacency[rows] @ features)
         itself = _dense(features[nodes[rows]])
         if shared:
-            aggregated = aggregated + np.float32(first.own_share) * itself
+            aggregated = aggregated + own_share * itself
         else:
             of_own += np.matmul(itself.T, itself, out=product)
             of_both += np.matmul(itself.T, aggregated, out=product)
@@ -68,6 +70,17 @@ def first_layer_moments(first: FirstLayer, features: Features, graph: Graph, nod
     return Moments(of_neighbours, of_own, of_both, neighbour_sum / count, own_sum / count)
 
 
+def _own_share(first: FirstLayer) -> float:
+    """What the node itself counts for beside what `_rows_of` makes of it."""
+    match first.aggregator:
+        case Aggregator.MEAN | Aggregator.SUM:
+            return first.own_share
+        case Aggregator.NORMALISED_SUM:
+            return 0.0  # its self-loop is one of the edges
+        case _:
+            assert_never(first.aggregator)
+
+
 def _rows_of(graph: Graph, nodes: np.ndarray, aggregator: Aggregator) -> sp.csr_array:
     """How neighbours are aggregated for `nodes`: float32 [given nodes, all nodes]."""
     ones = np.ones(graph.edges, dtype=np.float32)
@@ -78,6 +91,13 @@ def _rows_of(graph: Graph, nodes: np.ndarray, aggregator: Aggregator) -> sp.csr_
             return sp.csr_array(sp.diags_array(1.0 / degrees) @ adjacency)
         case Aggregator.SUM:
             return adjacency
+        case Aggregator.NORMALISED_SUM:
+            roots = inverse_roots(graph.indptr, graph.indices)
+            targets = np.repeat(nodes, np.diff(adjacency.indptr))
+            adjacency.data = roots[targets] * roots[adjacency.indices] * (adjacency.indices != targets)
+            return adjacency + sp.csr_array(
+                (roots[nodes] ** 2, nodes, np.arange(len(nodes) + 1)), shape=adjacency.shape, dtype=np.float32
+            )
         case _:
             assert_never(aggregator)
 

@@ -1,6 +1,6 @@
 """The trained side of the models: torch_geometric's modules, run over our sampled subgraphs.
 
-`torch_geometric.nn.GraphSAGE` and `GIN` are built as a user would build them, so a state dict fits both ways.
+torch_geometric's models are built as a user would build them, so a state dict fits both ways.
 Their convolutions aggregate; layer 1's linear maps are applied before its aggregation instead of after, which
 is the same by linearity, cheaper for rows wider than the hidden layer, and lets sparse rows stay sparse. Graph and
 features stay in the processor's memory; what a batch needs of them goes to the module's device.
@@ -80,16 +80,15 @@ def _to_torch(matrix: sp.csr_array, device: torch.device) -> torch.Tensor:
 def forward(module: Any, rows: Rows, subgraph: SampledSubgraph) -> torch.Tensor:
     """Scores float32 [seeds, classes] of the subgraph's seeds from the features `rows` of its nodes, which are on
     the module's device as the scores will be."""
+    trained = _BY_MODULE[type(module)]
     layers = len(module.convs)
     device = device_of(module)
     hidden = torch.empty(0)
     for layer, conv in enumerate(module.convs, start=1):
         targets, sources = subgraph.ends[layers - layer], subgraph.ends[layers - layer + 1]
         adjacency = _adjacency(subgraph, targets, sources, device)
-        if layer == 1:
-            hidden = _FIRST_LAYERS[type(module)](conv, rows, adjacency, targets)
-        else:
-            hidden = conv((hidden, hidden[:targets]), adjacency)
+        hop = Hop(adjacency, _own_weights(subgraph, targets, device), targets)
+        hidden = trained.first_layer(conv, rows, hop) if layer == 1 else trained.layer(conv, hidden, hop)
         if layer < layers:
             hidden = nn.functional.dropout(module.act(hidden), p=module.dropout.p, training=module.training)
     return hidden[torch.from_numpy(subgraph.seed_rows.astype(np.int64)).to(device)]
@@ -98,7 +97,17 @@ def forward(module: Any, rows: Rows, subgraph: SampledSubgraph) -> torch.Tensor:
 def _adjacency(subgraph: SampledSubgraph, targets: int, sources: int, device: torch.device) -> torch.Tensor:
     indptr = subgraph.indptr[: targets + 1]
     neighbours = subgraph.neighbours[: indptr[-1]]
-    return _csr(indptr, neighbours, torch.ones(len(neighbours)), (targets, sources), device)
+    weights = subgraph.weights
+    values = (
+        torch.ones(len(neighbours)) if weights is None else torch.from_numpy(weights.of_neighbours[: len(neighbours)])
+    )
+    return _csr(indptr, neighbours, values, (targets, sources), device)
+
+
+def _own_weights(subgraph: SampledSubgraph, targets: int, device: torch.device) -> torch.Tensor:
+    if subgraph.weights is None:
+        return torch.ones((targets, 1), device=device)
+    return torch.from_numpy(subgraph.weights.of_itself[:targets, None]).to(device)
 
 
 def _csr(
@@ -135,19 +144,52 @@ def _multiply(rows: Rows, weight: torch.Tensor) -> torch.Tensor:
     return rows @ weight.T
 
 
-def _first_sage(conv: Any, rows: Rows, adjacency: torch.Tensor, targets: int) -> torch.Tensor:
+@dataclass(frozen=True, slots=True)
+class Hop:
+    """What one layer aggregates over."""
+
+    adjacency: torch.Tensor
+    """CSR [targets, sources], float32: each neighbour's weight, or 1."""
+    own_weights: torch.Tensor
+    """float32 [targets, 1]: the weight of the node itself, or 1."""
+    targets: int
+    """Nodes that get a hidden state: the first ones of the sources."""
+
+
+def _convolve(conv: Any, hidden: torch.Tensor, hop: Hop) -> torch.Tensor:
+    """As torch_geometric does it, from hidden states [sources, inputs]."""
+    aggregated: torch.Tensor = conv((hidden, hidden[: hop.targets]), hop.adjacency)
+    return aggregated
+
+
+def _first_sage(conv: Any, rows: Rows, hop: Hop) -> torch.Tensor:
     width = conv.lin_l.weight.shape[0]
     both = _multiply(rows, torch.cat([conv.lin_l.weight, conv.lin_r.weight]))
-    means = conv.propagate(adjacency, x=(both[:, :width], None))
-    hidden: torch.Tensor = means + conv.lin_l.bias + both[:targets, width:]
+    means = conv.propagate(hop.adjacency, x=(both[:, :width], None))
+    hidden: torch.Tensor = means + conv.lin_l.bias + both[: hop.targets, width:]
     return hidden
 
 
-def _first_gin(conv: Any, rows: Rows, adjacency: torch.Tensor, targets: int) -> torch.Tensor:
+def _first_gin(conv: Any, rows: Rows, hop: Hop) -> torch.Tensor:
     first, second = conv.nn.lins
     projected = _multiply(rows, first.weight)
-    sums = conv.propagate(adjacency, x=(projected, None)) + (1 + conv.eps) * projected[:targets]
+    sums = conv.propagate(hop.adjacency, x=(projected, None)) + (1 + conv.eps) * projected[: hop.targets]
     hidden: torch.Tensor = second(conv.nn.act(sums + first.bias))
+    return hidden
+
+
+def _first_gcn(conv: Any, rows: Rows, hop: Hop) -> torch.Tensor:
+    return _normalised_sum(conv, _multiply(rows, conv.lin.weight), hop)
+
+
+def _layer_gcn(conv: Any, hidden: torch.Tensor, hop: Hop) -> torch.Tensor:
+    return _normalised_sum(conv, hidden @ conv.lin.weight.T, hop)
+
+
+def _normalised_sum(conv: Any, projected: torch.Tensor, hop: Hop) -> torch.Tensor:
+    """Not by the convolution itself: it would take the weights of the sample for those of the graph."""
+    sums = torch.sparse.mm(hop.adjacency, projected)
+    hidden: torch.Tensor = sums + hop.own_weights * projected[: hop.targets] + conv.bias
     return hidden
 
 
@@ -157,16 +199,19 @@ class TrainedArchitecture:
 
     module: Any
     """torch_geometric's model."""
-    first_layer: Callable[[Any, Rows, torch.Tensor, int], torch.Tensor]
-    """Convolution, rows of features, adjacency, targets → hidden states float32 [targets, outputs]."""
+    first_layer: Callable[[Any, Rows, Hop], torch.Tensor]
+    """Convolution, rows of features → hidden states float32 [targets, outputs]."""
+    layer: Callable[[Any, torch.Tensor, Hop], torch.Tensor]
+    """The same from hidden states float32 [sources, inputs]."""
 
 
 MODULES: Mapping[Architecture, TrainedArchitecture] = {
-    Architecture.GRAPHSAGE: TrainedArchitecture(pyg.GraphSAGE, _first_sage),
-    Architecture.GIN: TrainedArchitecture(pyg.GIN, _first_gin),
+    Architecture.GRAPHSAGE: TrainedArchitecture(pyg.GraphSAGE, _first_sage, _convolve),
+    Architecture.GIN: TrainedArchitecture(pyg.GIN, _first_gin, _convolve),
+    Architecture.GCN: TrainedArchitecture(pyg.GCN, _first_gcn, _layer_gcn),
 }
 """Beside `models.registry.ARCHITECTURES`, which has no torch."""
-_FIRST_LAYERS = {trained.module: trained.first_layer for trained in MODULES.values()}
+_BY_MODULE = {trained.module: trained for trained in MODULES.values()}
 
 
 def to_tensors(module: nn.Module) -> Tensors:

@@ -20,6 +20,7 @@ from gnnserve_worker.generation.training_set import TrainingSet
 from gnnserve_worker.graph.store import Features
 from gnnserve_worker.models.registry import ARCHITECTURES
 from gnnserve_worker.sampling.subgraph import SubgraphSampler
+from gnnserve_worker.tables.gather import is_weighted
 
 _VALIDATION_KEY = 1 << 40
 """Sampling key of validation: the same neighbours every epoch, so that epochs compare."""
@@ -61,10 +62,12 @@ def train(
     torch.manual_seed(settings.seed)
     order = np.random.default_rng(settings.seed)
     module = build_module(model, features.shape[1], data.classes).to(device)
-    learning_rate = settings.learning_rate or ARCHITECTURES[model.architecture].learning_rate
+    architecture = ARCHITECTURES[model.architecture]
+    learning_rate = settings.learning_rate or architecture.learning_rate
     optimizer = torch.optim.Adam(module.parameters(), lr=learning_rate, weight_decay=settings.weight_decay)
-    sampler = SubgraphSampler(data.visible.indptr, data.visible.indices)
-    judge = SubgraphSampler(data.graph.indptr, data.graph.indices)
+    weighted = is_weighted(architecture.aggregator)
+    sampler = SubgraphSampler(data.visible.indptr, data.visible.indices, weighted=weighted)
+    judge = SubgraphSampler(data.graph.indptr, data.graph.indices, weighted=weighted)
     schedule = schedule_of(settings.epochs, -(-len(data.splits.train) // settings.batch_size))
     history = History()
     best_score, best_epoch = -1.0, 0

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from gnnserve_api.variants import Storage
 from gnnserve_worker.tables.formats import TableFormat
-from gnnserve_worker.tables.gather import Aggregation, Aggregator, Own, is_mean, is_stacked
+from gnnserve_worker.tables.gather import Aggregation, Aggregator, Own, is_mean, is_stacked, is_weighted
 
 VECTOR_BYTES: Final = 16
 """The most that one lane of a GPU reads with one instruction; rows begin at multiples of it, if they are as long."""
@@ -207,6 +207,20 @@ class PaddedTree:
 
 
 @dataclass(frozen=True, slots=True)
+class DeviceWeights:
+    """What weighted sums over neighbours read of the graph, as `sampling/normalised.py` has it."""
+
+    roots: Tensor
+    """`inverse_roots`, float32 [nodes], in GPU memory."""
+    indptr: Tensor
+    """The graph's own: a neighbour list's length is part of a row's factor."""
+
+    def __post_init__(self) -> None:
+        _expect("roots", self.roots, torch.float32, 1)
+        _expect("indptr", self.indptr, torch.int64, 1)
+
+
+@dataclass(frozen=True, slots=True)
 class DeviceAggregation:
     """`tables.gather.Aggregation` with its bias where kernels can read it."""
 
@@ -216,6 +230,12 @@ class DeviceAggregation:
     bias: Tensor | None
     """float32 [columns] in GPU memory."""
     relu: bool
+    weights: DeviceWeights | None = None
+    """Where neighbours are weighed."""
+
+    def __post_init__(self) -> None:
+        if is_weighted(self.aggregator) != (self.weights is not None):
+            raise ValueError(f"a {self.aggregator.value} with weights: {self.weights is not None}")
 
     @property
     def mean(self) -> bool:
@@ -226,10 +246,16 @@ class DeviceAggregation:
         return is_stacked(self.own)
 
     @staticmethod
-    def of(aggregation: Aggregation, device: torch.device) -> DeviceAggregation:
+    def of(aggregation: Aggregation, device: torch.device, weights: DeviceWeights | None = None) -> DeviceAggregation:
+        """`weights`: of the graph, where it has any; taken where the aggregation reads them."""
         bias = torch.tensor(aggregation.bias, dtype=torch.float32, device=device) if len(aggregation.bias) else None
         return DeviceAggregation(
-            aggregation.aggregator, aggregation.own, aggregation.own_factor, bias, aggregation.relu
+            aggregation.aggregator,
+            aggregation.own,
+            aggregation.own_factor,
+            bias,
+            aggregation.relu,
+            weights if aggregation.weighted else None,
         )
 
 

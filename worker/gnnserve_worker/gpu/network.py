@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gnnserve_worker.gpu.arrays import CacheView, DeviceAggregation, DeviceRows, PaddedTree
+from gnnserve_worker.gpu.arrays import CacheView, DeviceAggregation, DeviceRows, DeviceWeights, PaddedTree
 from gnnserve_worker.gpu.buffers import DeviceActivations
 from gnnserve_worker.gpu.kernels.aggregate import aggregate_hidden
 from gnnserve_worker.gpu.kernels.gather import gather_rows
@@ -70,12 +70,12 @@ class DeviceLayer:
     products: tuple[DeviceProduct, ...]
 
     @staticmethod
-    def of(layer: Layer, device: torch.device) -> DeviceLayer:
+    def of(layer: Layer, device: torch.device, weights: DeviceWeights | None = None) -> DeviceLayer:
         return DeviceLayer(
             layer.inputs,
             layer.aggregated,
             layer.outputs,
-            DeviceAggregation.of(layer.aggregation, device),
+            DeviceAggregation.of(layer.aggregation, device, weights),
             tuple(DeviceProduct.of(product, device) for product in layer.products),
         )
 
@@ -102,8 +102,8 @@ class DeviceNetwork:
     """Width of the last hidden layer; 0 for a one-layer network."""
 
     @staticmethod
-    def of(network: Network, device: torch.device) -> DeviceNetwork:
-        layers = tuple(DeviceLayer.of(layer, device) for layer in network.layers)
+    def of(network: Network, device: torch.device, weights: DeviceWeights | None = None) -> DeviceNetwork:
+        layers = tuple(DeviceLayer.of(layer, device, weights) for layer in network.layers)
         return DeviceNetwork(layers, network.classes, network.hidden)
 
     def gather(

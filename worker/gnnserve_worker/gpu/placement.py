@@ -138,6 +138,11 @@ def scales_bytes(loaded: LoadedRevision) -> int:
     return sum(rows.scales.nbytes for rows in table_parts(loaded).values())
 
 
+def roots_bytes(loaded: LoadedRevision) -> int:
+    """Of weighted sums over neighbours: always on the device, since they are read with every row."""
+    return 0 if loaded.neighbour_roots is None else loaded.neighbour_roots.nbytes
+
+
 def _reads_per_seed(fanouts: Sequence[int]) -> tuple[int, int]:
     """Rows that draw neighbours, and neighbours that are drawn, at most."""
     widths = [math.prod(fanouts[:depth]) for depth in range(len(fanouts) + 1)]

@@ -24,7 +24,7 @@ from gnnserve_worker.caching.policy import spread_over_blocks
 from gnnserve_worker.caching.sharding import CachePlan, plan_cache
 from gnnserve_worker.caching.weights import degree_weights, expected_weights, presampled_weights
 from gnnserve_worker.gpu.accelerator import Accelerator
-from gnnserve_worker.gpu.arrays import DeviceGraph, DeviceRows, tensor_over
+from gnnserve_worker.gpu.arrays import DeviceGraph, DeviceRows, DeviceWeights, tensor_over
 from gnnserve_worker.gpu.buffers import LaneSizes, plan_lane
 from gnnserve_worker.gpu.cache import FeatureCache
 from gnnserve_worker.gpu.memory import Claim, HostMemory, Ledger
@@ -37,6 +37,7 @@ from gnnserve_worker.gpu.placement import (
     Placement,
     parts_of,
     plan_placement,
+    roots_bytes,
     scales_bytes,
     table_parts,
 )
@@ -137,7 +138,7 @@ def make_resident(loaded: LoadedRevision, accelerator: Accelerator, means: Means
     available_bytes = means.available_bytes(accelerator.free_bytes())
     sizes = plan_lane(loaded.variants.values())
     of_weights = sum(weights_bytes(variant) for variant in loaded.variants.values())
-    required_bytes = LANES * sizes.device_bytes + of_weights + scales_bytes(loaded)
+    required_bytes = LANES * sizes.device_bytes + of_weights + scales_bytes(loaded) + roots_bytes(loaded)
     builder = _Builder(loaded, accelerator, means, required_bytes, available_bytes)
     with ExitStack() as undo:
         undo.callback(builder.release)
@@ -273,17 +274,20 @@ class _Builder:
             self._problems.append(f"{left} is computed on the CPU")
         names = {name: self._name_of(variant.table.rows) for name, variant in served.items()}
         parts = [self._parts[name] for name in placement.on_device]
+        graph = DeviceGraph(arrays[INDPTR], arrays[INDICES])
+        weights = self._weights_of(graph)
         taken = {group: sum(part.size_bytes for part in parts if part.group is group) for group in Group}
         return Resident(
             accelerator=self._accelerator,
             sizes=sizes,
-            graph=DeviceGraph(arrays[INDPTR], arrays[INDICES]),
+            graph=graph,
             tables={
                 name: DeviceTable(rows[names[name]], rows[self._name_of(variant.table.own)])
                 for name, variant in served.items()
             },
             networks={
-                name: DeviceNetwork.of(variant.network, self._accelerator.device) for name, variant in served.items()
+                name: DeviceNetwork.of(variant.network, self._accelerator.device, weights)
+                for name, variant in served.items()
             },
             caches={name: self._caches[table] for name, table in names.items() if table in self._caches},
             on_host=frozenset(name for name, table in names.items() if table in placement.on_host),
@@ -294,7 +298,7 @@ class _Builder:
             ),
             problems=tuple(self._problems),
             memory_bytes={
-                "graph": taken[Group.GRAPH],
+                "graph": taken[Group.GRAPH] + roots_bytes(self._loaded),
                 "tables": taken[Group.TABLES] + scales_bytes(self._loaded),
                 "weights": of_weights,
                 "buffers": LANES * sizes.device_bytes,
@@ -326,6 +330,10 @@ class _Builder:
 
     def _scales(self, rows: Rows) -> Tensor | None:
         return self._accelerator.upload(tensor_over(rows.scales)) if len(rows.scales) else None
+
+    def _weights_of(self, graph: DeviceGraph) -> DeviceWeights | None:
+        roots = self._loaded.neighbour_roots
+        return None if roots is None else DeviceWeights(self._accelerator.upload(tensor_over(roots)), graph.indptr)
 
     def _name_of(self, rows: Rows) -> str:
         return next(name for name, known in self._rows.items() if known is rows)

@@ -22,6 +22,7 @@ from gnnserve_worker.parallel import limit_blas_to_one_thread, map_parallel, thr
 from gnnserve_worker.repository.loaded import LoadedRevision, LoadedVariant
 from gnnserve_worker.sampling.distinct import DistinctScratch, find_distinct
 from gnnserve_worker.sampling.neighbours import Scratch, distinct_share, sample_neighbours
+from gnnserve_worker.sampling.normalised import WeightScratch, weigh
 from gnnserve_worker.tables.gather import gathered_bytes
 
 _CHUNK_BYTES = 1024 * 1024
@@ -79,6 +80,7 @@ class _Workspace(threading.local):
     def __init__(self) -> None:
         self.scratch = Scratch()
         self.distinct = DistinctScratch()
+        self.weights = WeightScratch()
         self.activations = Activations()
 
 
@@ -163,6 +165,8 @@ def _infer_chunk(
     sample = sample_neighbours(
         graph.indptr, graph.indices, seeds, variant.fanouts, key, _workspace.scratch, share=share
     )
+    if network.weighs_neighbours and revision.neighbour_roots is not None:
+        sample = weigh(sample, graph.indptr, revision.neighbour_roots, _workspace.weights)
     sampled = time.perf_counter()
     combined = network.gather(variant.table, sample, activations)
     gathered = time.perf_counter()

@@ -21,6 +21,7 @@ from gnnserve_api.spec.model import Architecture
 from gnnserve_api.variants import Storage
 from gnnserve_worker.models.first_layer import FirstLayer
 from gnnserve_worker.models.network import Layer, take
+from gnnserve_worker.tables.gather import Aggregator
 
 Size = TypeVar("Size")
 
@@ -80,6 +81,8 @@ class ArchitectureSpec(ABC):
     stores the products: the first one is read of neighbours; the second one, if there is one, of the node itself."""
     layer_tensors: ClassVar[str]
     """The tensors that a checkpoint must have, for messages."""
+    aggregator: ClassVar[Aggregator]
+    """How a layer aggregates neighbours."""
     learning_rate: ClassVar[float]
     """Step size of Adam where the manifest gives none."""
 

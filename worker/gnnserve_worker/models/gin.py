@@ -46,6 +46,7 @@ class GinSpec(ArchitectureSpec):
         "nn.0.weight, nn.0.bias, nn.2.weight, nn.2.bias and eps of each GINConv over "
         "Sequential(Linear, ReLU, Linear), or nn.lins.0 and nn.lins.1 of one over an MLP"
     )
+    aggregator = Aggregator.SUM
     learning_rate = 0.001
 
     def recognise(self, keys: Iterable[str]) -> dict[str, LayerKey]:
@@ -71,19 +72,19 @@ class GinSpec(ArchitectureSpec):
     def build_layer(self, weights: LayerWeights, *, relu: bool, compute: Compute) -> Layer:
         """Always in float32: `compute_for` says why."""
         first = Linear.build(weights[_FIRST].T, weights[_FIRST_BIAS], relu=True, compute="float32")
-        aggregation = Aggregation(Aggregator.SUM, Own.ADDED, _own_factor(weights), no_bias(), relu=False)
+        aggregation = Aggregation(self.aggregator, Own.ADDED, _own_factor(weights), no_bias(), relu=False)
         products = (first, _second_product(weights, relu=relu))
         return Layer(weights.size(Axis.INPUTS), weights.size(Axis.OUTPUTS), aggregation, products)
 
     def build_projected_layer(self, weights: LayerWeights, *, relu: bool) -> Layer:
         """The table holds W_0 · x."""
-        aggregation = Aggregation(Aggregator.SUM, Own.ADDED, _own_factor(weights), weights[_FIRST_BIAS], relu=True)
+        aggregation = Aggregation(self.aggregator, Own.ADDED, _own_factor(weights), weights[_FIRST_BIAS], relu=True)
         products = (_second_product(weights, relu=relu),)
         return Layer(weights.size(Axis.INNER), weights.size(Axis.OUTPUTS), aggregation, products)
 
     def split_first_layer(self, tensors: Mapping[str, np.ndarray]) -> FirstLayer:
         weight, bias, epsilon = (tensors[key_of(0, name)] for name in (_FIRST, _FIRST_BIAS, _EPSILON))
-        return FirstLayer(Aggregator.SUM, weight.T, None, bias, 1.0 + float(epsilon[0]))
+        return FirstLayer(self.aggregator, weight.T, None, bias, 1.0 + float(epsilon[0]))
 
     def first_layer_tensors(self, first: FirstLayer) -> dict[str, np.ndarray]:
         return {_FIRST: first.neighbours.T, _FIRST_BIAS: first.bias}

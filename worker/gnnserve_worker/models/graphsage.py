@@ -36,6 +36,7 @@ class GraphSageSpec(ArchitectureSpec):
     }
     first_products = (_NEIGHBOURS, _OWN)
     layer_tensors = "lin_l.weight, lin_l.bias and lin_r.weight of each SAGEConv"
+    aggregator = Aggregator.MEAN
     learning_rate = 0.01
 
     def recognise(self, keys: Iterable[str]) -> dict[str, LayerKey]:
@@ -49,18 +50,18 @@ class GraphSageSpec(ArchitectureSpec):
         product = Linear.build(
             np.concatenate([weights[_NEIGHBOURS].T, weights[_OWN].T]), weights[_BIAS], relu=relu, compute=compute
         )
-        aggregation = Aggregation(Aggregator.MEAN, Own.BESIDE, 1.0, no_bias(), relu=False)
+        aggregation = Aggregation(self.aggregator, Own.BESIDE, 1.0, no_bias(), relu=False)
         return Layer(weights.size(Axis.INPUTS), weights.size(Axis.OUTPUTS), aggregation, (product,))
 
     def build_projected_layer(self, weights: LayerWeights, *, relu: bool) -> Layer:
         """The table holds W_l · x(j) and, of the node itself, W_r · x(i)."""
         outputs = weights.size(Axis.OUTPUTS)
-        aggregation = Aggregation(Aggregator.MEAN, Own.ADDED, 1.0, weights[_BIAS], relu=relu)
+        aggregation = Aggregation(self.aggregator, Own.ADDED, 1.0, weights[_BIAS], relu=relu)
         return Layer(outputs, outputs, aggregation, ())
 
     def split_first_layer(self, tensors: Mapping[str, np.ndarray]) -> FirstLayer:
         neighbours, own, bias = (tensors[key_of(0, weight)] for weight in (_NEIGHBOURS, _OWN, _BIAS))
-        return FirstLayer(Aggregator.MEAN, neighbours.T, own.T, bias, 1.0)
+        return FirstLayer(self.aggregator, neighbours.T, own.T, bias, 1.0)
 
     def first_layer_tensors(self, first: FirstLayer) -> dict[str, np.ndarray]:
         if first.own is None:

@@ -69,7 +69,11 @@ class Network:
     bytes_per_row: int = field(init=False)
     """What the first layer reads and writes for a row, once it is gathered."""
 
+    weighs_neighbours: bool = field(init=False)
+    """Samples must have weights (`sampling/normalised.py`)."""
+
     def __post_init__(self) -> None:
+        object.__setattr__(self, "weighs_neighbours", any(layer.aggregation.weighted for layer in self.layers))
         first = self.layers[0]
         written = 4 * sum(product.outputs for product in first.products)
         object.__setattr__(

@@ -33,6 +33,7 @@ from gnnserve_worker.models.network import Network
 from gnnserve_worker.repository import checks, paths
 from gnnserve_worker.repository.watched import WatchedFiles
 from gnnserve_worker.sampling.neighbours import effective_nodes
+from gnnserve_worker.sampling.normalised import inverse_roots
 from gnnserve_worker.tables.formats import FORMATS
 from gnnserve_worker.tables.table import NO_SCALES, Rows, Table
 
@@ -70,6 +71,8 @@ class LoadedRevision:
     splits: Splits
     manifest: RevisionManifest | None
     """None while the revision is staged: it has no profile yet, because this is what gets profiled."""
+    neighbour_roots: np.ndarray | None = None
+    """`sampling.normalised.inverse_roots` of the graph, float32 [nodes]; None where no variant weighs neighbours."""
     files: WatchedFiles | None = None
     """What it was opened from; None where nobody else can reach that, or it is not published yet."""
 
@@ -103,11 +106,13 @@ def open_revision(revision: RevisionFiles, build: NetworkBuilder) -> LoadedRevis
     indptr = mapped(paths.INDPTR, np.int64, graph.nodes + 1)
     indices = mapped(paths.INDICES, np.int32, graph.edges)
     tables = {name: _open_table(revision, table) for name, table in revision.tables.items()}
+    variants = {variant.name: _open_variant(revision, variant, tables, build) for variant in revision.variants}
+    weighs_neighbours = any(variant.network.weighs_neighbours for variant in variants.values())
     return LoadedRevision(
         source=graph.source,
         graph=Graph(indptr, indices),
         effective_nodes=effective_nodes(indptr),
-        variants={variant.name: _open_variant(revision, variant, tables, build) for variant in revision.variants},
+        variants=variants,
         ids=_open_ids(revision),
         classes=graph.classes,
         multi_label=graph.multi_label,
@@ -122,6 +127,7 @@ def open_revision(revision: RevisionFiles, build: NetworkBuilder) -> LoadedRevis
             test=mapped(paths.TEST, np.int64, graph.test_nodes),
         ),
         manifest=revision.manifest,
+        neighbour_roots=inverse_roots(indptr, indices) if weighs_neighbours else None,
     )
 
 

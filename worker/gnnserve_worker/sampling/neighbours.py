@@ -33,6 +33,15 @@ LAST_GENERATION = 2**31 - 64
 """Largest generation KnownNodes can store (32 bits). Each hop takes one; at the limit the table is cleared."""
 
 
+class SampleWeights(msgspec.Struct, frozen=True):
+    """Factors of a weighted sum over neighbours (`normalised.py`). Views of scratch, as the sample's own arrays."""
+
+    of_neighbours: np.ndarray
+    """float32, at least as many as `neighbours`, in their order."""
+    of_itself: np.ndarray
+    """float32, at least as many as rows."""
+
+
 class NeighbourSample(msgspec.Struct, frozen=True):
     """Views into scratch memory, valid until the same scratch is used for another sample."""
 
@@ -48,6 +57,8 @@ class NeighbourSample(msgspec.Struct, frozen=True):
     """Row of each neighbour, int32, for the neighbours of all rows but those of the last hop."""
     seed_rows: np.ndarray | None
     """Row of each seed, int32; None: row i is seed i."""
+    weights: SampleWeights | None = None
+    """Where a layer weighs its neighbours."""
 
 
 class KnownNodes:

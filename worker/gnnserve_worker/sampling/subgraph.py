@@ -13,6 +13,17 @@ import numpy as np
 
 from gnnserve_worker.kernel_cache import kernel
 from gnnserve_worker.sampling.kernels import choose_positions, scratch_bitmap, scratch_table, stream
+from gnnserve_worker.sampling.normalised import inverse_roots
+
+
+@dataclass(frozen=True, slots=True)
+class SubgraphWeights:
+    """GCN's weights of the full graph, scaled to the sample (`normalised.py`)."""
+
+    of_neighbours: np.ndarray
+    """float32, of each entry of `neighbours`."""
+    of_itself: np.ndarray
+    """float32, of every node that was expanded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +38,16 @@ class SampledSubgraph:
     """Local ids, int32."""
     seed_rows: np.ndarray
     """Local id of each seed, int32; repeated seeds share a row."""
+    weights: SubgraphWeights | None = None
+    """Where the sampler weighs neighbours."""
 
 
 class SubgraphSampler:
     """Keeps one int32 per node of the graph between calls. To be used by one thread at a time."""
 
-    def __init__(self, indptr: np.ndarray, indices: np.ndarray) -> None:
+    def __init__(self, indptr: np.ndarray, indices: np.ndarray, *, weighted: bool = False) -> None:
+        """`weighted`: subgraphs have the weights of GCN's symmetric normalisation."""
+        self._roots = inverse_roots(indptr, indices) if weighted else None
         self._indptr = indptr
         self._indices = indices
         self._local = np.full(len(indptr) - 1, -1, dtype=np.int32)
@@ -66,9 +81,21 @@ class SubgraphSampler:
             edges += len(neighbours)
             neighbour_parts.append(neighbours)
         self._local[nodes] = -1
-        return SampledSubgraph(
-            nodes, tuple(ends), np.concatenate(indptr_parts), np.concatenate(neighbour_parts), seed_rows
-        )
+        indptr, sampled = np.concatenate(indptr_parts), np.concatenate(neighbour_parts)
+        weights = None if self._roots is None else self._weigh(self._roots, nodes, indptr, sampled)
+        return SampledSubgraph(nodes, tuple(ends), indptr, sampled, seed_rows, weights)
+
+    def _weigh(
+        self, roots: np.ndarray, nodes: np.ndarray, indptr: np.ndarray, neighbours: np.ndarray
+    ) -> SubgraphWeights:
+        expanded = nodes[: len(indptr) - 1].astype(np.int64)
+        counts = np.diff(indptr)
+        listed = self._indptr[expanded + 1] - self._indptr[expanded]
+        factors = roots[expanded] * (listed / np.maximum(counts, 1)).astype(np.float32)
+        weights = np.repeat(factors, counts) * roots[nodes[neighbours]]
+        # Its own self-loop is weighed apart.
+        weights[neighbours == np.repeat(np.arange(len(expanded)), counts)] = 0
+        return SubgraphWeights(weights, roots[expanded] ** 2)
 
 
 @kernel

@@ -15,9 +15,9 @@ import numpy as np
 
 from gnnserve_worker.kernel_cache import kernel
 from gnnserve_worker.sampling.kernels import prefetch
-from gnnserve_worker.sampling.neighbours import NeighbourSample
+from gnnserve_worker.sampling.neighbours import NeighbourSample, SampleWeights
 from gnnserve_worker.tables.table import NO_SCALES, Table
-from gnnserve_worker.tables.vectors import sum_rows
+from gnnserve_worker.tables.vectors import sum_rows, sum_weighted_rows
 
 _ROWS_AHEAD = 2
 """How many rows before their turn neighbours are asked for: further, and they are gone again."""
@@ -29,6 +29,9 @@ class Aggregator(Enum):
 
     MEAN = "mean"
     SUM = "sum"
+    NORMALISED_SUM = "normalised sum"
+    """Each neighbour and the row itself weighted by GCN's symmetric normalisation of the full graph
+    (`sampling/normalised.py`)."""
 
 
 class Own(Enum):
@@ -53,11 +56,14 @@ class Aggregation:
     relu: bool
     """Negative numbers become 0, after the bias."""
     mean: bool = field(init=False)
-    """The two choices as kernels take them: looking up a member of an enum costs more than calling a kernel with it."""
+    """The choices as kernels take them: looking up a member of an enum costs more than calling a kernel with it."""
     stacked: bool = field(init=False)
+    weighted: bool = field(init=False)
+    """Whether it reads the weights of a sample."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "mean", is_mean(self.aggregator))
+        object.__setattr__(self, "weighted", is_weighted(self.aggregator))
         object.__setattr__(self, "stacked", is_stacked(self.own))
 
     def width(self, columns: int) -> int:
@@ -69,8 +75,18 @@ def is_mean(aggregator: Aggregator) -> bool:
     match aggregator:
         case Aggregator.MEAN:
             return True
-        case Aggregator.SUM:
+        case Aggregator.SUM | Aggregator.NORMALISED_SUM:
             return False
+        case _:
+            assert_never(aggregator)
+
+
+def is_weighted(aggregator: Aggregator) -> bool:
+    match aggregator:
+        case Aggregator.MEAN | Aggregator.SUM:
+            return False
+        case Aggregator.NORMALISED_SUM:
+            return True
         case _:
             assert_never(aggregator)
 
@@ -91,6 +107,13 @@ def gather(table: Table, columns: int, sample: NeighbourSample, aggregation: Agg
     `out` is flat, float32 or the bits of bfloat16 (uint16): [rows · columns], or twice that when stacked.
     """
     rows, own = table.rows, table.own
+    if aggregation.weighted:
+        weights = weights_of(sample)
+        _gather_weighted(
+            rows.values, rows.scales, own.values, own.scales, columns, sample.nodes, sample.starts, sample.neighbours,
+            weights.of_neighbours, weights.of_itself, aggregation.bias, aggregation.relu, out,
+        )  # fmt: skip
+        return
     _gather(
         rows.values, rows.scales, own.values, own.scales, columns, sample.nodes, sample.starts, sample.neighbours,
         aggregation.mean, aggregation.stacked, aggregation.own_factor, aggregation.bias, aggregation.relu, out,
@@ -101,10 +124,23 @@ def aggregate(
     hidden: np.ndarray, sample: NeighbourSample, rows: int, aggregation: Aggregation, out: np.ndarray
 ) -> None:
     """The same from hidden states, float32 [rows of the sample, width], for the first `rows` rows."""
+    if aggregation.weighted:
+        weights = weights_of(sample)
+        _aggregate_weighted(
+            hidden, NO_SCALES, hidden.shape[1], rows, sample.starts, sample.children,
+            weights.of_neighbours, weights.of_itself, aggregation.bias, aggregation.relu, out,
+        )  # fmt: skip
+        return
     _aggregate(
         hidden, NO_SCALES, hidden.shape[1], rows, sample.starts, sample.children,
         aggregation.mean, aggregation.stacked, aggregation.own_factor, aggregation.bias, aggregation.relu, out,
     )  # fmt: skip
+
+
+def weights_of(sample: NeighbourSample) -> SampleWeights:
+    if sample.weights is None:
+        raise ValueError("a sample without weights, for a layer that weighs neighbours (`sampling.normalised.weigh`)")
+    return sample.weights
 
 
 def gathered_bytes(table: Table, columns: int, sample: NeighbourSample) -> int:
@@ -173,3 +209,44 @@ def _aggregate(
         else:
             sum_rows(out, place, columns, hidden, no_scales, children, start, stop, factor,
                      hidden, no_scales, row, own_factor, bias, relu)  # fmt: skip
+
+
+@kernel
+def _gather_weighted(
+    values: np.ndarray, scales: np.ndarray, own_values: np.ndarray, own_scales: np.ndarray, columns: int,
+    nodes: np.ndarray, starts: np.ndarray, neighbours: np.ndarray,
+    of_neighbours: np.ndarray, of_itself: np.ndarray, bias: np.ndarray, relu: bool, out: np.ndarray,
+) -> None:  # fmt: skip
+    rows = len(nodes)
+    line = _LINE_BYTES // values.itemsize
+    own_line = _LINE_BYTES // own_values.itemsize
+    stride = values.shape[1]
+    own_stride = own_values.shape[1]
+    for row in range(rows):
+        ahead = row + _ROWS_AHEAD
+        if ahead < rows:
+            for edge in range(starts[ahead], starts[ahead + 1]):
+                begin = np.int64(neighbours[edge]) * stride
+                for column in range(0, columns, line):
+                    prefetch(values, begin + column)
+                if len(scales):
+                    prefetch(scales, neighbours[edge])
+            begin = np.int64(nodes[ahead]) * own_stride
+            for column in range(0, columns, own_line):
+                prefetch(own_values, begin + column)
+            if len(own_scales):
+                prefetch(own_scales, nodes[ahead])
+        sum_weighted_rows(out, row * columns, columns, values, scales, neighbours, starts[row], starts[row + 1],
+                          1.0, own_values, own_scales, np.int64(nodes[row]), of_itself[row],
+                          bias, relu, of_neighbours)  # fmt: skip
+
+
+@kernel
+def _aggregate_weighted(
+    hidden: np.ndarray, no_scales: np.ndarray, columns: int, rows: int, starts: np.ndarray, children: np.ndarray,
+    of_neighbours: np.ndarray, of_itself: np.ndarray, bias: np.ndarray, relu: bool, out: np.ndarray,
+) -> None:  # fmt: skip
+    for row in range(rows):
+        sum_weighted_rows(out, row * columns, columns, hidden, no_scales, children, starts[row], starts[row + 1],
+                          1.0, hidden, no_scales, row, of_itself[row],
+                          bias, relu, of_neighbours)  # fmt: skip

@@ -24,6 +24,8 @@ _CONTRACT = ("contract",)
 _BLOCK = 64
 """Columns that are summed at once: four registers with AVX-512, eight with AVX2."""
 _VECTOR = 16
+_WEIGHTS = 15
+"""Position of the weights among the arguments, where rows have any."""
 
 
 def _widen(builder: Any, numbers: Any, dtype: Any, lanes: int) -> Any:
@@ -89,7 +91,22 @@ def _sum_rows(
     return signature, _generate_sum_rows
 
 
+def _sum_weighted_rows(
+    _typing: Any, out: Any, place: Any, columns: Any,
+    values: Any, scales: Any, rows: Any, start: Any, stop: Any, factor: Any,
+    own_values: Any, own_scales: Any, own_row: Any, own_factor: Any, bias: Any, relu: Any, weights: Any,
+) -> Any:  # fmt: skip
+    """As `_sum_rows`, with each of `rows` multiplied by its weight: float32, in their order."""
+    integer, real = types.int64, types.float32
+    signature = types.void(
+        out, integer, integer, values, scales, rows, integer, integer, real,
+        own_values, own_scales, integer, real, bias, types.boolean, weights,
+    )  # fmt: skip
+    return signature, _generate_sum_rows
+
+
 sum_rows: Any = intrinsic(_sum_rows)
+sum_weighted_rows: Any = intrinsic(_sum_weighted_rows)
 
 
 def _generate_sum_rows(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -113,6 +130,7 @@ def _generate_sum_rows(context: Any, builder: Any, signature: Any, args: Any) ->
         own_weight = builder.fmul(own_weight, builder.load(builder.gep(array(10).data, [own_row])))
     has_own = builder.fcmp_ordered("!=", own_factor, ir.Constant(_FLOAT, 0.0))
     biases = array(13)
+    weights = array(_WEIGHTS).data if len(signature.args) > _WEIGHTS else None
     has_bias = builder.icmp_signed("!=", biases.nitems, constant(0))
     out_row = builder.gep(array(0).data, [place])
 
@@ -133,8 +151,11 @@ def _generate_sum_rows(context: Any, builder: Any, signature: Any, args: Any) ->
 
         with cgutils.for_range_slice(builder, start, stop, constant(1), intp=_INT64) as (edge, _):
             row = builder.sext(builder.load(builder.gep(ids, [edge])), _INT64)
-            scale = builder.load(builder.gep(scales, [row])) if dtype == types.int8 else None
-            add(builder.gep(base, [builder.add(builder.mul(row, stride), column)]), dtype, scale)
+            weight = builder.load(builder.gep(scales, [row])) if dtype == types.int8 else None
+            if weights is not None:
+                share = builder.load(builder.gep(weights, [edge]))
+                weight = share if weight is None else builder.fmul(share, weight)
+            add(builder.gep(base, [builder.add(builder.mul(row, stride), column)]), dtype, weight)
         spread = _broadcast(builder, factor, lanes)
         for total in totals:
             builder.store(builder.fmul(builder.load(total), spread), total)

@@ -13,7 +13,7 @@ from torch import Tensor
 from gnnserve_worker.gpu.arrays import DeviceAggregation, PaddedTree
 from gnnserve_worker.gpu.kernels.gather import check_out
 from gnnserve_worker.gpu.kernels.launch import as_words, launch, rows_at_once
-from gnnserve_worker.gpu.kernels.rows import store_aggregated
+from gnnserve_worker.gpu.kernels.rows import neighbour_roots, store_aggregated, weighted
 
 _TILE: Final = 128
 """Columns that a program sums: 16 bytes a lane."""
@@ -41,12 +41,15 @@ def aggregate_hidden(hidden: Tensor, tree: PaddedTree, rows: int, aggregation: D
     tiles = triton.cdiv(width, tile)
     neighbours = min(_IN_FLIGHT, triton.next_power_of_2(max(tree.fanouts)))
     at_once = rows_at_once(_IN_FLIGHT * _TILE // (neighbours * tile), neighbours * tile)
+    weights = aggregation.weights
     launch(
         _aggregate, triton.cdiv(rows, at_once) * tiles,
-        hidden, tree.ids, tree.counts, tree.starts, aggregation.bias, as_words(out), rows,
+        hidden, tree.ids, tree.counts, tree.starts, aggregation.bias,
+        tree.ids if weights is None else weights.roots, tree.ids if weights is None else weights.indptr,  # not read
+        as_words(out), rows,
         float(aggregation.own_factor),
         COLUMNS=width, TILE=tile, TILES=tiles, ROWS=at_once, NEIGHBOURS=neighbours,
-        MEAN=aggregation.mean, STACKED=aggregation.stacked,
+        WEIGHTED=weights is not None, MEAN=aggregation.mean, STACKED=aggregation.stacked,
         HAS_OWN=aggregation.stacked or aggregation.own_factor != 0,
         HAS_BIAS=aggregation.bias is not None, RELU=aggregation.relu, num_warps=1,
     )  # fmt: skip
@@ -54,16 +57,18 @@ def aggregate_hidden(hidden: Tensor, tree: PaddedTree, rows: int, aggregation: D
 
 @triton.jit(do_not_specialize=["rows"])
 def _aggregate(
-    hidden, ids, counts, starts, bias, out, rows, own_factor,
+    hidden, ids, counts, starts, bias, roots, indptr, out, rows, own_factor,
     COLUMNS: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr, ROWS: tl.constexpr, NEIGHBOURS: tl.constexpr,
-    MEAN: tl.constexpr, STACKED: tl.constexpr, HAS_OWN: tl.constexpr, HAS_BIAS: tl.constexpr, RELU: tl.constexpr,
+    WEIGHTED: tl.constexpr, MEAN: tl.constexpr, STACKED: tl.constexpr, HAS_OWN: tl.constexpr, HAS_BIAS: tl.constexpr,
+    RELU: tl.constexpr,
 ):  # fmt: skip
     """One program: TILE columns of ROWS rows, reading NEIGHBOURS of their neighbours at once."""
     row = tl.program_id(0) // TILES * ROWS + tl.arange(0, ROWS)
     column = tl.program_id(0) % TILES * TILE + tl.arange(0, TILE)
     inside = row < rows
     within = column < COLUMNS
-    real = tl.load(ids + row, mask=inside, other=-1) >= 0
+    node = tl.load(ids + row, mask=inside, other=-1)
+    real = node >= 0
     count = tl.load(counts + row, mask=inside, other=0)
     start = tl.load(starts + row, mask=inside, other=0)
     own = tl.full((ROWS, TILE), 0.0, tl.float32)
@@ -74,8 +79,14 @@ def _aggregate(
     for first in range(0, tl.max(count, axis=0), NEIGHBOURS):
         place = first + tl.arange(0, NEIGHBOURS)[None, :]
         at = (start[:, None] + place).to(tl.int64)[:, :, None] * COLUMNS + column[None, None, :]
-        mask = (place < count[:, None])[:, :, None] & within[None, None, :]
-        total += tl.sum(tl.load(hidden + at, mask=mask, other=0.0), axis=1)
+        wanted = place < count[:, None]
+        numbers = tl.load(hidden + at, mask=wanted[:, :, None] & within[None, None, :], other=0.0)
+        if WEIGHTED:
+            neighbour = tl.load(ids + start[:, None] + place, mask=wanted, other=0)
+            numbers *= neighbour_roots(roots, node, neighbour, wanted)[:, :, None]
+        total += tl.sum(numbers, axis=1)
+    if WEIGHTED:
+        total, own = weighted(roots, indptr, node, real, count, total, own)
     store_aggregated(
         out, row, column, inside, real, total, count, own, own_factor, bias,
         COLUMNS, MEAN, STACKED, HAS_OWN, HAS_BIAS, RELU,

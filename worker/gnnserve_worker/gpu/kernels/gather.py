@@ -28,7 +28,7 @@ from torch import Tensor
 
 from gnnserve_worker.gpu.arrays import CacheView, DeviceAggregation, DeviceRows, PaddedTree
 from gnnserve_worker.gpu.kernels.launch import as_words, launch, resident_programs, rows_at_once
-from gnnserve_worker.gpu.kernels.rows import store_aggregated, widened
+from gnnserve_worker.gpu.kernels.rows import neighbour_roots, store_aggregated, weighted, widened
 
 _WARP_BYTES: Final = 512
 """Bytes of a row that a warp reads with one instruction, 16 a lane."""
@@ -60,6 +60,7 @@ def gather_rows(
     in_flight = max(1, _IN_FLIGHT * rows.alignment_bytes // (tile * item_bytes))
     neighbours = min(triton.next_power_of_2(max(tree.fanouts)), in_flight)
     at_once = rows_at_once(in_flight // neighbours, neighbours * tile)
+    weights = aggregation.weights
     nowhere = tree.ids  # for pointers that are not read
     launch(
         _gather, resident_programs(triton.cdiv(tree.rows, at_once) * tiles, out.device),
@@ -67,7 +68,9 @@ def gather_rows(
         nowhere if cache is None else cache.directory, nowhere if cache is None else cache.pools,
         nowhere if cache is None else cache.accesses[triton.cdiv(columns, cache.block_columns) - 1],
         nowhere if cache is None else cache.totals,
-        tree.ids, tree.counts, tree.starts, aggregation.bias, as_words(out), tree.rows, rows.values.shape[0],
+        tree.ids, tree.counts, tree.starts, aggregation.bias,
+        nowhere if weights is None else weights.roots, nowhere if weights is None else weights.indptr,
+        as_words(out), tree.rows, rows.values.shape[0],
         1 if cache is None else cache.slots_per_device, float(aggregation.own_factor),
         COLUMNS=columns, STRIDE=rows.stride, OWN_STRIDE=own.stride,
         READ=_padded(rows, columns), OWN_READ=_padded(own, columns),
@@ -75,7 +78,7 @@ def gather_rows(
         TILE=tile, TILES=tiles, ROWS=at_once, NEIGHBOURS=neighbours,
         BLOCK=tile if cache is None else cache.block_columns, DEVICES=0 if cache is None else cache.pools.numel(),
         CACHED=cache is not None, OWN_CACHED=cache is not None and own is rows,
-        SCALED=rows.scales is not None,
+        SCALED=rows.scales is not None, WEIGHTED=weights is not None,
         MEAN=aggregation.mean, STACKED=aggregation.stacked,
         HAS_OWN=aggregation.stacked or aggregation.own_factor != 0,
         HAS_BIAS=aggregation.bias is not None, RELU=aggregation.relu, num_warps=1,
@@ -161,12 +164,12 @@ def _locate(
 @triton.jit(do_not_specialize=["rows", "nodes", "slots_per_device"], do_not_specialize_on_alignment=["accesses"])
 def _gather(
     values, scales, own_values, own_scales, directory, pools, accesses, totals,
-    ids, counts, starts, bias, out, rows, nodes, slots_per_device, own_factor,
+    ids, counts, starts, bias, roots, indptr, out, rows, nodes, slots_per_device, own_factor,
     COLUMNS: tl.constexpr, STRIDE: tl.constexpr, OWN_STRIDE: tl.constexpr, READ: tl.constexpr, OWN_READ: tl.constexpr,
     ALIGNMENT: tl.constexpr, OWN_ALIGNMENT: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr, ROWS: tl.constexpr,
     NEIGHBOURS: tl.constexpr, BLOCK: tl.constexpr, DEVICES: tl.constexpr, CACHED: tl.constexpr,
-    OWN_CACHED: tl.constexpr, SCALED: tl.constexpr, MEAN: tl.constexpr, STACKED: tl.constexpr, HAS_OWN: tl.constexpr,
-    HAS_BIAS: tl.constexpr, RELU: tl.constexpr,
+    OWN_CACHED: tl.constexpr, SCALED: tl.constexpr, WEIGHTED: tl.constexpr, MEAN: tl.constexpr, STACKED: tl.constexpr,
+    HAS_OWN: tl.constexpr, HAS_BIAS: tl.constexpr, RELU: tl.constexpr,
 ):  # fmt: skip
     """One program takes every n-th of the items, each TILE columns of ROWS rows, reading NEIGHBOURS of their neighbours
     at once.
@@ -228,12 +231,16 @@ def _gather(
             numbers = widened(tl.load(places, mask=mask, other=0, cache_modifier=".cg" if CACHED else ""))
             if SCALED:
                 numbers *= tl.load(scales + neighbour, mask=wanted, other=0.0)[:, :, None]
+            if WEIGHTED:
+                numbers *= neighbour_roots(roots, node, neighbour, wanted)[:, :, None]
             total += tl.sum(numbers, axis=1)
             if CACHED:
                 blocks_found += found.to(tl.int32) * begins_block
                 blocks_read += wanted.to(tl.int32) * begins_block
                 if begin == 0:
                     tl.atomic_add(accesses + neighbour, 1, mask=wanted, sem="relaxed")
+        if WEIGHTED:
+            total, own = weighted(roots, indptr, node, real, count, total, own)
         store_aggregated(
             out, row, begin + offset, inside, real, total, count, own, own_factor, bias,
             COLUMNS, MEAN, STACKED, HAS_OWN, HAS_BIAS, RELU,

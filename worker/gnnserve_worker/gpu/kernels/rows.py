@@ -33,6 +33,23 @@ def _finished(numbers, bias, column, real, COLUMNS: tl.constexpr, HAS_BIAS: tl.c
 
 
 @triton.jit
+def neighbour_roots(roots, node, neighbour, wanted):
+    """Of the neighbours of each `node`, [rows, neighbours]; 0 for the node itself, whose self-loop is weighed apart."""
+    root = tl.load(roots + neighbour, mask=wanted, other=0.0)
+    return tl.where(neighbour == node[:, None], 0.0, root)
+
+
+@triton.jit
+def weighted(roots, indptr, node, real, count, total, own):
+    """`total`, a sum of neighbours times their roots, and `own` with the factors of their rows, as
+    `sampling/normalised.py` has them."""
+    root = tl.load(roots + node, mask=real, other=0.0)
+    listed = tl.load(indptr + node + 1, mask=real, other=0) - tl.load(indptr + node, mask=real, other=0)
+    factor = root * tl.div_rn(listed.to(tl.float32), tl.maximum(count, 1).to(tl.float32))
+    return total * factor[:, None], own * (root * root)[:, None]
+
+
+@triton.jit
 def store_aggregated(
     out, row, column, inside, real, total, count, own, own_factor, bias,
     COLUMNS: tl.constexpr, MEAN: tl.constexpr, STACKED: tl.constexpr, HAS_OWN: tl.constexpr, HAS_BIAS: tl.constexpr,

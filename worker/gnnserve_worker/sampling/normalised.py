@@ -1,0 +1,82 @@
+"""The weights of GCN's symmetric normalisation (Kipf and Welling, *Semi-Supervised Classification with Graph
+Convolutional Networks*, section 2), as torch_geometric's `gcn_norm` makes them of the full graph:
+
+    weight(j → i) = d(i)^-1/2 · d(j)^-1/2,   d(i) = 1 + neighbours of i,   weight(i → i) = 1 / d(i)
+
+where a node that is in its own list counts as no neighbour: every node has exactly one self-loop. A sample keeps the
+weights of the full graph, and its sum over neighbours is scaled by list length over sample size, which makes its
+expectation the sum over the whole list. So nothing but d^-1/2 of each node is kept.
+"""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+
+from gnnserve_worker.kernel_cache import kernel
+from gnnserve_worker.sampling.kernels import prefetch
+from gnnserve_worker.sampling.neighbours import NeighbourSample, SampleWeights, grown
+
+_EDGES_AHEAD = 32
+"""How many neighbours before their turn their roots are requested."""
+
+
+def inverse_roots(indptr: np.ndarray, indices: np.ndarray) -> np.ndarray:
+    """d(i)^-1/2 of every node, float32 [nodes]. Reads every edge once, to leave out self-loops."""
+    degrees = np.empty(len(indptr) - 1, dtype=np.float32)
+    _inverse_roots(indptr, indices, degrees)
+    return degrees
+
+
+class WeightScratch:
+    """What one thread computes a sample's weights in. Grows to the largest sample it has seen."""
+
+    def __init__(self) -> None:
+        self.edges = np.empty(0, dtype=np.float32)
+        self.rows = np.empty(0, dtype=np.float32)
+
+    def reserve(self, rows: int, edges: int) -> None:
+        if len(self.edges) < edges:
+            self.edges = np.empty(grown(edges), dtype=np.float32)
+        if len(self.rows) < rows:
+            self.rows = np.empty(grown(rows), dtype=np.float32)
+
+
+def weigh(sample: NeighbourSample, indptr: np.ndarray, roots: np.ndarray, scratch: WeightScratch) -> NeighbourSample:
+    """The sample with its weights, in scratch. `roots`: `inverse_roots` of the graph."""
+    scratch.reserve(len(sample.nodes), len(sample.neighbours))
+    _weigh(indptr, roots, sample.nodes, sample.starts, sample.neighbours, scratch.edges, scratch.rows)
+    return msgspec.structs.replace(sample, weights=SampleWeights(scratch.edges, scratch.rows))
+
+
+@kernel
+def _inverse_roots(indptr: np.ndarray, indices: np.ndarray, out: np.ndarray) -> None:
+    for node in range(len(out)):
+        degree = 1
+        for edge in range(indptr[node], indptr[node + 1]):
+            if indices[edge] != node:
+                degree += 1
+        out[node] = 1.0 / np.sqrt(np.float64(degree))
+
+
+@kernel
+def _weigh(
+    indptr: np.ndarray, roots: np.ndarray, nodes: np.ndarray, starts: np.ndarray, neighbours: np.ndarray,
+    of_neighbours: np.ndarray, of_itself: np.ndarray,
+) -> None:  # fmt: skip
+    edges = len(neighbours)
+    for edge in range(min(edges, _EDGES_AHEAD)):
+        prefetch(roots, neighbours[edge])
+    for row in range(len(nodes)):
+        node = nodes[row]
+        root = np.float64(roots[node])
+        start = starts[row]
+        stop = starts[row + 1]
+        listed = indptr[node + 1] - indptr[node]
+        factor = root * listed / max(stop - start, 1)
+        for edge in range(start, stop):
+            if edge + _EDGES_AHEAD < edges:
+                prefetch(roots, neighbours[edge + _EDGES_AHEAD])
+            neighbour = neighbours[edge]
+            of_neighbours[edge] = 0.0 if neighbour == node else factor * roots[neighbour]
+        of_itself[row] = root * root
