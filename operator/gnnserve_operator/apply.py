@@ -1,15 +1,15 @@
-"""From what should exist to requests: finds what is in its place, and applies what differs.
+"""Applying desired objects: finding the live object in each one's place, and writing what differs.
 
-Three things would go wrong with a plain "apply everything": an idle operator would write for ever, an object of
-somebody else that happens to have the name would be taken over, and a child would be made anew for a service that is
-just being deleted. Which objects should exist, and what a refusal means to the user, is the plan's.
+A plain "apply everything" would have three defects: an idle operator would write for ever, another owner's object of
+the same name would be taken over, and a child would be created again for a service that is being deleted. The plan
+decides which objects should exist, and what a refusal means to the user.
 
-A decision holds for the version of an object that it was made on. Each write names it, so that the API server refuses
-(409) what follows from a stale view, or from a leader that was overtaken.
+A decision is valid for the version of an object that it was made on. Each write names that version, so that the API
+server refuses (409) a write that follows from a stale view, or from an overtaken leader.
 
-The API server fills in defaults, rewrites quantities and leaves out what is empty, so a live object never equals its
-manifest: what is declared must be found (`is_declared`), and more may be there. A field that a manifest no longer
-declares is noticed by the digest of what was applied last.
+The API server fills in defaults, rewrites quantities and leaves out empty values, so a live object never equals its
+manifest: every declared field must be in the live object (`is_declared`), which may have more. A field that a manifest
+no longer declares is noticed by the digest of what was applied last.
 """
 
 from __future__ import annotations
@@ -32,26 +32,27 @@ from gnnserve_operator.logs import about
 from gnnserve_operator.observed import Conflict, ObjectRef, Rejection, controller_of, observed_conflict, observed_ref
 
 _NEVER = "1"
-"""A resourceVersion that no object has, an empty etcd having it already: an apply with it creates what is not there,
-and conflicts (409) with whatever is (tests/support/api_contract.py)."""
+"""A resourceVersion that no object has, since an empty etcd has it already: an apply with it creates a missing object,
+and conflicts (409) with an existing one (tests/support/api_contract.py)."""
 _NOT_CONTENT = {"resourceVersion", "generation", "managedFields", "creationTimestamp"}
 
 _KNOWS_NO_TRIALS = "does not support dry run"
-"""In the API server's refusal where an admission webhook has side effects: it says nothing about the object."""
+"""Part of the API server's refusal of a dry run where an admission webhook has side effects; it says nothing about the
+object."""
 
 logger = logging.getLogger(__name__)
 
 
 class Place(Enum):
-    """What is where a child should be."""
+    """The live object under a desired child's name, if there is one."""
 
     FREE = auto()
     OURS = auto()
     """It belongs to this service, or may be taken over by it."""
     LEAVING = auto()
-    """It is being deleted, or belongs to a deleted service of the same name: soon it is gone."""
+    """It is being deleted, or belongs to a deleted service of the same name: it will be gone soon."""
     TAKEN = auto()
-    """Somebody else's; never touched."""
+    """It has another owner, and is never touched."""
 
 
 def classify_place(live: Manifest | None, service: str, uid: str) -> Place:
@@ -71,7 +72,7 @@ def classify_place(live: Manifest | None, service: str, uid: str) -> Place:
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """What is in the places of the children that should exist."""
+    """The live objects under the names of the children that should exist."""
 
     live: Mapping[ObjectRef, Manifest | None]
     places: Mapping[ObjectRef, Place]
@@ -83,7 +84,7 @@ class Survey:
 
 
 class Versions(Protocol):
-    """Of an object that we wrote."""
+    """Versions of an object that the operator wrote."""
 
     @property
     def version(self) -> str: ...
@@ -94,14 +95,15 @@ class Versions(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """So that what the server makes of a manifest, and a watch that lags behind, do not make us apply it again."""
+    """What was applied last, so that the server's normalisation, or a watch that lags behind, does not cause another
+    apply."""
 
     desired: str
     """Digest of the manifest."""
     version: str
-    """Of the object as we left it."""
+    """Version of the object after the operator's last write."""
     overtaken: frozenset[str]
-    """The versions before it, in an unbroken row of our own writes: a watch that tells of one lags behind."""
+    """Earlier versions from an unbroken series of the operator's own writes: a watch that reports one lags behind."""
     content_after: str
 
 
@@ -112,10 +114,10 @@ class Change:
     ref: ObjectRef
     manifest: Manifest
     digest: str
-    """Of what is desired, without the annotation and the precondition that `manifest` has."""
+    """Digest of the desired object, without the annotation and the precondition that `manifest` has."""
     is_new: bool
     overtaken: frozenset[str]
-    """The versions that it comes after."""
+    """The versions that this write overtakes."""
 
 
 @dataclass(slots=True)
@@ -129,7 +131,7 @@ class Applier:
     async def survey(
         self, service: ServiceKey, uid: str, desired: Iterable[Manifest], known: Mapping[ObjectRef, Manifest | None]
     ) -> Survey:
-        """Asks the API server only about children that nobody has told of."""
+        """Survey the children. The API server is asked only about those that no watch has reported."""
         refs = [observed_ref(manifest) for manifest in desired]
         unknown = [ref for ref in refs if ref not in known]
         fetched = dict(zip(unknown, await asyncio.gather(*map(self.cluster.get, unknown)), strict=True))
@@ -143,7 +145,7 @@ class Applier:
         return Survey(live, places, tuple(conflict for conflict in found if conflict is not None))
 
     def changes(self, service: ServiceKey, desired: Iterable[Manifest], survey: Survey) -> tuple[Change, ...]:
-        """What differs, in order. Forgets what is desired no longer."""
+        """The objects that differ, in order. Drops records of objects that are no longer desired."""
         found = []
         before = self._applied.get(service, {})
         after = self._applied[service] = {}
@@ -154,7 +156,7 @@ class Applier:
                 continue
             live, digest = survey.live[ref], digest_of(manifest)
             if live is None and kinds_under(ref.kind) & leaving:
-                # A Job that is older than its claim would be taken for one of a claim that is lost.
+                # A Job that is older than its claim would be taken for one of a lost claim.
                 continue
             if ref in before:
                 after[ref] = before[ref]
@@ -163,8 +165,8 @@ class Applier:
         return tuple(found)
 
     async def apply(self, service: ServiceKey, changes: Iterable[Change]) -> tuple[Rejection, ...]:
-        """In order; one that is refused does not keep the others back. Raises RetryLaterError, and ConflictError where
-        an object is another by now: what else was decided with it is not to be trusted either."""
+        """Apply in order; a refused object does not stop the others. Raises RetryLaterError, and ConflictError where an
+        object has changed since: other decisions that were based on it are not valid either."""
         rejections = []
         for change in changes:
             try:
@@ -181,12 +183,12 @@ class Applier:
         return tuple(rejections)
 
     async def try_out(self, desired: Iterable[Manifest], survey: Survey) -> tuple[Rejection, ...]:
-        """Which of the children that are to come the API server would refuse. Raises as `apply` does."""
+        """Dry run of the children to come: returns those that the API server would refuse. Raises as `apply` does."""
         rejections = []
         for manifest in desired:
             ref = observed_ref(manifest)
             if survey.places[ref] is not Place.FREE:
-                continue  # told as a conflict, or about to be gone
+                continue  # reported as a conflict, or about to be gone
             change = _change(ref, manifest, digest_of(manifest), None, None)
             try:
                 await self.cluster.apply(change.manifest, is_trial=True)
@@ -201,9 +203,9 @@ def is_needed(desired: Manifest, digest: str, live: Manifest | None, before: App
         return True
     if before is not None and before.desired == digest:
         if live["metadata"]["resourceVersion"] in before.overtaken:
-            return False  # the watch has not told of our own write yet
+            return False  # the watch has not reported our own write yet
         if digest_of_content(live) == before.content_after:
-            return False  # the server made of it what it makes of it
+            return False  # the difference is the server's own normalisation
     annotations = live["metadata"].get("annotations") or {}
     return annotations.get(APPLIED_ANNOTATION) != digest or not is_declared(desired, live)
 
@@ -222,14 +224,15 @@ def _change(ref: ObjectRef, desired: Manifest, digest: str, live: Manifest | Non
 
 
 def last_version(told: str, before: Versions | None) -> tuple[str, frozenset[str]]:
-    """The version that a write follows, and all that it overtakes; `told`: by the watch, which may lag behind us."""
+    """The version that a write follows, and those that it overtakes. `told`: the watch's version, which may lag
+    behind."""
     if before is None or told not in before.overtaken:
         return told, frozenset({told})
     return before.version, before.overtaken | {before.version}
 
 
 def digest_of_content(live: Manifest) -> str:
-    """Of what a person could have edited; a status that moves on changes nothing."""
+    """Digest of the fields that a person could have edited; a changing status does not change it."""
     metadata = {name: value for name, value in live["metadata"].items() if name not in _NOT_CONTENT}
     return digest_of({**{name: value for name, value in live.items() if name != "status"}, "metadata": metadata})
 
@@ -237,11 +240,13 @@ def digest_of_content(live: Manifest) -> str:
 _QUANTITIES = {"requests", "limits", "sizeLimit", "divisor"}
 """Fields that hold quantities; elsewhere "1" and "1000m" are two texts."""
 _WHOLE = {"selector", "nodeSelector", "podSelector", "namespaceSelector", "labelSelector", "matchLabels"}
-"""Fields that one manager owns as a whole (atomic, to server-side apply): one label more, and others are selected."""
+"""Fields that one manager owns as a whole (atomic in server-side apply): with one more label they select other
+objects."""
 
 
 def is_declared(desired: object, live: object, field: str = "", *, holds_quantities: bool = False) -> bool:
-    """Whether everything in `desired` is in `live`; lists are compared by position. `field` is where they are."""
+    """Whether everything in `desired` is in `live`; lists are compared by position. `field` is the name of the compared
+    field."""
     holds_quantities = holds_quantities or field in _QUANTITIES
     if isinstance(desired, dict):
         found = live if isinstance(live, dict) else {}
@@ -256,7 +261,7 @@ def is_declared(desired: object, live: object, field: str = "", *, holds_quantit
             is_declared(ours, theirs, holds_quantities=holds_quantities)
             for ours, theirs in zip(desired, entries, strict=True)
         )
-    if desired is None or desired == "":  # which the API server leaves out
+    if desired is None or desired == "":  # the API server leaves these out
         return live is None or live == ""
     return _is_equal(desired, live, holds_quantities=holds_quantities)
 

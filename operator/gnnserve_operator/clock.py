@@ -1,4 +1,5 @@
-"""Time: one object, made by `main` and passed to all that waits or stamps, so that tests can have time pass faster.
+"""Time: one object, made by `main` and passed to everything that waits or reads the time, so that tests can simulate
+it.
 
 Limits of requests and of work under way are not taken from here (`asyncio.timeout`): they bound the network and the
 API server, for which no time can be simulated.
@@ -15,13 +16,13 @@ from typing import Protocol
 
 class Clock(Protocol):
     def now(self) -> float:
-        """Monotonic seconds."""
+        """Monotonic time in seconds."""
         ...
 
     def utc(self) -> datetime: ...
 
     async def wait(self, event: asyncio.Event, timeout_s: float) -> None:
-        """Until the event is set, or for so long."""
+        """Wait until the event is set, at most `timeout_s`."""
         ...
 
 

@@ -1,10 +1,9 @@
 """Requests to the API server: get, list, server-side apply, create, update, delete. Watching is kopf's.
 
-Over `transport.py`, without discovery, because the kinds are fixed (`kinds.py`). Each request is tried once, with a
-timeout: when to try again is the loop's to decide.
-Answers that are no answer become the errors of `errors.py`.
+They go over `transport.py`, without discovery, because the kinds are fixed (`kinds.py`). Each request is tried once,
+with a timeout: the loop decides when to try again. Failures become the errors of `errors.py`.
 
-Every write goes through one place, which asks right before it is sent whether this process may still write.
+Every write goes through one place, which checks right before sending whether this process may still write.
 """
 
 from __future__ import annotations
@@ -49,20 +48,20 @@ class Leadership(Protocol):
 
     @property
     def fence(self) -> str:
-        """The ValidatingAdmissionPolicy that refuses what an overtaken leader applies, where there is one."""
+        """Name of the ValidatingAdmissionPolicy that refuses what an overtaken leader applies, where there is one."""
         ...
 
     def remaining_s(self) -> float:
-        """For how long a write may be under way from now; raises LostLeadershipError when it may not even begin."""
+        """Seconds that a write may take from now. Raises LostLeadershipError when none may begin."""
         ...
 
     def note_unanswered(self) -> None:
-        """A write has just ended without an answer: the API server may carry it out yet."""
+        """Note a write that ended without an answer: the API server may still carry it out."""
         ...
 
 
 class Cluster:
-    """`leadership` None: this process is alone."""
+    """Requests to the API server. `leadership` None: there is no other operator."""
 
     def __init__(
         self, transport: Transport, metrics: Metrics, leadership: Leadership | None = None
@@ -77,9 +76,10 @@ class Cluster:
         return None if answer.code == 404 else answer.body
 
     async def apply(self, manifest: Manifest, *, is_trial: bool = False) -> Manifest:
-        """All that we own of the object, and nothing else; what others set to something else becomes ours.
+        """Apply all fields that the operator owns, and no others; fields that others changed become the operator's
+        again.
 
-        Of a trial the API server does everything (schema, quotas, admission webhooks) but store the object."""
+        For a trial the API server does everything (schema, quotas, admission webhooks) except storing the object."""
         if self._leadership is not None:
             metadata = manifest["metadata"]
             annotations = {**(metadata.get("annotations") or {}), TERM_ANNOTATION: str(self._leadership.term)}
@@ -89,7 +89,8 @@ class Cluster:
         except RefusedError as error:
             if self._leadership is None or f"ValidatingAdmissionPolicy '{self._leadership.fence}'" not in error.message:
                 raise
-            # Overtaken, as we are about to find; or the Lease is missing, and is about to be made again.
+            # Another operator leads, which the next renewal finds; or the Lease is missing, and is about to be made
+            # again.
             raise RetryLaterError(str(error)) from error
 
     async def apply_status(self, manifest: Manifest) -> Manifest:
@@ -103,11 +104,11 @@ class Cluster:
         path = kind.path(ref.namespace, ref.name, subresource)
         query = {"fieldManager": manager, "force": "true", **({"dryRun": "All"} if is_trial else {})}
         answer = await self._request("apply", kind, path, _shown(ref), query, manifest, _APPLY)
-        return _written(ref, answer)  # 404: also of the resource itself, where its status was meant
+        return _written(ref, answer)  # 404: perhaps the object itself is missing, not only its status
 
     async def delete(self, live: Manifest) -> None:
-        """With its dependents, in the background; raises ConflictError where it is not as given any more. That it is
-        gone already is what was wanted."""
+        """Delete the object and, in the background, its dependents. Raises ConflictError where it has changed since; a
+        missing object counts as success."""
         ref, metadata = observed_ref(live), live["metadata"]
         kind = kind_of(ref.api_version, ref.kind)
         options: Manifest = {
@@ -117,26 +118,29 @@ class Cluster:
         await self._request("delete", kind, kind.path(ref.namespace, ref.name), _shown(ref), body=options)
 
     async def create(self, manifest: Manifest) -> Manifest:
-        """Raises AlreadyExistsError where one of that name is there."""
+        """Create an object. Raises AlreadyExistsError where one of that name exists."""
         ref = observed_ref(manifest)
         kind = kind_of(ref.api_version, ref.kind)
         path = kind.path(ref.namespace)
         return _written(ref, await self._request("create", kind, path, _shown(ref), _OURS, manifest))
 
     async def update(self, manifest: Manifest) -> Manifest:
-        """As a whole; raises ConflictError where it is not of the resourceVersion that the manifest has any more."""
+        """Replace the whole object. Raises ConflictError where its resourceVersion is no longer that of the
+        manifest."""
         ref = observed_ref(manifest)
         kind = kind_of(ref.api_version, ref.kind)
         path = kind.path(ref.namespace, ref.name)
         return _written(ref, await self._request("update", kind, path, _shown(ref), _OURS, manifest))
 
     async def create_event(self, event: Manifest) -> None:
-        """An event of that name is this one, posted before; another conflict, such as that of a quota, is raised."""
+        """Post an event. An existing one of that name is this one, posted before; another conflict, as of a quota, is
+        raised."""
         with contextlib.suppress(AlreadyExistsError):
             await self.create(event)
 
     async def list_versions(self, kind: Kind, namespace: str | None, label_selector: str = "") -> dict[str, str]:
-        """resourceVersion by uid, from the API server's cache; in all namespaces where none is given."""
+        """The resourceVersion of each object by uid, from the API server's cache; of all namespaces where none is
+        given."""
         query = {"limit": str(_PAGE), "resourceVersion": "0", "labelSelector": label_selector}
         return {
             item["metadata"]["uid"]: item["metadata"]["resourceVersion"]
@@ -144,15 +148,15 @@ class Cluster:
         }
 
     async def list_objects(self, kind: Kind, namespace: str | None, label_selector: str = "") -> list[Manifest]:
-        """As they are now; in all namespaces where none is given."""
+        """Objects as they are now; of all namespaces where none is given."""
         query = {"limit": str(_PAGE), "labelSelector": label_selector}
-        whose = {"apiVersion": kind.api_version, "kind": kind.name}  # which lists of some kinds leave out
+        whose = {"apiVersion": kind.api_version, "kind": kind.name}  # lists of some kinds leave these out
         return [whose | item async for item in self._list(kind, namespace, query, _JSON)]
 
     async def _list(
         self, kind: Kind, namespace: str | None, query: Mapping[str, str], accept: str
     ) -> AsyncIterator[Manifest]:  # fmt: skip
-        """Page by page."""
+        """List objects page by page."""
         asked = dict(query)
         while True:
             given = {name: value for name, value in asked.items() if value}
@@ -167,7 +171,7 @@ class Cluster:
             asked = {"limit": str(_PAGE), "continue": token, "labelSelector": query["labelSelector"]}
 
     async def has_kind(self, kind: Kind) -> bool:
-        """Whether the API server serves it now."""
+        """Whether the API server serves the kind now."""
         answer = await self._request("get", kind, kind.api_path, f"API {kind.api_version}")
         return answer.code != 404 and any(found["name"] == kind.plural for found in answer.body["resources"])
 
@@ -182,7 +186,7 @@ class Cluster:
         method = {"list": "GET", "apply": "PATCH", "create": "POST", "update": "PUT"}.get(verb, verb.upper())
         url = f"{path}?{urlencode(query)}" if query else path
         headers = {"Content-Type": content_type, "Accept": accept}
-        # A connection that is slow to come about must not send it when another leads already.
+        # A connection that takes long to open must not send the write when another operator leads already.
         limit_s = None if verb in _READS or self._leadership is None else self._leadership.remaining_s()
         code = "none"
         try:
@@ -210,7 +214,7 @@ def _written(ref: ObjectRef, answer: _Answer) -> Manifest:
 
 
 def _body_of(verb: Verb, what: str, code: int, headers: Mapping[str, str], text: bytes) -> Manifest:
-    """The answer's JSON, also of a 404; raises for everything else that is no answer."""
+    """The answer's JSON, also of a 404; raises for every other failure."""
     body: Manifest
     try:
         parsed = json.loads(text)
@@ -228,7 +232,7 @@ def _body_of(verb: Verb, what: str, code: int, headers: Mapping[str, str], text:
     causes = (body.get("details") or {}).get("causes") or ()
     if any(cause.get("reason") == "NamespaceTerminating" for cause in causes):
         raise RetryLaterError(f"{verb} {what}: {message}")  # our object is about to go too
-    # A webhook that cannot be reached is an internal error to the API server, and to the user one more refusal.
+    # A webhook that cannot be reached is an internal error of the API server, but for users it is a refusal.
     if code in {400, 403, 405, 413, 415, 422} or (code == 500 and "webhook" in message):
         raise RefusedError(f"{verb} {what}", message, code)
     if code == 409:

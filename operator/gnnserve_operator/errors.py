@@ -1,4 +1,4 @@
-"""What goes wrong between the operator and the API server.
+"""Errors between the operator and the API server.
 
     OperatorError
     ├── RetryLaterError      nobody's mistake: the server is away or busy; `after_s` when it said so

@@ -1,11 +1,11 @@
-"""Which services are under way and which wait, over all that the operator looks after.
+"""The fleet: which of the operator's services are under way and which wait for a turn.
 
-One service's plan must know of the others where only so many may do something at a time (`turns.py`). Each plan
-leaves its service's standing here, in the same step of the event loop in which it was told its turn: so two reconciles
-never take the same place, also before the watch tells of what the first of them wrote.
+A service's plan must know of the others where only so many may do something at a time (`turns.py`). Each plan leaves
+its service's standing here, in the same step of the event loop in which it got its turn: so two reconciles never take
+the same place, even before the watch reports what the first of them wrote.
 
-Nothing here outlives the process: what it knows at first is read from the children once the watches have told of all,
-and a service's own plan says it better. A place that becomes free wakes those that are next.
+Nothing here outlives the process: initial standings are derived from the children once the watches are complete, and
+each service's plan then replaces its own. A place that becomes free wakes the next services.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from gnnserve_operator.observed import observed_deployment, observed_job
 from gnnserve_operator.turns import ALL_IDLE, IDLE, UNDER_WAY, Stance, Standing, Standings, Turn, Turns
 
 WOKEN = 10
-"""So many of those that wait are looked at when the line moves: they may go, or tell how far they are."""
+"""Waiting services that are reconciled when the line moves: they may go, or update their position."""
 
 
 @dataclass(slots=True)
 class Line:
-    """Those that are under way and those that wait, for one thing."""
+    """The services that are under way or waiting, for one limited thing."""
 
     limit: int
     _standings: dict[ServiceKey, Standing] = field(default_factory=dict)
     """Standings of the services that are not idle."""
     _waiting: list[tuple[str, ServiceKey]] = field(default_factory=list)
-    """In their order."""
+    """Waiting services in their order."""
 
     def turn(self, key: ServiceKey) -> Turn:
         standing = self._standings.get(key, IDLE)
         is_ours = standing.stance is Stance.UNDER_WAY
-        ahead = len(self._waiting)  # one that is new comes last
+        ahead = len(self._waiting)  # a new one comes last
         if standing.stance is Stance.WAITING:
             ahead = bisect_left(self._waiting, (standing.order, key))
         return Turn(self.limit, self.under_way - is_ours, ahead, is_ours)
@@ -65,7 +65,7 @@ class Line:
 
 
 class Fleet:
-    """`wake`: has a service looked at again soon."""
+    """All services. `wake` has a service reconciled soon."""
 
     def __init__(self, index: Index, wake: Callable[[ServiceKey], None], *, max_jobs: int, max_rollouts: int) -> None:
         self._index = index
@@ -83,24 +83,26 @@ class Fleet:
         return Turns(self.generation.turn(key), self.rollout.turn(key), self._followed.get(key))
 
     def note(self, key: ServiceKey, standings: Standings, followed: str | None) -> None:
-        """What its plan says; to be called before anything else is planned."""
+        """Note the standings that a plan returned; to be called before anything else is planned."""
         if followed is not None:
             self._followed[key] = followed
         self._note(key, standings)
 
     def forget(self, key: ServiceKey) -> None:
-        """There is no such service any more."""
+        """Drop a service that no longer exists."""
         self._followed.pop(key, None)
         self._note(key, ALL_IDLE)
 
     def step_aside(self, key: ServiceKey) -> None:
-        """Its reconcile failed: it does not keep others waiting. What may have been written goes on counting."""
+        """Note that a service's reconcile failed: it no longer keeps others waiting, but what it may have written still
+        counts."""
         turns = (self.generation.turn(key), self.rollout.turn(key))
         generation, rollout = (UNDER_WAY if turn.is_ours else IDLE for turn in turns)
         self._note(key, Standings(generation, rollout))
 
     def recount(self, key: ServiceKey) -> None:
-        """What its plan wanted was not done: what is there counts, and it does not keep others waiting."""
+        """Note that a plan was not carried out: the existing children count, and the service keeps no others
+        waiting."""
         found = self._standings_in_index(key)
         generation, rollout = (s if s == UNDER_WAY else IDLE for s in (found.generation, found.rollout))
         self._note(key, Standings(generation, rollout))

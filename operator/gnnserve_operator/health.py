@@ -1,9 +1,9 @@
-"""Whether the operator does its work, not only whether it runs; and its HTTP: /healthz, /readyz, /metrics.
+"""Health of the operator (whether it works, not only runs), and its HTTP: /healthz, /readyz, /metrics.
 
-A watch can die without a word, and a process that answers "ok" can have stopped reconciling. So the API server is
-asked, from time to time and past the watches, which versions there are: an index that stays behind is a dead watch,
-and what only the index has was deleted while a watch was away.
-While the API server does not answer, nothing is said against the operator: a restart would not help.
+A watch can die silently, and a process that answers "ok" can have stopped reconciling. So the API server is asked from
+time to time, apart from the watches, for current versions: an index that stays behind has a dead watch, and an object
+that only the index has was deleted while a watch was away. While the API server does not answer, the operator counts as
+healthy: a restart would not help.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from gnnserve_operator.metrics import Metrics
 from gnnserve_operator.observed import observed_ref
 
 TICK_LIMIT_S = 60.0
-"""The loop turns every 10 s at least."""
+"""Longest time without a turn of the loop, which turns at least every 10 s."""
 RECONCILE_LIMIT_S = 300.0
-"""One is cancelled after 120 s: what still runs then cannot even be cancelled."""
+"""Longest reconcile. One is cancelled after 120 s: one that still runs cannot even be cancelled."""
 WATCH_LIMIT_S = 60.0
-"""How long a watch may be behind; a healthy one is by milliseconds, and reconnects within a few seconds."""
+"""Longest lag of a watch; a healthy one lags by milliseconds, and reconnects within a few seconds."""
 CHECK_EVERY_S = 30.0
-"""In one namespace, or clusterwide. Several have lists of their own, and so many times as long between them; what is
-behind is looked at again so soon in any case."""
+"""Interval of checks in one namespace, or clusterwide. Several namespaces have a list each, at so many times the
+interval; what lags behind is checked again after one interval in any case."""
 _FIRST_CATCH_UP_S, _LONGEST_CATCH_UP_S = 0.2, 5.0
-"""Between two looks at an index that fills; twice as long each time, as full lists are not cheap."""
+"""Pauses between two checks of an index that is filling; doubled each time, since full lists are expensive."""
 _RETRY_S = 5.0
 _WATCHED = (GNNSERVICE, *WATCHED_CHILDREN)
 
@@ -47,18 +47,19 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class WatchLag:
-    """Since when the index has been behind the cluster, by object; pure."""
+    """Tracks since when the index has lagged behind the cluster, by object; pure."""
 
     _behind: dict[str, tuple[str | None, float]] = field(default_factory=dict)
-    """By uid: the version in the index, and since when the cluster has another one."""
+    """By uid: the version in the index, and since when the cluster has had another one."""
     _sizes: dict[str, int] = field(default_factory=dict)
-    """By kind: how much was indexed the last time."""
+    """By kind: number of indexed objects at the last check."""
 
     def update(
         self, kind: Kind, listed: Mapping[str, str], indexed: Mapping[str, str], now: float, *, is_filling: bool = False
     ) -> None:
-        """An index that moves on is alive, however far behind; None stands for "not there" on either side.
-        `is_filling`: by its first list, in which one more object is a move of the whole kind."""
+        """Note a comparison. An index that changes is alive, however far behind; None stands for a missing object on
+        either side. `is_filling`: the index is filling from its first list, where one more object counts as a change of
+        the whole kind."""
         size = len(listed.keys() & indexed.keys())
         has_grown = is_filling and size > self._sizes.get(kind.plural, 0)
         self._sizes[kind.plural] = size
@@ -78,7 +79,7 @@ class WatchLag:
         return any(name.startswith(f"{kind.plural}/") for name in self._behind)
 
     def longest_s(self, now: float) -> tuple[float, str]:
-        """And the plural of the kind."""
+        """The longest lag, and the plural of the kind that has it."""
         name, (_, since) = min(self._behind.items(), key=lambda item: item[1][1], default=("/", (None, now)))
         return now - since, name.partition("/")[0]
 
@@ -94,7 +95,8 @@ class WatchCheck:
         self._clock = clock
         self._lag = WatchLag()
         self.caught_up = asyncio.Event()
-        """Before, nothing may be decided: a child that is not in the index yet would look like one that is missing."""
+        """Set once the index is complete. Nothing may be decided before: a child that is not indexed yet would look
+        missing."""
 
     async def run(self) -> None:
         never = asyncio.Event()
@@ -120,7 +122,7 @@ class WatchCheck:
         return f"the watch on {kind} has been silent about a change for {lag_s:.0f} s"
 
     async def _has_all(self, kind: Kind) -> bool:
-        """Whether everything that the API server lists is in the index; what lags behind is noted."""
+        """Whether the index has everything that the API server lists; lags are noted."""
         selector = "" if kind is GNNSERVICE else CHILDREN_SELECTOR
         listed: dict[str, str] = {}
         try:
@@ -140,7 +142,7 @@ class WatchCheck:
             if uid in listed:
                 continue
             body = kept.body()
-            # The list may be older than the object: this answer is not.
+            # The list may be older than the index: ask for the object itself.
             live = await self._cluster.get(observed_ref(body))
             if live is None or live["metadata"]["uid"] != uid:
                 self._index.bury(uid)
@@ -148,7 +150,7 @@ class WatchCheck:
 
 
 def find_problems(loop: Loop, watches: WatchCheck, clock: Clock) -> list[str]:
-    """Why the operator should be restarted; empty when it is well."""
+    """Reasons to restart the operator; empty when it is healthy."""
     idle_s = 0.0 if loop.last_tick is None else clock.now() - loop.last_tick
     running_s = loop.longest_running_s()
     problems = [

@@ -1,7 +1,8 @@
-"""The kinds that the operator touches, and their paths at the API server.
+"""The kinds that the operator uses, and their paths at the API server.
 
-A table rather than discovery: the kinds are fixed, so asking the server for them at every start would cost a dozen
-requests and tell nothing. Which of them are children, and what the operator does with those: `desired/children.py`.
+They are a table, not discovered: the kinds are fixed, so asking the server for them at every start would cost a dozen
+requests and tell nothing new. `desired/children.py` says which of them are children, and what the operator does with
+those.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ from gnnserve_api.spec.service import API_VERSION as GNNSERVICE_API_VERSION
 from gnnserve_api.spec.service import KIND as GNNSERVICE_KIND
 
 Manifest = dict[str, Any]
-"""A Kubernetes object as JSON has it."""
+"""A Kubernetes object as decoded JSON."""
 
 
 class ServiceKey(NamedTuple):
-    """Which GNNService; what is queued, logged and remembered by."""
+    """Namespace and name of a GNNService: the key of queues, logs and caches."""
 
     namespace: str
     name: str
@@ -42,11 +43,11 @@ class Kind:
 
     @property
     def api_path(self) -> str:
-        """Of the group and version; its answer lists what is in it."""
+        """Path of the group and version; its answer lists the resources in it."""
         return f"/apis/{self.api_version}" if self.group else f"/api/{self.api_version}"
 
     def path(self, namespace: str | None, name: str | None = None, subresource: str | None = None) -> str:
-        """Without a namespace: of all of them."""
+        """Path of an object, or of a list; without a namespace, of all namespaces."""
         steps = [self.api_path, *(("namespaces", namespace) if namespace else ()), self.plural, name, subresource]
         return "/".join(step for step in steps if step)
 

@@ -1,7 +1,7 @@
-"""Where the API server is and who we are there: one answer, for kopf's watches and for our own requests.
+"""Connection to the API server, the same for kopf's watches and for the operator's own requests.
 
-kubernetes.aio reads KUBECONFIG, the pod's ServiceAccount or ~/.kube/config, first found; kopf is told what it found.
-A ServiceAccount's token is rotated: kubernetes.aio reads the file again every minute, kopf asks here after a 401.
+kubernetes.aio reads KUBECONFIG, the pod's ServiceAccount or ~/.kube/config, whichever it finds first; kopf gets the
+same. A ServiceAccount's token is rotated: kubernetes.aio reads the file again every minute, kopf asks here after a 401.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gnnserve_api.errors import ResourceError
 
 
 async def load_connection(environment: Mapping[str, str] = os.environ) -> Configuration:
-    """Raises ResourceError where there is no way in."""
+    """Load the configuration. Raises ResourceError where there is none."""
     connection = Configuration()
     try:
         if not environment.get("KUBECONFIG") and environment.get("KUBERNETES_SERVICE_HOST"):
@@ -35,7 +35,7 @@ async def load_connection(environment: Mapping[str, str] = os.environ) -> Config
 
 
 async def login(**_kwargs: Any) -> kopf.ConnectionInfo:
-    """kopf's login handler; called again when the API server refuses what it gave before."""
+    """kopf's login handler; called again when the API server refuses the previous credentials."""
     connection = await load_connection()
     header = await connection.get_api_key_with_prefix("BearerToken") or ""
     scheme, _, token = header.partition(" ")

@@ -1,7 +1,7 @@
 """Log lines of the operator: JSON for collectors, or text for people.
 
-A line names its object. Messages of kopf and aiohttp come through from WARNING on: what they say below is about
-themselves. Nothing here ever sees a credential: requests are logged by path, refusals by the server's sentence.
+A line names its object. Messages of kopf and aiohttp are logged from WARNING on: those below are about their internals.
+No credential is ever logged: requests are logged by path, refusals by the server's message.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _NOISY = ("kopf", "aiohttp", "asyncio", "kubernetes", "client")
 def about(
     key: ServiceKey, *, uid: str | None = None, reason: str | None = None, duration_s: float | None = None
 ) -> dict[str, Any]:
-    """For `extra=` of a log call: which object it is about, and what else a collector may count."""
+    """The `extra=` of a log call: the object that it is about, and values that a collector may count."""
     fields: dict[str, Any] = {"object": {"namespace": key.namespace, "name": key.name}}
     if uid is not None:
         fields["object"]["uid"] = uid
@@ -58,9 +58,9 @@ class TextFormatter(logging.Formatter):
 
 
 class OnceInAWhile(logging.Filter):
-    """Lets one line of each logger and kind of error through, then none for a while.
+    """A filter that passes one line of each logger and kind of error, then none for a while.
 
-    While the API server is away, kopf says so for each of its watches at each attempt.
+    While the API server is away, kopf logs it for each of its watches at each attempt.
     """
 
     def __init__(self, pause_s: float = 30, clock: Callable[[], float] = time.monotonic) -> None:
@@ -85,7 +85,7 @@ def _time(record: logging.LogRecord) -> str:
 
 
 def configure_logging(log_format: LogFormat, level: LogLevel, stream: TextIO | None = None) -> None:
-    """For the whole process, on standard error."""
+    """Configure logging of the whole process, to standard error."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonFormatter() if log_format is LogFormat.JSON else TextFormatter())
     handler.addFilter(OnceInAWhile())

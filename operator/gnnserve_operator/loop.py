@@ -1,8 +1,9 @@
-"""Who is reconciled when: a queue of keys, each at most once and one at a time, with timers and backoff.
+"""The loop: a queue of keys to reconcile, each at most once and one at a time, with timers and backoff.
 
-kopf's handlers only say that something about a key changed. This loop decides when to look: soon after a change, when
-a reconcile asked to look again, at every resync, and after a failure with a growing, jittered delay. A key that fails
-never holds up another. What a reconcile does is `reconcile.py`; time comes from a `Clock`, so that tests need not wait.
+kopf's handlers only report that something about a key changed. The loop decides when to reconcile: soon after a change,
+when a reconcile asked for another look, at every resync, and after a failure with a growing, jittered delay. A failing
+key never delays another one. `reconcile.py` is the reconcile itself; time comes from a `Clock`, so that tests need not
+wait.
 """
 
 from __future__ import annotations
@@ -21,37 +22,38 @@ from gnnserve_operator.logs import about
 from gnnserve_operator.metrics import Metrics, Result
 
 SETTLE_S = 0.1
-"""Changes come in bursts, such as the children that one reconcile made: one look is enough for all of them."""
+"""Seconds from a change to the reconcile: changes come in bursts, such as the children that one reconcile created."""
 BURST = 20
-"""So many changes of one key in a row are looked at as they come; a service that starts makes about as many."""
+"""Changes of one key that are reconciled without a limit of rate; a service that starts causes about as many."""
 SUSTAINED_PER_S = 1.0
-"""Then it is so many: somebody who undoes what we do, as a second operator would, must not keep the cluster busy."""
+"""Reconciles per second beyond the burst: an opponent that reverts every write, as a second operator would, must not
+keep the cluster busy."""
 CONFLICTS = 5
-"""So many in a row are nothing to tell: something changed while it was looked at, and the watch is about to tell.
-Each is looked at again after twice the time of the one before, so the last after 1.6 s."""
+"""Conflicts in a row that are not reported: an object changed during the reconcile, and the watch is about to report
+it. Each doubles the delay to the next reconcile, so the last one takes 1.6 s."""
 FIRST_BACKOFF_S = 1.0
 LONGEST_BACKOFF_S = 60.0
-"""Somebody who has just mended what was wrong should not wait for longer."""
+"""Longest delay after failures: a user who has just fixed the cause should not wait for longer."""
 LONGEST_TICK_S = 10.0
-"""The loop turns at least so often, which is how /healthz knows that it turns."""
+"""Longest interval between two turns of the loop, by which /healthz knows that it runs."""
 RECONCILE_LIMIT_S = 120.0
-"""Every request has its own, shorter timeout; this is for what nobody thought of."""
+"""Limit of a whole reconcile; every request has its own, shorter timeout."""
 STOP_S = 5.0
-"""What is under way when the operator stops may take so long."""
+"""Time for running reconciles when the operator stops."""
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
 class WorkQueue:
-    """Which keys are due; no clock and no tasks in here."""
+    """The keys that are due; it has no clock and no tasks."""
 
     _due: dict[ServiceKey, float] = field(default_factory=dict)
     _running: dict[ServiceKey, float | None] = field(default_factory=dict)
-    """The value: due again at, because something happened while it ran."""
+    """Running keys; the value is when the key is due again because something happened while it ran."""
 
     def add(self, key: ServiceKey, due: float) -> None:
-        """The earliest time that was asked for wins."""
+        """Add a key; the earliest of the requested times counts."""
         if key in self._running:
             again = self._running[key]
             self._running[key] = due if again is None else min(again, due)
@@ -59,7 +61,7 @@ class WorkQueue:
             self._due[key] = min(self._due.get(key, due), due)
 
     def take(self, now: float) -> ServiceKey | None:
-        """The key that has been due for longest; it is running until `done`."""
+        """Take the key that has been due for longest; it counts as running until `done`."""
         key = min(self._due, key=self._due.__getitem__, default=None)
         if key is None or self._due[key] > now:
             return None
@@ -81,16 +83,16 @@ class WorkQueue:
 
 @dataclass(slots=True)
 class RateLimit:
-    """A bucket of looks for each key, which fills up again with time; pure."""
+    """A token bucket of reconciles for each key; pure."""
 
     _left: dict[ServiceKey, tuple[float, float]] = field(default_factory=dict)
-    """What was left, and when."""
+    """Tokens left, and the time of that count."""
 
     def spend(self, key: ServiceKey, now: float) -> None:
         self._left[key] = (max(self._filled(key, now) - 1, 0), now)
 
     def delay_s(self, key: ServiceKey, now: float) -> float:
-        """Until there is one to spend."""
+        """Seconds until a token is available."""
         return max(1 - self._filled(key, now), 0) / SUSTAINED_PER_S
 
     def tidy(self, now: float) -> None:
@@ -103,21 +105,21 @@ class RateLimit:
 
 @dataclass(frozen=True, slots=True)
 class _Failures:
-    """In a row."""
+    """Consecutive failures of a key."""
 
     count: int = 0
     message: str = ""
-    """Of the last one; the same is not said again."""
+    """Message of the last one, so that the same is not logged again."""
 
 
 def backoff_s(failures: int, jitter: float) -> float:
-    """After so many failures in a row; `jitter` is between 0 and 1, and keeps keys that failed together apart."""
+    """Delay after that many failures in a row; `jitter`, between 0 and 1, separates keys that failed together."""
     longest = min(FIRST_BACKOFF_S * 2.0 ** min(failures - 1, 30), LONGEST_BACKOFF_S)
     return longest * (0.5 + jitter / 2)
 
 
 class Loop:
-    """`reconcile` returns after how many seconds to look again, or None: at the next change or resync."""
+    """Runs reconciles. `reconcile` returns the seconds until the next look, or None for the next change or resync."""
 
     def __init__(
         self,
@@ -141,7 +143,7 @@ class Loop:
         self._rate = RateLimit()
         self._failures: dict[ServiceKey, _Failures] = {}
         self._conflicts: dict[ServiceKey, int] = {}
-        """In a row."""
+        """Consecutive conflicts by key."""
         self._tasks: dict[ServiceKey, asyncio.Task[None]] = {}
         self._started: dict[ServiceKey, float] = {}
         self._wake = asyncio.Event()
@@ -149,20 +151,20 @@ class Loop:
         self._is_stopping = False
         self._lost: LostLeadershipError | None = None
         self.last_tick: float | None = None
-        """None: it has not begun."""
+        """When the loop turned last; None: it has not begun."""
         metrics.observe_queue(lambda: self._queue.depth(clock.now()))
 
     def enqueue(self, key: ServiceKey) -> None:
-        """Something about it changed."""
+        """Note that something about the key changed."""
         self._add(key, max(SETTLE_S, self._rate.delay_s(key, self._clock.now())))
 
     def nudge(self, key: ServiceKey) -> None:
-        """There is news that can wait: a key that fails has its own time."""
+        """Note news that can wait: a failing key keeps its own delay."""
         if key not in self._failures:
             self.enqueue(key)
 
     def stop(self) -> None:
-        """Take nothing more; `run` returns when what is under way is done, within seconds."""
+        """Start no further reconcile; `run` returns when the running ones are done, within seconds."""
         self._is_stopping = True
         self._wake.set()
 
@@ -170,7 +172,7 @@ class Loop:
         return max((self._clock.now() - started for started in self._started.values()), default=0.0)
 
     async def run(self) -> None:
-        """Until told to stop; raises LostLeadershipError when a reconcile met it."""
+        """Run until told to stop. Raises LostLeadershipError when a reconcile met it."""
         try:
             while not self._is_stopping:
                 await self._clock.wait(self._wake, self._tick())
@@ -181,7 +183,7 @@ class Loop:
             raise self._lost
 
     def _tick(self) -> float:
-        """Starts what is due; returns for how long nothing else will be."""
+        """Start the keys that are due; returns the seconds until the next one is."""
         now = self.last_tick = self._clock.now()
         if now >= self._next_resync:
             self._next_resync = now + self._resync_s

@@ -1,6 +1,7 @@
 """What the operator counts about itself, in the Prometheus format.
 
-A registry of its own, so that two operators in one process (tests) do not mix. Who counts what is at the call sites.
+Each operator has its own registry, so that two operators in one process (in tests) do not collide. Callers do the
+counting.
 """
 
 from __future__ import annotations
@@ -28,20 +29,20 @@ class Result(StrEnum):
     CONFLICT = "conflict"
     """Something changed while it was looked at; looked at again soon."""
     REFUSED = "refused"
-    """The API server refused an object; somebody must act."""
+    """The API server refused an object; a person must act."""
     ERROR = "error"
-    """A mistake in the operator; its log has the stack."""
+    """A defect of the operator; its log has the stack."""
 
 
 class PrometheusResult(StrEnum):
     SUCCESS = "success"
-    """An answer that is one."""
+    """A usable answer."""
     UNREACHABLE = "unreachable"
     """No connection, no name, no trust, or nothing in time."""
     REFUSED = "refused"
-    """A status that is no success."""
+    """An HTTP status other than success."""
     INVALID = "invalid"
-    """Something else than Prometheus' answer."""
+    """Something other than an answer of Prometheus."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,7 @@ class Condition:
 
 
 class Metrics:
-    """`routing`: what the slow loop decided."""
+    """The operator's metrics. `routing`: the slow loop's decisions."""
 
     def __init__(self, routing: RoutingMemory) -> None:
         self.registry = registry = CollectorRegistry()
@@ -129,7 +130,7 @@ class Metrics:
         self._conditions = conditions
 
     def _collect_services(self) -> Iterator[Metric]:
-        """Nothing before the watches begin: zeros would say that somebody works."""
+        """Metrics of the services; none before the watches begin, since zeros would look like a working operator."""
         if self._count_by_ready is None:
             return
         family = GaugeMetricFamily(

@@ -1,12 +1,13 @@
-"""What is there for one GNNService: what the watches told, what the workers say, and what the API server offers.
+"""Observing one GNNService: what the watches know, what the workers answer, and what the API server offers.
 
-The only I/O before the plan. Turning live objects into observations is `observed.py`, judging them is the plan's.
+It is the only I/O before the plan. `observed.py` turns live objects into observations; the plan judges them.
 
-Two kinds of objects no watch tells of. PodMonitors are listed from time to time: their API is not everywhere, a watch
-on a missing kind is none when it comes later, and one list serves all GNNServices. A PodMonitor that is not in it may
-have been made since: before one is created the API server is asked (`apply.py`). A claim that the user names has none
-of the operator's labels, so it is asked for at each look. And before the operator makes a claim, the API server is
-asked for those that are there: a watch that is behind must not lead to two of them.
+Two kinds of objects are not covered by a watch. PodMonitors are listed from time to time: not every cluster has their
+API, a watch on a missing kind does not start when it is installed later, and one list serves all GNNServices. A
+PodMonitor that is not in the list may have been created since: before one is created the API server is asked
+(`apply.py`). A claim that the user names has none of the operator's labels, so it is fetched at each reconcile. Before
+the operator creates a claim, it lists the existing ones at the API server: a watch that lags behind must not lead to
+two claims.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from gnnserve_routing.decision import RoutingDecision
 from gnnserve_routing.signals import Answer, Silence
 
 _ABSENCE_S = 60.0
-"""How long it holds that there is no such API."""
+"""Seconds for which the absence of the API is remembered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,7 @@ class Listed:
 
 
 class PodMonitors:
-    """`namespaces`: those that are watched; all where none is named."""
+    """Lists PodMonitors. `namespaces`: the watched ones; empty: all."""
 
     def __init__(self, cluster: Cluster, namespaces: Iterable[str], relist_s: float, clock: Clock) -> None:
         self._cluster = cluster
@@ -62,19 +63,21 @@ class PodMonitors:
         self._clock = clock
         self._listed: Listed | None = None
         self._good_until: float | None = None
-        """None: nothing is known."""
+        """Until when the list is valid; None: there is none."""
         self._looking: asyncio.Task[Listed | None] | None = None
 
     def forget(self) -> None:
         self._good_until = self._looking = None
 
     async def listed(self) -> Listed | None:
-        """None: the API server has no such kind. Raises OperatorError."""
+        """The list; None: the API server has no such kind. Raises OperatorError."""
         if self._looking is None or self._looking.done():
             if self._good_until is not None and self._clock.now() < self._good_until:
                 return self._listed
             self._looking = asyncio.create_task(self._look(), name="list PodMonitors")
-        return await asyncio.shield(self._looking)  # for all who wait: one that is cancelled leaves it to the others
+        return await asyncio.shield(
+            self._looking
+        )  # shared: cancelling one waiter must not cancel the list of the others
 
     async def _look(self) -> Listed | None:
         asked_at = self._clock.now()
@@ -87,7 +90,7 @@ class PodMonitors:
         return self._keep(Listed(found), asked_at + self._relist_s)
 
     def _keep(self, listed: Listed | None, good_until: float) -> Listed | None:
-        if self._looking is asyncio.current_task():  # else it was told to forget what it saw
+        if self._looking is asyncio.current_task():  # otherwise `forget` was called meanwhile
             self._listed, self._good_until = listed, good_until
         return listed
 
@@ -97,7 +100,8 @@ class RepositoryClaims:
         self._cluster = cluster
 
     async def of(self, key: ServiceKey, service: Manifest, told: Sequence[Manifest]) -> list[Manifest]:
-        """`service` is the live GNNService, `told` its own claims by the watch. Raises OperatorError."""
+        """The claims. `service` is the live GNNService, `told` its own claims as the watch knows them. Raises
+        OperatorError."""
         named = (service["spec"].get("repository") or {}).get("claimName")
         if named:
             found = await self._cluster.get(ObjectRef(CLAIM.api_version, CLAIM.name, key.namespace, named))
@@ -111,8 +115,8 @@ class RepositoryClaims:
 
 
 def _counts(claim: Manifest, service_uid: str) -> bool:
-    """One that an orphaned service left, under whichever of its names, is to be said to be there and may be taken
-    over: another in its place would hide it, and the revisions in it."""
+    """Whether a claim belongs to the service. A claim that an orphaned service left, under any of its names, counts: it
+    is reported and may be taken over, since another one in its place would hide it and its revisions."""
     owner = controller_of(claim)
     if owner is None:
         return not claim["metadata"].get("deletionTimestamp")
@@ -120,16 +124,16 @@ def _counts(claim: Manifest, service_uid: str) -> bool:
 
 
 _WORKLOAD = frozenset({POD, DEPLOYMENT})
-"""What answers are judged with."""
+"""Kinds together with which workers' answers are judged."""
 _LOOKS = 2
-"""At what changes while workers are asked; then they are judged by what they answered before it did."""
+"""Rounds of asking when pods or Deployments change meanwhile; after the last one answers are judged as they are."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
     observed: Observed
     known: Mapping[ObjectRef, Manifest | None]
-    """The objects themselves, for telling what differs from them; None: looked for, and not there."""
+    """The live objects, to find what differs; None: searched, and missing."""
 
 
 class Observer:
@@ -142,7 +146,7 @@ class Observer:
         self._claims = claims
 
     def forget_pod_monitors(self) -> None:
-        """They are not as they were listed any more."""
+        """Drop the list of PodMonitors, which is stale."""
         self._pod_monitors.forget()
 
     async def observe(
@@ -156,7 +160,8 @@ class Observer:
         begun_job: str | None = None,
         wait: Wait | None = None,
     ) -> Seen:
-        """`service` is the live GNNService; what follows is remembered."""
+        """Observe a service. `service` is the live GNNService; the other arguments are remembered from earlier
+        reconciles."""
         for _ in range(_LOOKS):
             asked, before = self._index.versions(key, _WORKLOAD), self._index.children(key)
             answers, listed = await asyncio.gather(
@@ -164,8 +169,8 @@ class Observer:
             )
             if self._index.versions(key, _WORKLOAD) == asked:
                 break
-        # After the asking, which may take seconds: a write holds only for the version that it was decided on, and
-        # pods are judged together with the Deployment that they are of.
+        # Read after asking the workers, which may take seconds: a write is valid only for the version that it was
+        # decided on, and pods are judged together with their Deployment.
         children = self._index.children(key)
         known: dict[ObjectRef, Manifest | None] = {
             observed_ref(raw): raw for raw in children if raw["kind"] != POD.name
@@ -219,12 +224,12 @@ def _is_controlled(raw: Manifest, uid: str) -> bool:
 
 
 def _begun_at(children: Iterable[Manifest], service: Manifest) -> str:
-    """When its first pod may have been made: before the service itself where it took over a Deployment or a Job."""
+    """Earliest creation of a pod of the service: before the service itself where it took over a Deployment or a Job."""
     uid = service["metadata"]["uid"]
     makers = (raw for raw in children if raw["kind"] in {DEPLOYMENT.name, JOB.name} and _is_controlled(raw, uid))
     return min(str(found["metadata"]["creationTimestamp"]) for found in (service, *makers))
 
 
 def _is_older(pod: Manifest, begun_at: str) -> bool:
-    """A pod of a deleted service of the same name. Pods are owned by ReplicaSets, which are not watched."""
+    """Whether the pod belongs to a deleted service of the same name. Its owner, a ReplicaSet, is not watched."""
     return bool(pod["metadata"]["creationTimestamp"] < begun_at)

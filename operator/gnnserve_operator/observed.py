@@ -1,7 +1,7 @@
-"""What was seen of a GNNService's children: the part of live objects that decisions need, and nothing else.
+"""Observations of a GNNService's children: the part of live objects that decisions need.
 
-Pure: `observe` lists and asks, and turns what it got into these types by the functions below. They take whatever
-the API server may answer; a field that is missing is an object that is not that far yet.
+It is pure: `observe` lists and asks, and converts the results into these types by the functions below. They accept
+whatever the API server may answer; a missing field belongs to an object that is not complete yet.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Conflict:
 
     ref: ObjectRef
     owner: str | None = None
-    """Who controls it, as `Kind name`; None: nobody."""
+    """Its controller, as `Kind name`; None: it has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class ObservedClaim:
     created_at: str
     """RFC 3339 in UTC, which sorts as text."""
     deleting: bool = False
-    """It is there as long as a pod on a node uses it; no pod can start with it any more."""
+    """It is being deleted: it exists as long as a pod on a node uses it, and no further pod can start with it."""
     requested: str = ""
     """The storage that its spec asks for, a quantity."""
     capacity: str = ""
@@ -99,39 +99,39 @@ class ObservedClaim:
 class ObservedJob:
     name: str
     recipe: str
-    """By its label; empty where somebody took it away."""
+    """Recipe of its label; empty where the label was removed."""
     claim: str = ""
     """Name of the claim that it generates into."""
     created_at: str = ""
     """RFC 3339 in UTC, which sorts as text."""
     deleting: bool = False
     suspended: bool = False
-    """By its spec."""
+    """Whether its spec suspends it."""
     succeeded: bool = False
     failed: bool = False
     failure_reason: str = ""
-    """Of the condition Failed: BackoffLimitExceeded, DeadlineExceeded, PodFailurePolicy."""
+    """Reason of its condition Failed: BackoffLimitExceeded, DeadlineExceeded, PodFailurePolicy."""
     failure_message: str = ""
     retries: int | None = None
     deadline_seconds: int | None = None
     started_at: str = ""
     """RFC 3339; when it was started, or resumed. Empty before."""
     succeeded_at: str = ""
-    """RFC 3339; empty: it did not, or nobody says."""
+    """RFC 3339; empty: it did not succeed, or the time is not known."""
     repair: int | None = None
-    """Number of the repair that it was made for; None: of none."""
+    """Number of the repair that it was made for; None: for none."""
 
 
 @dataclass(frozen=True, slots=True)
 class ObservedDeployment:
     replicas: int = 0
-    """Asked for by its spec."""
+    """Replicas that its spec asks for."""
     template_digest: str = ""
-    """Of the pod template that was applied last."""
+    """Digest of the pod template that was applied last."""
     rolled_out: bool = False
     """Its controller has seen the spec, and every pod is of the newest template."""
     ready_replicas: int = 0
-    """As its controller counts them, which may be before or after the pods themselves are told of."""
+    """Ready pods as its controller counts them, which may be earlier or later than the watch on pods."""
     progress_stopped: bool = False
     """No progress within progressDeadlineSeconds."""
     replica_failure: str | None = None
@@ -161,11 +161,11 @@ class Termination:
 
 @dataclass(frozen=True, slots=True)
 class ObservedPod:
-    """Pods have one container of ours; the states are that container's."""
+    """A pod. Its states are those of its one container of ours."""
 
     name: str
     component: str
-    """Of `Component`."""
+    """A value of `Component`."""
     job: str = ""
     """Name of its Job; empty for workers."""
     created_at: str = ""
@@ -173,14 +173,14 @@ class ObservedPod:
     ip: str = ""
     image: str = ""
     ready: bool = False
-    """By its condition Ready, and not being deleted."""
+    """Whether its condition Ready is true and it is not being deleted."""
     ready_since: str = ""
-    """RFC 3339; when that condition changed last. Empty: nobody says."""
+    """RFC 3339; when that condition changed last. Empty: not known."""
     deleting: bool = False
     unschedulable: str | None = None
     """The scheduler's message while it finds no node."""
     pod_reason: str = ""
-    """Of the pod as a whole, such as Evicted."""
+    """Reason of the pod as a whole, such as Evicted."""
     pod_message: str = ""
     running: bool = False
     waiting: Waiting | None = None
@@ -190,7 +190,7 @@ class ObservedPod:
     claim: str = ""
     """Name of the claim that it mounts as the repository."""
     speaks_tls: bool = False
-    """By the name of its port: while pods are replaced, some may speak it and others not."""
+    """Whether its port's name says TLS: while pods are replaced, some may speak it and others not."""
 
     @property
     def is_worker(self) -> bool:
@@ -204,23 +204,23 @@ class ObservedPod:
 
 @dataclass(frozen=True, slots=True)
 class WorkerAnswer:
-    """What a worker said to `GET /v1/route`."""
+    """A worker's answer to `GET /v1/route`."""
 
     pod: str
     route: Route | None = None
     problem: str | None = None
     """Why there is no route: the text of a 503, or why nothing came back."""
     damaged: Damage | None = None
-    """What it found damaged of the revision that it is to answer from."""
+    """Damage that it found in the revision that it should answer from."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """What a service was said to wait for."""
+    """What a service waits for, as its status says."""
 
     words: str
     since: datetime
-    """When it was said first, without another word since."""
+    """When the status said so first, without a change since."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,37 +231,38 @@ class Observed:
     """Claims of the repository: those that the operator made, also while they are being deleted; or the one that the
     user names, if it exists."""
     jobs: tuple[ObservedJob, ...] = ()
-    """Controlled by this GNNService."""
+    """Jobs that this GNNService controls."""
     deployment: ObservedDeployment | None = None
     pods: tuple[ObservedPod, ...] = ()
-    """Of workers and of generation."""
+    """Pods of workers and of generation."""
     answers: tuple[WorkerAnswer, ...] = ()
-    """Of worker pods that can be asked."""
+    """Answers of the worker pods that can be asked."""
     conflicts: tuple[Conflict, ...] = ()
     rejections: tuple[Rejection, ...] = ()
-    """Of the last attempt to apply; the loop remembers them until the next."""
+    """Refusals of the last attempt to apply; kept until the next attempt."""
     owned: tuple[ObjectRef, ...] = ()
     """All children that exist, for finding those that no longer should."""
     pod_monitor_available: bool = False
     """Whether the API server knows PodMonitor."""
     routed: RoutingDecision | None = None
-    """What the slow loop decided last; None: nothing since the operator started."""
+    """The slow loop's last decision; None: none since the operator started."""
     measured: Answer | Silence | None = None
-    """What Prometheus answered since; None: nothing new."""
+    """Prometheus' answer since then; None: nothing new."""
     leaving: tuple[ObjectRef, ...] = ()
-    """What is in the place of a child and about to go: it is being deleted, or is of a deleted service of that name."""
+    """Objects under a child's name that are about to go: they are being deleted, or belong to a deleted service of that
+    name."""
     wait: Wait | None = None
     """The wait that the last plan found; None: there was none, or the operator has just started."""
     begun_job: str | None = None
-    """The Job that was to be made, and of which no event has told yet; None: there is none."""
+    """A Job that was created and that no event has reported yet; None: there is none."""
     turns: Turns = NO_LIMIT
-    """What the other services leave room for."""
+    """The turns that the other services leave."""
     endpoint_answers: Route | None = None
-    """What the Service's address answered to `GET /v1/route`."""
+    """The answer of the Service's address to `GET /v1/route`."""
 
 
 def controller_of(raw: Raw) -> Raw | None:
-    """The owner reference of who controls an object."""
+    """The owner reference of an object's controller."""
     for owner in raw.get("metadata", {}).get("ownerReferences") or ():
         if owner.get("controller"):
             return dict(owner)
@@ -279,7 +280,7 @@ def observed_ref(raw: Raw) -> ObjectRef:
 
 
 def observed_conflict(ref: ObjectRef, raw: Raw, uid: str) -> Conflict | None:
-    """None where the GNNService with that uid controls the live object `raw`."""
+    """The conflict, or None where the GNNService with that uid controls the live object `raw`."""
     owner = controller_of(raw)
     if owner is not None and owner.get("uid") == uid:
         return None
@@ -299,7 +300,7 @@ def observed_routing(raw: Raw) -> ObservedRouting:
             decode_repairs(annotations.get(REPAIR_ANNOTATION)),
         )
     except (KeyError, msgspec.DecodeError):
-        # Written by another version of the operator: the Job tells.
+        # Written by another version of the operator: the Job's result is used instead.
         return ObservedRouting()
 
 

@@ -1,7 +1,7 @@
-"""What to do for one GNNService: the whole of the operator's judgement, as one pure function.
+"""The plan for one GNNService: the operator's whole decision, as one pure function.
 
-The order of thought is `plan`'s body. Seeing is left to `observe`, doing to `apply`; questions are answered in
-`decide/`, manifests written in `desired/`. State is read from the children alone: status reports and never triggers.
+`plan`'s body shows the order of decisions. `observe` gathers, `apply` writes; `decide/` has the questions, `desired/`
+builds manifests. State is read from the children alone: status reports and never triggers.
 """
 
 from __future__ import annotations
@@ -59,22 +59,22 @@ from gnnserve_routing.decision import RoutingDecision
 __all__ = ["EventNote", "Identity", "ObjectRef", "Plan", "plan", "plan_for_invalid"]
 
 _SOON_S = 1.0
-"""While workers switch, or something is about to be seen: what is waited for sends no event."""
+"""Seconds to the next look while workers switch, or something is about to appear that sends no event."""
 _LATER_S = 10.0
-"""While something is under way that mostly tells by itself."""
+"""Seconds to the next look while something is under way that mostly sends events."""
 _TAKEN_S = 2.0
-"""While a name is taken by what no watch tells of."""
+"""Seconds to the next look while a name is taken by an object that no watch covers."""
 _CREDENTIALS_S = 15.0
-"""While nothing else is under way: what becomes of a Secret, only workers tell, and only when they are asked."""
+"""Seconds to the next look at credentials: only workers know the state of a Secret, and only when they are asked."""
 _LINGERING = timedelta(minutes=1)
-"""What has not gone by then is held by something, and is looked at less often."""
+"""An object that is not deleted by then is held by something, and is looked at less often."""
 _PATIENCE = timedelta(minutes=5)
-"""What has not come by then is not asked for every second any more."""
+"""After this wait something is no longer looked for every second."""
 _BEFORE_THE_JOB = frozenset({Stage.STARTING, Stage.QUEUED})
 """Stages in which the Job may not exist yet, or never."""
 _GENERATES = frozenset({Reason.GENERATING, Reason.REVISION_DAMAGED})
 _UNKNOWN = "unknown"
-"""In place of the name of a revision that is not generated yet."""
+"""Placeholder for the name of a revision that is not generated yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class Identity:
     generation: int
     deleting: bool
     status: Mapping[str, Any]
-    """As it is now; {} when there is none yet."""
+    """The present status; {} when there is none yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,33 +93,33 @@ class Plan:
     apply: tuple[dict[str, Any], ...] = ()
     """Complete manifests, in order."""
     to_come: tuple[dict[str, Any], ...] = ()
-    """Those that are applied once a first revision is published; their places are looked at now."""
+    """Manifests that are applied once a first revision is published; conflicts with them are looked for now."""
     tries_out: bool = False
-    """Whether a Job is about to begin, and so the API server is to be asked whether it would take those."""
+    """Whether a Job is about to begin, so that the API server is asked by dry run whether it would accept `to_come`."""
     delete: tuple[ObjectRef, ...] = ()
-    """With background propagation; not found is success."""
+    """Objects to delete, with background propagation; a missing one counts as success."""
     status: dict[str, Any] | None = None
     """The complete status; None: nothing in it would change."""
     events: tuple[EventNote, ...] = ()
     look_again_s: float | None = None
-    """None: the next resync is soon enough."""
+    """Seconds to the next look; None: the next resync is soon enough."""
     routed: RoutingDecision | None = None
-    """To be remembered until the next plan."""
+    """The slow loop's decision, to be kept until the next plan."""
     question: Question | None = None
-    """For the slow loop; None: nothing is to be asked."""
+    """What the slow loop should ask; None: nothing."""
     standings: Standings = ALL_IDLE
-    """Among the other services; to be told to the fleet before another service is planned."""
+    """Standings among the other services; to be passed to the fleet before another service is planned."""
     followed: str | None = None
-    """See `Turns.followed`; to be remembered until the next plan."""
+    """See `Turns.followed`; to be kept until the next plan."""
     wait: Wait | None = None
-    """To be remembered until the next plan."""
+    """The present wait, to be kept until the next plan."""
     begins_job: str | None = None
-    """Name of the Job that is made now; to be remembered until an event has told of it."""
+    """Name of the Job that is created now; to be kept until an event has reported it."""
 
 
 def plan(service: GNNService, identity: Identity, observed: Observed, settings: Settings, now: datetime) -> Plan:
     if identity.deleting:
-        # Garbage collection takes the children; one that is made now would outlive their owner.
+        # Garbage collection removes the children; one created now would outlive its owner.
         return Plan()
     spec, parent = service.spec, Parent(service.metadata.name, service.metadata.namespace, identity.uid)
     repository = decide_repository(parent.name, spec, observed)
@@ -176,7 +176,7 @@ def plan(service: GNNService, identity: Identity, observed: Observed, settings: 
     wait = decide_wait(conditions, generation, observed, is_in_turn=rollout.is_in_line, now=now)
     conditions = end_wait(conditions, wait, identity.status, now)
     service_ref = next(ref for ref in refs if ref.kind == SERVICE.name)
-    # Where nobody is to answer, what somebody once said is not told as if he did.
+    # No workers wanted: do not report the base variant of workers that are gone.
     base_before = identity.status.get("baseVariant") if workers.wanted else None
     is_job_made = any(ref.kind == JOB.name for ref in appliable)
     status = build_status(
@@ -216,7 +216,7 @@ def plan(service: GNNService, identity: Identity, observed: Observed, settings: 
 
 
 def plan_for_invalid(identity: Identity, problem: str, now: datetime) -> Plan:
-    """For an object that the CRD let pass and that cannot be parsed: its children stay as they are."""
+    """The plan for an object that the CRD accepted and that cannot be parsed: its children stay as they are."""
     if identity.deleting:
         return Plan()
     status: Status = with_conditions(refuse(problem), identity.generation, identity.status, now)
@@ -232,7 +232,7 @@ def _wanted_job(job: Manifest) -> WantedJob:
 
 
 def _begun_job(observed: Observed) -> str | None:
-    """None also where it did not come to be."""
+    """The Job that was created and is not known to the watch; None also where its creation failed."""
     return observed.begun_job if any(job.name == observed.begun_job for job in observed.jobs) else None
 
 
@@ -244,7 +244,7 @@ def _applied_job(job: Manifest, generation: Generation) -> Manifest | None:
 
 def _is_applied(ref: ObjectRef, appliable: frozenset[ObjectRef], rollout: Rollout, observed: Observed) -> bool:
     if ref.kind == DEPLOYMENT.name:
-        # What is being deleted is made again once it is gone; applying it now would be lost.
+        # An object that is being deleted is created again once it is gone; an apply now would be lost.
         is_going = observed.deployment is not None and observed.deployment.deleting
         if is_going or rollout.waits is not None:
             return False
@@ -279,7 +279,7 @@ def _look_again_s(
     if is_gone_awaited or situation.generation.stage == Stage.WAITING:
         return _SOON_S if wait is None or now - wait.since < _LINGERING else _LATER_S
     if wait is not None and not conditions[ConditionType.RECONCILING].holds:
-        return _LATER_S  # stalled, and what is waited for may come all the same
+        return _LATER_S  # stalled, but the awaited change may still happen
     is_followed = ConditionType.CREDENTIALS_VALID in conditions and situation.workers.wanted > 0
     at_rest_s = _CREDENTIALS_S if is_followed else None
     if not conditions[ConditionType.RECONCILING].holds:

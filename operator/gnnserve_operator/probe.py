@@ -1,11 +1,11 @@
-"""Asks workers which revision answers: each pod by its address, and the Service as a client would.
+"""Asking workers which revision answers: each pod by its address, and the Service as a client would.
 
-Kubernetes' readiness says that a pod answers; only the pod knows with what. Read-only, short, and never an error:
-a worker that does not answer is an observation. What follows from it is the plan's.
+Kubernetes' readiness says that a pod answers; only the pod knows with which revision. Questions are read-only and
+short, and a worker that does not answer is an observation, not an error. The plan decides what follows.
 
-Certificates are not verified: a pod is asked by its address, which no certificate names, and the authority that signed
-the Service's is the clients' affair. Nothing secret is sent, and who could answer in a worker's place could make it
-look ready, no more.
+Certificates are not verified: a pod is asked by its address, which no certificate names, and the operator does not know
+the authority of the Service's certificate. Nothing secret is sent; a process that could answer in a worker's place
+could make it look ready, no more.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from gnnserve_operator.observed import ObservedPod, WorkerAnswer
 _AT_ONCE = 64
 _LONGEST_PROBLEM = 300
 _MOST_ANSWER_BYTES = 65_536
-"""A route of a dozen variants has 4,000; what it says ends up in a status."""
+"""Largest answer; a route of a dozen variants has 4,000 bytes, and its messages end up in a status."""
 
 
 class _TooLongError(Exception):
@@ -36,7 +36,7 @@ class _TooLongError(Exception):
 
 
 class Addresses:
-    """Where workers are found; tests give another."""
+    """Addresses of workers; tests replace it."""
 
     def __init__(self, cluster_domain: str) -> None:
         self._cluster_domain = cluster_domain
@@ -67,7 +67,7 @@ class _Reply:
 
 @dataclass(slots=True)
 class Prober:
-    """One session for all; used as `async with`."""
+    """Asks workers over one HTTP session; to be used with `async with`."""
 
     addresses: Addresses
     timeout_s: float = 2
@@ -75,13 +75,13 @@ class Prober:
     _slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_AT_ONCE))
 
     async def __aenter__(self) -> Self:
-        # A connection for each question: a kept one could lead to a pod that the Service has no more.
+        # A new connection for each question: a kept one could lead to a pod that the Service no longer has.
         connector = aiohttp.TCPConnector(force_close=True, ssl=False)
         self._session = aiohttp.ClientSession(
             connector=connector,
             timeout=aiohttp.ClientTimeout(total=self.timeout_s),
             trust_env=False,
-            auto_decompress=False,  # nobody asked for it, and a little of it makes a lot
+            auto_decompress=False,  # not requested, and a few compressed bytes could expand to many
         )
         return self
 
@@ -92,10 +92,10 @@ class Prober:
             await self._session.close()
 
     async def ask(self, key: ServiceKey, pods: Iterable[ObservedPod], *, tls: bool = False) -> Answers:
-        """`tls`: whether clients are to reach the Service by it."""
+        """Ask the pods and the Service. `tls`: whether clients are to reach the Service over TLS."""
         asked = [pod for pod in pods if pod.can_be_asked]
         endpoint = self.addresses.of_tls_service(key) if tls else self.addresses.of_service(key)
-        # A Service without ready pods has nobody behind it: asking it would only cost the timeout.
+        # A Service without ready pods does not answer: asking it would only cost the timeout.
         with_endpoint = [endpoint] if any(pod.ready and pod.speaks_tls == tls for pod in asked) else []
         urls = [*(self.addresses.of_pod(pod) for pod in asked), *with_endpoint]
         replies = await asyncio.gather(*map(self._ask_one, urls))
@@ -113,7 +113,7 @@ class Prober:
                     route = msgspec.json.decode(text, type=Route)
                     return _Reply(route, damaged=route.damaged if isinstance(route.damaged, Damage) else None)
                 ready_code, ready_text = await self._get(f"{url}/readyz") if code == 503 else (code, text)
-                # Between the two requests it may have become ready.
+                # It may have become ready between the two requests.
                 problem = _problem(*((ready_code, ready_text) if ready_code != 200 else (code, text)))
                 return _Reply(problem=problem, damaged=_damaged(text) if code == 503 else None)
             except TimeoutError:
@@ -130,7 +130,7 @@ class Prober:
             raise RuntimeError("use `async with Prober(…)`")
         async with self._session.get(url, allow_redirects=False) as response:
             answer = bytearray()
-            # A read gives what has come so far, which need not be all.
+            # A read returns what has arrived so far, which may be a part.
             while part := await response.content.read(_MOST_ANSWER_BYTES):
                 answer += part
                 if len(answer) > _MOST_ANSWER_BYTES:
@@ -139,11 +139,11 @@ class Prober:
 
 
 _NOT_UNDERSTOOD = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, _TooLongError)
-"""Of what a worker may send; a compromised one must not end a reconcile."""
+"""Errors of decoding a worker's answer; a compromised worker must not end a reconcile."""
 
 
 class _Status(msgspec.Struct):
-    """`{"status": "starting", "reason": …}`, and the message of an error body, whichever it is."""
+    """Either body of an unready worker: `{"status": "starting", "reason": …}`, or an error with a message."""
 
     reason: str | None = None
     message: str | None = None
@@ -164,7 +164,8 @@ def _damaged(text: bytes) -> Damage | None:
 
 
 def _problem(code: int, text: bytes) -> str:
-    """What a body says is wrong; without numbers that change by the second, since it ends up in the status."""
+    """The problem that a body states, without numbers that change by the second, since it is written into the
+    status."""
     try:
         body = msgspec.json.decode(text, type=_Status)
     except _NOT_UNDERSTOOD:

@@ -1,7 +1,7 @@
-"""Asks a Prometheus: one instant query, bounded in time and size, and never an error.
+"""Asking a Prometheus: one instant query, bounded in time and size, without exceptions.
 
-An answer that cannot be used is an observation like any other; it says in words why, since somebody has to find out
-what is wrong with an address. Which services are asked about, and when, is `slow_loop.py`'s.
+An answer that cannot be used is an observation like any other; it says why, so that a user can correct the address.
+`slow_loop.py` decides for which services to ask, and when.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from gnnserve_routing.signals import Answer, Silence, parse_answer
 from gnnserve_routing.verdict import sentence
 
 _AT_ONCE = 4
-"""Questions to one Prometheus; one that is slow holds up no other."""
+"""Concurrent questions to one Prometheus; a slow Prometheus does not delay another one."""
 _LARGEST_ANSWER_BYTES = 16 * 1024 * 1024
-"""Of 300 workers with ten variants each, which are scraped every 15 s."""
+"""Size of the answer for 300 workers with ten variants each that are scraped every 15 s."""
 _LONGEST_WORDS = 300
 
 
 @dataclass(slots=True)
 class Prometheus:
-    """One session for all; used as `async with`."""
+    """Asks Prometheus over one HTTP session; to be used with `async with`."""
 
     metrics: Metrics
     timeout_s: float = 5.0
@@ -41,7 +41,8 @@ class Prometheus:
     )
 
     async def __aenter__(self) -> Self:
-        # Answers of hundreds of services a minute are not worth connections that outlive the server's patience.
+        # Connections are closed after each answer: hundreds of answers a minute do not justify keeping them until the
+        # server closes them.
         connector = aiohttp.TCPConnector(force_close=True, limit=0)
         self._session = aiohttp.ClientSession(
             connector=connector, timeout=aiohttp.ClientTimeout(total=self.timeout_s), trust_env=False
@@ -55,7 +56,7 @@ class Prometheus:
             await self._session.close()
 
     async def ask(self, url: str, query: str) -> Answer | Silence:
-        """`url`: as in http://prometheus:9090, with or without a path."""
+        """Ask a query. `url`: such as http://prometheus:9090, with or without a path."""
         async with self._slots[url]:
             result, said = await self._ask(url, query)
         self.metrics.prometheus_requests.labels(result.value).inc()
@@ -69,7 +70,7 @@ class Prometheus:
             return PrometheusResult.UNREACHABLE, Silence(Reason.UNREACHABLE, words)
         if code != 200:
             return PrometheusResult.REFUSED, Silence(Reason.UNREACHABLE, f"{url} answers {code}{_own_words(body)}.")
-        # Beside the event loop: 16 MiB take most of a second.
+        # Parsed in a thread: 16 MiB take most of a second.
         said = await asyncio.to_thread(self._read, date, body)
         if isinstance(said, Silence):
             return PrometheusResult.INVALID, Silence(said.reason, f"{url}: {said.message}")
@@ -102,7 +103,7 @@ class Prometheus:
                 return f"cannot be asked: {_first_line(error)}"
 
     async def _get(self, url: str, query: str) -> tuple[int, float | None, bytes | None]:
-        """Status, unix time of the answer, and its body; None: it is too large."""
+        """Returns status, unix time of the answer, and its body; None for a body that is too large."""
         if self._session is None:
             raise RuntimeError("use `async with Prometheus(…)`")
         limit = self.largest_answer_bytes
@@ -120,7 +121,7 @@ class _Error(msgspec.Struct):
 
 
 def _own_words(body: bytes | None) -> str:
-    """Prometheus' own sentence where there is one; the page of a proxy says nothing that the status does not."""
+    """Prometheus' own error message, if there is one; a proxy's error page adds nothing to the status."""
     try:
         said = sentence(msgspec.json.decode(body or b"", type=_Error).error)
     except (msgspec.DecodeError, UnicodeDecodeError):

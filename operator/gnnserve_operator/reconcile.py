@@ -1,6 +1,6 @@
 """One look at one GNNService: validate, observe, plan, apply, report.
 
-This order, and what each step needs of the one before, is all that is here.
+The module holds only this order, and what each step passes to the next.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True)
 class _BegunJob:
     uid: str
-    """Of the GNNService."""
+    """uid of the GNNService."""
     job: str
 
 
@@ -58,12 +58,12 @@ class Reconciler:
     fleet: Fleet
     _rejections: dict[ServiceKey, tuple[Rejection, ...]] = field(default_factory=dict)
     _begun_jobs: dict[ServiceKey, _BegunJob] = field(default_factory=dict)
-    """That no event has told of yet."""
+    """Created Jobs that no event has reported yet."""
     _waits: dict[ServiceKey, tuple[str, Wait]] = field(default_factory=dict)
-    """With the uid of the GNNService."""
+    """Waits of the services, with the uid of the GNNService."""
 
     async def reconcile(self, key: ServiceKey) -> float | None:
-        """Returns after how many seconds to look again. Raises OperatorError."""
+        """Reconcile one service. Returns the seconds until the next look. Raises OperatorError."""
         try:
             return await self._reconcile(key)
         except ConflictError:
@@ -98,17 +98,17 @@ class Reconciler:
             begun_job=begun.job if begun is not None and begun.uid == identity.uid else None,
             wait=wait if waiting_uid == identity.uid else None,
         )  # fmt: skip
-        # The asking takes seconds: who writes annotations all the time must not keep the status from being written.
+        # Asking takes seconds: a client that keeps writing annotations must not prevent the status from being written.
         raw = self._newest(key, raw)
         identity = self._identity(key, raw)
         seen, planned, survey, refused_trials = await self._plan(key, service, identity, seen)
         if planned.routed is not None:
-            # Before anything is written: if that fails, it is tried again with what was decided now.
+            # Remembered before anything is written: if writing fails, the next attempt uses the same decision.
             self.memory.remember(key, identity.uid, planned.routed, service.spec.objective)
             self.slow_loop.read(key, measured)
         self.slow_loop.follow(key, planned.question)
         if planned.begins_job is not None:
-            # Before it is made: if the status cannot be written then, the Job is told of all the same.
+            # Noted before it is created: if the status cannot be written afterwards, the Job is still reported.
             self._begun_jobs[key] = _BegunJob(identity.uid, planned.begins_job)
         changes, deletions = self.applier.changes(key, planned.apply, survey), _deletions(planned, seen)
         if planned.begins_job is not None and not _is_job_made(changes, survey):
@@ -146,11 +146,11 @@ class Reconciler:
     async def _plan(
         self, key: ServiceKey, service: GNNService, identity: Identity, seen: Seen
     ) -> tuple[Seen, Plan, Survey, tuple[Rejection, ...]]:
-        """Plans again for each place that turns out to be somebody else's, or that something is about to leave, and for
-        what the API server would refuse of the children to come: that is returned too."""
+        """Plan, and plan again for each place that has another owner or an object about to go, and for children to come
+        that the API server would refuse: these refusals are returned too."""
         refused: tuple[Rejection, ...] | None = None
         while True:
-            # Told and answered in one step: no other service is planned in between.
+            # Turns are read and standings noted in one step: no other service is planned in between.
             observed = replace(seen.observed, turns=self.fleet.turns(key))
             seen = replace(seen, observed=observed)
             planned = plan(service, identity, observed, self.settings, self.clock.utc())
@@ -173,8 +173,8 @@ class Reconciler:
             seen = replace(seen, observed=replace(seen.observed, rejections=rejections))
 
     async def _check_still_so(self, raw: Manifest) -> None:
-        """Asked of the API server, since a watch may lag behind: children of a service that is gone would come back,
-        and those of an earlier spec would replace those of the present one. Raises ConflictError."""
+        """Check the service at the API server, since a watch may lag behind: otherwise children of a deleted service
+        would come back, and those of an earlier spec would replace the present ones. Raises ConflictError."""
         ref = observed_ref(raw)
         live = await self.cluster.get(ref)
         if live is None or live["metadata"].get("deletionTimestamp") or any(
@@ -183,7 +183,7 @@ class Reconciler:
             raise ConflictError(f"{ref} has changed, and its watch has not told of it yet")
 
     def _newest(self, key: ServiceKey, raw: Manifest) -> Manifest:
-        """As the watch tells of it by now, where nothing has changed that a decision rests on."""
+        """The watch's newest version of the service, unless something changed that a decision depends on."""
         if self.index.has_version(key, raw):
             return raw
         told = self.index.service(key)
@@ -215,7 +215,7 @@ class Reconciler:
 
 
 def parse_service(raw: Manifest) -> GNNService | str:
-    """The service, or everything that is wrong with it: the API server took what this version does not understand."""
+    """The service, or all its problems: the API server accepted a spec that this version does not understand."""
     metadata = {name: raw["metadata"][name] for name in ("name", "namespace")}
     told = {name: raw[name] for name in ("apiVersion", "kind", "spec") if name in raw}
     return _parse_document(json.dumps(told | {"metadata": metadata}))
@@ -223,7 +223,7 @@ def parse_service(raw: Manifest) -> GNNService | str:
 
 @lru_cache(maxsize=64)
 def _parse_document(document: str) -> GNNService | str:
-    """A service is reconciled several times in a row, mostly with the same spec."""
+    """Parse a document; cached, since a service is reconciled several times in a row with the same spec."""
     try:
         return GNNService.model_validate_json(document, strict=True, by_alias=True, by_name=False)
     except ValidationError as invalid:
@@ -235,7 +235,7 @@ def _parse_document(document: str) -> GNNService | str:
 
 
 def _is_job_made(changes: Iterable[Change], survey: Survey) -> bool:
-    """Whether it is about to be, or is there and no watch has told of it yet."""
+    """Whether the Job is about to be created, or exists and no watch has reported it yet."""
     is_there = any(survey.live[ref] is not None for ref, place in survey.places.items() if _is_job_of_ours(ref, place))
     return is_there or any(change.ref.kind == JOB.name for change in changes)
 
@@ -245,7 +245,7 @@ def _is_job_of_ours(ref: ObjectRef, place: Place) -> bool:
 
 
 def _deletions(planned: Plan, seen: Seen) -> list[Manifest]:
-    """Of what is there and not going already."""
+    """Objects to delete that exist and are not being deleted already."""
     found = [live for ref in planned.delete if (live := seen.known.get(ref)) is not None]
     return [live for live in found if not live["metadata"].get("deletionTimestamp")]
 

@@ -1,10 +1,10 @@
-"""The last word of a reconcile: the status, when it changed, and then the events that tell the story.
+"""The last step of a reconcile: writing the status, if it changed, and then posting events.
 
-Server-side apply under a manager of its own, so that status and spec never fight.
+The status is applied under a field manager of its own, so that it never conflicts with the spec.
 
-Events are told once, after the status is written. Those of a status that was refused are found again, since they follow
-from what the status says; those of a write without an answer are kept until the watch tells that it was carried out. An
-event that cannot be posted now is tried again under the same name, which the API server takes once.
+Each event is posted once, after the status is written. Events of a refused status are derived again, since they follow
+from the status; those of a write without an answer are kept until the watch shows that it was carried out. An event
+that cannot be posted is tried again under the same name, which the API server accepts once.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from gnnserve_operator.logs import about
 from gnnserve_operator.plan import EventNote
 
 _LONGEST_MESSAGE = 1024
-"""The API server takes no more in an event."""
+"""Longest message of an event that the API server accepts."""
 _LONGEST_NAME = 230
 _AGAIN_S = 5.0
-"""How soon an event that could not be posted is tried again."""
+"""Seconds until an event that could not be posted is tried again."""
 _PATIENCE = timedelta(minutes=10)
-"""Then it is given up: who looks at it so late reads the status."""
+"""Age at which an event is dropped: by then the status tells the same."""
 _LONGEST_ROW = 10
-"""Of writes without an answer; the status of an eleventh says more than the first."""
+"""Most writes without an answer that are remembered; older ones are superseded by the status."""
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ class _Written:
     uid: str
     version: str
     overtaken: frozenset[str]
-    """The versions before it, in an unbroken row of our own writes."""
+    """Earlier versions from an unbroken series of the operator's own writes."""
     status: Manifest
 
 
@@ -57,7 +57,7 @@ class _Unanswered:
 
 @dataclass(slots=True)
 class _Untold:
-    """What is left to say about one GNNService."""
+    """What remains to be reported about one GNNService."""
 
     uid: str
     unanswered: list[_Unanswered] = field(default_factory=list)
@@ -76,7 +76,7 @@ class Reporter:
         self._untold.pop(service, None)
 
     def status_of(self, key: ServiceKey, service: Manifest) -> Manifest:
-        """Its status, or the one that we wrote and that the watch has not told of yet."""
+        """The service's status, or the one that was written and that the watch has not reported yet."""
         written = self._written.get(key)
         metadata = service["metadata"]
         if written and written.uid == metadata["uid"] and metadata["resourceVersion"] in written.overtaken:
@@ -86,8 +86,8 @@ class Reporter:
     async def report(
         self, key: ServiceKey, service: Manifest, status: Manifest | None, events: Iterable[EventNote], now: datetime
     ) -> float | None:
-        """Returns after how many seconds to try again what could not be told. Raises RetryLaterError; ConflictError
-        where the service is not what was judged any more."""
+        """Write status and events. Returns the seconds until the next attempt for what could not be posted. Raises
+        RetryLaterError; ConflictError where the service has changed since it was judged."""
         metadata, notes = service["metadata"], tuple(events)
         version = metadata["resourceVersion"]
         untold = self._untold_of(key, metadata["uid"])
@@ -105,7 +105,7 @@ class Reporter:
                 return None
             except ConflictError:
                 raise
-            except RetryLaterError:  # carried out, or not
+            except RetryLaterError:  # whether it was carried out is not known
                 untold.unanswered = [*untold.unanswered, _Unanswered(status, notes, now)][-_LONGEST_ROW:]
                 raise
             version = answer["metadata"]["resourceVersion"]

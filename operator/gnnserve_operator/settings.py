@@ -49,16 +49,16 @@ class LogLevel(StrEnum):
 
 class LeaderElection(ApiModel):
     lease_name: Annotated[str, Field(min_length=1)]
-    """Of the Lease by which one operator of several works."""
+    """Name of the Lease that makes one operator of several the leader."""
     namespace: Annotated[str, Field(min_length=1)]
-    """Where it is."""
+    """Namespace of the Lease."""
     lease_seconds: Annotated[int, Field(ge=2, le=3600)] = 15
-    """Others take over when they have seen no renewal for so long."""
+    """Another operator takes over when it has seen no renewal for this long."""
     renew_deadline_seconds: Annotated[float, Field(ge=1)] = 10
-    """The leader stops to write when no renewal was granted for so long. What is left of `lease_seconds` then is for
-    requests that are under way."""
+    """The leader stops writing when no renewal was granted for this long. The rest of `lease_seconds` is for requests
+    that are under way."""
     retry_seconds: Annotated[float, Field(ge=0.1)] = 2
-    """Between two renewals, and between two looks of one that stands by."""
+    """Interval of renewals, and of a standby operator's looks at the Lease."""
 
     @model_validator(mode="after")
     def _is_in_order(self) -> Self:
@@ -71,7 +71,7 @@ class LeaderElection(ApiModel):
 
 
 KubernetesObjects = tuple[dict[str, Any], ...]
-"""Verbatim: what is in them is for the API server to judge."""
+"""Kubernetes objects, passed on verbatim: the API server validates them."""
 
 
 class Settings(ApiModel):
@@ -85,19 +85,20 @@ class Settings(ApiModel):
     worker_extra_env: KubernetesObjects = ()
     """Added to their container."""
     namespaces: tuple[str, ...] = ()
-    """Watched for GNNServices; empty: all."""
+    """Namespaces watched for GNNServices; empty: all."""
     cluster_domain: Annotated[str, Field(min_length=1)] = "cluster.local"
-    """For the URL in status.endpoint."""
+    """The cluster's DNS domain, for the URL in status.endpoint."""
     network_policy: bool = True
     """Whether NetworkPolicies are made for the pods."""
     api_server_ports: tuple[Annotated[int, Field(ge=1, le=65_535)], ...] = (443, 6443)
-    """Where worker pods may reach the API server, to follow their routing table."""
+    """Ports on which worker pods may reach the API server, to follow their routing table."""
     prometheus_url: Annotated[str, Field(pattern=r"^https?://[^\s/@?#]+(/[^\s?#]*)?$")] | None = None
-    """Where the load of workers is asked for, unless spec.routing.prometheus.url says so; absent: nowhere."""
+    """Prometheus to ask for the load of workers where spec.routing.prometheus.url names none; absent: it is not
+    asked."""
     prometheus_namespace_label: Annotated[str, Field(pattern=r"^[a-zA-Z_][a-zA-Z0-9_]*$")] = "namespace"
-    """Which label of its samples has the namespace of the pod."""
+    """Label of Prometheus' samples that has the pod's namespace."""
     resync_seconds: Annotated[float, Field(ge=1, le=3600)] = 60
-    """Every GNNService is looked at again after so long, whatever happened."""
+    """Interval after which every GNNService is reconciled again, even without a change."""
     max_concurrent_jobs: Annotated[int, Field(ge=0, le=10_000)] = 4
     """Generation Jobs that run at a time, in all namespaces together; further ones are queued. 0: any number."""
     max_concurrent_rollouts: Annotated[int, Field(ge=0, le=10_000)] = 4
@@ -106,15 +107,15 @@ class Settings(ApiModel):
     concurrency: Annotated[int, Field(ge=1, le=256)] = 8
     """GNNServices reconciled side by side."""
     http_port: Annotated[int, Field(ge=0, le=65_535)] = 8080
-    """For /healthz, /readyz and /metrics; 0 takes a free one."""
+    """Port of /healthz, /readyz and /metrics; 0 takes a free one."""
     leader_election: LeaderElection | None = None
-    """Absent: this operator is the only one, and asks nobody."""
+    """Absent: this operator is the only one, and needs no Lease."""
     log_format: LogFormat = LogFormat.JSON
     log_level: LogLevel = LogLevel.INFO
 
 
 def load_settings(environment: Mapping[str, str] = os.environ) -> Settings:
-    """Raises InputError naming the file, the field and the value."""
+    """Load the settings. Raises InputError that names the file, the field and the value."""
     path = Path(environment.get(SETTINGS_VARIABLE) or DEFAULT_PATH)
     try:
         document = yaml.safe_load(path.read_text())

@@ -1,10 +1,11 @@
-"""When is which service's load asked for? A task per service, which asks at its interval and wakes the reconcile.
+"""The slow loop's timing: a task per service that asks Prometheus at the service's interval and wakes the reconcile.
 
-Beside the reconciles and not inside them: a Prometheus that answers slowly, or not at all, must not hold up a service,
-least of all another one. What is asked is the plan's, and so is what follows from the answer; here are only the times.
+Tasks run beside the reconciles, not inside them: a Prometheus that answers slowly, or not at all, must not delay a
+service, least of all another one. The plan decides what is asked, and what follows from the answer; this module only
+keeps the times.
 
-What was decided last is remembered between reconciles, and shown as metrics. It is lost with the process: the next one
-begins with what is in the routing ConfigMap, and with no ticks counted.
+The last decision is kept between reconciles, and shown as metrics. It is lost with the process: the next one begins
+with the routing ConfigMap, and with no ticks counted.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ from gnnserve_routing.driver import next_due_s
 from gnnserve_routing.signals import Answer, Silence
 
 LONGEST_FIRST_WAIT_S = 15.0
-"""Whoever looks every hour still wants to know soon whether Prometheus answers at all."""
+"""Longest wait before the first question: even with an interval of an hour, a user wants to know soon whether
+Prometheus answers."""
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +42,7 @@ class _Followed:
 
 
 class SlowLoop:
-    """`follow` it by each plan; what came back is `unread` until the plan that decided by it says so."""
+    """Asks for the services. Each plan calls `follow`; an answer stays unread until the plan that used it says so."""
 
     def __init__(
         self,
@@ -49,14 +51,14 @@ class SlowLoop:
         clock: Clock,
     ) -> None:
         self._ask = ask
-        """A Prometheus by its URL, with a query."""
+        """Function that asks the Prometheus at a URL a query."""
         self._wake = wake
         self._clock = clock
         self._followed: dict[ServiceKey, _Followed] = {}
         self._ending: set[asyncio.Task[None]] = set()
 
     def follow(self, key: ServiceKey, question: Question | None) -> None:
-        """Ask this from now on, at its interval; None: nothing more. The same question goes on as it went."""
+        """Ask this question from now on, at its interval; None: ask nothing. An unchanged question keeps its rhythm."""
         followed = self._followed.get(key)
         if followed is not None and followed.question == question:
             return
@@ -74,7 +76,7 @@ class SlowLoop:
         return None if followed is None else followed.unread
 
     def read(self, key: ServiceKey, answer: Answer | Silence | None) -> None:
-        """It was decided by that answer; one that has come since is still unread."""
+        """Mark that answer as read; a later one is still unread."""
         followed = self._followed.get(key)
         if followed is not None and followed.unread is answer:
             followed.unread = None
@@ -110,7 +112,7 @@ class _Remembered:
     uid: str
     decision: RoutingDecision
     wanted_ratio: float | None
-    """Of the requests that are to be in time; None: no latency is asked for."""
+    """Share of the requests that should be in time; None: there is no latency objective."""
     changes: int
 
 
@@ -119,7 +121,7 @@ class RoutingMemory:
     _of: dict[ServiceKey, _Remembered] = field(default_factory=dict)
 
     def recall(self, key: ServiceKey, uid: str) -> RoutingDecision | None:
-        """None also for another service of that name."""
+        """The last decision; None also for another service of that name."""
         found = self._of.get(key)
         return found.decision if found is not None and found.uid == uid else None
 
@@ -137,7 +139,7 @@ class RoutingMemory:
         self._of.pop(key, None)
 
     def collect(self) -> Iterator[Metric]:
-        """For Prometheus. A figure that was not measured has no series: 0 would be a figure."""
+        """Metrics for Prometheus. A value that was not measured has no series, since 0 would be a value."""
         gauges = {
             name: GaugeMetricFamily(f"gnnserve_operator_{name}", text, labels=(*_LABELS, *labels))
             for name, text, labels in (

@@ -1,6 +1,7 @@
-"""One HTTP exchange with the API server: the bytes, and nothing of what they mean.
+"""One HTTP exchange with the API server, without interpreting it.
 
-Apart from `cluster.py`, so that tests can put an API server in memory in its place and everything above stays real.
+It is separate from `cluster.py`, so that tests can replace it by an API server in memory while everything above stays
+real.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ from kubernetes.aio.client import ApiClient, Configuration
 from gnnserve_operator.kinds import Manifest
 
 REQUEST_LIMIT_S = 15
-"""An answer that has not come by then is not waited for."""
+"""Seconds to wait for an answer."""
 CONNECTIONS = 16
-"""At once, where 100 is the client's default: asyncio keeps 256 KiB of buffers for each that speaks TLS."""
+"""Most connections at once; the client's default is 100, but asyncio keeps 256 KiB of buffers for each TLS
+connection."""
 _TIMEOUT = aiohttp.ClientTimeout(total=REQUEST_LIMIT_S, sock_connect=5)
 
 
@@ -38,7 +40,8 @@ class Transport(Protocol):
 
 
 class HttpTransport:
-    """Over kubernetes.aio's, which knows kubeconfigs and rotated tokens. Requests beyond `connections` wait for one."""
+    """Transport over kubernetes.aio's client, which handles kubeconfigs and rotated tokens. Requests beyond
+    `connections` wait."""
 
     def __init__(self, connection: Configuration, connections: int = CONNECTIONS) -> None:
         connection.connection_pool_maxsize = connections

@@ -1,7 +1,7 @@
-"""May a service go on now, where only so many services may at a time? What a plan knows of the other services.
+"""Turns: limits of how many services may do something at a time, as a plan sees them.
 
-Two things are limited: generation Jobs that run, and workers that are replaced because of the operator's own settings.
-A plan is told its service's `Turn` and answers with the service's `Standing`; `fleet.py` makes the one from the other.
+Two things are limited: running generation Jobs, and rollouts that the operator's own settings cause. A plan gets its
+service's `Turn` and returns the service's `Standing`; `fleet.py` derives turns from standings.
 """
 
 from __future__ import annotations
@@ -10,25 +10,25 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 _EXACT = 10
-"""Up to here the number of services ahead is told exactly. A longer one is rounded, so that statuses rarely change."""
+"""Up to this the number of services ahead is shown exactly; a larger one is rounded, so that statuses rarely change."""
 
 
 class Stance(StrEnum):
     IDLE = "Idle"
-    """It needs no turn, or could not use it."""
+    """The service needs no turn, or could not use it."""
     WAITING = "Waiting"
-    """It goes on as soon as its turn comes."""
+    """The service goes on as soon as its turn comes."""
     UNDER_WAY = "UnderWay"
-    """It has its turn, and counts against the limit."""
+    """The service has its turn, and counts against the limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What a service says of itself."""
+    """A service's own standing."""
 
     stance: Stance = Stance.IDLE
     order: str = ""
-    """Services that wait go in the order of this text, then of their namespace and name."""
+    """Sort key of waiting services; ties are broken by namespace and name."""
 
 
 IDLE, UNDER_WAY = Standing(), Standing(Stance.UNDER_WAY)
@@ -45,16 +45,16 @@ ALL_IDLE = Standings()
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What a service has to know of the others."""
+    """What a plan has to know of the other services."""
 
     limit: int = 0
-    """How many may be under way at a time; 0: any number."""
+    """Most services under way at a time; 0: any number."""
     under_way: int = 0
-    """Other services."""
+    """Other services that are under way."""
     ahead: int = 0
-    """Other services that wait and go first."""
+    """Other waiting services that go first."""
     is_ours: bool = False
-    """The service has its turn already, and keeps it."""
+    """Whether the service has its turn already, which it keeps."""
 
     @property
     def may_go(self) -> bool:
@@ -68,15 +68,15 @@ class Turns:
     generation: Turn
     rollout: Turn
     followed: str | None = None
-    """Digest of what the spec said of worker pods when this process last found them to be as wanted, or found them
-    first; None: it has not looked at them yet."""
+    """Digest of the spec's part about worker pods when this process last found the pods as wanted, or first saw them;
+    None: it has not seen them yet."""
 
 
 NO_LIMIT = Turns(Turn(), Turn())
 
 
 def place_words(turn: Turn) -> str:
-    """How far a service that waits is from its turn."""
+    """Message that says how many services go before a waiting one."""
     if turn.ahead == 0:
         return "it is next"
     if turn.ahead <= _EXACT:
@@ -85,7 +85,7 @@ def place_words(turn: Turn) -> str:
 
 
 def _rounded_down(count: int) -> int:
-    """To 10, 20, 50, 100 and so on, and always less than `count`."""
+    """Round down to 10, 20, 50, 100 and so on, always below `count`."""
     found = step = _EXACT
     while step < count:
         found = next(at for at in (5 * step, 2 * step, step) if at < count)
