@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import re
 from datetime import timedelta
+from random import Random
 from typing import Any
 
 import msgspec
@@ -185,8 +186,8 @@ def test_some_of_them_are_ready() -> None:
         return status is not None and condition_in(status, ConditionType.READY)["status"] == "True"
 
     # The first one found suffices: to shrink it takes half a minute and tells nothing.
-    found = settings(phases=[Phase.generate], database=None)
-    service, _ = find(sightings(), is_ready, settings=found)
+    first = settings(phases=[Phase.generate], database=None, max_examples=10_000, deadline=None)
+    service, _ = find(sightings(), is_ready, settings=first, random=Random(0))  # noqa: S311
     assert service.spec.worker.replicas > 0
 
 
