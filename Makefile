@@ -126,8 +126,8 @@ bench-decision: .venv/installed ## what one decision about a batch costs
 bench-malformed: .venv/installed ## 100,000 malformed requests: answers, memory, descriptors, tracebacks
 	$(BIN)/python -m benchmarks.malformed $(if $(QUICK),--quick)
 
-bench-faults: .venv/installed ## the operator in simulated trouble, random lives, guards taken away; FULL=1: every point
-	$(BIN)/python -m benchmarks.faults $(if $(QUICK),--quick) $(if $(FULL),--full)
+bench-faults: .venv/installed ## the operator in simulated trouble, random lives, guards taken away; FULL=1: every point; MINUTES= to go on later
+	$(BIN)/python -m benchmarks.faults $(if $(QUICK),--quick) $(if $(FULL),--full) $(if $(MINUTES),--minutes $(MINUTES))
 
 bench-fleet: .venv/installed ## 500 GNNServices on an API server without nodes: time, memory and requests of the operator
 	$(BIN)/python -m benchmarks.fleet $(if $(QUICK),--quick)

@@ -165,14 +165,24 @@ class Applier:
         return tuple(found)
 
     async def apply(self, service: ServiceKey, changes: Iterable[Change]) -> tuple[Rejection, ...]:
-        """Apply in order; a refused object does not stop the others. Raises RetryLaterError, and ConflictError where an
-        object has changed since: other decisions that were based on it are not valid either."""
-        rejections = []
+        """Apply in order. A refused child does not hold up the others, except new ones that build on a child which is
+        missing for it. Raises RetryLaterError, and ConflictError if an object has changed since: other decisions that
+        rest on the same view are not to be trusted either."""
+        rejections: list[Rejection] = []
+        missing: dict[str, ObjectRef] = {}
         for change in changes:
+            under = next((missing[kind] for kind in kinds_under(change.ref.kind) if kind in missing), None)
+            if change.is_new and under is not None:
+                # A Job that is older than its claim would be taken for one of a claim that is lost.
+                rejections.append(Rejection(change.ref, f"{under}, on which it builds, is refused"))
+                missing[change.ref.kind] = change.ref
+                continue
             try:
                 applied = await self.cluster.apply(change.manifest)
             except RefusedError as error:
                 rejections.append(Rejection(change.ref, error.message))
+                if change.is_new:
+                    missing[change.ref.kind] = change.ref
                 continue
             version = applied["metadata"]["resourceVersion"]
             self._applied[service][change.ref] = Applied(

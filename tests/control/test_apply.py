@@ -224,6 +224,33 @@ def test_a_job_is_not_made_before_the_claim_that_it_generates_into(applying: App
     assert [write.kind for write in applying.cluster.writes] == ["PersistentVolumeClaim", "Job"]
 
 
+def test_a_job_is_not_made_while_its_claim_is_refused(applying: Applying) -> None:
+    """A quota, say: its pod could not start, and the Job would be older than the claim that is made in the end."""
+    sentence = "exceeded quota: storage"
+    applying.cluster.faults.append(
+        Fault("apply", "PersistentVolumeClaim", Refusal(403, "Forbidden", sentence), times=1)
+    )
+    _, rejections = applying.apply(CLAIM, CONFIG, JOB)
+    assert rejections == (
+        Rejection(observed_ref(CLAIM), sentence),
+        Rejection(observed_ref(JOB), "PersistentVolumeClaim digits-repository, on which it builds, is refused"),
+    )
+    assert applying.cluster.find("Job", "digits-generate-1") is None
+    assert applying.cluster.find("ConfigMap", "digits-routing") is not None
+    _, rejections = applying.apply(CLAIM, CONFIG, JOB, known=applying.seen("ConfigMap"))
+    assert rejections == ()
+    assert applying.cluster.find("Job", "digits-generate-1") is not None
+
+
+def test_a_claim_that_cannot_be_changed_keeps_no_job_back(applying: Applying) -> None:
+    applying.apply(CLAIM)
+    larger = child("PersistentVolumeClaim", "digits-repository", spec={"resources": {"requests": {"storage": "9Gi"}}})
+    applying.cluster.faults.append(Fault("apply", "PersistentVolumeClaim", Refusal(422, "Invalid", "too large")))
+    _, rejections = applying.apply(larger, JOB, known=applying.seen("PersistentVolumeClaim"))
+    assert [rejection.ref.kind for rejection in rejections] == ["PersistentVolumeClaim"]
+    assert applying.cluster.find("Job", "digits-generate-1") is not None
+
+
 def test_a_refused_child_is_told_of_and_does_not_keep_the_others_back(applying: Applying) -> None:
     sentence = 'Deployment.apps "digits-worker" is invalid: spec.template: image is empty'
     applying.cluster.faults.append(Fault("apply", "Deployment", Refusal(422, "Invalid", sentence), times=1))

@@ -53,13 +53,13 @@ class History:
     def excess(
         self, peaceful: History, pardoned: tuple[str, str] | None, timed: Mapping[str, int]
     ) -> list[str]:  # fmt: skip
-        """What was made or deleted more often than in peace; `pardoned` may have been made once more, and so many more
-        of the kinds in `timed`."""
+        """What was made or deleted more often than in peace. `pardoned` may have been made once more, and deleted once
+        more if it is of no use; `timed`: how many more of a kind are allowed."""
         found = []
         for word, ours, theirs in (("made", self.made, peaceful.made), ("deleted", self.deleted, peaceful.deleted)):
             for (kind, name), count in ours.items():
                 usual = theirs.get((kind, name), 0)
-                if count > usual + timed.get(kind, 0) + (word == "made" and (kind, name) == pardoned):
+                if count > usual + timed.get(kind, 0) + ((kind, name) == pardoned):
                     found.append(f"{kind} {name} was {word} {count} times, {usual} in peace")
         return sorted(found)
 
