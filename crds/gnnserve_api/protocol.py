@@ -69,6 +69,15 @@ class PredictAnswer(msgspec.Struct, frozen=True, rename="camel"):
     embeddings: Annotated[list[list[float]] | UnsetType, Meta(description="The node's last hidden layer.")] = UNSET
 
 
+class AccuracyTier(msgspec.Struct, frozen=True, rename="camel"):
+    """A tolerance from which on another variant answers."""
+
+    tolerance_permille: Annotated[int, Meta(description="As `objective.accuracyTolerancePermille` states it.")]
+    variant: Annotated[str, Meta(description="The fastest variant within the tolerance.")]
+    accuracy: Annotated[float, Meta(description="Its validation accuracy, as a fraction of 1.")]
+    relative_latency: Annotated[float, Meta(description="Its latency over that of the most accurate variant.")]
+
+
 class VariantsAnswer(msgspec.Struct, frozen=True, rename="camel"):
     """What is served, and what each variant costs and gives."""
 
@@ -95,6 +104,13 @@ class VariantsAnswer(msgspec.Struct, frozen=True, rename="camel"):
             "another machine, as it was before a GPU was lost, /v1/route has what variants are expected to cost."
         ),
     ] = UNSET
+    tiers: Annotated[
+        tuple[AccuracyTier, ...],
+        Meta(
+            description="The tolerances at which the answer changes, the strictest first, by the profile's largest "
+            "batches: between two of them a larger tolerance changes nothing."
+        ),
+    ] = ()
 
 
 class NodesAnswer(msgspec.Struct, frozen=True, rename="camel"):

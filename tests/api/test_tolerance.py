@@ -9,16 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gnnserve_api.tiers import Point, frontier, most_accurate, stated_tiers, tiers
 from gnnserve_cli.report.tolerance import (
-    Point,
     Width,
     WidthCurve,
     factor_for,
     fastest_within,
     fit_affine,
-    frontier,
-    most_accurate,
-    tiers,
 )
 
 SAGE = {
@@ -207,6 +204,11 @@ def test_a_curve_never_falls_with_columns(cells: list[tuple[int, float]]) -> Non
     curve = WidthCurve([Width(*cell) for cell in cells])
     at = [curve.at(columns) for columns in range(121)]
     assert all(later >= earlier - 1e-9 for earlier, later in pairwise(at))
+
+
+def test_stated_tiers_are_rounded_up_and_of_two_on_one_permille_the_faster_answers() -> None:
+    points = [Point("a", 0.9, 4.0), Point("b", 0.8993, 3.0), Point("c", 0.8991, 2.0), Point("d", 0.85, 1.0)]
+    assert [(at, within.point.name) for at, within in stated_tiers(points).items()] == [(0, "a"), (1, "c"), (50, "d")]
 
 
 def test_the_factor_is_the_smallest_that_reads_no_more() -> None:

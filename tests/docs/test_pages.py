@@ -21,7 +21,7 @@ from gnnserve_api.batching import Batching
 from gnnserve_api.manifest import load_manifest
 from gnnserve_api.objective import Objective
 from gnnserve_api.profile import LatencyProfile, Profile, VariantProfile
-from gnnserve_api.protocol import ErrorDetail, NodesAnswer, PredictAnswer, PredictRequest, VariantsAnswer
+from gnnserve_api.protocol import AccuracyTier, ErrorDetail, NodesAnswer, PredictAnswer, PredictRequest, VariantsAnswer
 from gnnserve_api.repository import SCHEMA_VERSION
 from gnnserve_api.routing import AffineCost, CredentialState, Route, VariantRoute
 from gnnserve_api.spec.graph import Normalization
@@ -81,8 +81,8 @@ def test_every_endpoint_is_listed_and_no_other() -> None:
 
 @pytest.mark.parametrize(
     "message",
-    [PredictRequest, Objective, PredictAnswer, NodesAnswer, VariantsAnswer, Profile, VariantProfile, LatencyProfile,
-     Route, VariantRoute, AffineCost, Batching, ErrorDetail],
+    [PredictRequest, Objective, PredictAnswer, NodesAnswer, VariantsAnswer, AccuracyTier, Profile, VariantProfile,
+     LatencyProfile, Route, VariantRoute, AffineCost, Batching, ErrorDetail],
     ids=lambda message: message.__name__,
 )  # fmt: skip
 def test_every_field_of_a_message_is_on_the_page(message: type[msgspec.Struct]) -> None:

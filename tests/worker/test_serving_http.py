@@ -424,6 +424,9 @@ def test_variants_show_the_profile() -> None:
         assert [(v["name"], v["validationAccuracy"]) for v in answer["profile"]["variants"]] == [
             ("x1", 0.90), ("x4", 0.89), ("x8", 0.87),
         ]  # fmt: skip
+        assert [(tier["tolerancePermille"], tier["variant"]) for tier in answer["tiers"]] == [
+            (0, "x1"), (10, "x4"), (30, "x8"),
+        ]  # fmt: skip
 
     on_worker(scenario)
 

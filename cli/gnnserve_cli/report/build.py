@@ -11,6 +11,7 @@ from gnnserve_api.families import family_of
 from gnnserve_api.intervals import difference_interval, share_interval
 from gnnserve_api.profile import LatencyProfile, Profile
 from gnnserve_api.provenance import Provenance
+from gnnserve_api.tiers import ROUNDING, Point, Within, frontier, most_accurate, points_of, stated_tiers, tiers
 from gnnserve_api.training import says_rising
 from gnnserve_cli.render import format_bytes
 from gnnserve_cli.report.data import (
@@ -30,7 +31,7 @@ from gnnserve_cli.report.drift import compare_splits
 from gnnserve_cli.report.performance import answer_latencies, fit_models
 from gnnserve_cli.report.stability import compare_rankings
 from gnnserve_cli.report.subject import Subject, printable_subject
-from gnnserve_cli.report.tolerance import ROUNDING, Point, Within, fastest_within, frontier, most_accurate, tiers
+from gnnserve_cli.report.tolerance import fastest_within
 from gnnserve_cli.report.words import gets_right, ms, names, nodes, number, percent, points, ratio
 
 DEFAULT_TOLERANCES_PERMILLE = (0.0, 10.0, 20.0, 50.0, 100.0)
@@ -56,7 +57,7 @@ def build_report(
     profile = subject.profile
     size = _size_index(profile, seeds)
     chosen_seeds = profile.variants[0].latency[size].seeds
-    of_points = [Point(v.name, v.validation_accuracy, v.latency[size].p50_ms) for v in profile.variants]
+    of_points = points_of(profile, size)
     rows = _variant_rows(profile, of_points)
     models, fitted = fit_models(subject, size)
     return Report(
@@ -296,12 +297,9 @@ def _tolerances(
         ToleranceRow(tolerance_points=value / 10, answer=_chosen(fastest_within(of_points, value / 1000)))
         for value in sorted(set(permille))
     )
-    exact = tiers(of_points)
-    # Of two that come to one permille the faster answers.
-    found = {math.ceil(1000 * within.loss - 1e-6): _chosen(within) for within in exact}
-    stated = tuple(Tier(stated_permille, answer) for stated_permille, answer in found.items())
+    stated = tuple(Tier(permille, _chosen(within)) for permille, within in stated_tiers(of_points).items())
     told = {tier.answer.variant for tier in stated}
-    merged = [within.point.name for within in exact if within.point.name not in told]
+    merged = [within.point.name for within in tiers(of_points) if within.point.name not in told]
     return Tolerances(
         says=_says_tolerances(rows),
         says_tiers=_says_tiers(stated, merged, rows_of_variants),

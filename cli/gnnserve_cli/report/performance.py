@@ -15,6 +15,7 @@ from gnnserve_api.families import family_of
 from gnnserve_api.profile import LatencyProfile, Profile, VariantProfile
 from gnnserve_api.repository import NetworkManifest
 from gnnserve_api.spec.model import Architecture
+from gnnserve_api.tiers import Point, most_accurate
 from gnnserve_api.variants import Storage
 from gnnserve_cli.report.data import Curve, Latencies, LatencyAnswer, ModelFit, Prediction, WidthAnswer
 from gnnserve_cli.report.performance_model import (
@@ -34,7 +35,7 @@ from gnnserve_cli.report.performance_model import (
     paper_times,
 )
 from gnnserve_cli.report.subject import Subject
-from gnnserve_cli.report.tolerance import Point, Width, WidthCurve, factor_for, most_accurate
+from gnnserve_cli.report.tolerance import Width, WidthCurve, factor_for
 from gnnserve_cli.report.words import ms, names, nodes, number
 
 _NUMBER_BYTES = {Storage.FLOAT32: 4, Storage.FLOAT16: 2, Storage.BFLOAT16: 2, Storage.INT8: 1}

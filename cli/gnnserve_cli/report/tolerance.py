@@ -1,12 +1,6 @@
-"""How much latency a loss of accuracy buys, and the other way round.
+"""How much latency a loss of accuracy buys, and the other way round; the tiers are in `gnnserve_api/tiers.py`.
 
-The method is that of Dynamic GNN inference as-a-service, sections 4.2 and 4.3.
-
-
-Pure functions of points, so that a profile, a load test or the paper's own tables can be asked the same questions. All
-three quantities keep the unit that they come in: accuracies as fractions or as percent, but all alike; tolerances and
-losses in that same unit. Choosing a variant for a request is the worker's `scheduling/choice.py`, which goes by costs
-as they are now.
+The method is that of Dynamic GNN inference as-a-service, sections 4.2 and 4.3. Pure functions of points and widths.
 """
 
 from __future__ import annotations
@@ -15,40 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-ROUNDING = 1e-9
-"""Far below one node in ten million, far above the rounding of a difference of floats: 50.44 - 48.44 is 2."""
-
-
-@dataclass(frozen=True, slots=True)
-class Point:
-    """One variant."""
-
-    name: str
-    accuracy: float
-    latency_ms: float
-
-
-@dataclass(frozen=True, slots=True)
-class Within:
-    """What answers under one accuracy tolerance."""
-
-    tolerance: float
-    """Of a tier: the smallest one at which this is the answer, which is its loss."""
-    point: Point
-    loss: float
-    """Of accuracy against the most accurate variant; never above the tolerance."""
-    relative_latency: float
-    """Latency over that of the most accurate variant."""
-
-
-def most_accurate(points: Sequence[Point]) -> Point:
-    """The baseline of tolerances; of equally accurate ones the fastest.
-
-    Not always the widest: with fewer columns a network may overfit less (Dynamic GNN inference as-a-service,
-    table 2: GIN, Reddit).
-    """
-    best = max(point.accuracy for point in points)
-    return min((p for p in points if p.accuracy >= best - ROUNDING), key=lambda p: p.latency_ms)
+from gnnserve_api.tiers import ROUNDING, Point, Within, answer_within, most_accurate
 
 
 def fastest_within(points: Sequence[Point], tolerance: float) -> Within:
@@ -56,34 +17,7 @@ def fastest_within(points: Sequence[Point], tolerance: float) -> Within:
     best (Dynamic GNN inference as-a-service, section 4.3). Of equally fast ones the most accurate."""
     best = most_accurate(points)
     allowed = [point for point in points if best.accuracy - point.accuracy <= tolerance + ROUNDING]
-    return _within(min(allowed, key=lambda p: (p.latency_ms, -p.accuracy)), best, tolerance)
-
-
-def tiers(points: Sequence[Point]) -> tuple[Within, ...]:
-    """The tolerances at which the answer changes, the strictest first. No two of them have one variant, so there are no
-    more of them than variants (Dynamic GNN inference as-a-service, section 4.3)."""
-    best = most_accurate(points)
-    return tuple(_within(point, best, _loss(point, best)) for point in frontier(points))
-
-
-def frontier(points: Sequence[Point]) -> tuple[Point, ...]:
-    """The Pareto set, the most accurate first: points than which no other is as accurate and faster, or as fast and
-    more accurate. Of equal points the first one given."""
-    found: list[Point] = []
-    for point in sorted(points, key=lambda p: (-p.accuracy, p.latency_ms)):
-        if found and found[-1].accuracy - point.accuracy <= ROUNDING and point.latency_ms < found[-1].latency_ms:
-            found.pop()  # as accurate but for rounding
-        if not found or point.latency_ms < found[-1].latency_ms:
-            found.append(point)
-    return tuple(found)
-
-
-def _within(point: Point, best: Point, tolerance: float) -> Within:
-    return Within(tolerance, point, _loss(point, best), point.latency_ms / best.latency_ms)
-
-
-def _loss(point: Point, best: Point) -> float:
-    return max(0.0, best.accuracy - point.accuracy)
+    return answer_within(min(allowed, key=lambda p: (p.latency_ms, -p.accuracy)), best, tolerance)
 
 
 # --- from a latency to columns

@@ -21,8 +21,9 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
 from swagger_ui_bundle import swagger_ui_path
 
-from gnnserve_api.protocol import ErrorDetail, NodesAnswer, VariantsAnswer
+from gnnserve_api.protocol import AccuracyTier, ErrorDetail, NodesAnswer, VariantsAnswer
 from gnnserve_api.routing import CredentialState, Damage, Route
+from gnnserve_api.tiers import points_of, stated_tiers
 from gnnserve_worker.inference.device_stats import DeviceStats
 from gnnserve_worker.serving.engine import Engine, EngineState, Lane, Pending
 from gnnserve_worker.serving.http import openapi
@@ -387,6 +388,10 @@ def _variants(service: str, lane: Lane) -> VariantsAnswer:
         profile=manifest.profile,
         provenance=revision.provenance,
         device=revision.device_stats().device,
+        tiers=tuple(
+            AccuracyTier(permille, within.point.name, within.point.accuracy, within.relative_latency)
+            for permille, within in stated_tiers(points_of(manifest.profile)).items()
+        ),
     )
 
 
