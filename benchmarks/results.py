@@ -53,7 +53,9 @@ def commit() -> dict[str, Any]:
     """`dirty`: the figures belong to the commit with changes on top."""
     try:
         commit = _git("rev-parse", "HEAD")
-        return {"id": commit, "dirty": bool(_git("status", "--porcelain"))}
+        # Results are not measured: one that is written in parts makes nothing dirty.
+        changed = _git("status", "--porcelain", "--", ":(top)", ":(top,exclude)benchmarks/results")
+        return {"id": commit, "dirty": bool(changed)}
     except (OSError, subprocess.CalledProcessError):
         return {"id": None, "dirty": True}
 
