@@ -1,5 +1,5 @@
-"""The weights of GCN's symmetric normalisation (Kipf and Welling, *Semi-Supervised Classification with Graph
-Convolutional Networks*, section 2), as torch_geometric's `gcn_norm` makes them of the full graph:
+"""The weights of GCN's symmetric normalisation (GCN, section 2), as torch_geometric's `gcn_norm` makes them of the full
+graph:
 
     weight(j → i) = d(i)^-1/2 · d(j)^-1/2,   d(i) = 1 + neighbours of i,   weight(i → i) = 1 / d(i)
 
