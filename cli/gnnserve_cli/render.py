@@ -21,7 +21,13 @@ from rich.text import Text
 from gnnserve_api.profile import LatencyProfile, Metric, Profile, VariantProfile
 from gnnserve_cli.printable import printable, printable_line
 
-METRIC_NAMES: Mapping[Metric, str] = {"accuracy": "accuracy", "f1Micro": "micro-averaged F1"}
+METRIC_NAMES: Mapping[Metric, str] = {
+    "accuracy": "accuracy",
+    "f1Micro": "micro-averaged F1",
+    "f1Macro": "macro-averaged F1",
+    "averagePrecision": "average precision",
+    "rocAuc": "ROC-AUC",
+}
 _OWN_HEADERS = ("Variant", "Storage", "Columns", "Validation", "Test", "Size", "Memory")
 _TIMING_HEADERS = ("Seeds", "p50 ms", "p99 ms", "Sample", "Gather", "Compute", "Bytes")
 

@@ -17,7 +17,7 @@ from msgspec import Meta
 from gnnserve_api.families import FamilyName
 from gnnserve_api.variants import Storage
 
-Metric = Literal["accuracy", "f1Micro"]
+Metric = Literal["accuracy", "f1Micro", "f1Macro", "averagePrecision", "rocAuc"]
 Compute = Literal["float32", "bfloat16"]
 # What a reader may rely on, of a file or of a server: reports divide by these, and draw them. No float loses a count.
 Count = Annotated[int, Meta(ge=0, le=2**53)]

@@ -64,6 +64,7 @@ def test_what_generation_does_not_depend_on_keeps_the_recipe(rest: str) -> None:
         pytest.param("variants: {storage: [int8]}", id="another storage"),
         pytest.param("variants: {storage: [float32, int8]}", id="one storage more"),
         pytest.param("variants: {projection: Disabled}", id="no projection"),
+        pytest.param("variants: {metric: MacroF1}", id="another metric"),
         pytest.param("model: {checkpoint: {uri: 'file:///a.safetensors'}}", id="given weights"),
     ],
 )

@@ -417,6 +417,21 @@ def test_every_kind_of_manifest_is_generated_and_served(
         assert variant.validation_accuracy == evaluate(scores, made.loaded.labels[validation])
 
 
+def test_accuracies_of_the_profile_are_by_the_chosen_metric(tmp_path: Path) -> None:
+    made = _generate(tmp_path, _data(), variants={"metric": "MacroF1"}, pruning={"factors": [1]})
+
+    (variant,) = made.manifest.profile.variants
+    validation = made.loaded.splits.validation
+    scores = infer_batch(made.loaded, "x1", validation, key=0).scores
+    assert made.manifest.profile.metric == "f1Macro"
+    assert variant.validation_accuracy == evaluate(scores, made.loaded.labels[validation], "f1Macro")
+
+
+def test_a_metric_that_does_not_fit_the_graph_is_refused_before_training(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"spec\.variants\.metric.*several"):
+        _generate(tmp_path, _data(multi_label=True, classes=None), variants={"metric": "Accuracy"})
+
+
 def test_the_scope_is_recorded_and_decides_what_features_are_scaled_by(tmp_path: Path) -> None:
     made = _generate(tmp_path, _data(), model={"training": {"scope": "Transductive"}}, pruning={"factors": [1]})
 

@@ -1,10 +1,16 @@
-"""Accuracy and F1-micro."""
+"""Accuracy, F1 and the metrics of rankings, held to scikit-learn's."""
 
 from __future__ import annotations
+
+from typing import get_args
 
 import numpy as np
 import pytest
 
+from gnnserve_api.errors import InputError
+from gnnserve_api.profile import Metric
+from gnnserve_api.spec.variants import MetricChoice
+from gnnserve_cli.render import METRIC_NAMES
 from gnnserve_worker.generation.scores import evaluate, metric_of
 
 
@@ -42,3 +48,89 @@ def test_f1_micro_equals_scikit_learns() -> None:
 
 def test_the_metric_is_named_by_the_kind_of_labels() -> None:
     assert (metric_of(False), metric_of(True)) == ("accuracy", "f1Micro")
+
+
+DRAW = np.random.default_rng(1)
+SINGLE = DRAW.normal(size=(60, 4)).astype(np.float32), DRAW.integers(0, 4, 60)
+SEVERAL = DRAW.normal(size=(60, 4)).astype(np.float32), DRAW.integers(0, 2, (60, 4), dtype=np.uint8)
+BINARY = DRAW.normal(size=(60, 2)).astype(np.float32), DRAW.integers(0, 2, 60)
+
+
+def probabilities(scores: np.ndarray) -> np.ndarray:
+    powers = np.exp(scores.astype(np.float64))
+    return powers / powers.sum(axis=1, keepdims=True)
+
+
+def test_metrics_of_one_class_a_node_equal_scikit_learns() -> None:
+    from sklearn.metrics import average_precision_score, f1_score, roc_auc_score
+
+    scores, labels = SINGLE
+    chances = probabilities(scores)
+    one_hot = labels[:, None] == np.arange(4)
+    assert evaluate(*SINGLE, "f1Macro") == pytest.approx(f1_score(labels, scores.argmax(1), average="macro"))
+    assert evaluate(*SINGLE, "averagePrecision") == pytest.approx(average_precision_score(one_hot, chances))
+    assert evaluate(*SINGLE, "rocAuc") == pytest.approx(roc_auc_score(labels, chances, multi_class="ovr"))
+
+
+def test_metrics_of_several_classes_a_node_equal_scikit_learns() -> None:
+    from sklearn.metrics import average_precision_score, f1_score, roc_auc_score
+
+    scores, labels = SEVERAL
+    assert evaluate(*SEVERAL, "f1Macro") == pytest.approx(f1_score(labels, scores > 0, average="macro"))
+    assert evaluate(*SEVERAL, "averagePrecision") == pytest.approx(average_precision_score(labels, scores))
+    assert evaluate(*SEVERAL, "rocAuc") == pytest.approx(roc_auc_score(labels, scores))
+
+
+def test_of_two_classes_the_second_is_the_one_that_is_looked_for() -> None:
+    from sklearn.metrics import average_precision_score, roc_auc_score
+
+    scores, labels = BINARY
+    chances = probabilities(scores)[:, 1]
+    assert evaluate(*BINARY, "averagePrecision") == pytest.approx(average_precision_score(labels, chances))
+    assert evaluate(*BINARY, "rocAuc") == pytest.approx(roc_auc_score(labels, chances))
+
+
+def test_a_rare_class_that_is_always_missed_costs_macro_f1_half_and_accuracy_little() -> None:
+    scores = np.tile(np.array([1, 0], dtype=np.float32), (100, 1))
+    labels = np.array([0] * 99 + [1])
+    assert evaluate(scores, labels) == 0.99
+    assert evaluate(scores, labels, "f1Macro") == pytest.approx(0.4975, abs=1e-4)
+
+
+def test_classes_that_no_node_has_do_not_count() -> None:
+    scores, labels = SINGLE
+    wider = np.column_stack([scores, np.full(60, -9, dtype=np.float32)])
+    assert evaluate(wider, labels, "f1Macro") == pytest.approx(evaluate(*SINGLE, "f1Macro"))
+    assert evaluate(wider, labels, "rocAuc") == pytest.approx(evaluate(*SINGLE, "rocAuc"), abs=1e-3)
+
+
+def test_nodes_of_one_class_cannot_be_ranked() -> None:
+    with pytest.raises(InputError, match="among 3 nodes no class is one that some have and others have not"):
+        evaluate(np.zeros((3, 2), dtype=np.float32), np.zeros(3, dtype=np.int64), "rocAuc")
+
+
+@pytest.mark.parametrize(
+    ("choice", "single", "several"),
+    [
+        (MetricChoice.AUTO, "accuracy", "f1Micro"),
+        (MetricChoice.MICRO_F1, "accuracy", "f1Micro"),
+        (MetricChoice.MACRO_F1, "f1Macro", "f1Macro"),
+        (MetricChoice.AVERAGE_PRECISION, "averagePrecision", "averagePrecision"),
+        (MetricChoice.ROC_AUC, "rocAuc", "rocAuc"),
+    ],
+)
+def test_the_manifest_chooses_the_metric(choice: MetricChoice, single: str, several: str) -> None:
+    assert (metric_of(False, choice), metric_of(True, choice)) == (single, several)
+
+
+def test_accuracy_is_refused_where_a_node_may_have_several_classes() -> None:
+    assert metric_of(False, MetricChoice.ACCURACY) == "accuracy"
+    with pytest.raises(InputError, match="Accuracy is of nodes with one class each"):
+        metric_of(True, MetricChoice.ACCURACY)
+
+
+def test_every_metric_has_a_measure_and_words() -> None:
+    assert set(METRIC_NAMES) == set(get_args(Metric))
+    for metric in get_args(Metric):
+        scores, labels = SEVERAL if metric == "f1Micro" else SINGLE
+        assert 0 <= evaluate(scores, labels, metric) <= 1

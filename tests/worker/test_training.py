@@ -14,6 +14,7 @@ from gnnserve_api.spec.model import Architecture, Model, Scope
 from gnnserve_worker.generation import train as train_module
 from gnnserve_worker.generation.networks import to_tensors
 from gnnserve_worker.generation.schedule import LEAST_STEPS, Schedule
+from gnnserve_worker.generation.scores import evaluate
 from gnnserve_worker.generation.train import Trained, predict, train
 from gnnserve_worker.generation.training_set import TrainingSet, training_set
 from gnnserve_worker.graph.store import Graph, GraphData
@@ -210,6 +211,18 @@ def test_every_epoch_reports_the_best_score_so_far(monkeypatch: pytest.MonkeyPat
     )
 
     assert reports == [(1, 3, 0.2), (2, 3, 0.7), (3, 3, 0.7)]
+
+
+def test_the_best_epoch_is_the_best_by_the_chosen_metric() -> None:
+    data, model = planted_graph(INFORMATIVE), _model(3)
+    judged = training_set(data.graph, data.labels, 3, data.splits, Scope.INDUCTIVE, "rocAuc")
+
+    trained = train(judged, data.features, model)
+
+    validation = data.splits.validation
+    sampler = SubgraphSampler(data.graph.indptr, data.graph.indices)
+    scores = predict(trained.module, data.features, sampler, validation, model)
+    assert trained.validation_score == pytest.approx(evaluate(scores, data.labels[validation], "rocAuc"))
 
 
 def test_auto_trains_a_small_graph_for_hundreds_of_steps_and_beats_a_few_epochs() -> None:

@@ -9,11 +9,11 @@ from gnnserve_api.domination import says_dominated
 from gnnserve_api.errors import InputError
 from gnnserve_api.families import family_of
 from gnnserve_api.intervals import difference_interval, share_interval
-from gnnserve_api.profile import LatencyProfile, Profile
+from gnnserve_api.profile import LatencyProfile, Metric, Profile
 from gnnserve_api.provenance import Provenance
 from gnnserve_api.tiers import ROUNDING, Point, Within, frontier, most_accurate, points_of, stated_tiers, tiers
 from gnnserve_api.training import says_rising
-from gnnserve_cli.render import format_bytes
+from gnnserve_cli.render import METRIC_NAMES, format_bytes
 from gnnserve_cli.report.data import (
     Accuracy,
     Chosen,
@@ -186,11 +186,8 @@ def _cautions(subject: Subject, rows: Sequence[VariantRow], seeds: int, size: in
         found.append(
             f"The p99 of {nodes(seeds)} comes from {fewest} runs, so it is little more than the slowest of them."
         )
-    if profile.metric == "f1Micro":
-        found.append(
-            "Nodes have several labels each, and F1 is no share of nodes: its intervals are approximate, as if every "
-            "node were right or wrong as a whole."
-        )
+    if profile.metric != "accuracy":
+        found.append(_says_approximate(profile.metric))
     if profile.test_nodes == 0:
         found.append(
             "The graph has no test nodes. Every accuracy is of validation nodes, "
@@ -247,6 +244,15 @@ def _threads(count: int) -> str:
 
 
 # --- summary, tolerances, tiers
+
+
+def _says_approximate(metric: Metric) -> str:
+    is_no_share = (
+        "Nodes have several labels each, and F1 is no share of nodes"
+        if metric == "f1Micro"
+        else f"{METRIC_NAMES[metric][0].upper()}{METRIC_NAMES[metric][1:]} is no share of nodes"
+    )
+    return f"{is_no_share}: its intervals are approximate, as if every node were right or wrong as a whole."
 
 
 def _chosen(within: Within) -> Chosen:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gnnserve_api.profile import Metric
+from gnnserve_cli.render import METRIC_NAMES
 
 
 def percent(share: float, digits: int = 2) -> str:
@@ -60,9 +61,10 @@ def nodes(number_of: int) -> str:
 
 
 def gets_right(share: float, metric: Metric, count: int, what: str) -> str:
-    if metric == "f1Micro":
-        return f"has a micro-averaged F1 of {percent(share)} on {count:,} {what} nodes"
-    return f"gets {percent(share)} of {count:,} {what} nodes right"
+    if metric == "accuracy":
+        return f"gets {percent(share)} of {count:,} {what} nodes right"
+    article = "an" if METRIC_NAMES[metric].startswith("a") else "a"
+    return f"has {article} {METRIC_NAMES[metric]} of {percent(share)} on {count:,} {what} nodes"
 
 
 def ratio(value: float) -> str:

@@ -63,6 +63,7 @@ HISTORICAL_DEFAULTS: Mapping[str, Any] = MappingProxyType(
         "variants.storage": ["float32"],
         "variants.projection": "Auto",
         "variants.fanouts": [],
+        "variants.metric": "Auto",
     }
 )
 """The default that each field had in the release which introduced it. A field of this value is left out of the recipe,

@@ -95,6 +95,22 @@ class Projection(StrEnum):
     """Only the factors that are listed."""
 
 
+class MetricChoice(StrEnum):
+    AUTO = "Auto"
+    """Accuracy; MicroF1 where a node may have several classes."""
+    ACCURACY = "Accuracy"
+    """The share of nodes whose class is right. Not where a node may have several."""
+    MICRO_F1 = "MicroF1"
+    """F1 of all pairs of node and class, in which frequent classes weigh more; Accuracy where nodes have one class."""
+    MACRO_F1 = "MacroF1"
+    """The mean of the classes' F1, in which rare classes weigh as much."""
+    AVERAGE_PRECISION = "AveragePrecision"
+    """How far up the nodes of a class come among all, by its score: the mean over classes; of two, the second's."""
+    ROC_AUC = "ROCAUC"
+    """How often a node of a class has a higher score for it than one without: the mean over classes; of two, the
+    second's."""
+
+
 MAX_LISTED_VARIANTS = 32
 """So that all of them fit into a Job's termination message, and a profile takes minutes."""
 
@@ -115,6 +131,9 @@ class Variants(ApiModel):
     """How tables of features are stored. Every factor is served from each: x4 from float32, x4-int8 from int8."""
     projection: Projection = Projection.AUTO
     """Whether projected variants are added."""
+    metric: MetricChoice = MetricChoice.AUTO
+    """What accuracy means: in the profile, in tolerances, and for the epoch that is kept. A fraction of 1, higher is
+    better."""
 
     fanouts: Annotated[tuple[SmallerFanouts, ...], Field(max_length=8)] = ()
     """Fewer neighbours to sample, as in `[[15, 5]]`: every variant is served with these as well, from the same table

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from gnnserve_api.errors import InputError
-from gnnserve_api.profile import LatencyProfile, Profile, VariantProfile
+from gnnserve_api.profile import LatencyProfile, Metric, Profile, VariantProfile
 from gnnserve_api.repository import VariantManifest
 from gnnserve_worker.generation.scores import evaluate, metric_of
 from gnnserve_worker.inference.batch import infer_batch, infer_each, warm_up
@@ -41,10 +41,14 @@ class GeneratedVariant:
 
 
 def measure_profile(
-    revision: LoadedRevision, generated: Sequence[GeneratedVariant], report: Callable[[int, int], None]
+    revision: LoadedRevision,
+    generated: Sequence[GeneratedVariant],
+    report: Callable[[int, int], None],
+    metric: Metric | None = None,
 ) -> Profile:
     """Measure every variant of a loaded revision, which has just these, in their order; `report(done, total)` counts
-    batch sizes and variants."""
+    batch sizes and variants. `metric` None: accuracy, or F1-micro where a node may have several classes."""
+    metric = metric or metric_of(revision.multi_label)
     total = len(BATCH_SEEDS) + 1 + len(revision.variants)
     warm_up(revision)
     latencies: dict[str, list[LatencyProfile]] = {name: [] for name in revision.variants}
@@ -69,8 +73,8 @@ def measure_profile(
                 storage=variant.table.storage,
                 projected=variant.table.projected,
                 compute=made.compute,
-                validation_accuracy=_measure_accuracy(revision, name, revision.splits.validation),
-                test_accuracy=_measure_accuracy(revision, name, test) if len(test) else None,
+                validation_accuracy=_measure_accuracy(revision, name, revision.splits.validation, metric),
+                test_accuracy=_measure_accuracy(revision, name, test, metric) if len(test) else None,
                 latency=tuple(latencies[name]),
                 test_latency=on_test.get(name),
                 size_bytes=known.size_bytes,
@@ -81,7 +85,7 @@ def measure_profile(
         )
     report(total, total)
     return Profile(
-        metric=metric_of(revision.multi_label),
+        metric=metric,
         machine=_machine(),
         threads=thread_count(),
         validation_nodes=len(revision.splits.validation),
@@ -102,7 +106,7 @@ def _measure_latencies(revision: LoadedRevision, nodes: np.ndarray, seeds: int) 
     return measure_latencies(infer, revision.variants, nodes, seeds, budget_s=_BUDGET_S, rounds=_ROUNDS)
 
 
-def _measure_accuracy(revision: LoadedRevision, variant: str, nodes: np.ndarray) -> float:
+def _measure_accuracy(revision: LoadedRevision, variant: str, nodes: np.ndarray, metric: Metric) -> float:
     scores = [
         infer_batch(
             revision, variant, nodes[start : start + _EVALUATION_SEEDS], key=start, with_embeddings=False
@@ -116,7 +120,7 @@ def _measure_accuracy(revision: LoadedRevision, variant: str, nodes: np.ndarray)
             f"variant {variant} gives scores that are not finite, as features of very different or large size make it",
             "use Auto or Standardize, or scale the features in the source; a smaller learningRate may help too",
         )
-    return evaluate(found, revision.labels[nodes])
+    return evaluate(found, revision.labels[nodes], metric)
 
 
 def _machine() -> str:

@@ -1,23 +1,118 @@
-"""How good scores are: accuracy, or F1-micro for multi-label graphs (Dynamic GNN inference as-a-service, section 4)."""
+"""How good scores are: accuracy, or F1-micro for multi-label graphs (Dynamic GNN inference as-a-service, section 4), or
+what `spec.variants.metric` names instead.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import numpy as np
 
+from gnnserve_api.errors import InputError
 from gnnserve_api.profile import Metric
+from gnnserve_api.spec.variants import MetricChoice
+
+_FIELD = "spec.variants.metric"
+Measure = Callable[[np.ndarray, np.ndarray], float]
+"""Of scores float32 [nodes, classes] before softmax or sigmoid, and labels: int64 [nodes], or uint8 [nodes, classes]
+where a node may have several classes, and has those whose score is above 0."""
 
 
-def metric_of(multi_label: bool) -> Metric:
-    return "f1Micro" if multi_label else "accuracy"
+def _accuracy(scores: np.ndarray, labels: np.ndarray) -> float:
+    return float(np.mean(scores.argmax(axis=1) == labels))
 
 
-def evaluate(scores: np.ndarray, labels: np.ndarray) -> float:
-    """A fraction of 1. `scores` float32 [nodes, classes] before softmax or sigmoid; `labels` int64 [nodes] for
-    accuracy, uint8 [nodes, classes] for F1-micro, where a class counts as predicted above 0."""
-    if labels.ndim == 1:
-        return float(np.mean(scores.argmax(axis=1) == labels))
-    predicted = scores > 0
-    true = labels != 0
+def _f1_micro(scores: np.ndarray, labels: np.ndarray) -> float:
+    predicted, true = scores > 0, labels != 0
     hits = int(np.count_nonzero(predicted & true))
     total = int(np.count_nonzero(predicted)) + int(np.count_nonzero(true))
     return 2 * hits / total if total else 1.0
+
+
+def _f1_macro(scores: np.ndarray, labels: np.ndarray) -> float:
+    """The mean over the classes that a node has or is said to have."""
+    if labels.ndim == 2:
+        predicted, true = scores > 0, labels != 0
+        hits = np.count_nonzero(predicted & true, axis=0)
+        total = np.count_nonzero(predicted, axis=0) + np.count_nonzero(true, axis=0)
+    else:
+        classes, said = scores.shape[1], scores.argmax(axis=1)
+        hits = np.bincount(labels[said == labels], minlength=classes)
+        total = np.bincount(said, minlength=classes) + np.bincount(labels, minlength=classes)
+    met = total > 0
+    return float(np.mean(2 * hits[met] / total[met])) if met.any() else 1.0
+
+
+def _average_precision(scores: np.ndarray, labels: np.ndarray) -> float:
+    from sklearn.metrics import average_precision_score  # noqa: PLC0415 - takes a second
+
+    return _over_classes(scores, labels, average_precision_score)
+
+
+def _roc_auc(scores: np.ndarray, labels: np.ndarray) -> float:
+    from sklearn.metrics import roc_auc_score  # noqa: PLC0415 - takes a second
+
+    return _over_classes(scores, labels, roc_auc_score)
+
+
+def _over_classes(scores: np.ndarray, labels: np.ndarray, measure: Measure) -> float:
+    """The mean over the classes that some of the nodes have and others have not. Of two classes that exclude each other
+    the second alone: it is the one that is looked for."""
+    columns: Sequence[int] = range(scores.shape[1])
+    if labels.ndim == 1:
+        scores = _softmax(scores)
+        columns = columns[1:] if len(columns) == 2 else columns
+    found = []
+    for column in columns:
+        true = labels == column if labels.ndim == 1 else labels[:, column] != 0
+        if true.any() and not true.all():
+            found.append(float(measure(true, scores[:, column])))
+    if not found:
+        raise InputError(
+            _FIELD,
+            f"among {len(scores):,} nodes no class is one that some have and others have not, so nothing is ranked",
+            "use MacroF1 or Auto, or give validation and test nodes of several classes",
+        )
+    return sum(found) / len(found)
+
+
+def _softmax(scores: np.ndarray) -> np.ndarray:
+    powers = np.exp(scores - scores.max(axis=1, keepdims=True), dtype=np.float64)
+    shares: np.ndarray = powers / powers.sum(axis=1, keepdims=True)
+    return shares
+
+
+_MEASURES: dict[Metric, Measure] = {
+    "accuracy": _accuracy,
+    "f1Micro": _f1_micro,
+    "f1Macro": _f1_macro,
+    "averagePrecision": _average_precision,
+    "rocAuc": _roc_auc,
+}
+_CHOSEN: dict[MetricChoice, Metric] = {
+    MetricChoice.ACCURACY: "accuracy",
+    MetricChoice.MICRO_F1: "f1Micro",
+    MetricChoice.MACRO_F1: "f1Macro",
+    MetricChoice.AVERAGE_PRECISION: "averagePrecision",
+    MetricChoice.ROC_AUC: "rocAuc",
+}
+
+
+def metric_of(multi_label: bool, choice: MetricChoice = MetricChoice.AUTO) -> Metric:
+    if choice is MetricChoice.AUTO:
+        return "f1Micro" if multi_label else "accuracy"
+    if choice is MetricChoice.MICRO_F1 and not multi_label:
+        return "accuracy"  # which it equals
+    if choice is MetricChoice.ACCURACY and multi_label:
+        raise InputError(
+            _FIELD,
+            "Accuracy is of nodes with one class each, and nodes of this graph may have several",
+            "use Auto, MicroF1, MacroF1, AveragePrecision or ROCAUC",
+        )
+    return _CHOSEN[choice]
+
+
+def evaluate(scores: np.ndarray, labels: np.ndarray, metric: Metric | None = None) -> float:
+    """A fraction of 1. Scores and labels are those of a `Measure`. `metric` None: accuracy, or F1-micro where a node
+    may have several classes."""
+    return _MEASURES[metric or metric_of(labels.ndim == 2)](scores, labels)

@@ -91,7 +91,7 @@ def train(
             predict(module, features, judge, data.splits.validation, model),
             data.labels[data.splits.validation],
         )
-        score = evaluate(found, expected)
+        score = evaluate(found, expected, data.metric)
         history.add(score, float(_loss(torch.from_numpy(found), expected)))
         if score > best_score:
             best_score, best_epoch = score, epoch

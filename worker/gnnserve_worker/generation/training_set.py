@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gnnserve_api.profile import Metric
 from gnnserve_api.spec.model import Scope
 from gnnserve_worker.graph.store import Graph, Splits
 
@@ -25,6 +26,8 @@ class TrainingSet:
     """As in GraphData."""
     classes: int
     splits: Splits
+    metric: Metric | None = None
+    """By what the best epoch is chosen; None: accuracy, or F1-micro where a node may have several classes."""
 
 
 def visible_nodes(nodes: int, splits: Splits, scope: Scope) -> np.ndarray:
@@ -32,9 +35,11 @@ def visible_nodes(nodes: int, splits: Splits, scope: Scope) -> np.ndarray:
     return np.arange(nodes) if scope == Scope.TRANSDUCTIVE else splits.train
 
 
-def training_set(graph: Graph, labels: np.ndarray, classes: int, splits: Splits, scope: Scope) -> TrainingSet:
+def training_set(
+    graph: Graph, labels: np.ndarray, classes: int, splits: Splits, scope: Scope, metric: Metric | None = None
+) -> TrainingSet:
     if scope == Scope.TRANSDUCTIVE:
-        return TrainingSet(graph, graph, labels, classes, splits)
+        return TrainingSet(graph, graph, labels, classes, splits, metric)
     kept = np.zeros(graph.nodes, dtype=bool)
     kept[splits.train] = True
-    return TrainingSet(graph, graph.induced(kept), labels, classes, splits)
+    return TrainingSet(graph, graph.induced(kept), labels, classes, splits, metric)

@@ -35,6 +35,7 @@ from gnnserve_worker.generation.frontier import worth_keeping
 from gnnserve_worker.generation.identity import RevisionIdentity
 from gnnserve_worker.generation.profile import measure_profile
 from gnnserve_worker.generation.ranking.rank import rank
+from gnnserve_worker.generation.scores import metric_of
 from gnnserve_worker.generation.tensors import Tensors, first_layer, without_first_product
 from gnnserve_worker.generation.training_set import TrainingSet, training_set, visible_nodes
 from gnnserve_worker.graph.store import Features, GraphData
@@ -57,13 +58,15 @@ def generate_revision(
 ) -> RevisionManifest:
     """Rank, prune, project, profile, publish; nothing is visible before the last file is written."""
     training = spec.model.training
+    # Before training, since a metric may not fit the graph.
+    metric = metric_of(graph.labels.ndim == 2, spec.variants.metric)
     visible = visible_nodes(graph.graph.nodes, graph.splits, training.scope)
     normalized = fit_normalization(graph.features, _normalization(spec), visible)
     features = normalized.features
     _check_range(features, spec.variants.storage)
     # Before training, since a damaged copy of it in the repository should not cost the time.
     repository.put_graph(graph)
-    data = training_set(graph.graph, graph.labels, len(graph.classes), graph.splits, training.scope)
+    data = training_set(graph.graph, graph.labels, len(graph.classes), graph.splits, training.scope, metric)
     models = models_of(data, features)
     network = network_of(spec, len(graph.classes))
     ingredients = _make_ingredients(spec, network, data, features, models, progress)
@@ -72,7 +75,9 @@ def generate_revision(
     with repository.stage(identity.recipe, identity.graph, identity.checkpoint) as staged:
         generated = write_plans(plans, staged, progress)
         loaded = staged.open([made.variant for made in generated])
-        measured = measure_profile(loaded, generated, lambda done, total: progress(Progress("profile", done, total)))
+        measured = measure_profile(
+            loaded, generated, lambda done, total: progress(Progress("profile", done, total)), metric
+        )
         profile = msgspec.structs.replace(measured, variants=worth_keeping(measured.variants))
         kept = {variant.name for variant in profile.variants}
         variants = [made.variant for made in generated if made.variant.name in kept]
