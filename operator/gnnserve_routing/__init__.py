@@ -1,5 +1,5 @@
-"""Routing's slow loop as pure functions: from what was measured of the workers to what they are told.
+"""Routing's slow loop as pure functions: from measurements of the workers to their routing table.
 
-Used by the operator, which measures by Prometheus, and by `gnnserve run`, which may also read its own counters. Nothing
-here waits, asks or writes; time and samples are arguments.
+The operator uses it with samples of Prometheus, `gnnserve run` also with its own counters. Nothing here waits, asks or
+writes; time and samples are arguments.
 """

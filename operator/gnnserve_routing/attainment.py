@@ -1,8 +1,9 @@
-"""Are enough requests answered in time? Lots of requests are judged, so that few requests or none turn nothing over.
+"""Attainment: whether enough requests are answered in time. Requests are judged in lots, so that a few of them, or
+none, do not change the verdict.
 
-A lot is as large as it takes for chance to matter little: a service that just meets its objective misses five requests
-of a lot on average. The objective is missed only if chance does not explain it, and at once when that is so, however
-large the lot is by then.
+A lot is large enough for chance to matter little: a service that just meets its objective misses five requests of a lot
+on average. The objective counts as missed only if chance does not explain the misses, and as soon as it does not,
+however large the lot is by then.
 """
 
 from __future__ import annotations
@@ -13,34 +14,35 @@ from dataclasses import dataclass, field, replace
 from gnnserve_routing.signals import Outcomes
 
 _FEWEST_REQUESTS = 20
-"""That asked for a latency, before they are judged."""
+"""Fewest requests with a latency objective that are judged."""
 _TOLERATED_MISSES = 5
-"""In a full lot."""
+"""Misses that a full lot may have."""
 _LONGEST_TICKS = 20
-"""With such requests, until a lot that is not full is judged all the same."""
+"""Ticks with such requests after which an incomplete lot is judged."""
 _CHANCE = 4.0
-"""Standard deviations of the number of misses, beyond which it is not chance."""
+"""Standard deviations of the number of misses that chance may explain."""
 _GOOD_LOTS = 2
-"""In a row, before what was missed is met again."""
+"""Good lots in a row after which a missed objective counts as met again."""
 _IDLE_TICKS = 20
-"""Without such requests, until the objective is neither met nor missed."""
+"""Ticks without such requests after which the objective is neither met nor missed."""
 _ROUNDING = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
 class Attainment:
     holds: bool | None = None
-    """None: nobody knows."""
+    """Whether the objective is met; None: not known."""
     counted: Outcomes = field(default_factory=Outcomes)
-    """Of the lot that is not full yet."""
+    """Outcomes of the incomplete lot."""
     ticks: int = 0
-    """That it took so far."""
+    """Ticks of the incomplete lot."""
     good_lots: int = 0
     idle_ticks: int = 0
 
 
 def judge_attainment(before: Attainment, outcomes: Outcomes, percentile: float) -> Attainment:
-    """`outcomes`: of the last interval. Missed by one lot, met again after two; at first 20 requests will do."""
+    """Judge the outcomes of the last interval. One bad lot misses the objective, two good ones meet it again; at first
+    20 requests suffice."""
     if not outcomes.bounded:
         idle_ticks = before.idle_ticks + 1
         return Attainment() if idle_ticks >= _IDLE_TICKS else replace(before, idle_ticks=idle_ticks)
@@ -59,5 +61,5 @@ def judge_attainment(before: Attainment, outcomes: Outcomes, percentile: float) 
 
 
 def _most_by_chance(expected: float) -> float:
-    """Misses of a service that is expected to have so many."""
+    """Most misses by chance of a service with that expected number."""
     return expected + _CHANCE * math.sqrt(expected) + _ROUNDING

@@ -1,9 +1,9 @@
-"""What do batches cost now, and how much can a worker carry? The profile's cost model, corrected by what was measured.
+"""Present costs of batches, and a worker's capacity: the profile's cost model, corrected by measurements.
 
-An affine cost per variant is fitted where the sizes of batches differ enough; else the profile is scaled. What a
-variant cost is remembered for hours after it was used last: were it forgotten at once, a variant that was left for
-being slower than profiled would look fast again, and be taken, and left again. What is published changes seldom: a cost
-is told anew when it differs from what workers go by by more than a tenth.
+An affine cost per variant is fitted where the sizes of batches differ enough; else the profile is scaled. A variant's
+measured cost is kept for hours after its last use: otherwise a variant that was left for being slower than profiled
+would look fast again, and be taken and left in turns. Published costs change seldom: a cost is published again when it
+differs by more than a tenth from the one in use.
 """
 
 from __future__ import annotations
@@ -16,41 +16,41 @@ from gnnserve_api.routing import AffineCost
 from gnnserve_routing.signals import BatchSums
 
 Costs = Mapping[str, AffineCost]
-"""By variant."""
+"""Cost by variant."""
 
 _MEMORY = 0.5
-"""Of the sums of batches, per tick: a fit rests on about two intervals."""
+"""Share of the sums of batches that is kept per tick: a fit rests on about two intervals."""
 _HALF_LIFE_S = 3600.0
-"""Of what is known of a variant that is not used, beyond what is known of those that are."""
+"""Half-life of the difference between an unused variant's cost and the trend of the used ones."""
 _FEWEST_BATCHES = 10
-"""Fewer batches of a variant say nothing about it."""
+"""Fewest batches of a variant that its cost is derived from."""
 _FEWEST_TO_FIT = 50
 _LEAST_VARIATION = 0.25
-"""Standard deviation of seeds per batch over their mean, for a line to be fitted through them."""
+"""Smallest relative standard deviation of seeds per batch that allows fitting a line."""
 _MOST_BENT = 2.0
-"""A fitted line that is off the scaled profile by more than this factor, at either end, is noise and no cost."""
+"""A fitted line that differs from the scaled profile by more than this factor, at either end, counts as noise."""
 _SLOWEST, _FASTEST = 20.0, 0.1
-"""Of a machine, compared with the profiled one; outside of these a measurement is wrong."""
+"""Slowest and fastest plausible machine, relative to the profiled one; a measurement outside is wrong."""
 _NOTEWORTHY = 0.10
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What is remembered of batches."""
+    """What is kept of the measured batches."""
 
     sums: Mapping[str, BatchSums] = field(default_factory=dict)
-    """By variant, of the last ticks, fading."""
+    """Sums of the last ticks by variant, decayed."""
     slowness: float = 1.0
     """Measured over profiled time, of all variants that are used together."""
     costs: Costs = field(default_factory=dict)
-    """Of the variants that are used, and of those that were: as measured then, and slower or faster since by as much as
-    those in use."""
+    """Costs of the variants that are used, and of those that were: as measured then, scaled since by the drift of those
+    in use."""
 
 
 def remember(
     before: Measured, profiled: Costs, new: Mapping[str, BatchSums], max_seeds: int, interval_s: float
 ) -> Measured:
-    """`new`: of the last interval."""
+    """Update the measurements by the sums of the last interval, `new`."""
     totals = {name: before.sums.get(name, BatchSums()) * _MEMORY + new.get(name, BatchSums()) for name in profiled}
     sums = {name: of for name, of in totals.items() if of.batches >= 1}
     known = {name: cost for name, cost in before.costs.items() if name in profiled}
@@ -61,12 +61,12 @@ def remember(
     }
     if not used:
         is_idle = not any(of.batches > 0 for of in new.values())
-        # A machine that nobody uses is not known to be slow any more; a few batches say neither.
+        # The slowness of an idle machine is forgotten; a few batches neither confirm nor refute it.
         kept = _MEMORY if is_idle else 1.0
         costs = {name: _between(profiled[name], cost, kept) for name, cost in known.items()}
         return Measured(sums, 1 + (before.slowness - 1) * kept, costs)
     slowness = _slowness(profiled, sums, used)
-    # Of the machine, since the last tick; a variant that is new says nothing about that.
+    # Drift of the machine since the last tick; a new variant tells nothing about it.
     drift = _slowness(known, sums, used.keys() & known.keys())
     kept = 0.5 ** (interval_s / _HALF_LIFE_S)
     unused = {
@@ -76,12 +76,13 @@ def remember(
 
 
 def estimate_costs(measured: Measured, profiled: Costs) -> Costs:
-    """Variants that were never used are as much slower as the used ones together: the machine is the same."""
+    """Costs of all variants. One that was never used is scaled by the slowness of the used ones, since the machine is
+    the same."""
     return {name: measured.costs.get(name) or _scaled(cost, measured.slowness) for name, cost in profiled.items()}
 
 
 def publish_costs(before: Costs, estimated: Costs, profiled: Costs, max_seeds: int) -> Costs:
-    """What workers are told; nothing of a variant that costs about what its profile says."""
+    """The costs to publish, without variants whose cost is close to the profile's."""
     published = {}
     for name, cost in estimated.items():
         if not _differ(cost, before.get(name, profiled[name]), max_seeds):
@@ -93,7 +94,7 @@ def publish_costs(before: Costs, estimated: Costs, profiled: Costs, max_seeds: i
 
 
 def capacity_seeds_per_s(cost: AffineCost, latency_ms: float | None, max_seeds: int) -> float:
-    """Of one worker, when a batch lasts at most half of the latency: the other half is for the batch before it.
+    """Capacity of one worker when a batch takes at most half of the latency: the other half is for the batch before it.
     0: not even one seed is answered in time."""
     seeds = float(max_seeds)
     if latency_ms is not None:
@@ -111,7 +112,7 @@ def _estimate(profiled: AffineCost, of: BatchSums, max_seeds: int) -> AffineCost
 
 
 def _fit(of: BatchSums, scaled: AffineCost, max_seeds: int) -> AffineCost | None:
-    """Least squares; None where the batches do not tell a line."""
+    """Fit a line by least squares; None where the batches do not determine one."""
     mean_seeds, mean_s = of.seeds / of.batches, of.seconds / of.batches
     variance = of.seeds_squared / of.batches - mean_seeds**2
     if of.batches < _FEWEST_TO_FIT or variance <= (_LEAST_VARIATION * mean_seeds) ** 2:
@@ -135,13 +136,13 @@ def _predicted_s(cost: AffineCost, of: BatchSums) -> float:
 
 
 def _slowness(costs: Costs, sums: Mapping[str, BatchSums], names: Collection[str]) -> float:
-    """Measured over expected time; 1 where no time is expected."""
+    """Ratio of measured to expected time; 1 where no time is expected."""
     predicted_s = sum(_predicted_s(costs[name], sums[name]) for name in names)
     return _plausible(sum(sums[name].seconds for name in names) / predicted_s) if predicted_s > 0 else 1.0
 
 
 def _between(low: AffineCost, high: AffineCost, share: float) -> AffineCost:
-    """`share`: 0 for `low`, 1 for `high`."""
+    """Interpolate: `share` 0 gives `low`, 1 gives `high`."""
     return AffineCost(
         low.fixed_ms + (high.fixed_ms - low.fixed_ms) * share,
         low.per_seed_ms + (high.per_seed_ms - low.per_seed_ms) * share,

@@ -1,14 +1,13 @@
-"""Which variant should answer, and are there enough workers? The slow loop's judgement, as a pure function.
+"""The slow loop's decision as a pure function: the base variant, and whether there are enough workers.
 
-Run by the operator at each interval with what Prometheus measured, and by servers outside of a cluster. The base
+The operator runs it at each interval with Prometheus' measurements; servers outside of a cluster run it too. The base
 variant follows the *offered* load, which does not depend on the variant that answers; latency does, and a loop that
 steps by it removes its own evidence. It steps to a faster variant at once, however many steps that takes, and back one
 variant after two quiet ticks: being late is worse than being less accurate for half a minute. Silence changes nothing,
 and neither do the same samples again.
 
-All that is remembered between ticks is in `RoutingState`. What of it workers are told changes seldom: for a new base
-variant or objective, for costs that differ noticeably (`costs.py`), and before costs expire. The words are in
-`routing_words.py`.
+Everything that is kept between ticks is in `RoutingState`. Its published part changes seldom: for a new base variant or
+objective, for costs that differ noticeably (`costs.py`), and before costs expire. `words.py` has the messages.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ that lies just at the edge: some hundred requests in an interval vary by 5 %."""
 QUIET_TICKS = 2
 
 _ROUNDING_PERMILLE = 1e-6
-"""As in the worker's choice: a tolerance is inclusive, and a difference of floats is not exact."""
+"""Slack for rounding, as in the worker's choice: a tolerance is inclusive, and a difference of floats is not exact."""
 _TTL_INTERVALS, _SHORTEST_TTL_S = 5, 60.0
 _CHOOSING_MODES = frozenset({RoutingMode.ADAPTIVE, RoutingMode.METRICS})
 
@@ -54,14 +53,14 @@ class Advice(StrEnum):
     SUFFICIENT = "Sufficient"
     """The most accurate variant that is allowed answers, or the one that the spec names."""
     STEPPED_DOWN = "SteppedDown"
-    """A less accurate one answers, because of the load."""
+    """A less accurate variant answers, because of the load."""
     SCALE_OUT = "ScaleOut"
-    """None carries the load: more workers are needed."""
+    """No variant carries the load: more workers are needed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a reason speaks of, besides figures."""
+    """The mode and objective that a reason refers to."""
 
     mode: RoutingMode
     objective: Objective
@@ -70,26 +69,27 @@ class Asked:
 @dataclass(frozen=True, slots=True)
 class RoutingState:
     revision: str
-    """Whose variants all of this is about."""
+    """The revision whose variants the state is about."""
     base: str | None = None
-    """None: not known yet, or not ours to choose."""
+    """The base variant; None: not known yet, or fixed by the mode."""
     quiet_ticks: int = 0
-    """In a row, in which a more accurate variant would have carried the load; silent ones in between do not count."""
+    """Consecutive ticks in which a more accurate variant would have carried the load; ticks without measurements are
+    skipped."""
     silences: int = 0
-    """In a row, until now."""
+    """Consecutive ticks without a measurement."""
     newest_s: float = -math.inf
     """Unix time of the newest sample of the last tick that was counted."""
     is_scale_out: bool = False
     costs: Costs = field(default_factory=dict)
-    """As published, where they are not the profile's."""
+    """Published costs of variants whose cost is not the profile's."""
     measured: Measured = field(default_factory=Measured)
     attainment: Attainment = field(default_factory=Attainment)
     reason: str = ""
-    """Why this base, in the sentence that is in the table."""
+    """Why this base variant, as the sentence in the table."""
     asked: Asked | None = None
-    """That the reason is about."""
+    """Mode and objective that the reason is about."""
     issued_at: str = ""
-    """Of the table; empty: there is nothing in it but the spec's."""
+    """When the routing table was issued (RFC 3339); empty while it only repeats the spec."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,22 +99,22 @@ class RoutingDecision:
     objective_met: Verdict
     capacity_sufficient: Verdict
     is_measured: bool | None = None
-    """Whether the last measurement brought anything; None: there was none."""
+    """Whether the last measurement was usable; None: there was none."""
     advice: Advice | None = None
-    """This and what follows: None and empty where nothing was measured this time."""
+    """Advice. This and the following fields are None or empty where nothing was measured this time."""
     wanted_workers: int | None = None
-    """The fewest that carry the offered load with the fastest allowed variant; None: no number does."""
+    """Fewest workers that carry the offered load with the fastest allowed variant; None: no number does."""
     offered_seeds_per_s: float | None = None
-    """To all workers together; capacities likewise."""
+    """Load offered to all workers together; capacities are totals too."""
     capacity_seeds_per_s: Mapping[str, float] = field(default_factory=dict)
     """By variant."""
     attained_ratio: float | None = None
-    """Of the requests of the last interval that asked for a latency; None: there were none."""
+    """Share in time of the last interval's requests with a latency objective; None: there were none."""
 
 
 def recover_state(revision: str, table: RoutingTable | None, objective_met: bool | None = None) -> RoutingState:
-    """At the start, and when another revision is published: from the table that was published last, and from whether
-    the objective was said to be met."""
+    """Recover the state at the start, and when another revision is published, from the last published table and from
+    whether the objective was reported as met."""
     attainment = Attainment(objective_met)
     if table is None or table.revision != revision or not table.issued_at:
         return RoutingState(revision, attainment=attainment)
@@ -131,7 +131,7 @@ def recover_state(revision: str, table: RoutingTable | None, objective_met: bool
 
 
 def routed_table(declared: RoutingTable, state: RoutingState, interval_s: float) -> RoutingTable:
-    """The spec's own table with what was measured; exactly the spec's, where nothing was."""
+    """The spec's own table with the measured values; exactly the spec's, where nothing was measured."""
     if state.revision != declared.revision or not state.issued_at:
         return declared
     chosen = state.base if declared.mode in _CHOOSING_MODES else None
@@ -148,7 +148,7 @@ def routed_table(declared: RoutingTable, state: RoutingState, interval_s: float)
 
 
 def unknown_variants(spec: GNNServiceSpec, names: Sequence[str]) -> tuple[str, ...]:
-    """Those that spec.routing names and that are not among `names`."""
+    """Variants that spec.routing names and that are not among `names`."""
     return tuple(name for name in spec.routing.named_variants if name not in names)
 
 
@@ -160,8 +160,8 @@ def decide_routing(
     measured: Signals | Silence,
     now: datetime,
 ) -> RoutingDecision:
-    """`candidates`: the variants of the revision, as a ready worker tells them, at least one; `workers`: how many are
-    ready, at least one."""
+    """Decide. `candidates`: the revision's variants as a ready worker reports them, at least one; `workers`: number of
+    ready workers, at least one."""
     if isinstance(measured, Silence):
         return RoutingDecision(
             replace(before, silences=before.silences + 1),
@@ -178,7 +178,7 @@ def decide_routing(
         remembered = remember(remembered, profiled, measured.variants, max_seeds, spec.routing.interval_seconds)
         attainment = judge_attainment(attainment, measured.outcomes, spec.objective.percentile)
     costs = publish_costs(before.costs, estimate_costs(remembered, profiled), profiled, max_seeds)
-    # By the costs as published: they keep still, and what is decided can be checked by what is published.
+    # Use the published costs: they are stable, and the decision can be checked against what is published.
     capacity = {
         name: workers * capacity_seeds_per_s(costs.get(name, cost), latency_ms, max_seeds)
         for name, cost in profiled.items()
@@ -215,17 +215,17 @@ def decide_routing(
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    """Between the variants within the service's tolerance."""
+    """The choice between the variants within the service's tolerance."""
 
     allowed: tuple[str, ...]
     """The most accurate first."""
     capacity: Mapping[str, float]
     """Seeds/s of all workers, by variant."""
     nearest: str
-    """Which answers one node soonest."""
+    """The variant that answers one node soonest."""
 
     def find_carrier(self, offered: float, utilisation: float) -> str:
-        """The most accurate that carries the load; else the one that carries most of it."""
+        """The most accurate variant that carries the load; else the one that carries most of it."""
         for name in self.allowed:
             if self.capacity[name] > 0 and offered <= utilisation * self.capacity[name]:
                 return name
@@ -237,10 +237,10 @@ class _Choice:
 class _Load:
     base: str | None
     goal: str | None
-    """Where the base is on its way to."""
+    """The variant that the base is moving to, step by step."""
     quiet_ticks: int
     limit: float
-    """Seeds/s that all workers carry at most, with whatever variant may answer."""
+    """Most seeds/s that all workers carry with any allowed variant."""
     is_scale_out: bool
     advice: Advice | None
     """None: no number of workers helps."""
@@ -251,7 +251,7 @@ def _decide_load(before: RoutingState, spec: GNNServiceSpec, choice: _Choice, of
     if spec.routing.mode not in _CHOOSING_MODES:
         limit = _declared_capacity(spec, choice.capacity)
     elif spec.objective.latency_ms is None:
-        # As a worker chooses that has nothing else to do.
+        # The choice of an idle worker.
         is_fastest_wanted = spec.objective.accuracy_tolerance_permille is not None
         base = goal = choice.nearest if is_fastest_wanted else choice.allowed[0]
         limit = choice.capacity[base]
@@ -272,8 +272,8 @@ def _decide_load(before: RoutingState, spec: GNNServiceSpec, choice: _Choice, of
 
 
 def _allowed(spec: GNNServiceSpec, candidates: Sequence[VariantRoute]) -> tuple[str, ...]:
-    """The most accurate first; of equally accurate ones the fastest, under load where a latency is asked for, else
-    for one node, as an idle worker chooses."""
+    """Allowed variants, the most accurate first; of equally accurate ones only the fastest: under load where there is a
+    latency objective, else for one node, as an idle worker chooses."""
     seeds = 1 if spec.objective.latency_ms is None else spec.worker.batching.max_seeds
     tolerance = spec.objective.accuracy_tolerance_permille
     limit = math.inf if tolerance is None else tolerance + _ROUNDING_PERMILLE
@@ -283,7 +283,7 @@ def _allowed(spec: GNNServiceSpec, candidates: Sequence[VariantRoute]) -> tuple[
 
 
 def _step(before: RoutingState, choice: _Choice, offered: float, *, is_new: bool) -> tuple[str, str, int]:
-    """The base from now on, where it is on its way to, and for how many ticks it has been quiet."""
+    """The next base variant, the variant that it is moving to, and the number of quiet ticks."""
     allowed, capacity = choice.allowed, choice.capacity
     wanted = choice.find_carrier(offered, TARGET_UTILISATION)
     if before.base is None or before.base not in allowed or allowed.index(wanted) > allowed.index(before.base):
@@ -301,7 +301,7 @@ def _step(before: RoutingState, choice: _Choice, offered: float, *, is_new: bool
 
 
 def _declared_capacity(spec: GNNServiceSpec, capacity: Mapping[str, float]) -> float:
-    """In modes Static and Weights; a variant that is not there carries nothing."""
+    """Capacity in modes Static and Weights; an unknown variant carries nothing."""
     weights = spec.routing.weights or {spec.routing.variant or "": 1}
     shares = {name: weight for name, weight in weights.items() if weight > 0}
     if any(capacity.get(name, 0.0) <= 0 for name in shares):
@@ -328,13 +328,13 @@ def _capacity_verdict(situation: words.Situation, load: _Load) -> Verdict:
 
 
 def _issue(before: RoutingState, state: RoutingState, reason: str, spec: GNNServiceSpec, now: datetime) -> RoutingState:
-    """Workers are told of another base, another reason or other costs, and of costs again before they expire."""
+    """Issue the table again for another base, reason or costs, and before costs expire."""
     stamp = now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     is_first = not before.issued_at and (state.base is not None or bool(state.costs))
     asked = Asked(spec.routing.mode, spec.objective.to_objective())
     if is_first or state.base != before.base or (before.issued_at and asked != before.asked):
         return replace(state, reason=reason, asked=asked, issued_at=stamp)
-    # A stamp of the future is that of a clock that was set back since.
+    # A stamp in the future comes from a clock that was set back since.
     is_fresh = 0 <= _age_s(before.issued_at, now) < _ttl_s(spec.routing.interval_seconds) / 2
     is_due = bool(state.costs) and not is_fresh
     return replace(state, issued_at=stamp) if is_due or state.costs != before.costs else state

@@ -1,8 +1,8 @@
-"""One tick of the slow loop: from samples to signals, to a decision, to the table that workers are told.
+"""One tick of the slow loop: from samples to signals, to a decision, to the workers' routing table.
 
-The operator and `gnnserve run` call the same function. Each brings samples of its own source and what it knows of its
-workers: the operator asks Prometheus about pods that come and go, `gnnserve run` reads its own counters. When to ask,
-and how a table reaches the workers, is the caller's.
+The operator and `gnnserve run` call the same function, each with samples of its own source and its knowledge of the
+workers: the operator asks Prometheus about pods that come and go, `gnnserve run` reads its own counters. The caller
+decides when to ask, and delivers the table.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ from gnnserve_routing.words import NOT_MEASURED
 
 @dataclass(frozen=True, slots=True)
 class TickContext:
-    """The service that a tick is about, as its caller knows it."""
+    """What the caller knows about the service of a tick."""
 
     spec: GNNServiceSpec
     declared: RoutingTable
     """The spec's own table over the revision that is answered from."""
     candidates: tuple[VariantRoute, ...]
-    """The variants of that revision, as a ready worker tells them; empty: none has told yet."""
+    """The variants of that revision, as a ready worker reports them; empty: none has yet."""
     workers: int | None = None
-    """How many are ready, at least one. None: one at least, and as many as the samples are of."""
+    """Number of ready workers, at least one. None: as many as there are samples of, at least one."""
     ready_since_s: Mapping[str, float] = field(default_factory=dict)
-    """Unix time since when each is ready, by pod; empty where they are no pods."""
+    """Unix time since when each pod is ready; empty where workers are not pods."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tick:
     decision: RoutingDecision
-    """`decision.state` is what the next tick begins with."""
+    """The decision; its `state` is passed to the next tick."""
     table: RoutingTable
-    """What workers are to be told."""
+    """The table for the workers."""
     measured: Signals | Silence | None
-    """What the samples say; None: nothing new was asked."""
+    """The signals from the samples; None: nothing new was asked."""
 
 
 def run_tick(known: RoutingDecision, context: TickContext, said: Answer | Silence | None, now: datetime) -> Tick:

@@ -27,24 +27,24 @@ from gnnserve_api.reasons import Reason
 from gnnserve_routing.verdict import sentence
 
 NAMESPACE_LABEL = "namespace"
-"""What Prometheus' Kubernetes configurations call it."""
+"""Label of the namespace in Prometheus' usual Kubernetes configurations."""
 
 _BATCH_METRICS = ("batches", "batch_seeds", "batch_seconds", "batch_seeds_squared", "batch_seed_seconds")
 _OFFERED, _REQUESTS = "offered_seeds", "requests"
 _PREFIX, _SUFFIX = "gnnserve_", "_total"
 
 _SHORTEST_WINDOW_S = 310.0
-"""Always holds two samples of a Prometheus that scrapes every two minutes."""
+"""Shortest window: it always has two samples of a Prometheus that scrapes every two minutes."""
 _LONGEST_SPAN_S = 300.0
-"""The load of longer ago says nothing about the present, however seldom one looks."""
+"""Longest span that counts as present load, however long the interval is."""
 _EARLY = 0.9
-"""Scrapes are not quite regular: this share of the time between two, or of the span, is taken for all of it."""
+"""Scrapes are not quite regular: this share of the time between two, or of the span, counts as all of it."""
 _CLOCK_RESOLUTION_S = 2.0
 """The Date of an answer is in whole seconds, and was set before the answer was on its way."""
 _FUTURE_S = 10.0
-"""Samples so far ahead of Prometheus' own clock were stamped by another clock."""
+"""Samples further ahead of Prometheus' own clock were stamped by another clock."""
 _LARGEST_SHARE = 2.0
-"""Of the workers over those that were seen: the half that is seen speaks for the other half."""
+"""Largest ratio of all workers to those with samples: half of them may represent the rest."""
 _LONGEST_WORDS = 300
 
 
@@ -58,7 +58,7 @@ class Sample:
 @dataclass(frozen=True, slots=True)
 class Series:
     labels: Mapping[str, str]
-    """With the metric's name as `__name__`."""
+    """Labels, with the metric's name as `__name__`."""
     samples: tuple[Sample, ...]
 
 
@@ -66,12 +66,12 @@ class Series:
 class Answer:
     series: tuple[Series, ...]
     now_s: float
-    """Unix time when it was given, by the clock that stamps the samples."""
+    """Unix time of the answer, by the clock that stamps the samples."""
 
 
 @dataclass(frozen=True, slots=True)
 class Silence:
-    """Nothing is known. Not the same as no load: whoever decides keeps what was decided."""
+    """No usable measurement, which is not the same as no load: the last decision stays."""
 
     reason: Reason
     message: str
@@ -80,7 +80,7 @@ class Silence:
 
 @dataclass(frozen=True, slots=True)
 class BatchSums:
-    """Of the batches of one variant; enough to fit what a batch costs."""
+    """Sums over the batches of one variant, enough to fit the cost of a batch."""
 
     batches: float = 0.0
     seeds: float = 0.0
@@ -109,19 +109,19 @@ class BatchSums:
 
 @dataclass(frozen=True, slots=True)
 class Outcomes:
-    """How requests ended."""
+    """Numbers of requests by outcome."""
 
     met: float = 0.0
-    """Answered within the latency asked for."""
+    """Answered within their latency objective."""
     late: float = 0.0
     refused: float = 0.0
-    """With 429."""
+    """Refused with 429."""
     unbounded: float = 0.0
-    """Answered, and no latency was asked for."""
+    """Answered, without a latency objective."""
 
     @property
     def bounded(self) -> float:
-        """Those that could be late."""
+        """Requests that have a latency objective."""
         return self.met + self.late + self.refused
 
     def __add__(self, other: Outcomes) -> Outcomes:
@@ -136,26 +136,26 @@ class Outcomes:
 @dataclass(frozen=True, slots=True)
 class Signals:
     offered_seeds_per_s: float
-    """Of all workers, refused requests included; those of workers that were not seen are put at the others' mean, but
-    for new ones."""
+    """Load of all workers, refused requests included; workers without samples count with the mean of the others, new
+    ones with none."""
     variants: Mapping[str, BatchSums] = field(default_factory=dict)
-    """Increases, summed over the workers that were seen."""
+    """Increases by variant, summed over the workers with samples."""
     outcomes: Outcomes = Outcomes()
-    """Likewise."""
+    """Increases of the outcomes, summed likewise."""
     workers_seen: int = 1
     newest_s: float = 0.0
     """Unix time of the newest sample."""
     gap_s: float = 0.0
-    """Between two scrapes."""
+    """Time between two scrapes."""
 
     def is_newer_than(self, newest_s: float) -> bool:
-        """Whether workers were scraped again since then; else the same would be counted twice."""
+        """Whether workers were scraped again since then; otherwise the same samples would count twice."""
         return abs(self.newest_s - newest_s) >= _EARLY * self.gap_s
 
 
 def build_query(service: str, namespace: str | None, interval_s: float, namespace_label: str = NAMESPACE_LABEL) -> str:
-    """PromQL for `GET /api/v1/query`. No namespace: of whatever Prometheus sees by that name, for servers outside of a
-    cluster."""
+    """PromQL for `GET /api/v1/query`. Without a namespace it matches every service of that name, for servers outside of
+    a cluster."""
     names = "|".join((*_BATCH_METRICS, _OFFERED, _REQUESTS))
     matchers = [f'__name__=~"{_PREFIX}({names}){_SUFFIX}"', f"service={json.dumps(service)}"]
     if namespace is not None:
@@ -164,12 +164,12 @@ def build_query(service: str, namespace: str | None, interval_s: float, namespac
 
 
 def window_s(interval_s: float) -> float:
-    """For how far back samples are of use."""
+    """How far back samples are used."""
     return max(_SHORTEST_WINDOW_S, 2 * _span_s(interval_s))
 
 
 def parse_answer(body: bytes) -> tuple[Series, ...] | Silence:
-    """Of `GET /api/v1/query` for a query of `build_query`. Values that are no numbers become NaN."""
+    """Parse the answer of `GET /api/v1/query` to a query of `build_query`. Values that are not numbers become NaN."""
     try:
         said = msgspec.json.decode(body, type=_Body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -191,7 +191,8 @@ def parse_answer(body: bytes) -> tuple[Series, ...] | Silence:
 def read_signals(  # noqa: PLR0911 - a ladder, one rung a doubt
     answer: Answer, *, interval_s: float, workers: int, ready_since_s: Mapping[str, float] | None = None
 ) -> Signals | Silence:
-    """`workers`: how many are ready; `ready_since_s`: since when, in unix time, by pod, where they are pods."""
+    """Derive signals. `workers`: number of ready workers; `ready_since_s`: unix time since when each pod is ready,
+    where they are pods."""
     found = _by_worker(answer.series)
     if not found:
         return Silence(
@@ -215,7 +216,7 @@ def read_signals(  # noqa: PLR0911 - a ladder, one rung a doubt
             f"Prometheus has had no sample of the workers for over {limit_s:.0f} s, by its own clock. Does it scrape "
             "their pods?",
         )
-    # Of pods that left, others have the load by now; a pod that missed one scrape may come again.
+    # The load of pods that left is on others by now; a pod that missed one scrape may come back.
     since_s = ready_since_s or {}
     present = usable.keys() & since_s.keys() or {
         worker for worker, counters in usable.items() if newest_s - _newest_s(counters) <= 2 * gap_s
@@ -250,7 +251,7 @@ def read_signals(  # noqa: PLR0911 - a ladder, one rung a doubt
 
 _SCRAPED_ONCE = Silence(Reason.NO_DATA, "Prometheus has one sample of each worker so far; the next scrape gives rates.")
 _Counters = dict[tuple[str, str], tuple[Sample, ...]]
-"""Of one worker, by metric and by variant or outcome."""
+"""Samples of one worker, by metric and by variant or outcome."""
 _OFFERED_KEY = (_OFFERED, "")
 _OWN_LABELS = {_OFFERED: None, _REQUESTS: "outcome", **dict.fromkeys(_BATCH_METRICS, "variant")}
 
@@ -283,8 +284,8 @@ def _span_s(interval_s: float) -> float:
 
 
 def _by_worker(series: Sequence[Series]) -> dict[str, _Counters]:
-    """A worker is its pod; where there is no label for it, its instance. One that is scraped twice, by two jobs or
-    Prometheuses, is taken from the source that knows it best."""
+    """Group series by worker: its pod, or without that label its instance. A worker that is scraped twice, by two jobs
+    or Prometheuses, is taken from the source with the most samples."""
     pod_of = {s.labels["instance"]: s.labels["pod"] for s in series if "instance" in s.labels and "pod" in s.labels}
     sources: dict[str, dict[tuple[tuple[str, str], ...], _Counters]] = {}
     for one in series:
@@ -318,14 +319,14 @@ def _newest_s(counters: _Counters) -> float:
 
 
 def _gap_s(workers: Iterable[_Counters]) -> float | None:
-    """Between two scrapes; None: there was but one."""
+    """Time between two scrapes; None: there was only one."""
     gaps = [after.time_s - at.time_s for counters in workers for at, after in pairwise(counters[_OFFERED_KEY])]
     return median(gaps) if gaps else None
 
 
 @dataclass(frozen=True, slots=True)
 class _Measured:
-    """Of one worker."""
+    """Measurements of one worker."""
 
     offered_seeds_per_s: float
     variants: Mapping[str, BatchSums]
@@ -333,7 +334,8 @@ class _Measured:
 
 
 def _measure(counters: _Counters, span_s: float) -> _Measured | None:
-    """Over the last span, or the last two samples where they lie further apart; None: there is one sample only."""
+    """Measure over the last span, or the last two samples where they lie further apart; None: there is only one
+    sample."""
     samples = counters[_OFFERED_KEY]
     last_s = samples[-1].time_s
     begins = [sample.time_s for sample in samples if sample.time_s < last_s]

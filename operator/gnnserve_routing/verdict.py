@@ -18,5 +18,5 @@ class Verdict:
 
 
 def sentence(text: str) -> str:
-    """Words of another program on one line, without the full stop, so that a sentence of ours can go on after them."""
+    """Another program's message on one line, without the full stop, so that a sentence can continue after it."""
     return " ".join(text.split()).rstrip(".;, ")

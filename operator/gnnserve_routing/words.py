@@ -1,7 +1,7 @@
-"""How the slow loop says what it decided: conditions, and the reason in the routing table.
+"""Messages of the slow loop's decisions: conditions, and the reason in the routing table.
 
-Conditions are told anew only when something about them changes, so they carry no figure that moves by the second;
-those are metrics. The reason is written when the base or what is asked changes, and has the figures of that moment.
+Conditions are written only when they change, so they have no figure that changes by the second; those are metrics. The
+reason is written when the base or the objective changes, and has the figures of that moment.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Situation:
 
 
 def most_accurate(allowed: Sequence[str], capacity: Mapping[str, float]) -> str:
-    """That can answer in time at all."""
+    """The most accurate variant that can answer in time at all."""
     return next((name for name in allowed if capacity[name] > 0), allowed[0])
 
 
@@ -111,7 +111,7 @@ def sufficient(situation: Situation, base: str | None) -> Verdict:
 def reason(  # noqa: PLR0911 - a ladder, one rung a sentence
     situation: Situation, base: str | None, goal: str | None, is_scale_out: bool
 ) -> str:
-    """Why this base, now."""
+    """The reason for the present base variant."""
     capacity, allowed, objective = situation.capacity, situation.allowed, situation.spec.objective
     if base is None:
         return "spec.routing says who answers; what batches cost was measured"

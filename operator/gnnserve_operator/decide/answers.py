@@ -50,8 +50,8 @@ def decide_answers(
 
 
 def find_open_worker(ready: Sequence[ObservedPod], observed: Observed) -> Problem | None:
-    """One that answers without a token, though spec.endpoint.tokens is declared: its image is older than tokens, and
-    takes no notice of what the operator told it."""
+    """A worker that answers without a token although spec.endpoint.tokens is declared: its image is older than tokens,
+    and ignores the operator's setting."""
     names = {pod.name: pod.image for pod in ready}
     for answer in observed.answers:
         if answer.pod in names and answer.route is not None and not answer.route.needs_token:
@@ -66,7 +66,7 @@ def find_open_worker(ready: Sequence[ObservedPod], observed: Observed) -> Proble
 
 
 def describe_devices(spec: GNNServiceSpec, ready: Sequence[ObservedPod], observed: Observed) -> str:
-    """What the first ready worker has to say of the GPU that it was given; empty: nothing, or none was asked for."""
+    """The first ready worker's message about its GPU; empty: it has none, or no GPU was asked for."""
     if spec.worker.gpu is None:
         return ""
     routes = {answer.pod: answer.route for answer in observed.answers if answer.route is not None}
@@ -88,7 +88,8 @@ def repair_words(service: str) -> str:
 
 
 def decide_base_variant(ready: Sequence[ObservedPod], observed: Observed, before: str | None) -> str | None:
-    """By the ready workers' word; what was said before holds as long as one of them says it, so that it keeps still."""
+    """The base variant that ready workers report; the previous one stays as long as one of them reports it, so that it
+    is stable."""
     said: Mapping[str, str] = {
         answer.pod: answer.route.base_variant for answer in observed.answers if answer.route is not None
     }
@@ -107,7 +108,7 @@ def _difference(declared: RoutingTable, route: Route) -> str | None:
         return "has yet to take on spec.worker.batching"
     if route.mode != declared.mode:
         return "has yet to take on spec.routing.mode"
-    # One that the service's tolerance excludes answers nobody, though it was taken on.
+    # A variant that the service's tolerance excludes never answers, though the worker has taken it on.
     is_static = declared.mode is RoutingMode.STATIC and declared.base_variant in route.allowed_variants
     if is_static and route.base_variant != declared.base_variant:
         return "has yet to take on spec.routing.variant"

@@ -1,7 +1,7 @@
 """Can requests be answered with the Secrets that spec.endpoint names?
 
-The operator reads no Secret: workers that mount them say which of what lies there cannot be used, ready ones in
-`GET /v1/route`, and those that wait for it in the text of their 503.
+The operator reads no Secret: the workers that mount them report what cannot be used, ready ones in `GET /v1/route`, and
+waiting ones in the text of their 503.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _FOLLOWED = "Workers follow a changed Secret within a minute or two"
 
 @dataclass(frozen=True, slots=True)
 class _Words:
-    """What is said about a kind of credentials."""
+    """Parts of the messages about a kind of credentials."""
 
     field: str
     """The field of the spec that names the Secret."""
@@ -94,7 +94,7 @@ def find_unusable(spec: GNNServiceSpec, observed: Observed) -> Problem | None:
 
 
 def describe_waiting(spec: GNNServiceSpec, pod: str, said: str) -> Problem | None:
-    """What a worker that has not started to answer waits for. None: not for credentials."""
+    """The credentials that a worker which does not answer yet waits for. None: it does not wait for any."""
     if NO_USABLE_CREDENTIALS not in said:
         return None
     secrets = secrets_of(spec)

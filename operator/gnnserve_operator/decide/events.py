@@ -1,4 +1,5 @@
-"""Which events tell the story? One for each transition, found by comparing what was said with what is said now."""
+"""Which events are to be posted? One for each transition, found by comparing the previous status with the present
+one."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ _EXPECTED = frozenset(
         Reason.REVISION_SWITCHING,
     }
 )
-"""Reasons for which a service that was ready is not, without anything being wrong."""
+"""Reasons for which a service is no longer ready although nothing is wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +42,8 @@ def decide_events(
     why_base: str | None,
     begun_job: str | None = None,
 ) -> tuple[EventNote, ...]:
-    """`why_base`: why the slow loop chose the base variant; None: it did not. `begun_job`: one that is there, and that
-    may not have been told of."""
+    """The events of a transition. `why_base`: why the slow loop chose the base variant; None: it did not. `begun_job`:
+    an existing Job that may not have been announced."""
     ready, was_ready = condition_in(now, ConditionType.READY), condition_in(before, ConditionType.READY)
     notes = [
         _suspended(ready, was_ready),
@@ -135,7 +136,7 @@ def _ready(ready: Mapping[str, Any], was: Mapping[str, Any]) -> EventNote | None
 
 
 def _turned(before: Mapping[str, Any], now: Mapping[str, Any], kind: ConditionType) -> EventNote | None:
-    """Tells when a condition becomes false, or for another reason, and when it is true again."""
+    """An event when a condition becomes false, or false for another reason, and when it is true again."""
     told, was = (condition_in(status, kind) for status in (now, before))
     if told.get("status") == "False" and (was.get("status"), was.get("reason")) != ("False", told["reason"]):
         return EventNote(WARNING, told["reason"], told["message"])
@@ -149,7 +150,7 @@ def _stalled(before: Mapping[str, Any], now: Mapping[str, Any]) -> EventNote | N
     if stalled["status"] != "True" or (was.get("status"), was.get("reason")) == ("True", stalled["reason"]):
         return None
     if stalled["reason"] in {Reason.GENERATION_FAILED, Reason.RESULT_UNREADABLE, Reason.CREDENTIALS_UNUSABLE}:
-        # Told by an event of that name.
+        # Announced by an event of that name already.
         return None
     return EventNote(WARNING, "Stalled", stalled["message"])
 

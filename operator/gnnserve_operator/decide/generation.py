@@ -1,7 +1,7 @@
 """Which Job should there be? None while the wanted recipe is published; else exactly one, running or suspended.
 
 A Job that computes is never thrown away for a recipe that it does generate, whatever else changed. A failed one stays
-as the record of its failure, until what it was told to do changes or somebody deletes it.
+as the record of its failure, until its spec changes or it is deleted.
 """
 
 from __future__ import annotations
@@ -29,11 +29,12 @@ from gnnserve_operator.observed import Observed, ObservedJob
 from gnnserve_operator.turns import IDLE, UNDER_WAY, Stance, Standing, Turn, place_words
 
 _POD_PATIENCE = timedelta(seconds=60)
-"""A Job without a pod for so long is not allowed one."""
+"""Time after which a Job without a pod counts as not allowed to have one."""
 _BEFORE_A_JOB = kinds_under(JOB.name) | {JOB.name}
-"""Kinds of which nothing may be on its way out in the place of a child when a Job is made."""
+"""Kinds whose objects must not be on their way out in the place of a child when a Job is created."""
 _PLACE_PATIENCE = timedelta(minutes=10)
-"""A Job whose pod finds no place for so long gives its turn to the next; a cluster that grows has a node by then."""
+"""Time after which a Job whose pod cannot be scheduled gives its turn to the next; an autoscaled cluster has a node by
+then."""
 
 
 class Stage(StrEnum):
@@ -46,7 +47,7 @@ class Stage(StrEnum):
     """The Job is suspended until fewer Jobs of other services run."""
     RUNNING = "Running"
     WAITING = "Waiting"
-    """For an object to go away, or for a result to be seen: look again soon."""
+    """Waiting for an object to go away, or for a result to be seen: look again soon."""
     FAILED = "Failed"
 
 
@@ -57,18 +58,18 @@ class Generation:
     apply: bool = False
     """Whether the desired Job is to be applied, suspended if the spec is."""
     delete: tuple[str, ...] = ()
-    """Names of Jobs."""
+    """Names of the Jobs to delete."""
     problem: Problem | None = None
     """What is wrong with the Job or its pod."""
     job: str | None = None
     """The Job that generates, is about to, or is queued."""
     standing: Standing = IDLE
-    """Among the services whose Jobs may not all run at once."""
+    """Standing among the services whose Jobs may not all run at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class WantedJob:
-    """What of the desired Job this decision needs."""
+    """The part of the desired Job that the decision needs."""
 
     name: str
     recipe: str
@@ -86,8 +87,8 @@ def decide_generation(
     now: datetime,
     repair: int | None = None,
 ) -> Generation:
-    """`repair`: number of the repair that is under way: what was published is damaged, and the Job that made it is to
-    be made again."""
+    """Decide about the Job. `repair`: number of the repair that is under way: the published revision is damaged, and
+    its Job is to be made again."""
     present = sorted((job for job in observed.jobs if not job.deleting), key=lambda job: (job.created_at, job.name))
     is_wanted = published is not None and published.result.recipe == wanted.recipe
     if published is not None and is_wanted and repair is None and repository.keeps(published.claim_uid):
@@ -99,7 +100,7 @@ def decide_generation(
         ]
         message = f"Revision {published.result.revision} is published."
         return Generation(Stage.PUBLISHED, message, delete=_names(present, kept))
-    # The ConfigMap's second witness: as long as workers answer from its revision.
+    # The published Job is kept as a second record beside the ConfigMap, as long as workers answer from its revision.
     witness = None if published is None or repair is not None else published.job
     kept = [job for job in present if job.name == witness and not holds_leaving_claim(job, repository)]
     jobs = _Jobs(
@@ -127,15 +128,15 @@ class _Jobs:
 
     present: list[ObservedJob]
     kept: list[ObservedJob]
-    """Whatever is decided."""
+    """Jobs that are kept whatever is decided."""
     candidates: list[ObservedJob]
-    """That generate the wanted recipe, or did."""
+    """Jobs that generate the wanted recipe, or did."""
 
     def named(self, name: str) -> ObservedJob | None:
         return next((job for job in self.candidates if job.name == name), None)
 
     def all_but(self, *kept: ObservedJob | None) -> tuple[str, ...]:
-        """Names of those to delete."""
+        """Names of all other Jobs, which are to be deleted."""
         return _names(self.present, [*self.kept, *(job for job in kept if job is not None)])
 
 
@@ -191,7 +192,7 @@ def _queued(job: str, turn: Turn, since: str, delete: tuple[str, ...]) -> Genera
 
 
 def _gives_way(job: ObservedJob, problem: Problem | None, now: datetime) -> bool:
-    """Whether it computes nothing and may not for long: other services' Jobs need not wait for it."""
+    """Whether the Job computes nothing, and may not for long, so that other services' Jobs need not wait for it."""
     if problem is None:
         return False
     started_at = job.started_at or job.created_at
@@ -258,7 +259,7 @@ def _running_words(job: ObservedJob, observed: Observed) -> str:
 
 
 def _no_pod(job: ObservedJob, observed: Observed, now: datetime) -> Problem | None:
-    """Why is in the Job's events only, which nobody but a person reads."""
+    """The problem of a Job without a pod; its cause is only in the Job's events, which the operator does not read."""
     started_at = job.started_at or job.created_at
     if job.suspended or not started_at or any(pod.job == job.name for pod in observed.pods):
         return None
@@ -274,7 +275,7 @@ def _no_pod(job: ObservedJob, observed: Observed, now: datetime) -> Problem | No
 
 
 def _problem_of(job: ObservedJob, service: str, spec: GNNServiceSpec, observed: Observed) -> Problem | None:
-    """Of the attempt that is under way."""
+    """The problem of the attempt that is under way."""
     own = [pod for pod in observed.pods if pod.job == job.name and pod.phase == "Pending" and not pod.deleting]
     newest = max(own, key=lambda pod: (pod.created_at, pod.name), default=None)
     problem = None if newest is None else pod_problem(newest, service, spec)
@@ -299,6 +300,6 @@ def _is_over(job: ObservedJob) -> bool:
 
 
 def _names(present: list[ObservedJob], kept: list[ObservedJob]) -> tuple[str, ...]:
-    """Of those that are not kept."""
+    """Names of the Jobs that are not kept."""
     keep = {job.name for job in kept}
     return tuple(job.name for job in present if job.name not in keep)

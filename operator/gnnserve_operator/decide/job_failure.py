@@ -1,4 +1,4 @@
-"""Why did a generation Job fail? From its pods' own words where there are any, else from the Job's."""
+"""Why did a generation Job fail? Its pods' messages tell, or else the Job's."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def explain_failure(job: ObservedJob, pods: Iterable[ObservedPod], spec: GNNServ
 
 
 def _is_of_files(source: GraphSource) -> bool:
-    """They are then looked for in the pod."""
+    """Whether the source consists of files, which are then read in the pod."""
     published = source.ogb or source.pyg
     return (
         source.npz is not None
@@ -57,7 +57,7 @@ def _is_of_files(source: GraphSource) -> bool:
 
 
 def last_failure(job: ObservedJob, pods: Iterable[ObservedPod]) -> ObservedPod | None:
-    """The newest attempt that ended badly."""
+    """The newest attempt that failed."""
     ended = [
         pod
         for pod in pods

@@ -1,18 +1,18 @@
-"""Who leads, by a Lease: may it be taken, is it still ours; pure.
+"""Leader election by a Lease: whether it may be taken, and whether it is still ours; pure.
 
 The rules are those of client-go's leader election
-(https://github.com/kubernetes/client-go/blob/master/tools/leaderelection/leaderelection.go), with two of our own: each
-taking of the Lease is a new term, and one that was deleted counts for as long as it would have. Who never saw one
-cannot tell whether one was deleted: it leaves a holder the time to make it again, and begins with a term from the
-clock, which is later than all before unless there was one a minute.
+(https://github.com/kubernetes/client-go/blob/master/tools/leaderelection/leaderelection.go), with two additions: each
+taking of the Lease is a new term, and a deleted Lease counts for as long as it would have lasted. An operator that
+never saw a Lease cannot tell whether one was deleted: it gives a holder the time to create it again, and begins with a
+term from the clock, which is later than all before unless there was one a minute.
 
 Clocks of nodes differ, so the times in a Lease are for people: what counts is how long *we* have seen it unchanged, on
 our own clock. A holder stops to write some seconds after it last asked for a renewal that was granted; others take over
 a few seconds later than that after they saw the renewal. The difference is what a request may be under way.
 
 A holder whose pod is gone writes no more: Kubernetes removes a pod only when its containers have ended. `helm
-uninstall` takes the right to the Lease away before the operator is told to end, so that it cannot let go; its pod tells
-instead. Only what it sent last may be under way, and is waited for.
+uninstall` takes the right to the Lease away before the operator is told to end, so that it cannot release it; the
+missing pod shows it instead. Only its last request may be under way, and is waited for.
 """
 
 from __future__ import annotations
@@ -25,37 +25,37 @@ _TERMS_BEGIN = datetime(2020, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """What matters of a Lease object. A label that somebody puts on it says nothing of its holder."""
+    """The relevant fields of a Lease object. Labels do not count: they tell nothing about its holder."""
 
     uid: str
     holder: str
-    """Empty: nobody, it was released."""
+    """The holder's identity; empty: it was released."""
     duration_s: float
     term: int
     """leaseTransitions: grows by one each time that it is taken."""
     renewed: str
-    """What the holder wrote when it renewed it last; compared with itself only."""
+    """The holder's stamp of its last renewal; only compared for equality."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
     lease: Lease | None
-    """None: there never was one."""
+    """The Lease; None: there never was one."""
     since_s: float
-    """When we first saw it as it is."""
+    """When it was first seen in its present form."""
     gone_since_s: float | None = None
-    """When we first saw that its holder's pod is gone; None: it is there, or we cannot tell."""
+    """When its holder's pod was first seen to be gone; None: it exists, or that is not known."""
 
 
 def sight(before: Sighting | None, lease: Lease | None, now_s: float) -> Sighting:
-    """One that was deleted is remembered, since its holder may not have noticed yet."""
+    """Update what was seen. A deleted Lease is remembered, since its holder may not have noticed yet."""
     if before is not None and (lease is None or before.lease == lease):
         return before
     return Sighting(lease, now_s)
 
 
 def sight_pod(seen: Sighting, now_s: float, *, is_gone: bool) -> Sighting:
-    """What was seen of the holder's pod at the same look."""
+    """Add what was seen of the holder's pod at the same time."""
     if is_gone and seen.gone_since_s is not None:
         return seen
     return replace(seen, gone_since_s=now_s if is_gone else None)
@@ -80,25 +80,26 @@ def pod_of(holder: str) -> PodName | None:
 
 @dataclass(frozen=True, slots=True)
 class Take:
-    """It may be taken, for this term."""
+    """The Lease may be taken, for this term."""
 
     term: int
 
 
 @dataclass(frozen=True, slots=True)
 class StandBy:
-    """Another leads, or did so a moment ago."""
+    """Another operator leads, or did so a moment ago."""
 
     holder: str
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """There is none, which its holder may be about to mend."""
+    """There is no Lease; its holder may be about to create it again."""
 
 
 def first_term(now: datetime) -> int:
-    """Of a Lease of which nobody knows what was before: minutes, which an int32 holds for four thousand years."""
+    """Term of a first Lease: minutes since 2020, which an int32 holds for four thousand years. Earlier terms are not
+    known."""
     return max(int((now - _TERMS_BEGIN).total_seconds() // 60), 1)
 
 
@@ -110,7 +111,7 @@ def decide_candidacy(
     lease = seen.lease
     if lease is None:
         return Take(first) if now_s >= seen.since_s + absent_s else Wait()
-    # Our own name: a container before this one in the same pod, which has ended.
+    # Our own identity: an earlier container of the same pod, which has ended.
     if lease.holder in {"", identity} or now_s >= seen.since_s + lease.duration_s:
         return Take(lease.term + 1)
     if seen.gone_since_s is not None and now_s >= seen.gone_since_s + request_s:

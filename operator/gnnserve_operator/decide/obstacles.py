@@ -1,6 +1,6 @@
 """Which children cannot be applied, because their name is taken or the API server refuses them?
 
-A child that builds on one of somebody else's is not applied either: a worker must not mount a foreign claim.
+A child that depends on an object with another owner is not applied either: a worker must not mount a foreign claim.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gnnserve_routing.verdict import sentence
 
 
 def decide_appliable(refs: Iterable[ObjectRef], conflicts: Iterable[Conflict]) -> frozenset[ObjectRef]:
-    """Those that are not taken, and build on nothing that is."""
+    """Children whose names are free, and which depend on no taken one."""
     taken = {conflict.ref for conflict in conflicts}
     all_refs = list(refs)
     taken_kinds = {ref.kind for ref in all_refs if ref in taken}
@@ -34,7 +34,7 @@ def may_begin(refs: Iterable[ObjectRef], to_come: Iterable[ObjectRef], observed:
 
 
 def decide_obstacle(refs: Iterable[ObjectRef], service: str, observed: Observed) -> Problem | None:
-    """Every name that is taken, at once; else the first refusal in the order of the children."""
+    """All taken names at once; else the first refusal, in the order of the children."""
     conflicts = {conflict.ref: conflict for conflict in observed.conflicts}
     rejections = {rejection.ref: rejection for rejection in observed.rejections}
     wanted = list(refs)

@@ -1,7 +1,7 @@
-"""Why does a pod not run? A table from what scheduler and kubelet write to what a person can do about it.
+"""Why does a pod not run? A table from the messages of scheduler and kubelet to what a person can do.
 
-Their messages are as of Kubernetes 1.36. What changes with every attempt (counts, delays) is left out of ours: the
-message becomes part of the status, and the status must not change while nothing does.
+Their messages are those of Kubernetes 1.36. Parts that change with every attempt (counts, delays) are left out: the
+message becomes part of the status, which must not change while nothing does.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _CLAIM_PENDING = re.compile(
 )
 _EXTENDED_RESOURCE = re.compile(r"Insufficient ([a-z0-9.-]+/[A-Za-z0-9._-]*[A-Za-z0-9_-])")
 _PREEMPTION = re.compile(r"[.,]?\s*(no new claims to deallocate[.,]?\s*)?preemption: .*$", re.DOTALL)
-"""The scheduler's own remark on what would not help either."""
+"""The scheduler's remark about preemption, which is cut off."""
 _PREFILTER = re.compile(r"\. not found$")
-"""What the scheduler adds where no node was looked at."""
+"""Suffix of the scheduler where no node was examined, which is cut off."""
 _LOCAL_ADDRESS = re.compile(r"[0-9a-f.:\[\]]+:[0-9]+->")
-"""Another one at every attempt to reach a registry."""
+"""A local address, different at every attempt to reach a registry, which is cut out."""
 _BACK_OFF = re.compile(r'^Back-off pulling image "[^"]*"(: )?')
 _IMAGE_REASONS = frozenset(
     {
@@ -61,7 +61,7 @@ class _Case:
         return self.spec.repository.claim_name is None and is_repository_claim(self.service, claim)
 
     def field_of_claim(self, claim: str) -> str:
-        """Which field of the spec names a claim."""
+        """The field of the spec that names a claim."""
         fields = []
         if self.spec.graph.volume is not None and self.spec.graph.volume.claim_name == claim:
             fields.append("spec.graph.volume.claimName")
@@ -95,7 +95,7 @@ def _unschedulable(case: _Case) -> Problem | None:
             f"PersistentVolume {volume}, which does not exist. Restore the volume, or name another claim.",
             needs_person=True,
         )
-    # Nodes may lack several things; a missing GPU is the one that no waiting brings.
+    # Nodes may lack several things; a missing GPU comes first, since waiting does not help.
     if extended := _EXTENDED_RESOURCE.search(message):
         return _no_gpu(case, extended[1])
     if _CLAIM_PENDING.search(message):
@@ -185,7 +185,7 @@ def _no_config(case: _Case) -> Problem | None:
 
 
 def _ended(case: _Case) -> Problem | None:
-    """Of a worker, whether it ended just now or is starting again after it did."""
+    """The problem of a worker that has ended, or that is starting again after it did."""
     pod = case.pod
     end = pod.terminated or pod.last_terminated
     if end is None or not pod.is_worker:
@@ -231,7 +231,8 @@ def exit_words(end: Termination) -> str:
 
 
 def _last_words(message: str) -> str:
-    """A program that leaves none is quoted by the tail of its log; of our own, which is JSON, by its last line."""
+    """The last message: without a termination message it is the tail of the log, of which our own JSON logs give the
+    last line."""
     try:
         line = json.loads(message.rstrip().rpartition("\n")[2])
     except ValueError:

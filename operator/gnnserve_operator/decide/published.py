@@ -1,4 +1,4 @@
-"""Which revision is published? Asked of the children, whose word is the only memory there is.
+"""Which revision is published? The children tell: they are the operator's only memory.
 
 A Job's pod leaves the result in its termination message; the routing ConfigMap keeps it when Job and pod are gone.
 """
@@ -22,29 +22,29 @@ Where it watches many namespaces that is found later: then the Job is made again
 
 
 _NOT_OVER = frozenset({"Pending", "Running", "Unknown"})
-"""Phases of a pod that may yet end."""
+"""Phases of a pod that may still end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Published:
     result: GenerationResult
     job: str | None = None
-    """The Job whose result it is; None: the ConfigMap tells."""
+    """The Job whose result it is; None: it is known from the ConfigMap."""
     claim_uid: str = ""
     """uid of the claim that holds the revision; empty while unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobResult:
-    """What a succeeded Job left. Neither: its pod has not been seen to end."""
+    """The result of a succeeded Job, or why it has none. Neither: its pod has not been seen to end."""
 
     result: GenerationResult | None = None
     unreadable: str | None = None
-    """Why its message is no result."""
+    """Why its message is not a result."""
 
 
 def decide_published(recipe: str, repository: Repository, observed: Observed) -> Published | None:
-    """The wanted recipe's if there is one; else that which workers answer from now."""
+    """The revision of the wanted recipe if there is one; else the one that workers answer from now."""
     from_jobs = [
         Published(result, job.name, repository.uid)
         for job in sorted(observed.jobs, key=lambda job: (job.created_at, job.name), reverse=True)
@@ -58,7 +58,7 @@ def decide_published(recipe: str, repository: Repository, observed: Observed) ->
     routing, claims = observed.routing, observed.claims
     if routing is not None and claims and routing.claim_uid not in {"", *(claim.uid for claim in claims)}:
         routing = None
-    # An edited table is None: what somebody wrote there by hand was never published.
+    # An edited table is None: a table that was changed by hand was never published.
     if routing is not None and routing.table is not None and routing.result is not None:
         table, result = routing.table, routing.result
         if (table.revision, table.recipe) == (result.revision, result.recipe):

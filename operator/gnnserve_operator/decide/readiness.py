@@ -1,7 +1,7 @@
-"""What is the state of the whole? The conditions but for those about load, from the answers to the other questions.
+"""What is the state of the service? All conditions except those about load, from the other decisions.
 
-The first reason that applies is the one that is told, in a fixed order: what was asked for, what stands in the way,
-what is generated, the workers, what they answer. Ready is true only at the very end of it.
+The first reason that applies is reported, in a fixed order: suspension and the like, obstacles, generation, the
+workers, their answers. Ready is true only if none applies.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ Conditions = dict[ConditionType, Verdict]
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """What was decided so far."""
+    """The decisions made so far."""
 
     service: str
-    """Its name."""
+    """Name of the service."""
     spec: GNNServiceSpec
     observed: Observed
     published: Published | None
     declared: RoutingTable | None
-    """What workers are told; None: nothing yet."""
+    """The table declared to workers; None: nothing yet."""
     generation: Generation
     workers: Workers
     rollout: Rollout
@@ -90,7 +90,7 @@ def decide_conditions(situation: Situation) -> Conditions:
 
 
 def refuse(problem: str) -> Conditions:
-    """For a spec that cannot be read."""
+    """Conditions of a spec that cannot be read."""
     message = f"The spec cannot be read: {problem}. Correct it; until then everything stays as it is."
     no = Verdict(False, Reason.INVALID_SPEC, message)
     unknown = Verdict(None, Reason.INVALID_SPEC, "Nothing is looked at while the spec cannot be read.")
@@ -192,7 +192,7 @@ def _decide_generated(situation: Situation) -> Verdict:  # noqa: PLR0911 - a lad
 
 
 def _decide_stalled(situation: Situation) -> Problem | None:
-    """The first that waiting does not mend."""
+    """The first problem that needs a person."""
     if situation.spec.suspend:
         # Nothing is to go on.
         return None
@@ -204,7 +204,7 @@ def _decide_stalled(situation: Situation) -> Problem | None:
 
 
 def _is_at_rest(situation: Situation) -> bool:
-    """As much is done as was asked for, although nothing is served."""
+    """Whether everything asked for is done, although nothing is served."""
     if situation.spec.suspend:
         jobs = (job for job in situation.observed.jobs if not (job.succeeded or job.failed or job.suspended))
         return situation.workers.existing == 0 and not any(True for _ in jobs)
@@ -213,14 +213,14 @@ def _is_at_rest(situation: Situation) -> bool:
 
 
 def _words_of_data(situation: Situation) -> str:
-    """What suspending leaves."""
+    """Message about what remains while the service is suspended."""
     if situation.repository_kept.holds is False:
         return situation.repository_kept.message
     return "No revision is published." if situation.published is None else "The data is kept."
 
 
 def _words_of_old(situation: Situation) -> str:
-    """While another recipe is generated."""
+    """Message about the old revision while another recipe is generated."""
     if situation.declared is None or not situation.workers.ready:
         return ""
     return f" Until then revision {situation.declared.revision} keeps answering."

@@ -1,12 +1,12 @@
 """Is the published revision damaged, and may it be generated again?
 
-A worker says that the files are not what was published (`Damage`). The generation Job then sets the revision aside and
-makes it anew, without anybody's help: twice a day at most, because a volume that goes on damaging files needs a person.
+A worker reports that the files are not what was published (`Damage`). The generation Job then sets the revision aside
+and makes it again, at most twice a day, because a volume that keeps damaging files needs a person.
 
-What is remembered lies on the routing ConfigMap, and is written there before a Job begins: a ConfigMap that cannot be
-written must not lead to one repair after another. Repairs are numbered. A Job bears the number of its repair, and the
-routing table that of the last one that is done: so neither an earlier Job nor what a worker found before is mistaken
-for the present, whatever the clocks say.
+The record is kept on the routing ConfigMap, and written there before a Job begins: a ConfigMap that cannot be written
+must not lead to one repair after another. Repairs are numbered. A Job has the number of its repair, and the routing
+table that of the last completed one: so neither an earlier Job nor an earlier finding of a worker is mistaken for a
+present one, whatever the clocks say.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class Repair:
     record: RepairRecord = NO_REPAIRS
     """The record to store on the routing ConfigMap."""
     words: str = ""
-    """What was found and is done about it, while a Job is to generate the revision again."""
+    """Message about the finding and the repair, while a Job is to generate the revision again."""
     problem: Problem | None = None
-    """It is damaged, and was generated again too often."""
+    """The problem of a damaged revision that was generated again too often."""
     under_way: int | None = None
     """The number of the repair whose Job is wanted; None also while the record of it has yet to be written."""
 
@@ -73,7 +73,7 @@ def _is_done(record: RepairRecord, published: Published, observed: Observed) -> 
 
 
 def _is_said_damaged(published: Published, repository: Repository, observed: Observed) -> bool:
-    """By workers that mount the claim which the revision lies in: those that have yet to leave another one look at a
+    """Whether workers report damage that mount the revision's claim: workers that still mount another claim look at a
     revision of the same name there."""
     table = observed.routing.table if observed.routing is not None else None
     if table is None:
