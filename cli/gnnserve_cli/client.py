@@ -33,7 +33,7 @@ from gnnserve_api.protocol import (
 from gnnserve_api.repository import NetworkManifest
 from gnnserve_api.routing import Route
 from gnnserve_api.tokens import check_token, read_client_token
-from gnnserve_cli.exits import RefusedError
+from gnnserve_cli.exits import ServerRefusedError
 from gnnserve_cli.http_client import NoAnswerError, NotTrustedError, exchange
 from gnnserve_cli.printable import printable_line
 
@@ -299,7 +299,7 @@ def parse_refusal(endpoint: Endpoint, status: int, headers: Mapping[str, str], b
         detail = ErrorDetail("error", said)
     texts = (detail.code, detail.field, detail.message, headers.get("retry-after"))
     code, about, message, retry_after = (None if text is None else printable_line(text) for text in texts)
-    return RefusedError(status, code or "error", about, message or "", retry_after)
+    return ServerRefusedError(status, code or "error", about, message or "", retry_after)
 
 
 def parse_server_timing(header: str) -> dict[str, float]:

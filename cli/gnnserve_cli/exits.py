@@ -47,7 +47,7 @@ MEANINGS = {
 }
 
 
-class RefusedError(GnnserveError):
+class ServerRefusedError(GnnserveError):
     """The server answered, and the answer is an error; `code` and `field` are the server's own."""
 
     def __init__(self, status: int, code: str, field: str | None, message: str, retry_after: str | None = None) -> None:
@@ -76,7 +76,7 @@ def exit_code_of(error: Exception) -> ExitCode | None:  # noqa: PLR0911 - one a 
             return ExitCode.BAD_INPUT
         case RepositoryError():
             return ExitCode.REPOSITORY
-        case RefusedError(status=status):
+        case ServerRefusedError(status=status):
             return exit_code_of_status(status)
         case DeviceLostError():
             return ExitCode.DEVICE

@@ -15,7 +15,7 @@ from gnnserve_api.errors import InputError
 from gnnserve_api.reasons import Reason
 from gnnserve_api.spec.routing import PrometheusSpec
 from gnnserve_cli.http_client import NoAnswerError, exchange
-from gnnserve_routing.signals import Answer, Silence, build_query, parse_answer
+from gnnserve_routing.signals import QueryAnswer, Silence, build_query, parse_answer
 from gnnserve_worker.serving.server import Look
 
 _PATIENCE_S = 5.0
@@ -47,7 +47,7 @@ class PrometheusSource:
             ) from error
         return PrometheusSource(url.rstrip("/"), build_query(service, None, interval_s))
 
-    def ask(self, _look: Look) -> Answer | Silence:
+    def ask(self, _look: Look) -> QueryAnswer | Silence:
         try:
             status, date, body = self._fetch()
         except NoAnswerError as error:
@@ -59,7 +59,7 @@ class PrometheusSource:
             return series
         if status != 200 or math.isnan(date):
             return Silence(Reason.INVALID, f"{self.url} answers {status} without a usable Date. Is this Prometheus?")
-        return Answer(series, date)
+        return QueryAnswer(series, date)
 
     def _fetch(self) -> tuple[int, float, bytes]:
         """Status, the Date as unix time (NaN: none), and the body or the beginning of one that is too long."""

@@ -22,7 +22,7 @@ from gnnserve_api.routing import Route, RoutingTable
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_routing.decision import RoutingDecision, recover_state
 from gnnserve_routing.driver import TickContext, next_due_s, run_tick, undecided
-from gnnserve_routing.signals import Answer, Sample, Series, Signals, Silence
+from gnnserve_routing.signals import QueryAnswer, Sample, Series, Signals, Silence
 from gnnserve_worker.serving.metrics import CounterValue
 from gnnserve_worker.serving.server import Look
 
@@ -42,7 +42,7 @@ class Served(Protocol):
 class Source(Protocol):
     """Where the load was measured. Never raises."""
 
-    def ask(self, look: Look) -> Answer | Silence: ...
+    def ask(self, look: Look) -> QueryAnswer | Silence: ...
 
 
 class OwnRegistry:
@@ -52,7 +52,7 @@ class OwnRegistry:
         self._clock_s = clock_s
         self._scrapes: deque[tuple[float, tuple[CounterValue, ...]]] = deque(maxlen=_KEPT_SCRAPES)
 
-    def ask(self, look: Look) -> Answer | Silence:
+    def ask(self, look: Look) -> QueryAnswer | Silence:
         now_s = self._clock_s()
         self._scrapes.append((now_s, look.counters))
         samples: dict[tuple[str, tuple[str, str] | None], list[Sample]] = {}
@@ -65,7 +65,7 @@ class OwnRegistry:
             Series({"__name__": name, **dict([] if label is None else [label])}, tuple(found))
             for (name, label), found in samples.items()
         )
-        return Answer(series, now_s)
+        return QueryAnswer(series, now_s)
 
 
 @dataclass(slots=True)

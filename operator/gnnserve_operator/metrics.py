@@ -46,7 +46,7 @@ class PrometheusResult(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Condition:
+class ConditionLabels:
     """One condition of a GNNService's status, as a metric's labels."""
 
     type: str
@@ -98,7 +98,7 @@ class Metrics:
         self._declared_workers: Callable[[], Mapping[ServiceKey, int]] = dict
         registry.register(_Collected(self._collect_services))
         registry.register(_Collected(self._collect_declared))
-        self._conditions: Callable[[], Mapping[ServiceKey, Iterable[Condition]]] = dict
+        self._conditions: Callable[[], Mapping[ServiceKey, Iterable[ConditionLabels]]] = dict
         registry.register(_Collected(self._collect_conditions))
         # Series that start at 0, so that their first increase is seen.
         for result in Result:
@@ -123,7 +123,7 @@ class Metrics:
         self,
         count_by_ready: Callable[[], Mapping[str, int]],
         declared_workers: Callable[[], Mapping[ServiceKey, int]],
-        conditions: Callable[[], Mapping[ServiceKey, Iterable[Condition]]],
+        conditions: Callable[[], Mapping[ServiceKey, Iterable[ConditionLabels]]],
     ) -> None:
         self._count_by_ready = count_by_ready
         self._declared_workers = declared_workers

@@ -28,7 +28,7 @@ from gnnserve_operator.observed import (
     Observed,
     ObservedPod,
     Rejection,
-    Wait,
+    ServiceWait,
     controller_of,
     observed_claim,
     observed_deployment,
@@ -39,7 +39,7 @@ from gnnserve_operator.observed import (
 )
 from gnnserve_operator.probe import Answers, Prober
 from gnnserve_routing.decision import RoutingDecision
-from gnnserve_routing.signals import Answer, Silence
+from gnnserve_routing.signals import QueryAnswer, Silence
 
 _ABSENCE_S = 60.0
 """Seconds for which the absence of the API is remembered."""
@@ -156,9 +156,9 @@ class Observer:
         *,
         rejections: tuple[Rejection, ...] = (),
         routed: RoutingDecision | None = None,
-        measured: Answer | Silence | None = None,
+        measured: QueryAnswer | Silence | None = None,
         begun_job: str | None = None,
-        wait: Wait | None = None,
+        wait: ServiceWait | None = None,
     ) -> Seen:
         """Observe a service. `service` is the live GNNService; the other arguments are remembered from earlier
         reconciles."""

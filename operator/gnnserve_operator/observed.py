@@ -30,7 +30,7 @@ from gnnserve_operator.desired.pod import REPOSITORY_VOLUME
 from gnnserve_operator.desired.routing import NO_REPAIRS, RepairRecord, decode_repairs, routing_digest
 from gnnserve_operator.turns import NO_LIMIT, Turns
 from gnnserve_routing.decision import RoutingDecision
-from gnnserve_routing.signals import Answer, Silence
+from gnnserve_routing.signals import QueryAnswer, Silence
 
 Raw = Mapping[str, Any]
 """A live object, as the API server gave it."""
@@ -215,7 +215,7 @@ class WorkerAnswer:
 
 
 @dataclass(frozen=True, slots=True)
-class Wait:
+class ServiceWait:
     """What a service waits for, as its status says."""
 
     words: str
@@ -246,12 +246,12 @@ class Observed:
     """Whether the API server knows PodMonitor."""
     routed: RoutingDecision | None = None
     """The slow loop's last decision; None: none since the operator started."""
-    measured: Answer | Silence | None = None
+    measured: QueryAnswer | Silence | None = None
     """Prometheus' answer since then; None: nothing new."""
     leaving: tuple[ObjectRef, ...] = ()
     """Objects under a child's name that are about to go: they are being deleted, or belong to a deleted service of that
     name."""
-    wait: Wait | None = None
+    wait: ServiceWait | None = None
     """The wait that the last plan found; None: there was none, or the operator has just started."""
     begun_job: str | None = None
     """A Job that was created and that no event has reported yet; None: there is none."""

@@ -18,7 +18,7 @@ from gnnserve_api.spec.service import GNNService, GNNServiceSpec
 from gnnserve_api.status import ConditionType
 from gnnserve_operator.decide.answers import decide_base_variant
 from gnnserve_operator.decide.events import EventNote, decide_events
-from gnnserve_operator.decide.generation import Generation, Stage, WantedJob, decide_generation
+from gnnserve_operator.decide.generation import GenerationDecision, GenerationStage, WantedJob, decide_generation
 from gnnserve_operator.decide.obstacles import decide_appliable, decide_obstacle, may_begin
 from gnnserve_operator.decide.published import decide_published
 from gnnserve_operator.decide.readiness import Conditions, Situation, decide_conditions, refuse
@@ -31,7 +31,7 @@ from gnnserve_operator.decide.repository import (
     least_storage,
 )
 from gnnserve_operator.decide.rollout import Rollout, decide_rollout
-from gnnserve_operator.decide.service_routing import Question, decide_declared_claim, decide_service_routing
+from gnnserve_operator.decide.service_routing import PrometheusQuestion, decide_declared_claim, decide_service_routing
 from gnnserve_operator.decide.status import (
     Status,
     build_status,
@@ -51,12 +51,12 @@ from gnnserve_operator.desired.metadata import Manifest, Parent, digest_of
 from gnnserve_operator.desired.routing import declared_table
 from gnnserve_operator.desired.service import service_url
 from gnnserve_operator.kinds import DEPLOYMENT, JOB, SERVICE
-from gnnserve_operator.observed import ObjectRef, Observed, Wait, observed_ref
+from gnnserve_operator.observed import ObjectRef, Observed, ServiceWait, observed_ref
 from gnnserve_operator.settings import Settings
 from gnnserve_operator.turns import ALL_IDLE, IDLE, Standings
 from gnnserve_routing.decision import RoutingDecision
 
-__all__ = ["EventNote", "Identity", "ObjectRef", "Plan", "plan", "plan_for_invalid"]
+__all__ = ["EventNote", "ObjectRef", "Plan", "ServiceIdentity", "plan", "plan_for_invalid"]
 
 _SOON_S = 1.0
 """Seconds to the next look while workers switch, or something is about to appear that sends no event."""
@@ -70,7 +70,7 @@ _LINGERING = timedelta(minutes=1)
 """An object that is not deleted by then is held by something, and is looked at less often."""
 _PATIENCE = timedelta(minutes=5)
 """After this wait something is no longer looked for every second."""
-_BEFORE_THE_JOB = frozenset({Stage.STARTING, Stage.QUEUED})
+_BEFORE_THE_JOB = frozenset({GenerationStage.STARTING, GenerationStage.QUEUED})
 """Stages in which the Job may not exist yet, or never."""
 _GENERATES = frozenset({Reason.GENERATING, Reason.REVISION_DAMAGED})
 _UNKNOWN = "unknown"
@@ -78,7 +78,7 @@ _UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class ServiceIdentity:
     """The part of a live GNNService that is not the user's text."""
 
     uid: str
@@ -105,19 +105,19 @@ class Plan:
     """Seconds to the next look; None: the next resync is soon enough."""
     routed: RoutingDecision | None = None
     """The slow loop's decision, to be kept until the next plan."""
-    question: Question | None = None
+    question: PrometheusQuestion | None = None
     """What the slow loop should ask; None: nothing."""
     standings: Standings = ALL_IDLE
     """Standings among the other services; to be passed to the fleet before another service is planned."""
     followed: str | None = None
     """See `Turns.followed`; to be kept until the next plan."""
-    wait: Wait | None = None
+    wait: ServiceWait | None = None
     """The present wait, to be kept until the next plan."""
     begins_job: str | None = None
     """Name of the Job that is created now; to be kept until an event has reported it."""
 
 
-def plan(service: GNNService, identity: Identity, observed: Observed, settings: Settings, now: datetime) -> Plan:
+def plan(service: GNNService, identity: ServiceIdentity, observed: Observed, settings: Settings, now: datetime) -> Plan:
     if identity.deleting:
         # Garbage collection removes the children; one created now would outlive its owner.
         return Plan()
@@ -208,14 +208,14 @@ def plan(service: GNNService, identity: Identity, observed: Observed, settings: 
         ),
         followed=rollout.followed,
         wait=wait,
-        begins_job=job["metadata"]["name"] if is_job_made and generation.stage == Stage.STARTING else None,
+        begins_job=job["metadata"]["name"] if is_job_made and generation.stage == GenerationStage.STARTING else None,
         look_again_s=_look_again_s(situation, conditions, wait, status, now),
         routed=routing.decision,
         question=routing.question,
     )
 
 
-def plan_for_invalid(identity: Identity, problem: str, now: datetime) -> Plan:
+def plan_for_invalid(identity: ServiceIdentity, problem: str, now: datetime) -> Plan:
     """The plan for an object that the CRD accepted and that cannot be parsed: its children stay as they are."""
     if identity.deleting:
         return Plan()
@@ -236,10 +236,10 @@ def _begun_job(observed: Observed) -> str | None:
     return observed.begun_job if any(job.name == observed.begun_job for job in observed.jobs) else None
 
 
-def _applied_job(job: Manifest, generation: Generation) -> Manifest | None:
+def _applied_job(job: Manifest, generation: GenerationDecision) -> Manifest | None:
     if not generation.apply:
         return None
-    return suspended(job) if generation.stage == Stage.QUEUED else job
+    return suspended(job) if generation.stage == GenerationStage.QUEUED else job
 
 
 def _is_applied(ref: ObjectRef, appliable: frozenset[ObjectRef], rollout: Rollout, observed: Observed) -> bool:
@@ -262,7 +262,7 @@ def _to_come(children: tuple[Manifest, ...], refs: list[ObjectRef]) -> tuple[Man
 
 
 def _deletions(
-    parent: Parent, generation: Generation, refs: list[ObjectRef], observed: Observed
+    parent: Parent, generation: GenerationDecision, refs: list[ObjectRef], observed: Observed
 ) -> tuple[ObjectRef, ...]:
     jobs = [ObjectRef(JOB.api_version, JOB.name, parent.namespace, name) for name in generation.delete]
     unwanted = [ref for ref in observed.owned if ref.kind in PRUNED_KINDS and ref not in refs]
@@ -270,13 +270,13 @@ def _deletions(
 
 
 def _look_again_s(
-    situation: Situation, conditions: Conditions, wait: Wait | None, status: Status, now: datetime
+    situation: Situation, conditions: Conditions, wait: ServiceWait | None, status: Status, now: datetime
 ) -> float | None:
     if situation.obstacle is not None and situation.obstacle.reason == Reason.NAME_TAKEN:
         return _TAKEN_S if _is_recent(condition_in(status, ConditionType.STALLED), now) else _LATER_S
     deployment = situation.observed.deployment
     is_gone_awaited = bool(situation.observed.leaving) or (deployment is not None and deployment.deleting)
-    if is_gone_awaited or situation.generation.stage == Stage.WAITING:
+    if is_gone_awaited or situation.generation.stage == GenerationStage.WAITING:
         return _SOON_S if wait is None or now - wait.since < _LINGERING else _LATER_S
     if wait is not None and not conditions[ConditionType.RECONCILING].holds:
         return _LATER_S  # stalled, but the awaited change may still happen
@@ -284,7 +284,7 @@ def _look_again_s(
     at_rest_s = _CREDENTIALS_S if is_followed else None
     if not conditions[ConditionType.RECONCILING].holds:
         return at_rest_s
-    if conditions[ConditionType.READY].holds or situation.generation.stage == Stage.QUEUED:
+    if conditions[ConditionType.READY].holds or situation.generation.stage == GenerationStage.QUEUED:
         return at_rest_s  # the fleet wakes those whose turn has come
     is_answer_awaited = situation.workers.ready or any(pod.can_be_asked for pod in situation.observed.pods)
     ready = condition_in(status, ConditionType.READY)

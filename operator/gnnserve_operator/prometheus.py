@@ -18,7 +18,7 @@ import msgspec
 
 from gnnserve_api.reasons import Reason
 from gnnserve_operator.metrics import Metrics, PrometheusResult
-from gnnserve_routing.signals import Answer, Silence, parse_answer
+from gnnserve_routing.signals import QueryAnswer, Silence, parse_answer
 from gnnserve_routing.verdict import sentence
 
 _AT_ONCE = 4
@@ -55,14 +55,14 @@ class Prometheus:
         if self._session is not None:
             await self._session.close()
 
-    async def ask(self, url: str, query: str) -> Answer | Silence:
+    async def ask(self, url: str, query: str) -> QueryAnswer | Silence:
         """Ask a query. `url`: such as http://prometheus:9090, with or without a path."""
         async with self._slots[url]:
             result, said = await self._ask(url, query)
         self.metrics.prometheus_requests.labels(result.value).inc()
         return said
 
-    async def _ask(self, url: str, query: str) -> tuple[PrometheusResult, Answer | Silence]:
+    async def _ask(self, url: str, query: str) -> tuple[PrometheusResult, QueryAnswer | Silence]:
         try:
             code, date, body = await self._get(f"{url.rstrip('/')}/api/v1/query", query)
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
@@ -76,7 +76,7 @@ class Prometheus:
             return PrometheusResult.INVALID, Silence(said.reason, f"{url}: {said.message}")
         return PrometheusResult.SUCCESS, said
 
-    def _read(self, date: float | None, body: bytes | None) -> Answer | Silence:
+    def _read(self, date: float | None, body: bytes | None) -> QueryAnswer | Silence:
         if body is None:
             megabytes = self.largest_answer_bytes / 1024 / 1024
             return Silence(Reason.INVALID, f"The answer is larger than {megabytes:g} MiB, which is as much as is read.")
@@ -85,7 +85,7 @@ class Prometheus:
             return series
         if date is None:
             return Silence(Reason.INVALID, "The answer has no Date, so nobody knows how old its samples are.")
-        return Answer(series, date)
+        return QueryAnswer(series, date)
 
     def _words_of(self, error: Exception) -> str:
         match error:

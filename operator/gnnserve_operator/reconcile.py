@@ -26,8 +26,8 @@ from gnnserve_operator.handlers.index import Index
 from gnnserve_operator.kinds import DEPLOYMENT, JOB, POD_MONITOR, Manifest, ServiceKey
 from gnnserve_operator.logs import about
 from gnnserve_operator.observe import Observer, Seen
-from gnnserve_operator.observed import ObjectRef, Rejection, Wait, observed_ref
-from gnnserve_operator.plan import Identity, Plan, plan, plan_for_invalid
+from gnnserve_operator.observed import ObjectRef, Rejection, ServiceWait, observed_ref
+from gnnserve_operator.plan import Plan, ServiceIdentity, plan, plan_for_invalid
 from gnnserve_operator.report import Reporter
 from gnnserve_operator.settings import Settings
 from gnnserve_operator.slow_loop import RoutingMemory, SlowLoop
@@ -59,7 +59,7 @@ class Reconciler:
     _rejections: dict[ServiceKey, tuple[Rejection, ...]] = field(default_factory=dict)
     _begun_jobs: dict[ServiceKey, _BegunJob] = field(default_factory=dict)
     """Created Jobs that no event has reported yet."""
-    _waits: dict[ServiceKey, tuple[str, Wait]] = field(default_factory=dict)
+    _waits: dict[ServiceKey, tuple[str, ServiceWait]] = field(default_factory=dict)
     """Waits of the services, with the uid of the GNNService."""
 
     async def reconcile(self, key: ServiceKey) -> float | None:
@@ -144,7 +144,7 @@ class Reconciler:
         return _soonest(planned.look_again_s, untold_s)
 
     async def _plan(
-        self, key: ServiceKey, service: GNNService, identity: Identity, seen: Seen
+        self, key: ServiceKey, service: GNNService, identity: ServiceIdentity, seen: Seen
     ) -> tuple[Seen, Plan, Survey, tuple[Rejection, ...]]:
         """Plan, and plan again for each place that has another owner or an object about to go, and for children to come
         that the API server would refuse: these refusals are returned too."""
@@ -194,9 +194,9 @@ class Reconciler:
             return raw
         return told
 
-    def _identity(self, key: ServiceKey, raw: Manifest) -> Identity:
+    def _identity(self, key: ServiceKey, raw: Manifest) -> ServiceIdentity:
         metadata = raw["metadata"]
-        return Identity(
+        return ServiceIdentity(
             uid=metadata["uid"],
             generation=metadata["generation"],
             deleting=bool(metadata.get("deletionTimestamp")),

@@ -20,12 +20,12 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from gnnserve_api.reasons import Reason
 from gnnserve_api.spec.objective import ObjectiveSpec
 from gnnserve_operator.clock import Clock
-from gnnserve_operator.decide.service_routing import Question
+from gnnserve_operator.decide.service_routing import PrometheusQuestion
 from gnnserve_operator.kinds import ServiceKey
 from gnnserve_operator.logs import about
 from gnnserve_routing.decision import Advice, RoutingDecision
 from gnnserve_routing.driver import next_due_s
-from gnnserve_routing.signals import Answer, Silence
+from gnnserve_routing.signals import QueryAnswer, Silence
 
 LONGEST_FIRST_WAIT_S = 15.0
 """Longest wait before the first question: even with an interval of an hour, a user wants to know soon whether
@@ -36,9 +36,9 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Followed:
-    question: Question
+    question: PrometheusQuestion
     task: asyncio.Task[None]
-    unread: Answer | Silence | None = None
+    unread: QueryAnswer | Silence | None = None
 
 
 class SlowLoop:
@@ -46,7 +46,7 @@ class SlowLoop:
 
     def __init__(
         self,
-        ask: Callable[[str, str], Awaitable[Answer | Silence]],
+        ask: Callable[[str, str], Awaitable[QueryAnswer | Silence]],
         wake: Callable[[ServiceKey], None],
         clock: Clock,
     ) -> None:
@@ -57,7 +57,7 @@ class SlowLoop:
         self._followed: dict[ServiceKey, _Followed] = {}
         self._ending: set[asyncio.Task[None]] = set()
 
-    def follow(self, key: ServiceKey, question: Question | None) -> None:
+    def follow(self, key: ServiceKey, question: PrometheusQuestion | None) -> None:
         """Ask this question from now on, at its interval; None: ask nothing. An unchanged question keeps its rhythm."""
         followed = self._followed.get(key)
         if followed is not None and followed.question == question:
@@ -71,11 +71,11 @@ class SlowLoop:
             task = asyncio.create_task(self._run(key, question), name=f"slow loop {key}")
             self._followed[key] = _Followed(question, task)
 
-    def unread(self, key: ServiceKey) -> Answer | Silence | None:
+    def unread(self, key: ServiceKey) -> QueryAnswer | Silence | None:
         followed = self._followed.get(key)
         return None if followed is None else followed.unread
 
-    def read(self, key: ServiceKey, answer: Answer | Silence | None) -> None:
+    def read(self, key: ServiceKey, answer: QueryAnswer | Silence | None) -> None:
         """Mark that answer as read; a later one is still unread."""
         followed = self._followed.get(key)
         if followed is not None and followed.unread is answer:
@@ -86,7 +86,7 @@ class SlowLoop:
             self.follow(key, None)
         await asyncio.gather(*self._ending, return_exceptions=True)
 
-    async def _run(self, key: ServiceKey, question: Question) -> None:
+    async def _run(self, key: ServiceKey, question: PrometheusQuestion) -> None:
         never = asyncio.Event()
         due = self._clock.now() + min(question.interval_s, LONGEST_FIRST_WAIT_S)
         while True:
@@ -96,7 +96,7 @@ class SlowLoop:
             self._wake(key)
             due = next_due_s(due, question.interval_s, self._clock.now())
 
-    async def _answer(self, key: ServiceKey, question: Question) -> Answer | Silence:
+    async def _answer(self, key: ServiceKey, question: PrometheusQuestion) -> QueryAnswer | Silence:
         try:
             return await self._ask(question.url, question.query)
         except Exception:

@@ -24,14 +24,14 @@ _TIMEOUT = aiohttp.ClientTimeout(total=REQUEST_LIMIT_S, sock_connect=5)
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ApiAnswer:
     code: int
     headers: Mapping[str, str]
     body: bytes
 
 
 class Transport(Protocol):
-    async def send(self, method: str, url: str, headers: Mapping[str, str], body: Manifest | None) -> Answer:
+    async def send(self, method: str, url: str, headers: Mapping[str, str], body: Manifest | None) -> ApiAnswer:
         """`url` is a path with its query. Raises OSError, TimeoutError or aiohttp.ClientError where there is no answer;
         whether the request was carried out is not known then."""
         ...
@@ -47,13 +47,13 @@ class HttpTransport:
         connection.connection_pool_maxsize = connections
         self._client = ApiClient(connection)
 
-    async def send(self, method: str, url: str, headers: Mapping[str, str], body: Manifest | None) -> Answer:
+    async def send(self, method: str, url: str, headers: Mapping[str, str], body: Manifest | None) -> ApiAnswer:
         request = await self._client.param_serialize(
             method, url, header_params=dict(headers), body=body, auth_settings=["BearerToken"]
         )
         response = await self._client.call_api(*request, _request_timeout=_TIMEOUT)
         text = await response.read()  # type: ignore[no-untyped-call]
-        return Answer(response.status, response.headers, text)
+        return ApiAnswer(response.status, response.headers, text)
 
     async def close(self) -> None:
         await self._client.close()  # type: ignore[no-untyped-call]

@@ -35,7 +35,7 @@ _NOTEWORTHY = 0.10
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MeasuredCosts:
     """What is kept of the measured batches."""
 
     sums: Mapping[str, BatchSums] = field(default_factory=dict)
@@ -48,8 +48,8 @@ class Measured:
 
 
 def remember(
-    before: Measured, profiled: Costs, new: Mapping[str, BatchSums], max_seeds: int, interval_s: float
-) -> Measured:
+    before: MeasuredCosts, profiled: Costs, new: Mapping[str, BatchSums], max_seeds: int, interval_s: float
+) -> MeasuredCosts:
     """Update the measurements by the sums of the last interval, `new`."""
     totals = {name: before.sums.get(name, BatchSums()) * _MEMORY + new.get(name, BatchSums()) for name in profiled}
     sums = {name: of for name, of in totals.items() if of.batches >= 1}
@@ -64,7 +64,7 @@ def remember(
         # The slowness of an idle machine is forgotten; a few batches neither confirm nor refute it.
         kept = _MEMORY if is_idle else 1.0
         costs = {name: _between(profiled[name], cost, kept) for name, cost in known.items()}
-        return Measured(sums, 1 + (before.slowness - 1) * kept, costs)
+        return MeasuredCosts(sums, 1 + (before.slowness - 1) * kept, costs)
     slowness = _slowness(profiled, sums, used)
     # Drift of the machine since the last tick; a new variant tells nothing about it.
     drift = _slowness(known, sums, used.keys() & known.keys())
@@ -72,10 +72,10 @@ def remember(
     unused = {
         name: _between(_scaled(profiled[name], slowness), _scaled(cost, drift), kept) for name, cost in known.items()
     }
-    return Measured(sums, slowness, unused | used)
+    return MeasuredCosts(sums, slowness, unused | used)
 
 
-def estimate_costs(measured: Measured, profiled: Costs) -> Costs:
+def estimate_costs(measured: MeasuredCosts, profiled: Costs) -> Costs:
     """Costs of all variants. One that was never used is scaled by the slowness of the used ones, since the machine is
     the same."""
     return {name: measured.costs.get(name) or _scaled(cost, measured.slowness) for name, cost in profiled.items()}

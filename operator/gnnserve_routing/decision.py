@@ -27,7 +27,7 @@ from gnnserve_routing import words
 from gnnserve_routing.attainment import Attainment, judge_attainment
 from gnnserve_routing.costs import (
     Costs,
-    Measured,
+    MeasuredCosts,
     capacity_seeds_per_s,
     estimate_costs,
     publish_costs,
@@ -59,7 +59,7 @@ class Advice(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RoutingObjective:
     """The mode and objective that a reason refers to."""
 
     mode: RoutingMode
@@ -82,11 +82,11 @@ class RoutingState:
     is_scale_out: bool = False
     costs: Costs = field(default_factory=dict)
     """Published costs of variants whose cost is not the profile's."""
-    measured: Measured = field(default_factory=Measured)
+    measured: MeasuredCosts = field(default_factory=MeasuredCosts)
     attainment: Attainment = field(default_factory=Attainment)
     reason: str = ""
     """Why this base variant, as the sentence in the table."""
-    asked: Asked | None = None
+    asked: RoutingObjective | None = None
     """Mode and objective that the reason is about."""
     issued_at: str = ""
     """When the routing table was issued (RFC 3339); empty while it only repeats the spec."""
@@ -122,10 +122,10 @@ def recover_state(revision: str, table: RoutingTable | None, objective_met: bool
         revision,
         base=table.base_variant if table.mode in _CHOOSING_MODES else None,
         costs=table.costs,
-        measured=Measured(costs=table.costs),
+        measured=MeasuredCosts(costs=table.costs),
         attainment=attainment,
         reason=table.reason,
-        asked=Asked(table.mode, table.objective),
+        asked=RoutingObjective(table.mode, table.objective),
         issued_at=table.issued_at,
     )
 
@@ -141,7 +141,7 @@ def routed_table(declared: RoutingTable, state: RoutingState, interval_s: float)
         declared,
         base_variant=chosen or declared.base_variant,
         costs=dict(state.costs),
-        reason=state.reason if state.asked == Asked(declared.mode, declared.objective) else "",
+        reason=state.reason if state.asked == RoutingObjective(declared.mode, declared.objective) else "",
         issued_at=state.issued_at,
         ttl_seconds=_ttl_s(interval_s) if state.costs else None,
     )
@@ -186,7 +186,7 @@ def decide_routing(
     allowed = _allowed(spec, candidates)
     nearest = min(allowed, key=lambda name: costs.get(name, profiled[name]).at(1))
     load = _decide_load(before, spec, _Choice(allowed, capacity, nearest), measured.offered_seeds_per_s, is_new=is_new)
-    situation = words.Situation(spec, workers, capacity, measured.offered_seeds_per_s, load.limit, allowed)
+    situation = words.RoutingSituation(spec, workers, capacity, measured.offered_seeds_per_s, load.limit, allowed)
     wanted_workers = _wanted_workers(measured.offered_seeds_per_s, load.limit / workers)
     state = replace(
         before,
@@ -315,7 +315,7 @@ def _wanted_workers(offered: float, limit_of_one: float) -> int | None:
     return max(math.ceil(offered / TARGET_UTILISATION / limit_of_one), 1)
 
 
-def _capacity_verdict(situation: words.Situation, load: _Load) -> Verdict:
+def _capacity_verdict(situation: words.RoutingSituation, load: _Load) -> Verdict:
     match load.advice:
         case None:
             return words.out_of_reach(situation)
@@ -331,7 +331,7 @@ def _issue(before: RoutingState, state: RoutingState, reason: str, spec: GNNServ
     """Issue the table again for another base, reason or costs, and before costs expire."""
     stamp = now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     is_first = not before.issued_at and (state.base is not None or bool(state.costs))
-    asked = Asked(spec.routing.mode, spec.objective.to_objective())
+    asked = RoutingObjective(spec.routing.mode, spec.objective.to_objective())
     if is_first or state.base != before.base or (before.issued_at and asked != before.asked):
         return replace(state, reason=reason, asked=asked, issued_at=stamp)
     # A stamp in the future comes from a clock that was set back since.

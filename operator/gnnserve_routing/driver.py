@@ -14,7 +14,7 @@ from datetime import datetime
 from gnnserve_api.routing import RoutingTable, VariantRoute
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_routing.decision import RoutingDecision, RoutingState, decide_routing, routed_table
-from gnnserve_routing.signals import Answer, Signals, Silence, read_signals
+from gnnserve_routing.signals import QueryAnswer, Signals, Silence, read_signals
 from gnnserve_routing.verdict import Verdict
 from gnnserve_routing.words import NOT_MEASURED
 
@@ -44,13 +44,13 @@ class Tick:
     """The signals from the samples; None: nothing new was asked."""
 
 
-def run_tick(known: RoutingDecision, context: TickContext, said: Answer | Silence | None, now: datetime) -> Tick:
+def run_tick(known: RoutingDecision, context: TickContext, said: QueryAnswer | Silence | None, now: datetime) -> Tick:
     """`known`: the last decision about this revision, or `undecided`; `said`: what the source answered since, None:
     nothing."""
     interval_s = float(context.spec.routing.interval_seconds)
     measured: Signals | Silence | None
     match said:
-        case Answer():
+        case QueryAnswer():
             known_workers = context.workers or 1
             measured = read_signals(
                 said, interval_s=interval_s, workers=known_workers, ready_since_s=context.ready_since_s

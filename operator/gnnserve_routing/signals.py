@@ -63,7 +63,7 @@ class Series:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class QueryAnswer:
     series: tuple[Series, ...]
     now_s: float
     """Unix time of the answer, by the clock that stamps the samples."""
@@ -189,7 +189,7 @@ def parse_answer(body: bytes) -> tuple[Series, ...] | Silence:
 
 
 def read_signals(  # noqa: PLR0911 - a ladder, one rung a doubt
-    answer: Answer, *, interval_s: float, workers: int, ready_since_s: Mapping[str, float] | None = None
+    answer: QueryAnswer, *, interval_s: float, workers: int, ready_since_s: Mapping[str, float] | None = None
 ) -> Signals | Silence:
     """Derive signals. `workers`: number of ready workers; `ready_since_s`: unix time since when each pod is ready,
     where they are pods."""

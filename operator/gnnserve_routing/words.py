@@ -19,7 +19,7 @@ NOT_MEASURED = Verdict(None, Reason.NOT_MEASURED, "Nothing was measured; see Met
 
 
 @dataclass(frozen=True, slots=True)
-class Situation:
+class RoutingSituation:
     spec: GNNServiceSpec
     workers: int
     capacity: Mapping[str, float]
@@ -74,7 +74,7 @@ def objective_met(spec: GNNServiceSpec, holds: bool | None) -> Verdict:
     )
 
 
-def out_of_reach(situation: Situation) -> Verdict:
+def out_of_reach(situation: RoutingSituation) -> Verdict:
     return Verdict(
         False,
         Reason.OUT_OF_REACH,
@@ -83,7 +83,7 @@ def out_of_reach(situation: Situation) -> Verdict:
     )
 
 
-def scale_out(situation: Situation, base: str | None) -> Verdict:
+def scale_out(situation: RoutingSituation, base: str | None) -> Verdict:
     whom = situation.with_whom if base is None else f"with {base}"
     return Verdict(
         False,
@@ -93,7 +93,7 @@ def scale_out(situation: Situation, base: str | None) -> Verdict:
     )
 
 
-def stepped_down(situation: Situation, base: str | None) -> Verdict:
+def stepped_down(situation: RoutingSituation, base: str | None) -> Verdict:
     return Verdict(
         True,
         Reason.STEPPED_DOWN,
@@ -102,14 +102,14 @@ def stepped_down(situation: Situation, base: str | None) -> Verdict:
     )
 
 
-def sufficient(situation: Situation, base: str | None) -> Verdict:
+def sufficient(situation: RoutingSituation, base: str | None) -> Verdict:
     if base is None:
         return Verdict(True, Reason.DECLARED, f"{situation.who_carry} the load {situation.with_whom}.")
     return Verdict(True, Reason.MOST_ACCURATE, f"{situation.who_carry} the load with {base}.")
 
 
 def reason(  # noqa: PLR0911 - a ladder, one rung a sentence
-    situation: Situation, base: str | None, goal: str | None, is_scale_out: bool
+    situation: RoutingSituation, base: str | None, goal: str | None, is_scale_out: bool
 ) -> str:
     """The reason for the present base variant."""
     capacity, allowed, objective = situation.capacity, situation.allowed, situation.spec.objective

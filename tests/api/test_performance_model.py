@@ -8,10 +8,10 @@ import pytest
 
 from gnnserve_api.spec.model import Architecture
 from gnnserve_cli.report.performance_model import (
+    BatchShape,
     CalibrationError,
-    Measured,
-    Network,
-    Shape,
+    MeasuredVariant,
+    NetworkShape,
     calibrate_corrected,
     calibrate_paper,
     distinct_rows_bound,
@@ -25,9 +25,9 @@ from gnnserve_cli.report.performance_model import (
     read_rows,
 )
 
-EXAMPLE = Shape(seeds=1024, fanouts=(25, 25), widths=(128, 128, 128))
+EXAMPLE = BatchShape(seeds=1024, fanouts=(25, 25), widths=(128, 128, 128))
 """Dynamic GNN inference as-a-service, section 3.1: its example."""
-REDDIT = Shape(seeds=1024, fanouts=(25, 10), widths=(602, 256, 41))
+REDDIT = BatchShape(seeds=1024, fanouts=(25, 10), widths=(602, 256, 41))
 
 
 def test_the_papers_example() -> None:
@@ -58,27 +58,27 @@ def test_rows_that_the_paper_leaves_out() -> None:
 
 def test_a_network_needs_a_fanout_per_layer() -> None:
     with pytest.raises(ValueError, match="describe no network"):
-        Shape(1, (25,), (128, 128, 128))
+        BatchShape(1, (25,), (128, 128, 128))
     with pytest.raises(ValueError, match="describe no network"):
-        Shape(1, (-1, -1), (128, 128, 128))
+        BatchShape(1, (-1, -1), (128, 128, 128))
 
 
 @pytest.mark.parametrize(
     ("network", "first_layer", "second_layer"),
     [
-        (Network(Architecture.GRAPHSAGE), 2 * 2 * 602 * 256 + 256, 2 * 2 * 256 * 41 + 41),
-        (Network(Architecture.GRAPHSAGE, projected=True), 256, 2 * 2 * 256 * 41 + 41),
-        (Network(Architecture.GIN), 2 * 602 * 256 + 2 * 256 * 256 + 2 * 256, 2 * 256 * 41 + 2 * 41 * 41 + 2 * 41),
+        (NetworkShape(Architecture.GRAPHSAGE), 2 * 2 * 602 * 256 + 256, 2 * 2 * 256 * 41 + 41),
+        (NetworkShape(Architecture.GRAPHSAGE, projected=True), 256, 2 * 2 * 256 * 41 + 41),
+        (NetworkShape(Architecture.GIN), 2 * 602 * 256 + 2 * 256 * 256 + 2 * 256, 2 * 256 * 41 + 2 * 41 * 41 + 2 * 41),
         (
-            Network(Architecture.GIN, mlp_hidden=64),
+            NetworkShape(Architecture.GIN, mlp_hidden=64),
             2 * 602 * 64 + 2 * 64 * 256 + 64 + 256,
             2 * 256 * 64 + 2 * 64 * 41 + 64 + 41,
         ),
-        (Network(Architecture.GIN, projected=True), 2 * 256 * 256 + 2 * 256, 2 * 256 * 41 + 2 * 41 * 41 + 2 * 41),
+        (NetworkShape(Architecture.GIN, projected=True), 2 * 256 * 256 + 2 * 256, 2 * 256 * 41 + 2 * 41 * 41 + 2 * 41),
     ],
 )
 def test_operations_count_every_matrix_twice_and_all_targets(
-    network: Network, first_layer: int, second_layer: int
+    network: NetworkShape, first_layer: int, second_layer: int
 ) -> None:
     sums = 1024 * 25 * 256  # of hidden states, in the second layer
     assert operations(REDDIT, network) == 1024 * 26 * first_layer + 1024 * second_layer + sums
@@ -89,26 +89,26 @@ def test_fanouts_are_limited_by_what_was_read() -> None:
     assert effective_fanouts((25, 10), 1000) == (25, 10)
     few = effective_fanouts((25, 10), 50)
     assert few[0] == few[1] == pytest.approx(6.071, abs=1e-3)
-    assert read_rows(Shape(1, few, (1, 1, 1))) == pytest.approx(50)
+    assert read_rows(BatchShape(1, few, (1, 1, 1))) == pytest.approx(50)
     many = effective_fanouts((25, 10), 200)
     assert many[1] == 10
     assert 10 < many[0] < 25
     everything = effective_fanouts((-1, -1), 5000)
-    assert read_rows(Shape(1, everything, (1, 1, 1))) == pytest.approx(5000)
+    assert read_rows(BatchShape(1, everything, (1, 1, 1))) == pytest.approx(5000)
     assert effective_fanouts((25, 10), 1) == pytest.approx((0, 0), abs=1e-9)
 
 
 # --- calibration
 
 
-def measured(name: str, gather_ms: float, compute_ms: float, amount: float, operations_: float) -> Measured:
-    return Measured(name, gather_ms, compute_ms, gather_ms + compute_ms, amount, operations_)
+def measured(name: str, gather_ms: float, compute_ms: float, amount: float, operations_: float) -> MeasuredVariant:
+    return MeasuredVariant(name, gather_ms, compute_ms, gather_ms + compute_ms, amount, operations_)
 
 
-def paper_measured(columns: int, bytes_per_s: float, operations_per_s: float) -> Measured:
-    shape = Shape(1024, (25, 10), (columns, 256, 41))
+def paper_measured(columns: int, bytes_per_s: float, operations_per_s: float) -> MeasuredVariant:
+    shape = BatchShape(1024, (25, 10), (columns, 256, 41))
     times = paper_times(shape, 0.8, 4, bytes_per_s, operations_per_s)
-    return Measured(
+    return MeasuredVariant(
         f"c{columns}", times.transfer_ms, times.compute_ms, times.window_ms,
         paper_bytes(shape, 0.8, 4), paper_operations(shape, 0.8),
     )  # fmt: skip
@@ -121,7 +121,7 @@ def test_rates_of_the_papers_model_come_back() -> None:
 
 
 def test_rates_of_the_corrected_model_come_back_with_its_fixed_costs() -> None:
-    def at(amount: float) -> Measured:
+    def at(amount: float) -> MeasuredVariant:
         return measured("v", 0.2 + amount / 1e7, 0.5 + 10 * amount / 1e9, amount, 10 * amount)
 
     model = calibrate_corrected(at(8e6), at(1e6))
@@ -133,8 +133,8 @@ def test_rates_of_the_corrected_model_come_back_with_its_fixed_costs() -> None:
 
 def test_stages_that_do_not_add_up_to_their_window_are_made_to() -> None:
     """As medians: 0.361 and 1.17 ms of a window of 1.86 ms."""
-    wide = Measured("x1", 0.361, 1.17, 1.86, 8e6, 8e7)
-    narrow = Measured("x8", 0.2, 0.7, 1.0, 1e6, 1e7)
+    wide = MeasuredVariant("x1", 0.361, 1.17, 1.86, 8e6, 8e7)
+    narrow = MeasuredVariant("x8", 0.2, 0.7, 1.0, 1e6, 1e7)
     model = calibrate_corrected(wide, narrow)
     assert model.notes == ()
     assert model.window_ms(8e6, 8e7) == pytest.approx(1.86)

@@ -14,7 +14,7 @@ from gnnserve_api.errors import InputError
 from gnnserve_api.reasons import Reason
 from gnnserve_api.routing import Route
 from gnnserve_cli.prometheus import PrometheusSource
-from gnnserve_routing.signals import Answer, Sample, Silence
+from gnnserve_routing.signals import QueryAnswer, Sample, Silence
 from gnnserve_worker.serving.server import Look
 
 LOOK = Look(Route(revision="r", base_variant="x1", reason="", allowed_variants=("x1",)), ())
@@ -27,7 +27,7 @@ def matrix(*series: Any, status: int = 200, **headers: str) -> Told:
     return Told(status, body, headers or {"Date": formatdate(NOW_S, usegmt=True)})
 
 
-def ask(answer: Callable[[Asked], Told], path: str = "") -> tuple[Answer | Silence, list[Asked]]:
+def ask(answer: Callable[[Asked], Told], path: str = "") -> tuple[QueryAnswer | Silence, list[Asked]]:
     with fake_server(answer) as server:
         found = PrometheusSource.of_service(server.url + path, "digits", 15).ask(LOOK)
         return found, server.asked
@@ -36,7 +36,7 @@ def ask(answer: Callable[[Asked], Told], path: str = "") -> tuple[Answer | Silen
 @pytest.mark.parametrize("path", ["", "/", "/prometheus/"])
 def test_one_question_brings_samples_and_the_servers_own_time(path: str) -> None:
     found, asked = ask(lambda _: matrix(SERIES), path)
-    assert isinstance(found, Answer)
+    assert isinstance(found, QueryAnswer)
     assert found.now_s == NOW_S
     assert found.series[0].samples == (Sample(NOW_S - 5, 7),)
     (question,) = asked

@@ -33,7 +33,7 @@ from gnnserve_api.variants import Storage
 from gnnserve_cli.main import app
 from gnnserve_cli.render import output
 from gnnserve_cli.report.build import build_report
-from gnnserve_cli.report.data import Report, Verdict
+from gnnserve_cli.report.data import DriftVerdict, Report
 from gnnserve_cli.report.html import build_page
 from gnnserve_cli.report.subject import Subject
 from gnnserve_cli.report.terminal import render_report
@@ -223,15 +223,15 @@ def test_a_batch_that_repeats_its_nodes_is_said_to() -> None:
 def test_test_nodes_like_validation_nodes_are_within_chance() -> None:
     drift = report_of(subject_of()).drift
     assert drift is not None
-    assert drift.verdict is Verdict.WITHIN_CHANCE
+    assert drift.verdict is DriftVerdict.WITHIN_CHANCE
     assert "No variant differs by more than chance" in drift.says
 
 
 def test_test_nodes_unlike_validation_nodes_are_drift_in_accuracy_and_in_latency() -> None:
     drift = report_of(drifting()).drift
     assert drift is not None
-    assert drift.verdict is Verdict.DRIFT
-    assert {row.verdict for row in drift.rows} == {Verdict.DRIFT}
+    assert drift.verdict is DriftVerdict.DRIFT
+    assert {row.verdict for row in drift.rows} == {DriftVerdict.DRIFT}
     assert drift.rows[0].difference_points == pytest.approx(-12)
     assert drift.rows[0].low_points < -12 < drift.rows[0].high_points < 0
     assert "expect lower" in drift.says.replace("\n", " ") or "expect higher" in drift.says
@@ -242,7 +242,7 @@ def test_a_real_difference_of_little_weight_is_called_small() -> None:
     made = msgspec.structs.replace(one, test_accuracy=0.897)
     drift = report_of(subject_of(made, validation_nodes=1_000_000, test_nodes=1_000_000)).drift
     assert drift is not None
-    assert drift.verdict is Verdict.SMALL
+    assert drift.verdict is DriftVerdict.SMALL
 
 
 def test_one_of_many_that_is_outside_by_a_little_is_no_drift() -> None:
@@ -250,7 +250,7 @@ def test_one_of_many_that_is_outside_by_a_little_is_no_drift() -> None:
     made[2] = msgspec.structs.replace(made[2], test_accuracy=0.85)
     drift = report_of(subject_of(*made)).drift
     assert drift is not None
-    assert drift.verdict is Verdict.WITHIN_CHANCE
+    assert drift.verdict is DriftVerdict.WITHIN_CHANCE
     assert "No variant differs by more than chance" in drift.says
 
 

@@ -23,10 +23,10 @@ from gnnserve_api.training import TrainingManifest, TrainingRun
 from gnnserve_api.variants import Storage
 from gnnserve_cli.main import app
 from gnnserve_cli.report import tables
-from gnnserve_cli.report.data import Drift, Verdict
+from gnnserve_cli.report.data import Drift, DriftVerdict
 from gnnserve_cli.report.facts import made_facts, model_facts
 from gnnserve_cli.report.html import build_page
-from gnnserve_cli.report.performance_model import Shape, paper_times
+from gnnserve_cli.report.performance_model import BatchShape, paper_times
 from gnnserve_cli.report.subject import Subject
 
 
@@ -69,8 +69,8 @@ def on_test(
 
 def test_one_variant_that_differs_far_more_than_chance_is_drift_though_the_others_hold() -> None:
     drift = on_test((0.90, 0.75), (0.89, 0.89))
-    assert drift.verdict is Verdict.DRIFT
-    assert [row.verdict for row in drift.rows] == [Verdict.DRIFT, Verdict.WITHIN_CHANCE]
+    assert drift.verdict is DriftVerdict.DRIFT
+    assert [row.verdict for row in drift.rows] == [DriftVerdict.DRIFT, DriftVerdict.WITHIN_CHANCE]
     assert drift.says.startswith("x1 differs by −15.00 points between 10,000 validation and 10,000 test nodes")
     assert "That is more than chance; the other one holds. Validation nodes are not like" in drift.says
     assert "can be chance too" not in drift.says
@@ -85,9 +85,9 @@ def test_a_verdict_shows_the_row_that_it_is_about() -> None:
 
 def test_of_many_variants_one_that_a_single_comparison_would_call_outside_is_chance() -> None:
     accuracies = [(0.90, 0.9115), *[(0.9, 0.9)] * 3]
-    assert on_test(accuracies[0], nodes=5000).verdict is not Verdict.WITHIN_CHANCE
+    assert on_test(accuracies[0], nodes=5000).verdict is not DriftVerdict.WITHIN_CHANCE
     drift = on_test(*accuracies, nodes=5000)
-    assert drift.verdict is Verdict.WITHIN_CHANCE
+    assert drift.verdict is DriftVerdict.WITHIN_CHANCE
     # What is drawn and what is said are one thing.
     assert all(row.low_points < 0 < row.high_points for row in drift.rows)
 
@@ -199,7 +199,7 @@ def test_a_model_that_predicts_no_other_variant_was_calibrated_all_the_same() ->
     """x1 and x16, and a projected variant, of which the paper's model says nothing."""
     made = [at_1024(variant(1, 128, validation=0.9, projected=True), p50_ms=1.0)]
     for factor in (1, 16):
-        times = paper_times(Shape(1024, (25, 10), (64 // factor, 128, 10)), 276 / 250, 4, 10e9, 1e12)
+        times = paper_times(BatchShape(1024, (25, 10), (64 // factor, 128, 10)), 276 / 250, 4, 10e9, 1e12)
         made.append(timed(factor, times.transfer_ms, times.compute_ms, times.window_ms))
     (fit,) = report_of(subject_of(*made)).models
     assert fit.paper_gigabytes_per_s is not None

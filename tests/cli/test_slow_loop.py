@@ -11,7 +11,7 @@ from gnnserve_api.reasons import Reason
 from gnnserve_api.routing import AffineCost, Route, RoutingMode, RoutingTable, VariantRoute
 from gnnserve_api.spec.service import GNNService, GNNServiceSpec
 from gnnserve_cli.slow_loop import LocalSlowLoop, OwnRegistry, Source
-from gnnserve_routing.signals import Answer, Silence
+from gnnserve_routing.signals import QueryAnswer, Silence
 from gnnserve_worker.serving.metrics import CounterValue
 from gnnserve_worker.serving.server import Look
 
@@ -164,7 +164,7 @@ class Flaky:
     own: OwnRegistry
     silence: Silence | None = None
 
-    def ask(self, look: Look) -> Answer | Silence:
+    def ask(self, look: Look) -> QueryAnswer | Silence:
         found = self.own.ask(look)
         return self.silence or found
 
@@ -199,7 +199,7 @@ def test_loop_looks_at_once_goes_on_after_an_error_and_ends_when_told() -> None:
     serving = FakeServing()
 
     class Broken:
-        def ask(self, _look: Look) -> Answer | Silence:
+        def ask(self, _look: Look) -> QueryAnswer | Silence:
             raise MemoryError("no more")
 
     loop = LocalSlowLoop(serving, spec(intervalSeconds=1), Broken(), warn=warned.append)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gnnserve_api.routing import AffineCost
 from gnnserve_routing.costs import (
-    Measured,
+    MeasuredCosts,
     capacity_seeds_per_s,
     estimate_costs,
     publish_costs,
@@ -33,18 +33,18 @@ def sums(cost: AffineCost, sizes: Iterable[int], noise: float = 0.0, seed: int =
     return total
 
 
-def after(before: Measured, new: dict[str, BatchSums], ticks: int = 1) -> Measured:
+def after(before: MeasuredCosts, new: dict[str, BatchSums], ticks: int = 1) -> MeasuredCosts:
     for _ in range(ticks):
         before = remember(before, PROFILED, new, MAX_SEEDS, interval_s=15)
     return before
 
 
-def costs(measured: Measured) -> dict[str, AffineCost]:
+def costs(measured: MeasuredCosts) -> dict[str, AffineCost]:
     return dict(estimate_costs(measured, PROFILED))
 
 
 def estimate(new: dict[str, BatchSums]) -> dict[str, AffineCost]:
-    return costs(after(Measured(), new))
+    return costs(after(MeasuredCosts(), new))
 
 
 def same(cost: AffineCost, fixed_ms: float, per_seed_ms: float, rel: float = 1e-6) -> bool:
@@ -89,29 +89,29 @@ def test_an_unused_variant_is_as_much_slower_as_the_used_ones() -> None:
 def test_a_few_batches_change_nothing() -> None:
     few = {"x1": sums(AffineCost(100, 1), [10] * 4)}
     assert estimate(few) == PROFILED
-    assert after(Measured({}, 2.0), few, 20).slowness == 2.0
+    assert after(MeasuredCosts({}, 2.0), few, 20).slowness == 2.0
 
 
 def test_few_batches_in_each_of_many_intervals_do_tell() -> None:
-    measured = after(Measured(), {"x1": sums(AffineCost(20, 0.1), [10] * 6)}, 5)
+    measured = after(MeasuredCosts(), {"x1": sums(AffineCost(20, 0.1), [10] * 6)}, 5)
     assert same(costs(measured)["x1"], 20, 0.1)
 
 
 def test_what_nobody_measures_any_more_is_forgotten() -> None:
-    measured = after(after(Measured(), {"x1": sums(AffineCost(40, 0.2), VARIED)}), {"x1": BatchSums()}, 12)
+    measured = after(after(MeasuredCosts(), {"x1": sums(AffineCost(40, 0.2), VARIED)}), {"x1": BatchSums()}, 12)
     for name, cost in costs(measured).items():
         assert same(cost, PROFILED[name].fixed_ms, PROFILED[name].per_seed_ms, rel=0.1)
     assert measured.sums == {}
 
 
 def test_after_a_restart_the_published_costs_are_what_is_known() -> None:
-    recovered = Measured(costs={"x1": AffineCost(20, 0.1)})
+    recovered = MeasuredCosts(costs={"x1": AffineCost(20, 0.1)})
     found = costs(after(recovered, {"x1": sums(AffineCost(20, 0.1), [10] * 4)}))
     assert found == {"x1": AffineCost(20, 0.1), "x4": PROFILED["x4"]}, "of the other one nothing was published"
 
 
 USED_X4 = {"x4": sums(PROFILED["x4"], [100] * 200)}
-LEFT = after(after(Measured(), {"x1": sums(AffineCost(12.5, 0.0625), VARIED)}), USED_X4, 20)
+LEFT = after(after(MeasuredCosts(), {"x1": sums(AffineCost(12.5, 0.0625), VARIED)}), USED_X4, 20)
 """x1 is slower than profiled, and has not been used for a while; x4 is as profiled."""
 
 

@@ -10,16 +10,16 @@ from tests.support.samples import NOW_S, offered
 from gnnserve_api.reasons import Reason
 from gnnserve_routing.decision import RoutingState
 from gnnserve_routing.driver import TickContext, next_due_s, run_tick, undecided
-from gnnserve_routing.signals import Answer, Signals
+from gnnserve_routing.signals import QueryAnswer, Signals
 
 SPEC = make_spec()
 CONTEXT = TickContext(SPEC, SPEC.routing_table(REVISION), CANDIDATES)
 KNOWN = undecided(RoutingState(REVISION))
 
 
-def answer(*pods: str, seeds_per_s: float) -> Answer:
+def answer(*pods: str, seeds_per_s: float) -> QueryAnswer:
     points = ((-30.0, 0.0), (-15.0, 15 * seeds_per_s), (0.0, 30 * seeds_per_s))
-    return Answer(tuple(offered(pod, *points) for pod in pods), NOW_S)
+    return QueryAnswer(tuple(offered(pod, *points) for pod in pods), NOW_S)
 
 
 def test_samples_become_a_table_with_the_base_variant_and_its_reason() -> None:

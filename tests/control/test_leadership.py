@@ -41,7 +41,7 @@ from gnnserve_operator.metrics import Metrics
 from gnnserve_operator.observed import observed_ref
 from gnnserve_operator.settings import LeaderElection
 from gnnserve_operator.slow_loop import RoutingMemory
-from gnnserve_operator.transport import REQUEST_LIMIT_S, Answer
+from gnnserve_operator.transport import REQUEST_LIMIT_S, ApiAnswer
 
 Manifest = dict[str, Any]
 NAME = "gnnserve"
@@ -715,7 +715,7 @@ class SlowTransport(InProcessTransport):
 
     slow: dict[str, list[float]] = field(default_factory=dict)
 
-    async def send(self, method: str, url: str, headers: Mapping[str, str], body: Manifest | None) -> Answer:
+    async def send(self, method: str, url: str, headers: Mapping[str, str], body: Manifest | None) -> ApiAnswer:
         if self.slow.get(method):
             await asyncio.sleep(self.slow[method].pop(0))
         return await InProcessTransport.send(self, method, url, headers, body)

@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.support.observed import Namespace, make_service
 
-from gnnserve_operator.decide.repository import Repository, decide_mounted, decide_repository, is_of_lost_claim
+from gnnserve_operator.decide.repository import RepositoryDecision, decide_mounted, decide_repository, is_of_lost_claim
 from gnnserve_operator.desired.deployment import MountedClaim
 from gnnserve_operator.observed import Observed, ObservedClaim, ObservedDeployment, ObservedJob
 
@@ -192,7 +192,7 @@ def test_a_job_that_generates_into_a_claim_that_goes_is_replaced() -> None:
 def test_what_a_job_generates_into_another_claim_is_lost_also_within_one_second() -> None:
     """Which is all that a time stamp tells."""
     second = "2026-01-01T00:00:00Z"
-    repository = Repository("digits-repository-2", ObservedClaim("next", second, name="digits-repository-2"))
+    repository = RepositoryDecision("digits-repository-2", ObservedClaim("next", second, name="digits-repository-2"))
     assert is_of_lost_claim(ObservedJob("first", "recipe", "digits-repository", created_at=second), repository)
     assert not is_of_lost_claim(ObservedJob("next", "recipe", "digits-repository-2", created_at=second), repository)
 

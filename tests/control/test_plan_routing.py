@@ -15,10 +15,10 @@ from tests.support.samples import NOW_S, batches, offered
 from gnnserve_api.reasons import Reason
 from gnnserve_api.routing import RoutingMode
 from gnnserve_api.schema import crd
-from gnnserve_operator.plan import Identity, Plan, plan_for_invalid
+from gnnserve_operator.plan import Plan, ServiceIdentity, plan_for_invalid
 from gnnserve_operator.turns import IDLE
 from gnnserve_routing.costs import capacity_seeds_per_s
-from gnnserve_routing.signals import Answer, Series, Silence
+from gnnserve_routing.signals import QueryAnswer, Series, Silence
 
 PROMETHEUS = make_settings(prometheusUrl="http://prometheus:9090")
 OBJECTIVE = {"latencyMs": 88}
@@ -35,25 +35,25 @@ def serving(settings: Any = PROMETHEUS, **spec: Any) -> Namespace:
     return namespace
 
 
-def answer(namespace: Namespace, seeds_per_s: float, also: Iterable[Series] = ()) -> Answer:
+def answer(namespace: Namespace, seeds_per_s: float, also: Iterable[Series] = ()) -> QueryAnswer:
     """Of all workers alike."""
     points = [(at_s, 1e6 + seeds_per_s * (60 + at_s)) for at_s in (-30.0, -15.0, 0.0)]
-    return Answer((*(offered(pod, *points) for pod in namespace.workers()), *also), NOW_S)
+    return QueryAnswer((*(offered(pod, *points) for pod in namespace.workers()), *also), NOW_S)
 
 
-def later(measured: Answer, by_s: float) -> Answer:
+def later(measured: QueryAnswer, by_s: float) -> QueryAnswer:
     moved = [
         replace(one, samples=tuple(replace(sample, time_s=sample.time_s + by_s) for sample in one.samples))
         for one in measured.series
     ]
-    return Answer(tuple(moved), measured.now_s + by_s)
+    return QueryAnswer(tuple(moved), measured.now_s + by_s)
 
 
-def tick(namespace: Namespace, measured: float | Answer | Silence) -> Plan:
+def tick(namespace: Namespace, measured: float | QueryAnswer | Silence) -> Plan:
     """An interval later, what Prometheus says is decided by, done, and followed by the workers."""
     namespace.now += timedelta(seconds=15)
     said = answer(namespace, measured) if isinstance(measured, float | int) else measured
-    namespace.measured = later(said, (namespace.now - START).total_seconds()) if isinstance(said, Answer) else said
+    namespace.measured = later(said, (namespace.now - START).total_seconds()) if isinstance(said, QueryAnswer) else said
     planned = namespace.reconcile()
     namespace.answer()
     return planned
@@ -205,7 +205,7 @@ def test_a_worker_that_has_just_become_ready_is_not_put_at_the_others_mean() -> 
     namespace.pods[new]["status"]["conditions"][0]["lastTransitionTime"] = stamp
     points = [(at_s, 1e6 + 100 * (60 + at_s)) for at_s in (-30.0, -15.0, 0.0)]
     now_s = datetime.fromisoformat(stamp).timestamp() + 5
-    namespace.measured = later(Answer((offered(old, *points),), NOW_S), now_s - NOW_S)
+    namespace.measured = later(QueryAnswer((offered(old, *points),), NOW_S), now_s - NOW_S)
     planned = namespace.reconcile()
     assert planned.routed is not None
     assert planned.routed.offered_seeds_per_s == pytest.approx(100)
@@ -214,8 +214,8 @@ def test_a_worker_that_has_just_become_ready_is_not_put_at_the_others_mean() -> 
 @pytest.mark.parametrize(
     ("measured", "reason"),
     [
-        (Answer((), NOW_S), "NoData"),
-        (Answer((offered("digits-worker-2", (-90, 0), (-75, 5)),), NOW_S), "Stale"),
+        (QueryAnswer((), NOW_S), "NoData"),
+        (QueryAnswer((offered("digits-worker-2", (-90, 0), (-75, 5)),), NOW_S), "Stale"),
         (Silence(Reason.UNREACHABLE, "http://prometheus:9090 takes no connection."), "Unreachable"),
         (Silence(Reason.INVALID, "Is this Prometheus?"), "Invalid"),
     ],
@@ -420,7 +420,7 @@ def test_a_variant_that_may_be_left_out_is_known_after_training_only() -> None:
 def test_a_spec_that_cannot_be_read_measures_nothing() -> None:
     namespace = serving()
     tick(namespace, HIGH)
-    identity = Identity("uid", 2, False, namespace.status)
+    identity = ServiceIdentity("uid", 2, False, namespace.status)
     planned = plan_for_invalid(identity, "spec.quantum is not known", namespace.now)
     assert planned.status is not None
     said = {c["type"]: (c["status"], c["reason"]) for c in planned.status["conditions"]}

@@ -35,7 +35,7 @@ from gnnserve_operator.observed import (
     WorkerAnswer,
     observed_ref,
 )
-from gnnserve_operator.plan import Identity, plan, plan_for_invalid
+from gnnserve_operator.plan import ServiceIdentity, plan, plan_for_invalid
 
 SETTINGS = make_settings()
 CONDITIONS = [kind.value for kind in ConditionType if kind is not ConditionType.CREDENTIALS_VALID]
@@ -143,7 +143,7 @@ def answers_as_declared(route: Route | None, service: GNNService) -> bool:
 @given(sightings())
 def test_ready_is_true_only_if_everything_answers_as_declared(sighting: tuple[GNNService, Observed]) -> None:
     service, observed = sighting
-    planned = plan(service, Identity(UID, 7, False, {}), observed, SETTINGS, START)
+    planned = plan(service, ServiceIdentity(UID, 7, False, {}), observed, SETTINGS, START)
     assert planned.status is not None
     GNNServiceStatus.model_validate(planned.status)
     conditions = {condition["type"]: condition for condition in planned.status["conditions"]}
@@ -182,7 +182,7 @@ def test_ready_is_true_only_if_everything_answers_as_declared(sighting: tuple[GN
 
 def test_some_of_them_are_ready() -> None:
     def is_ready(sighting: tuple[GNNService, Observed]) -> bool:
-        status = plan(sighting[0], Identity(UID, 7, False, {}), sighting[1], SETTINGS, START).status
+        status = plan(sighting[0], ServiceIdentity(UID, 7, False, {}), sighting[1], SETTINGS, START).status
         return status is not None and condition_in(status, ConditionType.READY)["status"] == "True"
 
     # The first one found suffices: to shrink it takes half a minute and tells nothing.
@@ -583,7 +583,9 @@ def test_a_job_is_announced_once_although_the_watch_is_behind() -> None:
 
 def test_a_spec_that_cannot_be_read_stalls_and_touches_nothing() -> None:
     namespace = serving()
-    planned = plan_for_invalid(Identity(UID, 9, False, namespace.status), "spec.model.kind: unknown field", START)
+    planned = plan_for_invalid(
+        ServiceIdentity(UID, 9, False, namespace.status), "spec.model.kind: unknown field", START
+    )
     assert (planned.apply, planned.delete, planned.look_again_s) == ((), (), None)
     assert planned.status is not None
     GNNServiceStatus.model_validate(planned.status)
@@ -593,7 +595,7 @@ def test_a_spec_that_cannot_be_read_stalls_and_touches_nothing() -> None:
     assert (stalled["status"], stalled["reason"]) == ("True", "InvalidSpec")
     assert "spec.model.kind: unknown field" in stalled["message"]
     assert [event.reason for event in planned.events] == ["Stalled"]
-    again = plan_for_invalid(Identity(UID, 9, False, planned.status), "spec.model.kind: unknown field", START)
+    again = plan_for_invalid(ServiceIdentity(UID, 9, False, planned.status), "spec.model.kind: unknown field", START)
     assert (again.status, again.events) == (None, ())
 
 

@@ -16,13 +16,13 @@ from gnnserve_api.reasons import Reason
 from gnnserve_operator.metrics import Metrics
 from gnnserve_operator.prometheus import Prometheus
 from gnnserve_operator.slow_loop import RoutingMemory
-from gnnserve_routing.signals import Answer, Silence, build_query, read_signals
+from gnnserve_routing.signals import QueryAnswer, Silence, build_query, read_signals
 
 QUERY = build_query("digits", "shop", 15)
 
 
-def ask(url: str, metrics: Metrics | None = None, **settings: float) -> Answer | Silence:
-    async def run() -> Answer | Silence:
+def ask(url: str, metrics: Metrics | None = None, **settings: float) -> QueryAnswer | Silence:
+    async def run() -> QueryAnswer | Silence:
         async with Prometheus(metrics or Metrics(RoutingMemory()), **settings) as prometheus:
             return await prometheus.ask(url, QUERY)
 
@@ -43,7 +43,7 @@ def test_one_question_brings_what_is_needed() -> None:
     with fake_server(prometheus.answer) as server:
         said = ask(server.url)
     assert prometheus.queries == [QUERY]
-    assert isinstance(said, Answer)
+    assert isinstance(said, QueryAnswer)
     assert abs(said.now_s - before) < 60
     signals = read_signals(said, interval_s=1, workers=2)
     assert not isinstance(signals, Silence), signals
@@ -53,7 +53,7 @@ def test_one_question_brings_what_is_needed() -> None:
 @pytest.mark.parametrize("path", ["", "/", "/prefix", "/prefix/"])
 def test_it_may_be_behind_a_path(path: str) -> None:
     with fake_server(lambda _: answer_with([])) as server:
-        assert isinstance(ask(server.url + path), Answer)
+        assert isinstance(ask(server.url + path), QueryAnswer)
     assert server.asked[0].path.startswith(f"{path.rstrip('/')}/api/v1/query?")
 
 
@@ -123,10 +123,10 @@ def test_a_slow_one_holds_up_no_other() -> None:
         async with Prometheus(Metrics(RoutingMemory()), timeout_s=60) as prometheus:
             waiting = [asyncio.create_task(prometheus.ask(slow.url, QUERY)) for _ in range(20)]
             await asyncio.to_thread(arrived.acquire)
-            assert isinstance(await prometheus.ask(fast.url, QUERY), Answer)
+            assert isinstance(await prometheus.ask(fast.url, QUERY), QueryAnswer)
             assert not any(task.done() for task in waiting)
             released.set()
-            assert all(isinstance(said, Answer) for said in await asyncio.gather(*waiting))
+            assert all(isinstance(said, QueryAnswer) for said in await asyncio.gather(*waiting))
 
     with fake_server(answer_late) as slow, fake_server(lambda _: answer_with([])) as fast:
         asyncio.run(run(slow, fast))

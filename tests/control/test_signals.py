@@ -13,9 +13,9 @@ from tests.support.samples import NOW_S, batches, offered, series
 
 from gnnserve_api.reasons import Reason
 from gnnserve_routing.signals import (
-    Answer,
     BatchSums,
     Outcomes,
+    QueryAnswer,
     Sample,
     Series,
     Signals,
@@ -36,7 +36,7 @@ Ages = Mapping[str, float]
 def read(found: Iterable[Series], workers: int = 1, ages: Ages | None = None, interval_s: float = 15) -> object:
     ready_since_s = {pod: NOW_S - age_s for pod, age_s in (ages or {}).items()}
     return read_signals(
-        Answer(tuple(found), NOW_S), interval_s=interval_s, workers=workers, ready_since_s=ready_since_s
+        QueryAnswer(tuple(found), NOW_S), interval_s=interval_s, workers=workers, ready_since_s=ready_since_s
     )
 
 

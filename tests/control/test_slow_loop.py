@@ -10,12 +10,12 @@ from tests.support.clock import FakeClock, settle
 from tests.support.operator import KEY
 
 from gnnserve_api.reasons import Reason
-from gnnserve_operator.decide.service_routing import Question
+from gnnserve_operator.decide.service_routing import PrometheusQuestion
 from gnnserve_operator.kinds import ServiceKey
 from gnnserve_operator.slow_loop import SlowLoop
-from gnnserve_routing.signals import Answer, Silence
+from gnnserve_routing.signals import QueryAnswer, Silence
 
-EVERY_10_S = Question("http://prometheus:9090", "up", 10)
+EVERY_10_S = PrometheusQuestion("http://prometheus:9090", "up", 10)
 OTHER = ServiceKey("default", "other")
 
 
@@ -32,13 +32,13 @@ class Asking:
         self.error: Exception | None = None
         self.loop = SlowLoop(self.ask, self.woken.append, self.clock)
 
-    async def ask(self, url: str, query: str) -> Answer | Silence:
+    async def ask(self, url: str, query: str) -> QueryAnswer | Silence:
         self.asked_at.append(self.clock.now() - self.start)
         if self.error is not None:
             raise self.error
         if takes_s := self.takes_s.get(url):
             await self.clock.wait(asyncio.Event(), takes_s)
-        return Answer((), self.clock.now())
+        return QueryAnswer((), self.clock.now())
 
 
 def play(scene: Callable[[Asking], Awaitable[None]]) -> None:
@@ -86,7 +86,7 @@ def test_a_slow_prometheus_holds_up_no_other_service() -> None:
     async def scene(asking: Asking) -> None:
         asking.takes_s[EVERY_10_S.url] = 1000
         asking.loop.follow(KEY, EVERY_10_S)
-        asking.loop.follow(OTHER, Question("http://another:9090", "up", 10))
+        asking.loop.follow(OTHER, PrometheusQuestion("http://another:9090", "up", 10))
         await asking.clock.advance(30)
         assert asking.woken == [OTHER] * 3
 
@@ -99,7 +99,7 @@ def test_an_answer_is_there_until_it_was_decided_by() -> None:
         assert asking.loop.unread(KEY) is None
         await asking.clock.advance(10)
         first = asking.loop.unread(KEY)
-        assert isinstance(first, Answer)
+        assert isinstance(first, QueryAnswer)
         assert asking.loop.unread(KEY) is first
         await asking.clock.advance(10)
         second = asking.loop.unread(KEY)
@@ -115,7 +115,7 @@ def test_another_question_begins_anew_and_none_ends_it() -> None:
     async def scene(asking: Asking) -> None:
         asking.loop.follow(KEY, EVERY_10_S)
         await asking.clock.advance(12)
-        asking.loop.follow(KEY, Question("http://prometheus:9090", "up", 5))
+        asking.loop.follow(KEY, PrometheusQuestion("http://prometheus:9090", "up", 5))
         assert asking.loop.unread(KEY) is None
         await asking.clock.advance(6)
         asking.loop.follow(KEY, None)
@@ -141,7 +141,7 @@ def test_a_question_under_way_ends_with_its_service() -> None:
 
 def test_whoever_looks_seldom_looks_soon_for_the_first_time() -> None:
     async def scene(asking: Asking) -> None:
-        asking.loop.follow(KEY, Question("http://prometheus:9090", "up", 3600))
+        asking.loop.follow(KEY, PrometheusQuestion("http://prometheus:9090", "up", 3600))
         await asking.clock.advance(3616)
         assert asking.asked_at == [15, 3615]
 

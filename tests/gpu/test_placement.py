@@ -11,17 +11,17 @@ from gnnserve_worker.gpu.placement import (
     INDICES,
     INDPTR,
     LINK_BYTES,
-    Group,
     Part,
     Placement,
+    PlacementGroup,
     parts_of,
     plan_placement,
 )
 
 MB = 2**20
-GRAPH = Part("graph", Group.GRAPH, 100 * MB, 10_000.0)
-TABLE = Part("table", Group.TABLES, 400 * MB, 400_000.0, cacheable=True)
-OTHER = Part("other", Group.TABLES, 400 * MB, 100_000.0, cacheable=True)
+GRAPH = Part("graph", PlacementGroup.GRAPH, 100 * MB, 10_000.0)
+TABLE = Part("table", PlacementGroup.TABLES, 400 * MB, 400_000.0, cacheable=True)
+OTHER = Part("other", PlacementGroup.TABLES, 400 * MB, 100_000.0, cacheable=True)
 
 
 def _plan(*parts: Part, budget_mb: int, caches: bool = True, unpinnable: tuple[str, ...] = ()) -> Placement:

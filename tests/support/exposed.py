@@ -10,7 +10,7 @@ from gnnserve_api.routing import CredentialState, Route
 from gnnserve_api.spec.objective import ObjectiveSpec
 from gnnserve_api.status import ConditionStatus, ConditionType
 from gnnserve_operator.kinds import ServiceKey
-from gnnserve_operator.metrics import Condition, Metrics
+from gnnserve_operator.metrics import ConditionLabels, Metrics
 from gnnserve_operator.slow_loop import RoutingMemory
 from gnnserve_routing.decision import Advice, RoutingDecision, RoutingState
 from gnnserve_routing.verdict import Verdict
@@ -62,7 +62,10 @@ def operator_metrics() -> bytes:
     key = ServiceKey("team", "digits")
     # Every value that a label can have.
     conditions = [
-        Condition(kind, status, reason) for kind in ConditionType for status in ConditionStatus for reason in Reason
+        ConditionLabels(kind, status, reason)
+        for kind in ConditionType
+        for status in ConditionStatus
+        for reason in Reason
     ]
     metrics.observe_services(dict, lambda: {key: 1}, lambda: {key: conditions})
     return metrics.text()

@@ -11,7 +11,7 @@ from tests.support.api_server import Request, Response
 from tests.support.fake_cluster import copied
 
 from gnnserve_operator.kinds import Manifest
-from gnnserve_operator.transport import Answer
+from gnnserve_operator.transport import ApiAnswer
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,12 +19,12 @@ class InProcessTransport:
     respond: Callable[[Request], Response]
     """May raise OSError or TimeoutError (no answer), or any other BaseException: the operator crashed there."""
 
-    async def send(self, method: str, url: str, headers: Mapping[str, str], body: Manifest | None) -> Answer:
+    async def send(self, method: str, url: str, headers: Mapping[str, str], body: Manifest | None) -> ApiAnswer:
         split = urlsplit(url)
         sent = None if body is None else copied(body)
         request = Request(method, split.path, dict(parse_qsl(split.query)), dict(headers), sent)
         response = self.respond(request)
-        return Answer(response.code, response.headers, msgspec.json.encode(response.body))
+        return ApiAnswer(response.code, response.headers, msgspec.json.encode(response.body))
 
     async def close(self) -> None:
         pass

@@ -24,7 +24,7 @@ from gnnserve_operator.observed import (
     ObjectRef,
     Observed,
     Rejection,
-    Wait,
+    ServiceWait,
     WorkerAnswer,
     observed_claim,
     observed_deployment,
@@ -33,11 +33,11 @@ from gnnserve_operator.observed import (
     observed_ref,
     observed_routing,
 )
-from gnnserve_operator.plan import Identity, Plan, plan
+from gnnserve_operator.plan import Plan, ServiceIdentity, plan
 from gnnserve_operator.settings import Settings
 from gnnserve_operator.turns import NO_LIMIT
 from gnnserve_routing.decision import RoutingDecision
-from gnnserve_routing.signals import Answer, Silence
+from gnnserve_routing.signals import QueryAnswer, Silence
 
 Raw = dict[str, Any]
 VARIANT_ROUTES = tuple(
@@ -106,9 +106,9 @@ class Namespace:
         self.pod_monitor_available = False
         self.routed: RoutingDecision | None = None
         """What the operator remembers; a restart forgets it."""
-        self.wait: Wait | None = None
+        self.wait: ServiceWait | None = None
         """The same."""
-        self.measured: Answer | Silence | None = None
+        self.measured: QueryAnswer | Silence | None = None
         """What Prometheus answers to the next reconcile."""
         self.turns = NO_LIMIT
         """What the other services leave room for."""
@@ -161,7 +161,7 @@ class Namespace:
         )
 
     def plan(self) -> Plan:
-        identity = Identity(UID, self.generation, self.deleting, self.status)
+        identity = ServiceIdentity(UID, self.generation, self.deleting, self.status)
         return plan(self.service, identity, self.observed(), self.settings, self.now)
 
     def reconcile(self) -> Plan:

@@ -105,7 +105,7 @@ class Tolerances(Struct, frozen=True):
     tiers: tuple[Tier, ...]
 
 
-class Verdict(StrEnum):
+class DriftVerdict(StrEnum):
     WITHIN_CHANCE = "WithinChance"
     """So many nodes would differ as much without any reason."""
     SMALL = "Small"
@@ -122,7 +122,7 @@ class DriftRow(Struct, frozen=True):
     """Test minus validation, and its interval: all variants' hold together at 95 % confidence."""
     low_points: float
     high_points: float
-    verdict: Verdict
+    verdict: DriftVerdict
     validation_ms: float | None
     """Median of the largest batch size on either split."""
     test_ms: float | None
@@ -133,7 +133,7 @@ class DriftRow(Struct, frozen=True):
 
 class Drift(Struct, frozen=True):
     says: str
-    verdict: Verdict
+    verdict: DriftVerdict
     latency_seeds: int
     rows: tuple[DriftRow, ...]
 

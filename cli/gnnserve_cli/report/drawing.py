@@ -329,7 +329,7 @@ def _suit_page(element: ElementTree.Element) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class BarPart:
     """A stretch of a bar."""
 
     value: float
@@ -340,7 +340,7 @@ class Part:
 @dataclass(frozen=True, slots=True)
 class Bar:
     name: str
-    parts: tuple[Part, ...]
+    parts: tuple[BarPart, ...]
     """Beside each other from 0."""
     shown: str
     """At its end."""

@@ -11,7 +11,7 @@ from statistics import median
 from gnnserve_api.intervals import difference_interval
 from gnnserve_api.profile import Profile, VariantProfile
 from gnnserve_api.provenance import Provenance
-from gnnserve_cli.report.data import Drift, DriftRow, Verdict
+from gnnserve_cli.report.data import Drift, DriftRow, DriftVerdict
 from gnnserve_cli.report.subject import Subject
 from gnnserve_cli.report.words import names, number, signed_points
 
@@ -26,7 +26,7 @@ def compare_splits(subject: Subject) -> Drift | None:
     if not tested or profile.test_nodes == 0:
         return None
     rows = tuple(_drift_row(profile, variant, variant.test_accuracy or 0.0, len(tested)) for variant in tested)
-    verdict = Verdict.WITHIN_CHANCE
+    verdict = DriftVerdict.WITHIN_CHANCE
     if outside := _outside(rows):
         verdict = outside[0].verdict
     seeds = profile.variants[0].latency[-1].seeds
@@ -36,7 +36,7 @@ def compare_splits(subject: Subject) -> Drift | None:
 
 def _outside(rows: Sequence[DriftRow]) -> list[DriftRow]:
     """Those that differ by more than chance, the most different first."""
-    outside = [row for row in rows if row.verdict is not Verdict.WITHIN_CHANCE]
+    outside = [row for row in rows if row.verdict is not DriftVerdict.WITHIN_CHANCE]
     return sorted(outside, key=lambda row: -abs(row.difference_points))
 
 
@@ -47,9 +47,9 @@ def _drift_row(profile: Profile, variant: VariantProfile, test: float, compariso
         test, profile.test_nodes, variant.validation_accuracy, profile.validation_nodes, comparisons
     )
     difference = 100 * (test - variant.validation_accuracy)
-    verdict = Verdict.WITHIN_CHANCE
+    verdict = DriftVerdict.WITHIN_CHANCE
     if not interval.contains(0):
-        verdict = Verdict.SMALL if abs(difference) < _SMALL_POINTS else Verdict.DRIFT
+        verdict = DriftVerdict.SMALL if abs(difference) < _SMALL_POINTS else DriftVerdict.DRIFT
     on_test = variant.test_latency
     same_size = None if on_test is None else next((p for p in variant.latency if p.seeds == on_test.seeds), None)
     rows_ratio = None
@@ -89,7 +89,7 @@ def _says_drift(subject: Subject, rows: Sequence[DriftRow]) -> str:
         text += f" That is more than chance; {held}"
     else:
         text += f" {names(which)} differ by more than chance, {held}"
-    if outside[0].verdict is Verdict.SMALL:
+    if outside[0].verdict is DriftVerdict.SMALL:
         return f"{text}. So little is no reason to choose differently."
     return (
         f"{text}. Validation nodes are not like test nodes, so go by the test figures, and watch accuracy on your own "

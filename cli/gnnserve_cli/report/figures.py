@@ -7,11 +7,11 @@ from enum import StrEnum
 
 from gnnserve_api.families import Family, FamilyName, family_of
 from gnnserve_cli.render import format_bytes
-from gnnserve_cli.report.data import ModelFit, Prediction, Report, SizeRow, VariantRow, Verdict, at_size
+from gnnserve_cli.report.data import DriftVerdict, ModelFit, Prediction, Report, SizeRow, VariantRow, at_size
 from gnnserve_cli.report.drawing import (
     Bar,
+    BarPart,
     Drawing,
-    Part,
     Scale,
     Shape,
     draw_bars,
@@ -96,9 +96,9 @@ def draw_tolerances(report: Report, width: float) -> Drawing:
 
 
 def draw_stages(report: Report, seeds: int, width: float) -> Drawing:
-    def parts(size: SizeRow) -> tuple[Part, ...]:
+    def parts(size: SizeRow) -> tuple[BarPart, ...]:
         return tuple(
-            Part(getattr(size, f"{stage}_ms"), colour, f"{name} {ms(getattr(size, f'{stage}_ms'))}")
+            BarPart(getattr(size, f"{stage}_ms"), colour, f"{name} {ms(getattr(size, f'{stage}_ms'))}")
             for stage, colour, name in STAGES
         )
 
@@ -117,8 +117,8 @@ def draw_window(report: Report, width: float) -> Drawing:
         size = at_size(row, report.seeds)
         rest = max(0.0, size.p50_ms - size.window_ms)
         parts = (
-            Part(size.window_ms, "c2", f"{row.name}: {ms(size.window_ms)} in the paper's window"),
-            Part(rest, "c1", f"{row.name}: {ms(rest)} outside of it"),
+            BarPart(size.window_ms, "c2", f"{row.name}: {ms(size.window_ms)} in the paper's window"),
+            BarPart(rest, "c1", f"{row.name}: {ms(rest)} outside of it"),
         )
         bars.append(Bar(row.name, parts, f"{plain_ms(size.window_ms)} of {plain_ms(size.p50_ms)}"))
     told = "; ".join(f"{bar.name} {bar.shown} ms" for bar in bars)
@@ -149,14 +149,14 @@ def _draw_bytes(rows: Sequence[VariantRow], sizes: Sequence[int], width: float, 
         if max(sizes) >= 1024 * divisor:
             unit, divisor = larger, divisor * 1024
     bars = [
-        Bar(row.name, (Part(size / divisor, "c2", f"{row.name}: {format_bytes(size)}"),), format_bytes(size))
+        Bar(row.name, (BarPart(size / divisor, "c2", f"{row.name}: {format_bytes(size)}"),), format_bytes(size))
         for row, size in zip(rows, sizes, strict=True)
     ]
     told = "; ".join(f"{bar.name} {bar.shown}" for bar in bars)
     return draw_bars(bars, width, f"{title}: {told}.", f"{title}, {unit}")
 
 
-_VERDICT_COLOURS = {Verdict.WITHIN_CHANCE: "good", Verdict.SMALL: "warn", Verdict.DRIFT: "bad"}
+_VERDICT_COLOURS = {DriftVerdict.WITHIN_CHANCE: "good", DriftVerdict.SMALL: "warn", DriftVerdict.DRIFT: "bad"}
 
 
 def draw_drift(report: Report, width: float) -> Drawing | None:
@@ -197,7 +197,7 @@ def draw_stability(report: Report, width: float) -> Drawing | None:
     for top in measured.top:
         told = f"{percent(top.in_common, 0)} in common, {percent(top.by_chance, 0)} by chance"
         name = f"{top.columns:,} columns" if top.columns > 1 else "1 column"
-        part = Part(100 * top.in_common, "c2", told)
+        part = BarPart(100 * top.in_common, "c2", told)
         bars.append(Bar(name, (part,), percent(top.in_common, 0), marker=100 * top.by_chance))
     told = "; ".join(f"{bar.name} {bar.shown}, by chance {bar.marker or 0:.0f} %" for bar in bars)
     label = f"Share of the chosen columns that two seeds agree on: {told}."

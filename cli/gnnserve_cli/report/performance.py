@@ -19,12 +19,12 @@ from gnnserve_api.tiers import Point, most_accurate
 from gnnserve_api.variants import Storage
 from gnnserve_cli.report.data import Curve, Latencies, LatencyAnswer, ModelFit, Prediction, WidthAnswer
 from gnnserve_cli.report.performance_model import (
+    BatchShape,
     CalibrationError,
     CorrectedModel,
-    Measured,
-    Network,
+    MeasuredVariant,
+    NetworkShape,
     PaperRates,
-    Shape,
     calibrate_corrected,
     calibrate_paper,
     effective_fanouts,
@@ -114,7 +114,7 @@ class _Fitted:
             drawn if limit < 0 else float(limit) for limit, drawn in zip(network.fanouts, self._drawn, strict=True)
         )
         self._paper_shape = limits
-        bound = Shape(1, limits, _widths(network, wide.columns)).bound_of(0)
+        bound = BatchShape(1, limits, _widths(network, wide.columns)).bound_of(0)
         has_draws = self.rows_per_seed > 1 and bound >= 1
         self.distinct_share = self.rows_per_seed / bound if has_draws else None
         self.paper = self._calibrate_paper(wide, narrow)
@@ -127,16 +127,16 @@ class _Fitted:
         manifest = self._subject.provenance.network
         widths = _widths(manifest, columns)
         share, number_bytes = self.distinct_share or 0.0, _NUMBER_BYTES[self._storage]
-        paper = Shape(seeds, self._paper_shape, widths)
+        paper = BatchShape(seeds, self._paper_shape, widths)
         return _Counts(
             read_bytes=seeds * self.rows_per_seed * self._row_bytes(columns),
-            operations=operations(Shape(seeds, self._drawn, widths), _network(manifest, projected=projected)),
+            operations=operations(BatchShape(seeds, self._drawn, widths), _network(manifest, projected=projected)),
             paper_bytes=paper_bytes(paper, share, number_bytes),
             paper_operations=paper_operations(paper, share),
         )
 
     def _calibrate_paper(self, wide: VariantProfile, narrow: VariantProfile) -> PaperRates | None:
-        def measured(variant: VariantProfile) -> Measured:
+        def measured(variant: VariantProfile) -> MeasuredVariant:
             counts = self.counts(variant.columns, variant.latency[self._size].seeds)
             return _measured(variant, self._size, counts.paper_bytes, counts.paper_operations)
 
@@ -159,7 +159,7 @@ class _Fitted:
         return rates
 
     def _calibrate_corrected(self, wide: VariantProfile, narrow: VariantProfile) -> CorrectedModel | None:
-        def measured(variant: VariantProfile) -> Measured:
+        def measured(variant: VariantProfile) -> MeasuredVariant:
             counts = self.counts(variant.columns, variant.latency[self._size].seeds)
             return _measured(variant, self._size, counts.read_bytes, counts.operations)
 
@@ -174,7 +174,7 @@ class _Fitted:
     def paper_ms(self, columns: int, seeds: int) -> float | None:
         if self.paper is None or self.distinct_share is None:
             return None
-        shape = Shape(seeds, self._paper_shape, _widths(self._subject.provenance.network, columns))
+        shape = BatchShape(seeds, self._paper_shape, _widths(self._subject.provenance.network, columns))
         number_bytes = _NUMBER_BYTES[self._storage]
         rates = self.paper
         return paper_times(
@@ -279,7 +279,7 @@ def _widths(network: NetworkManifest, columns: int) -> tuple[int, ...]:
     return (columns, *[network.hidden] * (len(network.fanouts) - 1), network.classes)
 
 
-def _network(manifest: NetworkManifest, *, projected: bool) -> Network:
+def _network(manifest: NetworkManifest, *, projected: bool) -> NetworkShape:
     try:
         architecture = Architecture(manifest.architecture)
     except ValueError:
@@ -287,12 +287,14 @@ def _network(manifest: NetworkManifest, *, projected: bool) -> Network:
             "the revision", f"has the architecture {manifest.architecture}, which this gnnserve does not know",
             "use the gnnserve that made it, or a later one",
         ) from None  # fmt: skip
-    return Network(architecture, projected, manifest.mlp_hidden)
+    return NetworkShape(architecture, projected, manifest.mlp_hidden)
 
 
-def _measured(variant: VariantProfile, size: int, read_bytes: float, operations_: float) -> Measured:
+def _measured(variant: VariantProfile, size: int, read_bytes: float, operations_: float) -> MeasuredVariant:
     point = variant.latency[size]
-    return Measured(variant.name, point.gather_ms, point.compute_ms, point.window_p50_ms, read_bytes, operations_)
+    return MeasuredVariant(
+        variant.name, point.gather_ms, point.compute_ms, point.window_p50_ms, read_bytes, operations_
+    )
 
 
 def _error_percent(predicted_ms: float | None, point: LatencyProfile) -> float | None:

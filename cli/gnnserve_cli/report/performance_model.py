@@ -54,7 +54,7 @@ _ALL = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class BatchShape:
     """A network and a batch, as both models see them."""
 
     seeds: int
@@ -95,12 +95,12 @@ class PaperTimes:
         return self.transfer_ms + self.compute_ms
 
 
-def paper_bytes(shape: Shape, distinct_share: float, feature_bytes: float) -> float:
+def paper_bytes(shape: BatchShape, distinct_share: float, feature_bytes: float) -> float:
     """N_0 · f_0 · b_f."""
     return distinct_share * shape.bound_of(0) * shape.widths[0] * feature_bytes
 
 
-def paper_operations(shape: Shape, distinct_share: float) -> float:
+def paper_operations(shape: BatchShape, distinct_share: float) -> float:
     """Σ_l N_l · (s_l · f_{l−1} + f_{l−1} · f_l + f_l)."""
     return sum(
         distinct_share * shape.bound_of(layer) * (shape.sampled_in(layer) * inputs + inputs * outputs + outputs)
@@ -109,7 +109,7 @@ def paper_operations(shape: Shape, distinct_share: float) -> float:
 
 
 def paper_times(
-    shape: Shape, distinct_share: float, feature_bytes: float, bytes_per_s: float, operations_per_s: float
+    shape: BatchShape, distinct_share: float, feature_bytes: float, bytes_per_s: float, operations_per_s: float
 ) -> PaperTimes:
     returned = shape.seeds * shape.widths[-1] * feature_bytes
     return PaperTimes(
@@ -123,7 +123,7 @@ def paper_times(
 
 
 @dataclass(frozen=True, slots=True)
-class Network:
+class NetworkShape:
     architecture: Architecture
     projected: bool = False
     """The first layer's first product is stored per node: rows are as wide as it, and it is not computed."""
@@ -131,17 +131,17 @@ class Network:
     """Width between the two products of a GIN layer; None: that layer's output."""
 
 
-def hidden_rows(shape: Shape) -> float:
+def hidden_rows(shape: BatchShape) -> float:
     """R · t: rows of a batch that get a hidden state of the first layer, none met twice."""
     return shape.seeds * sum(_tree(shape)[:-1])
 
 
-def read_rows(shape: Shape) -> float:
+def read_rows(shape: BatchShape) -> float:
     """Rows that a batch reads: of every node with a hidden state its own and those of its neighbours."""
     return hidden_rows(shape) + shape.seeds * sum(_tree(shape)[1:])
 
 
-def distinct_rows_bound(shape: Shape) -> float:
+def distinct_rows_bound(shape: BatchShape) -> float:
     """t · (1 + s_L + s_L · s_{L−1} + …): rows that a batch copies to a device at most."""
     return shape.seeds * sum(_tree(shape))
 
@@ -155,7 +155,7 @@ def effective_fanouts(fanouts: Sequence[int], rows_read_per_seed: float) -> tupl
         return tuple(min(limit, neighbours) for limit in limits)
 
     def rows(neighbours: float) -> float:
-        return read_rows(Shape(1, drawn(neighbours), (1,) * (len(limits) + 1)))
+        return read_rows(BatchShape(1, drawn(neighbours), (1,) * (len(limits) + 1)))
 
     finite = [limit for limit in limits if math.isfinite(limit)]
     low, high = 0.0, max(finite) if len(finite) == len(limits) else max(1.0, rows_read_per_seed)
@@ -167,7 +167,7 @@ def effective_fanouts(fanouts: Sequence[int], rows_read_per_seed: float) -> tupl
     return drawn(high)
 
 
-def operations(shape: Shape, network: Network) -> float:
+def operations(shape: BatchShape, network: NetworkShape) -> float:
     """Of a batch, apart from the sums of the first layer, which are made while rows are read."""
     return sum(
         _layer_operations(shape, network, layer, inputs, outputs)
@@ -175,7 +175,7 @@ def operations(shape: Shape, network: Network) -> float:
     )
 
 
-def _layer_operations(shape: Shape, network: Network, layer: int, inputs: int, outputs: int) -> float:
+def _layer_operations(shape: BatchShape, network: NetworkShape, layer: int, inputs: int, outputs: int) -> float:
     tree = _tree(shape)
     rows = shape.seeds * sum(tree[: shape.layers - layer + 1])
     edges = shape.seeds * sum(tree[1 : shape.layers - layer + 2])
@@ -184,7 +184,7 @@ def _layer_operations(shape: Shape, network: Network, layer: int, inputs: int, o
     return sums + rows * (_products(network, inputs, outputs, stored=stored) + outputs)
 
 
-def _products(network: Network, inputs: int, outputs: int, *, stored: bool) -> float:
+def _products(network: NetworkShape, inputs: int, outputs: int, *, stored: bool) -> float:
     """Operations of a layer's matrix products for one row. `stored`: the first of them is in the table."""
     match network.architecture:
         case Architecture.GRAPHSAGE:
@@ -198,13 +198,13 @@ def _products(network: Network, inputs: int, outputs: int, *, stored: bool) -> f
             assert_never(network.architecture)
 
 
-def _tree(shape: Shape) -> list[float]:
+def _tree(shape: BatchShape) -> list[float]:
     """w_0 … w_L: nodes at each distance from one target."""
     return list(accumulate(shape.fanouts, lambda width, fanout: width * fanout, initial=1.0))
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class StageRates:
     """fixed_ms + amount / rate: one stage of the corrected model."""
 
     fixed_ms: float
@@ -217,8 +217,8 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class CorrectedModel:
-    gather: Stage
-    compute: Stage
+    gather: StageRates
+    compute: StageRates
     notes: tuple[str, ...]
     """Where the measurements did not fit the model, and what was done about it."""
 
@@ -234,7 +234,7 @@ class CalibrationError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MeasuredVariant:
     """One variant at one batch size."""
 
     name: str
@@ -253,7 +253,7 @@ class PaperRates:
     operations_per_s: float
 
 
-def calibrate_paper(wide: Measured, narrow: Measured) -> PaperRates:
+def calibrate_paper(wide: MeasuredVariant, narrow: MeasuredVariant) -> PaperRates:
     """BW and OPS from two windows: with the paper's terms, which are proportional to bytes and to operations, two
     linear equations window = bytes / BW + operations / OPS."""
     determinant = wide.gathered_bytes * narrow.operations - narrow.gathered_bytes * wide.operations
@@ -284,7 +284,7 @@ def calibrate_paper(wide: Measured, narrow: Measured) -> PaperRates:
     return PaperRates(1 / s_per_byte, 1 / s_per_operation)
 
 
-def paper_rates_of(one: Measured) -> PaperRates:
+def paper_rates_of(one: MeasuredVariant) -> PaperRates:
     """BW and OPS from the two stages of one variant."""
     gather_ms, compute_ms = _stages(one)
     if gather_ms <= 0 or compute_ms <= 0:
@@ -292,7 +292,7 @@ def paper_rates_of(one: Measured) -> PaperRates:
     return PaperRates(1e3 * one.gathered_bytes / gather_ms, 1e3 * one.operations / compute_ms)
 
 
-def _stages(one: Measured) -> tuple[float, float]:
+def _stages(one: MeasuredVariant) -> tuple[float, float]:
     """Gathering and computing, made to add up to the window: models are held against that, and medians need not."""
     both_ms = one.gather_ms + one.compute_ms
     if both_ms <= 0 or one.window_ms <= 0:
@@ -301,7 +301,7 @@ def _stages(one: Measured) -> tuple[float, float]:
     return one.gather_ms * scale, one.compute_ms * scale
 
 
-def calibrate_corrected(wide: Measured, narrow: Measured) -> CorrectedModel:
+def calibrate_corrected(wide: MeasuredVariant, narrow: MeasuredVariant) -> CorrectedModel:
     """A rate and a fixed cost for each stage, from how each grew between the two measurements. Both windows come back
     exactly, unless a note says what was taken instead."""
     (wide_gather_ms, wide_compute_ms), (narrow_gather_ms, narrow_compute_ms) = _stages(wide), _stages(narrow)
@@ -315,8 +315,12 @@ def calibrate_corrected(wide: Measured, narrow: Measured) -> CorrectedModel:
 
 
 def _calibrate_stage(
-    what: str, wide: Measured, narrow: Measured, times_ms: tuple[float, float], amounts: tuple[float, float]
-) -> tuple[Stage, tuple[str, ...]]:
+    what: str,
+    wide: MeasuredVariant,
+    narrow: MeasuredVariant,
+    times_ms: tuple[float, float],
+    amounts: tuple[float, float],
+) -> tuple[StageRates, tuple[str, ...]]:
     (wide_ms, narrow_ms), (wide_amount, narrow_amount) = times_ms, amounts
     more = wide_amount - narrow_amount
     if more <= 0:
@@ -330,12 +334,12 @@ def _calibrate_stage(
             f"{what} takes no longer in {wide.name} than in {narrow.name}, so no rate can be told from them: it is "
             f"taken to be {mean_ms:.3g} ms at every width"
         )
-        return Stage(mean_ms, None), (note,)
+        return StageRates(mean_ms, None), (note,)
     fixed_ms = narrow_ms - rise_ms * narrow_amount / more
     if fixed_ms < 0:
         note = (
             f"{what} grows faster than in proportion from {narrow.name} to {wide.name}, which would make its fixed "
             f"cost negative: it is taken to be 0, and the rate is that of {wide.name}"
         )
-        return Stage(0.0, 1e3 * wide_amount / wide_ms), (note,)
-    return Stage(fixed_ms, 1e3 * more / rise_ms), ()
+        return StageRates(0.0, 1e3 * wide_amount / wide_ms), (note,)
+    return StageRates(fixed_ms, 1e3 * more / rise_ms), ()

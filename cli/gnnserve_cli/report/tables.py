@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gnnserve_cli.render import format_bytes
-from gnnserve_cli.report.data import LatencyAnswer, ModelFit, Report, VariantRow, Verdict, at_size
+from gnnserve_cli.report.data import DriftVerdict, LatencyAnswer, ModelFit, Report, VariantRow, at_size
 from gnnserve_cli.report.words import nodes, number, percent, plain_ms, signed_points
 
 VERDICTS = {
-    Verdict.WITHIN_CHANCE: "within chance",
-    Verdict.SMALL: "small, but more than chance",
-    Verdict.DRIFT: "drift",
+    DriftVerdict.WITHIN_CHANCE: "within chance",
+    DriftVerdict.SMALL: "small, but more than chance",
+    DriftVerdict.DRIFT: "drift",
 }
 _NOTHING = "–"
 NO_TEST_NODES = "The graph has no test nodes, so nothing says whether what was profiled holds on other nodes."

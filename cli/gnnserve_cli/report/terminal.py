@@ -9,10 +9,10 @@ from rich.text import Text
 
 from gnnserve_cli.render import facts_table
 from gnnserve_cli.report import tables
-from gnnserve_cli.report.data import Report, Verdict
+from gnnserve_cli.report.data import DriftVerdict, Report
 from gnnserve_cli.report.facts import made_facts, model_facts
 
-_STYLES = {Verdict.WITHIN_CHANCE: "green", Verdict.SMALL: "yellow", Verdict.DRIFT: "red"}
+_STYLES = {DriftVerdict.WITHIN_CHANCE: "green", DriftVerdict.SMALL: "yellow", DriftVerdict.DRIFT: "red"}
 
 
 def render_report(report: Report) -> list[RenderableType]:

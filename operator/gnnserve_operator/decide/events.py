@@ -9,7 +9,7 @@ from typing import Any
 
 from gnnserve_api.reasons import Reason
 from gnnserve_api.status import ConditionType
-from gnnserve_operator.decide.generation import Generation, Stage, words_of_start
+from gnnserve_operator.decide.generation import GenerationDecision, GenerationStage, words_of_start
 from gnnserve_operator.decide.status import condition_in
 
 NORMAL, WARNING = "Normal", "Warning"
@@ -38,7 +38,7 @@ class EventNote:
 def decide_events(
     before: Mapping[str, Any],
     now: Mapping[str, Any],
-    generation: Generation | None,
+    generation: GenerationDecision | None,
     why_base: str | None,
     begun_job: str | None = None,
 ) -> tuple[EventNote, ...]:
@@ -78,15 +78,20 @@ def _generation_queued(before: Mapping[str, Any], now: Mapping[str, Any]) -> Eve
 
 
 def _generation_started(
-    before: Mapping[str, Any], now: Mapping[str, Any], generation: Generation | None, begun_job: str | None
+    before: Mapping[str, Any], now: Mapping[str, Any], generation: GenerationDecision | None, begun_job: str | None
 ) -> EventNote | None:
     was_queued, is_queued = (
         condition_in(status, ConditionType.VARIANTS_GENERATED).get("reason") == Reason.QUEUED
         for status in (before, now)
     )
-    if generation is not None and generation.stage == Stage.STARTING:
+    if generation is not None and generation.stage == GenerationStage.STARTING:
         message = generation.message
-    elif generation is not None and generation.stage == Stage.RUNNING and generation.job and was_queued > is_queued:
+    elif (
+        generation is not None
+        and generation.stage == GenerationStage.RUNNING
+        and generation.job
+        and was_queued > is_queued
+    ):
         message = words_of_start(generation.job)
     elif begun_job is not None:
         message = words_of_start(begun_job)

@@ -22,7 +22,7 @@ from gnnserve_operator.decide.published import (
     is_result_awaited,
     read_result,
 )
-from gnnserve_operator.decide.repository import Repository, holds_leaving_claim, is_of_lost_claim
+from gnnserve_operator.decide.repository import RepositoryDecision, holds_leaving_claim, is_of_lost_claim
 from gnnserve_operator.desired.children import kinds_under
 from gnnserve_operator.kinds import JOB
 from gnnserve_operator.observed import Observed, ObservedJob
@@ -37,7 +37,7 @@ _PLACE_PATIENCE = timedelta(minutes=10)
 then."""
 
 
-class Stage(StrEnum):
+class GenerationStage(StrEnum):
     PUBLISHED = "Published"
     """Nothing to generate."""
     SUSPENDED = "Suspended"
@@ -52,8 +52,8 @@ class Stage(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Generation:
-    stage: Stage
+class GenerationDecision:
+    stage: GenerationStage
     message: str
     apply: bool = False
     """Whether the desired Job is to be applied, suspended if the spec is."""
@@ -80,13 +80,13 @@ class WantedJob:
 def decide_generation(
     wanted: WantedJob,
     published: Published | None,
-    repository: Repository,
+    repository: RepositoryDecision,
     service: str,
     spec: GNNServiceSpec,
     observed: Observed,
     now: datetime,
     repair: int | None = None,
-) -> Generation:
+) -> GenerationDecision:
     """Decide about the Job. `repair`: number of the repair that is under way: the published revision is damaged, and
     its Job is to be made again."""
     present = sorted((job for job in observed.jobs if not job.deleting), key=lambda job: (job.created_at, job.name))
@@ -99,7 +99,7 @@ def decide_generation(
             if job.succeeded and job.recipe == wanted.recipe and not holds_leaving_claim(job, repository)
         ]
         message = f"Revision {published.result.revision} is published."
-        return Generation(Stage.PUBLISHED, message, delete=_names(present, kept))
+        return GenerationDecision(GenerationStage.PUBLISHED, message, delete=_names(present, kept))
     # The published Job is kept as a second record beside the ConfigMap, as long as workers answer from its revision.
     witness = None if published is None or repair is not None else published.job
     kept = [job for job in present if job.name == witness and not holds_leaving_claim(job, repository)]
@@ -142,12 +142,12 @@ class _Jobs:
 
 def _under_way(  # noqa: PLR0911 - a ladder, one rung a state
     wanted: WantedJob, jobs: _Jobs, service: str, spec: GNNServiceSpec, observed: Observed, now: datetime
-) -> Generation:
+) -> GenerationDecision:
     exact = jobs.named(wanted.name)
     ended = [job for job in jobs.candidates if job.succeeded and is_result_awaited(job, observed.pods, now)]
     if ended:
         message = f"The result of Job {ended[-1].name} is being read."
-        return Generation(Stage.WAITING, message, delete=jobs.all_but(*ended))
+        return GenerationDecision(GenerationStage.WAITING, message, delete=jobs.all_but(*ended))
     computing = (job for job in jobs.candidates if not _is_over(job) and _computes(job, observed, now))
     running = exact or next(computing, None)
     turn = observed.turns.generation
@@ -155,8 +155,8 @@ def _under_way(  # noqa: PLR0911 - a ladder, one rung a state
         return _queued(running.name, turn, running.created_at, jobs.all_but(running))
     if running is not None:
         problem = _no_pod(running, observed, now) or _problem_of(running, service, spec, observed)
-        return Generation(
-            Stage.RUNNING,
+        return GenerationDecision(
+            GenerationStage.RUNNING,
             _running_words(running, observed),
             # Another's template cannot be changed, and its fields are better left alone than half known.
             apply=running is exact,
@@ -168,27 +168,29 @@ def _under_way(  # noqa: PLR0911 - a ladder, one rung a state
     if any(job.name == wanted.name for job in observed.jobs):
         # On its way out, or of a claim that is lost.
         message = f"Job {wanted.name} is made again once the old one is gone."
-        return Generation(Stage.WAITING, message, delete=jobs.all_but())
+        return GenerationDecision(GenerationStage.WAITING, message, delete=jobs.all_but())
     if (blocker := next((ref for ref in observed.leaving if ref.kind in _BEFORE_A_JOB), None)) is not None:
         message = (
             f"Job {wanted.name} is made once {blocker} is gone, which is being deleted, or is of a deleted service of "
             f"this name. If it stays, see what holds it: a pod that uses it, or one of its finalizers."
         )
-        return Generation(Stage.WAITING, message, delete=jobs.all_but())
+        return GenerationDecision(GenerationStage.WAITING, message, delete=jobs.all_but())
     if not turn.may_go:
         return _queued(wanted.name, turn, now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"), jobs.all_but())
     message = words_of_start(wanted.name)
-    return Generation(Stage.STARTING, message, apply=True, delete=jobs.all_but(), job=wanted.name, standing=UNDER_WAY)
+    return GenerationDecision(
+        GenerationStage.STARTING, message, apply=True, delete=jobs.all_but(), job=wanted.name, standing=UNDER_WAY
+    )
 
 
-def _queued(job: str, turn: Turn, since: str, delete: tuple[str, ...]) -> Generation:
+def _queued(job: str, turn: Turn, since: str, delete: tuple[str, ...]) -> GenerationDecision:
     """The oldest Job goes first. It is there, suspended, so that an operator which starts anew knows the order."""
     message = (
         f"Job {job} is queued: at most {turn.limit} generation Jobs run at a time (the chart's "
         f"generation.maxConcurrentJobs), and {place_words(turn)}."
     )
     standing = Standing(Stance.WAITING, since)
-    return Generation(Stage.QUEUED, message, apply=True, delete=delete, job=job, standing=standing)
+    return GenerationDecision(GenerationStage.QUEUED, message, apply=True, delete=delete, job=job, standing=standing)
 
 
 def _gives_way(job: ObservedJob, problem: Problem | None, now: datetime) -> bool:
@@ -204,13 +206,13 @@ def words_of_start(job: str) -> str:
     return f"Job {job} generates the revision."
 
 
-def _while_suspended(wanted: WantedJob, jobs: _Jobs) -> Generation:
+def _while_suspended(wanted: WantedJob, jobs: _Jobs) -> GenerationDecision:
     exact = jobs.named(wanted.name)
     running = exact if exact is not None and not _is_over(exact) else None
     ended = [job for job in jobs.candidates if job.succeeded or (job is exact and job.failed)]
     # Suspending ends a Job's pods. With another template it would begin anew as another Job in any case.
-    return Generation(
-        Stage.SUSPENDED,
+    return GenerationDecision(
+        GenerationStage.SUSPENDED,
         f"Job {running.name} is suspended." if running is not None else "No Job is started.",
         apply=running is not None,
         delete=jobs.all_but(running, *ended),
@@ -219,17 +221,21 @@ def _while_suspended(wanted: WantedJob, jobs: _Jobs) -> Generation:
 
 def _after_the_end(
     wanted: WantedJob, exact: ObservedJob, jobs: _Jobs, spec: GNNServiceSpec, observed: Observed, now: datetime
-) -> Generation:
+) -> GenerationDecision:
     """The Job with the very template that is wanted is over, and nothing is published."""
     if exact.failed:
         if (exact.retries, exact.deadline_seconds) == (wanted.retries, wanted.deadline_seconds):
             problem = explain_failure(exact, observed.pods, spec)
-            return Generation(Stage.FAILED, problem.message, delete=jobs.all_but(exact), problem=problem)
+            return GenerationDecision(
+                GenerationStage.FAILED, problem.message, delete=jobs.all_but(exact), problem=problem
+            )
         message = f"Job {exact.name} failed and is made again, with the retries and deadline of the spec."
-        return Generation(Stage.WAITING, message, delete=jobs.all_but())
+        return GenerationDecision(GenerationStage.WAITING, message, delete=jobs.all_but())
     result = read_result(exact, observed.pods)
     if is_result_awaited(exact, observed.pods, now):
-        return Generation(Stage.WAITING, f"The result of Job {exact.name} is being read.", delete=jobs.all_but(exact))
+        return GenerationDecision(
+            GenerationStage.WAITING, f"The result of Job {exact.name} is being read.", delete=jobs.all_but(exact)
+        )
     if result.unreadable is not None:
         problem = Problem(
             Reason.RESULT_UNREADABLE,
@@ -237,11 +243,11 @@ def _after_the_end(
             f"Correct spec.image, or upgrade the operator; then delete the Job (`kubectl delete job {exact.name}`).",
             needs_person=True,
         )
-        return Generation(Stage.FAILED, problem.message, delete=jobs.all_but(exact), problem=problem)
+        return GenerationDecision(GenerationStage.FAILED, problem.message, delete=jobs.all_but(exact), problem=problem)
     message = (
         f"Job {exact.name} is done and its pod gone; it is made again to tell the revision, without training anew."
     )
-    return Generation(Stage.WAITING, message, delete=jobs.all_but())
+    return GenerationDecision(GenerationStage.WAITING, message, delete=jobs.all_but())
 
 
 def _running_words(job: ObservedJob, observed: Observed) -> str:

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 import msgspec
 
 from gnnserve_api.generation import GenerationResult, decode_result
-from gnnserve_operator.decide.repository import Repository, is_of_lost_claim
+from gnnserve_operator.decide.repository import RepositoryDecision, is_of_lost_claim
 from gnnserve_operator.observed import Observed, ObservedJob, ObservedPod
 from gnnserve_routing.verdict import sentence
 
@@ -43,7 +43,7 @@ class JobResult:
     """Why its message is not a result."""
 
 
-def decide_published(recipe: str, repository: Repository, observed: Observed) -> Published | None:
+def decide_published(recipe: str, repository: RepositoryDecision, observed: Observed) -> Published | None:
     """The revision of the wanted recipe if there is one; else the one that workers answer from now."""
     from_jobs = [
         Published(result, job.name, repository.uid)

@@ -14,7 +14,7 @@ from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.status import ConditionType
 from gnnserve_operator.decide.answers import decide_answers, describe_devices, find_open_worker
 from gnnserve_operator.decide.credentials import decide_credentials, find_unusable
-from gnnserve_operator.decide.generation import Generation, Stage
+from gnnserve_operator.decide.generation import GenerationDecision, GenerationStage
 from gnnserve_operator.decide.problem import Problem
 from gnnserve_operator.decide.published import Published
 from gnnserve_operator.decide.repair import Repair
@@ -37,7 +37,7 @@ class Situation:
     published: Published | None
     declared: RoutingTable | None
     """The table declared to workers; None: nothing yet."""
-    generation: Generation
+    generation: GenerationDecision
     workers: Workers
     rollout: Rollout
     obstacle: Problem | None
@@ -48,7 +48,7 @@ class Situation:
     def is_moving(self) -> bool:
         """Whether the revision that is wanted is published, in a claim that goes, and is made again for another."""
         return (
-            self.generation.stage not in {Stage.PUBLISHED, Stage.SUSPENDED}
+            self.generation.stage not in {GenerationStage.PUBLISHED, GenerationStage.SUSPENDED}
             and self.published is not None
             and self.repair.under_way is None
             and self.published.result.recipe == self.spec.recipe()
@@ -121,7 +121,7 @@ def _decide_ready(situation: Situation) -> Verdict:  # noqa: PLR0911 - a ladder,
     if situation.obstacle is not None:
         old = _words_of_old(situation) if situation.obstacle.needs_person else ""
         return Verdict(False, situation.obstacle.reason, situation.obstacle.message + old)
-    if (generation.stage != Stage.PUBLISHED and not situation.is_moving) or situation.declared is None:
+    if (generation.stage != GenerationStage.PUBLISHED and not situation.is_moving) or situation.declared is None:
         generated = _decide_generated(situation)
         return Verdict(False, generated.reason, generated.message + _words_of_old(situation))
     if workers.wanted == 0:
@@ -173,17 +173,17 @@ def _find_unusable(situation: Situation) -> Problem | None:
 def _decide_generated(situation: Situation) -> Verdict:  # noqa: PLR0911 - a ladder, one rung a stage
     generation, published = situation.generation, situation.published
     match generation.stage:
-        case Stage.PUBLISHED:
+        case GenerationStage.PUBLISHED:
             variants = " ".join(variant.name for variant in published.result.variants) if published else ""
             return Verdict(True, Reason.PUBLISHED, f"{generation.message.rstrip('.')}, with variants {variants}.")
-        case Stage.SUSPENDED:
+        case GenerationStage.SUSPENDED:
             return Verdict(False, Reason.SUSPENDED, f"spec.suspend is true. {generation.message}")
         case _ if generation.problem is not None and (generation.problem.needs_person or situation.obstacle is None):
             problem = generation.problem
             return Verdict(False, problem.reason, f"{situation.repair.words} {problem.message}".lstrip())
         case _ if situation.obstacle is not None:
             return situation.obstacle.to_verdict()
-        case Stage.QUEUED:
+        case GenerationStage.QUEUED:
             return Verdict(False, Reason.QUEUED, f"{situation.repair.words} {generation.message}".lstrip())
         case _:
             if situation.repair.under_way is not None:
@@ -209,7 +209,7 @@ def _is_at_rest(situation: Situation) -> bool:
         jobs = (job for job in situation.observed.jobs if not (job.succeeded or job.failed or job.suspended))
         return situation.workers.existing == 0 and not any(True for _ in jobs)
     is_done = situation.workers.wanted == 0 and situation.workers.existing == 0
-    return is_done and situation.generation.stage == Stage.PUBLISHED
+    return is_done and situation.generation.stage == GenerationStage.PUBLISHED
 
 
 def _words_of_data(situation: Situation) -> str:

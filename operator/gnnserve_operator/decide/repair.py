@@ -17,7 +17,7 @@ from datetime import UTC, datetime, timedelta
 from gnnserve_api.reasons import Reason
 from gnnserve_operator.decide.problem import Problem
 from gnnserve_operator.decide.published import Published
-from gnnserve_operator.decide.repository import Repository
+from gnnserve_operator.decide.repository import RepositoryDecision
 from gnnserve_operator.desired.labels import SERVICE
 from gnnserve_operator.desired.routing import NO_REPAIRS, RepairRecord
 from gnnserve_operator.observed import Observed
@@ -39,7 +39,12 @@ class Repair:
 
 
 def decide_repair(
-    service: str, recipe: str, published: Published | None, repository: Repository, observed: Observed, now: datetime
+    service: str,
+    recipe: str,
+    published: Published | None,
+    repository: RepositoryDecision,
+    observed: Observed,
+    now: datetime,
 ) -> Repair:
     """`recipe`: of the present spec. Another one is generated anyway, and so is a revision in a claim that goes."""
     routing = observed.routing
@@ -72,7 +77,7 @@ def _is_done(record: RepairRecord, published: Published, observed: Observed) -> 
     )  # fmt: skip
 
 
-def _is_said_damaged(published: Published, repository: Repository, observed: Observed) -> bool:
+def _is_said_damaged(published: Published, repository: RepositoryDecision, observed: Observed) -> bool:
     """Whether workers report damage that mount the revision's claim: workers that still mount another claim look at a
     revision of the same name there."""
     table = observed.routing.table if observed.routing is not None else None

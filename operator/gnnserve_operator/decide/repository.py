@@ -28,7 +28,7 @@ _RETAIN = '{"spec":{"persistentVolumeReclaimPolicy":"Retain"}}'
 
 
 @dataclass(frozen=True, slots=True)
-class Repository:
+class RepositoryDecision:
     """The claim that Jobs generate into."""
 
     name: str
@@ -65,24 +65,24 @@ class Repository:
         return all(claim_uid != claim.uid for claim in self.leaving)
 
 
-def decide_repository(service: str, spec: GNNServiceSpec, observed: Observed) -> Repository:
+def decide_repository(service: str, spec: GNNServiceSpec, observed: Observed) -> RepositoryDecision:
     users = spec.repository.claim_name
     leaving = tuple(sorted((claim for claim in observed.claims if claim.deleting), key=_age))
     if users is not None:
         claim = next((claim for claim in observed.claims if claim.name == users), None)
-        return Repository(users, claim, is_users=True, leaving=leaving)
+        return RepositoryDecision(users, claim, is_users=True, leaving=leaving)
     staying = sorted((claim for claim in observed.claims if not claim.deleting), key=_age)
     if staying:
         # Two where a write of an earlier leader came late: the one with the revision counts.
         named = "" if observed.routing is None else observed.routing.claim_uid
         claim = next((claim for claim in staying if claim.uid == named), staying[0])
-        return Repository(claim.name, claim, leaving=leaving)
+        return RepositoryDecision(claim.name, claim, leaving=leaving)
     taken = {claim.name for claim in leaving}
     names = (repository_claim_name(service, number) for number in count(1))
-    return Repository(next(name for name in names if name not in taken), leaving=leaving)
+    return RepositoryDecision(next(name for name in names if name not in taken), leaving=leaving)
 
 
-def is_of_lost_claim(job: ObservedJob, repository: Repository) -> bool:
+def is_of_lost_claim(job: ObservedJob, repository: RepositoryDecision) -> bool:
     """Whether what it generates is lost with the claim that it lies in, or goes with it."""
     if repository.is_users:
         # Its pod may have waited for the claim; what it left before the claim was made lies in another.
@@ -94,13 +94,13 @@ def is_of_lost_claim(job: ObservedJob, repository: Repository) -> bool:
     return repository.claim is None or job.created_at < repository.claim.created_at
 
 
-def holds_leaving_claim(job: ObservedJob, repository: Repository) -> bool:
+def holds_leaving_claim(job: ObservedJob, repository: RepositoryDecision) -> bool:
     """Whether the pods of an ended Job keep a claim from going, or lie in one that is lost."""
     is_users_going = repository.is_users and bool(repository.leaving)
     return is_users_going or is_of_lost_claim(job, repository)
 
 
-def decide_mounted(repository: Repository, declared_uid: str, observed: Observed) -> MountedClaim:
+def decide_mounted(repository: RepositoryDecision, declared_uid: str, observed: Observed) -> MountedClaim:
     """What the pod template of workers is to mount. `declared_uid`: of the claim that the declared revision lies in;
     empty: there is none."""
     deployment, claims = observed.deployment, {claim.uid: claim for claim in observed.claims}
@@ -131,7 +131,7 @@ def _successor_uid(claim: ObservedClaim, deployment: ObservedDeployment | None) 
     return "" if deployment.claim_uid in {"", claim.uid} else claim.uid
 
 
-def decide_kept(repository: Repository, revision: str | None, claim_uid: str, spec: GNNServiceSpec) -> Verdict:
+def decide_kept(repository: RepositoryDecision, revision: str | None, claim_uid: str, spec: GNNServiceSpec) -> Verdict:
     """Whether the claim with the revisions stays. `revision`: the published one, in the claim with that uid."""
     if repository.is_users:
         return _decide_users(repository, revision)
@@ -153,7 +153,7 @@ def decide_kept(repository: Repository, revision: str | None, claim_uid: str, sp
     return Verdict(False, Reason.VOLUME_CLAIM_TERMINATING, f"{_words_of_going(going, revision)} {again}")
 
 
-def _decide_users(repository: Repository, revision: str | None) -> Verdict:
+def _decide_users(repository: RepositoryDecision, revision: str | None) -> Verdict:
     field = "(spec.repository.claimName)"
     claim = repository.claim
     if claim is None:

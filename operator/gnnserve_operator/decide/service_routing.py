@@ -27,7 +27,7 @@ from gnnserve_operator.observed import Observed, ObservedRouting
 from gnnserve_operator.settings import Settings
 from gnnserve_routing.decision import RoutingDecision, RoutingState, recover_state, unknown_variants
 from gnnserve_routing.driver import TickContext, run_tick, undecided
-from gnnserve_routing.signals import Answer, Silence, build_query
+from gnnserve_routing.signals import QueryAnswer, Silence, build_query
 from gnnserve_routing.verdict import Verdict
 
 _NOT_SERVING = Verdict(None, Reason.NOT_SERVING, "No worker answers; nothing is measured until one does.")
@@ -43,7 +43,7 @@ _HOLDS = {"True": True, "False": False}
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class PrometheusQuestion:
     """What the slow loop is to ask."""
 
     url: str
@@ -58,7 +58,7 @@ class ServiceRouting:
     """What workers are told; None: nothing yet."""
     result: GenerationResult | None = None
     """Of the generation of its revision."""
-    question: Question | None = None
+    question: PrometheusQuestion | None = None
     """None: nobody answers requests, or no Prometheus is named."""
     problem: Problem | None = None
 
@@ -129,9 +129,9 @@ def _known(
     spec: GNNServiceSpec,
     observed: Observed,
     status: Mapping[str, Any],
-    question: Question | None,
+    question: PrometheusQuestion | None,
     settings: Settings,
-) -> tuple[RoutingDecision, Answer | Silence | None]:
+) -> tuple[RoutingDecision, QueryAnswer | Silence | None]:
     """What was decided last, and what Prometheus answered since, as far as either is about the present load."""
     if _url(spec, settings) is None:
         return undecided(RoutingState(state.revision), _NOT_CONFIGURED), None
@@ -148,14 +148,14 @@ def _known(
     return known, observed.measured
 
 
-def _question(service: GNNService, settings: Settings) -> Question | None:
+def _question(service: GNNService, settings: Settings) -> PrometheusQuestion | None:
     spec, metadata = service.spec, service.metadata
     url = _url(spec, settings)
     if url is None:
         return None
     interval_s = float(spec.routing.interval_seconds)
     query = build_query(metadata.name, metadata.namespace, interval_s, settings.prometheus_namespace_label)
-    return Question(url, query, interval_s)
+    return PrometheusQuestion(url, query, interval_s)
 
 
 def _url(spec: GNNServiceSpec, settings: Settings) -> str | None:

@@ -26,10 +26,10 @@ from gnnserve_api.status import (
     VariantStatus,
     WorkersStatus,
 )
-from gnnserve_operator.decide.generation import Generation, Stage
+from gnnserve_operator.decide.generation import GenerationDecision, GenerationStage
 from gnnserve_operator.decide.readiness import Conditions
 from gnnserve_operator.decide.workers import Workers
-from gnnserve_operator.observed import Observed, Wait
+from gnnserve_operator.observed import Observed, ServiceWait
 from gnnserve_routing.verdict import Verdict
 
 Status = dict[str, Any]
@@ -42,21 +42,21 @@ _COMMAND = re.compile(r"`kubectl (?![^`]*(?<!\S)(?:-n|-A|--namespace|--all-names
 
 
 def decide_wait(
-    conditions: Conditions, generation: Generation, observed: Observed, *, is_in_turn: bool, now: datetime
-) -> Wait | None:
+    conditions: Conditions, generation: GenerationDecision, observed: Observed, *, is_in_turn: bool, now: datetime
+) -> ServiceWait | None:
     """What is waited for, and since when; None: nothing, or something with an end of its own. `is_in_turn`: the workers
     wait for those of other services."""
     going_on = conditions[ConditionType.RECONCILING]
-    computes = generation.stage is Stage.RUNNING and any(
+    computes = generation.stage is GenerationStage.RUNNING and any(
         pod.running and pod.job == generation.job for pod in observed.pods
     )
-    if not going_on.holds or is_in_turn or computes or generation.stage is Stage.QUEUED:
+    if not going_on.holds or is_in_turn or computes or generation.stage is GenerationStage.QUEUED:
         return None
     words = f"{going_on.reason}: {going_on.message}"
-    return observed.wait if observed.wait is not None and observed.wait.words == words else Wait(words, now)
+    return observed.wait if observed.wait is not None and observed.wait.words == words else ServiceWait(words, now)
 
 
-def end_wait(conditions: Conditions, wait: Wait | None, status: Mapping[str, Any], now: datetime) -> Conditions:
+def end_wait(conditions: Conditions, wait: ServiceWait | None, status: Mapping[str, Any], now: datetime) -> Conditions:
     """The conditions, Stalled where the wait has lasted too long. `status`: as it is now; what it calls stalled is so
     until something changes, also for an operator that has just started."""
     if wait is None:

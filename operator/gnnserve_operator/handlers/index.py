@@ -22,7 +22,7 @@ import msgspec
 
 from gnnserve_api.status import ConditionType
 from gnnserve_operator.kinds import GNNSERVICE, Kind, Manifest, ServiceKey
-from gnnserve_operator.metrics import Condition
+from gnnserve_operator.metrics import ConditionLabels
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,12 +126,12 @@ class Index:
         """That should answer by now: none of a suspended service, or of one whose first revision is not there yet."""
         return {key: _declared_workers(body) for key in self.service_keys() if (body := self.service(key)) is not None}
 
-    def conditions(self) -> Mapping[ServiceKey, tuple[Condition, ...]]:
+    def conditions(self) -> Mapping[ServiceKey, tuple[ConditionLabels, ...]]:
         """Ours only, as the status tells them."""
         ours = {kind.value for kind in ConditionType}
         return {
             key: tuple(
-                Condition(told["type"], told["status"], told["reason"])
+                ConditionLabels(told["type"], told["status"], told["reason"])
                 for told in (body.get("status") or {}).get("conditions") or ()
                 if told["type"] in ours
             )

@@ -34,8 +34,8 @@ from gnnserve_operator.reconcile import Reconciler
 from gnnserve_operator.report import Reporter
 from gnnserve_operator.settings import Settings
 from gnnserve_operator.slow_loop import RoutingMemory, SlowLoop
-from gnnserve_operator.transport import Answer as HttpAnswer
-from gnnserve_routing.signals import Answer, Silence
+from gnnserve_operator.transport import ApiAnswer
+from gnnserve_routing.signals import QueryAnswer, Silence
 
 RESYNC_S = 60.0
 JITTER = 1.0
@@ -68,7 +68,7 @@ class Surroundings:
     """Before a request is sent: a process that is stopped stays there."""
     answer: Callable[..., Answers]
     """Of workers."""
-    measure: Callable[[str, str], Answer | Silence]
+    measure: Callable[[str, str], QueryAnswer | Silence]
     """By Prometheus."""
 
 
@@ -76,7 +76,7 @@ class Surroundings:
 class _Transport(InProcessTransport):
     hold: Callable[[Request], Awaitable[None]]
 
-    async def send(self, method: str, url: str, headers: Mapping[str, str], body: Manifest | None) -> HttpAnswer:
+    async def send(self, method: str, url: str, headers: Mapping[str, str], body: Manifest | None) -> ApiAnswer:
         await self.hold(Request(method, url))
         return await InProcessTransport.send(self, method, url, headers, body)
 
@@ -217,5 +217,5 @@ class SimOperator:
         failures = self.failures[key] = self.failures.get(key, 0) + 1
         self.queue.add(key, self.clock.now() + max(backoff_s(failures, JITTER), at_least_s))
 
-    async def _ask(self, url: str, query: str) -> Answer | Silence:
+    async def _ask(self, url: str, query: str) -> QueryAnswer | Silence:
         return self._measure(url, query)

@@ -16,7 +16,7 @@ from itertools import pairwise
 import numpy as np
 
 from gnnserve_worker.gpu.cache import FeatureCache
-from gnnserve_worker.gpu.lane import DeviceVariant, Finished, Lane
+from gnnserve_worker.gpu.lane import DeviceVariant, Finished, GpuLane
 from gnnserve_worker.gpu.resident import LANES, Resident
 from gnnserve_worker.inference.batch import Inference, join_times
 from gnnserve_worker.inference.device_stats import DeviceStats
@@ -43,7 +43,7 @@ class GpuEngine:
         self._row_bytes = {
             name: variant.table.format.row_bytes(variant.columns) for name, variant in loaded.variants.items()
         }
-        self._lanes = [Lane(accelerator, resident.graph, resident.sizes) for _ in range(LANES)]
+        self._lanes = [GpuLane(accelerator, resident.graph, resident.sizes) for _ in range(LANES)]
         self._variants: dict[str, DeviceVariant] = {}
         self._build_variants()
         self._uncached_link_bytes = 0

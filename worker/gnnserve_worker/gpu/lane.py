@@ -54,7 +54,7 @@ class Finished:
         return self.own_rows + self.neighbour_rows
 
 
-class Lane:
+class GpuLane:
     """Does one thing at a time: `start`, then `finish`."""
 
     def __init__(self, accelerator: Accelerator, graph: DeviceGraph, sizes: LaneSizes) -> None:

@@ -22,7 +22,7 @@ _LEAST_CACHE_BYTES = 2**20
 """Below it, a cache costs more than it saves."""
 
 
-class Group(StrEnum):
+class PlacementGroup(StrEnum):
     GRAPH = "graph"
     TABLES = "tables"
 
@@ -32,7 +32,7 @@ class Part:
     """An array that kernels read, on the device or over the link."""
 
     name: str
-    group: Group
+    group: PlacementGroup
     size_bytes: int
     read_bytes_per_seed: float
     """Over the link, were it not on the device; mean over the variants."""
@@ -81,7 +81,9 @@ def plan_placement(
     others = [part for part in parts if part.name not in on_device]
     on_host = [part for part in others if part.name not in unpinnable]
     cached = [part for part in on_host if part.cacheable and part.read_bytes_per_seed] if caches else []
-    graph_bytes = sum(part.size_bytes for part in parts if part.group is Group.GRAPH and part.name in on_device)
+    graph_bytes = sum(
+        part.size_bytes for part in parts if part.group is PlacementGroup.GRAPH and part.name in on_device
+    )
     for_next = max(0, required_bytes + graph_bytes - replaced_bytes)
     shares = _share_out(max(0, left - for_next), cached)
     return Placement(
@@ -123,14 +125,16 @@ def parts_of(loaded: LoadedRevision) -> list[Part]:
     neighbours_per_seed = sum(neighbours for _, neighbours in per_seed) / len(per_seed)
     graph = loaded.graph
     parts = [
-        Part(INDPTR, Group.GRAPH, graph.indptr.nbytes, rows_per_seed * LINK_BYTES),
-        Part(INDICES, Group.GRAPH, graph.indices.nbytes, neighbours_per_seed * LINK_BYTES),
+        Part(INDPTR, PlacementGroup.GRAPH, graph.indptr.nbytes, rows_per_seed * LINK_BYTES),
+        Part(INDICES, PlacementGroup.GRAPH, graph.indices.nbytes, neighbours_per_seed * LINK_BYTES),
     ]
     for name, rows in table_parts(loaded).items():
         read = [_row_reads(variant, rows) for variant in variants]
         # Own rows of projected tables are few beside the neighbours', and have no cache.
         is_of_neighbours = any(variant.table.rows is rows for variant in variants)
-        parts.append(Part(name, Group.TABLES, rows.values.nbytes, sum(read) / len(read), cacheable=is_of_neighbours))
+        parts.append(
+            Part(name, PlacementGroup.TABLES, rows.values.nbytes, sum(read) / len(read), cacheable=is_of_neighbours)
+        )
     return parts
 
 

@@ -33,8 +33,8 @@ from gnnserve_worker.gpu.pinned import Pinned, UnpinnableError, pin
 from gnnserve_worker.gpu.placement import (
     INDICES,
     INDPTR,
-    Group,
     Placement,
+    PlacementGroup,
     parts_of,
     plan_placement,
     roots_bytes,
@@ -189,7 +189,7 @@ class _Builder:
             if placement is None:
                 raise self._lack()
             left_out = [refusals[name] for name in placement.left_out]
-            if any(self._parts[name].group is Group.GRAPH for name in placement.left_out):
+            if any(self._parts[name].group is PlacementGroup.GRAPH for name in placement.left_out):
                 raise DeviceError(f"{left_out[0]}, and its memory has no room for it", _MORE_MEMORY)
             if not self._pin(placement, refusals):
                 break
@@ -276,7 +276,7 @@ class _Builder:
         parts = [self._parts[name] for name in placement.on_device]
         graph = DeviceGraph(arrays[INDPTR], arrays[INDICES])
         weights = self._weights_of(graph)
-        taken = {group: sum(part.size_bytes for part in parts if part.group is group) for group in Group}
+        taken = {group: sum(part.size_bytes for part in parts if part.group is group) for group in PlacementGroup}
         return Resident(
             accelerator=self._accelerator,
             sizes=sizes,
@@ -298,8 +298,8 @@ class _Builder:
             ),
             problems=tuple(self._problems),
             memory_bytes={
-                "graph": taken[Group.GRAPH] + roots_bytes(self._loaded),
-                "tables": taken[Group.TABLES] + scales_bytes(self._loaded),
+                "graph": taken[PlacementGroup.GRAPH] + roots_bytes(self._loaded),
+                "tables": taken[PlacementGroup.TABLES] + scales_bytes(self._loaded),
                 "weights": of_weights,
                 "buffers": LANES * sizes.device_bytes,
             },
