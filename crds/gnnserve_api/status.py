@@ -70,6 +70,14 @@ class VariantStatus(ApiModel):
     """Validation accuracy, as a fraction of 1."""
     latency_ms: Annotated[str, Field(max_length=16)]
     """Predicted p99 of a request of one node on an idle worker, in milliseconds."""
+    factor: Annotated[int, Field(ge=1)] | None = None
+    """k: it reads 1/k of the feature columns."""
+    size_bytes: Annotated[int, Field(ge=0)] | None = None
+    """The serialised weights."""
+    memory_bytes: Annotated[int, Field(ge=0)] | None = None
+    """Weights and the columns of its table that it reads."""
+    tier_permille: Annotated[int, Field(ge=0)] | None = None
+    """The accuracy tolerance, in permille, from which on it answers; absent where another is as accurate and faster."""
 
 
 class WorkersStatus(ApiModel):

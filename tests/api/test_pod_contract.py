@@ -9,6 +9,7 @@ from gnnserve_api.generation import (
     GenerationResult,
     VariantSummary,
     decode_result,
+    encode_message,
     encode_result,
 )
 from gnnserve_api.objective import Objective
@@ -25,8 +26,23 @@ def test_the_most_variants_fit_a_termination_message() -> None:
     names = [*listed, *(projected_name(storage) for storage in Storage)]
     variants = tuple(VariantSummary(name, 10_000_000, 999.9, 3_599_999.999) for name in names)
     result = GenerationResult("a" * 12, "b" * 16, "c" * 64, variants)
-    assert len(encode_result(result).encode()) <= MAX_TERMINATION_MESSAGE_BYTES
-    assert decode_result(encode_result(result)) == result
+    assert len(encode_message(result).encode()) <= MAX_TERMINATION_MESSAGE_BYTES
+    assert decode_result(encode_message(result)) == result
+    detailed = tuple(
+        msgspec.structs.replace(variant, factor=16, size_bytes=2**40, memory_bytes=2**40, tier_permille=1000)
+        for variant in variants
+    )
+    assert encode_message(msgspec.structs.replace(result, variants=detailed)) == encode_message(result)
+    few = msgspec.structs.replace(result, variants=detailed[:8])
+    assert decode_result(encode_message(few)) == few
+
+
+def test_a_message_of_an_earlier_version_is_encoded_as_it_was() -> None:
+    earlier = (
+        '{"graph":"g","recipe":"r","revision":"a","variants":'
+        '[{"accuracyPermille":970.5,"columns":64,"latencyMs":1.25,"name":"x1"}]}'
+    )
+    assert encode_result(decode_result(earlier)) == earlier
 
 
 def test_a_spec_tells_workers_its_objective_and_batching() -> None:

@@ -493,7 +493,10 @@ def test_the_status_tells_what_kubectl_get_shows() -> None:
     status = namespace.status
     assert status["endpoint"] == "http://digits.shop.svc.cluster.local"
     assert (status["revision"], status["baseVariant"], status["variantNames"]) == ("rev-1", "x1", "x1 x2 x4")
-    assert status["variants"][0] == {"name": "x1", "columns": 64, "accuracy": "0.9705", "latencyMs": "1.25"}
+    assert status["variants"][0] == {
+        "name": "x1", "columns": 64, "accuracy": "0.9705", "latencyMs": "1.25", "factor": 1, "sizeBytes": 400,
+        "memoryBytes": 7000, "tierPermille": 0,
+    }  # fmt: skip
     assert status["workers"] == {
         "replicas": 2,
         "readyReplicas": 2,

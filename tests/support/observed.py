@@ -65,7 +65,7 @@ def make_settings(**settings: Any) -> Settings:
 
 
 def make_result(recipe: str, revision: str = "rev-1", names: tuple[str, ...] = ("x1", "x2", "x4")) -> GenerationResult:
-    variants = tuple(VariantSummary(name, 64, 970.5, 1.25) for name in names)
+    variants = tuple(VariantSummary(name, 64, 970.5, 1.25, 1, 400, 7000, 0) for name in names)
     return GenerationResult(revision=revision, recipe=recipe, graph="graph-1", variants=variants)
 
 

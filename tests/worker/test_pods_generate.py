@@ -20,6 +20,7 @@ from tests.support.profiles import revision_manifest
 from gnnserve_api.errors import InputError, RepositoryError, ResourceError, StorageError
 from gnnserve_api.generation import MAX_TERMINATION_MESSAGE_BYTES, VariantSummary, decode_result
 from gnnserve_api.pods import PodExit
+from gnnserve_api.tiers import points_of, stated_tiers
 from gnnserve_worker.generation import pipeline
 from gnnserve_worker.pods import generate
 from gnnserve_worker.repository.repository import Repository
@@ -92,11 +93,14 @@ def test_revision_is_published_and_summarized(tmp_path: Path) -> None:
     manifest = Repository(tmp_path / "repository", "default", "tiny").load(summary.revision).manifest
     assert manifest is not None
     assert (summary.recipe, summary.graph) == (manifest.recipe, manifest.graph)
+    tiers = {within.point.name: at for at, within in stated_tiers(points_of(manifest.profile)).items()}
     assert summary.variants == tuple(
         VariantSummary(
             name=variant.name, columns=variant.columns,
             accuracy_permille=round(1000 * variant.validation_accuracy, 1),
             latency_ms=round(manifest.profile.latency_curve(variant.name).at(1), 4),
+            factor=variant.factor, size_bytes=variant.size_bytes, memory_bytes=variant.memory_bytes,
+            tier_permille=tiers.get(variant.name),
         )
         for variant in manifest.profile.variants
     )  # fmt: skip

@@ -172,6 +172,10 @@ def _variant(variant: VariantSummary) -> VariantStatus:
         columns=variant.columns,
         accuracy=f"{variant.accuracy_permille / 1000:.4f}",
         latency_ms=f"{variant.latency_ms:.3g}",
+        factor=variant.factor,
+        size_bytes=variant.size_bytes,
+        memory_bytes=variant.memory_bytes,
+        tier_permille=variant.tier_permille,
     )
 
 

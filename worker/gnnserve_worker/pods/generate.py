@@ -17,7 +17,7 @@ from types import FrameType
 
 from gnnserve_api.domination import says_dominated
 from gnnserve_api.errors import DamagedError, GnnserveError, lack_of_memory, words_in_cluster
-from gnnserve_api.generation import MAX_TERMINATION_MESSAGE_BYTES, GenerationResult, VariantSummary, encode_result
+from gnnserve_api.generation import MAX_TERMINATION_MESSAGE_BYTES, GenerationResult, VariantSummary, encode_message
 from gnnserve_api.pods import (
     MANIFEST_VARIABLE,
     REPOSITORY_VARIABLE,
@@ -25,6 +25,7 @@ from gnnserve_api.pods import (
     PodExit,
 )
 from gnnserve_api.repository import RevisionManifest
+from gnnserve_api.tiers import points_of, stated_tiers
 from gnnserve_api.training import says_rising
 from gnnserve_worker.pods.environment import exit_of, required
 
@@ -37,7 +38,7 @@ def main(environ: Mapping[str, str] = os.environ) -> int:
     # The first process of a container has no default handler for it, and an orderly exit removes what is half-written.
     signal.signal(signal.SIGTERM, _leave)
     try:
-        code, message = PodExit.OK, encode_result(summarize(_generate(environ)))
+        code, message = PodExit.OK, encode_message(summarize(_generate(environ)))
     except Exception as error:  # noqa: BLE001  (whatever it was, the operator must be told)
         code, message = exit_of(error), _sentence(error)
         if not isinstance(error, GnnserveError) and lack_of_memory(error) is None:
@@ -61,6 +62,7 @@ def _leave_message(environ: Mapping[str, str], message: str) -> bool:
 
 def summarize(manifest: RevisionManifest) -> GenerationResult:
     profile = manifest.profile
+    tiers = {within.point.name: permille for permille, within in stated_tiers(points_of(profile)).items()}
     return GenerationResult(
         revision=manifest.revision,
         recipe=manifest.recipe,
@@ -71,6 +73,10 @@ def summarize(manifest: RevisionManifest) -> GenerationResult:
                 columns=variant.columns,
                 accuracy_permille=round(variant.validation_accuracy * 1000, 1),
                 latency_ms=round(profile.latency_curve(variant.name).at(1), 4),
+                factor=variant.factor,
+                size_bytes=variant.size_bytes,
+                memory_bytes=variant.memory_bytes,
+                tier_permille=tiers.get(variant.name),
             )
             for variant in profile.variants
         ),
