@@ -1,9 +1,9 @@
-"""One operator of several works, by a Lease of coordination.k8s.io; the others stand by.
+"""Leader election: one operator of several leads by a Lease of coordination.k8s.io; the others stand by.
 
-While it is held it is renewed every few seconds. Every write asks `remaining_s` right before it is sent, and finds it
-spent once no renewal has been granted for `renew_deadline_seconds`, whatever the rest of the process believes: it may
-have been stopped for an hour between two of its lines. A leader that lost its Lease ends, so that nothing it remembers
-outlives its term. What follows from a Lease's contents is `decide/leadership.py`.
+The holder renews the Lease every few seconds. Every write checks `remaining_s` right before it is sent, which is spent
+once no renewal has been granted for `renew_deadline_seconds`, whatever the process's state: it may have been stopped
+for an hour between two of its lines. A leader that lost its Lease ends, so that nothing it remembers outlives its term.
+`decide/leadership.py` decides what follows from a Lease's contents.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ from gnnserve_operator.transport import REQUEST_LIMIT_S
 RELEASED_S = 1
 """The duration of a released Lease, which must be positive."""
 RELEASE_LIMIT_S = 3.0
-"""An API server that is away must not hold up the end of the process."""
+"""Limit for releasing the Lease: an API server that is away must not delay the end of the process."""
 
 logger = logging.getLogger(__name__)
 
 
 def identity_of(environment: Mapping[str, str] = os.environ) -> str:
-    """Who we are in the Lease: the pod, or elsewhere this very process."""
+    """Our identity in the Lease: the pod, or outside of a cluster this process."""
     name, uid = environment.get("POD_ID"), environment.get("POD_UID")
     if name and uid:
         return holder_of(PodName(name, uid))
@@ -64,15 +64,15 @@ def fence_of(settings: LeaderElection) -> str:
 @dataclass(frozen=True, slots=True)
 class _Held:
     body: Manifest
-    """As we left it."""
+    """The Lease after our last write."""
     term: int
     until_s: float
-    """No write is sent from then on."""
+    """Time from which no write is sent."""
 
 
 class Elector:
-    """`cluster` is one whose writes are not fenced by this; `clock` also counts the time in which the machine was
-    suspended."""
+    """Takes, renews and releases the Lease. `cluster` must not be fenced by this elector; `clock` must count the time
+    in which the machine was suspended."""
 
     def __init__(
         self, cluster: Cluster, settings: LeaderElection, identity: str, clock: Clock,
@@ -94,7 +94,7 @@ class Elector:
         self._unanswered_s: float | None = None
         self._said = ""
         self.is_standing_by = False
-        """Another was seen to lead; False while nobody can tell."""
+        """Whether another operator was seen to lead; False while that is not known."""
 
     @property
     def is_leader(self) -> bool:
@@ -102,7 +102,7 @@ class Elector:
 
     @property
     def term(self) -> int:
-        """0: none."""
+        """The present term; 0: none."""
         return 0 if self._held is None else self._held.term
 
     @property
@@ -113,7 +113,7 @@ class Elector:
         self._unanswered_s = self._clock.now()
 
     def remaining_s(self) -> float:
-        """For how long a write may be under way from now; raises LostLeadershipError, and then for ever."""
+        """Seconds that a write may take from now. Once it raises LostLeadershipError, it always does."""
         if self._held is None or self._lost is not None:
             raise LostLeadershipError(self._lost or f"{self._ref} is not held")
         remaining_s = self._held.until_s - self._clock.now()
@@ -122,8 +122,8 @@ class Elector:
         return remaining_s
 
     async def lead(self, stop: asyncio.Event, work: Callable[[], Awaitable[None]]) -> None:
-        """Stands by, works, and lets the Lease go when the work is done. `stop` is set when it is lost; raises
-        LostLeadershipError then."""
+        """Stand by, lead while `work` runs, and release the Lease when it is done. If the Lease is lost, `stop` is set
+        and LostLeadershipError is raised."""
         if not await self._acquire(stop):
             return
         holding = asyncio.create_task(self._hold(), name="lease")
@@ -152,7 +152,7 @@ class Elector:
                     case Wait():
                         self._say(logging.INFO, f"waiting: {self._ref} is missing, and its holder may make it again")
             except ConflictError:
-                pass  # another was faster
+                pass  # another operator took it first
             except (OperatorError, TimeoutError) as error:
                 self.is_standing_by = False
                 self._say(logging.WARNING, f"waiting for {self._ref}: {_words(error)}")
@@ -160,7 +160,7 @@ class Elector:
         return False
 
     async def _try_to_take(self) -> Take | StandBy | Wait:
-        """It is held when it was to be taken."""
+        """Decide, and take the Lease if that is the decision."""
         body = await self._get()
         self._seen = sight(self._seen, None if body is None else lease_of(body), self._clock.now())
         decided = self._decide(self._seen)
@@ -182,7 +182,7 @@ class Elector:
         )  # fmt: skip
 
     async def _is_gone(self, holder: str) -> bool:
-        """Whether the holder's pod is known to be gone; False where it is no pod, or nobody tells."""
+        """Whether the holder's pod is known to be gone; False where the holder is not a pod, or that is not known."""
         pod = pod_of(holder)
         if pod is None:
             return False
@@ -216,7 +216,7 @@ class Elector:
         self._said = ""
 
     async def _release(self) -> None:
-        """Nothing is written after it, so that another may begin at once; unless a write of ours may be under way."""
+        """Release the Lease, so that another operator may lead at once; not if a write of ours may be under way."""
         held, self._held = self._held, None
         if held is None or self._lost is not None:
             return
@@ -235,7 +235,7 @@ class Elector:
         try:
             return await self._put(held.body, spec)
         except (ConflictError, GoneError):
-            # Perhaps our own renewal, whose answer did not come; perhaps somebody's label; perhaps another leader.
+            # The cause may be our own renewal without an answer, a label that was added, or another leader.
             body = await self._get()
             lease = None if body is None else lease_of(body)
             if not is_still_ours(lease, self._identity, held.term):
@@ -247,7 +247,7 @@ class Elector:
             return await self._cluster.get(self._ref)
 
     async def _put(self, body: Manifest | None, spec: Manifest) -> Manifest:
-        """On top of what was read, or anew. What others put on it stays."""
+        """Write the Lease on top of what was read, or create it. Additions of others stay."""
         async with asyncio.timeout(self._attempt_s):
             if body is not None:
                 return await self._cluster.update({**body, "spec": {**(body.get("spec") or {}), **spec}})
@@ -256,7 +256,8 @@ class Elector:
             return await self._cluster.create(manifest)
 
     def _holds(self, body: Manifest, term: int, sent_s: float) -> None:
-        """From before it was sent: others count from when they saw it, which is later."""
+        """Note a granted renewal. The term counts from before it was sent: others count from when they saw it, which is
+        later."""
         self._held = _Held(body, term, sent_s + self._settings.renew_deadline_seconds)
 
     def _spec(self, holder: str, duration_s: int, term: int, acquired: str) -> Manifest:
@@ -276,7 +277,7 @@ class Elector:
         raise LostLeadershipError(why)
 
     def _say(self, level: int, message: str) -> None:
-        """Once, and again when something else has been said since."""
+        """Log a message, unless it was the last one logged here."""
         if message != self._said:
             logger.log(level, "%s", message)
             self._said = message

@@ -33,15 +33,15 @@ class RepositoryDecision:
 
     name: str
     claim: ObservedClaim | None = None
-    """None: it is yet to be made, or nothing is told of it yet."""
+    """The claim; None: it is yet to be made, or not reported yet."""
     is_users: bool = False
-    """The user names it in spec.repository.claimName."""
+    """Whether the user names it in spec.repository.claimName."""
     leaving: tuple[ObservedClaim, ...] = ()
     """Claims that are being deleted; of the user's, the claim itself."""
 
     @property
     def uid(self) -> str:
-        """Empty while nothing is told of it."""
+        """uid of the claim; empty while it is not known."""
         return "" if self.claim is None else self.claim.uid
 
     @property
@@ -56,8 +56,8 @@ class RepositoryDecision:
         return min(claims, key=_age).uid if claims else ""
 
     def keeps(self, claim_uid: str) -> bool:
-        """Whether a revision in the claim with that uid is in the repository, as far as the operator can see to it.
-        Empty: nothing is told of that claim."""
+        """Whether the repository keeps a revision in the claim with that uid, as far as the operator can ensure it. An
+        empty uid means that the claim is not known."""
         if not claim_uid:
             return True
         if self.claim is not None:
@@ -73,7 +73,7 @@ def decide_repository(service: str, spec: GNNServiceSpec, observed: Observed) ->
         return RepositoryDecision(users, claim, is_users=True, leaving=leaving)
     staying = sorted((claim for claim in observed.claims if not claim.deleting), key=_age)
     if staying:
-        # Two where a write of an earlier leader came late: the one with the revision counts.
+        # There are two where an earlier leader's write arrived late: the one with the revision counts.
         named = "" if observed.routing is None else observed.routing.claim_uid
         claim = next((claim for claim in staying if claim.uid == named), staying[0])
         return RepositoryDecision(claim.name, claim, leaving=leaving)
@@ -85,7 +85,7 @@ def decide_repository(service: str, spec: GNNServiceSpec, observed: Observed) ->
 def is_of_lost_claim(job: ObservedJob, repository: RepositoryDecision) -> bool:
     """Whether what it generates is lost with the claim that it lies in, or goes with it."""
     if repository.is_users:
-        # Its pod may have waited for the claim; what it left before the claim was made lies in another.
+        # Its pod may have waited for the claim; a result from before the claim's creation lies in another claim.
         made = None if repository.claim is None else repository.claim.created_at
         return made is not None and bool(job.succeeded_at) and job.succeeded_at < made
     if job.claim not in {"", repository.name}:
@@ -101,7 +101,7 @@ def holds_leaving_claim(job: ObservedJob, repository: RepositoryDecision) -> boo
 
 
 def decide_mounted(repository: RepositoryDecision, declared_uid: str, observed: Observed) -> MountedClaim:
-    """What the pod template of workers is to mount. `declared_uid`: of the claim that the declared revision lies in;
+    """The claim that the workers' pod template should mount. `declared_uid`: uid of the claim of the declared revision;
     empty: there is none."""
     deployment, claims = observed.deployment, {claim.uid: claim for claim in observed.claims}
     claim = claims.get(declared_uid)
@@ -113,15 +113,15 @@ def decide_mounted(repository: RepositoryDecision, declared_uid: str, observed: 
         return MountedClaim(claim.name, claim.uid, _successor_uid(claim, deployment))
     if deployment is None:
         return MountedClaim(repository.name)
-    # While there is none, or it is not told of, the template stays as it is.
+    # While there is none, or it is not known, the template stays as it is.
     return MountedClaim(deployment.claim or repository.name, deployment.claim_uid, deployment.successor_uid)
 
 
 def _successor_uid(claim: ObservedClaim, deployment: ObservedDeployment | None) -> str:
-    """A pod mounts the claim that was there when it started. Where somebody took a claim away under running pods
-    (without its protection), they answer on from the files that they have mapped, and never find a revision of its
-    successor. If that has the same name, the template names its uid, and the pods go one by one, each when its own
-    successor answers."""
+    """The uid that the pod template must name. A pod mounts the claim that existed when it started. If a claim was
+    removed under running pods (without its protection), they answer on from mapped files, and never find a revision of
+    its successor. If the successor has the same name, the template names its uid, so that pods are replaced one by one,
+    each when its own successor answers."""
     if deployment is None:
         return ""
     if claim.uid == deployment.successor_uid:
@@ -190,8 +190,8 @@ def _age(claim: ObservedClaim) -> tuple[str, str]:
 
 
 def decide_claim_storage(spec: GNNServiceSpec, claim: ObservedClaim | None) -> str:
-    """What to ask for. Less than before only while a larger volume was asked for and is not there yet: so Kubernetes
-    lets an expansion be tried again that the storage cannot make."""
+    """The storage to request. It is less than before only while a larger volume was requested and is not there yet:
+    Kubernetes then allows retrying an expansion that the storage could not make."""
     declared = (spec.repository.claim or RepositoryClaim()).storage
     if claim is None or not claim.requested:
         return declared
@@ -201,7 +201,7 @@ def decide_claim_storage(spec: GNNServiceSpec, claim: ObservedClaim | None) -> s
 
 
 def least_storage(claim: ObservedClaim | None) -> str | None:
-    """The least that the spec may go back to: what the claim was given, or asked for if that is less."""
+    """The least storage that the spec may request: what the claim has, or requests if that is less."""
     if claim is None or not claim.requested:
         return None
     if not claim.capacity:

@@ -1,6 +1,6 @@
-"""What pods may do: who workers are to the API server, what they may ask of it, and whom pods may talk to.
+"""Access of pods: the workers' identity at the API server, their rights, and the network that pods may reach.
 
-Workers follow the one ConfigMap that tells them their routing, and are asked by anyone; generation fetches public
+Workers follow one ConfigMap, which has their routing, and accept requests from anywhere; generation fetches public
 graphs.
 """
 
@@ -29,7 +29,7 @@ def build_service_account(parent: Parent) -> Manifest:
         "apiVersion": "v1",
         "kind": "ServiceAccount",
         "metadata": child_metadata(parent, worker_name(parent.name), Component.WORKER),
-        # Worker pods ask for a token themselves; nobody gets one by accident.
+        # Worker pods request a token explicitly; no other pod gets one by accident.
         "automountServiceAccountToken": False,
     }
 
@@ -81,7 +81,8 @@ def build_generation_network_policy(parent: Parent, spec: GNNServiceSpec, settin
     if not settings.network_policy:
         return None
     ports = _download_ports(spec.graph.source, settings)
-    # Neither ingress nor egress rules: nothing is allowed. Volumes are the node's affair.
+    # Neither ingress nor egress rules: nothing is allowed. Volumes are mounted by the node, not through the pod's
+    # network.
     rules: Manifest = {}
     if ports:
         downloads = [{"protocol": "TCP", "port": port} for port in sorted(ports)]
@@ -90,7 +91,7 @@ def build_generation_network_policy(parent: Parent, spec: GNNServiceSpec, settin
 
 
 def _download_ports(source: GraphSource, settings: Settings) -> set[int]:
-    """Where a public data set may be fetched from. Which host that is, no policy can say; redirects lead to others."""
+    """Ports from which a public data set may be fetched. A policy cannot name hosts, and redirects lead to others."""
     published = source.ogb or source.pyg
     if published is None or (published.mirror or "").startswith("file:"):
         return set()
@@ -106,9 +107,9 @@ def _port_of(address: object) -> int | None:
     if not isinstance(address, str):
         return None
     try:
-        # As httpx has it: a proxy is also named without a scheme, `proxy.lan:3128`.
+        # As in httpx: a proxy may be given without a scheme, `proxy.lan:3128`.
         return urlsplit(address if "://" in address else f"//{address}").port
-    except ValueError:  # no number, or none that a port can be: whoever connects says so
+    except ValueError:  # not a valid port: connecting reports it
         return None
 
 

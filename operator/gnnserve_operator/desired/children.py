@@ -33,13 +33,13 @@ from gnnserve_operator.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class ChildInputs:
-    """All that children are built from."""
+    """The inputs from which children are built."""
 
     parent: Parent
     spec: GNNServiceSpec
     settings: Settings
     routing: tuple[RoutingTable, GenerationResult] | None
-    """What workers are told; None: nothing yet."""
+    """The routing table for the workers; None: there is none yet."""
     claim: str
     """Name of the claim that the operator makes."""
     claim_storage: str
@@ -64,7 +64,7 @@ class Removal(Enum):
     WITH_SERVICE = auto()
     """With its GNNService, by Kubernetes' garbage collector; the operator never deletes it, least of all data."""
     WHEN_UNWANTED = auto()
-    """As soon as it is not desired any more: a setting may take it away."""
+    """As soon as it is no longer desired: a setting may remove it."""
     BY_DECISION = auto()
     """When a decision names it."""
 
@@ -75,14 +75,13 @@ class Child:
     build: Build | None
     """None: a controller of Kubernetes makes it from another child."""
     builds_on: tuple[Kind, ...] = ()
-    """It is not applied while one of these is somebody else's, or is leaving."""
+    """Kinds that it depends on: it is not applied while one of these has another owner, or is leaving."""
     removal: Removal = Removal.WITH_SERVICE
     is_watched: bool = True
 
     @property
     def verbs(self) -> frozenset[str]:
-        """The rights that the operator needs for it. Server-side apply takes `patch`, and `create` where the object is
-        not there yet."""
+        """The rights that the operator needs for it. Server-side apply takes `patch`, and `create` for a new object."""
         found = {"get", "list"}
         if self.is_watched:
             found.add("watch")
@@ -101,7 +100,7 @@ CHILDREN = (
         lambda given: [build_role_binding(given.parent)],
         builds_on=(kinds.ROLE, kinds.SERVICE_ACCOUNT),
     ),
-    # Before the pods that they are about.
+    # Applied before the pods that they restrict.
     Child(
         kinds.NETWORK_POLICY,
         lambda given: [

@@ -1,7 +1,7 @@
-"""The workers, and how many of them a node drain may take at once.
+"""The Deployment of the workers, and the PodDisruptionBudget that limits node drains.
 
-Their pod template depends on nothing that workers learn while they run: a new revision, objective, batching or
-number of replicas never restarts a pod. Only a claim that took the place of a lost one does.
+The pod template depends on nothing that workers learn while they run: a new revision, objective, batching or number of
+replicas never restarts a pod. Only a claim that replaced a lost one does.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ WORKER_CONTAINER = "worker"
 _STARTUP_ATTEMPTS = 150
 """With the period of 2 s: five minutes until the HTTP server must be up, for images that load slowly from a network."""
 _PROGRESS_DEADLINE_S = 900
-"""Without progress for so long a rollout is called stalled; a large revision takes minutes to verify."""
+"""Seconds without progress after which a rollout counts as stalled; a large revision takes minutes to verify."""
 
 
 def wanted_replicas(spec: GNNServiceSpec) -> int:
@@ -46,10 +46,10 @@ class MountedClaim:
 
     name: str
     uid: str = ""
-    """Empty while nothing is known of it."""
+    """uid of the claim; empty while it is not known."""
     successor_uid: str = ""
-    """Its uid, where it took the place of a lost claim of the same name; the pod template names it, so that the pods
-    of before are replaced. Empty: it did not."""
+    """uid of the claim if it replaced a lost claim of the same name: the pod template then names it, so that earlier
+    pods are replaced. Empty otherwise."""
 
 
 def build_deployment(parent: Parent, spec: GNNServiceSpec, settings: Settings, claim: MountedClaim) -> Manifest:
@@ -81,7 +81,8 @@ def build_deployment(parent: Parent, spec: GNNServiceSpec, settings: Settings, c
 
 
 def digest_of_pods(spec: GNNServiceSpec) -> str:
-    """Digest of what a spec says of worker pods, except their number. It does not depend on the operator's settings."""
+    """Digest of the spec's part about worker pods, except their number. It does not depend on the operator's
+    settings."""
     endpoint_of_pods = spec.endpoint.model_copy(update={"service": EndpointService()})
     said = spec.model_copy(update={"endpoint": endpoint_of_pods}).model_dump(
         mode="json",
@@ -119,7 +120,7 @@ def build_worker_template(parent: Parent, spec: GNNServiceSpec, settings: Settin
         "ports": [{"name": endpoint.port_name(spec), "containerPort": pods.HTTP_PORT, "protocol": "TCP"}],
         "startupProbe": _probe(spec, "/healthz", period_s=2, timeout_s=2, failures=_STARTUP_ATTEMPTS),
         "readinessProbe": _probe(spec, "/readyz", period_s=1, timeout_s=2, failures=3),
-        # Slow on purpose: a busy worker is late, and to restart it would only make the others later.
+        # Slow on purpose: a busy worker answers late, and restarting it would only slow down the others.
         "livenessProbe": _probe(spec, "/healthz", period_s=10, timeout_s=5, failures=6),
         "lifecycle": {"preStop": {"sleep": {"seconds": pods.PRE_STOP_S}}},
     }
@@ -130,7 +131,7 @@ def build_worker_template(parent: Parent, spec: GNNServiceSpec, settings: Settin
         container=container,
         volumes=[
             claim_volume(REPOSITORY_VOLUME, claim.name),
-            # Optional, so that a pod starts and says what is missing instead of waiting for its volume.
+            # Optional, so that a pod starts and reports what is missing instead of waiting for its volume.
             {"name": ROUTING_VOLUME, "configMap": {"name": routing_name(parent.name), "optional": True}},
             *endpoint.build_volumes(spec),
         ],
@@ -179,13 +180,14 @@ def _build_spread(parent: Parent, spec: GNNServiceSpec) -> list[Manifest]:
 
 
 def _most_unavailable(spec: GNNServiceSpec) -> int:
-    """While workers are replaced. An old one answers until its successor does; but a spare GPU is rare, and without one
-    the successor would wait for its predecessor's for ever: one of several goes first."""
+    """Most unavailable workers during a rollout. An old one answers until its successor does; but a spare GPU is rare,
+    and without one the successor would wait for its predecessor's for ever: one of several stops first."""
     return 1 if spec.worker.gpu is not None and spec.worker.replicas > 1 else 0
 
 
 def build_device_environment(worker: Worker) -> dict[str, str]:
-    """What differs from the defaults alone, so that an operator which knows these fields restarts nobody's workers."""
+    """Environment of the device settings, only where they differ from the defaults, so that an upgraded operator
+    restarts no workers."""
     found: dict[str, str] = {}
     if worker.device is not Device.AUTO:
         found[pods.DEVICE_VARIABLE] = worker.device.value
@@ -198,7 +200,7 @@ def build_device_environment(worker: Worker) -> dict[str, str]:
 
 def _probe(spec: GNNServiceSpec, path: str, *, period_s: int, timeout_s: int, failures: int) -> Manifest:
     return {
-        # The kubelet does not look at the certificate.
+        # The kubelet does not verify the certificate.
         "httpGet": {"path": path, "port": endpoint.port_name(spec), "scheme": endpoint.scheme(spec).upper()},
         "periodSeconds": period_s,
         "timeoutSeconds": timeout_s,
@@ -212,7 +214,7 @@ def build_disruption_budget(parent: Parent) -> Manifest:
         "kind": "PodDisruptionBudget",
         "metadata": child_metadata(parent, worker_name(parent.name), Component.WORKER),
         "spec": {
-            # Not minAvailable: with one replica that would block every drain.
+            # minAvailable is not used: with one replica it would block every drain.
             "maxUnavailable": 1,
             "selector": {"matchLabels": selector_for(parent.name, Component.WORKER)},
             # A worker that cannot become ready must not keep its node from being drained.

@@ -1,7 +1,7 @@
-"""What spec.endpoint means to the children: ports, schemes, and the Secrets that workers mount.
+"""The effect of spec.endpoint on children: ports, schemes, and the Secrets that workers mount.
 
-Without it every manifest is, byte for byte, what it was before there was such a field: an operator that learns of it
-restarts nobody's workers.
+Without it every manifest is, byte for byte, what it was before the field existed, so that an upgraded operator restarts
+no workers.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def speaks_tls(spec: GNNServiceSpec) -> bool:
 
 
 def port_name(spec: GNNServiceSpec) -> str:
-    """Of the workers' port, and of the Service's, which leads only to pods that have one of that name."""
+    """Name of the workers' port and of the Service's, which leads only to pods that have a port of that name."""
     return pods.HTTPS_PORT_NAME if speaks_tls(spec) else pods.HTTP_PORT_NAME
 
 
@@ -64,9 +64,9 @@ def build_mounts(spec: GNNServiceSpec) -> list[Manifest]:
 
 
 def build_volumes(spec: GNNServiceSpec) -> list[Manifest]:
-    """Optional, so that a Secret that is deleted is seen: the kubelet then empties the folder, where it would leave the
-    files of one that must exist, and start no other pod. A worker does not serve before it has its credentials: the
-    environment names them (`build_environment`), whether or not there is a Secret."""
+    """Volumes of the Secrets. They are optional, so that a deleted Secret is noticed: the kubelet then empties the
+    folder; it would keep the files of a required one, and start no further pod. A worker does not serve before it has
+    its credentials: the environment names them (`build_environment`), whether or not the Secret exists."""
     return [
         {"name": name, "secret": {"secretName": secret, "optional": True, "defaultMode": _READABLE_BY_GROUP}}
         for name, _, secret in _secrets(spec)

@@ -1,6 +1,6 @@
 """The generation Job: one for each pod template, and so one for each recipe, image and set of resources.
 
-It has no time to live: a failed one is the record of the failure, which deleting it or changing the spec clears.
+It has no time to live: a failed Job is the record of the failure, which deleting it or changing the spec clears.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ GENERATE_CONTAINER = "generate"
 
 
 def build_job(parent: Parent, spec: GNNServiceSpec, settings: Settings, claim: str) -> Manifest:
-    """Running or suspended, as the spec says. `claim`: name of the claim that it generates into."""
+    """Build the Job, running or suspended as the spec says. `claim`: name of the claim that it generates into."""
     recipe = spec.recipe()
     template = build_generation_template(parent, spec, settings, recipe, claim)
     name = job_name(parent.name, digest_of(template))
@@ -51,7 +51,7 @@ def build_job(parent: Parent, spec: GNNServiceSpec, settings: Settings, claim: s
                             "values": [int(pods.PodExit.BAD_INPUT)],
                         },
                     },
-                    # A drained node is nobody's fault and uses up no attempt.
+                    # A drained node is not a failure, and uses up no attempt.
                     {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
                 ]
             },

@@ -16,7 +16,7 @@ MANAGER = "gnnserve-operator"
 FIELD_MANAGER = MANAGER
 STATUS_FIELD_MANAGER = "gnnserve-operator-status"
 CHILDREN_SELECTOR = f"{MANAGED_BY}={MANAGER}"
-"""For watches: the API server sends nobody else's objects."""
+"""Selector of watches: the API server sends only the operator's objects."""
 
 DIGEST_ANNOTATION = "gnnserve.dev/digest"
 """On the routing ConfigMap: SHA-256 of what the operator wrote, so that an edit by hand is noticed."""
@@ -30,11 +30,11 @@ number of the repair that it was made for."""
 TEMPLATE_ANNOTATION = "gnnserve.dev/template"
 """On the Deployment: SHA-256 of the pod template that was applied, so that a rollout which has not begun is noticed."""
 APPLIED_ANNOTATION = "gnnserve.dev/applied"
-"""On every child: digest of what was applied last, so that a field which is no longer declared is noticed, whoever
-applied it."""
+"""On every child: digest of what was applied last, so that a field which is no longer declared is noticed, even if
+another operator applied it."""
 ADOPT_ANNOTATION = "gnnserve.dev/adopt"
-"""On an object that has a child's name and that nobody controls: the GNNService that may take it over. A person sets
-it, and so shows the right to change that object; it is no part of what is desired, and stays."""
+"""On an object that has a child's name and no controller: the GNNService that may take it over. A person sets it, which
+shows the right to change that object; it is not part of the desired state, and stays."""
 TERM_ANNOTATION = "gnnserve.dev/term"
 """On every child: the term of the leader that wrote it last, for the chart's ValidatingAdmissionPolicy. No part of what
 is desired, so that a new leader rewrites nothing."""
@@ -60,10 +60,10 @@ def labels_for(service: str, component: Component, recipe: str | None = None) ->
 
 
 def selector_for(service: str, component: Component) -> dict[str, str]:
-    """Selectors of a Deployment are immutable: never add to these."""
+    """The selector of a component. Selectors of a Deployment are immutable: never add to these."""
     return {SERVICE: service, COMPONENT: component.value}
 
 
 def selector_text(selector: dict[str, str]) -> str:
-    """As in `kubectl get pods --selector`."""
+    """The selector as text, as for `kubectl get pods --selector`."""
     return ",".join(f"{key}={value}" for key, value in sorted(selector.items()))

@@ -44,7 +44,7 @@ def child_metadata(
                 "name": parent.name,
                 "uid": parent.uid,
                 "controller": True,
-                # Blocking would need the right to update the owner's finalizers, for nothing.
+                # True would need the right to update the owner's finalizers, without any use.
                 "blockOwnerDeletion": False,
             }
         ],
@@ -53,13 +53,13 @@ def child_metadata(
 
 
 def digest_of(manifest: Manifest) -> str:
-    """Equal manifests have equal digests, whatever the order of their fields."""
+    """Digest of a manifest, independent of the order of its fields."""
     return _digest_of_text(msgspec.json.encode(manifest))
 
 
 @lru_cache(maxsize=1024)
 def _digest_of_text(manifest: bytes) -> str:
-    """The same few manifests are asked about in each reconcile. A manifest takes about 3 KB here.
+    """Digest of a text; cached, since each reconcile asks for the same few manifests of about 3 KB.
 
     Digests are stored in annotations and in names of Jobs, so the text that is hashed must never change.
     """

@@ -1,4 +1,4 @@
-"""Every name of a child, from the name of its GNNService; nobody else composes one.
+"""Every name of a child, derived from the name of its GNNService; no other module composes one.
 
 Names are deterministic, so that an operator which starts anew finds what its predecessor made, and fit the 63
 characters of a DNS label whatever the service's length. A service's own name is at most 63 characters.
@@ -18,17 +18,17 @@ def service_name(service: str) -> str:
 
 
 def worker_name(service: str) -> str:
-    """Of the Deployment and of everything else that belongs to the workers alone."""
+    """Name of the Deployment and of everything else that belongs to the workers alone."""
     return _suffixed(service, "-worker")
 
 
 def generation_name(service: str) -> str:
-    """Of the NetworkPolicy of generation pods."""
+    """Name of the NetworkPolicy of generation pods."""
     return _suffixed(service, "-generate")
 
 
 def job_name(service: str, template_digest: str) -> str:
-    """Another pod template is another Job: a Job's template cannot be changed."""
+    """Name of a Job. Each pod template has a Job of its own: a Job's template cannot be changed."""
     return _suffixed(service, f"-generate-{template_digest[:JOB_DIGEST_LENGTH]}")
 
 
@@ -37,7 +37,7 @@ def routing_name(service: str) -> str:
 
 
 def repository_claim_name(service: str, number: int = 1) -> str:
-    """The claims that the operator makes are numbered: while one is being deleted, its name is not free."""
+    """Name of a claim that the operator makes. They are numbered: while one is being deleted, its name is not free."""
     return _suffixed(service, "-repository" if number == 1 else f"-repository-{number}")
 
 
@@ -50,6 +50,6 @@ def is_repository_claim(service: str, claim: str) -> bool:
 def _suffixed(service: str, suffix: str) -> str:
     if len(service) + len(suffix) <= MAX_NAME_LENGTH:
         return service + suffix
-    # Two long names that begin alike must not end up with one child.
+    # Two long names with the same beginning must not share a child.
     mark = "-" + hashlib.sha256(service.encode()).hexdigest()[:6]
     return service[: MAX_NAME_LENGTH - len(suffix) - len(mark)].rstrip("-") + mark + suffix

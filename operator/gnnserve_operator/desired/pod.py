@@ -1,6 +1,6 @@
 """What generation and worker pods have in common: restricted security, the repository, the user's settings.
 
-Both fit the `restricted` Pod Security Standard; what `settings` adds is the administrator's own affair.
+Both fit the `restricted` Pod Security Standard; additions of `settings` are the administrator's responsibility.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def build_pod_spec(
     container: Manifest,
     volumes: list[Manifest],
 ) -> Manifest:
-    """The part that says how a pod runs; `container` says what."""
+    """The pod's own part of the spec; `container` is its container."""
     pod: Manifest = {
         "enableServiceLinks": False,
         "securityContext": {
@@ -67,7 +67,7 @@ def build_pod_spec(
 def build_pod_metadata(
     pod_settings: PodSettings, labels: dict[str, str], annotations: dict[str, str] | None = None
 ) -> Manifest:
-    """`labels` and `annotations`: our own, which a spec cannot set."""
+    """The pod template. `labels` and `annotations` are the operator's own, which a spec cannot set."""
     annotated = {**pod_settings.pod_annotations, **(annotations or {})}
     metadata: Manifest = {"labels": {**pod_settings.pod_labels, **labels}}
     return metadata | {"annotations": annotated} if annotated else metadata
@@ -102,7 +102,7 @@ def build_container(
             "capabilities": {"drop": ["ALL"]},
         },
         "terminationMessagePath": pods.TERMINATION_MESSAGE_PATH,
-        # A traceback is better than no word at all.
+        # A traceback in the message is better than none.
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [
             {"name": "tmp", "mountPath": pods.TEMPORARY_PATH},
@@ -134,5 +134,5 @@ def _toleration(toleration: Toleration) -> Manifest:
 
 
 def _declared(part: ApiModel) -> Manifest:
-    """As Kubernetes takes it, without what is absent."""
+    """The part as a manifest, without absent fields."""
     return part.model_dump(mode="json", by_alias=True, exclude_defaults=True)

@@ -1,7 +1,7 @@
 """The ConfigMap that tells workers what to answer from. It is also the operator's memory of what was published, and of
 how often a damaged revision was generated again.
 
-Sealed by a digest over what the operator wrote, so that an edit by hand is told from it.
+It is sealed by a digest of what the operator wrote, so that an edit by hand is noticed.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from gnnserve_operator.desired.names import routing_name
 @dataclass(frozen=True, slots=True)
 class RepairRecord:
     count: int = 0
-    """How many have begun; also the number of the last one."""
+    """Number of repairs begun; also the number of the last one."""
     pending: bool = False
     """Whether its Job has yet to publish."""
     times: tuple[str, ...] = ()
-    """When those of the last day began (RFC 3339)."""
+    """When the repairs of the last day began (RFC 3339)."""
 
     @property
     def done(self) -> int:
-        """The number of the last one that is done; 0: none was."""
+        """The number of the last completed repair; 0: none."""
         return self.count - self.pending
 
     def ended(self) -> RepairRecord:
@@ -50,7 +50,7 @@ def encode_repairs(record: RepairRecord) -> str:
 
 
 def decode_repairs(text: str | None) -> RepairRecord:
-    """None, or what nobody but a person can have written: nothing is remembered."""
+    """Decode the record. A missing text, or one that only a person can have written, gives an empty record."""
     if text is None:
         return NO_REPAIRS
     try:
@@ -64,7 +64,7 @@ def decode_repairs(text: str | None) -> RepairRecord:
 
 
 def routing_digest(data: Mapping[str, str]) -> str:
-    """Over the two keys that are ours; what others add beside them changes nothing."""
+    """Digest of the operator's two keys; others' additions do not change it."""
     ours = {key: data.get(key, "") for key in (ROUTING_KEY, GENERATION_KEY)}
     return digest_of(ours)
 
@@ -81,7 +81,7 @@ def build_routing(
     claim_uid: str,
     repairs: RepairRecord = NO_REPAIRS,
 ) -> Manifest:
-    """`claim_uid`: of the claim that the revision lies in; empty where none is known."""
+    """Build the ConfigMap. `claim_uid`: uid of the claim that the revision lies in; empty where it is not known."""
     table = msgspec.structs.replace(table, repair=repairs.done)
     data = {GENERATION_KEY: encode_result(result), ROUTING_KEY: encode_routing(table)}
     annotations = {DIGEST_ANNOTATION: routing_digest(data)}

@@ -1,4 +1,4 @@
-"""Where workers are reached: the address that clients use, and what Prometheus scrapes."""
+"""The Service that clients use, and the PodMonitor by which Prometheus scrapes workers."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def build_pod_monitor(parent: Parent, spec: GNNServiceSpec, available: bool) -> 
     interval_s = min(spec.routing.interval_seconds, _LONGEST_INTERVAL_S)
     endpoint: Manifest = {"port": port_name(spec), "path": "/metrics", "interval": f"{interval_s}s"}
     if speaks_tls(spec):
-        # A pod is asked by its address, which is in no certificate.
+        # A pod is scraped by its address, which is in no certificate.
         endpoint |= {"scheme": scheme(spec), "tlsConfig": {"insecureSkipVerify": True}}
     return {
         "apiVersion": POD_MONITOR.api_version,

@@ -1,1 +1,1 @@
-"""kopf's side: what is watched, kept and passed on. One table, no file per kind, since all are handled alike."""
+"""kopf's handlers: what is watched, indexed and passed on. All kinds are handled alike, by one table."""

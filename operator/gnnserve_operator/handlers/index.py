@@ -1,13 +1,12 @@
-"""What the watches have told so far: GNNServices, and everything that the operator made, by the service it is for.
+"""The index of what the watches have reported: GNNServices, and everything that the operator made, by service.
 
-Handlers of kopf's events fill and empty it; the rest of the operator reads it and knows nothing of kopf. Not kopf's own
-indices: until all are full, each object that comes in wakes everybody who waits for that, and each of them looks at all
-of them (8,500 objects took 113 s). What is stored is the object as JSON, without `managedFields`, which are most of it
-and say nothing that the operator asks: a Deployment of ours is 21 KB as Python's dicts and 3 KB as JSON, which is read
-in 26 µs.
+Handlers of kopf's events fill and empty it; the rest of the operator reads it and does not depend on kopf. kopf's own
+indices are not used: until all are full, each incoming object wakes every waiting handler, and each of those checks all
+indices (8,500 objects took 113 s). Objects are stored as JSON, without `managedFields`, which are most of the text and
+not needed: a Deployment of ours is 21 KB as Python dicts and 3 KB as JSON, which is parsed in 26 µs.
 
-A watch that was away for too long lists anew, and kopf does not notice what was deleted meanwhile. `bury` takes such
-an object out, by its uid, which no other object will ever have.
+A watch that was away for too long lists again, and kopf does not notice what was deleted meanwhile. `bury` removes such
+an object by its uid, which no other object will ever have.
 """
 
 from __future__ import annotations
@@ -27,14 +26,14 @@ from gnnserve_operator.metrics import ConditionLabels
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """One object, and what is asked of all of them at once."""
+    """One object, and the fields that are queried over all objects at once."""
 
     api_version: str
     kind: str
     uid: str
     version: str
     text: bytes
-    """JSON."""
+    """The object as JSON."""
 
     @classmethod
     def of(cls, body: Manifest) -> Self:
@@ -43,12 +42,12 @@ class Kept:
         return cls(intern(body["apiVersion"]), intern(body["kind"]), metadata["uid"], metadata["resourceVersion"], text)
 
     def body(self) -> Manifest:
-        """Anew each time: nobody can change what is kept."""
+        """The decoded object, new each time, so that callers cannot change the stored one."""
         return dict(msgspec.json.decode(self.text))
 
 
 Objects = dict[ServiceKey, dict[str, Kept]]
-"""By uid, which comes once in all."""
+"""Objects by service, then by uid, which is unique."""
 
 
 @dataclass(slots=True)
@@ -56,11 +55,11 @@ class Index:
     _services: Objects = field(default_factory=dict)
     _children: Objects = field(default_factory=dict)
     _keys: dict[str, ServiceKey] = field(default_factory=dict)
-    """By uid: whose object it is."""
+    """The service of each object, by uid."""
     _buried: set[str] = field(default_factory=set)
 
     def keep(self, key: ServiceKey, kept: Kept) -> None:
-        """In the place of what was known of this object, whomever it was for then."""
+        """Store an object, replacing what was known of it, even under another service."""
         if kept.uid in self._buried:
             return
         self.drop(kept.uid)
@@ -68,7 +67,7 @@ class Index:
         self._of_kind(kept).setdefault(key, {})[kept.uid] = kept
 
     def drop(self, uid: str) -> bool:
-        """Whether it was there."""
+        """Remove an object. Returns whether it was there."""
         key = self._keys.pop(uid, None)
         if key is None:
             return False
@@ -79,7 +78,7 @@ class Index:
         return True
 
     def bury(self, uid: str) -> None:
-        """It is gone, whatever is still told of it."""
+        """Remove an object for good, whatever a watch still reports of it."""
         self._buried.add(uid)
         self.drop(uid)
 
@@ -87,25 +86,25 @@ class Index:
         return list(self._services)
 
     def service(self, key: ServiceKey) -> Manifest | None:
-        # Two for a moment when one was deleted and made again: the newer is what counts.
+        # There are two for a moment when one was deleted and created again: the newer one counts.
         found = self._bodies(self._services, key)
         return max(found, key=lambda body: str(body["metadata"].get("creationTimestamp")), default=None)
 
     def children(self, key: ServiceKey, of: Kind | None = None) -> list[Manifest]:
-        """All, or those of one kind."""
+        """All children of a service, or those of one kind."""
         found = self._children.get(key, {}).values()
         return [
             kept.body() for kept in found if of is None or (kept.api_version, kept.kind) == (of.api_version, of.name)
         ]
 
     def has_version(self, key: ServiceKey, service: Manifest) -> bool:
-        """Whether the service is still what was told last."""
+        """Whether this is the newest reported version of the service."""
         kept, metadata = self._services.get(key, {}), service["metadata"]
         uid = metadata["uid"]
         return kept.keys() == {uid} and kept[uid].version == metadata["resourceVersion"]
 
     def versions(self, key: ServiceKey, kinds: Set[Kind]) -> frozenset[tuple[str, str]]:
-        """Uid and resourceVersion of each child of these kinds: equal as long as nothing of them has changed."""
+        """Uid and resourceVersion of each child of these kinds: equal as long as none of them has changed."""
         names = {kind.name for kind in kinds}
         kept = self._children.get(key, {}).values()
         return frozenset((found.uid, found.version) for found in kept if found.kind in names)
@@ -123,11 +122,11 @@ class Index:
         return Counter(_ready(body) for key in self._services for body in self._bodies(self._services, key))
 
     def declared_workers(self) -> Mapping[ServiceKey, int]:
-        """That should answer by now: none of a suspended service, or of one whose first revision is not there yet."""
+        """Workers that should answer by now: none for a suspended service, or before the first revision."""
         return {key: _declared_workers(body) for key in self.service_keys() if (body := self.service(key)) is not None}
 
     def conditions(self) -> Mapping[ServiceKey, tuple[ConditionLabels, ...]]:
-        """Ours only, as the status tells them."""
+        """The operator's own conditions of each service, from its status."""
         ours = {kind.value for kind in ConditionType}
         return {
             key: tuple(

@@ -1,4 +1,4 @@
-"""kopf, told what to watch: each change goes into the index, and says whose GNNService to look at.
+"""kopf's watches: each change goes into the index and enqueues the GNNService that it belongs to.
 
 Only `on.event` and `on.login` are used: kopf puts a finalizer or an annotation on whatever has another kind
 of handler, and an object with a finalizer cannot be deleted while the operator is down. The registry is our own, not
@@ -22,7 +22,7 @@ OnChange = Callable[[ServiceKey], None]
 
 
 def service_of(body: Manifest) -> ServiceKey:
-    """Whose object it is; without a name where somebody took its label away."""
+    """The service of an object; its name is empty where the label was removed."""
     metadata = body["metadata"]
     is_service = (body.get("apiVersion"), body.get("kind")) == (GNNSERVICE.api_version, GNNSERVICE.name)
     name = metadata["name"] if is_service else (metadata.get("labels") or {}).get(SERVICE, "")
