@@ -1,6 +1,6 @@
 """What the options of `gnnserve cache simulate` ask for: against one another, and against the graph once it is known.
 
-`given` are the parameters that somebody wrote: a default is fitted to the rest, and what was written is not.
+`given` are the parameters that the user wrote: a default is fitted to the rest, a written value is not.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def parse_traces(wanted: list[str] | None) -> list[str]:
         if not Path(name).exists():
             known = ", ".join(TraceKind)
             raise InputError("--trace", f"{name!r} is neither a trace nor a file", f"name one of {known}, or a file")
-        # A pipe that nobody writes into would be waited for without end.
+        # A pipe without a writer would block for ever.
         if not Path(name).is_file():
             raise InputError("--trace", f"{name!r} is no regular file", "write the requests into one, and name that")
     return names

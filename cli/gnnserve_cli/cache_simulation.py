@@ -14,7 +14,7 @@ BELADY = "Belady"
 class PolicyFound(msgspec.Struct, frozen=True, rename="camel"):
     policy: str
     hit_rate_percent: float
-    """Of the reads after the warm-up."""
+    """Hit rate of the reads after the warm-up."""
     admissions_per_read: float | None
     """None: the upper bound, which says nothing of them."""
     recovery_requests: int | None
@@ -97,7 +97,7 @@ def table_of(found: SimulationFound) -> Table:
 
 
 def says_of(trace: TraceFound, at: CapacityFound) -> str:
-    """Who is best, by how much, and what nobody could do."""
+    """Sentence about the best policy, its margin, and the upper bound."""
     real = sorted((one for one in at.policies if one.policy != BELADY), key=lambda one: -one.hit_rate_percent)
     bound = next((one for one in at.policies if one.policy == BELADY), None)
     text = ""

@@ -20,7 +20,7 @@ from gnnserve_worker.repository.repository import Repository
 _MANIFESTS = (".yaml", ".yml", ".json")
 _FANOUTS = (25, 10)
 _TRAINING_SHARE = 0.1
-"""Of a synthetic shape's nodes, which has no split of its own."""
+"""Share of training nodes in a synthetic shape, which has no split of its own."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,7 +55,7 @@ TOKEN_VARIABLE = "GNNSERVE_TOKEN"  # noqa: S105 - its name
 
 @dataclass(frozen=True, slots=True)
 class ServerAccess:
-    """How a server is reached that not everybody may ask."""
+    """Credentials for a server that needs them."""
 
     token: str | None = field(default=None, repr=False)
     ca_file: Path | None = None

@@ -70,7 +70,7 @@ def exit_code_of_status(status: int) -> ExitCode:
 
 
 def exit_code_of(error: Exception) -> ExitCode | None:  # noqa: PLR0911 - one a kind
-    """None: an error that nobody foresaw; its stack trace is worth more than a number."""
+    """The exit code of an error; None: an unexpected error, whose stack trace is worth more than a number."""
     match error:
         case InputError():
             return ExitCode.BAD_INPUT
@@ -89,7 +89,7 @@ def exit_code_of(error: Exception) -> ExitCode | None:  # noqa: PLR0911 - one a 
 
 
 def sentence_of(error: Exception) -> str:
-    """For a person, of an error that has an exit code."""
+    """The message of an error that has an exit code."""
     found = None if isinstance(error, GnnserveError) else lack_of_memory(error)
     if found is None:
         return words_on_command_line(error)

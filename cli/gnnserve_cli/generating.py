@@ -79,7 +79,7 @@ def _failure_of_gpu(error: Exception) -> str | None:
         return describe(error)
     if not is_of_device(error):
         return None
-    # Whoever serves in this process must not use that context again.
+    # A server in this process must not use that context again.
     TRUST.lose(f"it failed in training: {describe(error)}")
     return describe(error)
 

@@ -1,10 +1,10 @@
-"""Texts of others as a terminal may show them: a server's, or a repository's that somebody else made."""
+"""Making untrusted texts safe for a terminal: a server's, or those of a foreign repository."""
 
 from __future__ import annotations
 
 
 def printable(text: str) -> str:
-    """What a terminal might obey, and what nobody could see, as `?`; lines stay lines."""
+    """The text with control and invisible characters as `?`; line breaks stay."""
     return "\n".join("".join(c if c.isprintable() else "?" for c in line) for line in text.split("\n"))
 
 

@@ -19,7 +19,7 @@ from gnnserve_routing.signals import QueryAnswer, Silence, build_query, parse_an
 from gnnserve_worker.serving.server import Look
 
 _PATIENCE_S = 5.0
-"""For the whole answer; the loop has all of its interval, and nobody waits for it."""
+"""Seconds for the whole answer; the loop has all of its interval, and no request waits for it."""
 _MOST_BYTES = 8 * 1024 * 1024
 _PIECE_BYTES = 64 * 1024
 

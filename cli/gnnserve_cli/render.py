@@ -58,7 +58,7 @@ def put(console: Console, *renderables: RenderableType) -> None:
         if console.is_terminal:
             console.print(renderable)
             continue
-        # What pads a line to its table's width is only in the way of whoever compares or searches lines.
+        # Trailing padding of table lines is removed: it disturbs comparing and searching lines.
         with console.capture() as captured:
             console.print(renderable)
         console.file.writelines(f"{line.rstrip()}\n" for line in captured.get().splitlines())
@@ -176,7 +176,7 @@ def nodes_table(nodes: Sequence[int | str], columns: Sequence[tuple[str, Sequenc
 
 
 def format_name(name: int | str) -> str:
-    """Of a node or a class, as its graph has it; one that a terminal might obey or that cannot be seen, as JSON."""
+    """Name of a node or a class as its graph has it; as JSON if it has control or invisible characters."""
     if isinstance(name, int) or (name.isprintable() and name.strip() == name != ""):
         return str(name)
     return json.dumps(name)

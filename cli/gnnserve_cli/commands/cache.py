@@ -1,4 +1,4 @@
-"""`gnnserve cache simulate`: how often each cache policy would hit on a graph, before anybody buys a GPU for it."""
+"""`gnnserve cache simulate`: the hit rate of each cache policy on a graph, without a GPU."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from gnnserve_worker.progress import ProgressListener
 
 _WINDOWS = 100
-"""Of a plot, at most."""
+"""Most points drawn per curve."""
 _RECOVERY_WINDOWS = 40
-"""Of the time between two moves."""
+"""Windows of the time between two moves."""
 _TRACE_PANEL, _CACHE_PANEL = "Traces", "Caches"
 
 
@@ -285,7 +285,7 @@ def _simulate(plan: _Plan, trace: Trace, listener: ProgressListener) -> TraceFou
 
 
 def _given(ctx: typer.Context) -> set[str]:
-    """Parameters that somebody wrote."""
+    """Parameters that the user wrote."""
     sources = {name: ctx.get_parameter_source(name) for name in ctx.params}
     return {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
 

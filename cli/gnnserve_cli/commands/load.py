@@ -39,10 +39,10 @@ CLOSED_CONNECTIONS = 8
 OPEN_CONNECTIONS = 128
 MOST_CONNECTIONS = 4096
 MOST_REQUESTS = 10_000_000
-"""Of one open-loop run: each is remembered until the report."""
+"""Most requests of an open-loop run: each is kept until the report."""
 PAGE_NODES = 1000
 MOST_PAGES = 100
-"""Of node ids that are asked for before a run, where the graph has its own."""
+"""Most pages of node ids that are fetched before a run, where the graph has ids of its own."""
 _LOAD = "Load over time"
 
 
@@ -203,7 +203,7 @@ def _refuse_without_rate(
 def _build_schedule(
     scenario: Scenario | None, arrivals: Arrivals | None, rate: float, duration: float, seed: int
 ) -> Iterator[float]:
-    """Checked before anybody is asked: not too many requests, and not none."""
+    """The schedule, checked before any request is sent: it must have requests, and not too many."""
     if rate * duration > MOST_REQUESTS:
         raise InputError("--rate", f"{rate:,.10g}/s for {duration:,.10g} s are more than {MOST_REQUESTS:,} requests",
                          "lower --rate or --duration")  # fmt: skip
@@ -237,7 +237,7 @@ def _objective_in_effect(endpoint: Endpoint, asked: Objective | None) -> StatedO
 
 
 def accuracies_of(profile: Profile) -> Accuracies:
-    """Of the test split, unless a variant has none."""
+    """Accuracies on the test split, unless a variant has none."""
     tested = {variant.name: variant.test_accuracy for variant in profile.variants if variant.test_accuracy is not None}
     if len(tested) == len(profile.variants):
         return Accuracies("test", {name: 100 * accuracy for name, accuracy in tested.items()})
@@ -245,7 +245,7 @@ def accuracies_of(profile: Profile) -> Accuracies:
 
 
 def _exit_code_without_answers(report: LoadReport) -> ExitCode:
-    """A run in which nobody was served has failed, for the reason met most often."""
+    """Exit code of a run without answers, by the most frequent reason."""
     if not report.statuses:
         return ExitCode.RESOURCE
     return exit_code_of_status(int(max(report.statuses, key=report.statuses.__getitem__)))

@@ -27,7 +27,7 @@ from gnnserve_cli.render import facts_table, format_ms, format_name, nodes_table
 
 OUTPUTS: dict[str, Output] = {"labels": "labels", "scores": "scores", "embeddings": "embeddings"}
 SHOWN_VALUES = 4
-"""Of a vector, in the table; `--json` has all."""
+"""Values of a vector shown in the table; `--json` has all."""
 _NUMBER = re.compile(r"-?[0-9]{1,19}")
 """Narrower than `int()`; which of these the graph has is the server's to say."""
 

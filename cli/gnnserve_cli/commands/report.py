@@ -96,7 +96,7 @@ def report(
 
 
 def check_page(path: Path) -> None:
-    """Before anybody is asked."""
+    """Check the path of the page before a server is asked."""
     if path.suffix.lower() not in {".html", ".htm"}:
         raise InputError("--out", f"{str(path)!r} does not end in .html", "give the file that ending")
     if path.is_dir():

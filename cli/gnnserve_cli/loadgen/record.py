@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 REFUSED, FAILED = -1, -2
-"""In place of a variant: told to go away (429, 503), or nothing usable came back."""
+"""Stand for a variant: the request was refused (429, 503), or no usable answer came."""
 NO_VARIANT = -3
 """Answered, and not by a variant: a request that is no prediction."""
 
@@ -71,7 +71,7 @@ class Record:
 
     @property
     def latencies_ms(self) -> Sequence[float]:
-        """Of the answers."""
+        """Latencies of the answers."""
         return [latency_ms for latency_ms in self.rows.latencies_ms if not math.isnan(latency_ms)]
 
     def position_of(self, variant: str) -> int:

@@ -23,7 +23,8 @@ MOST_BODIES = 1024
 MOST_SIZES = 8192
 """Bodies where sizes are drawn too: their mean is then within 2 % of what was asked for."""
 SIZE_SIGMA = 0.8
-"""Of the logarithm of a log-normal size: the middle two thirds lie between 0.33 and 1.6 times the mean."""
+"""Standard deviation of a log-normal size's logarithm: the middle two thirds lie between 0.33 and 1.6 times the
+mean."""
 MOST_OF_MEAN = 32 / 3
 """Where log-normal sizes are cut: 512 for a mean of 48; 4 of 10,000 are larger."""
 

@@ -16,9 +16,9 @@ from enum import StrEnum
 STEP_S = 0.01
 """A curve is constant within a step: far shorter than anything that reacts to it."""
 LEAST_STEPS = 1000
-"""Of short runs, so that every shape is still itself."""
+"""Fewest steps, for short runs, so that every curve keeps its shape."""
 MOST_STEPS = 1_000_000
-"""Of runs of hours, whose steps are longer: they are all made before the first request."""
+"""Most steps, for runs of hours, whose steps are longer: all are made before the first request."""
 
 STEP_LOW = 0.25
 FLASH_BASE = 1 / 12
@@ -78,7 +78,7 @@ def build_arrivals(curve: RateCurve, seed: int) -> Iterator[float]:
 
 
 def _share_of_peak(scenario: Scenario, duration_s: float, seed: int) -> Callable[[float], float]:
-    """Of a time as a share of the duration."""
+    """Rate as a share of the peak, by time as a share of the duration."""
     match scenario:
         case Scenario.STEP:
             return _step

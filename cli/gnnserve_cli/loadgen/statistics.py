@@ -1,4 +1,4 @@
-"""What came of a run: a report from the record.
+"""The report of a run, from its record.
 
 Pure functions of the record. Percentiles are nearest-rank: every one is a time that happened.
 """
@@ -27,7 +27,7 @@ SLICES = 10
 
 
 class StatedObjective(msgspec.Struct, frozen=True, rename="camel"):
-    """What answers are held against."""
+    """The objective that answers are compared with."""
 
     latency_ms: float | None
     accuracy_tolerance_permille: float | None
@@ -36,14 +36,14 @@ class StatedObjective(msgspec.Struct, frozen=True, rename="camel"):
 
 @dataclass(frozen=True, slots=True)
 class LoadPlan:
-    """What the run was asked to be."""
+    """Parameters of a run."""
 
     connections: int
     duration_s: float
     seeds_per_request: int
     """The mean, where sizes differ."""
     rate_per_s: float | None = None
-    """Of a scenario the peak. None: closed loop."""
+    """Rate of requests; of a scenario the peak. None: closed loop."""
     scenario: Scenario | None = None
     sizes: Sizes = Sizes.FIXED
     binary: bool = False
@@ -53,7 +53,7 @@ class LoadPlan:
 
 @dataclass(frozen=True, slots=True)
 class Accuracies:
-    """By variant, in percent."""
+    """Accuracies by variant, in percent."""
 
     split: Literal["test", "validation"] | None = None
     """None: unknown."""
@@ -103,7 +103,7 @@ class LoadReport(msgspec.Struct, frozen=True, rename="camel"):
     """From the start to the last answer, and never less than what was asked."""
     requests: int
     answers: int
-    """With status 200."""
+    """Answers with status 200."""
     answers_per_second: float
     seeds_per_second: float
     latency_ms: Percentiles | None
@@ -127,7 +127,7 @@ class LoadReport(msgspec.Struct, frozen=True, rename="camel"):
     tries: int
     """Requests and their retries."""
     objective_met_share: float | None
-    """Of the answers, as the server says: from arrival, so that what happens before is not in it."""
+    """Share of the answers, as the server reports it: counted from arrival, without what happens before."""
     statuses: dict[str, int]
     errors: dict[str, int]
     slices: list[Slice]
@@ -248,7 +248,7 @@ def _shares(answerers: Counter[int], names: Sequence[str]) -> dict[str, float]:
 
 
 def _mean_accuracy(on_time: Counter[int], names: Sequence[str], accuracies: Accuracies) -> float | None:
-    """None where nobody answered on time, and where the accuracy of one who did is unknown."""
+    """Mean accuracy; None where no answer was on time, or a variant's accuracy is unknown."""
     counts = {names[answerer]: count for answerer, count in on_time.items() if answerer != NO_VARIANT}
     if not counts or not counts.keys() <= accuracies.percent.keys():
         return None

@@ -73,7 +73,7 @@ def _import_graph(spec: GNNServiceSpec, repository: Repository, progress: Progre
     graph = load_source(spec.graph.source, repository.downloads, progress)
     check_factors(spec.variants.pruning.factors, graph.features.shape[1])
     progress(Progress("import graph", 1, 1, f"{graph.graph.nodes:,} nodes, {graph.graph.edges:,} edges"))
-    # Nobody should find out from a poor accuracy that a column was left out.
+    # A left-out column must be reported, not only show as a poor accuracy.
     for finding in graph.findings:
         progress(Progress(f"imported: {finding.what}", 1, 1, f"{finding.count:,}  {finding.example}".rstrip()))
     if (advice := says_expected(spec, graph.features.shape[1], len(graph.classes))) is not None:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 
 class Runner(Protocol):
-    """Runs the stages of one batch after the other, beside other runners. Belongs to whoever holds its lane."""
+    """Runs the stages of one batch in order, beside other runners. To be used only by the holder of its lane."""
 
     def run(self, key: Hashable, stages: Sequence[Callable[[], None]]) -> None:
         """Start `stages`, and do not wait for them. Equal keys: the same stages, over the same arrays; with the first
@@ -22,11 +22,11 @@ class Runner(Protocol):
         ...
 
     def wait(self) -> list[float]:
-        """Until what was started has ended; and the stages' durations, ms. Raises what went wrong on the device."""
+        """Wait for what was started; returns the stages' durations in ms. Raises the device's error."""
         ...
 
     def abandon(self) -> None:
-        """Until nothing of it runs any more, whether it was started, or failed while it was."""
+        """Wait until nothing of it runs any more, whether it was started or failed on the way."""
         ...
 
     def forget(self) -> None:
@@ -45,17 +45,17 @@ class Accelerator(Protocol):
 
     @property
     def name(self) -> str:
-        """For people."""
+        """Name of the device, for messages."""
         ...
 
     def runner(self) -> Runner: ...
 
     def free_bytes(self) -> tuple[int, ...]:
-        """Of memory that can be allocated now: on the device, and on each lender."""
+        """Memory that can be allocated now: on the device, and on each lender."""
         ...
 
     def settle(self) -> None:
-        """Until everything that this thread has started there, but by runners, has ended."""
+        """Wait until everything that this thread started on the device, except by runners, has ended."""
         ...
 
     def upload(self, tensor: Tensor) -> Tensor:

@@ -22,14 +22,14 @@ LARGEST_BUCKET = 256
 """Seeds of a chunk at most. Four chunks are a batch of 1024, in which sampling, gathering and computing overlap; one
 has 6,656 rows at fan-outs of 25 and 10, more than any GPU works on at once."""
 _LANE_BYTES = 512 * 2**20
-"""Where fan-outs or rows are so large that a chunk would take more, chunks are smaller."""
+"""Largest memory of a lane; where fan-outs or rows would need more, chunks are smaller."""
 _KEY_PLACES = 2
-"""Of int64, before the seeds: the key, and one that keeps the seeds at a multiple of 16 bytes."""
+"""int64 values before the seeds: the key, and one that aligns the seeds to 16 bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class LaneSizes:
-    """Of a lane, at most; of all variants."""
+    """Largest sizes of a lane, over all variants."""
 
     seeds: int
     """A power of two."""
@@ -37,7 +37,7 @@ class LaneSizes:
     hidden_numbers: int
     """float32, of each of the two arrays of hidden states."""
     tree_bytes: int
-    """Of all buckets' trees, for each of the fan-outs."""
+    """Bytes of all buckets' trees, for each of the fan-outs."""
     fanouts: tuple[tuple[int, ...], ...]
     """Those that variants have, each once."""
     classes: int
@@ -55,7 +55,7 @@ class LaneSizes:
 
 
 def plan_lane(variants: Iterable[LoadedVariant]) -> LaneSizes:
-    """For chunks of as many seeds as a lane may have memory for."""
+    """Sizes for the largest chunks that a lane may have memory for."""
     every = list(variants)
     seeds = LARGEST_BUCKET
     while seeds > 1 and _sizes(every, seeds).device_bytes > _LANE_BYTES:
@@ -128,5 +128,5 @@ class DeviceActivations:
 
 
 def trees_of(sizes: LaneSizes, fanouts: tuple[int, ...], device: torch.device) -> dict[int, PaddedTree]:
-    """By bucket."""
+    """Trees by bucket."""
     return {bucket: PaddedTree.allocate(bucket, fanouts, device) for bucket in sizes.buckets}

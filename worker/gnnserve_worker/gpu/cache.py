@@ -33,7 +33,7 @@ from gnnserve_worker.parallel import map_parallel, thread_count
 _COPIED_BY_ONE = 4096
 """Rows' blocks that one thread gathers in the host's memory; more are worth several."""
 _WORD = torch.int64
-"""What slots are copied as: the fewest numbers, and of every storage."""
+"""Type as which slots are copied: the widest one, so that any storage takes the fewest numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +73,12 @@ class FeatureCache:
 
     @property
     def view(self) -> CacheView:
-        """What kernels read. The same tensors for ever."""
+        """The tensors that kernels read; always the same ones."""
         return self._storage.view
 
     @property
     def memory_bytes(self) -> tuple[int, ...]:
-        """Of each device, everything counted."""
+        """Bytes on each device, everything counted."""
         return self._plan.memory_bytes
 
     @property
@@ -105,7 +105,7 @@ class FeatureCache:
         self._updater.start()
 
     def stop(self) -> None:
-        """For good, from any thread. What is cached stays, and rows can still be invalidated."""
+        """Stop updating for good; any thread may call it. Cached rows stay, and can still be invalidated."""
         self._updater.stop()
 
     def enter(self) -> int:
@@ -126,12 +126,12 @@ class FeatureCache:
         self._updater.wake()
 
     def invalidate_all(self) -> None:
-        """As `invalidate` of every node: what is kept is copied again, round after round."""
+        """`invalidate` every node: cached rows are copied again, round after round."""
         self._slots.invalidate_all()
         self._updater.wake()
 
     def run_round(self) -> RoundCost:
-        """What the thread does when it is due, here and now. Not while the thread runs."""
+        """Run a round in the calling thread. Not to be called while the updater's thread runs."""
         return self._updater.run_round()
 
     def stats(self) -> CacheStats:
@@ -160,7 +160,7 @@ class _Device:
 
     @contextmanager
     def turn(self) -> Iterator[None]:
-        """What is launched within is launched on the stream."""
+        """Context in which launches go to the stream."""
         if self.stream is None:
             yield
         else:
@@ -168,7 +168,7 @@ class _Device:
                 yield
 
     def wait(self) -> None:
-        """Until all that was launched so far has ended. By any thread."""
+        """Wait until everything launched so far has ended. Any thread may call it."""
         if self.stream is not None:
             ended = torch.cuda.Event(blocking=True)  # one that spins would take a processor
             ended.record(self.stream)

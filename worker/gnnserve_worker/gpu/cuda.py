@@ -1,4 +1,4 @@
-"""What only a GPU can do: streams, graphs, events, pinned memory. Nothing here is decided, and nothing is computed.
+"""The CUDA operations: streams, graphs, events, pinned memory. This module neither decides nor computes.
 
 Batches are computed on streams of high priority; a cache is updated on one of low priority (`cache.py`).
 """
@@ -22,7 +22,7 @@ from gnnserve_api.errors import DeviceError
 _BEFORE_OTHERS: Final = -1
 """A stream's priority; 0 is the lowest."""
 _FEWEST_CAPABILITY: Final = (7, 5)
-"""What the Triton that torch 2.15 comes with compiles for: Turing, of 2018."""
+"""Lowest compute capability that the Triton of torch 2.15 compiles for: Turing, of 2018."""
 _PORTABLE, _MAPPED, _READ_ONLY = 1, 2, 8
 """CU_MEMHOSTREGISTER_*: for all contexts; with an address on the device; the device only reads it."""
 _capturing: Final = threading.Lock()
@@ -82,7 +82,7 @@ class CudaAccelerator:
         torch.cuda.current_stream(self.device).synchronize()
 
     def upload(self, tensor: Tensor) -> Tensor:
-        # Not on the default stream, which everybody else's might wait for.
+        # Not on the default stream, with which other streams may synchronise.
         stream = torch.cuda.Stream(self.device)
         with torch.cuda.stream(stream):
             copy = tensor.to(self.device, copy=True)

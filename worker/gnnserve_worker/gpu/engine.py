@@ -58,7 +58,7 @@ class GpuEngine:
         return self.infer_each(variant, distinct.seeds, key, with_embeddings=with_embeddings).repeated(distinct.places)
 
     def infer_each(self, variant: str, seeds: np.ndarray, key: int, *, with_embeddings: bool = True) -> Inference:
-        """As the CPU's `infer_each`."""
+        """The GPU's version of the CPU's `infer_each`."""
         known = self._variants[variant]
         cache = self._resident.caches.get(variant)
         classes, hidden = known.network.classes, known.network.embedding_columns
@@ -94,7 +94,7 @@ class GpuEngine:
             cache.start()
 
     def would_gain(self) -> bool:
-        """As `Resident.would_gain`."""
+        """See `Resident.would_gain`."""
         return self._resident.would_gain()
 
     @property
@@ -108,7 +108,7 @@ class GpuEngine:
             cache.invalidate_all()
 
     def give_back_cache(self) -> None:
-        """From the thread that infers. Rows then come over the link, one by one."""
+        """Release the cache; to be called by the inferring thread. Rows are then read over the link."""
         for lane in self._lanes:
             lane.abandon()
             lane.forget()
@@ -136,7 +136,7 @@ class GpuEngine:
         )
 
     def _caches(self) -> set[FeatureCache]:
-        """In any thread: another one may be giving them back."""
+        """The present caches; any thread may call it, while another releases them."""
         return set(dict(self._resident.caches).values())
 
     def _run(
@@ -192,13 +192,13 @@ class GpuEngine:
 
 
 def chunk_bounds(seeds: int, largest: int) -> list[int]:
-    """Where chunks begin and end. The first takes what is left over: so only the first lane meets every bucket."""
+    """Bounds of the chunks. The first one takes the remainder, so that only the first lane needs every bucket."""
     first = seeds % largest or min(seeds, largest)
     return [0, *range(first, seeds + 1, largest)]
 
 
 def _release_soon(resident: Resident) -> None:
-    """In a thread of its own: it may wait, and whoever let go last need not."""
+    """Release in a separate thread, since releasing may wait."""
 
     def release() -> None:
         try:

@@ -1,7 +1,7 @@
-"""When the GPU fails a batch: what that means, and who answers instead.
+"""Failures of the GPU: what they mean, and what answers instead.
 
 Memory that ran out may be had again: the cache is given back, and the batch tried once more. Anything else leaves a
-CUDA context that nobody should rely on: launch failures, illegal addresses, uncorrectable memory errors and a device
+CUDA context that must not be relied on: launch failures, illegal addresses, uncorrectable memory errors and a device
 that fell off the bus hold for all that the process would still do there. So from then on the process uses no GPU: where
 the CPU may answer, it does, beginning with the very batch that failed; elsewhere the process ends, and the kubelet
 starts it anew. Nothing of a failed batch is ever delivered.
@@ -43,7 +43,7 @@ def is_of_device(error: BaseException) -> bool:
 
 
 def describe(error: BaseException) -> str:
-    """For people: torch adds advice for those who debug kernels."""
+    """The error's message, without the advice for debugging kernels that torch adds."""
     text = str(error).strip()
     return f"{type(error).__name__}: {text.splitlines()[0]}" if text else type(error).__name__
 
@@ -83,7 +83,7 @@ class GuardedEngine:
         self._problem: str | None = None
 
     def infer(self, variant: str, seeds: np.ndarray, key: int, *, with_embeddings: bool = True) -> Inference:
-        """As `infer_batch`. DeviceLostError: the GPU is lost, and nothing else may answer."""
+        """`infer_batch` on the GPU. Raises DeviceLostError where the GPU is lost and nothing else may answer."""
         if self._engine is not None and self._trust.lost is not None:
             self._leave(self._trust.lost)  # by another revision, or while one was loaded
         engine = self._engine
@@ -111,7 +111,7 @@ class GuardedEngine:
             _log.error("%s", self._trust.lose(f"the GPU failed ({describe(error)})"))
 
     def would_gain(self) -> bool:
-        """As the engine's. Not, where nobody can tell."""
+        """The engine's `would_gain`; False where it cannot be determined."""
         engine = self._engine
         if engine is None or self._trust.lost is not None:
             return False

@@ -23,7 +23,7 @@ from gnnserve_worker.inference.batch import StageTimes
 Stages = tuple[Callable[[], None], Callable[[], None], Callable[[], None]]
 """Sample, gather, infer."""
 _SEEDS_FROM = 2
-"""Of the inbox: behind the key, and one more that keeps them at a multiple of 16 bytes."""
+"""Position of the seeds in the inbox: after the key, and one value that aligns them to 16 bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,19 +35,19 @@ class DeviceVariant:
     cache: CacheView | None
     network: DeviceNetwork
     row_bytes: int
-    """Of the table, of one row that is gathered."""
+    """Bytes of one gathered row of the table."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """What a chunk took."""
+    """Times and counts of a finished chunk."""
 
     times: StageTimes
     """The device's own."""
     own_rows: int
     """Gathered for themselves: seeds, and the neighbours that draw some in turn."""
     neighbour_rows: int
-    """Gathered as somebody's neighbours."""
+    """Rows gathered as neighbours."""
 
     @property
     def rows(self) -> int:
@@ -75,7 +75,7 @@ class GpuLane:
         self._embeddings_array = self._embeddings.numpy()
         self._counts_array = self._counts.numpy()
         self._stages: dict[tuple[str, int], Stages] = {}
-        """By variant and bucket."""
+        """Captured stages by variant and bucket."""
         self._started: tuple[DeviceVariant, int] | None = None
 
     @property
@@ -119,7 +119,7 @@ class GpuLane:
             self._runner.abandon()
 
     def forget(self) -> None:
-        """What was captured: variants are other ones from now on."""
+        """Drop captured stages, since the variants change."""
         self._stages.clear()
         self._runner.forget()
 

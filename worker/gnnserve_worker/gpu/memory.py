@@ -1,4 +1,4 @@
-"""How much memory there is: of the GPU, for the revisions of a live switch; and of the host, for pinned copies."""
+"""Accounting of memory: the GPU's, for the revisions of a live switch, and the host's, for pinned copies."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from pathlib import Path
 from typing import Final
 
 RESERVE_BYTES: Final = 512 * 2**20
-"""Of the GPU's memory, left alone: kernels that are loaded, graphs, workspaces of matrix products."""
+"""GPU memory that is left free: for loaded kernels, graphs, and workspaces of matrix products."""
 _LARGEST_SHARE: Final = 0.95
-"""Of what is free, where nobody said how much may be taken: allocators round up."""
+"""Share of the free memory that is used where no limit is set: allocators round up."""
 _HOST_SHARE: Final = 0.8
-"""Of the host's free memory, for pinned copies: requests need some too."""
+"""Share of the host's free memory for pinned copies: requests need some too."""
 _UNLIMITED: Final = 2**60
 """cgroups of version 1 say it with a number about as large."""
 
 
 @dataclass(slots=True)
 class Claim:
-    """What somebody takes of a memory. It holds until it is released."""
+    """An allocation of a memory, valid until it is released."""
 
     size_bytes: int
     _ledger: Ledger
@@ -30,7 +30,7 @@ class Claim:
 
 @dataclass(slots=True)
 class Ledger:
-    """What one process has taken of a memory: so that two revisions together stay within what they may take."""
+    """The claims of one process on a memory, so that two revisions together stay within their limit."""
 
     claims: list[Claim] = field(default_factory=list)
     _lenders: dict[int, Ledger] = field(default_factory=dict)
@@ -42,12 +42,13 @@ class Ledger:
             return sum(claim.size_bytes for claim in self.claims)
 
     def of_lender(self, place: int) -> Ledger:
-        """Of the memory of another GPU, which lends some to this one: the first, the second, …"""
+        """The ledger of the n-th other GPU that lends memory to this one."""
         with self._lock:
             return self._lenders.setdefault(place, Ledger())
 
     def available_bytes(self, free_bytes: int, limit_bytes: int | None) -> int:
-        """For another revision, where `free_bytes` can be allocated; `limit_bytes`: for all revisions together."""
+        """Bytes available to another revision, where `free_bytes` can be allocated; `limit_bytes` is the limit of all
+        revisions together."""
         largest = int(free_bytes * _LARGEST_SHARE) - RESERVE_BYTES
         if limit_bytes is not None:
             largest = min(largest, limit_bytes - self.claimed_bytes)
@@ -88,7 +89,7 @@ def _available_of_machine(proc: Path) -> int:
 
 
 def _left_of_container(cgroups: Path) -> list[int]:
-    """As the container sees its own cgroup; empty where it has no limit."""
+    """Memory left within the limits of the container's own cgroup; empty where it has no limit."""
     version_1 = cgroups / "memory"
     for folder, limit_name, used_name, files_name in (
         (cgroups, "memory.max", "memory.current", "file"),
@@ -118,5 +119,5 @@ def _statistic(path: Path, name: str) -> int:
 
 
 LEDGER: Final = Ledger()
-"""Of the GPU's memory, this process's."""
+"""This process's ledger of the GPU's memory."""
 HOST: Final = HostMemory()

@@ -37,7 +37,7 @@ class Pinned:
     _accelerator: Accelerator
     _blocks: list[int]
     _claim: Claim | None
-    """Of the file's pages, where it is not a copy."""
+    """Claim on the file's pages, where they are not a copy."""
 
     def release(self) -> None:
         """Once no kernel reads it any more, and before the memory goes."""
@@ -83,7 +83,7 @@ def _register(array: np.ndarray, accelerator: Accelerator, *, read_only: bool) -
 
 
 def _anonymous_copy(array: np.ndarray) -> np.ndarray:
-    """In pages of its own, huge ones where there are any: kernels read rows at random."""
+    """A copy in anonymous pages, huge ones where available: kernels read rows at random."""
     memory = mmap.mmap(-1, max(1, array.nbytes), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):
         memory.madvise(mmap.MADV_HUGEPAGE)
@@ -93,6 +93,6 @@ def _anonymous_copy(array: np.ndarray) -> np.ndarray:
 
 
 def _locked_memory() -> str:
-    """What is known to get in the way, where it does."""
+    """Message about the limit of locked memory, where it is too low."""
     soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     return "" if soft == resource.RLIM_INFINITY else f"; RLIMIT_MEMLOCK is {soft:,} bytes"

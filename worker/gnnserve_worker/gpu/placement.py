@@ -1,4 +1,4 @@
-"""What lies in the GPU's memory, what stays in the host's, and how much of the rest becomes cache. Pure arithmetic.
+"""Placement: what lies in the GPU's memory, what stays in the host's, and how much becomes cache. Pure arithmetic.
 
 What a byte of memory is worth is how many bytes a request then need not fetch over the link: by that, arrays go into
 the GPU's memory, whole, as long as there is room. What is left serves as a cache of the tables that stayed behind; but
@@ -40,7 +40,7 @@ class Part:
 
     @property
     def worth(self) -> float:
-        """Of a byte of memory for it."""
+        """Link traffic saved by a byte of memory for this part."""
         return math.inf if not self.size_bytes else self.read_bytes_per_seed / self.size_bytes
 
 
@@ -96,7 +96,7 @@ def plan_placement(
 
 
 def _share_out(left: int, cached: Sequence[Part]) -> dict[str, int]:
-    """As much as each is read."""
+    """Divide memory in proportion to how much each part is read."""
     total = sum(part.read_bytes_per_seed for part in cached)
     shares = {part.name: int(left * part.read_bytes_per_seed / total) for part in cached}
     return {name: size for name, size in shares.items() if size >= _LEAST_CACHE_BYTES}
@@ -118,7 +118,7 @@ def table_parts(loaded: LoadedRevision) -> dict[str, Rows]:
 
 
 def parts_of(loaded: LoadedRevision) -> list[Part]:
-    """Of a revision, without int8's scales: those are small, read with every row, and always on the device."""
+    """Parts of a revision, without int8's scales, which are small, read with every row, and always on the device."""
     variants = loaded.variants.values()
     per_seed = [_reads_per_seed(variant.fanouts) for variant in variants]
     rows_per_seed = sum(rows for rows, _ in per_seed) / len(per_seed)

@@ -47,26 +47,27 @@ from gnnserve_worker.tables.table import Rows
 LANES = 3
 """Side by side: one samples while another gathers and a third computes."""
 _NOTABLE_SHARE = 0.9
-"""Of what a cache could have alone: less is said, and worth loading again."""
+"""Share of the cache that the revision would have alone; with less, it is reported, and worth loading again."""
 _MORE_MEMORY = "allow the pod to lock memory (RLIMIT_MEMLOCK), give it more, or use a GPU with more memory"
 
 
 class CrowdedError(DeviceError):
-    """What is missing, another revision has: it may be to be had once that one is gone."""
+    """The missing memory is held by another revision, and may be available once that is gone."""
 
 
 @dataclass(frozen=True, slots=True)
 class Means:
-    """What may be taken, and from where."""
+    """The memory that may be used, and from where."""
 
     policy: CachePolicy
     limit_bytes: int | None
-    """Of the GPU's memory, for all revisions together; None: all that is free."""
+    """Limit of the GPU's memory for all revisions together; None: all that is free."""
     ledger: Ledger
     host: HostMemory
 
     def available_bytes(self, free_bytes: tuple[int, ...]) -> tuple[int, ...]:
-        """For another revision, on the device and on each lender, where so much can be allocated."""
+        """Bytes available to another revision, on the device and on each lender, where `free_bytes` can be
+        allocated."""
         ledgers = (self.ledger, *map(self.ledger.of_lender, range(len(free_bytes) - 1)))
         return tuple(
             ledger.available_bytes(free, self.limit_bytes) for ledger, free in zip(ledgers, free_bytes, strict=True)
@@ -81,20 +82,20 @@ class Resident:
     sizes: LaneSizes
     graph: DeviceGraph
     tables: dict[str, DeviceTable]
-    """By variant; without those that are left to the CPU."""
+    """Tables by variant, without the variants that are left to the CPU."""
     networks: dict[str, DeviceNetwork]
     caches: dict[str, FeatureCache]
-    """By variant: of the rows that it reads, where they are on the host. Several may share one."""
+    """Caches by variant, of rows that are on the host. Several variants may share one."""
     on_host: frozenset[str]
     """Variants whose rows are, so that what is not cached comes over the link."""
     own_on_host: frozenset[str]
     """Variants whose own rows are an array apart, which is on the host and never cached."""
     problems: tuple[str, ...]
-    """What is not as good as it could be, for people."""
+    """Messages about what is slower than it could be."""
     memory_bytes: Mapping[str, int]
-    """Of the GPU's memory, by part; without the cache's."""
+    """GPU memory by part, without the cache."""
     cache_bytes: tuple[int, ...]
-    """Of the computing GPU's and of each lender's, while there are caches."""
+    """Cache memory on the computing GPU and on each lender, while there are caches."""
     budget_bytes: int
     is_crowded: bool
     """Alone, it would have had more."""
@@ -404,7 +405,7 @@ class _Builder:
 
 
 def weights_bytes(variant: LoadedVariant) -> int:
-    """As `network.py` keeps them."""
+    """Bytes of a variant's weights in the layout of `network.py`."""
     layers = variant.network.layers
     return sum(
         product.dense.size * (2 if product.compute == "bfloat16" else 4) + product.bias.nbytes

@@ -42,7 +42,7 @@ from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.repository.loaded import LoadedRevision
 
 _BUDGET_S = 0.5
-"""For measuring one batch size, over all variants."""
+"""Seconds to measure one batch size, over all variants."""
 _ROUNDS = (5, 200)
 _log = logging.getLogger(__name__)
 
@@ -115,7 +115,7 @@ def serve_on_gpu(
 
 
 def _until_it_fits(served: ServedRevision, why: DeviceError, ledger: Ledger, trust: Trust) -> ServedRevision:
-    """By the CPU, as long as another revision has the memory."""
+    """Serve by the CPU as long as another revision holds the memory."""
     stats = DeviceStats("CPU", problem=str(why))
     return replace(
         served,

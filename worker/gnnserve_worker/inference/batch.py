@@ -56,12 +56,12 @@ class Inference(msgspec.Struct, frozen=True):
     scores: np.ndarray
     """float32 [seeds, classes], before softmax or sigmoid."""
     embeddings: np.ndarray | None
-    """float32 [seeds, hidden], the last hidden layer; None for one-layer networks, and where nobody wants them."""
+    """float32 [seeds, hidden], the last hidden layer; None for one-layer networks, and where no request wants them."""
     times: StageTimes
     gathered_bytes: int
 
     def repeated(self, places: np.ndarray) -> Inference:
-        """Of more seeds: each has the answer at its place here (int32)."""
+        """The answers of repeated seeds: each takes the answer at its place here (int32)."""
         embeddings = None if self.embeddings is None else _rows_of(self.embeddings, places)
         return Inference(_rows_of(self.scores, places), embeddings, self.times, self.gathered_bytes)
 
@@ -104,7 +104,7 @@ def infer_batch(
 def infer_each(
     revision: LoadedRevision, variant: str, seeds: np.ndarray, key: int, *, with_embeddings: bool = True
 ) -> Inference:
-    """As `infer_batch`, without a look at which seeds are repeated: what as many different ones take."""
+    """As `infer_batch`, without deduplication: the cost of that many different seeds."""
     loaded = revision.variants[variant]
     network, count = loaded.network, len(seeds)
     chunks = plan_chunks(count, loaded.fanouts, network.bytes_per_row, revision.effective_nodes, thread_count())
@@ -177,7 +177,7 @@ def _infer_chunk(
 
 
 def join_times(parts: Sequence[StageTimes], wall_ms: float) -> StageTimes:
-    """Of chunks side by side: the stages of all together, scaled to the time that passed."""
+    """Times of chunks that ran side by side: their stages summed, scaled to the elapsed time."""
     busy = parts[0]
     for part in parts[1:]:
         busy = busy + part

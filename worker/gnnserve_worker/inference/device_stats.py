@@ -17,13 +17,13 @@ class DeviceStats:
     share of the cache, of theirs."""
     memory_budget_bytes: int = 0
     variants: int = 0
-    """How many of the revision's a GPU computes."""
+    """Number of the revision's variants that a GPU computes."""
     hits: int = 0
     """Rows (blocks of columns of a node) that were read from the cache since the revision was loaded."""
     misses: int = 0
     """Rows (blocks) that came over the link."""
     link_bytes: int = 0
-    """Of rows, over the link from the host's memory."""
+    """Bytes of rows read over the link from the host's memory."""
     admissions: int = 0
     evictions: int = 0
 

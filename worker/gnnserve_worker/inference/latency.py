@@ -63,5 +63,5 @@ def _summarize(seeds: int, runs: list[Inference]) -> LatencyProfile:
 
 
 def _rounded(duration_ms: float | np.floating) -> float:
-    """To 0.1 µs: no clock here is finer."""
+    """Round to 0.1 µs: no clock here is finer."""
     return round(float(duration_ms), 4)

@@ -78,7 +78,7 @@ def rehearse() -> None:
 
 
 def _compute_in_bfloat16_anywhere() -> None:
-    """Also on a processor that is slow at it: where the image serves it may be fast."""
+    """Compute in bfloat16 even on a processor that is slow at it: where the image serves it may be fast."""
     has_mkl = dense._mkl() is not None
     dense._has_fast_bfloat16 = lambda: has_mkl  # type: ignore[assignment]
 

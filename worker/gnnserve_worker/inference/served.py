@@ -37,15 +37,15 @@ class ServedRevision:
     multi_label: bool
     provenance: Provenance
     infer: Infer
-    """In one thread at a time."""
+    """Runs a batch; one thread at a time may call it."""
     warm_up: Callable[[], None]
     """Run once, before the first batch."""
     ids: NodeIds | None = None
-    """What requests call nodes by; None: their positions, 0 to nodes - 1."""
+    """Ids by which requests name nodes; None: their positions, 0 to nodes - 1."""
     files: WatchedFiles | None = None
-    """What it is mapped from; None: from nothing that could change."""
+    """Files that the revision is mapped from; None: none that could change."""
     device_stats: Callable[[], DeviceStats] = lambda: ON_CPU
-    """On what `infer` computes at this moment, and what it does there. From any thread, and quickly."""
+    """State of the device on which `infer` computes now. Any thread may call it; it is quick."""
     forget_copies: Callable[[], None] = lambda: None
     """Its files are as they were verified, and may have been something else meanwhile: what was copied out of them
     since it was loaded is copied again, and no batch that begins later reads an older copy. From any thread but that
@@ -74,7 +74,7 @@ class ServedRevision:
         return NodeIdKind.POSITIONS if self.ids is None else self.ids.kind
 
     def shown_ids(self, start: int, end: int) -> list[int | str]:
-        """Of the nodes at positions start to end - 1, as far as there are any."""
+        """Ids of the nodes at positions start to end - 1, as far as they exist."""
         end = min(end, self.nodes)
         if start >= end:
             return []

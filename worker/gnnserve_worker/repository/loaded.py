@@ -55,7 +55,7 @@ class LoadedVariant:
 @dataclass(frozen=True, slots=True)
 class LoadedRevision:
     source: str
-    """Where the graph came from, for people."""
+    """Name of the graph's source, for messages."""
     graph: Graph
     effective_nodes: float
     """`sampling.neighbours.effective_nodes` of the graph: how soon draws meet the same node again."""
@@ -74,7 +74,7 @@ class LoadedRevision:
     neighbour_roots: np.ndarray | None = None
     """`sampling.normalised.inverse_roots` of the graph, float32 [nodes]; None where no variant weighs neighbours."""
     files: WatchedFiles | None = None
-    """What it was opened from; None where nobody else can reach that, or it is not published yet."""
+    """Files that it was opened from; None where no other process can reach them, or it is not published yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class RevisionFiles:
     variants: Sequence[VariantManifest]
     manifest: RevisionManifest | None
     verified: checks.VerifiedFiles = field(default_factory=checks.VerifiedFiles)
-    """Empty while it is staged: nobody else reaches the files then."""
+    """Files that were verified; empty while it is staged, when no other process reaches them."""
 
     @property
     def remedy(self) -> str:

@@ -144,12 +144,12 @@ class Group:
 
     def take_all(self) -> list[QueuedRequest]:
         """Remove and return all requests, in the order of arrival."""
-        everybody = list(self.waiting.values())
+        requests = list(self.waiting.values())
         self.waiting.clear()
         self._heap.clear()
         self.seeds = self.requests = 0
         self.last_due_ms = -math.inf
-        return everybody
+        return requests
 
     def pop(self) -> QueuedRequest:
         """Remove and return the first request, which must exist."""

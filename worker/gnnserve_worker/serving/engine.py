@@ -352,7 +352,7 @@ class Engine:
             self._drop_expired_costs(now_ms)
         try:
             taken = lane.batcher.take(now_ms)
-        except Exception as error:  # noqa: BLE001  (a queue that nobody serves any more must not look alive)
+        except Exception as error:  # noqa: BLE001 (a queue that is no longer served must not look alive)
             self._die(error)
             return
         if taken.refused:

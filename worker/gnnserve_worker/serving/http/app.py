@@ -49,7 +49,7 @@ _WATCH_AFTER_S = 0.05
 
 MOST_CONNECTIONS = 4096
 RESERVED_CONNECTIONS = 64
-"""Beyond those, for whoever asks a reserved path."""
+"""Connections beyond the limit that are kept for the reserved paths."""
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -59,7 +59,7 @@ AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 class _ClientGoneError(Exception):
-    """Nobody is left to answer."""
+    """The client has disconnected."""
 
 
 class ServingApp:
@@ -73,11 +73,11 @@ class ServingApp:
         access: Access | None = None,
         credentials: Callable[[], tuple[CredentialState, ...]] = tuple,
     ) -> None:
-        """`access`: None: everybody is answered. `credentials`: how it stands with them, for `/v1/route`."""
+        """`access`: None means that no token is needed. `credentials`: their states, for `/v1/route`."""
         self.leaving = False
         """Answer on, but ask clients to go elsewhere: `/readyz` says no, and no connection is kept."""
         self.most_connections = MOST_CONNECTIONS
-        """For everybody, as the server has it."""
+        """The server's limit of ordinary connections."""
         self.access = access or Access()
         self.credentials = credentials
         self.predict = Predict(engine, metrics)
@@ -99,14 +99,14 @@ class ServingApp:
             await self._rest(scope, receive, send)
 
     async def answer_surplus(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """On a connection beyond those for everybody."""
+        """Answer on a connection beyond the limit: only reserved paths."""
         if scope["path"] in RESERVED_PATHS:
             await self(scope, receive, send if self.leaving else _closing(send))
         else:
             await _send_response(_closing(send), self.refuse_connection())
 
     def refusing(self, error: RequestError) -> AsgiApp:
-        """In place of this application, for one request after which the connection is closed."""
+        """An application that refuses one request, after which the connection is closed."""
 
         async def refuse(_scope: Scope, _receive: Receive, send: Send) -> None:
             await _send_response(_closing(send), self.predict.refuse_request(error))
@@ -338,7 +338,7 @@ def _build_rest(service: str, serving: ServingApp, engine: Engine, metrics: Serv
 
     @app.get("/openapi.json", include_in_schema=False)
     async def get_description(request: Request) -> Response:
-        # Open to everybody, so that /docs can be read; ids of the graph only to those who may ask for them.
+        # Open without a token, so that /docs can be read; ids of the graph only with one.
         may_see = serving.access.accepts(request.scope["headers"])
         revision = engine.lane.revision if engine.lane is not None and may_see else None
         description = openapi.complete(described, revision, needs_token=serving.access.needs_token)

@@ -41,7 +41,7 @@ from gnnserve_worker.serving.http.question import RequestError
 
 _HEAD_END = b"\r\n\r\n"
 _MOST_BODY_BYTES = 1024 * 1024
-"""Longer bodies are read by uvicorn, which stops reading while nobody takes what it has."""
+"""Longest body of the fast path; longer ones are read by uvicorn, which applies backpressure."""
 _ONE_WRITE_BYTES = 32 * 1024
 """Up to here copying the body behind its head is cheaper than another write."""
 _RARE = frozenset((b"transfer-encoding", b"expect", b"upgrade"))
@@ -50,24 +50,24 @@ _UPGRADE = re.compile(rb"^upgrade(?=[ \t]*:)", re.IGNORECASE | re.MULTILINE)
 _KNOWN_HEADS = 1024
 _KNOWN_HEAD_BYTES = 1024
 _MOST_PARTS = 256
-"""Of a body, before they are joined: a body that comes byte by byte would take forty times its size."""
+"""Parts of a body before they are joined: a body that arrives byte by byte would take forty times its size."""
 MOST_PIPELINED = 16
 """Requests that wait behind the one that is being answered. No more are read from their connection."""
 
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How long a client may be waited for; it is looked at now and then, so it may be as much longer."""
+    """Time limits of a client. They are checked now and then, so a client may exceed them by one interval."""
 
     request_s: float = 60.0
     """From the connection or a request's first byte until the request is complete."""
     idle_s: float = 75.0
-    """From an answer to the next request."""
+    """Time from an answer to the next request."""
     linger_s: float = 30.0
     """From an answer to the end of its request, where the answer came first: whoever is still sending must not lose
     it to a connection that is reset."""
     unread_s: float = 60.0
-    """For a client that takes nothing of what it is sent."""
+    """Time for which a client may read nothing of what it is sent."""
     look_every_s: float = 5.0
 
 
@@ -76,7 +76,7 @@ DEFAULT_PATIENCE = Patience()
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """For how many connections there is room."""
+    """Limits of the number of connections."""
 
     connections: int = MOST_CONNECTIONS
     reserved: int = RESERVED_CONNECTIONS
@@ -102,12 +102,12 @@ class _KnownHead(msgspec.Struct, frozen=True):
 
 
 class _Places:
-    """Which connections are for everybody, which are beyond those, and which make room for a new one."""
+    """Which connections are within the limit, which are surplus, and which idle one is closed for a new one."""
 
     def __init__(self, room: Room) -> None:
         self._room = room
         self._surplus: dict[Connection, None] = {}
-        """Open connections beyond those for everybody, the oldest first."""
+        """Open connections beyond the limit, the oldest first."""
         self._unheard: dict[Connection, None] = {}
         """Those among them whose request's head is not complete."""
         self._dismissed: set[Connection] = set()
@@ -259,16 +259,16 @@ class Connection(HttpToolsProtocol):
         self._has_come_on = False
         """The packet that is being read brought a request's beginning, the end of its head, or some of its body."""
         self._fed_bytes = 0
-        """Of the packet that is being read."""
+        """Bytes of the packet that is being read."""
         self._is_surplus = False
         self._is_deaf = False
         """What else comes is not looked at: the connection is closed after the answers that are due."""
         self._unsent_bytes = 0
-        """At the last look: what the client has not taken."""
+        """Bytes that the client had not read at the last check."""
         self._unread_s = 0.0
-        """For how long it has taken nothing."""
+        """Time for which the client has read nothing."""
         self._patience_s = math.inf
-        """For what the client does next; infinite while it waits for us."""
+        """Time limit of the client's next action; infinite while the client waits for an answer."""
         self._waited_s = 0.0
         self._look: asyncio.TimerHandle | None = None
         self._running: RequestResponseCycle | None = None
@@ -295,7 +295,7 @@ class Connection(HttpToolsProtocol):
             refused._refuse_unheard(self._shared.app.refuse_connection())
 
     def idle_looks(self) -> int:
-        """At how many looks in a row nothing was asked, nothing was due and nothing was left to send."""
+        """Consecutive checks at which the connection was idle: no request, no answer due, nothing left to send."""
         is_idle = (
             self._between_messages
             and (self.cycle is None or self.cycle.response_complete)
@@ -317,7 +317,7 @@ class Connection(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def _silence(self) -> None:
-        """Nobody reads any more what uvicorn's request is answered, so that it must not be written."""
+        """Suppress the answer to uvicorn's request, which no client reads any more."""
         if self._running is not None and not self._running.response_complete:
             self._running.disconnected = True
             self._running.message_event.set()
@@ -458,7 +458,7 @@ class Connection(HttpToolsProtocol):
         return len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
 
     def _recognize(self) -> _KnownHead | None:
-        """None: not for the short way."""
+        """The known head of the request; None: it does not take the fast path."""
         if self.app is not self.config.loaded_app:
             return None  # a connection that gets one answer, and that is a refusal
         url, _, query = self.url.partition(b"?")
@@ -531,7 +531,7 @@ class Connection(HttpToolsProtocol):
         if self._is_on_short_way() and self._known is not None:
             self._answer_request(self._known, b"".join(self._parts))
         else:
-            # Where the answer came first, nobody waits for us.
+            # Where the answer came first, the client does not wait for one.
             self._patience_s = self._shared.patience.idle_s if self.cycle.response_complete else math.inf
             self._waited_s = 0.0
             super().on_message_complete()
@@ -605,7 +605,7 @@ class Connection(HttpToolsProtocol):
         self.on_response_complete()
 
     def on_response_complete(self) -> None:
-        """As uvicorn's, without a timer for each answer."""
+        """uvicorn's callback, without a timer for each answer."""
         self.server_state.total_requests += 1
         if self.transport.is_closing():
             return

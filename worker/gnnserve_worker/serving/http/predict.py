@@ -67,7 +67,7 @@ _HEAD_OF_ERROR = {
 
 
 class Head(msgspec.Struct, frozen=True):
-    """What a request says before its body."""
+    """The parsed head of a request."""
 
     codec: Codec
     query: bytes
@@ -101,7 +101,7 @@ class Reply(msgspec.Struct, frozen=True):
     """Header lines, each with its CRLF, without the body's length."""
     body: bytes | memoryview
     pieces: Iterator[bytes] | None = None
-    """In place of the body, where that is large: each is short work to make."""
+    """Parts of a large body, in place of `body`; each is quick to make."""
 
 
 class Predict:
@@ -112,10 +112,10 @@ class Predict:
         self._metrics = metrics
         self._timed: StageTimes | None = None
         self._stages = b""
-        """Of `_timed`, which the requests of a batch share."""
+        """Encoded stages of `_timed`, which the requests of a batch share."""
         self._refusal = Refusal(RefusalReason.QUEUE_FULL, "", None)
         self._refusal_reply = refusal_reply(self._refusal)
-        """Of `_refusal`."""
+        """The encoded reply of `_refusal`."""
 
     def read(self, head: Head, body: bytes) -> Asked | Reply:
         arrived_ms = monotonic_ms()

@@ -55,7 +55,7 @@ class ErrorCode(StrEnum):
     NOT_FOUND = "NotFound"
     INTERNAL_ERROR = "InternalError"
     CLIENT_GONE = "ClientGone"
-    """Only counted: nobody is left to read it."""
+    """Only counted: the client has disconnected."""
 
 
 class RequestError(InputError):
@@ -85,7 +85,7 @@ class Question(msgspec.Struct, frozen=True):
     objective: Objective
     strict: bool
     outputs: tuple[str, ...]
-    """Without repetition."""
+    """Requested outputs, without repetition."""
 
 
 def read_wishes(headers: Mapping[bytes, bytes]) -> Wishes:
@@ -188,7 +188,7 @@ def find_texts(wanted: Sequence[str], revision: ServedRevision) -> np.ndarray:
 
 
 def _check_positions(nodes: np.ndarray, revision: ServedRevision) -> None:
-    """In one comparison: as unsigned, a negative id is beyond any graph."""
+    """Check positions by one comparison: as unsigned, a negative id is beyond any graph."""
     unsigned = nodes.view(np.uint64)
     if unsigned.max() >= revision.nodes:
         first = int((unsigned >= revision.nodes).argmax())
@@ -201,7 +201,7 @@ def unknown_node(index: int, shown: str, revision: ServedRevision) -> RequestErr
 
 
 def shown_value(value: Any) -> str:
-    """As JSON, for a message."""
+    """A value as JSON, for a message."""
     return cut(msgspec.json.encode(value).decode())
 
 
