@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from gnnserve_api.manifest import load_manifest
-from gnnserve_cli.commands.graph import parse_source
 from gnnserve_cli.report.subject import load_subject as find_revision
+from gnnserve_cli.sources import MANIFEST_SUFFIXES, parse_source
 from gnnserve_worker.caching.simulation.shapes import SHAPES, build_graph
 from gnnserve_worker.graph.sources.load import load_source
 from gnnserve_worker.graph.store import Graph
@@ -17,7 +17,6 @@ from gnnserve_worker.progress import Progress, ProgressListener
 from gnnserve_worker.repository.paths import DOWNLOADS
 from gnnserve_worker.repository.repository import Repository
 
-_MANIFESTS = (".yaml", ".yml", ".json")
 _FANOUTS = (25, 10)
 _TRAINING_SHARE = 0.1
 """Share of training nodes in a synthetic shape, which has no split of its own."""
@@ -39,7 +38,7 @@ def load_subject(
         return _make_shape(source, seed, within, listener)
     if path.is_dir():
         return _open_folder(path, service)
-    if path.suffix in _MANIFESTS and (published := _open_published(path, repository)) is not None:
+    if path.suffix in MANIFEST_SUFFIXES and (published := _open_published(path, repository)) is not None:
         return published
     return _import(source, repository, listener)
 
@@ -77,6 +76,6 @@ def _open_revision(root: Path, namespace: str, name: str, revision: str) -> Cach
 
 def _import(source: str, repository: Path, listener: ProgressListener) -> CacheSubject:
     wanted = parse_source(source)
-    fanouts = load_manifest(Path(source)).spec.model.fanouts if Path(source).suffix in _MANIFESTS else _FANOUTS
+    fanouts = load_manifest(Path(source)).spec.model.fanouts if Path(source).suffix in MANIFEST_SUFFIXES else _FANOUTS
     data = load_source(wanted, repository / DOWNLOADS, listener)
     return CacheSubject(data.source, data.graph, data.splits.train, fanouts)

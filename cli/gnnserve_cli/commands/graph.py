@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gnnserve_api.errors import InputError
 from gnnserve_cli.commands.options import DEFAULT_REPOSITORY, Json, RepositoryRoot
+from gnnserve_cli.sources import MANIFEST_SUFFIXES, parse_source
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from gnnserve_worker.graph.store import GraphData
     from gnnserve_worker.progress import ProgressListener
 
-_MANIFESTS = (".yaml", ".yml", ".json")
 _BAR_WIDTH = 30
 _SHOWN_CLASSES = 12
 _SHOWN_COLUMNS = 40
@@ -114,31 +113,7 @@ def _spec_of(text: str, source: GraphSource) -> GNNServiceSpec:
     from gnnserve_api.spec.service import GNNServiceSpec  # noqa: PLC0415
 
     path = Path(text)
-    return load_manifest(path).spec if path.suffix in _MANIFESTS else GNNServiceSpec(graph=Graph(source=source))
-
-
-def parse_source(text: str) -> GraphSource:
-    from gnnserve_api.manifest import load_manifest  # noqa: PLC0415
-    from gnnserve_api.spec.graph import Builtin, GraphSource, NpzSource  # noqa: PLC0415
-    from gnnserve_api.spec.published import OgbName, OgbSource, PygName, PygSource  # noqa: PLC0415
-
-    path = Path(text)
-    if path.suffix in _MANIFESTS:
-        return load_manifest(path).spec.graph.source
-    if path.suffix == ".npz":
-        return GraphSource(npz=NpzSource(uri=path.absolute().as_uri()))
-    if text in list(Builtin):
-        return GraphSource(builtin=Builtin(text))
-    if text in list(OgbName):
-        return GraphSource(ogb=OgbSource(name=OgbName(text)))
-    if text in list(PygName):
-        return GraphSource(pyg=PygSource(name=PygName(text)))
-    known = ", ".join([*Builtin, *OgbName, *PygName])
-    raise InputError(
-        "SOURCE",
-        f"{text!r} is neither a manifest (.yaml), nor an .npz file, nor a known name",
-        f"tables of your own are named in a manifest; known names are {known}",
-    )
+    return load_manifest(path).spec if path.suffix in MANIFEST_SUFFIXES else GNNServiceSpec(graph=Graph(source=source))
 
 
 def _tables(found: Inspection) -> list[RenderableType]:

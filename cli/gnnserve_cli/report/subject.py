@@ -14,8 +14,8 @@ from gnnserve_api.profile import Profile
 from gnnserve_api.provenance import Provenance, provenance_of
 from gnnserve_api.repository import RevisionManifest
 from gnnserve_cli.client import NO_ACCESS, ServerAccess, fetch_variants, open_url
-from gnnserve_cli.commands.variants import ServiceRevisions, load_services
 from gnnserve_cli.printable import printable_line
+from gnnserve_cli.revisions import ServiceRevisions, load_services
 
 T = TypeVar("T")
 

@@ -1,0 +1,77 @@
+"""Every revision of every service in a repository, by its description alone.
+
+A repository is read through its `revision.json` files, each checked as when it is served: no array is opened, so this
+works on a folder that another process is serving from.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from gnnserve_api.errors import InputError, RepositoryError, remedy_of
+from gnnserve_api.repository import RevisionManifest
+
+
+class ServiceRevisions(msgspec.Struct, frozen=True, rename="camel"):
+    namespace: str
+    service: str
+    revisions: list[RevisionManifest]
+    """Newest first."""
+
+
+def load_services(root: Path) -> tuple[list[ServiceRevisions], list[RepositoryError]]:
+    """What can be read, and what cannot: one bad file must not hide the good ones."""
+    # Imported here: it brings numpy, which a server's variants are shown without.
+    from gnnserve_worker.repository.checks import read_revision_manifest  # noqa: PLC0415
+
+    problems: list[RepositoryError] = []
+    found: dict[tuple[str, str], list[RevisionManifest]] = {}
+    for service in (service for namespace in _list_root(root) for service in _list(namespace, problems)):
+        for folder in _list(service / "revisions", problems):
+            # Without its last file a revision is unfinished, or no revision at all.
+            if not (folder / "revision.json").is_file():
+                continue
+            try:
+                revision = read_revision_manifest(folder)
+            except RepositoryError as problem:
+                problems.append(problem)
+                continue
+            found.setdefault((service.parent.name, service.name), []).append(revision)
+    if not found and not problems:
+        raise RepositoryError(
+            root, "holds no published revision", f"make one with `gnnserve generate MANIFEST --repository {root}`"
+        )
+    services = [
+        ServiceRevisions(namespace, service, sorted(revisions, key=lambda r: r.created_at, reverse=True))
+        for (namespace, service), revisions in found.items()
+    ]
+    return services, problems
+
+
+def _list_root(root: Path) -> list[Path]:
+    try:
+        return sorted(root.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        raise InputError(
+            "URL|DIR", f"{str(root)!r} is no folder", "give a repository folder, or http://host:port"
+        ) from None
+    except OSError as error:
+        raise _unreadable(root, error) from error
+
+
+def _list(folder: Path, problems: list[RepositoryError]) -> list[Path]:
+    try:
+        return sorted(folder.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        problems.append(_unreadable(folder, error))
+        return []
+
+
+def _unreadable(path: Path, error: OSError) -> RepositoryError:
+    return RepositoryError(
+        path, f"cannot be read: {(error.strerror or str(error)).lower()}", remedy_of(error, "check it")
+    )

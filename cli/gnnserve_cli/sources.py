@@ -1,0 +1,37 @@
+"""Which graph a SOURCE on the command line names: a manifest's, a file's, or a public data set's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gnnserve_api.errors import InputError
+
+if TYPE_CHECKING:
+    from gnnserve_api.spec.graph import GraphSource
+
+MANIFEST_SUFFIXES = (".yaml", ".yml", ".json")
+
+
+def parse_source(text: str) -> GraphSource:
+    from gnnserve_api.manifest import load_manifest  # noqa: PLC0415
+    from gnnserve_api.spec.graph import Builtin, GraphSource, NpzSource  # noqa: PLC0415
+    from gnnserve_api.spec.published import OgbName, OgbSource, PygName, PygSource  # noqa: PLC0415
+
+    path = Path(text)
+    if path.suffix in MANIFEST_SUFFIXES:
+        return load_manifest(path).spec.graph.source
+    if path.suffix == ".npz":
+        return GraphSource(npz=NpzSource(uri=path.absolute().as_uri()))
+    if text in list(Builtin):
+        return GraphSource(builtin=Builtin(text))
+    if text in list(OgbName):
+        return GraphSource(ogb=OgbSource(name=OgbName(text)))
+    if text in list(PygName):
+        return GraphSource(pyg=PygSource(name=PygName(text)))
+    known = ", ".join([*Builtin, *OgbName, *PygName])
+    raise InputError(
+        "SOURCE",
+        f"{text!r} is neither a manifest (.yaml), nor an .npz file, nor a known name",
+        f"tables of your own are named in a manifest; known names are {known}",
+    )
