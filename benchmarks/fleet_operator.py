@@ -12,7 +12,7 @@ from gnnserve_operator.kinds import ServiceKey
 from gnnserve_operator.logs import configure_logging
 from gnnserve_operator.main import run
 from gnnserve_operator.observed import ObservedPod
-from gnnserve_operator.probe import Addresses
+from gnnserve_operator.probe import Addresses, Prober
 from gnnserve_operator.settings import load_settings
 
 
@@ -35,7 +35,7 @@ def main(workers_url: str) -> None:
     settings = load_settings()
     configure_logging(settings.log_format, settings.log_level)
     disable_created_metrics()  # type: ignore[no-untyped-call]
-    asyncio.run(run(settings, addresses=StandInAddresses(workers_url)))
+    asyncio.run(run(settings, prober=Prober(StandInAddresses(workers_url))))
 
 
 if __name__ == "__main__":

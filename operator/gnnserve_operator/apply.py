@@ -27,9 +27,9 @@ from gnnserve_operator.desired.children import kinds_under
 from gnnserve_operator.desired.labels import ADOPT_ANNOTATION, APPLIED_ANNOTATION
 from gnnserve_operator.desired.metadata import digest_of
 from gnnserve_operator.errors import RefusedError
-from gnnserve_operator.kinds import GNNSERVICE, Manifest, ServiceKey
+from gnnserve_operator.kinds import GNNSERVICE, Manifest, ObjectRef, ServiceKey, controller_of, observed_ref
 from gnnserve_operator.logs import about
-from gnnserve_operator.observed import Conflict, ObjectRef, Rejection, controller_of, observed_conflict, observed_ref
+from gnnserve_operator.observed import Conflict, Rejection, observed_conflict
 
 _NEVER = "1"
 """A resourceVersion that no object has, since an empty etcd has it already: an apply with it creates a missing object,

@@ -20,9 +20,8 @@ import aiohttp
 
 from gnnserve_operator.desired.labels import FIELD_MANAGER, STATUS_FIELD_MANAGER, TERM_ANNOTATION
 from gnnserve_operator.errors import AlreadyExistsError, ConflictError, GoneError, RefusedError, RetryLaterError
-from gnnserve_operator.kinds import POD_MONITOR, Kind, Manifest, kind_of
+from gnnserve_operator.kinds import POD_MONITOR, Kind, Manifest, ObjectRef, kind_of, observed_ref
 from gnnserve_operator.metrics import Metrics
-from gnnserve_operator.observed import ObjectRef, observed_ref
 from gnnserve_operator.transport import Transport
 
 _METADATA_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"

@@ -23,10 +23,9 @@ from gnnserve_operator.desired.labels import CHILDREN_SELECTOR
 from gnnserve_operator.errors import OperatorError
 from gnnserve_operator.handlers.index import Index
 from gnnserve_operator.handlers.watches import OnChange, service_of
-from gnnserve_operator.kinds import GNNSERVICE, Kind
+from gnnserve_operator.kinds import GNNSERVICE, Kind, observed_ref
 from gnnserve_operator.loop import Loop
 from gnnserve_operator.metrics import Metrics
-from gnnserve_operator.observed import observed_ref
 
 TICK_LIMIT_S = 60.0
 """Longest time without a turn of the loop, which turns at least every 10 s."""

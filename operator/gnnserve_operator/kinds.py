@@ -1,4 +1,4 @@
-"""The kinds that the operator uses, and their paths at the API server.
+"""The kinds that the operator uses, their paths at the API server, and references to objects.
 
 They are a table, not discovered: the kinds are fixed, so asking the server for them at every start would cost a dozen
 requests and tell nothing new. `desired/children.py` says which of them are children, and what the operator does with
@@ -7,6 +7,7 @@ those.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -15,6 +16,8 @@ from gnnserve_api.spec.service import KIND as GNNSERVICE_KIND
 
 Manifest = dict[str, Any]
 """A Kubernetes object as decoded JSON."""
+Raw = Mapping[str, Any]
+"""A live object, as the API server gave it."""
 
 
 class ServiceKey(NamedTuple):
@@ -82,3 +85,32 @@ def kind_of(api_version: str, name: str) -> Kind:
         return _KINDS[api_version, name]
     except KeyError:
         raise LookupError(f"{name} of {api_version} is not in kinds.py: add it, with its plural") from None
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectRef:
+    api_version: str
+    kind: str
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}"
+
+
+def controller_of(raw: Raw) -> Raw | None:
+    """The owner reference of an object's controller."""
+    for owner in raw.get("metadata", {}).get("ownerReferences") or ():
+        if owner.get("controller"):
+            return dict(owner)
+    return None
+
+
+def observed_ref(raw: Raw) -> ObjectRef:
+    metadata = raw.get("metadata", {})
+    return ObjectRef(
+        str(raw.get("apiVersion", "")),
+        str(raw.get("kind", "")),
+        str(metadata.get("namespace", "")),
+        str(metadata.get("name", "")),
+    )

@@ -35,8 +35,7 @@ from gnnserve_operator.decide.leadership import (
     sight_pod,
 )
 from gnnserve_operator.errors import ConflictError, GoneError, LostLeadershipError, OperatorError
-from gnnserve_operator.kinds import LEASE, POD, Manifest
-from gnnserve_operator.observed import ObjectRef
+from gnnserve_operator.kinds import LEASE, POD, Manifest, ObjectRef
 from gnnserve_operator.settings import LeaderElection
 from gnnserve_operator.transport import REQUEST_LIMIT_S
 

@@ -77,7 +77,7 @@ async def run(
     settings: Settings,
     *,
     clock: MainClock | None = None,
-    addresses: Addresses | None = None,
+    prober: Prober | None = None,
     stop: asyncio.Event | None = None,
     identity: str | None = None,
     on_listening: Callable[[int], None] = lambda port: None,
@@ -103,7 +103,7 @@ async def run(
                 clock.counting_suspension(),
             )
         cluster = Cluster(transport, metrics, elector)
-        prober = await stack.enter_async_context(Prober(addresses or Addresses(settings.cluster_domain)))
+        asking = await stack.enter_async_context(prober or Prober(Addresses(settings.cluster_domain)))
         prometheus = await stack.enter_async_context(Prometheus(metrics))
         # What a reconcile asks of the slow loop, and what the slow loop wakes, are made of each other.
         slow_loop = SlowLoop(prometheus.ask, lambda key: loop.nudge(key), clock)  # noqa: PLW0108 - not there yet
@@ -120,7 +120,7 @@ async def run(
             cluster,
             Observer(
                 index,
-                prober,
+                asking,
                 PodMonitors(cluster, settings.namespaces, settings.resync_seconds, clock),
                 RepositoryClaims(cluster),
             ),

@@ -22,19 +22,28 @@ from gnnserve_operator.desired.labels import CHILDREN_SELECTOR, SERVICE
 from gnnserve_operator.desired.names import routing_name, worker_name
 from gnnserve_operator.handlers.index import Index, Kept
 from gnnserve_operator.handlers.watches import service_of
-from gnnserve_operator.kinds import CLAIM, CONFIG_MAP, DEPLOYMENT, JOB, POD, POD_MONITOR, Manifest, ServiceKey
-from gnnserve_operator.observed import (
+from gnnserve_operator.kinds import (
+    CLAIM,
+    CONFIG_MAP,
+    DEPLOYMENT,
+    JOB,
+    POD,
+    POD_MONITOR,
+    Manifest,
     ObjectRef,
+    ServiceKey,
+    controller_of,
+    observed_ref,
+)
+from gnnserve_operator.observed import (
     Observed,
     ObservedPod,
     Rejection,
     ServiceWait,
-    controller_of,
     observed_claim,
     observed_deployment,
     observed_job,
     observed_pod,
-    observed_ref,
     observed_routing,
 )
 from gnnserve_operator.probe import Answers, Prober

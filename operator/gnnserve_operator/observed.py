@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 import msgspec
 
@@ -28,23 +27,10 @@ from gnnserve_operator.desired.labels import (
 )
 from gnnserve_operator.desired.pod import REPOSITORY_VOLUME
 from gnnserve_operator.desired.routing import NO_REPAIRS, RepairRecord, decode_repairs, routing_digest
+from gnnserve_operator.kinds import ObjectRef, Raw, controller_of
 from gnnserve_operator.turns import NO_LIMIT, Turns
 from gnnserve_routing.decision import RoutingDecision
 from gnnserve_routing.signals import QueryAnswer, Silence
-
-Raw = Mapping[str, Any]
-"""A live object, as the API server gave it."""
-
-
-@dataclass(frozen=True, slots=True)
-class ObjectRef:
-    api_version: str
-    kind: str
-    namespace: str
-    name: str
-
-    def __str__(self) -> str:
-        return f"{self.kind} {self.name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,24 +245,6 @@ class Observed:
     """The turns that the other services leave."""
     endpoint_answers: Route | None = None
     """The answer of the Service's address to `GET /v1/route`."""
-
-
-def controller_of(raw: Raw) -> Raw | None:
-    """The owner reference of an object's controller."""
-    for owner in raw.get("metadata", {}).get("ownerReferences") or ():
-        if owner.get("controller"):
-            return dict(owner)
-    return None
-
-
-def observed_ref(raw: Raw) -> ObjectRef:
-    metadata = raw.get("metadata", {})
-    return ObjectRef(
-        str(raw.get("apiVersion", "")),
-        str(raw.get("kind", "")),
-        str(metadata.get("namespace", "")),
-        str(metadata.get("name", "")),
-    )
 
 
 def observed_conflict(ref: ObjectRef, raw: Raw, uid: str) -> Conflict | None:

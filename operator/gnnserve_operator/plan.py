@@ -50,8 +50,8 @@ from gnnserve_operator.desired.labels import RECIPE, Component, selector_for, se
 from gnnserve_operator.desired.metadata import Manifest, Parent, digest_of
 from gnnserve_operator.desired.routing import declared_table
 from gnnserve_operator.desired.service import service_url
-from gnnserve_operator.kinds import DEPLOYMENT, JOB, SERVICE
-from gnnserve_operator.observed import ObjectRef, Observed, ServiceWait, observed_ref
+from gnnserve_operator.kinds import DEPLOYMENT, JOB, SERVICE, ObjectRef, observed_ref
+from gnnserve_operator.observed import Observed, ServiceWait
 from gnnserve_operator.settings import Settings
 from gnnserve_operator.turns import ALL_IDLE, IDLE, Standings
 from gnnserve_routing.decision import RoutingDecision

@@ -23,10 +23,10 @@ from gnnserve_operator.cluster import Cluster
 from gnnserve_operator.errors import ConflictError, GoneError, RefusedError, RetryLaterError
 from gnnserve_operator.fleet import Fleet
 from gnnserve_operator.handlers.index import Index
-from gnnserve_operator.kinds import DEPLOYMENT, JOB, POD_MONITOR, Manifest, ServiceKey
+from gnnserve_operator.kinds import DEPLOYMENT, JOB, POD_MONITOR, Manifest, ObjectRef, ServiceKey, observed_ref
 from gnnserve_operator.logs import about
 from gnnserve_operator.observe import Observer, Seen
-from gnnserve_operator.observed import ObjectRef, Rejection, ServiceWait, observed_ref
+from gnnserve_operator.observed import Rejection, ServiceWait
 from gnnserve_operator.plan import Plan, ServiceIdentity, plan, plan_for_invalid
 from gnnserve_operator.report import Reporter
 from gnnserve_operator.settings import Settings

@@ -26,9 +26,10 @@ from gnnserve_operator.cluster import Cluster
 from gnnserve_operator.desired.labels import ADOPT_ANNOTATION, APPLIED_ANNOTATION
 from gnnserve_operator.desired.metadata import digest_of
 from gnnserve_operator.errors import ConflictError, RetryLaterError
+from gnnserve_operator.kinds import ObjectRef, observed_ref
 from gnnserve_operator.login import load_connection
 from gnnserve_operator.metrics import Metrics
-from gnnserve_operator.observed import Conflict, ObjectRef, Rejection, observed_ref
+from gnnserve_operator.observed import Conflict, Rejection
 from gnnserve_operator.slow_loop import RoutingMemory
 from gnnserve_operator.transport import HttpTransport
 

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from tests.support.observed import Namespace
 
-from gnnserve_operator.observed import Rejection, observed_ref
+from gnnserve_operator.kinds import observed_ref
+from gnnserve_operator.observed import Rejection
 
 REFUSAL = (
     'persistentvolumeclaims "digits-repository" is forbidden: only dynamically provisioned pvc can be resized and the '

@@ -17,10 +17,9 @@ from tests.support.operator import child, gnnservice
 from gnnserve_operator.cluster import Cluster
 from gnnserve_operator.desired.children import WATCHED_CHILDREN
 from gnnserve_operator.errors import ConflictError, RefusedError, RetryLaterError
-from gnnserve_operator.kinds import GNNSERVICE, kind_of
+from gnnserve_operator.kinds import GNNSERVICE, ObjectRef, kind_of, observed_ref
 from gnnserve_operator.login import load_connection
 from gnnserve_operator.metrics import Metrics
-from gnnserve_operator.observed import ObjectRef, observed_ref
 from gnnserve_operator.slow_loop import RoutingMemory
 from gnnserve_operator.transport import HttpTransport
 

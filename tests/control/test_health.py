@@ -25,10 +25,9 @@ from gnnserve_operator.health import (
     build_app,
     find_problems,
 )
-from gnnserve_operator.kinds import GNNSERVICE, Kind, Manifest, ServiceKey, kind_of
+from gnnserve_operator.kinds import GNNSERVICE, Kind, Manifest, ObjectRef, ServiceKey, kind_of
 from gnnserve_operator.loop import Loop
 from gnnserve_operator.metrics import Metrics
-from gnnserve_operator.observed import ObjectRef
 from gnnserve_operator.slow_loop import RoutingMemory
 
 PODS = kind_of("v1", "Pod")

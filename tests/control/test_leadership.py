@@ -36,9 +36,9 @@ from gnnserve_operator.decide.leadership import (
 )
 from gnnserve_operator.desired.labels import TERM_ANNOTATION
 from gnnserve_operator.errors import LostLeadershipError, RetryLaterError
+from gnnserve_operator.kinds import observed_ref
 from gnnserve_operator.leadership import Elector, identity_of
 from gnnserve_operator.metrics import Metrics
-from gnnserve_operator.observed import observed_ref
 from gnnserve_operator.settings import LeaderElection
 from gnnserve_operator.slow_loop import RoutingMemory
 from gnnserve_operator.transport import REQUEST_LIMIT_S, ApiAnswer

@@ -10,8 +10,8 @@ from tests.support.observed import make_result
 from gnnserve_api.generation import encode_result
 from gnnserve_api.routing import RoutingTable, encode_routing
 from gnnserve_operator.desired.routing import routing_digest
+from gnnserve_operator.kinds import ObjectRef, observed_ref
 from gnnserve_operator.observed import (
-    ObjectRef,
     ObservedDeployment,
     ObservedJob,
     ObservedPod,
@@ -22,7 +22,6 @@ from gnnserve_operator.observed import (
     observed_deployment,
     observed_job,
     observed_pod,
-    observed_ref,
     observed_routing,
 )
 

@@ -21,9 +21,9 @@ from gnnserve_api.status import ConditionType, GNNServiceStatus
 from gnnserve_operator.decide.status import condition_in
 from gnnserve_operator.desired.deployment import MountedClaim, build_worker_template
 from gnnserve_operator.desired.metadata import Parent, digest_of
+from gnnserve_operator.kinds import ObjectRef, observed_ref
 from gnnserve_operator.observed import (
     Conflict,
-    ObjectRef,
     Observed,
     ObservedDeployment,
     ObservedJob,
@@ -33,7 +33,6 @@ from gnnserve_operator.observed import (
     Termination,
     Waiting,
     WorkerAnswer,
-    observed_ref,
 )
 from gnnserve_operator.plan import ServiceIdentity, plan, plan_for_invalid
 

@@ -19,9 +19,9 @@ from gnnserve_api.spec.service import GNNService
 from gnnserve_api.status import ConditionType
 from gnnserve_operator.decide.status import condition_in
 from gnnserve_operator.desired.names import routing_name, worker_name
+from gnnserve_operator.kinds import ObjectRef, observed_ref
 from gnnserve_operator.observed import (
     Conflict,
-    ObjectRef,
     Observed,
     Rejection,
     ServiceWait,
@@ -30,7 +30,6 @@ from gnnserve_operator.observed import (
     observed_deployment,
     observed_job,
     observed_pod,
-    observed_ref,
     observed_routing,
 )
 from gnnserve_operator.plan import Plan, ServiceIdentity, plan

@@ -23,7 +23,7 @@ from tests.support.waiting import WAIT_S
 from gnnserve_operator.kinds import ServiceKey
 from gnnserve_operator.main import run
 from gnnserve_operator.observed import ObservedPod
-from gnnserve_operator.probe import Addresses
+from gnnserve_operator.probe import Addresses, Prober
 from gnnserve_operator.settings import Settings
 
 Manifest = dict[str, Any]
@@ -95,10 +95,10 @@ async def running_operator(
     port: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     stop = asyncio.Event()
     with fake_server(answer_like_a_worker(cluster)) as worker:
-        addresses = OneAddress(worker.url)
+        prober = Prober(OneAddress(worker.url), WAIT_S)  # a busy machine must not look like a silent worker
         task = asyncio.create_task(
             run(
-                built, clock=clock or QuickClock(), addresses=addresses, stop=stop, identity=identity,
+                built, clock=clock or QuickClock(), prober=prober, stop=stop, identity=identity,
                 on_listening=port.set_result,
             )
         )  # fmt: skip

@@ -12,8 +12,8 @@ from gnnserve_operator.decide.problem import Problem, join_words
 from gnnserve_operator.decide.repository import least_storage
 from gnnserve_operator.desired.children import kinds_under
 from gnnserve_operator.desired.labels import ADOPT_ANNOTATION
-from gnnserve_operator.kinds import CLAIM
-from gnnserve_operator.observed import Conflict, ObjectRef, Observed, Rejection
+from gnnserve_operator.kinds import CLAIM, ObjectRef
+from gnnserve_operator.observed import Conflict, Observed, Rejection
 from gnnserve_routing.verdict import sentence
 
 
