@@ -210,7 +210,7 @@ def test_a_missing_x1_of_very_wide_features_is_explained() -> None:
     (said,) = [caution for caution in report_of(wide).cautions if "no x1" in caution]
     assert said.startswith("There is no x1, whose table would take 3.29 GiB: projected computes what it would.")
     assert "spec.variants.pruning.wideTables: Keep" in said
-    complete = replace(wide, profile=subject_of(variant(1), variant(1, 128, projected=True)).profile)
+    complete = replace(wide, profile=subject_of(variant(1, 31_241), variant(1, 128, projected=True)).profile)
     for subject in (narrow, complete):
         assert not any("no x1" in caution for caution in report_of(subject).cautions)
 
