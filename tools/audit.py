@@ -2,7 +2,7 @@
 
 Versions come from the package index, by the same requirements as the Dockerfile's; vulnerabilities from the advisory
 service that pip-audit asks. A package that the service did not tell of is no safe package: it is counted, and the audit
-fails, as it does where nobody answers. What the base image brings (Debian, Python) is not looked at here.
+fails, as it does where the service does not answer. What the base image brings (Debian, Python) is not looked at here.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """Of one set of packages."""
+    """The audit of one set of packages."""
 
     what: str
     asked: int = 0

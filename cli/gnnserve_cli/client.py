@@ -43,7 +43,7 @@ _FOREIGN = "does another program listen on that port?"
 _OTHER_VERSION = "is the server an older or a newer gnnserve than this command?"
 _PORTS = {"http": 80, "https": 443}
 _MOST = 2**53
-"""Of any number that counts: no float loses it."""
+"""Largest number that an answer may state: a float holds it exactly."""
 _MOST_LAYERS, _MOST_DRAWN = 4, 1_000_000
 """As a manifest may have them."""
 
@@ -145,7 +145,9 @@ def parse_url(given: str, access: ServerAccess = NO_ACCESS) -> Endpoint:
             "URL", f"{text!r} has more than host and port", f"write {parts.scheme}://{parts.netloc.split('@')[-1]}"
         )
     if port == 0:
-        raise InputError("URL", f"{text!r} has port 0, on which nobody listens", "write the port that the server names")
+        raise InputError(
+            "URL", f"{text!r} has port 0, on which no server listens", "write the port that the server names"
+        )
     if access.ca_file is not None and parts.scheme == "http":
         raise InputError(
             "--ca-file", f"says whom to trust, and {text!r} proves nothing", "write https://, or leave it out"
@@ -251,7 +253,7 @@ def _fetch(endpoint: Endpoint, method: str, path: str, body: bytes | None = None
             content = response.read()
     except NotTrustedError as error:
         raise ResourceError(
-            f"{endpoint.url}: its certificate is not trusted: {error}; give the certificate of whoever signed it with "
+            f"{endpoint.url}: its certificate is not trusted: {error}; give the certificate of its issuer with "
             "--ca-file, or ask by a name that it is for"
         ) from error
     except NoAnswerError as error:

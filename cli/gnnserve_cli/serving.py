@@ -54,7 +54,7 @@ def choose_credentials(
     if endpoint.tls is not None and certificate is None:
         _note_secret("spec.endpoint.tls", "this server speaks plain HTTP", "--tls-cert and --tls-key")
     if endpoint.tokens is not None and tokens is None:
-        _note_secret("spec.endpoint.tokens", "this server answers everybody who reaches it", "--token-file")
+        _note_secret("spec.endpoint.tokens", "this server answers every client that reaches it", "--token-file")
     pair = None if certificate is None or key is None else KeyPairFiles(certificate, key)
     return Credentials(pair, tokens)
 
@@ -109,7 +109,7 @@ def serve_routed(
 
 
 def _say_device(stats: DeviceStats, *, was_asked: bool) -> None:
-    """A GPU, always; the CPU where that is news: not where there is no GPU at all and nobody asked for one."""
+    """Name the device on standard error: a GPU always, the CPU unless there is no GPU at all and none was asked for."""
     if stats.device == ON_CPU.device:
         if stats.problem is not None and (was_asked or not stats.problem.startswith(device.NO_GPU_SEEN)):
             _note(f"computing on {stats.device}: {stats.problem}")

@@ -162,7 +162,7 @@ class LocalSlowLoop:
 
 @contextmanager
 def slow_loop(spec: GNNServiceSpec, source: Source) -> Iterator[Callable[[Served], None]]:
-    """A function to begin it with, once there is somebody to be told; it ends with the block."""
+    """Yields a function that starts the loop, once there is a server to tell; the loop ends with the block."""
     begun: list[LocalSlowLoop] = []
 
     def begin(served: Served) -> None:

@@ -40,7 +40,7 @@ class CachePolicy(StrEnum):
 
 
 def size_bytes(size: str) -> int:
-    """Of a text that matches `SIZE`: `500Mi`, `40Gi`. Raises ValueError where it does not."""
+    """Bytes of a text that matches `SIZE`: `500Mi`, `40Gi`. Raises ValueError where it does not."""
     if re.fullmatch(SIZE, size) is None:
         raise ValueError(f"{size!r} is not {SIZE_REQUIREMENT}")
     return int(size[:-2]) * _UNIT_BYTES[size[-2:]]

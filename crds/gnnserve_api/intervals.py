@@ -39,7 +39,7 @@ def share_interval(share: float, count: int, comparisons: int = 1) -> Interval:
 def difference_interval(
     first: float, first_count: int, second: float, second_count: int, comparisons: int = 1
 ) -> Interval:
-    """Of `first` − `second`, two shares of different draws. Over the same draws it is wider than need be."""
+    """Interval of `first` − `second`, two shares of different draws. Over the same draws it is wider than necessary."""
     one = share_interval(first, first_count, comparisons)
     other = share_interval(second, second_count, comparisons)
     difference = first - second

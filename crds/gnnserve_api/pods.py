@@ -8,12 +8,12 @@ from __future__ import annotations
 from enum import IntEnum
 
 HTTP_PORT = 8080
-"""Of worker pods, whichever of the two they speak."""
+"""Port of worker pods, for HTTP as for HTTPS."""
 HTTP_PORT_NAME = "http"
 HTTPS_PORT_NAME = "https"
 """Two names: while pods are replaced, a Service or a scrape for one must not meet a pod that speaks the other."""
 SERVICE_PORT = 80
-"""Of the Service, so that a URL needs none."""
+"""Port of the Service for HTTP, so that a URL needs none."""
 TLS_SERVICE_PORT = 443
 """Likewise, where workers speak HTTPS."""
 USER_ID = 65_532
@@ -45,7 +45,7 @@ ROUTING_VARIABLE = "GNNSERVE_ROUTING"
 TLS_VARIABLE = "GNNSERVE_TLS"
 """Folder with certificate and key; unset or empty: plain HTTP."""
 TOKENS_VARIABLE = "GNNSERVE_TOKENS"
-"""Folder with a token in each file; unset or empty: everybody is answered."""
+"""Folder with a token in each file; unset or empty: no token is needed."""
 DEVICE_VARIABLE = "GNNSERVE_DEVICE"
 """A `Device`; unset: Auto."""
 CACHE_VARIABLE = "GNNSERVE_CACHE"

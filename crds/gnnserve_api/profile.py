@@ -41,11 +41,11 @@ class LatencyProfile(msgspec.Struct, frozen=True, rename="camel", forbid_unknown
     gather_ms: Duration
     compute_ms: Duration
     gathered_bytes: Count
-    """Of the table, read per batch, mean over the runs: rows times columns times bytes per number."""
+    """Bytes of the table read per batch, mean over the runs: rows times columns times bytes per number."""
     window_p50_ms: Duration
-    """Of gather plus compute: the window of Dynamic GNN inference as-a-service, section 4.2 (from the start of the
-    feature transfer to the end of computing), which leaves sampling out. Here rows are copied to no device: gathering
-    is the transfer."""
+    """Median of gather plus compute: the window of Dynamic GNN inference as-a-service, section 4.2 (from the start of
+    the feature transfer to the end of computing), which leaves sampling out. Here rows are copied to no device:
+    gathering is the transfer."""
     window_mean_ms: Duration
     window_std_ms: Duration
 

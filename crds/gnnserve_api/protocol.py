@@ -20,9 +20,9 @@ from gnnserve_api.repository import NodeIdKind
 
 Output = Literal["labels", "scores", "embeddings"]
 Id = TypeVar("Id", int, str)
-"""Of a node: an integer, unless the graph's `nodeIds` are Strings."""
+"""Id of a node: an integer, unless the graph's `nodeIds` are Strings."""
 Label = int | str
-"""Of a class, as the graph calls it: integers, or texts."""
+"""The graph's own label of a class: integers, or texts."""
 
 
 class PredictRequest(

@@ -102,7 +102,7 @@ class Reason(StrEnum):
     INVALID = "Invalid"
     """Correct what the message names: the address, or the samples."""
 
-    # Somebody must act.
+    # A person must act.
     VARIANT_UNKNOWN = "VariantUnknown"
     """Name variants in spec.routing that spec.variants generates and the revision has."""
     GENERATION_FAILED = "GenerationFailed"

@@ -23,9 +23,9 @@ from gnnserve_api.training import TrainingManifest
 from gnnserve_api.variants import Storage
 
 SCHEMA_VERSION = 4
-"""Of revisions."""
+"""Schema version of revisions."""
 GRAPH_SCHEMA_VERSION = 3
-"""Of graphs, whose files did not change since."""
+"""Schema version of graphs, whose files did not change since."""
 
 
 class NodeIdKind(StrEnum):
@@ -114,7 +114,7 @@ class NetworkManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknow
 
     @property
     def projected_columns(self) -> int:
-        """Of the first product, which a projected table holds."""
+        """Width of the first product, which a projected table holds."""
         return self.mlp_hidden or (self.hidden if self.layers > 1 else self.classes)
 
 

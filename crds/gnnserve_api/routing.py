@@ -54,7 +54,7 @@ class RoutingTable(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_f
     batching: Batching = DEFAULT_BATCHING
     mode: RoutingMode = RoutingMode.ADAPTIVE
     base_variant: str | None = None
-    """Who answers in modes Metrics and Static. In Adaptive it is said for people, and binds nobody."""
+    """The variant that answers in modes Metrics and Static. In Adaptive it is only informative."""
     weights: dict[str, int] = {}
     """Mode Weights: requests of each variant, as shares of their sum. Not empty there."""
     costs: dict[str, AffineCost] = {}
@@ -100,7 +100,7 @@ class CredentialKind(StrEnum):
 
 
 class CredentialState(msgspec.Struct, frozen=True, rename="camel"):
-    """How a worker stands with one kind of credentials. Open to everybody: never what is in a Secret."""
+    """State of one kind of a worker's credentials. It is public, and never has any content of a Secret."""
 
     kind: str
     """A `CredentialKind`; a newer worker may tell of others."""
@@ -131,11 +131,11 @@ class Route(msgspec.Struct, frozen=True, rename="camel"):
     """Why the declared table is not in effect, where it is not."""
     mode: RoutingMode = RoutingMode.ADAPTIVE
     issued_at: str = ""
-    """Of the table in effect."""
+    """When the table in effect was issued."""
     is_expired: bool = False
     """The table's costs have outlived their time: the worker goes by its own."""
     variants: tuple[VariantRoute, ...] = ()
-    """Of the revision, the most accurate first."""
+    """The revision's variants, the most accurate first."""
     needs_token: bool = False
     """Paths that show the graph or its answers want a token. Workers that do not know tokens do not say so."""
     device: str | UnsetType = UNSET

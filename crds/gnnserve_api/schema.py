@@ -55,7 +55,7 @@ def spec_schema() -> Schema:
 def status_schema() -> Schema:
     """Structural schema of `status`."""
     source = GNNServiceStatus.model_json_schema(by_alias=True)
-    # Nothing fills in a status but its writer: a default would be a claim that nobody made.
+    # Only its writer fills in a status: a default would state something that was never reported.
     return _without_defaults(_structural(source, source.get("$defs", {})))
 
 
@@ -168,7 +168,7 @@ def _structural(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> Sche
         if exclusive in node:
             result |= {inclusive: node[exclusive], exclusive: True}
     if any("self.matches" in rule["rule"] for rule in result.get("x-kubernetes-validations", ())):
-        # Both would fail together, and the pattern's message is the one that nobody understands.
+        # Both would fail together, and the pattern's message is the incomprehensible one.
         result.pop("pattern", None)
     if "items" in node:
         result["items"] = _structural(node["items"], definitions)

@@ -25,7 +25,7 @@ class TopStability(msgspec.Struct, frozen=True, rename="camel"):
     in_common: Share
     """Share of them that two seeds agree on, mean over all pairs."""
     least_in_common: Share
-    """Of the pair that agrees least."""
+    """Share in common of the pair that agrees least."""
     jaccard: Share
     """Columns that both have over columns that either has, mean over all pairs."""
     by_chance: Annotated[float, Meta(ge=0, lt=1)]
@@ -36,7 +36,7 @@ class TopStability(msgspec.Struct, frozen=True, rename="camel"):
 
 class RankStability(msgspec.Struct, frozen=True, rename="camel"):
     seeds: tuple[int, ...]
-    """Of the other masters; the served one is not among them."""
+    """Seeds of the other masters; the served one is not among them."""
     features: Positive
     rank_correlation: Annotated[float, Meta(ge=-1, le=1)]
     """Spearman's, of the whole order, mean over all pairs: 1 is the same order, 0 is none in common."""

@@ -43,7 +43,7 @@ class ConditionStatus(StrEnum):
     FALSE = "False"
     """It does not."""
     UNKNOWN = "Unknown"
-    """Nobody knows."""
+    """Not known."""
 
 
 class Condition(ApiModel):

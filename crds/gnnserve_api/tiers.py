@@ -32,10 +32,10 @@ class Within:
     """What answers under one accuracy tolerance."""
 
     tolerance: float
-    """Of a tier: the smallest one at which this is the answer, which is its loss."""
+    """Tolerance of a tier: the smallest one at which this is the answer, which is its loss."""
     point: Point
     loss: float
-    """Of accuracy against the most accurate variant; never above the tolerance."""
+    """Loss of accuracy against the most accurate variant; never above the tolerance."""
     relative_latency: float
     """Latency over that of the most accurate variant."""
 

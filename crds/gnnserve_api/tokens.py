@@ -35,7 +35,7 @@ class FoundTokens:
 def read_tokens(place: Path) -> FoundTokens:
     """Raises InputError where the place itself cannot be read. No message shows a value.
 
-    More than MOST_TOKENS are none: nobody is answered, rather than some of them by chance.
+    More than MOST_TOKENS count as none: every request is refused, rather than some tokens by chance.
     """
     try:
         texts = _of_folder(place) if place.is_dir() else _of_file(place)
@@ -50,7 +50,9 @@ def read_tokens(place: Path) -> FoundTokens:
         except InputError as problem:
             problems.append(problem)
     if not tokens and not problems:
-        problems.append(InputError(str(place), "holds no token, so that nobody is answered", f"write {TOKEN_FORM}"))
+        problems.append(
+            InputError(str(place), "holds no token, so that every request is refused", f"write {TOKEN_FORM}")
+        )
     if len(tokens) > MOST_TOKENS:
         problems.append(InputError(str(place), f"holds {len(tokens):,} tokens", f"keep at most {MOST_TOKENS}"))
         tokens = []
@@ -107,7 +109,7 @@ def _checked(text: str, where: str) -> str:
 
 
 def _fault(text: str) -> str:
-    """Without the value's length: what was put there by mistake may be somebody's password."""
+    """The problem of a value, without its length: a value that was put there by mistake may be a password."""
     if not text:
         return "is empty"
     if len(text) < SHORTEST_TOKEN:

@@ -228,7 +228,7 @@ def _change(ref: ObjectRef, desired: Manifest, digest: str, live: Manifest | Non
         metadata["resourceVersion"] = _NEVER
     else:
         version, overtaken = last_version(live["metadata"]["resourceVersion"], before)
-        # Refused where somebody has put another object there since, or has changed it.
+        # Refused where another object has taken the name since, or the object was changed.
         metadata |= {"uid": live["metadata"]["uid"], "resourceVersion": version}
     return Change(ref, {**desired, "metadata": metadata}, digest, live is None, overtaken)
 

@@ -1,11 +1,11 @@
 """Errors between the operator and the API server.
 
     OperatorError
-    ├── RetryLaterError      nobody's mistake: the server is away or busy; `after_s` when it said so
+    ├── RetryLaterError      the server is away or busy; `after_s` when it said so
     │   ├── ConflictError    409: the object is not what was decided on any more: look again soon
     │   │   └── AlreadyExistsError  one of that name is there
     │   └── GoneError        404: what was to be changed is not there
-    ├── RefusedError         the server said no (400, 403, 422): somebody must act; `message` is its sentence
+    ├── RefusedError         the server refused (400, 403, 422): a person must act; `message` is its sentence
     └── LostLeadershipError  another may lead by now: nothing is written any more, and the process ends
 
 The loop backs off on the first two, and says nothing of conflicts unless they last. LostLeadershipError ends the

@@ -297,7 +297,7 @@ def lease_of(body: Manifest) -> Lease:
 def _held_by(lease: Lease | None) -> str:
     if lease is None:
         return "gone"
-    return f"held by {lease.holder}, term {lease.term}" if lease.holder else "taken from us and held by nobody"
+    return f"held by {lease.holder}, term {lease.term}" if lease.holder else "taken from us and held by no operator"
 
 
 def _words(error: Exception) -> str:

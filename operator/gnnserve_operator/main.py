@@ -56,7 +56,7 @@ def main() -> int:
     try:
         settings = load_settings()
         configure_logging(settings.log_format, settings.log_level)
-        # Else each counter has a second series, which nobody asks for.
+        # Otherwise each counter has a second series, which is not used.
         disable_created_metrics()  # type: ignore[no-untyped-call]
         asyncio.run(run(settings))
     except LostLeadershipError as error:

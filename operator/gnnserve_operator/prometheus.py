@@ -84,7 +84,7 @@ class Prometheus:
         if isinstance(series, Silence):
             return series
         if date is None:
-            return Silence(Reason.INVALID, "The answer has no Date, so nobody knows how old its samples are.")
+            return Silence(Reason.INVALID, "The answer has no Date, so the age of its samples is not known.")
         return QueryAnswer(series, date)
 
     def _words_of(self, error: Exception) -> str:

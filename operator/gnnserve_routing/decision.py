@@ -347,5 +347,5 @@ def _ttl_s(interval_s: float) -> float:
 def _age_s(stamp: str, now: datetime) -> float:
     try:
         return (now - datetime.fromisoformat(stamp)).total_seconds()
-    except (ValueError, TypeError):  # somebody else's stamp: as good as none
+    except (ValueError, TypeError):  # not a stamp of the operator: treated as none
         return math.inf

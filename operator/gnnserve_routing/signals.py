@@ -7,8 +7,8 @@ never look like no load. Embedded servers feed the same function with samples of
 Increases are those between samples that exist; nothing is extrapolated. Each worker's increase is divided by the time
 between its own two samples. A counter that falls has restarted from 0, and what it shows since counts. A series that
 begins within the window counts from its first sample, not from 0: whether its pod is new or Prometheus has only begun
-to look, nobody can tell, and a counter that grew for weeks would be taken for the load of seconds; what is lost is at
-most one scrape of one new pod. Until a pod that has just become ready was scraped twice, it counts as without load:
+to scrape it cannot be told, and a counter that grew for weeks would be taken for the load of seconds; what is lost is
+at most one scrape of one new pod. Until a pod that has just become ready was scraped twice, it counts as without load:
 what it is about to take, the others had in the interval that was measured.
 """
 

@@ -165,7 +165,7 @@ def test_a_manifests_secrets_are_a_clusters_and_it_is_said_what_a_laptop_does_wi
 ) -> None:
     _, said = serve(manifest, tmp_path)
     assert "note: spec.endpoint.tls names a Secret of a cluster: this server speaks plain HTTP" in said
-    assert "note: spec.endpoint.tokens names a Secret of a cluster: this server answers everybody" in said
+    assert "note: spec.endpoint.tokens names a Secret of a cluster: this server answers every client" in said
     pair = make_key_pair(tmp_path / "pair")
     tokens = tmp_path / "tokens"
     tokens.write_text(TOKEN)

@@ -113,7 +113,7 @@ def test_a_blocker_that_no_watch_tells_of_is_noticed_within_seconds_of_its_end()
         foreign = {"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": {"ports": []}}
         world.cluster.create(foreign)
         world.create()
-        assert "Service digits exists already and belongs to nobody" in await is_taken(world)
+        assert "Service digits exists already and has no owner" in await is_taken(world)
         assert world.cluster.get("Service", "digits")["spec"] == foreign["spec"]
         world.cluster.delete("Service", "digits")
         await world.until(lambda: world.cluster.find("Service", "digits") is not None, limit_s=3)

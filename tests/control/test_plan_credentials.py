@@ -13,7 +13,7 @@ from gnnserve_operator.decide.status import is_said_already
 TOKENS: dict[str, Any] = {"tokens": {"secretName": "accepted"}}
 TLS: dict[str, Any] = {"tls": {"secretName": "pair"}}
 SHORT = "/etc/gnnserve/tokens/a: is no token: it has fewer than 16 characters; write 16 to 4096 letters"
-EMPTY = "/etc/gnnserve/tokens: holds no token, so that nobody is answered; write 16 to 4096 letters"
+EMPTY = "/etc/gnnserve/tokens: holds no token, so that every request is refused; write 16 to 4096 letters"
 MISMATCH = (
     "/etc/gnnserve/tls/tls.key: is not the key of /etc/gnnserve/tls/tls.crt; put a valid certificate and its key there"
 )

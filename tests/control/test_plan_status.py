@@ -410,7 +410,7 @@ def test_a_service_name_that_is_taken_is_left_alone_and_the_rest_goes_on() -> No
     assert namespace.reason("VariantsGenerated") == "True Published"
     assert "endpoint" not in namespace.status
     message = namespace.condition("Ready")["message"]
-    assert "Service digits exists already and belongs to nobody" in message
+    assert "Service digits exists already and has no owner" in message
     assert "Delete or rename it" in message
 
 

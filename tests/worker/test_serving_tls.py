@@ -190,7 +190,7 @@ def test_a_tokens_state_says_whether_any_is_accepted_and_what_is_wrong_and_never
     assert (usable, partly) == (True, problem)
     mount(tmp_path, {})  # the Secret was deleted
     usable, problem = read_state(in_use)
-    assert (usable, "holds no token, so that nobody is answered" in problem) == (False, True)
+    assert (usable, "holds no token, so that every request is refused" in problem) == (False, True)
     mount(tmp_path, {"b": B})
     assert read_state(in_use) == (True, "")
     assert 'gnnserve_credentials_usable{kind="tokens",service="digits"} 1.0' in metrics.render().decode()

@@ -16,7 +16,7 @@ Jobs of old recipes, and NetworkPolicies and PodMonitors that are no longer want
 - apiGroups: [""]
   resources: [events]
   verbs: [create]
-# Reading ConfigMaps is also what the operator grants to workers, and nobody can grant more than they have.
+# The operator grants workers the right to read ConfigMaps, and cannot grant rights that it lacks.
 - apiGroups: [""]
   resources: [configmaps, persistentvolumeclaims, serviceaccounts, services]
   verbs: [get, list, watch, create, patch]
@@ -41,7 +41,7 @@ Jobs of old recipes, and NetworkPolicies and PodMonitors that are no longer want
 {{- end }}
 
 {{/*
-What the operator may do in the release's namespace, to be the only one that works. Nobody can be given the right to create
+What the operator may do in the release's namespace, to be the only one that works. No one can be given the right to create
 one name only.
 */}}
 {{- define "gnnserve.leaseRules" -}}

@@ -89,7 +89,7 @@ AcceptedTokens = Annotated[
         "--token-file",
         metavar="FILE",
         rich_help_panel=_ACCESS,
-        help="Answer only who shows a token of this file, one in each line; changes are followed. Unset: everybody.",
+        help="Answer only requests with a token of this file, one in each line; changes are followed. Unset: all.",
         show_default=False,
     ),
 ]

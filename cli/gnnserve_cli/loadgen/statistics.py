@@ -82,7 +82,7 @@ class Slice(msgspec.Struct, frozen=True, rename="camel"):
     variants: dict[str, float]
     """Shares of the answers."""
     p50_ms: float | None
-    """Of the answers."""
+    """Median latency of the answers."""
     p99_ms: float | None
 
 

@@ -232,7 +232,7 @@ def _half_width(row: VariantRow) -> float:
 
 
 def _part_in_training(made: Provenance) -> str:
-    """Of validation nodes."""
+    """Sentence about the part that validation nodes had in training."""
     if made.checkpoint is not None:
         return "and whether these had a part in training the given weights is not known"
     seen = " and whose features and edges it saw" if made.scope == "Transductive" else ""

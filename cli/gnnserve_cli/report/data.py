@@ -227,7 +227,7 @@ class Latencies(Struct, frozen=True):
 
 
 class Says(Struct, frozen=True):
-    """Of the parts that have no figures of their own: they draw those of the variants."""
+    """Sentences of the parts without figures of their own: they use those of the variants."""
 
     frontier: str
     stages: str

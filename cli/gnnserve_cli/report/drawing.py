@@ -54,7 +54,7 @@ _NO_METADATA: dict[str, Any] = dict.fromkeys(("Creator", "Date", "Format", "Type
 
 
 class Shape(StrEnum):
-    """Of a mark; also the class of its sign in the key of a figure."""
+    """Shape of a mark; also the class of its sign in the key of a figure."""
 
     CIRCLE = "circle"
     DIAMOND = "diamond"
@@ -303,7 +303,7 @@ _LONG_FRACTION = re.compile(r"(\.\d\d)\d+")
 
 
 def _suit_page(element: ElementTree.Element) -> None:
-    """Of what matplotlib writes, only what a page needs: no ids, of which a page may have each once; no clipping."""
+    """Keep only what a page needs of matplotlib's SVG: no ids, which must be unique on a page, and no clipping."""
     element.tag = element.tag.rpartition("}")[2]
     told = element.attrib.pop("id", "")
     style = dict(part.split(": ", 1) for part in element.attrib.pop("style", "").split("; ") if part)

@@ -168,7 +168,7 @@ def effective_fanouts(fanouts: Sequence[int], rows_read_per_seed: float) -> tupl
 
 
 def operations(shape: BatchShape, network: NetworkShape) -> float:
-    """Of a batch, apart from the sums of the first layer, which are made while rows are read."""
+    """Operations of a batch, without the sums of the first layer, which are made while rows are read."""
     return sum(
         _layer_operations(shape, network, layer, inputs, outputs)
         for layer, (inputs, outputs) in enumerate(pairwise(shape.widths), start=1)

@@ -57,7 +57,7 @@ def find_open_worker(ready: Sequence[ObservedPod], observed: Observed) -> Proble
         if answer.pod in names and answer.route is not None and not answer.route.needs_token:
             return Problem(
                 Reason.TOKENS_NOT_CHECKED,
-                f"Worker {answer.pod} answers everybody, without a token: its image {names[answer.pod]} is too old for "
+                f"Worker {answer.pod} answers requests without a token: its image {names[answer.pod]} is too old for "
                 "spec.endpoint.tokens. Set spec.image to one of the operator's version, or take spec.endpoint.tokens "
                 "away.",
                 needs_person=True,

@@ -52,12 +52,12 @@ def _taken(conflicts: list[Conflict], service: str) -> Problem:
         f"{conflict.ref} exists already and belongs to {conflict.owner}, so it is left alone." for conflict in owned
     ]
     if free:
-        exist, are = ("exist already and belong", "they are") if free[1:] else ("exists already and belongs", "it is")
-        said.append(f"{join_words(map(str, free))} {exist} to nobody, so {are} left alone.")
+        exist, are = ("exist already and have", "they are") if free[1:] else ("exists already and has", "it is")
+        said.append(f"{join_words(map(str, free))} {exist} no owner, so {are} left alone.")
     those = "them" if conflicts[1:] else "it"
     said.append(f"Delete or rename {those}, or give GNNService {service} another name.")
     if free:
-        which = those if not owned else "those that belong to nobody"
+        which = those if not owned else "those that have no owner"
         said.append(f"To have it take over {which}, with what is in them: `{_adoption(free, service)}`.")
     return Problem(Reason.NAME_TAKEN, " ".join(said), needs_person=True)
 

@@ -17,8 +17,8 @@ from gnnserve_operator.observed import Observed, ObservedJob, ObservedPod
 from gnnserve_routing.verdict import sentence
 
 _LONGEST_LAG = timedelta(minutes=2)
-"""Of a watch: one that is behind for a minute makes the operator unhealthy, and then it starts anew (`health.py`).
-Where it watches many namespaces that is found later: then the Job is made again for nothing, and trains nothing."""
+"""Longest lag of a watch: one that lags for a minute makes the operator unhealthy, and it is restarted (`health.py`).
+With many namespaces that is noticed later: then the Job is made again without need, and trains nothing."""
 
 
 _NOT_OVER = frozenset({"Pending", "Running", "Unknown"})

@@ -157,7 +157,7 @@ def _decide_ready(situation: Situation) -> Verdict:  # noqa: PLR0911 - a ladder,
 
 
 def _find_open(situation: Situation) -> Problem | None:
-    """Of workers of the present spec: those that are being replaced answer as they were told."""
+    """An open worker of the present spec: those that are being replaced still follow the previous one."""
     if situation.spec.endpoint.tokens is None or not situation.workers.is_rolled_out:
         return None
     return find_open_worker(situation.workers.ready, situation.observed)

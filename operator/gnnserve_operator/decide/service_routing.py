@@ -57,9 +57,9 @@ class ServiceRouting:
     table: RoutingTable | None = None
     """What workers are told; None: nothing yet."""
     result: GenerationResult | None = None
-    """Of the generation of its revision."""
+    """The result of generating its revision."""
     question: PrometheusQuestion | None = None
-    """None: nobody answers requests, or no Prometheus is named."""
+    """What to ask; None: no worker answers requests, or no Prometheus is named."""
     problem: Problem | None = None
 
     @property
@@ -180,7 +180,7 @@ def _candidates(revision: str, workers: Workers, observed: Observed) -> tuple[Va
 def _unix_time(stamp: str) -> float:
     try:
         return datetime.fromisoformat(stamp).timestamp()
-    except ValueError:  # nobody says: long ago
+    except ValueError:  # not known: treated as long ago
         return -math.inf
 
 

@@ -1,9 +1,9 @@
 """From conditions to the status: waits that last too long, namespaces in commands, times, and what `kubectl get` shows.
 
 Most waits have an end of their own: a Job has a deadline, a rollout a progress deadline, a queue moves on. Others have
-none: a finalizer that nobody takes away, an endpoint that a network policy closes, a pod that crashes for ever, a
-worker that never takes on a table. Where the same words were said for so long, the service is Stalled, with these
-words. As soon as they change, it goes on.
+none: a finalizer that is never removed, an endpoint that a network policy closes, a pod that crashes for ever, a worker
+that never takes on a table. Where the same words were said for so long, the service is Stalled, with these words. As
+soon as they change, it goes on.
 
 Messages are written where something is decided, without the namespace. Those who read a command in an alert, an event
 or a list of all services are in another namespace, so it is filled in here, for all messages at once.

@@ -97,7 +97,7 @@ def _find_problem(service: str, spec: GNNServiceSpec, live: list[ObservedPod], o
                 needs_person=True,
             )
         )
-    # What nobody mends by waiting is told first; then by pod, so that it stays the same.
+    # Problems that need a person come first; then by pod, so that the order is stable.
     problem = min(found, key=lambda problem: not problem.needs_person, default=None)
     if deployment is None or not deployment.progress_stopped:
         return problem

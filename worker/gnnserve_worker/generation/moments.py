@@ -24,7 +24,8 @@ _CHUNK_ROWS = 2048
 
 @dataclass(frozen=True, slots=True)
 class Moments:
-    """Of N, the aggregate of the neighbours, and X, the node itself, each [nodes, columns] and centred over the nodes.
+    """Moments of N, the aggregate of the neighbours, and X, the node itself, each [nodes, columns] and centred over the
+    nodes.
 
     Where the layer has one matrix for both (as GIN has), N is their sum and there is no X.
     """

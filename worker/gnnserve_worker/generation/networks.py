@@ -114,7 +114,7 @@ def _csr(
     indptr: np.ndarray, indices: np.ndarray, values: torch.Tensor, shape: tuple[int, int], device: torch.device
 ) -> torch.Tensor:
     with warnings.catch_warnings():
-        # torch announces once per process that its CSR tensors are in beta; nobody can act on that.
+        # torch warns once per process that its CSR tensors are in beta, which users cannot act on.
         warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta state")
         return torch.sparse_csr_tensor(
             torch.from_numpy(indptr.astype(np.int64)), torch.from_numpy(indices.astype(np.int64)), values, shape,

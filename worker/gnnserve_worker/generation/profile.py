@@ -95,7 +95,7 @@ def measure_profile(
 
 
 def _read_bytes(variant: LoadedVariant) -> int:
-    """Of its table, the columns that it reads."""
+    """Bytes of the columns that the variant reads of its table."""
     table = variant.table
     matrices = 1 if table.own is table.rows else 2
     return matrices * table.nodes * table.format.row_bytes(variant.columns)

@@ -55,7 +55,8 @@ def sample_nodes(nodes: np.ndarray, seed: int) -> np.ndarray:
 
 
 def _covariances(moments: Moments, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
-    """Of the inputs `rows` with the inputs `columns`, float64: of the neighbours first, then of the node itself."""
+    """Covariances of the inputs `rows` with the inputs `columns`, float64: of the neighbours first, then of the node
+    itself."""
     at = np.ix_(rows, columns)
     if moments.of_own is None or moments.of_both is None:
         covariances: np.ndarray = moments.of_neighbours[at].astype(np.float64)

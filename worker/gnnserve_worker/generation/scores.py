@@ -14,8 +14,8 @@ from gnnserve_api.spec.variants import MetricChoice
 
 _FIELD = "spec.variants.metric"
 Measure = Callable[[np.ndarray, np.ndarray], float]
-"""Of scores float32 [nodes, classes] before softmax or sigmoid, and labels: int64 [nodes], or uint8 [nodes, classes]
-where a node may have several classes, and has those whose score is above 0."""
+"""A measure of scores float32 [nodes, classes] before softmax or sigmoid, and labels: int64 [nodes], or uint8 [nodes,
+classes] where a node may have several classes, and has those whose score is above 0."""
 
 
 def _accuracy(scores: np.ndarray, labels: np.ndarray) -> float:

@@ -75,7 +75,7 @@ class DeviceRows:
     """float32, float16, bfloat16 or int8 [nodes, stride], stride in columns with padding; in GPU memory or in pinned
     host memory. Rows of 16 bytes or more begin at multiples of 16 bytes, shorter ones at multiples of their length."""
     scales: Tensor | None
-    """Of int8 rows, float32 [nodes], in GPU memory."""
+    """Scales of int8 rows, float32 [nodes], in GPU memory."""
 
     def __post_init__(self) -> None:
         if self.values.dtype not in _ROW_DTYPES:
@@ -139,7 +139,8 @@ class CacheView:
 
 @dataclass(frozen=True, slots=True)
 class PaddedTree:
-    """Room for the trees of a bucket's seeds, level by level: everybody has a place, whether it is taken or not.
+    """Room for the trees of a bucket's seeds, level by level: every possible node has a place, whether it is used or
+    not.
 
     Rows are the nodes that need a hidden state: seeds first, then hop 1, …; place i of a row's neighbours in `ids` is
     also the row of that neighbour, but for leaves, which have none. So rows are numbered as `NeighbourSample`'s are

@@ -27,7 +27,8 @@ _log = logging.getLogger(__name__)
 
 
 class GpuEngine:
-    """Of one revision. `infer` in one thread at a time, and beside other revisions' engines; `stats` in any.
+    """The engine of one revision. One thread at a time may call `infer`, beside other revisions' engines; any may call
+    `stats`.
 
     What it holds of the GPU is released when nothing refers to it any more.
     """
@@ -102,8 +103,8 @@ class GpuEngine:
         return bool(self._resident.caches)
 
     def forget_copies(self) -> None:
-        """Of rows, in caches: the table may have been another one for a while. Arrays that lie in the GPU's memory as a
-        whole were copied while this was loaded, and stay. Waits for the batch at hand."""
+        """Drop copies of rows in caches: the table may have been another one for a while. Arrays that lie in the GPU's
+        memory as a whole were copied while this was loaded, and stay. Waits for the batch at hand."""
         for cache in self._caches():
             cache.invalidate_all()
 

@@ -115,7 +115,7 @@ class GuardedEngine:
         engine = self._engine
         if engine is None or self._trust.lost is not None:
             return False
-        with suppress(Exception):  # a GPU that cannot be asked will tell whoever computes on it
+        with suppress(Exception):  # a GPU that cannot be asked fails at the next computation
             return engine.would_gain()
         return False
 
@@ -164,8 +164,8 @@ def _on_cpu(why: str) -> str:
 
 
 def _let_go(failure: BaseException) -> None:
-    """Of what the frames that failed hold: the cache, whose memory is wanted at once, and the engine. As long as the
-    failure is being handled, or told of, they would be kept."""
+    """Release what the failed frames hold: the cache, whose memory is needed at once, and the engine. They would be
+    kept as long as the failure is handled or reported."""
     seen: BaseException | None = failure
     while seen is not None:
         traceback.clear_frames(seen.__traceback__)

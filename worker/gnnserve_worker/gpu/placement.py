@@ -51,7 +51,7 @@ class Placement:
     left_out: tuple[str, ...]
     """They can be neither: too large for the device, and host memory that it cannot read."""
     cache_bytes: Mapping[str, int]
-    """Of the computing device's memory, by part; only of parts on the host. A live switch finds room beside them."""
+    """Cache memory on the computing device, by part, only for parts on the host. It leaves room for a live switch."""
     taken_bytes: int
     """All of it, what is required and caches included."""
 
@@ -143,7 +143,8 @@ def scales_bytes(loaded: LoadedRevision) -> int:
 
 
 def roots_bytes(loaded: LoadedRevision) -> int:
-    """Of weighted sums over neighbours: always on the device, since they are read with every row."""
+    """Bytes of the roots for weighted sums over neighbours: always on the device, since they are read with every
+    row."""
     return 0 if loaded.neighbour_roots is None else loaded.neighbour_roots.nbytes
 
 

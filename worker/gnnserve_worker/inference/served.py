@@ -54,7 +54,7 @@ class ServedRevision:
     """Whether it would have more of its device's memory, were it loaded again beside itself: another revision had that
     as this one was loaded, and has given it back. From any thread, and quickly."""
     most_embedding_columns: int = field(init=False)
-    """Of any variant."""
+    """Largest width of embeddings, over all variants."""
     class_ids: np.ndarray = field(init=False)
     """`classes` as int64; empty where they are texts."""
     has_text_ids: bool = field(init=False)

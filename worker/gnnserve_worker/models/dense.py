@@ -48,7 +48,7 @@ class Linear:
     relu: bool
     compute: Compute
     address: int
-    """Of the library's function."""
+    """Address of the library's function."""
 
     @staticmethod
     def build(weight: np.ndarray, bias: np.ndarray, *, relu: bool, compute: Compute) -> Linear:

@@ -257,5 +257,5 @@ def _close(descriptors: list[int]) -> None:
 def _time(nanoseconds: int) -> str:
     try:
         return datetime.fromtimestamp(nanoseconds / 1e9, UTC).isoformat(timespec="milliseconds")
-    except (ValueError, OverflowError, OSError):  # anybody can set any time
+    except (ValueError, OverflowError, OSError):  # a file's time can be set to any value
         return f"{nanoseconds // 1_000_000_000:,} s since 1970"

@@ -34,7 +34,8 @@ def _finished(numbers, bias, column, real, COLUMNS: tl.constexpr, HAS_BIAS: tl.c
 
 @triton.jit
 def neighbour_roots(roots, node, neighbour, wanted):
-    """Of the neighbours of each `node`, [rows, neighbours]; 0 for the node itself, whose self-loop is weighed apart."""
+    """Roots of the neighbours of each `node`, [rows, neighbours]; 0 for the node itself, whose self-loop is weighed
+    apart."""
     root = tl.load(roots + neighbour, mask=wanted, other=0.0)
     return tl.where(neighbour == node[:, None], 0.0, root)
 

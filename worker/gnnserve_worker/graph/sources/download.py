@@ -101,7 +101,7 @@ def _sha256_of(name: str, path: Path, progress: ProgressListener) -> str:
         while chunk := file.read(_HASHED_BYTES):
             digest.update(chunk)
             done += len(chunk)
-            if total > _HASHED_BYTES:  # else it is over before anybody could read it
+            if total > _HASHED_BYTES:  # otherwise it is over before it could be read
                 progress(Progress(f"check {name}", done, total, _amount(done, total)))
     return digest.hexdigest()
 

@@ -64,8 +64,8 @@ class Patience:
     idle_s: float = 75.0
     """Time from an answer to the next request."""
     linger_s: float = 30.0
-    """From an answer to the end of its request, where the answer came first: whoever is still sending must not lose
-    it to a connection that is reset."""
+    """From an answer to the end of its request, where the answer came first: a client that is still sending must not
+    lose it to a reset connection."""
     unread_s: float = 60.0
     """Time for which a client may read nothing of what it is sent."""
     look_every_s: float = 5.0
@@ -117,7 +117,7 @@ class _Places:
         self._next_search_s = -math.inf
 
     def has_place(self, connections: Set[Any], now_s: float) -> bool:
-        """Whether one more, already among `connections`, is one of those for everybody. The connection that has been
+        """Whether one more connection, already among `connections`, is within the limit. The connection that has been
         idle for longest is closed for it where that is needed."""
         if len(connections) - len(self._surplus) - len(self._dismissed) <= self._room.connections:
             return True

@@ -30,7 +30,7 @@ class Encoded(msgspec.Struct, frozen=True):
 class Codec(Protocol):
     @property
     def path(self) -> str:
-        """Of the URL, without a query."""
+        """Path of the URL, without a query."""
 
     @property
     def content_type(self) -> str:

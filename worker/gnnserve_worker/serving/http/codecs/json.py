@@ -48,7 +48,7 @@ _ARRAYS = orjson.OPT_SERIALIZE_NUMPY
 
 _decoder = msgspec.json.Decoder(PredictRequest[int])
 _text_decoder = msgspec.json.Decoder(PredictRequest[str])
-"""Of graphs whose node ids are texts."""
+"""Decodes requests for graphs whose node ids are texts."""
 _encoder = msgspec.json.Encoder()
 _FIELDS = ("nodes", "objective", "strict", "return")
 """Fields of the body, as clients write them."""
