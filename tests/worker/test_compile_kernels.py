@@ -46,9 +46,9 @@ def environment() -> dict[str, str]:
     [
         (Architecture.GRAPHSAGE, (25, 10), NodeIdKind.POSITIONS),
         (Architecture.GIN, (5, 5, 5), NodeIdKind.INTEGERS),
-        (Architecture.GRAPHSAGE, (-1, -1), NodeIdKind.STRINGS),
+        (Architecture.GCN, (-1, -1), NodeIdKind.STRINGS),
     ],
-    ids=["GraphSAGE", "GIN with three layers, ids of integers", "the full neighbourhood, ids of texts"],
+    ids=["GraphSAGE", "GIN with three layers, ids of integers", "GCN of the full neighbourhood, ids of texts"],
 )
 def test_worker_with_kernels_compiled_ahead_compiles_nothing(
     architecture: Architecture,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, assert_never
 
 from gnnserve_api.spec.fields import ApiModel, ObjectName, Sha256, text
 from gnnserve_api.spec.published import OgbSource, PygSource
@@ -23,6 +23,9 @@ class NpzSource(ApiModel):
     """Where the file is: `file:///` and an absolute path, percent-encoded."""
     sha256: Sha256 | None = None
     """Expected SHA-256 of the file. When set, another file is refused, and a new value generates anew."""
+
+
+GivenSource = Builtin | NpzSource | OgbSource | PygSource | ParquetSource | CsvSource
 
 
 class GraphSource(ApiModel):
@@ -47,8 +50,15 @@ class GraphSource(ApiModel):
         "exactly one of builtin, npz, ogb, pyg, parquet and csv must be set",
     )
     def _exactly_one(self) -> bool:
-        given = [self.builtin, self.npz, self.ogb, self.pyg, self.parquet, self.csv]
-        return sum(member is not None for member in given) == 1
+        return len(self._members()) == 1
+
+    def given(self) -> GivenSource:
+        """The member that is set."""
+        return self._members()[0]
+
+    def _members(self) -> list[GivenSource]:
+        members = (self.builtin, self.npz, self.ogb, self.pyg, self.parquet, self.csv)
+        return [member for member in members if member is not None]
 
     def canonical(self) -> GraphSource:
         """The same for sources of the same graph: where a published data set is fetched from does nothing."""
@@ -60,13 +70,17 @@ class GraphSource(ApiModel):
 
     def described(self) -> str:
         """For people, in one line: `builtin Digits`, `file:///data/x.npz`, `ogbn-arxiv`."""
-        if self.npz is not None:
-            return self.npz.uri
-        if (published := self.ogb or self.pyg) is not None:
-            return f"{published.name}, {published.direction}"
-        if (tables := self.parquet or self.csv) is not None:
-            return f"{tables.nodes.uri} and {tables.edges.uri}, {tables.edges.direction}"
-        return f"builtin {self.builtin}"
+        match given := self.given():
+            case Builtin():
+                return f"builtin {given}"
+            case NpzSource():
+                return given.uri
+            case OgbSource() | PygSource():
+                return f"{given.name}, {given.direction}"
+            case ParquetSource() | CsvSource():
+                return f"{given.nodes.uri} and {given.edges.uri}, {given.edges.direction}"
+            case _:
+                assert_never(given)
 
 
 class Normalization(StrEnum):

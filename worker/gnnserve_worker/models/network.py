@@ -28,14 +28,15 @@ class Layer:
     products: tuple[Linear, ...]
     """Empty where the table holds what would be multiplied."""
 
-    @property
-    def aggregated(self) -> int:
-        """Columns of a row once it is aggregated."""
-        return self.aggregation.width(self.inputs)
+    aggregated: int = field(init=False)
+    """Columns of a row once it is aggregated."""
+    aggregated_dtype: type[np.generic] = field(init=False)
 
-    @property
-    def aggregated_dtype(self) -> type[np.generic]:
-        return self.products[0].input_dtype if self.products else np.float32
+    def __post_init__(self) -> None:
+        # Fields, since every batch asks for them.
+        object.__setattr__(self, "aggregated", self.aggregation.width(self.inputs))
+        dtype = self.products[0].input_dtype if self.products else np.float32
+        object.__setattr__(self, "aggregated_dtype", dtype)
 
 
 class Activations:

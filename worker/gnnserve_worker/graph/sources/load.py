@@ -27,7 +27,7 @@ def source_digest(source: GraphSource) -> str:
 
 def _identity(source: GraphSource) -> str:
     # Modules that few graphs need are imported where they are needed: pyarrow alone takes a fifth of a second.
-    match given := _given(source):
+    match given := source.given():
         case Builtin.DIGITS:
             return digits.IDENTITY
         case NpzSource():
@@ -44,12 +44,6 @@ def _identity(source: GraphSource) -> str:
             assert_never(given)
 
 
-def _given(source: GraphSource) -> Builtin | NpzSource | OgbSource | PygSource | ParquetSource | CsvSource:
-    """The one member that is set: the manifest's own rules make sure of it."""
-    members = (source.builtin, source.npz, source.ogb, source.pyg, source.parquet, source.csv)
-    return next(member for member in members if member is not None)
-
-
 def load_source(source: GraphSource, downloads: Path, progress: ProgressListener = silent) -> GraphData:
     """Read and check the graph. `downloads`: the folder of fetched files.
 
@@ -57,7 +51,7 @@ def load_source(source: GraphSource, downloads: Path, progress: ProgressListener
     or the disk.
     """
     digest = source_digest(source)
-    match given := _given(source):
+    match given := source.given():
         case Builtin.DIGITS:
             return digits.load(digest)
         case NpzSource():
