@@ -40,6 +40,12 @@ def _bits(rows: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(rows).view(np.uint32)
 
 
+def test_every_storage_has_a_format_with_a_dtype_of_its_own() -> None:
+    """Compiled kernels tell formats apart by the dtype alone."""
+    assert {storage: table_format.storage for storage, table_format in FORMATS.items()} == {s: s for s in Storage}
+    assert len({table_format.dtype for table_format in FORMATS.values()}) == len(Storage)
+
+
 @QUICK
 @given(rows=finite_rows)
 def test_float32_is_kept_to_the_bit(rows: np.ndarray) -> None:

@@ -19,7 +19,9 @@ from tests.support.graphs import (
 from tests.support.pyg import assert_close, edges_of_graph, module_of, scores_of
 from torch_geometric.nn import GCN
 
+from gnnserve_api.spec.model import Architecture
 from gnnserve_worker.generation.networks import (
+    MODULES,
     Rows,
     SparseRows,
     forward,
@@ -28,6 +30,7 @@ from gnnserve_worker.generation.networks import (
 )
 from gnnserve_worker.generation.tensors import first_layer, keep_columns_of, with_first_layer, without_first_product
 from gnnserve_worker.graph.store import Features, Graph
+from gnnserve_worker.models import registry
 from gnnserve_worker.sampling.subgraph import SubgraphSampler
 
 NODES, WIDTH = 60, 11
@@ -55,6 +58,10 @@ def _scores(module: torch.nn.Module, features: Features, graph: Graph, seeds: np
     sampler = SubgraphSampler(graph.indptr, graph.indices, weighted=isinstance(module, GCN))
     subgraph = sampler.sample(seeds, (-1,) * layers, 0)
     return forward(module, rows_of(features, subgraph.nodes), subgraph)
+
+
+def test_every_architecture_has_its_object_and_its_module() -> None:
+    assert set(registry.ARCHITECTURES) == set(MODULES) == set(Architecture)
 
 
 @MODELS
