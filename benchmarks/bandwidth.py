@@ -1,10 +1,10 @@
 """What this machine's memory gives: sequential reads, and reads of random rows.
 
 The kernels do nothing but add up 64-bit words. Rows are read in two ways: `fetch` looks at one word of each cache line,
-which is what memory can deliver; `read` looks at every word, as whoever uses a row must, and is slower although it
-adds in vectors, because fewer lines are on their way at a time. Both ask ahead for the rows that come next; without
-that the figure would be the latency of memory. How far ahead is best depends on the row and on the machine, so several
-distances are tried; all take turns, so that a slow moment of the machine meets each of them, and the best round counts.
+which is what memory can deliver; `read` reads every word, as any use of a row does, and is slower although it adds in
+vectors, because fewer lines are on their way at a time. Both ask ahead for the rows that come next; without that the
+figure would be the latency of memory. How far ahead is best depends on the row and on the machine, so several distances
+are tried; all take turns, so that a slow moment of the machine meets each of them, and the best round counts.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _WORDS_PER_LINE = LINE_BYTES // 8
 _LINES_AHEAD = (0, 32, 64)
 """That are asked for ahead, at least: a row that is longer is asked for whole."""
 _ROUND_BYTES = 1 << 28
-"""Of the rows of one round: more than most last caches, and short enough for many rounds."""
+"""Bytes of the rows of one round: more than most last-level caches, and short enough for many rounds."""
 _LEAST_TURNS = 4
-"""Of each way, the first of which does not count."""
+"""Fewest turns of each way, the first of which does not count."""
 _USUAL_LAST_CACHE_BYTES = 64 << 20
 """Where the system does not say."""
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
@@ -98,19 +98,19 @@ class RowRates:
     read: float
 
     def best(self, other: RowRates) -> RowRates:
-        """Of two measurements of what should be alike."""
+        """The better of two measurements that should be equal."""
         return RowRates(max(self.fetch, other.fetch), max(self.read, other.read))
 
 
 def last_cache_bytes(folder: Path = _CACHES) -> int:
-    """Of the first processor, as Linux says it; 64 MiB where it does not."""
+    """Bytes of the first processor's last-level cache as Linux reports it; 64 MiB where it does not."""
     units = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
     sizes = [file.read_text().strip() for file in folder.glob("index*/size")]
     return max((int(size[:-1]) * units[size[-1]] for size in sizes), default=_USUAL_LAST_CACHE_BYTES)
 
 
 def measure_rows(table: np.ndarray, row_bytes: int, rows: np.ndarray, threads: int, seconds: float) -> RowRates:
-    """Of `table[row, :row_bytes]` for each of `rows`, in their order.
+    """Rates of reading `table[row, :row_bytes]` for each of `rows`, in their order.
 
     `table` is in C order, and its rows are whole words of 8 bytes. Lines are fetched whole; what counts is `row_bytes`.
     """

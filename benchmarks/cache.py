@@ -41,7 +41,7 @@ from gnnserve_worker.caching.simulation.traces import TraceKind, TraceSettings, 
 ROOT = Path(__file__).parents[1]
 FANOUTS = (25, 10)
 SEED = 20261123
-"""Of no run before the settings were fixed."""
+"""Seed of the traces, not used by any run before the settings were fixed."""
 CAPACITIES = (5, 10, 20)
 FACTORS = (1, 2, 4, 8)
 SETTINGS = TraceSettings(requests=10_000, seeds=16, seed=SEED)
@@ -54,7 +54,7 @@ WINDOW_REQUESTS = 25
 WITHIN = 0.6
 """Share of the links that stay in a community, in the second set of graphs."""
 TRAINING_SHARE = 0.1
-"""Of the nodes, from which Presampled's trial run begins."""
+"""Share of the nodes from which Presampled's trial run begins."""
 STATIONARY_POINTS = 1.0
 """How far below the best Frequency may be where nothing moves."""
 _ROUND_ITEMS = (1_000_000, 10_000_000, 40_000_000)

@@ -136,7 +136,7 @@ class Event:
     away_s: float
     service: str
     worker: int
-    """Of the workers that run, in the order of their names."""
+    """Index among the running workers, in the order of their names."""
 
 
 def draw(seed: int) -> Iterator[Event]:

@@ -49,7 +49,7 @@ class Failure:
     """On `time.monotonic`; of one that was never sent, when it was due."""
     failed_at_s: float
     pod_ip: str
-    """Where the connection led to; empty: nobody knows."""
+    """Pod that the connection led to; empty: not known."""
 
 
 class _Answer(msgspec.Struct):
@@ -177,6 +177,7 @@ async def pod_behind(service_ip: str, port: int) -> str:
 
 
 def answering_address(entry: str) -> str:
-    """Of `tcp 6 431999 ESTABLISHED src=… dst=… sport=… dport=… src=… …`, the second `src`; empty without an entry."""
+    """The answering address of `tcp 6 431999 ESTABLISHED src=… dst=… sport=… dport=… src=… …`, the second `src`; empty
+    without an entry."""
     sources = re.findall(r"\bsrc=(\S+)", entry)
     return str(sources[1]) if len(sources) > 1 else ""

@@ -56,9 +56,9 @@ FASTEST_SHARE = 0.6
 TARGET = 2
 """Which variant the risen load is for, the most accurate being 0: neither end, so that it can be missed both ways."""
 HALF = 0.5
-"""Of that variant's capacity by the profile, to measure what it really is."""
+"""Share of the variant's capacity by the profile that is offered to measure its real capacity."""
 LOW_SHARE = 0.3
-"""Of the most accurate variant's capacity: the quiet load before the rise and after the fall."""
+"""Quiet load before the rise and after the fall, as a share of the most accurate variant's capacity."""
 WANTED_INTERVALS, WANTED_CHANGES, WANTED_POINTS = 2, 2, 1.0
 QUIET_INTERVALS = 2
 

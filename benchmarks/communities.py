@@ -92,7 +92,7 @@ def _link(graph: Communities, truth: np.ndarray, draw: np.random.Generator) -> t
     """indptr int64 and indices int32 of distinct links, in both directions, without loops."""
     low = draw.integers(graph.nodes, size=graph.links)
     high = draw.integers(graph.nodes, size=graph.links)
-    # Somebody of the same class: by rank within it.
+    # A node of the same class, by rank within it.
     by_class = np.argsort(truth, kind="stable")
     sizes = np.bincount(truth, minlength=graph.classes)
     starts = np.cumsum(sizes) - sizes

@@ -1,7 +1,8 @@
 """What one decision of the fast loop costs: closing a batch, and admitting a request, with 4 variants.
 
-A worker near its limit, where decisions cost most: many variants are looked at, and somebody is left behind. The queue
-is filled again before each batch, outside of the clock. Wanted: under 50 µs per batch with 8 classes of requests.
+The worker is near its limit, where decisions cost most: many variants are considered, and some requests are left
+behind. The queue is filled again before each batch, outside of the clock. Wanted: under 50 µs per batch with 8 classes
+of requests.
 """
 
 from __future__ import annotations

@@ -103,7 +103,7 @@ def _write(folder: Path, name: str, blocks: Iterator[np.ndarray], nodes: int, co
 def pruned_variants(
     table: Table, tensors: Tensors, network: NetworkManifest, factors: Sequence[int]
 ) -> list[LoadedVariant]:
-    """Of a features table; the weights are those of the first columns, untrained."""
+    """Variants of a features table, whose weights are those of the first columns, untrained."""
     variants = []
     for factor in factors:
         columns = columns_of(table.columns, factor)

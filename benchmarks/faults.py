@@ -64,7 +64,7 @@ FOUND = (
           "another image", "decide/generation.py"),
     Found("new_recipe", "a succeeded Job was deleted and made again while the watch of pods was behind that of Jobs",
           "decide/published.py"),
-    Found("(sequences)", "status.baseVariant of a service that nobody answers was the one of long ago", "plan.py"),
+    Found("(sequences)", "status.baseVariant of a service without workers was an outdated one", "plan.py"),
     Found("delete_and_apply_with_slow_collection", "a Job was made before its claim, which the old one still held up, "
           "and then taken for one of a claim that is lost", "apply.py"),
     Found("image_during_generation", "a Job whose pod had not been told of yet was thrown away for another image",

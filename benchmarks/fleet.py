@@ -1,9 +1,9 @@
 """500 GNNServices and one operator: how long until all are as declared, in how much memory, and what does idling cost?
 
 On an API server without nodes (etcd, kube-apiserver, kube-controller-manager), with the operator as a process that has
-the rights and the settings of the chart. First nobody runs pods: everything is made that can be made before a
-generation Job ends. Then a stand-in for the nodes ends Jobs and answers as workers, until all are Ready. What the
-operator asks of the API server is counted by the API server's own audit log, watches included.
+the rights and the settings of the chart. First no pod runs: everything is made that can be made before a generation Job
+ends. Then a stand-in for the nodes ends Jobs and answers as workers, until all are Ready. What the operator asks of the
+API server is counted by the API server's own audit log, watches included.
 """
 
 from __future__ import annotations

@@ -26,11 +26,11 @@ from gnnserve_worker.models.dense import Linear, _call_library
 from gnnserve_worker.tables.formats import FORMATS
 
 SIZE = 2048
-"""Of torch's square matrices: large enough for the peak, small enough for the last cache."""
+"""Size of torch's square matrices: large enough for the peak rate, small enough for the last-level cache."""
 PACKED_SIZES = ((256, 512, 256), (256, 1024, 512), (1024, 1024, 1024), (SIZE, SIZE, SIZE))
 """Rows, inputs and outputs: from a chunk of a batch, which stays in a core's own cache, to what is large enough."""
 _ROUND_GFLOP = 10
-"""Of one thread: some milliseconds, beside which starting a round is nothing."""
+"""Work of one thread per round: some milliseconds, so that starting a round does not count."""
 
 
 def measure_peaks(threads: int, seconds: float) -> dict[str, float]:
@@ -61,7 +61,7 @@ def main() -> None:
 
 
 def packed_gflop_per_s(dtype: Compute, threads: int, seconds: float) -> float:
-    """Of the engine's products, side by side; those of float32 where the engine has none of `dtype`."""
+    """Rate of the engine's products, side by side; of float32 where the engine has none of `dtype`."""
     return max(_packed_gflop_per_s(size, dtype, threads, seconds / len(PACKED_SIZES)) for size in PACKED_SIZES)
 
 

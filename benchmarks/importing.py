@@ -173,7 +173,7 @@ def _source(tables: Path, kind: str) -> GraphSource:
 
 
 def _peak_bytes() -> int:
-    """Of this program alone: `ru_maxrss` begins at what the process had that started it."""
+    """Peak memory of this program alone: `ru_maxrss` starts at the value of the parent process."""
     status = Path("/proc/self/status").read_text()
     return next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmHWM:"))
 

@@ -35,7 +35,7 @@ LABEL = 3
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """At the worker's process, when nobody asks it anything."""
+    """A look at the worker's process while it gets no requests."""
 
     anonymous_mib: float
     descriptors: int
@@ -59,7 +59,7 @@ class Outcome:
 
     @property
     def passed(self) -> bool:
-        # Threads come and go by themselves: some paths have their own, which end when nobody asks for a while.
+        # Threads come and go by themselves: some paths have their own, which end after a while without requests.
         left = self.after.descriptors > self.before.descriptors
         return not (
             self.unanswered or self.wrong or self.tracebacks or left or self.memory_growth_mib > MEMORY_GROWTH_MIB

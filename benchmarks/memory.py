@@ -13,7 +13,7 @@ _FIELDS = ("VmRSS", "RssAnon", "RssFile")
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Of all processes that were asked about."""
+    """Memory of all given processes together."""
 
     rss_bytes: int
     anonymous_bytes: int

@@ -66,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def shape_of(name: str) -> Shape:
-    """Of the other benchmarks where they have it, whose files are made already."""
+    """The shape of that name; that of the other benchmarks where they have it, whose files exist already."""
     if name in SHAPES:
         return SHAPES[name]
     graph = GRAPHS[name]

@@ -18,7 +18,7 @@ class PaperCell:
     """From the start of the transfer of features to the end of computing: no sampling, no gathering."""
     comm_over_comp: float
     size_kib: float
-    """Of the serialised model; printed as KB."""
+    """Size of the serialised model; printed as KB."""
     memory_mib: float
     """Printed as MB; equals the size of the whole pruned feature matrix with the labels."""
 
@@ -42,7 +42,7 @@ class PaperGraph:
 
     @property
     def label_bytes(self) -> int:
-        """Of a node: an int64, or a float32 for each class."""
+        """Bytes of a node's label: an int64, or a float32 for each class."""
         return 4 * self.classes if self.multi_label else 8
 
 
@@ -99,7 +99,7 @@ def weight_bytes(graph: PaperGraph, model: str, columns: int) -> int:
 
 
 def fixed_share(graph: PaperGraph, model: str, columns: int, seeds: int, fanout: int) -> float:
-    """Of the multiply-adds of a batch's products, those that pruning leaves: the first layer has `fanout` + 1 rows per
+    """Share of the multiply-adds of a batch's products that pruning leaves: the first layer has `fanout` + 1 rows per
     seed, the second one."""
     if model == "GraphSAGE":
         pruned, kept = 2 * columns * graph.sage_hidden, 0

@@ -54,7 +54,7 @@ class Study:
     judged_by: str
     """`accuracy`, `f1Micro`, or `rocAuc` where almost all nodes are of one class."""
     cost_s: float
-    """Of one job on one core, as once measured: for the order of the jobs and what is left."""
+    """Seconds of one job on one core, as measured once: for the order of the jobs and the remaining time."""
     models: tuple[str, ...] = MODELS
     spread_columns: bool = False
     """Multiply each scaled column by a number of its own, from 10^-1.5 to 10^1.5, and do not scale again: the
@@ -153,7 +153,7 @@ def run_all(jobs: Sequence[Job], processes: int) -> list[dict[str, Any]]:
 
 
 def judge_again(path: Path) -> None:
-    """Training takes an hour, judging its rows a moment: whoever mends a judge need not train again."""
+    """Judge stored rows again: training takes an hour, judging its rows a moment."""
     result = json.loads(path.read_text())
     result["findings"] = judge_findings(result["rows"])
     result["findings_judged_at"] = commit()["id"]

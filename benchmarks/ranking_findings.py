@@ -24,7 +24,7 @@ _FEW_FEATURES = 128
 """The paper's losses are worst on its two graphs with no more: Arxiv with 128, Products with 100."""
 
 SPREAD_SUFFIX = "_spread"
-"""Of graphs whose columns were made to deviate wildly, to try the one finding that is about it and no other."""
+"""Suffix of graphs whose columns were made to deviate strongly, to test the one finding that is about it."""
 
 Cell = tuple[str, str]
 Row = Mapping[str, Any]
@@ -32,7 +32,7 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Points:
-    """Of one row."""
+    """Points of one row."""
 
     mean: float
     values: tuple[float, ...]
@@ -55,7 +55,7 @@ class Study:
 
     @property
     def cells(self) -> list[Cell]:
-        """Of graphs as they are."""
+        """Cells of unchanged graphs."""
         return [cell for cell in self.spread if not cell[0].endswith(SPREAD_SUFFIX)]
 
     @property

@@ -100,7 +100,7 @@ class Measured:
     counts: Mapping[int, Counts]
     row_bytes: int
     of_sampled: RowRates
-    """Of the rows that batches gather, in their order."""
+    """Rates of the rows that batches gather, in their order."""
     of_random: RowRates
 
     @property
@@ -176,7 +176,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def measure_memory(quick: bool, seconds: float) -> dict[str, Any]:
-    """Of anonymous memory far beyond the caches, by threads."""
+    """Bandwidth of anonymous memory far larger than the caches, by threads."""
     words = huge_words(1 << (28 if quick else 31))
     threads = sorted({1, thread_count()})
     draw = np.random.default_rng(0)
@@ -256,7 +256,7 @@ def count(batches: Sequence[Sequence[NeighbourSample]]) -> Counts:
 
 
 def measure_sampling(graph: Graph, shape: Shape, seconds: float) -> dict[int, float]:
-    """Of the sampler alone on one core, by batch size: the median over batches of what it was given."""
+    """Time of the sampler alone on one core, by batch size: the median over the given batches."""
     scratch = Scratch()
     found = {}
     for seeds in (1, 64, 256, 1024):

@@ -3,8 +3,8 @@
 The graph is one on which accuracy costs columns (`communities.py`), trained for real, without projected variants. Loads
 are the simulator's: requests of 48 seeds on average, rates in units of the capacity measured of the most accurate
 variant, open loop, from when a request was due to its answer. For each scenario: our routing, every static variant,
-mode Metrics, and the worker's fast loop without the slow one; each in a process that has answered nobody before.
-Then overload: what is answered in time at one to three times the fastest variant's capacity, and beyond.
+mode Metrics, and the worker's fast loop without the slow one; each in a process that has not answered before. Then
+overload: what is answered in time at one to three times the fastest variant's capacity, and beyond.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class Result:
     refused: int
     requests: int
     shares: dict[str, float]
-    """Of the answers, by variant."""
+    """Shares of the answers by variant."""
     late: int
     """Requests that the generator itself was late with."""
     bases: tuple[str, ...] = field(default=())

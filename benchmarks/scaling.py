@@ -58,7 +58,7 @@ CACHES_APART = 4
 SHARES = (0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.95, 0.98, 0.99)
 """Expected of a chunk's draws to be distinct; graphs are made for them."""
 SHARING_DEGREE = 32
-"""Of every node: more than the fan-outs, so that the draws are as many as are expected."""
+"""Degree of every node: above the fan-outs, so that the number of draws is as expected."""
 TABLES = {"narrow": (32, 64), "wide": (512, 256)}
 """Features and hidden columns, float32."""
 SHARING_SEEDS = 1024
@@ -161,7 +161,7 @@ def measure_size(nodes: int, effort: Effort) -> dict[str, Any]:
 
 
 def array_bytes(revision: LoadedRevision) -> int:
-    """Of the graph and the table: below `lastCacheBytes`, the cache holds them whatever is drawn."""
+    """Bytes of the graph and the table: below `lastCacheBytes` the cache holds them whatever is drawn."""
     table = next(iter(revision.variants.values())).table
     return revision.graph.indptr.nbytes + revision.graph.indices.nbytes + table.rows.values.nbytes
 
@@ -248,7 +248,7 @@ def measure_sharing(features: int, hidden: int, shares: Sequence[float], effort:
 
 
 def nodes_of_share(share: float) -> int:
-    """Of a graph in which this share of a chunk's draws is expected to be distinct."""
+    """Nodes of a graph in which this share of a chunk's draws is expected to be distinct."""
     draws = SHARING_SEEDS * (1 + FANOUTS[0]) // thread_count()
     fewest, most = 1, 1000 * draws
     while fewest < most:

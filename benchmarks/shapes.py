@@ -163,7 +163,8 @@ def _draw_links(nodes: int, count: int, exponent: float, draw: np.random.Generat
 
 
 def random_weights(shape: Shape) -> Tensors:
-    """Of a two-layer torch_geometric.nn.GraphSAGE, under its keys, uniform within 1/√inputs as torch begins."""
+    """Random weights of a two-layer torch_geometric.nn.GraphSAGE, under its keys, uniform within 1/√inputs as torch
+    begins."""
     draw = np.random.default_rng(shape.seed + 1)
     tensors = {}
     for layer, (inputs, outputs) in enumerate(((shape.features, shape.hidden), (shape.hidden, shape.classes))):

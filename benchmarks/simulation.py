@@ -36,7 +36,7 @@ from benchmarks.simulator import (
 FULL_MS, QUICK_MS = 300_000.0, 30_000.0
 FULL_SEEDS, QUICK_SEEDS = (1, 2, 3), (1,)
 ORACLE_MS, ORACLE_SEED = 60_000.0, 1
-"""Of the Products-like traces that the oracle was computed for."""
+"""Length and seed of the Products-like traces that the oracle was computed for."""
 _DRIFT = (1 / 3, 2 / 3, 1.6)
 
 

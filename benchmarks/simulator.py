@@ -27,7 +27,7 @@ MAX_SEEDS = 1024
 MAX_QUEUED_SEEDS = 1 << 24
 MEAN_SEEDS = 48.0
 FIXED_SHARE = 0.25
-"""Of a full batch's time."""
+"""Fixed part of a full batch's time."""
 NAMES = ("x1", "x2", "x4", "x8")
 TRACES = ("poisson0.6", "poisson1.5", "gamma2", "gamma4", "gamma8", "onoff", "diurnal", "step4", "flash")
 _RETRY_AFTER_MS = 20.0
@@ -92,7 +92,7 @@ class Class:
     latency: float | None
     """As a multiple of the model's objective."""
     loss: float | None
-    """Of the range of accuracy, what it may lose."""
+    """Loss that a request tolerates, as a share of the range of accuracy."""
 
     def objective(self, model: Model) -> Objective:
         span = model.accuracy[0] - model.accuracy[-1]
@@ -109,8 +109,8 @@ MIXED = (
     Class("patient", 0.2, 4.0, 1.0),
     Class("hurried", 0.2, 0.4, 1.0),
 )
-"""Of the study, but for its hurried class, which wanted the lowest latency within a deadline: nobody can ask for both
-here, so it asks for the best accuracy within that deadline."""
+"""The study's classes, except its hurried one, which wanted the lowest latency within a deadline: a request cannot ask
+for both here, so it asks for the best accuracy within that deadline."""
 
 
 @dataclass(frozen=True, slots=True)

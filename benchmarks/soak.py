@@ -66,7 +66,7 @@ LatenciesBySize = dict[int, "array[float]"]
 
 @dataclass(frozen=True, slots=True)
 class SizeLatency:
-    """Of the requests of one size."""
+    """Latencies of the requests of one size."""
 
     seeds: int | None
     """None: of every size."""
@@ -88,7 +88,7 @@ class Minute:
     anonymous_mib: float
     """At the end of the minute. RssAnon: what is the process's own, without mapped files."""
     most_anonymous_mib: float
-    """Of readings once a second, while requests are answered."""
+    """Largest of the readings once a second, while requests are answered."""
     by_size: tuple[SizeLatency, ...]
 
 
@@ -137,7 +137,7 @@ def summarize_sizes(latencies_ms: LatenciesBySize) -> tuple[SizeLatency, ...]:
 
 
 def summarize_size(seeds: int | None, latencies_ms: Sequence[float]) -> SizeLatency:
-    """Of at least one answer."""
+    """Summary of one size with at least one answer."""
     ascending = sorted(latencies_ms)
     p50_ms, p99_ms = (round(percentile(ascending, percent), 4) for percent in (50, 99))
     return SizeLatency(seeds, len(ascending), p50_ms, p99_ms)
@@ -268,7 +268,7 @@ def run_minute(
 
 
 def latencies_by_size(rows: RequestRows) -> LatenciesBySize:
-    """Of the answers."""
+    """Latencies of the answers, by size."""
     found: LatenciesBySize = {}
     for seeds, latency_ms in zip(rows.seeds, rows.latencies_ms, strict=True):
         if not math.isnan(latency_ms):

@@ -33,7 +33,7 @@ NO_GPU = 2
 """Exit code."""
 _TOTAL_S = 510.0
 _SHARES = {"bandwidth": 0.12, "latency": 0.45, "throughput": 0.16, "stages": 0.12, "updates": 0.08, "baseline": 0.07}
-"""Of the time; what a part leaves is the next one's."""
+"""Shares of the time by part; time that a part leaves goes to the next."""
 _OF_RATES = ("reddit", "products")
 """The paper's shape of the widest rows, and that of the most nodes."""
 _OF_CACHES = ("reddit", "yelp")
@@ -147,7 +147,7 @@ class _Run:
         return merge_parts(self._old, self._new, self._gpu).get(part, {})
 
     def _link_limit(self) -> float:
-        """Of the part bandwidth, which is measured for it where it was not."""
+        """The link's limit from the part `bandwidth`, which is measured now where it was not."""
         from benchmarks.gpu import link
 
         known = self._known("bandwidth").get("limit_gigabytes_per_s")

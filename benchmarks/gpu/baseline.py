@@ -79,7 +79,8 @@ def measure_model(graph: PaperGraph, model: str, factor: int, runs: int) -> Row:
 
 
 def subgraph_of(sample: NeighbourSample, seeds: int) -> Subgraph:
-    """Of two layers. Rows of the sample keep their numbers as `hidden`; nodes that are met twice are one input."""
+    """The subgraph of a two-layer sample. Rows of the sample keep their numbers as `hidden`; nodes that are met twice
+    are one input."""
     inner = int(sample.starts[seeds])
     """Where the seeds' own neighbours end."""
     ids = np.concatenate([sample.nodes, sample.neighbours[inner:]])

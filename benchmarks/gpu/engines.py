@@ -80,12 +80,12 @@ def revision_of_model(graph: PaperGraph, model: str) -> LoadedRevision:
 
 @dataclass(slots=True)
 class Opened:
-    """Without an engine again at the end, whoever still holds this."""
+    """An open engine, which is None again at the end, whatever still refers to this object."""
 
     engine: GpuEngine
     resident: Resident
-    """Of the same; the benchmark stops its caches' updates. With `Placement.CACHE` it has none where the limit that
-    they take has room for the table as well: small graphs, or small tables."""
+    """The resident parts of the same revision; the benchmark stops its caches' updates. With `Placement.CACHE` it has
+    none where the limit that they take has room for the table as well: small graphs, or small tables."""
     open_s: float
     warm_up_s: float
 
@@ -151,7 +151,7 @@ def cache_bytes(loaded: LoadedRevision, share: float) -> int:
 
 
 def _needed_without_table(loaded: LoadedRevision, accelerator: Accelerator) -> int:
-    """Of the GPU's memory, for everything but the table of features."""
+    """GPU memory for everything but the table of features."""
     whole = Ledger()
     resident = make_resident(loaded, accelerator, Means(CachePolicy.NONE, None, whole, HostMemory()))
     taken = resident.memory_bytes
@@ -164,7 +164,7 @@ def _await_release(ledger: Ledger) -> None:
     give_up_s = time.perf_counter() + 30
     while ledger.claims:
         if time.perf_counter() > give_up_s:
-            raise RuntimeError("an engine that nobody uses any more has not given its memory back")
+            raise RuntimeError("an engine that is no longer used has not released its memory")
         time.sleep(0.01)
 
 

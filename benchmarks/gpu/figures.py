@@ -15,21 +15,22 @@ from benchmarks.paper_tables import CELLS
 Row = dict[str, Any]
 
 GATHER_SHARE_GOAL = 0.85
-"""Of the link's measured limit."""
+"""Wanted rate of gathering, as a share of the link's measured limit."""
 ONE_SEED_GOAL_MS = 0.2
 """p50 of the engine alone."""
 RATE_GOAL_SEEDS_PER_S = 250_000
-"""Of the unpruned variant on every graph, with the table in GPU memory and every batch within `RATE_LIMIT_MS`."""
+"""Wanted rate of the unpruned variant on every graph, with the table in GPU memory and every batch within
+`RATE_LIMIT_MS`."""
 RATE_LIMIT_MS = 10.0
 """p99."""
 UPDATE_COST_GOAL = 0.05
-"""Of p99."""
+"""Largest cost of updates, as a share of p99."""
 _UNPRUNED = "x1"
 
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Of runs of the same work, ms."""
+    """Times of runs of the same work, in ms."""
 
     runs: int
     p50_ms: float
@@ -66,7 +67,7 @@ class RatePoint:
     seeds: int
     seeds_per_s: float
     p99_ms: float
-    """Of a batch, from its seeds to its scores in the host's memory."""
+    """p99 of a batch, from its seeds to its scores in the host's memory."""
 
 
 def best_rate(points: Sequence[RatePoint], limit_ms: float) -> RatePoint | None:

@@ -37,20 +37,20 @@ from gnnserve_api.variants import Storage, variant_name
 from gnnserve_worker.gpu.accelerator import Accelerator
 
 _SEEDS = 1024
-"""Of a batch, where nothing else is said: the paper's."""
+"""Seeds of a batch unless stated otherwise: the paper's."""
 _BATCHES = 64
 """Distinct ones that are measured in turns: what one left in a GPU's cache is gone when it comes again."""
 _STEADY_S = 2.0
 """In which a cache learns, before it is measured."""
 _CACHED_SHARE = 0.1
 _UPDATE_SEEDS = 128
-"""Of the batches beside which a cache is updated: short ones, so that there are enough of them for a p99."""
+"""Seeds of the batches beside which a cache is updated: few, so that there are enough batches for a p99."""
 _RATE_SIZES = (1024, 2048, 4096, 8192, 16_384, 32_768)
 _ENGINE_S = 15.0
 """What opening one takes: compiling kernels and capturing graphs."""
 
 Save = Callable[[Row], None]
-"""Of what is there of a part so far."""
+"""Saves the rows that a part has so far."""
 
 
 def measure_latency(

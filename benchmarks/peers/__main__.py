@@ -62,7 +62,7 @@ _BODIES = {1: 8192, 1024: 64}
 class Effort:
     repetitions: int
     seconds: int
-    """Of each run of wrk."""
+    """Duration of each run of wrk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class Contestant:
     protocol: Protocol
     server: Running
     largest_error: float | None
-    """Of the scores of the probes; None for the echo."""
+    """Largest error of the probes' scores; None for the echo."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -131,7 +131,7 @@ def measure_shape(
     shape = files.shape
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(TemporaryDirectory(prefix="gnnserve-peers-")))
-        # Generation takes the whole machine, so nobody else is there yet; then the peers, whose failing is noted.
+        # Generation takes the whole machine, so nothing else runs yet; then the peers, whose failures are noted.
         ours = start(stack, gnnserve_server(files, storage), files, scratch, _GENERATION_LIMIT_S)
         binary = verified("gnnserve_binary", "gnnserve, binary", GNNSERVE_BINARY, ours.server, files)
         contestants = [ours, binary, start(stack, ECHO_SERVER, files, scratch)]

@@ -103,7 +103,7 @@ def _uv(*arguments: str, **variables: str) -> None:
 
 
 def versions(environment: Environment) -> dict[str, str]:
-    """Of the packages that were asked for by name."""
+    """Versions of the packages that are requested by name."""
     listed = subprocess.run(
         [str(UV), "pip", "list", "--format=json", "--python", environment.executable("python")],
         capture_output=True, text=True, check=True,

@@ -22,7 +22,7 @@ class Running:
     boot_s: float
 
     def pss_mib(self) -> int:
-        """Of all its processes; what several of them share counts once."""
+        """Memory of all its processes; shared pages count once."""
         kib = 0
         for pid in descendants(self.pid):
             with suppress(OSError):
@@ -71,7 +71,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     process.send_signal(signal.SIGTERM)
     with suppress(subprocess.TimeoutExpired):
         process.wait(_END_S)
-    # Whatever it left behind, and nobody who got the same id since.
+    # Processes that it left behind, and none that got the same id since.
     while left := [pid for pid, since in started.items() if since is not None and _start_time(pid) == since]:
         for pid in left:
             with suppress(ProcessLookupError):
@@ -108,7 +108,7 @@ def _stat(pid: int) -> list[str] | None:
 
 
 def busy_cores(during: Callable[[], object]) -> float:
-    """How many processors of the machine were busy meanwhile, by anybody."""
+    """Number of the machine's processors that were busy meanwhile, by any process."""
     before_ticks, began_s = _busy_ticks(), time.monotonic()
     during()
     elapsed_s = time.monotonic() - began_s

@@ -13,7 +13,7 @@ import numpy as np
 FOLDER = Path(os.environ["PEER_DATA"])
 """A folder of `benchmarks/shapes.py`."""
 THREADS = int(os.environ["PEER_THREADS"])
-"""Of torch."""
+"""Threads of torch."""
 FANOUTS = [int(fanout) for fanout in os.environ["PEER_FANOUTS"].split(",")]
 """The seed's draw first."""
 SHAPE = json.loads((FOLDER / "shape.json").read_text())
