@@ -106,7 +106,7 @@ class LatencyCurve:
 
 
 class Profile(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
-    """All variants of a revision: the listed ones ascending in factor, then those that are projected."""
+    """All variants of a revision: pruned ones ascending in factor, projected ones, then those with other fan-outs."""
 
     metric: Metric
     machine: str

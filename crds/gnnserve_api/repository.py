@@ -210,8 +210,10 @@ class RevisionManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unkno
 
 
 def model_digest(variants: Sequence[VariantManifest], files: Mapping[str, FileEntry]) -> str:
-    """Digest of the weights of all variants, by name: equal for equal models over different graphs."""
-    lines = [f"{variant.name} {files[variant.weights].sha256}" for variant in variants]
+    """Digest of the weights of all variants, by name: equal for equal models over different graphs. Weights that
+    `files` does not list are left out: a reader refuses such a manifest."""
+    listed = [variant for variant in variants if variant.weights in files]
+    lines = [f"{variant.name} {files[variant.weights].sha256}" for variant in listed]
     return hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()[:16]
 
 

@@ -34,6 +34,7 @@ class FakeNetwork:
     columns: int
     projected: bool
     compute: Compute
+    weighs_neighbours: bool = False
 
 
 def build_fake(

@@ -921,6 +921,12 @@ def test_projected_variants_of_schema_3_are_of_their_family(schema3: Path) -> No
     assert [measured.family for measured in upgraded.profile.variants] == [FamilyName.PRUNED, FamilyName.PROJECTED]
 
 
+def test_schema_3_without_an_entry_for_its_weights_is_refused(repository: Repository, schema3: Path) -> None:
+    edited(lambda content: content["files"].pop("variants/x2/weights.safetensors"))(schema3)
+    with pytest.raises(DamagedError, match=r"does not list variants/x2/weights\.safetensors"):
+        repository.load(REVISION)
+
+
 def test_the_checksum_of_schema_3_is_of_what_stands_in_the_file(repository: Repository, schema3: Path) -> None:
     edited(lambda content: content["network"].update(hidden=9))(schema3)
     with pytest.raises(DamagedError, match="was altered: its checksum is"):
