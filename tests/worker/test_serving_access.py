@@ -55,7 +55,7 @@ def bearer(token: str) -> bytes:
 )
 def test_a_prediction_wants_an_accepted_token(headers: list[bytes], status: int) -> None:
     async def scenario(server: Server) -> None:
-        for path in (b"", b"?"):  # a query is not the short way's affair, a head that is known is
+        for path in (b"", b"?"):  # a query leaves the fast path, a known head takes it
             for _ in range(2):
                 wire = server.connect()
                 wire.send(predict(BODY, *headers, query=path))

@@ -1,4 +1,4 @@
-"""A client's connection, byte by byte: what takes the short way, what uvicorn gets, and that both say the same."""
+"""A client's connection, byte by byte: what takes the fast path, what uvicorn gets, and that both say the same."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def metric(server: Server, line: str) -> float:
     return next((float(row.rsplit(" ", 1)[1]) for row in text.splitlines() if row.startswith(line)), 0.0)
 
 
-# The short way
+# The fast path
 
 
 def test_answer_goes_out_in_one_piece_with_uvicorns_own_headers() -> None:
@@ -565,7 +565,7 @@ def test_idle_client_is_closed_after_its_answer(path: bytes) -> None:
     on_server(scenario, patience=QUICK)
 
 
-@pytest.mark.parametrize("chunked", [False, True], ids=["short way", "uvicorn's"])
+@pytest.mark.parametrize("chunked", [False, True], ids=["fast path", "uvicorn's"])
 def test_client_that_waits_for_its_answer_is_not_closed(chunked: bool) -> None:
     worker = FakeWorker()
     data = predict(b'{"nodes":[3]}')

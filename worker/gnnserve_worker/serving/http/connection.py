@@ -1,4 +1,4 @@
-"""One client's connection: uvicorn's HTTP, with a short way for predictions and a limit to its patience.
+"""One client's connection: uvicorn's HTTP, with a fast path for predictions and time limits.
 
 A `POST /v1/predict` whose body is announced and of ordinary size goes from the parser to the engine and back as plain
 calls, its answer in one write: no task, no futures, no dictionaries. A head that was parsed before, byte for byte, is
@@ -8,7 +8,7 @@ requests that were sent before the last one was answered (pipelining), and clien
 
 This builds on uvicorn's internals, not on an interface: the parser's callbacks, what `cycle` is asked for, `pipeline`
 and `flow`. pyproject.toml holds uvicorn to versions that were looked at, and a test notices when these parts change.
-`limit_concurrency`, `limit_max_requests` and access logs are not looked at on the short way: the worker sets none.
+`limit_concurrency`, `limit_max_requests` and access logs are not looked at on the fast path: the worker sets none.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ _FOUND_AT_ONCE = 64
 
 
 class _KnownHead(msgspec.Struct, frozen=True):
-    """A request's head on the short way. Nothing else in it matters to the answer."""
+    """A request's head on the fast path. Nothing else in it matters to the answer."""
 
     head: Head
     body_bytes: int
@@ -202,7 +202,7 @@ def _without_upgrade(data: bytes, end: int) -> bytes:
 
 
 class _Exchange:
-    """A request on the short way, in the place of uvicorn's `RequestResponseCycle`; one per connection, used again."""
+    """A request on the fast path, in the place of uvicorn's `RequestResponseCycle`; one per connection, used again."""
 
     __slots__ = ("body", "disconnected", "keep_alive", "message_event", "more_body", "response_complete")
 
@@ -368,7 +368,7 @@ class Connection(HttpToolsProtocol):
         self._messages = 0
         self._feed(_without_upgrade(data, end))
         known = self._known
-        # One request on the short way and nothing else, so what is behind the head is the body.
+        # One request on the fast path and nothing else, so what is behind the head is the body.
         if self._messages == 1 and self._between_messages and known and len(data) == end + known.body_bytes:
             self._shared.remember(data[:end], known)
 
@@ -410,7 +410,7 @@ class Connection(HttpToolsProtocol):
         self._head_is_open = True
         self._quiet_bytes = 0
         self._has_come_on = True
-        # No more than the short way needs: uvicorn's dictionaries are made where it takes over.
+        # No more than the fast path needs: uvicorn's dictionaries are made where it takes over.
         self.url = b""
         self.headers = []
         self._messages += 1
@@ -484,7 +484,7 @@ class Connection(HttpToolsProtocol):
         """An answer could be sent now: none is outstanding, and the client reads what it is sent."""
         return (self.cycle is None or self.cycle.response_complete) and not self.flow.write_paused
 
-    def _is_on_short_way(self) -> bool:
+    def _is_on_fast_path(self) -> bool:
         """The request that is being parsed."""
         current: object = self.cycle
         return current is self._exchange
@@ -517,7 +517,7 @@ class Connection(HttpToolsProtocol):
             return
         self._has_come_on = True
         self._quiet_bytes = 0
-        if self._is_on_short_way():
+        if self._is_on_fast_path():
             self._parts.append(body)
             if len(self._parts) > _MOST_PARTS:
                 self._parts[:] = [b"".join(self._parts)]
@@ -528,7 +528,7 @@ class Connection(HttpToolsProtocol):
         if self._is_deaf:
             return
         self._between_messages = True
-        if self._is_on_short_way() and self._known is not None:
+        if self._is_on_fast_path() and self._known is not None:
             self._answer_request(self._known, b"".join(self._parts))
         else:
             # Where the answer came first, the client does not wait for one.
@@ -536,7 +536,7 @@ class Connection(HttpToolsProtocol):
             self._waited_s = 0.0
             super().on_message_complete()
 
-    # The short way
+    # The fast path
 
     def _answer_request(self, known: _KnownHead, body: bytes) -> None:
         self._patience_s = math.inf
