@@ -32,13 +32,13 @@ class Server(Protocol):
     def respond(self, request: Request) -> Response: ...
 
     def lines(self, request: Request, meanwhile: Callable[[], object]) -> Iterator[Manifest]:
-        """Of a watch, which stands when `meanwhile` is done; they end with it."""
+        """Lines of a watch, which is open when `meanwhile` is done; they end with it."""
         ...
 
     def terminate_namespace(self, name: str) -> None: ...
 
     def forget_history(self) -> None:
-        """Of all versions before the present one."""
+        """Forget all versions before the present one."""
         ...
 
     def settle(self) -> None:
@@ -104,7 +104,7 @@ class OverHttp:
     def terminate_namespace(self, name: str) -> None:
         if self.fake:
             self.fake.terminate_namespace(name)
-        else:  # whose finalizer nobody removes as long as no controller runs
+        else:  # its finalizer stays as long as no controller runs
             self.client.delete(f"/api/v1/namespaces/{name}").raise_for_status()
 
     def forget_history(self) -> None:
@@ -285,7 +285,7 @@ class Cases:
 
 case = Cases()
 controllers_case = Cases()
-"""Of what controllers do."""
+"""Cases of what controllers do."""
 
 
 # --- versions and generations
@@ -1248,7 +1248,7 @@ def bookmarks_tell_how_far_a_watch_has_come(api: Api) -> None:
 
 @case
 def a_version_that_is_too_old_is_gone(api: Api) -> None:
-    """Of a kind that came after that version, so that no server can remember it."""
+    """A version from before its kind existed, so that no server can remember it."""
     lines = api.watch("GNNService", 1, nothing, resourceVersion="1")
     assert [line["type"] for line in lines] == ["ERROR"]
     status = lines[0]["object"]

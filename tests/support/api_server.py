@@ -26,7 +26,7 @@ _KOPF_ASKS_FOR = (
 _IDENTITY = {"apiVersion", "kind"}
 _APPLY, _MERGE = "application/apply-patch+yaml", "application/merge-patch+json"
 _UNKNOWN_MANAGER = "unknown"
-"""Of a write without a fieldManager; the real server takes the first word of the User-Agent."""
+"""Manager of a write without a fieldManager; the real server takes the first word of the User-Agent."""
 
 
 @dataclass(frozen=True, slots=True)

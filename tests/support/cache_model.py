@@ -107,7 +107,7 @@ class Stress:
     nodes: int = 400
     blocks: int = 3
     slots: tuple[int, ...] = (150, 150)
-    """Of two simulated devices: a quarter of all items."""
+    """Slots of two simulated devices: a quarter of all items."""
     readers: int = 2
     batch: int = 1024
     """Nodes that are read between entering and leaving."""

@@ -24,7 +24,7 @@ class SlowFifo:
 
 
 class SlowLfu:
-    """Of equal counts the one goes that has had its count longest."""
+    """A slow LFU. Of equal counts, the item that has had its count longest is evicted."""
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity

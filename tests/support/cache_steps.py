@@ -30,7 +30,7 @@ class Seen:
     words: tuple[int, int] | None
     """None: a miss."""
     oldest: int
-    """Of the row as it had to be at least when the reader began to read it."""
+    """Oldest version of the row that the reader may see, as of when it began to read."""
 
     @property
     def is_right(self) -> bool:

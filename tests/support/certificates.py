@@ -33,7 +33,7 @@ def trusting(certificate: Path) -> ssl.SSLContext:
 
 
 def serial_of(certificate: bytes) -> str:
-    """Of one in DER: whose it is, for telling two apart."""
+    """Serial number of a certificate in DER, to tell two apart."""
     told = subprocess.run(
         ["openssl", "x509", "-inform", "DER", "-noout", "-serial"], input=certificate, capture_output=True, check=True
     )

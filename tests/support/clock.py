@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from gnnserve_operator.clock import Clock, SystemClock
 
 _TURNS = 50
-"""Of the event loop, for everything that can go on without time to have gone on."""
+"""Turns of the event loop after which everything that does not wait for time is done."""
 
 
 async def settle() -> None:

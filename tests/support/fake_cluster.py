@@ -109,7 +109,7 @@ class FakeCluster:
     default: Callable[[Manifest], None] | None = None
     """What the API server makes of an object that is written, beyond what is here; in place."""
     schema: Manifest | None = field(default_factory=lambda: GNNSERVICE_SCHEMA)
-    """Of the CRD: what it does not know is pruned, what is absent gets its default. None: neither."""
+    """Schema of the CRD: unknown fields are pruned, absent ones get their default. None: neither."""
     writes: list[Write] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
     frozen_kinds: set[str] = field(default_factory=set)
@@ -550,7 +550,7 @@ def key_of(manifest: Manifest) -> Key:
 
 
 def copied(value: T) -> T:
-    """As JSON: what is kept is nobody else's."""
+    """A copy by JSON, so that no caller shares the stored object."""
     found: T = msgspec.json.decode(msgspec.json.encode(value))
     return found
 

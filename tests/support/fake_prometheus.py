@@ -21,7 +21,7 @@ from tests.support.fake_server import Asked, FakeServer, Told, fake_server
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Of one worker, per second."""
+    """Rates of one worker, per second."""
 
     offered_seeds: float = 0.0
     met: float = 0.0
@@ -51,13 +51,13 @@ class FakePrometheus:
     pods: Callable[[], list[str]]
     """That it scrapes."""
     rates: Rates = field(default_factory=Rates)
-    """Of each of them."""
+    """Rates of each worker."""
     fault: Callable[[Asked], Told] | None = None
     """Answers in its place."""
     gap_s: float = 1.0
     """Between two scrapes."""
     age_s: float = 0.0
-    """Of the newest sample."""
+    """Age of the newest sample."""
     value: str | None = None
     """In the place of every value."""
     queries: list[str] = field(default_factory=list)

@@ -27,7 +27,7 @@ class Compiled:
     ptx: str
     registers: int
     stack_bytes: int
-    """Of local memory: where there are any, registers were spilled."""
+    """Bytes of local memory: if there are any, registers were spilled."""
     atomics: list[str]
     """Instructions of the machine code that add to memory: RED does not wait for what was there, ATOM does."""
 

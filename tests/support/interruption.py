@@ -63,7 +63,7 @@ class Interruption:
         return interrupted
 
     def _write_half(self, step: Callable[..., int], descriptor: int, data: memoryview) -> int:
-        """As the system may: whoever writes goes on with the rest."""
+        """Write a part, as the system may: the caller goes on with the rest."""
         written = step(descriptor, data[: max(1, len(data) // 2)])
         self._pass("after" if written == len(data) else "within")
         return written

@@ -70,9 +70,9 @@ class FakeRepository:
     files: dict[str, Any] = field(default_factory=dict)
     """What a revision says that it is mapped from."""
     forget_copies: Callable[[], None] = lambda: None
-    """Of every revision."""
+    """`forget_copies` of every revision."""
     stats: dict[str, list[DeviceStats]] = field(default_factory=dict)
-    """Of a revision, load after load; the CPU's where there are none left."""
+    """Stats of a revision, load after load; the CPU's where none are left."""
 
     def load(self, revision: str) -> ServedRevision:
         self.nice[revision] = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())

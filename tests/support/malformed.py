@@ -65,7 +65,7 @@ class Bad:
     kind: str
     data: bytes
     how: str = "end"
-    """Of abandoned ones: end, reset or silence."""
+    """How abandoned requests end: end, reset or silence."""
 
 
 def make(number: int, nodes: int) -> Bad:
@@ -88,7 +88,7 @@ def make(number: int, nodes: int) -> Bad:
 
 
 def expected_nodes(valid: Bad) -> list[int]:
-    """Of a valid one."""
+    """Nodes of a valid request."""
     body = valid.data.partition(b"\r\n\r\n")[2]
     return list(json.loads(body)["nodes"])
 

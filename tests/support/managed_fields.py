@@ -25,7 +25,7 @@ class Type:
 
     rule: Literal["field", "map", "atomic", "list-map", "set"] = "field"
     keys: tuple[tuple[str, object], ...] = ()
-    """Of a list-map: names, each with what stands for an absent one (None: it must be there)."""
+    """Keys of a list-map: names, each with its default (None: it is required)."""
     children: Mapping[str, Type] = field(default_factory=dict)
     """By field name; "*" for values of a map, "[]" for entries of a list."""
 
@@ -107,7 +107,7 @@ def _shown(element: str) -> str:
 
 
 def fields_of(value: Any, type_: Type) -> Fields:
-    """What somebody who declares this value owns of it."""
+    """The fields that an applier of this value owns."""
     if type_.rule == "atomic" or not isinstance(value, dict | list):
         return {MEMBER: {}}
     if isinstance(value, list):
@@ -281,7 +281,7 @@ def _json(value: Any) -> str:
 
 @lru_cache(maxsize=10_000)
 def _declared_fields(encoded: bytes, type_: Type) -> tuple[Fields, Fields]:
-    """All, and those that somebody can own. The same is applied again and again; sets are never changed in place."""
+    """All fields, and those that can be owned. The same is applied again and again; sets are never changed in place."""
     fields = fields_of(msgspec.json.decode(encoded), type_)
     return fields, difference(fields, _UNOWNED)
 
@@ -340,7 +340,7 @@ def _unowned() -> Fields:
 
 
 _UNOWNED = _unowned()
-"""What nobody owns of any object."""
+"""Fields of any object that are never owned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -410,7 +410,7 @@ def _take(
 
 
 def _prune(merged: dict[str, Any], type_: Type, managers: Managers, last: Fields) -> dict[str, Any]:
-    """Less what the applier applied last, and neither it nor anybody else owns any more."""
+    """Remove what the applier applied last and no manager owns any more."""
     last = _with_named(last, type_)
     every = _with_named(fields_of(merged, type_), type_)
     owned: Fields = {}

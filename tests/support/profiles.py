@@ -72,7 +72,7 @@ def variants_of(shown: Profile, network: NetworkManifest = NETWORK) -> tuple[Var
 def revision_manifest(
     revision: str = "f0eae20c16c00ac0-1", created_at: str = "2026-01-01T00:00:00Z"
 ) -> RevisionManifest:
-    """Sealed, as it was published; of files that nobody reads here."""
+    """A sealed manifest as it is published; its files are not read here."""
     shown = profile()
     names = ["tables/features-float32.npy", *(f"variants/{v.name}/weights.safetensors" for v in shown.variants)]
     return sealed(RevisionManifest(

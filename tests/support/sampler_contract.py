@@ -55,7 +55,7 @@ def expected_trees(graph: Graph, seeds: list[int], fanouts: tuple[int, ...], key
 
 
 def leaves(trees: list[Tree]) -> list[int]:
-    """Of trees of one layer."""
+    """Leaves of trees of one layer."""
     return [leaf for _, drawn in trees for leaf in drawn]
 
 
@@ -236,7 +236,7 @@ class SamplerContract(ABC):
             assert drawn.max() > 900_000
 
     def test_a_hub_costs_no_visit_of_its_edges(self, tmp_path: Path) -> None:
-        """Of 1 GiB of neighbours in a sparse file, only the pages around the drawn ones become resident."""
+        """With 1 GiB of neighbours in a sparse file, only the pages around the drawn ones become resident."""
         degree = 1 << 28
         path = tmp_path / "indices"
         with path.open("wb") as file:

@@ -90,7 +90,7 @@ class FakeWorker:
     """Scores are highest for class `(node + shift) % 4`; embeddings repeat the node's id."""
 
     name: str = "f0eae20c16c00ac0-1"
-    """Of its revision."""
+    """Name of its revision."""
     nodes: int = NODES
     shift: int = 0
     loaded: bool = True

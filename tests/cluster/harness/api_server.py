@@ -1,6 +1,6 @@
 """An API server without a node: etcd, kube-apiserver and, where wanted, the controllers, on free ports of 127.0.0.1.
 
-Objects are stored, defaulted, validated and watched as anywhere; nobody runs their pods. It starts from nothing within
+Objects are stored, defaulted, validated and watched as anywhere; their pods do not run. It starts from nothing within
 seconds, lives in a temporary folder, and ends with the process that started it, even if that is killed.
 """
 
@@ -20,7 +20,7 @@ from tests.cluster.harness.layout import Addresses, Layout
 
 PROGRAMS = ("kube-apiserver", "kube-controller-manager", "kubectl", "helm")
 DEBIAN_PACKAGES = {"etcd": "etcd-server", "openssl": "openssl", "setpriv": "util-linux"}
-# By the kernel, as soon as whoever started them is gone.
+# Ended by the kernel as soon as their parent is gone.
 ENDS_WITH_US = ("setpriv", "--pdeathsig", "KILL")
 EXTRA_FLAGS = {
     # It would announce itself as the endpoint of `kubernetes.default`, which 127.0.0.1 may not be.

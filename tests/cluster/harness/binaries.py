@@ -1,7 +1,7 @@
 """Kubernetes, helm, CoreDNS and the pause program, compiled from Go modules at pinned versions.
 
-Minutes of work from nothing, so the results are kept, each with a stamp of what it was made from, and the work is
-done by one process at a time: `make test` starts it early in the background, and whoever needs a program waits for it.
+Minutes of work from nothing, so the results are kept, each with a stamp of what it was made from, and the work is done
+by one process at a time: `make test` starts it early in the background, and processes that need a program wait for it.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ def _kubeconfig(layout: Layout, path: Path, certificate: str) -> None:
 
 
 def _containerd(layout: Layout) -> str:
-    # restrict_oom_score_adj: without CAP_SYS_RESOURCE nobody may lower oom_score_adj, and every sandbox would fail.
+    # restrict_oom_score_adj: without CAP_SYS_RESOURCE oom_score_adj cannot be lowered, and every sandbox would fail.
     return f"""\
 version = 2
 root = "{layout.containerd}"

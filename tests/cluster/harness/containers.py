@@ -12,7 +12,7 @@ from tests.cluster.harness.processes import identity
 class ContainerProcess:
     pid: int
     identity: str
-    """Of `processes.identity`: a pid alone is used again."""
+    """The value of `processes.identity`, since a pid alone is reused."""
     pod: str
     """Its name."""
     pod_ip: str

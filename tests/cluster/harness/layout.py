@@ -29,7 +29,7 @@ POD_UID = 65532
 
 @dataclass(frozen=True, slots=True)
 class Addresses:
-    """Of the control plane; those of the node, where nothing else is said."""
+    """Addresses of the control plane; by default those of the node."""
 
     host: str = HOST_IP
     api_port: int = 6443
@@ -48,7 +48,7 @@ class Layout:
     # A short path: a unix socket's name holds at most 107 bytes, and containerd's shims add their own.
     run: Path = Path("/run/gnnserve")
     home: Path | None = None
-    """Of state and logs, where they do not lie beside the programs."""
+    """Folder of state and logs, where they do not lie beside the programs."""
     addresses: Addresses = Addresses()
 
     @classmethod

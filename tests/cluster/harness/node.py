@@ -1,6 +1,6 @@
 """The node as a whole: up, down, wipe, status, and what it offers.
 
-One node a machine, in any number of commands: whoever changes it holds its lock. Only processes that the harness
+One node a machine, in any number of commands: a command that changes it holds its lock. Only processes that the harness
 started are ever ended.
 """
 

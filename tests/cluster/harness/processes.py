@@ -56,7 +56,7 @@ class Background:
         self.log.parent.mkdir(parents=True, exist_ok=True)
         self.record.parent.mkdir(parents=True, exist_ok=True)
         if self.log.exists():
-            # The run before this one may be what somebody looks for; those before it are not kept.
+            # The log of the previous run may be needed; earlier ones are not kept.
             self.log.replace(self.log.with_suffix(".previous.log"))
         with self.log.open("wb") as log:
             process = subprocess.Popen(

@@ -104,7 +104,7 @@ class Prometheus:
         return list(self._get("query", query=expression)["result"])
 
     def value(self, expression: str) -> float | None:
-        """Of the only series; None without one."""
+        """Value of the only series; None without one."""
         found = self.query(expression)
         if len(found) > 1:
             raise HarnessError(f"`{expression}` has {len(found)} series, one was expected: {found}")

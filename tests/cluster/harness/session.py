@@ -1,6 +1,6 @@
 """From whatever the machine is like to a running cluster with today's images, and back.
 
-For tests and benchmarks alike. A cluster that somebody started by hand is used and left running; one that this session
+For tests and benchmarks alike. A cluster that was started by hand is used and left running; one that this session
 starts begins from nothing and is wiped at the end, unless GNNSERVE_KEEP_CLUSTER=1.
 """
 

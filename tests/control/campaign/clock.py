@@ -1,4 +1,4 @@
-"""Simulated time: it moves when the world says so, and whoever waits is woken at its time."""
+"""Simulated time: it moves when the world says so, and tasks that wait are woken at their time."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from datetime import UTC, datetime, timedelta
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 _TURNS = 12
-"""Of the event loop, for a task that was woken to come to its next wait: nothing here waits for anything but time."""
+"""Turns of the event loop in which a woken task reaches its next wait: nothing here waits for anything but time."""
 
 
 class SimClock:
-    """A `Clock` of the operator. Events end no wait: whoever waits here waits for time."""
+    """A `Clock` of the operator. Events end no wait: tasks here wait for time only."""
 
     def __init__(self) -> None:
         self.seconds = 0.0

@@ -120,7 +120,7 @@ class ControlPlane:
         return min((*loading, *waiting), default=None)
 
     def next_deadline(self) -> float | None:
-        """Of a rollout: what is told then is no progress."""
+        """The next deadline of a rollout, at which it reports that there is no progress."""
         there = {found["metadata"]["uid"] for found in self.of_kind("Deployment")}
         ends = (rollout.deadline() for uid, rollout in self._rollouts.items() if uid in there)
         return min((end for end in ends if end is not None and end > self._looked_at), default=None)
@@ -128,7 +128,7 @@ class ControlPlane:
     # --- what happens to files
 
     def damage(self) -> None:
-        """Of every revision that is answered from. Workers find it, and answer on from what they have mapped."""
+        """Damage every revision that workers answer from. They notice it, and answer on from what they have mapped."""
         for worker in self.workers.values():
             if worker.table is not None:
                 revision = worker.table.revision
@@ -150,7 +150,7 @@ class ControlPlane:
         ]  # fmt: skip
 
     def endpoint_routes(self, key: ServiceKey) -> list[Route | None]:
-        """What clients may be answered from; empty: nobody answers."""
+        """Routes that clients may be answered by; empty: no worker answers."""
         if self.cluster.objects.get(("Service", key.namespace, service_name(key.name))) is None:
             return []
         found = (self.workers.get(pod["metadata"]["uid"]) for pod in self.ready_workers(key))

@@ -38,7 +38,7 @@ _OF_THE_SERVER = {"uid", "resourceVersion", "generation", "creationTimestamp", "
 _POD_NAME = re.compile(r"(-worker-[0-9a-f]{8}|-generate-[0-9a-f]{8})-\d+")
 _GENERATING = re.compile(r"(?:^|[.)] )Job (\S+) generates the revision")
 _CLAIM_STAYS = re.compile(r"^PersistentVolumeClaim (\S+) is there, and not being deleted")
-"""Of one that the operator made; a claim of the user's is looked at with each resync only."""
+"""Message about a claim that the operator made; a user's claim is looked at with each resync only."""
 _DELETED_BY_OPERATOR = {"Job", "NetworkPolicy", "PodMonitor"}
 """Nothing else is ever deleted by it."""
 

@@ -33,7 +33,7 @@ class Outcome:
     reached: int
     """How often the trouble struck."""
     seconds: float
-    """Of real time."""
+    """Real time taken."""
     simulated_s: float = 0.0
     reconciles: int = 0
 

@@ -1,7 +1,7 @@
 """The scenes of the campaign: what people do to one GNNService, from its first day to its last.
 
-A scene waits for what everybody can see, never for what an operator thinks, so that the same scene plays in peace and
-in trouble.
+A scene waits for what is visible from outside, never for an operator's internal state, so that the same scene plays in
+peace and in trouble.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def delete_claim(world: World) -> None:
 
 
 def lose_claim(world: World) -> None:
-    """Under pods that use it: somebody took its protection away."""
+    """The claim is lost under pods that use it: its protection was removed."""
     for claim in world.plane.of_kind(CLAIM):
         name = claim["metadata"]["name"]
         world.cluster.replace(CLAIM, name, lambda found: found["metadata"].pop("finalizers", None))
@@ -231,7 +231,7 @@ async def impossible_nodes(world: World) -> None:
 
 
 async def refused_child(world: World) -> None:
-    """By a quota, until somebody raises it."""
+    """A child is refused by a quota, until the quota is raised."""
     sentence = "exceeded quota: compute, requested: count/jobs.batch=1, used: 4, limited: 4"
     world.cluster.faults.append(Fault("apply", "Job", Refusal(403, "Forbidden", sentence)))
     world.create()
@@ -485,7 +485,7 @@ async def users_claim_deleted(world: World) -> None:
 
 
 async def deployment_held_by_a_finalizer(world: World) -> None:
-    """Somebody else's, which nobody takes away: it is said, and goes on as soon as it is taken away."""
+    """Another owner's finalizer stays: the service says so, and goes on as soon as it is removed."""
     await serve(world)
     held = ("Deployment", "digits-worker")
     world.cluster.replace(*held, lambda found: found["metadata"].update(finalizers=["example.dev/audit"]))
@@ -498,7 +498,7 @@ async def deployment_held_by_a_finalizer(world: World) -> None:
 
 
 async def namesakes_claim_held(world: World) -> None:
-    """A pod of somebody else's uses the claim of the deleted service of that name."""
+    """A foreign pod uses the claim of the deleted service of that name."""
     await serve(world)
     metadata = {"name": "copies-files", "namespace": "default", "labels": {"app": "copies"}}
     volume = {"name": "repository", "persistentVolumeClaim": {"claimName": "digits-repository"}}

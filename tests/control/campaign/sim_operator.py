@@ -40,7 +40,7 @@ from gnnserve_routing.signals import QueryAnswer, Silence
 RESYNC_S = 60.0
 JITTER = 1.0
 _WRITE_LIMIT_S = 60.0
-"""Of real time, which a write here never takes."""
+"""Limit of a write in real time, which it never reaches here."""
 
 
 class Crash(BaseException):
@@ -67,7 +67,7 @@ class Surroundings:
     hold: Callable[[Request], Awaitable[None]]
     """Before a request is sent: a process that is stopped stays there."""
     answer: Callable[..., Answers]
-    """Of workers."""
+    """Answers of workers."""
     measure: Callable[[str, str], QueryAnswer | Silence]
     """By Prometheus."""
 

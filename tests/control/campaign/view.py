@@ -20,7 +20,7 @@ from gnnserve_operator.handlers.watches import service_of
 from gnnserve_operator.kinds import GNNSERVICE, Manifest, ServiceKey
 
 DELAY_S = 0.02
-"""Of a healthy watch."""
+"""Delay of a healthy watch."""
 WATCHED = frozenset(kind.name for kind in (GNNSERVICE, *WATCHED_CHILDREN))
 
 

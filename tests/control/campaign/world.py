@@ -55,13 +55,13 @@ class World:
     judge: Judge = field(init=False)
     operators: list[SimOperator] = field(default_factory=list)
     call_kinds: list[bool] = field(default_factory=list)
-    """Of operators to the API server: whether each was a write."""
+    """Calls of operators to the API server: whether each was a write."""
     writes: int = 0
     steps: int = 0
     reconciles: int = 0
     wanted_operators: int = 1
     term: int = 1
-    """Of the Lease."""
+    """Term of the Lease."""
     created_late: tuple[str, str] | None = None
     """Kind and name of what an overtaken leader made by the one write that was past its last check."""
     _api: ApiServer = field(init=False)
@@ -117,7 +117,7 @@ class World:
         return next((found for found in conditions if found["type"] == kind), {})
 
     def is_at_rest(self) -> bool:
-        """As far as everybody says: the operator of the present spec, the cluster of its objects."""
+        """Whether the operator reports rest for the present spec, and the cluster for its objects."""
         if self.service is None:
             return True
         generation = self.service["metadata"]["generation"]
@@ -166,8 +166,8 @@ class World:
     # --- time
 
     async def settled(self) -> None:
-        """Until everybody is at rest and knows it; else until nothing has changed for long. What is then said to be
-        under way must go on, or be said to be stalled, within bounded time."""
+        """Wait until operator and cluster are at rest and report it; else until nothing has changed for long. What is
+        then said to be under way must go on, or be said to be stalled, within bounded time."""
         await self.until(self._is_settled)
         if self._is_waited_for():
             try:
