@@ -117,8 +117,8 @@ def case(name: str, text: str, *expected: str):
         ),
         case(
             "an enum value of another kind",
-            spec("model: {architecture: Transformer}"),
-            "spec.model.architecture: found \"Transformer\", expected 'GraphSAGE' or 'GIN'; choose one of these",
+            spec("model: {training: {scope: All}}"),
+            "spec.model.training.scope: found \"All\", expected 'Inductive' or 'Transductive'; choose one of these",
         ),
         case(
             "an optional member's path holds no type names",
