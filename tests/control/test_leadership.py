@@ -633,7 +633,7 @@ def test_a_lease_that_is_given_to_another_by_hand_is_lost(holder: str) -> None:
             it.edit(lambda found: found["spec"].update(holderIdentity=holder))
             await it.pass_time(RETRY_S)
             assert a.task is not None
-            with pytest.raises(LostLeadershipError, match=f"held by {holder or 'nobody'}"):
+            with pytest.raises(LostLeadershipError, match=f"held by {holder or 'no operator'}"):
                 a.task.result()
             with pytest.raises(LostLeadershipError):
                 await a.write()
