@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import hypothesis
 import pytest
 from tests.support import missing_data
 
@@ -15,6 +16,10 @@ if not Path("/dev/nvidiactl").exists():
 if "PYTEST_XDIST_WORKER" in os.environ:
     # xdist hands its own terminal's width on; in one process, what commands print here is as wide as in a file.
     os.environ.pop("COLUMNS", None)
+
+# How long an example takes is the machine's matter: no test fails for it.
+hypothesis.settings.register_profile("untimed", deadline=None)
+hypothesis.settings.load_profile("untimed")
 
 import gnnserve_worker.generation  # noqa: F401 - sets how torch's threads wait
 

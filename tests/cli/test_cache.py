@@ -185,7 +185,7 @@ def test_a_pipe_that_nobody_writes_into_is_not_waited_for(tmp_path: Path) -> Non
         pytest.param("25,-1", "fanouts [25, -1] must be all positive, or all -1", id="some and all"),
         pytest.param("1024,1024", "would sample up to 1,049,601 nodes for one seed; the limit is", id="too large"),
         pytest.param("100000,100000", "found 100000, expected less than or equal to 1024", id="too large a number"),
-        pytest.param("1,1,1,1,1", "'1,1,1,1,1' is 5 layers, expected at most 4", id="too deep"),
+        pytest.param("1,1,1,1,1,1,1,1,1", "'1,1,1,1,1,1,1,1,1' is 9 layers, expected at most 8", id="too deep"),
         pytest.param("25;10", "'25;10' is no list of integers; write them as 25,10", id="no numbers"),
     ],
 )  # fmt: skip
