@@ -17,11 +17,11 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     # xdist hands its own terminal's width on; in one process, what commands print here is as wide as in a file.
     os.environ.pop("COLUMNS", None)
 
+import gnnserve_worker.generation  # noqa: F401 - sets how torch's threads wait
+
 # How long an example takes is the machine's matter: no test fails for it.
 hypothesis.settings.register_profile("untimed", deadline=None)
 hypothesis.settings.load_profile("untimed")
-
-import gnnserve_worker.generation  # noqa: F401 - sets how torch's threads wait
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
