@@ -37,7 +37,7 @@ def worker_metrics() -> bytes:
         allowed_variants=("x1",),
         objective=Objective(latency_ms=25),
     )
-    metrics.watch_routing(lambda: serving.RoutingState(route, {"x1": 1.0}))
+    metrics.watch_routing(lambda: serving.RoutingSample(route, {"x1": 1.0}))
     metrics.watch_device(lambda: ON_GPU)
     return metrics.render()
 
