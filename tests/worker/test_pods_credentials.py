@@ -45,7 +45,7 @@ def test_a_pod_waits_for_what_its_secrets_lack(tmp_path: Path, monkeypatch: pyte
         used.append(credentials)
         raise InputError("worker", "is not to run in this test")
 
-    monkeypatch.setattr(server, "Worker", make_worker)
+    monkeypatch.setattr(server, "WorkerServer", make_worker)
     settings = WorkerSettings(
         service="digits",
         namespace="shop",
