@@ -60,9 +60,9 @@ REFUSED = {
         "must be the name of a Kubernetes object",
     ),
     "a misspelt field": ({"spec": {"modle": {}}}, 'unknown field "spec.modle"'),
-    "an unknown architecture": (
-        {"spec": {"model": {"architecture": "GCN"}}},
-        'spec.model.architecture: Unsupported value: "GCN": supported values: "GraphSAGE", "GIN"',
+    "an unknown scope": (
+        {"spec": {"model": {"training": {"scope": "All"}}}},
+        'spec.model.training.scope: Unsupported value: "All": supported values: "Inductive", "Transductive"',
     ),
     "a number in quotes": ({"spec": {"model": {"hidden": "128"}}}, "spec.model.hidden in body must be of type integer"),
     "mixed fan-outs": ({"spec": {"model": {"fanouts": [-1, 5]}}}, "fanouts must be all positive, or all -1"),
