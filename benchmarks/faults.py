@@ -20,7 +20,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from multiprocessing import get_context
@@ -199,20 +199,23 @@ def play_rest(pool: ProcessPoolExecutor, *, quick: bool) -> Rest:
 def play_scenes(
     pool: ProcessPoolExecutor, names: Sequence[str], stride: int, minutes: float | None
 ) -> Iterator[SceneResult]:
-    """In the order in which they end. After `minutes` no other scene is begun."""
+    """Play scenes, one on each processor, and yield each result as it comes. After `minutes` no other scene begins."""
     index_of = {scene.__name__: index for index, scene in enumerate(SCENES)}
     at_commit = str(commit()["id"])
     due, began = list(names), time.monotonic()
     with Progress(transient=True) as shown:
         task = shown.add_task("scenes", total=len(due))
-        running = {pool.submit(run_scene, index_of[due.pop(0)], stride, at_commit) for _ in range(min(2, len(due)))}
+        running = {
+            pool.submit(run_scene, index_of[due.pop(0)], stride, at_commit)
+            for _ in range(min(os.cpu_count() or 1, len(due)))
+        }
         while running:
-            done = next(as_completed(running))
-            running.remove(done)
-            if due and (minutes is None or time.monotonic() - began < 60 * minutes):
-                running.add(pool.submit(run_scene, index_of[due.pop(0)], stride, at_commit))
-            shown.advance(task)
-            yield done.result()
+            ended, running = wait(running, return_when=FIRST_COMPLETED)
+            for done in ended:
+                if due and (minutes is None or time.monotonic() - began < 60 * minutes):
+                    running.add(pool.submit(run_scene, index_of[due.pop(0)], stride, at_commit))
+                shown.advance(task)
+                yield done.result()
 
 
 def due_scenes(kept: Mapping[str, SceneResult]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Which findings about rankings (Dynamic GNN inference as-a-service, section 4.1, and its tables 2 and 3) hold.
+"""Judges the findings about rankings (Dynamic GNN inference as-a-service, section 4.1, and its tables 2 and 3).
 
 Each finding is judged from the rows of a study.
 

@@ -33,6 +33,7 @@ from gnnserve_api.protocol import (
 from gnnserve_api.repository import NetworkManifest
 from gnnserve_api.routing import Route
 from gnnserve_api.tokens import check_token, read_client_token
+from gnnserve_api.variants import MAX_LAYERS
 from gnnserve_cli.exits import ServerRefusedError
 from gnnserve_cli.http_client import NoAnswerError, NotTrustedError, exchange
 from gnnserve_cli.printable import printable_line
@@ -44,8 +45,8 @@ _OTHER_VERSION = "is the server an older or a newer gnnserve than this command?"
 _PORTS = {"http": 80, "https": 443}
 _MOST = 2**53
 """Largest number that an answer may state: a float holds it exactly."""
-_MOST_LAYERS, _MOST_DRAWN = 4, 1_000_000
-"""As a manifest may have them."""
+_MOST_DRAWN = 1_000_000
+"""Largest fan-out that an answer may state: far above what a manifest may."""
 
 
 _PASSWORD = re.compile(r"^([a-z]+://)?.*@", re.DOTALL | re.IGNORECASE)
@@ -198,7 +199,7 @@ def _misfit(answer: VariantsAnswer) -> str | None:
 def _network_misfit(network: NetworkManifest) -> str | None:
     drawn = network.fanouts
     is_full = all(fanout == -1 for fanout in drawn)
-    if not 1 <= len(drawn) <= _MOST_LAYERS or not (is_full or all(1 <= fanout <= _MOST_DRAWN for fanout in drawn)):
+    if not 1 <= len(drawn) <= MAX_LAYERS or not (is_full or all(1 <= fanout <= _MOST_DRAWN for fanout in drawn)):
         return f"a network of fan-outs {list(drawn)[:10]}"
     widths = (network.hidden, network.classes, 1 if network.mlp_hidden is None else network.mlp_hidden)
     if not all(1 <= width < _MOST for width in widths):

@@ -7,6 +7,7 @@ import shlex
 import socket
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from gnnserve_api.device import CachePolicy, Device, size_bytes
@@ -22,6 +23,7 @@ from gnnserve_worker.pods import device
 from gnnserve_worker.pods.device import DeviceSettings
 from gnnserve_worker.repository.loaded import LoadedRevision
 from gnnserve_worker.repository.memory_fault import exit_on_memory_fault
+from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.serving import server
 from gnnserve_worker.serving.security.credentials import Credentials
 from gnnserve_worker.serving.security.tls import KeyPairFiles
@@ -34,6 +36,41 @@ _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - read, not bo
 def print_profile(published: RevisionManifest) -> None:
     console = output()
     put(console, *profile_tables(published.profile, console))
+
+
+@dataclass(frozen=True, slots=True)
+class ServerOptions:
+    """What `run` and `serve` read of their options, beside the address."""
+
+    source: Source
+    credentials: Credentials
+    device: DeviceSettings
+
+
+def read_options(
+    service: GNNService,
+    prometheus: str | None,
+    tls_cert: Path | None,
+    tls_key: Path | None,
+    token_file: Path | None,
+    named_device: Device | None,
+    cache: CachePolicy | None,
+    gpu_memory: str | None,
+) -> ServerOptions:
+    return ServerOptions(
+        source_of_load(prometheus, service),
+        choose_credentials(service, tls_cert, tls_key, token_file),
+        choose_device(service, named_device, cache, gpu_memory),
+    )
+
+
+def serve_published(
+    stored: Repository, published: RevisionManifest, service: GNNService, sock: socket.socket, options: ServerOptions
+) -> None:
+    """Show the profile of a published revision and answer from it until SIGINT or SIGTERM."""
+    revision = stored.load(published.revision)
+    print_profile(published)
+    serve_routed(revision, service, sock, options.source, options.credentials, options.device)
 
 
 def source_of_load(prometheus: str | None, service: GNNService) -> Source:

@@ -1,4 +1,4 @@
-"""Which graph a SOURCE on the command line names: a manifest's, a file's, or a public data set's."""
+"""Reads the argument SOURCE: it names the graph of a manifest, of a file, or of a public data set."""
 
 from __future__ import annotations
 

@@ -22,8 +22,7 @@ def says_expected(spec: GNNServiceSpec, features: int, classes: int) -> str | No
     """Before anything is trained; None where most pruned variants read less than a projected one."""
     if spec.variants.projection is not Projection.AUTO:
         return None
-    model = spec.model
-    width = model.mlp_hidden or (model.hidden if len(model.fanouts) > 1 else classes)
+    width = spec.model.network(classes).projected_columns
     pruned = [factor for factor in sorted(spec.variants.pruning.factors) if factor > 1]
     wider = [factor for factor in pruned if columns_of(features, factor) >= width]
     if not pruned or len(wider) < _NEARLY_ALL * len(pruned):
@@ -40,7 +39,7 @@ def says_dominated(profile: Profile, features: int) -> str | None:
     """After the profile was measured; None where most pruned variants are the fastest for some tolerance."""
     projected = [variant for variant in profile.variants if family_of(variant).name is FamilyName.PROJECTED]
     pruned = [variant for variant in profile.variants if family_of(variant).spans_widths and variant.columns < features]
-    beaten = {variant.name: next((other for other in projected if _beats(other, variant)), None) for variant in pruned}
+    beaten = {variant.name: next((other for other in projected if beats(other, variant)), None) for variant in pruned}
     dominated = [variant for variant in pruned if beaten[variant.name] is not None]
     if not dominated or len(dominated) < _NEARLY_ALL * len(pruned):
         return None
@@ -60,7 +59,8 @@ def says_dominated(profile: Profile, features: int) -> str | None:
     )
 
 
-def _beats(one: VariantProfile, other: VariantProfile) -> bool:
+def beats(one: VariantProfile, other: VariantProfile) -> bool:
+    """Whether `one` is at least as accurate, and at least as fast at every measured size."""
     return one.validation_accuracy >= other.validation_accuracy and all(
         mine.p50_ms <= theirs.p50_ms for mine, theirs in zip(one.latency, other.latency, strict=True)
     )

@@ -45,7 +45,7 @@ def encode_result(result: GenerationResult) -> str:
 
 
 def encode_message(result: GenerationResult) -> str:
-    """As a termination message: without factors, sizes and tiers where it would be too long."""
+    """The result as a termination message. Factors, sizes and tiers are left out where it would be too long."""
     message = encode_result(result)
     if len(message.encode()) <= MAX_TERMINATION_MESSAGE_BYTES:
         return message

@@ -167,7 +167,7 @@ class RowSource(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fiel
     """How a row of any table is made from the raw features of a node, beside the ranking and the tables' storages."""
 
     columns: tuple[SourceColumn, ...]
-    """In the order of the features; empty where the source names none."""
+    """The source's columns in the order of the features; empty if the source does not name them."""
     normalization: str
     """As applied: never Auto."""
     tensors: str | None

@@ -11,6 +11,9 @@ from enum import StrEnum
 
 from gnnserve_api.errors import InputError
 
+MAX_LAYERS = 8
+"""Layers that a network may have."""
+
 
 class Storage(StrEnum):
     """How a table keeps its numbers. Sums are always made in float32."""

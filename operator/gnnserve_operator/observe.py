@@ -84,9 +84,8 @@ class PodMonitors:
             if self._good_until is not None and self._clock.now() < self._good_until:
                 return self._listed
             self._looking = asyncio.create_task(self._look(), name="list PodMonitors")
-        return await asyncio.shield(
-            self._looking
-        )  # shared: cancelling one waiter must not cancel the list of the others
+        # Shared: cancelling one waiter must not cancel the list of the others.
+        return await asyncio.shield(self._looking)
 
     async def _look(self) -> Listed | None:
         asked_at = self._clock.now()
@@ -146,9 +145,7 @@ class Seen:
 
 
 class Observer:
-    def __init__(
-        self, index: Index, prober: Prober, pod_monitors: PodMonitors, claims: RepositoryClaims
-    ) -> None:  # fmt: skip
+    def __init__(self, index: Index, prober: Prober, pod_monitors: PodMonitors, claims: RepositoryClaims) -> None:
         self._index = index
         self._prober = prober
         self._pod_monitors = pod_monitors

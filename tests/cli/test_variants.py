@@ -17,7 +17,8 @@ from typer.testing import CliRunner
 
 from gnnserve_api.profile import Profile
 from gnnserve_api.repository import NodeIdKind, RevisionManifest
-from gnnserve_api.variants import Storage
+from gnnserve_api.variants import MAX_LAYERS, Storage
+from gnnserve_cli.exits import ExitCode
 from gnnserve_cli.main import app
 from gnnserve_cli.render import count, format_bytes, format_ms, profile_tables, round_floats
 
@@ -46,6 +47,16 @@ def test_a_server_shows_its_profile() -> None:
     assert "node ids: 0 to 1796\nlabel: 0, 1, 2, 3, 4, 5, 6, 7, 8, 9\n" in result.output
     assert "x16" in result.output
     assert "computed on" not in result.output, "an older server does not say"
+
+
+@pytest.mark.parametrize(("layers", "code"), [(MAX_LAYERS, 0), (MAX_LAYERS + 1, ExitCode.RESOURCE)])
+def test_a_network_may_have_as_many_layers_as_a_manifest(layers: int, code: int) -> None:
+    body = variants_body(profile())
+    network = {**body["provenance"]["network"], "fanouts": [2] * layers}
+    body |= {"provenance": {**body["provenance"], "network": network}}
+    with fake_server(lambda _: Told(body=body)) as server:
+        result = CliRunner().invoke(app, ["variants", server.url])
+    assert result.exit_code == code, result.stderr
 
 
 def test_a_server_shows_on_what_it_computes() -> None:

@@ -36,30 +36,19 @@ def run(
     """Train, profile and serve a manifest; a second start serves what is already there."""
     # Imported here: they bring numpy and numba, which the other commands start without.
     from gnnserve_api.manifest import load_manifest  # noqa: PLC0415
-    from gnnserve_cli.serving import (  # noqa: PLC0415
-        choose_credentials,
-        choose_device,
-        farewell,
-        print_profile,
-        serve_routed,
-        source_of_load,
-    )
+    from gnnserve_cli.serving import farewell, read_options, serve_published  # noqa: PLC0415
     from gnnserve_worker.pods.device import require_device  # noqa: PLC0415
     from gnnserve_worker.repository.repository import Repository  # noqa: PLC0415
     from gnnserve_worker.serving.server import bind  # noqa: PLC0415
 
     service = load_manifest(manifest)
-    source = source_of_load(prometheus, service)
-    credentials = choose_credentials(service, tls_cert, tls_key, token_file)
-    settings = choose_device(service, device, cache, gpu_memory)
+    options = read_options(service, prometheus, tls_cert, tls_key, token_file, device, cache, gpu_memory)
     # A busy port must show before minutes of training, not after; and so must a GPU that is not there.
-    require_device(settings)
+    require_device(options.device)
     with closing(bind(host, port)) as sock:
         from gnnserve_cli.generating import generate_visibly  # noqa: PLC0415
 
         stored = Repository(repository, service.metadata.namespace, service.metadata.name)
         published = generate_visibly(service, stored, device)
-        revision = stored.load(published.revision)
-        print_profile(published)
-        serve_routed(revision, service, sock, source, credentials, settings)
+        serve_published(stored, published, service, sock, options)
     farewell()

@@ -37,21 +37,12 @@ def serve(
     """Serve the published revision of a manifest."""
     # Imported here: they bring numpy and numba, which the other commands start without.
     from gnnserve_api.manifest import load_manifest  # noqa: PLC0415
-    from gnnserve_cli.serving import (  # noqa: PLC0415
-        choose_credentials,
-        choose_device,
-        farewell,
-        print_profile,
-        serve_routed,
-        source_of_load,
-    )
+    from gnnserve_cli.serving import farewell, read_options, serve_published  # noqa: PLC0415
     from gnnserve_worker.repository.repository import Repository  # noqa: PLC0415
     from gnnserve_worker.serving.server import bind  # noqa: PLC0415
 
     service = load_manifest(manifest)
-    source = source_of_load(prometheus, service)
-    credentials = choose_credentials(service, tls_cert, tls_key, token_file)
-    settings = choose_device(service, device, cache, gpu_memory)
+    options = read_options(service, prometheus, tls_cert, tls_key, token_file, device, cache, gpu_memory)
     with closing(bind(host, port)) as sock:
         stored = Repository(repository, service.metadata.namespace, service.metadata.name)
         published = stored.find(service.spec.recipe())
@@ -62,7 +53,5 @@ def serve(
                 f"with recipe {service.spec.recipe()}",
                 f"make one with `gnnserve generate {manifest} --repository {repository}`",
             )
-        revision = stored.load(published.revision)
-        print_profile(published)
-        serve_routed(revision, service, sock, source, credentials, settings)
+        serve_published(stored, published, service, sock, options)
     farewell()

@@ -7,8 +7,10 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
+from gnnserve_api.repository import NetworkManifest
 from gnnserve_api.spec.fields import ApiModel, Sha256, text
 from gnnserve_api.spec.rules import rule, validations
+from gnnserve_api.variants import MAX_LAYERS
 
 FULL_NEIGHBOURHOOD = -1
 MAX_TREE_NODES = 1_000_000
@@ -101,10 +103,6 @@ class Checkpoint(ApiModel):
     """Expected SHA-256 of the file. When set, another file is refused."""
 
 
-MAX_LAYERS = 8
-"""Layers that a network may have."""
-
-
 def _sampled_nodes() -> str:
     """CEL for f0 + f0·f1 + f0·f1·f2 + …, by Horner's rule; in floating point, which no fan-outs overflow."""
     deeper = ""
@@ -166,6 +164,16 @@ class Model(ApiModel):
     @property
     def _is_full_neighbourhood(self) -> bool:
         return all(fanout == FULL_NEIGHBOURHOOD for fanout in self.fanouts)
+
+    def network(self, classes: int) -> NetworkManifest:
+        """The network that the model is, for a graph of so many classes."""
+        return NetworkManifest(
+            architecture=self.architecture,
+            hidden=self.hidden,
+            fanouts=self.fanouts,
+            classes=classes,
+            mlp_hidden=self.mlp_hidden,
+        )
 
     def canonical(self) -> Model:
         """The same for models that are trained alike: how to train does nothing for weights that are given."""

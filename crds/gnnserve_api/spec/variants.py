@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 
 from gnnserve_api.spec.fields import ApiModel
 from gnnserve_api.spec.rules import rule
-from gnnserve_api.variants import Storage, fanouts_name, projected_name, variant_name
+from gnnserve_api.variants import MAX_LAYERS, Storage, fanouts_name, projected_name, variant_name
 
 
 class RankingMethod(StrEnum):
@@ -118,7 +118,7 @@ MAX_LISTED_VARIANTS = 32
 MOST_FANOUTS_VARIANTS = 36
 """The same with `fanouts`, projected variants included."""
 
-SmallerFanouts = Annotated[tuple[Annotated[int, Field(ge=1, le=1024)], ...], Field(min_length=1, max_length=8)]
+SmallerFanouts = Annotated[tuple[Annotated[int, Field(ge=1, le=1024)], ...], Field(min_length=1, max_length=MAX_LAYERS)]
 
 
 class Variants(ApiModel):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gnnserve_api.domination import beats
 from gnnserve_api.families import family_of
 from gnnserve_api.profile import VariantProfile
 
@@ -23,11 +24,4 @@ def worth_keeping(variants: Sequence[VariantProfile]) -> tuple[VariantProfile, .
 
 def dominates(one: VariantProfile, other: VariantProfile) -> bool:
     """Whether `one` is at least as accurate and at least as fast at every size, and better in something."""
-    better = one.validation_accuracy > other.validation_accuracy
-    if one.validation_accuracy < other.validation_accuracy:
-        return False
-    for mine, theirs in zip(one.latency, other.latency, strict=True):
-        if mine.p50_ms > theirs.p50_ms:
-            return False
-        better = better or mine.p50_ms < theirs.p50_ms
-    return better
+    return beats(one, other) and not beats(other, one)

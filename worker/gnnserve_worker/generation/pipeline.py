@@ -15,7 +15,6 @@ from gnnserve_api.repository import RevisionManifest
 from gnnserve_api.spec.service import GNNService, GNNServiceSpec
 from gnnserve_api.variants import check_factors
 from gnnserve_worker.generation.checkpoint import load_checkpoint
-from gnnserve_worker.generation.families.family import network_of
 from gnnserve_worker.generation.families.registry import FAMILIES
 from gnnserve_worker.generation.identity import RevisionIdentity, identity_of
 from gnnserve_worker.generation.wide import with_factors, written_factors
@@ -91,7 +90,7 @@ def _without_wide_tables(spec: GNNServiceSpec, features: Features, progress: Pro
 
 def _tables_bytes(spec: GNNServiceSpec, nodes: int, features: int, classes: int) -> int:
     """What all tables take on the disk, those of projected variants that will not be kept included."""
-    network = network_of(spec, classes)
+    network = spec.model.network(classes)
     return sum(family.tables_bytes(spec, network, nodes, features) for family in FAMILIES)
 
 

@@ -27,7 +27,7 @@ from gnnserve_api.spec.graph import Normalization
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.spec.variants import RankingMethod
 from gnnserve_api.variants import Storage, variant_name
-from gnnserve_worker.generation.families.family import Ingredients, Models, network_of
+from gnnserve_worker.generation.families.family import Ingredients, Models
 from gnnserve_worker.generation.families.registry import FAMILIES, plan_families
 from gnnserve_worker.generation.families.write import write_plans
 from gnnserve_worker.generation.features import Normalized, fit_normalization
@@ -68,7 +68,7 @@ def generate_revision(
     repository.put_graph(graph)
     data = training_set(graph.graph, graph.labels, len(graph.classes), graph.splits, training.scope, metric)
     models = models_of(data, features)
-    network = network_of(spec, len(graph.classes))
+    network = spec.model.network(len(graph.classes))
     ingredients = _make_ingredients(spec, network, data, features, models, progress)
     plans = plan_families(ingredients)
     other_rankings = _rank_again(spec, data, features, models, progress)

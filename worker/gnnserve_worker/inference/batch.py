@@ -168,9 +168,9 @@ def _infer_chunk(
     if network.weighs_neighbours and revision.neighbour_roots is not None:
         sample = weigh(sample, graph.indptr, revision.neighbour_roots, _workspace.weights)
     sampled = time.perf_counter()
-    combined = network.gather(variant.table, sample, activations)
+    aggregated = network.gather(variant.table, sample, activations)
     gathered = time.perf_counter()
-    network.infer(combined, sample, activations, scores, embeddings)
+    network.infer(aggregated, sample, activations, scores, embeddings)
     end = time.perf_counter()
     times = StageTimes((sampled - start) * 1e3, (gathered - sampled) * 1e3, (end - gathered) * 1e3)
     return times, gathered_bytes(variant.table, variant.columns, sample)

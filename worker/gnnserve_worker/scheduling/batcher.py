@@ -39,7 +39,7 @@ class Batcher:
         self._chooser = chooser
         self._costs = chooser.costs
         self._queue = Queue(self.decider.small_seeds)
-        self._occupancy = Occupancy.until(busy_until_ms)
+        self._occupancy = Occupancy(busy_until_ms)
         self._admission = AdmissionControl(
             chooser, Pins(chooser, table, drawn), max_queued_seeds, self.groups, self._queue, self._occupancy
         )

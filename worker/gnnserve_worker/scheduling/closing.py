@@ -144,7 +144,7 @@ class BatchCloser:
         total += sum([waiting.remaining for waiting in members])
         costs = self._costs
         until_ms = now_ms + costs.batch_ms(plan.variant, total, len(pieces))
-        self._occupancy.start(until_ms)
+        self._occupancy.running_until_ms = until_ms
         if has_deadline or (plan.members and plan.members[0].is_hard):
             self._decider.note_usual(plan.variant, until_ms)
         return Batch(self._chooser.names[plan.variant], tuple(pieces), total, costs.computing_ms(plan.variant, total))

@@ -111,14 +111,3 @@ class VariantFamily(Protocol):
 def storages_of(spec: GNNServiceSpec) -> list[Storage]:
     """Those that the spec lists, in one order for all specs."""
     return [storage for storage in Storage if storage in spec.variants.storage]
-
-
-def network_of(spec: GNNServiceSpec, classes: int) -> NetworkManifest:
-    model = spec.model
-    return NetworkManifest(
-        architecture=model.architecture,
-        hidden=model.hidden,
-        fanouts=model.fanouts,
-        classes=classes,
-        mlp_hidden=model.mlp_hidden,
-    )

@@ -34,7 +34,6 @@ from gnnserve_worker.serving.http.app import (
     RESERVED_CONNECTIONS,
     ServingApp,
 )
-from gnnserve_worker.serving.http.codecs.registry import PREDICT_PATHS
 from gnnserve_worker.serving.http.heads import MOST_HEAD_BYTES, MOST_HEADERS, check_head, large_head, not_http
 from gnnserve_worker.serving.http.predict import READ_HEADERS, Asked, Head, Predict, Reply, read_head
 from gnnserve_worker.serving.http.question import RequestError
@@ -461,17 +460,16 @@ class Connection(HttpToolsProtocol):
         """The known head of the request; None: it does not take the fast path."""
         if self.app is not self.config.loaded_app:
             return None  # a connection that gets one answer, and that is a refusal
-        url, _, query = self.url.partition(b"?")
-        path = url.decode("latin-1")
-        if path not in PREDICT_PATHS or self.parser.get_method() != b"POST":
+        if self.parser.get_method() != b"POST":
             return None
+        path, _, query = self.url.partition(b"?")
         noted = {name: value for name, value in self.headers if name in _NOTED}
         # The parser has refused a length that is no number.
         body_bytes = int(noted.get(b"content-length", b"0"))
         if body_bytes > _MOST_BODY_BYTES or not _RARE.isdisjoint(noted):
             return None
         try:
-            head = read_head(path, noted, query)
+            head = read_head(path.decode("latin-1"), noted, query)
         except RequestError:
             return None
         if head is None or not self._shared.app.access.accepts(self.headers):

@@ -49,7 +49,26 @@ class BinaryCodec:
     def parse_question(
         self, body: bytes, query: bytes, wishes: Wishes, revision: ServedRevision, max_nodes: int
     ) -> Question:
-        return parse_question(body, query, wishes, revision, max_nodes)
+        if revision.has_text_ids:
+            raise RequestError(
+                ErrorCode.NO_BINARY_NODES,
+                "body",
+                "the node ids of this graph are texts, and lists of them are no array",
+                f'send JSON, such as {{"nodes": [{shown_value(revision.shown_ids(0, 1)[0])}]}}',
+            )
+        outputs = _read_outputs(query, revision) if query else _SCORES
+        if len(body) % _ID_BYTES:
+            raise RequestError(
+                ErrorCode.INVALID_BINARY,
+                "body",
+                f"{len(body):,} bytes are no whole number of node ids, which have {_ID_BYTES} bytes each",
+                "send int64, little-endian",
+            )
+        check_node_count(len(body) // _ID_BYTES, max_nodes)
+        nodes = np.frombuffer(body, "<i8")
+        if sys.byteorder == "big":
+            nodes = nodes.astype(np.int64)
+        return Question(find_integers(nodes, revision), wishes.objective, wishes.strict, outputs)
 
     def encode_answer(
         self,
@@ -61,7 +80,7 @@ class BinaryCodec:
         in_pieces: bool,
     ) -> Encoded:
         """Never in pieces: the array is sent from where it lies."""
-        array = encode_answer(answer, outputs[0], revision)
+        array = _array_of(answer, outputs[0], revision)
         head = (
             f"content-type: {self.content_type}\r\n"
             f"gnnserve-variant: {answer.variant}\r\n"
@@ -77,29 +96,6 @@ class BinaryCodec:
         return {"schema": {"type": "string", "format": "binary"}}
 
     describe_answer = describe_request
-
-
-def parse_question(body: bytes, query: bytes, wishes: Wishes, revision: ServedRevision, max_nodes: int) -> Question:
-    if revision.has_text_ids:
-        raise RequestError(
-            ErrorCode.NO_BINARY_NODES,
-            "body",
-            "the node ids of this graph are texts, and lists of them are no array",
-            f'send JSON, such as {{"nodes": [{shown_value(revision.shown_ids(0, 1)[0])}]}}',
-        )
-    outputs = _read_outputs(query, revision) if query else _SCORES
-    if len(body) % _ID_BYTES:
-        raise RequestError(
-            ErrorCode.INVALID_BINARY,
-            "body",
-            f"{len(body):,} bytes are no whole number of node ids, which have {_ID_BYTES} bytes each",
-            "send int64, little-endian",
-        )
-    check_node_count(len(body) // _ID_BYTES, max_nodes)
-    nodes = np.frombuffer(body, "<i8")
-    if sys.byteorder == "big":
-        nodes = nodes.astype(np.int64)
-    return Question(find_integers(nodes, revision), wishes.objective, wishes.strict, outputs)
 
 
 def _read_outputs(query: bytes, revision: ServedRevision) -> tuple[str, ...]:
@@ -134,7 +130,7 @@ def _read_outputs(query: bytes, revision: ServedRevision) -> tuple[str, ...]:
     return tuple(outputs)
 
 
-def encode_answer(answer: Answer, output: str, revision: ServedRevision) -> np.ndarray:
+def _array_of(answer: Answer, output: str, revision: ServedRevision) -> np.ndarray:
     """C-contiguous, little-endian: scores and embeddings float32 [nodes, width], labels int64 [nodes]."""
     match output:
         case "labels":

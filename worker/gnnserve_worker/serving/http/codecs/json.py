@@ -85,7 +85,21 @@ class JsonCodec:
         self, body: bytes, query: bytes, wishes: Wishes, revision: ServedRevision, max_nodes: int
     ) -> Question:
         """`query` is empty: `check_query` refuses every parameter."""
-        return parse_question(body, wishes, revision, max_nodes)
+        request: PredictRequest[Any] = _decode(body, revision)
+        objective = request.objective
+        if objective is None or objective == NO_OBJECTIVE:
+            objective = wishes.objective
+        else:
+            check_objective(objective, "objective.latencyMs", "objective.accuracyTolerancePermille")
+        outputs = request.outputs
+        if outputs not in _ALWAYS_POSSIBLE:
+            _check_outputs(outputs, revision)
+        nodes = request.nodes
+        if not 0 < len(nodes) <= max_nodes:
+            check_node_count(len(nodes), max_nodes)
+        strict = wishes.strict if request.strict is UNSET else request.strict
+        positions = find_texts if revision.has_text_ids else _find_integers
+        return Question(positions(nodes, revision), objective, strict, outputs)
 
     def encode_answer(
         self,
@@ -97,8 +111,16 @@ class JsonCodec:
         in_pieces: bool,
     ) -> Encoded:
         if in_pieces:
-            return Encoded(_HEAD, b"", encode_blocks(answer, outputs, revision, objective_met))
-        return Encoded(_HEAD, encode_answer(answer, outputs, revision, objective_met))
+            return Encoded(_HEAD, b"", _encode_blocks(answer, outputs, revision, objective_met))
+        body = b"{"
+        if "labels" in outputs:
+            body += b'"labels":' + _encode_labels(answer.scores, revision) + b","
+        if "scores" in outputs:
+            body += b'"scores":' + orjson.dumps(answer.scores, option=_ARRAYS) + b","
+        if "embeddings" in outputs:
+            body += b'"embeddings":' + orjson.dumps(answer.embeddings, option=_ARRAYS) + b","
+        body += _encode_rest(answer.variant, revision.manifest.revision, objective_met())
+        return Encoded(_HEAD, body)
 
     def describe_request(self, revision: ServedRevision | None, example: Any) -> dict[str, Any]:
         return {"schema": {"$ref": _REFERENCE.format(name=PredictRequest.__name__)}, "example": example}
@@ -111,25 +133,6 @@ _OBJECTIVES = (b'"objective"', b"\\u006", b"\\u007")
 """A letter of the field's name may also be an escape, `\\u006f`; other escapes, `\\u00eb`, occur in ids."""
 
 
-def parse_question(body: bytes, wishes: Wishes, revision: ServedRevision, max_nodes: int) -> Question:
-    """What the body says goes before what the head wishes."""
-    request: PredictRequest[Any] = _decode(body, revision)
-    objective = request.objective
-    if objective is None or objective == NO_OBJECTIVE:
-        objective = wishes.objective
-    else:
-        check_objective(objective, "objective.latencyMs", "objective.accuracyTolerancePermille")
-    outputs = request.outputs
-    if outputs not in _ALWAYS_POSSIBLE:
-        _check_outputs(outputs, revision)
-    nodes = request.nodes
-    if not 0 < len(nodes) <= max_nodes:
-        check_node_count(len(nodes), max_nodes)
-    strict = wishes.strict if request.strict is UNSET else request.strict
-    positions = find_texts if revision.has_text_ids else _find_integers
-    return Question(positions(nodes, revision), objective, strict, outputs)
-
-
 def _check_outputs(outputs: Sequence[str], revision: ServedRevision) -> None:
     if not outputs:
         raise RequestError(
@@ -138,24 +141,10 @@ def _check_outputs(outputs: Sequence[str], revision: ServedRevision) -> None:
     check_outputs(outputs, revision, [f"return[{i}]" for i in range(len(outputs))])
 
 
-def encode_answer(
-    answer: Answer, outputs: tuple[str, ...], revision: ServedRevision, objective_met: Callable[[], bool]
-) -> bytes:
-    """The body in one piece."""
-    body = b"{"
-    if "labels" in outputs:
-        body += b'"labels":' + _encode_labels(answer.scores, revision) + b","
-    if "scores" in outputs:
-        body += b'"scores":' + orjson.dumps(answer.scores, option=_ARRAYS) + b","
-    if "embeddings" in outputs:
-        body += b'"embeddings":' + orjson.dumps(answer.embeddings, option=_ARRAYS) + b","
-    return body + _encode_rest(answer.variant, revision.manifest.revision, objective_met())
-
-
-def encode_blocks(
+def _encode_blocks(
     answer: Answer, outputs: tuple[str, ...], revision: ServedRevision, objective_met: Callable[[], bool]
 ) -> Iterator[bytes]:
-    """The same in pieces, each short work. `objective_met` is asked last, when the encoding is done as well."""
+    """The body in pieces, each short work. `objective_met` is asked last, when the encoding is done as well."""
     yield b"{"
     if "labels" in outputs:
         yield b'"labels":' + _encode_labels(answer.scores, revision) + b","
