@@ -88,6 +88,13 @@ def test_the_recipe_is_the_same_in_every_process() -> None:
     assert recipe() == "edf3d744c86fae1e"
 
 
+def test_a_changed_copy_has_a_recipe_of_its_own() -> None:
+    spec, other = (parse_manifest(BASE % rest, "m").spec for rest in ("", ", model: {hidden: 7}"))
+    before = spec.recipe()
+    assert spec.model_copy(update={"model": other.model}).recipe() == other.recipe() != before
+    assert spec.recipe() == before
+
+
 def test_the_recipe_of_a_stated_number_of_epochs_is_what_it_was() -> None:
     """Pinned before `Auto` was taken; the default stays 30."""
     assert recipe("model: {training: {epochs: 30}}") == recipe()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -109,12 +111,22 @@ class GNNServiceSpec(ApiModel):
 
     def recipe(self) -> str:
         """Digest of what generation depends on: equal recipes need no new training."""
+        return self._recipe
+
+    @cached_property
+    def _recipe(self) -> str:
+        # Cached: a spec never changes, and each plan of a service compares its recipe several times.
         parts = {
             "graph": self.graph.canonical(),
             "model": self.model.canonical(),
             "variants": self.variants.canonical(),
         }
         return digest_of_recipe({name: part.model_dump(mode="json") for name, part in parts.items()})
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        copied = super().model_copy(update=update, deep=deep)
+        copied.__dict__.pop("_recipe", None)  # a copy takes over what was computed; its parts may be others
+        return copied
 
     def routing_table(self, revision: str, recipe: str | None = None) -> RoutingTable:
         """What workers are told while they answer from that revision, before anything was measured. `recipe` is the
