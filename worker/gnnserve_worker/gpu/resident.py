@@ -9,20 +9,14 @@ come free (`would_gain`): loaded again beside itself, it then has what it would 
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-import numpy as np
 from torch import Tensor
 
 from gnnserve_api.device import CachePolicy
 from gnnserve_api.errors import DeviceError
-from gnnserve_worker.caching.policies.build import build_policy
-from gnnserve_worker.caching.policy import spread_over_blocks
-from gnnserve_worker.caching.sharding import CachePlan, plan_cache
-from gnnserve_worker.caching.weights import degree_weights, expected_weights, presampled_weights
 from gnnserve_worker.gpu.accelerator import Accelerator
 from gnnserve_worker.gpu.arrays import DeviceGraph, DeviceRows, DeviceWeights, tensor_over
 from gnnserve_worker.gpu.buffers import LaneSizes, plan_lane
@@ -41,6 +35,7 @@ from gnnserve_worker.gpu.placement import (
     scales_bytes,
     table_parts,
 )
+from gnnserve_worker.gpu.table_caches import make_cache, plan_caches, readers_of
 from gnnserve_worker.repository.loaded import LoadedRevision, LoadedVariant
 from gnnserve_worker.tables.table import Rows
 
@@ -262,10 +257,17 @@ class _Builder:
         rows = {
             name: DeviceRows(arrays[name], self._scales(known)) for name, known in self._rows.items() if name in arrays
         }
-        plans = self._plan_caches(placement)
-        cache_bytes = self._claim_caches(plans)
+        plans = plan_caches(self._loaded, self._rows, placement.cache_bytes, self._available_bytes[1:])
+        cache_bytes = tuple(
+            sum(plan.memory_bytes[place] for plan in plans.values()) for place in range(len(self._available_bytes))
+        )
+        ledgers = (ledger, *map(ledger.of_lender, range(len(cache_bytes) - 1)))
+        self._cache_claims = [of.claim(size) for of, size in zip(ledgers, cache_bytes, strict=True) if size]
         for name, plan in plans.items():
-            self._caches[name] = self._make_cache(name, plan, rows[name])
+            readers = readers_of(self._loaded, self._rows[name])
+            self._caches[name] = make_cache(
+                plan, rows[name], self._loaded, readers, self._means.policy, self._accelerator
+            )
         variants = self._loaded.variants
         served = {name: v for name, v in variants.items() if self._names_of(v) <= rows.keys()}
         if not served:
@@ -341,67 +343,6 @@ class _Builder:
 
     def _names_of(self, variant: LoadedVariant) -> set[str]:
         return {self._name_of(variant.table.rows), self._name_of(variant.table.own)}
-
-    def _readers(self, name: str) -> list[LoadedVariant]:
-        rows = self._rows[name]
-        return [variant for variant in self._loaded.variants.values() if variant.table.rows is rows]
-
-    def _plan_caches(self, placement: Placement) -> dict[str, CachePlan]:
-        total = sum(placement.cache_bytes.values())
-        plans: dict[str, CachePlan] = {}
-        for name, share in placement.cache_bytes.items():
-            readers = self._readers(name)
-            plan = plan_cache(
-                nodes=readers[0].table.nodes,
-                columns=readers[0].table.columns,
-                widths=[variant.columns for variant in readers],
-                item_bytes=self._arrays[name].itemsize,
-                budgets_bytes=[share, *(int(size * share / total) for size in self._available_bytes[1:])],
-            )
-            if plan is not None:
-                plans[name] = plan
-        return plans
-
-    def _claim_caches(self, plans: Mapping[str, CachePlan]) -> tuple[int, ...]:
-        """And what they take, of the device's memory and of each lender's."""
-        ledger = self._means.ledger
-        taken = [
-            sum(plan.memory_bytes[place] for plan in plans.values()) for place in range(len(self._available_bytes))
-        ]
-        ledgers = (ledger, *map(ledger.of_lender, range(len(taken) - 1)))
-        self._cache_claims = [of.claim(size) for of, size in zip(ledgers, taken, strict=True) if size]
-        return tuple(taken)
-
-    def _make_cache(self, name: str, plan: CachePlan, rows: DeviceRows) -> FeatureCache:
-        readers = self._readers(name)
-        shares = [
-            sum(variant.columns > block * plan.block_columns for variant in readers) / len(readers)
-            for block in range(plan.blocks)
-        ]
-        weights = self._weights(readers)
-        policy = build_policy(
-            self._means.policy, plan.items, plan.capacity,
-            None if weights is None else spread_over_blocks(weights, shares),
-        )  # fmt: skip
-        accelerator = self._accelerator
-        return FeatureCache(rows, plan, policy, [accelerator.device, *accelerator.lenders])
-
-    def _weights(self, readers: Sequence[LoadedVariant]) -> np.ndarray | None:
-        """Expected reads of each node, mean over these variants, for policies that want to know."""
-        graph, readers_of = self._loaded.graph, Counter(variant.fanouts for variant in readers)
-        match self._means.policy:
-            case CachePolicy.FREQUENCY:
-                found = [expected_weights(graph.indptr, graph.indices, fanouts) for fanouts in readers_of]
-            case CachePolicy.DEGREE:
-                return degree_weights(graph.indices, graph.nodes)
-            case CachePolicy.PRESAMPLED:
-                seeds = self._loaded.splits.train
-                found = [
-                    presampled_weights(graph.indptr, graph.indices, seeds, fanouts, key=0) for fanouts in readers_of
-                ]
-            case _:
-                return None
-        return np.average(found, axis=0, weights=list(readers_of.values())).astype(np.float32)
 
 
 def weights_bytes(variant: LoadedVariant) -> int:
