@@ -19,6 +19,7 @@ from tests.support.helm import (
     HelmError,
     Manifest,
     documented_values,
+    load_all,
     render,
     render_notes,
     run_helm,
@@ -139,11 +140,8 @@ def test_it_refuses_clusters_that_lack_what_the_pods_need(cluster: str, accepted
 def test_a_package_holds_what_is_needed_and_nothing_else(tmp_path: Path) -> None:
     run_helm("package", str(CHART), "--destination", str(tmp_path))
     (package,) = tmp_path.iterdir()
-    assert render() == list(
-        filter(
-            None, yaml.safe_load_all(run_helm("template", "gnnserve", str(package), "--namespace", "gnnserve-system"))
-        )
-    )
+    packed = load_all(run_helm("template", "gnnserve", str(package), "--namespace", "gnnserve-system"))
+    assert render() == packed
 
 
 @every_value_set
@@ -334,7 +332,8 @@ def test_there_is_no_fence_where_nothing_is_cluster_wide() -> None:
 
 
 def source_crd() -> Manifest:
-    return yaml.safe_load((ROOT / "crds/gnnserve.dev_gnnservices.yaml").read_text())
+    (found,) = load_all((ROOT / "crds/gnnserve.dev_gnnservices.yaml").read_text())
+    return found
 
 
 @pytest.mark.parametrize("keep", [True, False], ids=["kept", "not kept"])
