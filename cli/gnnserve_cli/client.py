@@ -204,6 +204,10 @@ def _network_misfit(network: NetworkManifest) -> str | None:
     widths = (network.hidden, network.classes, 1 if network.mlp_hidden is None else network.mlp_hidden)
     if not all(1 <= width < _MOST for width in widths):
         return f"a network of widths {list(widths)}"
+    if network.attention is not None:
+        heads = (network.attention.heads, network.attention.output_heads)
+        if not all(1 <= count <= network.hidden * network.classes for count in heads):
+            return f"a network of {list(heads)} attention heads"
     return None
 
 

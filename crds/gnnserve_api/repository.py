@@ -91,6 +91,17 @@ class TableManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_
     """What is read of the node itself: X·W_own of a projected GraphSAGE."""
 
 
+class AttentionManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    """What GAT's weights do not tell."""
+
+    heads: int
+    """How many each hidden layer has; their outputs stand beside each other, `NetworkManifest.hidden` columns."""
+    output_heads: int
+    """How many the last layer has; the mean of their outputs is the scores."""
+    negative_slope: float
+    """Slope of the leaky ReLU over attention scores below 0."""
+
+
 class NetworkManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
     """What is needed to rebuild a network from its weights."""
 
@@ -102,6 +113,8 @@ class NetworkManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknow
     classes: int
     mlp_hidden: int | None = None
     """Width between the two products of each GIN layer; None: of the layer's output."""
+    attention: AttentionManifest | None = None
+    """GAT's alone."""
 
     @property
     def layers(self) -> int:
@@ -114,8 +127,18 @@ class NetworkManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknow
 
     @property
     def projected_columns(self) -> int:
-        """Width of the first product, which a projected table holds."""
-        return self.mlp_hidden or (self.hidden if self.layers > 1 else self.classes)
+        """Width of a row of a projected table: the first product, and behind it what attention scores rows by."""
+        outputs = self.hidden if self.layers > 1 else self.classes
+        if self.attention is None:
+            return self.mlp_hidden or outputs
+        heads = self.heads_of(0)
+        return (outputs if self.layers > 1 else heads * outputs) + 2 * heads
+
+    def heads_of(self, layer: int) -> int:
+        """1 where a layer has no attention."""
+        if self.attention is None:
+            return 1
+        return self.attention.output_heads if layer == self.layers - 1 else self.attention.heads
 
 
 class VariantManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):

@@ -74,6 +74,7 @@ def test_a_network_needs_a_fanout_per_layer() -> None:
             2 * 602 * 64 + 2 * 64 * 256 + 64 + 256,
             2 * 256 * 64 + 2 * 64 * 41 + 64 + 41,
         ),
+        (NetworkShape(Architecture.GCN), 2 * 602 * 256 + 256, 2 * 256 * 41 + 41),
         (NetworkShape(Architecture.GIN, projected=True), 2 * 256 * 256 + 2 * 256, 2 * 256 * 41 + 2 * 41 * 41 + 2 * 41),
     ],
 )
@@ -82,6 +83,14 @@ def test_operations_count_every_matrix_twice_and_all_targets(
 ) -> None:
     sums = 1024 * 25 * 256  # of hidden states, in the second layer
     assert operations(REDDIT, network) == 1024 * 26 * first_layer + 1024 * second_layer + sums
+
+
+def test_attention_scores_what_it_sums_and_averages_the_last_layers_heads() -> None:
+    network = NetworkShape(Architecture.GAT, heads=(4, 2))
+
+    sums = 1024 * 25 * 256 * 4 * 2
+    first, second = 2 * 602 * 256 + 256, 2 * 2 * 256 * 41 + 41
+    assert operations(REDDIT, network) == 1024 * 26 * first + 1024 * second + sums
 
 
 def test_fanouts_are_limited_by_what_was_read() -> None:

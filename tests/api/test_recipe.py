@@ -55,6 +55,7 @@ def test_what_generation_does_not_depend_on_keeps_the_recipe(rest: str) -> None:
     [
         pytest.param("model: {hidden: 64}", id="another width"),
         pytest.param("model: {architecture: GIN}", id="another architecture"),
+        pytest.param("model: {architecture: GAT, heads: 2}", id="attention"),
         pytest.param("model: {fanouts: [25]}", id="another depth"),
         pytest.param("model: {training: {seed: 1}}", id="another seed"),
         pytest.param("model: {training: {epochs: Auto}}", id="as many epochs as it takes"),

@@ -107,6 +107,11 @@ BREAKS_RULE = {
     },
     "must be Auto, or a whole number from 1 to 10000": {**MINIMAL, "model": {"training": {"epochs": "auto"}}},
     "mlpHidden may be given with architecture GIN only": {**MINIMAL, "model": {"mlpHidden": 64}},
+    "heads, outputHeads and negativeSlope may be given with architecture GAT only": {**MINIMAL, "model": {"heads": 2}},
+    "hidden must be a multiple of heads: each head has hidden / heads columns": {
+        **MINIMAL,
+        "model": {"architecture": "GAT", "heads": 3},
+    },
     "factors times storages must be at most 32 variants": {
         **MINIMAL,
         "variants": {"pruning": {"factors": [1, 2, 3, 4, 5, 6, 7, 8, 9]}, "storage": [*Storage]},

@@ -17,7 +17,7 @@ from tests.support.reports import drifting, subject_of, untested
 from typer.testing import CliRunner
 
 from gnnserve_api.profile import VariantProfile
-from gnnserve_api.repository import NetworkManifest, sealed
+from gnnserve_api.repository import AttentionManifest, NetworkManifest, sealed
 from gnnserve_api.stability import RankStability, TopStability
 from gnnserve_api.training import TrainingManifest, TrainingRun
 from gnnserve_api.variants import Storage
@@ -409,6 +409,10 @@ def test_more_seeds_are_said_to_train_all_again() -> None:
         (
             {"architecture": "GIN", "mlp_hidden": 64},
             "GIN, hidden 128, 64 between the two products of a layer, fan-outs 25, 10, inductive training",
+        ),
+        (
+            {"architecture": "GAT", "attention": AttentionManifest(heads=8, output_heads=1, negative_slope=0.2)},
+            "GAT, hidden 128, 8 heads, 1 in the last layer, fan-outs 25, 10, inductive training",
         ),
     ],
 )

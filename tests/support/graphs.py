@@ -10,7 +10,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from gnnserve_api.repository import NetworkManifest
-from gnnserve_api.spec.model import Architecture
+from gnnserve_api.spec.model import Architecture, Model
 from gnnserve_api.spec.service import GNNService
 from gnnserve_api.variants import Storage
 from gnnserve_worker.graph.store import Graph, GraphData, Splits
@@ -101,11 +101,19 @@ def network_manifest(
     *,
     hidden: int = 8,
     mlp_hidden: int | None = None,
+    heads: int | None = None,
+    output_heads: int | None = None,
     classes: int = 3,
 ) -> NetworkManifest:
-    return NetworkManifest(
-        architecture=architecture, hidden=hidden, fanouts=fanouts, classes=classes, mlp_hidden=mlp_hidden
+    model = Model(
+        architecture=Architecture(architecture),
+        hidden=hidden,
+        fanouts=fanouts,
+        mlp_hidden=mlp_hidden,
+        heads=heads,
+        output_heads=output_heads,
     )
+    return model.network(classes)
 
 
 def random_tensors(manifest: NetworkManifest, columns: int, seed: int) -> Tensors:
@@ -132,6 +140,15 @@ def random_tensors(manifest: NetworkManifest, columns: int, seed: int) -> Tensor
                 }
             case Architecture.GCN:
                 shapes = {"lin.weight": (outputs, inputs), "bias": (outputs,)}
+            case Architecture.GAT:
+                heads = manifest.heads_of(layer)
+                each = outputs if layer == depth - 1 else outputs // heads
+                shapes = {
+                    "lin.weight": (heads * each, inputs),
+                    "att_src": (1, heads, each),
+                    "att_dst": (1, heads, each),
+                    "bias": (outputs,),
+                }
         for name, shape in shapes.items():
             tensors[f"convs.{layer}.{name}"] = (draw.normal(size=shape) / np.sqrt(inputs)).astype(np.float32)
     return tensors

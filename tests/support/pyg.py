@@ -20,16 +20,20 @@ def module_of(
     *,
     hidden: int = 8,
     mlp_hidden: int | None = None,
+    heads: int | None = None,
+    output_heads: int | None = None,
     classes: int = 3,
 ) -> Any:
     """In evaluation mode, with weights of a fixed seed."""
     torch.manual_seed(0)
-    widths = {"hidden": hidden, "mlpHidden": mlp_hidden}
+    widths = {"hidden": hidden, "mlpHidden": mlp_hidden, "heads": heads, "outputHeads": output_heads}
     model = Model.model_validate({"architecture": architecture, "fanouts": fanouts, **widths})
     module: Any = build_module(model, columns, classes).eval()
     for conv in module.convs:
         if hasattr(conv, "eps"):
             conv.eps.fill_(0.25)  # a user's own, so that nothing passes by taking PyG's 0 for granted
+        if hasattr(conv, "att_src"):
+            conv.bias.data.normal_()
     return module
 
 

@@ -16,10 +16,10 @@ from tests.support.configmap_server import NAMESPACE, configmap_server
 from tests.support.pods import ROOT, WorkerPod, worker_pod
 
 from gnnserve_api.objective import Objective
-from gnnserve_api.repository import NetworkManifest, NodeIdKind
+from gnnserve_api.repository import NodeIdKind
 from gnnserve_api.routing import RoutingTable
 from gnnserve_api.spec.graph import Builtin, GraphSource
-from gnnserve_api.spec.model import Architecture
+from gnnserve_api.spec.model import Architecture, Model
 from gnnserve_api.variants import Storage, projected_name, variant_name
 from gnnserve_worker.graph.ids import integer_ids, lay_out, string_ids
 from gnnserve_worker.graph.sources.load import load_source
@@ -47,8 +47,9 @@ def environment() -> dict[str, str]:
         (Architecture.GRAPHSAGE, (25, 10), NodeIdKind.POSITIONS),
         (Architecture.GIN, (5, 5, 5), NodeIdKind.INTEGERS),
         (Architecture.GCN, (-1, -1), NodeIdKind.STRINGS),
+        (Architecture.GAT, (4, 3), NodeIdKind.POSITIONS),
     ],
-    ids=["GraphSAGE", "GIN with three layers, ids of integers", "GCN of the full neighbourhood, ids of texts"],
+    ids=["GraphSAGE", "GIN with three layers, ids of integers", "GCN of the full neighbourhood, ids of texts", "GAT"],
 )
 def test_worker_with_kernels_compiled_ahead_compiles_nothing(
     architecture: Architecture,
@@ -102,7 +103,8 @@ def _publish_digits(root: Path, architecture: Architecture, fanouts: tuple[int, 
             graph = replace(graph, ids=integer_ids(np.array(_IDS[node_ids])))
         case NodeIdKind.STRINGS:
             graph = replace(graph, ids=string_ids(*lay_out(_IDS[node_ids])))
-    network = NetworkManifest(architecture=architecture, hidden=48, fanouts=fanouts, classes=len(graph.classes))
+    heads = 4 if architecture is Architecture.GAT else None
+    network = Model(architecture=architecture, hidden=48, fanouts=fanouts, heads=heads).network(len(graph.classes))
     variants = [
         variant
         for storage in Storage

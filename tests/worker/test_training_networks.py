@@ -34,7 +34,7 @@ from gnnserve_worker.models import registry
 from gnnserve_worker.sampling.subgraph import SubgraphSampler
 
 NODES, WIDTH = 60, 11
-ARCHITECTURES = pytest.mark.parametrize("architecture", ["GraphSAGE", "GIN", "GCN"])
+ARCHITECTURES = pytest.mark.parametrize("architecture", ["GraphSAGE", "GIN", "GCN", "GAT"])
 MODELS = pytest.mark.parametrize(
     ("architecture", "mlp_hidden"),
     [
@@ -42,6 +42,7 @@ MODELS = pytest.mark.parametrize(
         pytest.param("GIN", None, id="GIN"),
         pytest.param("GIN", 5, id="GIN, narrow inside"),
         pytest.param("GCN", None, id="GCN"),
+        pytest.param("GAT", None, id="GAT"),
     ],
 )
 KINDS = pytest.mark.parametrize(
@@ -225,7 +226,7 @@ def test_first_layer_weights_map_columns_to_hidden_units(architecture: str) -> N
     first = first_layer(tensors)
 
     assert (first.columns, first.outputs) == (WIDTH, 8)
-    if architecture == "GCN":
+    if architecture in ("GCN", "GAT"):
         assert first.own is None
         np.testing.assert_array_equal(first.neighbours, tensors["convs.0.lin.weight"].T)
         np.testing.assert_array_equal(first.bias, tensors["convs.0.bias"])
@@ -259,6 +260,7 @@ def test_a_first_layer_goes_back_where_it_came_from(architecture: str) -> None:
         ("GraphSAGE", {"convs.0.lin_l.weight", "convs.0.lin_r.weight"}),
         ("GIN", {"convs.0.nn.lins.0.weight"}),
         ("GCN", {"convs.0.lin.weight"}),
+        ("GAT", {"convs.0.lin.weight", "convs.0.att_src", "convs.0.att_dst"}),
     ],
 )
 def test_a_projected_network_lacks_only_what_met_the_features(architecture: str, gone: set[str]) -> None:

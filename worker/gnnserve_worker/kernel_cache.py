@@ -33,7 +33,7 @@ _config: Any = config
 F = TypeVar("F", bound=Callable[..., Any])
 
 PACKAGE = Path(__file__).parent
-_SOURCES = ("sampling", "graph", "models", "caching")
+_SOURCES = ("sampling", "graph", "tables", "models", "caching")
 """Folders whose code may be part of a kernel."""
 
 _V3 = ("avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gnnserve_api.repository import AttentionManifest
 from gnnserve_api.training import says_length
 from gnnserve_cli.report.data import ModelFit, Report
 from gnnserve_cli.report.words import ms, number
@@ -19,6 +20,8 @@ def made_facts(report: Report) -> list[tuple[str, str]]:
         model.append(f"hidden {network.hidden:,}")
     if network.mlp_hidden is not None:
         model.append(f"{network.mlp_hidden:,} between the two products of a layer")
+    if network.attention is not None:
+        model.append(_heads(network.attention, len(network.fanouts)))
     model.append(f"fan-outs {fanouts}")
     if made.checkpoint is None:
         model.append(f"{made.scope.lower()} training")
@@ -44,6 +47,13 @@ def made_facts(report: Report) -> list[tuple[str, str]]:
         *([] if made.training is None else [("Trained for", says_length(made.training))]),
         ("Ranking", f"{made.ranking_method}" + (f" ({settings})" if settings else "")),
     ]
+
+
+def _heads(attention: AttentionManifest, layers: int) -> str:
+    last = attention.output_heads
+    if layers == 1 or last == attention.heads:
+        return f"{last} {'head' if last == 1 else 'heads'}"
+    return f"{attention.heads} {'head' if attention.heads == 1 else 'heads'}, {last} in the last layer"
 
 
 def model_facts(fit: ModelFit) -> list[tuple[str, str]]:

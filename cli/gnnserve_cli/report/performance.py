@@ -287,7 +287,8 @@ def _network(manifest: NetworkManifest, *, projected: bool) -> NetworkShape:
             "the revision", f"has the architecture {manifest.architecture}, which this gnnserve does not know",
             "use the gnnserve that made it, or a later one",
         ) from None  # fmt: skip
-    return NetworkShape(architecture, projected, manifest.mlp_hidden)
+    heads = () if manifest.attention is None else tuple(manifest.heads_of(layer) for layer in range(manifest.layers))
+    return NetworkShape(architecture, projected, manifest.mlp_hidden, heads)
 
 
 def _measured(variant: VariantProfile, size: int, read_bytes: float, operations_: float) -> MeasuredVariant:

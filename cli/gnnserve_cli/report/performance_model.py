@@ -129,6 +129,8 @@ class NetworkShape:
     """The first layer's first product is stored per node: rows are as wide as it, and it is not computed."""
     mlp_hidden: int | None = None
     """Width between the two products of a GIN layer; None: that layer's output."""
+    heads: tuple[int, ...] = ()
+    """Attention heads of each GAT layer; empty for other architectures."""
 
 
 def hidden_rows(shape: BatchShape) -> float:
@@ -179,9 +181,13 @@ def _layer_operations(shape: BatchShape, network: NetworkShape, layer: int, inpu
     tree = _tree(shape)
     rows = shape.seeds * sum(tree[: shape.layers - layer + 1])
     edges = shape.seeds * sum(tree[1 : shape.layers - layer + 2])
-    sums = 0.0 if layer == 1 else edges * inputs
+    heads = network.heads[layer - 1] if network.heads else 1
+    # A head of attention scores what it sums: a multiply-add for either.
+    sums = 0.0 if layer == 1 else edges * inputs * (4 * heads if network.heads else 1)
     stored = network.projected and layer == 1
-    return sums + rows * (_products(network, inputs, outputs, stored=stored) + outputs)
+    # Heads of the last layer are averaged, and each of them is as wide as it.
+    products = _products(network, inputs, outputs * heads if layer == shape.layers else outputs, stored=stored)
+    return sums + rows * (products + outputs)
 
 
 def _products(network: NetworkShape, inputs: int, outputs: int, *, stored: bool) -> float:
@@ -192,7 +198,7 @@ def _products(network: NetworkShape, inputs: int, outputs: int, *, stored: bool)
         case Architecture.GIN:
             inner = network.mlp_hidden or outputs
             return 2 * inner * outputs + inner + (0.0 if stored else 2 * inputs * inner)
-        case Architecture.GCN:
+        case Architecture.GCN | Architecture.GAT:
             return 0.0 if stored else 2 * inputs * outputs
         case _:
             assert_never(network.architecture)

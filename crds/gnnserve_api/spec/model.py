@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
-from gnnserve_api.repository import NetworkManifest
+from gnnserve_api.repository import AttentionManifest, NetworkManifest
 from gnnserve_api.spec.fields import ApiModel, Sha256, text
 from gnnserve_api.spec.rules import rule, validations
 from gnnserve_api.variants import MAX_LAYERS
 
 FULL_NEIGHBOURHOOD = -1
+_HEADS, _NEGATIVE_SLOPE = 1, 0.2
 MAX_TREE_NODES = 1_000_000
 """Nodes that one seed may sample; more is a typing error in `fanouts` rather than a wish."""
 
@@ -25,6 +26,9 @@ class Architecture(StrEnum):
     GCN = "GCN"
     """Graph convolutional network with self-loops and symmetric normalisation (torch_geometric.nn.GCN); sampled
     neighbours have the weights of the full graph."""
+    GAT = "GAT"
+    """Graph attention network (torch_geometric.nn.GAT): neighbours and the node itself weighed by a softmax over those
+    that were sampled."""
 
 
 class Scope(StrEnum):
@@ -74,8 +78,8 @@ class Training(ApiModel):
     scope: Scope = Scope.INDUCTIVE
     """Whether training may see nodes outside of the training split."""
     learning_rate: Annotated[float, Field(gt=0, le=1)] | None = None
-    """Step size of Adam. Absent: 0.01 for GraphSAGE and GCN, 0.001 for GIN, whose sums make larger
-    steps diverge."""
+    """Step size of Adam. Absent: 0.01 for GraphSAGE and GCN, 0.005 for GAT, 0.001 for GIN, whose sums
+    make larger steps diverge."""
     weight_decay: Annotated[float, Field(ge=0, le=1)] = 0.0005
     """L2 penalty on the weights."""
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.5
@@ -95,10 +99,10 @@ class Checkpoint(ApiModel):
             2048,
         ),
     ]
-    """State dict of a torch_geometric.nn.GraphSAGE, GIN or GCN, or of a model of their convolutions (conv1, conv2),
-    percent-encoded. Its content is part of the revision's identity: another file at the same place generates anew.
-    Over more than 16,384 feature columns it is not pruned: generation then refuses factors other than `[1]`, and the
-    ranking method Lasso, which knows that limit without a checkpoint too."""
+    """State dict of a torch_geometric.nn.GraphSAGE, GIN, GCN or GAT, or of a model of their convolutions (conv1,
+    conv2), percent-encoded. Its content is part of the revision's identity: another file at the same place generates
+    anew. Over more than 16,384 feature columns it is not pruned: generation then refuses factors other than `[1]`, and
+    the ranking method Lasso, which knows that limit without a checkpoint too."""
     sha256: Sha256 | None = None
     """Expected SHA-256 of the file. When set, another file is refused."""
 
@@ -123,6 +127,13 @@ class Model(ApiModel):
     mlp_hidden: Annotated[int, Field(ge=1, le=4096)] | None = None
     """GIN only: width between the two products of each layer. Absent: as wide as the layer's output, which is what
     torch_geometric.nn.GIN has."""
+    heads: Annotated[int, Field(ge=1, le=64)] | None = None
+    """GAT only: attention heads of each layer. Those of a hidden layer stand beside each other, each of hidden / heads
+    columns. Absent: 1."""
+    output_heads: Annotated[int, Field(ge=1, le=64)] | None = None
+    """GAT only: heads of the last layer, whose scores are averaged. Absent: as many as heads."""
+    negative_slope: Annotated[float, Field(ge=0, le=1)] | None = None
+    """GAT only: slope of the leaky ReLU over attention scores below 0. Absent: 0.2, torch_geometric's."""
     fanouts: Annotated[tuple[Fanout, ...], Field(min_length=1, max_length=MAX_LAYERS)] = (25, 10)
     """Neighbours sampled per layer, the seed's draw first; one entry per layer. All -1: every neighbour."""
     training: Training = Training()
@@ -161,6 +172,31 @@ class Model(ApiModel):
             return True
         return f"mlpHidden {self.mlp_hidden} may be given with architecture GIN only: leave it out, or use GIN"
 
+    @rule(
+        "self.architecture == 'GAT' || !(has(self.heads) || has(self.outputHeads) || has(self.negativeSlope))",
+        "heads, outputHeads and negativeSlope may be given with architecture GAT only",
+    )
+    def _attention_is_of_gat(self) -> bool | str:
+        given = {"heads": self.heads, "outputHeads": self.output_heads, "negativeSlope": self.negative_slope}
+        found = [f"{name} {value}" for name, value in given.items() if value is not None]
+        if not found or self.architecture is Architecture.GAT:
+            return True
+        return f"{found[0]} may be given with architecture GAT only: leave it out, or use GAT"
+
+    @rule(
+        "!has(self.heads) || size(self.fanouts) == 1 || self.hidden % self.heads == 0",
+        "hidden must be a multiple of heads: each head has hidden / heads columns",
+    )
+    def _heads_divide_hidden(self) -> bool | str:
+        heads = self.heads or 1
+        if len(self.fanouts) == 1 or self.hidden % heads == 0:
+            return True
+        nearby = max(1, round(self.hidden / heads)) * heads
+        return (
+            f"hidden {self.hidden} must be a multiple of heads {heads}, whose outputs stand beside each other: "
+            f"use hidden {nearby}, or other heads"
+        )
+
     @property
     def _is_full_neighbourhood(self) -> bool:
         return all(fanout == FULL_NEIGHBOURHOOD for fanout in self.fanouts)
@@ -173,10 +209,25 @@ class Model(ApiModel):
             fanouts=self.fanouts,
             classes=classes,
             mlp_hidden=self.mlp_hidden,
+            attention=self._attention(),
         )
 
+    def _attention(self) -> AttentionManifest | None:
+        if self.architecture is not Architecture.GAT:
+            return None
+        heads = self.heads or _HEADS
+        slope = _NEGATIVE_SLOPE if self.negative_slope is None else self.negative_slope
+        return AttentionManifest(heads=heads, output_heads=self.output_heads or heads, negative_slope=slope)
+
     def canonical(self) -> Model:
-        """The same for models that are trained alike: how to train does nothing for weights that are given."""
-        if self.checkpoint is None:
-            return self
-        return self.model_copy(update={"training": Training(scope=self.training.scope, seed=self.training.seed)})
+        """The same for models that are trained alike: how to train does nothing for weights that are given, and what is
+        said of attention may be what it is without a word."""
+        changes: dict[str, Any] = {}
+        if self.checkpoint is not None:
+            changes["training"] = Training(scope=self.training.scope, seed=self.training.seed)
+        if (attention := self._attention()) is not None:
+            heads, slope = attention.heads, attention.negative_slope
+            changes["heads"] = None if heads == _HEADS else heads
+            changes["output_heads"] = None if attention.output_heads == heads else attention.output_heads
+            changes["negative_slope"] = None if slope == _NEGATIVE_SLOPE else slope
+        return self.model_copy(update=changes) if changes else self

@@ -21,6 +21,7 @@ from gnnserve_worker.generation.checkpoint_layout import Layout, LayoutError, la
 from gnnserve_worker.generation.tensors import Tensors
 from gnnserve_worker.graph.sources.files import file_path, pinned_digest
 from gnnserve_worker.models.architecture import Axis
+from gnnserve_worker.models.build import head_sizes
 from gnnserve_worker.models.registry import ARCHITECTURES
 
 FIELD = "spec.model.checkpoint"
@@ -91,7 +92,8 @@ class _Axis:
 
     size: int
     remedy: str
-    """With the found size for `{}`."""
+    """With the found size, times `factor`, for `{}`."""
+    factor: int = 1
 
 
 def _check(
@@ -113,7 +115,7 @@ def _check(
         remedy = f"save the weights of a torch_geometric.nn.{model.architecture}"
         if len(found) == len(shape):
             size, axis = next((size, axis) for size, axis in zip(found, axes, strict=True) if size != axis.size)
-            remedy = axis.remedy.format(size)
+            remedy = axis.remedy.format(size * axis.factor)
         raise _error(path, f"{layout.shown(key)} is {found}, expected {shape}", remedy)
     for key in tensors:
         if key not in expected:
@@ -145,10 +147,22 @@ def _expected(model: Model, columns: int, classes: int) -> dict[str, tuple[_Axis
     as_it_is = (
         "" if model.mlp_hidden is None else f", or leave it out for a torch_geometric.nn.{model.architecture} as it is"
     )
+    network = model.network(classes)
     axes = [read, *[hidden] * (len(model.fanouts) - 1), given]
     shapes: dict[str, tuple[_Axis, ...]] = {}
     for layer, (inputs, outputs) in enumerate(pairwise(axes)):
         inner = _Axis(model.mlp_hidden or outputs.size, f"set spec.model.mlpHidden to {{}}{as_it_is}")
-        sizes = {Axis.INPUTS: inputs, Axis.INNER: inner, Axis.OUTPUTS: outputs, Axis.ONE: one}
+        of_heads = head_sizes(network, layer, outputs.size)
+        heads, each = of_heads[Axis.HEADS], of_heads[Axis.HEAD_OUTPUTS]
+        is_last = layer == len(axes) - 2
+        sizes = {
+            Axis.INPUTS: inputs,
+            Axis.INNER: inner,
+            Axis.OUTPUTS: outputs,
+            Axis.HEADS: _Axis(heads, f"set spec.model.{'outputHeads' if is_last else 'heads'} to {{}}"),
+            Axis.HEAD_OUTPUTS: _Axis(each, outputs.remedy, factor=1 if is_last else heads),
+            Axis.ALL_OUTPUTS: _Axis(of_heads[Axis.ALL_OUTPUTS], one.remedy),
+            Axis.ONE: one,
+        }
         shapes |= ARCHITECTURES[model.architecture].shapes_of(layer, sizes)
     return shapes

@@ -76,7 +76,7 @@ def _own_share(first: FirstLayer) -> float:
     match first.aggregator:
         case Aggregator.MEAN | Aggregator.SUM:
             return first.own_share
-        case Aggregator.NORMALISED_SUM:
+        case Aggregator.NORMALISED_SUM | Aggregator.ATTENTION:
             return 0.0  # its self-loop is one of the edges
         case _:
             assert_never(first.aggregator)
@@ -96,11 +96,21 @@ def _rows_of(graph: Graph, nodes: np.ndarray, aggregator: Aggregator) -> sp.csr_
             roots = inverse_roots(graph.indptr, graph.indices)
             targets = np.repeat(nodes, np.diff(adjacency.indptr))
             adjacency.data = roots[targets] * roots[adjacency.indices] * (adjacency.indices != targets)
-            return adjacency + sp.csr_array(
-                (roots[nodes] ** 2, nodes, np.arange(len(nodes) + 1)), shape=adjacency.shape, dtype=np.float32
-            )
+            return _with_self_loops(adjacency, nodes, roots[nodes] ** 2)
+        case Aggregator.ATTENTION:
+            # What a head attends to is for it to learn: to a ranking, every neighbour and the node itself count alike.
+            targets = np.repeat(nodes, np.diff(adjacency.indptr))
+            adjacency.data = (adjacency.indices != targets).astype(np.float32)
+            counts = np.asarray(adjacency.sum(axis=1)) + np.float32(1.0)
+            both = _with_self_loops(adjacency, nodes, np.ones(len(nodes), dtype=np.float32))
+            return sp.csr_array(sp.diags_array((1.0 / counts).astype(np.float32)) @ both)
         case _:
             assert_never(aggregator)
+
+
+def _with_self_loops(adjacency: sp.csr_array, nodes: np.ndarray, weights: np.ndarray) -> sp.csr_array:
+    loops = sp.csr_array((weights, nodes, np.arange(len(nodes) + 1)), shape=adjacency.shape, dtype=np.float32)
+    return adjacency + loops
 
 
 def _dense(rows: Features) -> np.ndarray:

@@ -27,17 +27,28 @@ with warnings.catch_warnings():
     # Version 2.8 calls torch.jit.script while it is imported, which torch 2.15 announces the end of.
     warnings.filterwarnings("ignore", message="`torch.jit.script` is deprecated", category=FutureWarning)
     import torch_geometric.nn as pyg
+    from torch_geometric.utils import add_self_loops, remove_self_loops
 
 
 def build_module(model: Model, columns: int, classes: int) -> nn.Module:
     """An untrained torch_geometric model; seed torch's generator first."""
+    attention = model.network(classes).attention
+    options: dict[str, Any] = {}
+    if attention is not None:
+        options = {"heads": attention.heads, "negative_slope": attention.negative_slope}
     module: Any = MODULES[model.architecture].module(
         in_channels=columns,
         hidden_channels=model.hidden,
         num_layers=len(model.fanouts),
         out_channels=classes,
         dropout=model.training.dropout,
+        **options,
     )
+    if attention is not None and attention.output_heads != attention.heads:
+        options["heads"] = attention.output_heads
+        inputs = model.hidden if len(model.fanouts) > 1 else columns
+        dropout = model.training.dropout
+        module.convs[-1] = pyg.GATConv(inputs, classes, concat=False, dropout=dropout, **options)
     if model.mlp_hidden is not None:
         for conv in module.convs:
             inputs, *_, outputs = conv.nn.channel_list
@@ -193,6 +204,29 @@ def _normalised_sum(conv: Any, projected: torch.Tensor, hop: Hop) -> torch.Tenso
     return hidden
 
 
+def _first_gat(conv: Any, rows: Rows, hop: Hop) -> torch.Tensor:
+    return _attend(conv, _multiply(rows, conv.lin.weight), hop)
+
+
+def _layer_gat(conv: Any, hidden: torch.Tensor, hop: Hop) -> torch.Tensor:
+    return _attend(conv, hidden @ conv.lin.weight.T, hop)
+
+
+def _attend(conv: Any, projected: torch.Tensor, hop: Hop) -> torch.Tensor:
+    """What the convolution's own `forward` does after its product, dropout of attention included."""
+    sources = projected.view(-1, conv.heads, conv.out_channels)
+    size = (len(sources), hop.targets)
+    counts = hop.adjacency.crow_indices().diff()
+    targets = torch.repeat_interleave(torch.arange(hop.targets, device=counts.device), counts)
+    edges, _ = remove_self_loops(torch.stack([hop.adjacency.col_indices(), targets]))
+    edges, _ = add_self_loops(edges, num_nodes=hop.targets)
+    scores = ((sources * conv.att_src).sum(dim=-1), (sources[: hop.targets] * conv.att_dst).sum(dim=-1))
+    alpha = conv.edge_updater(edges, alpha=scores, edge_attr=None, size=size)
+    heads = conv.propagate(edges, x=(sources, sources[: hop.targets]), alpha=alpha, size=size)
+    hidden: torch.Tensor = (heads.flatten(1) if conv.concat else heads.mean(dim=1)) + conv.bias
+    return hidden
+
+
 @dataclass(frozen=True, slots=True)
 class TrainedArchitecture:
     """The torch side of a `models.architecture.ArchitectureSpec`."""
@@ -209,6 +243,7 @@ MODULES: Mapping[Architecture, TrainedArchitecture] = {
     Architecture.GRAPHSAGE: TrainedArchitecture(pyg.GraphSAGE, _first_sage, _convolve),
     Architecture.GIN: TrainedArchitecture(pyg.GIN, _first_gin, _convolve),
     Architecture.GCN: TrainedArchitecture(pyg.GCN, _first_gcn, _layer_gcn),
+    Architecture.GAT: TrainedArchitecture(pyg.GAT, _first_gat, _layer_gat),
 }
 """Beside `models.registry.ARCHITECTURES`, which has no torch."""
 _BY_MODULE = {trained.module: trained for trained in MODULES.values()}

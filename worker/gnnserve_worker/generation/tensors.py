@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from gnnserve_worker.models.architecture import key_of
+from gnnserve_worker.models.architecture import Projection, key_of
 from gnnserve_worker.models.first_layer import FirstLayer
 from gnnserve_worker.models.registry import spec_of_tensors
 
@@ -18,6 +18,10 @@ Tensors = dict[str, np.ndarray]
 
 def first_layer(tensors: Mapping[str, np.ndarray]) -> FirstLayer:
     return spec_of_tensors(tensors).split_first_layer(tensors)
+
+
+def projection_of(tensors: Mapping[str, np.ndarray]) -> Projection:
+    return spec_of_tensors(tensors).project(tensors)
 
 
 def with_first_layer(tensors: Mapping[str, np.ndarray], first: FirstLayer) -> Tensors:

@@ -7,6 +7,7 @@ rounding: what architectures compute is said once, in `models/`.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import assert_never
 
 import torch
 from torch import Tensor
@@ -15,7 +16,7 @@ from gnnserve_worker.gpu.arrays import CacheView, DeviceAggregation, DeviceRows,
 from gnnserve_worker.gpu.buffers import DeviceActivations
 from gnnserve_worker.gpu.kernels.aggregate import aggregate_hidden
 from gnnserve_worker.gpu.kernels.gather import gather_rows
-from gnnserve_worker.models.dense import Linear
+from gnnserve_worker.models.dense import Linear, PerHead, Product
 from gnnserve_worker.models.network import Layer, Network
 
 
@@ -36,6 +37,15 @@ class DeviceProduct:
     """float32 [outputs]"""
     relu: bool
 
+    @property
+    def outputs(self) -> int:
+        return self.weight.shape[1]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Number type of the rows that it reads."""
+        return self.weight.dtype
+
     @staticmethod
     def of(linear: Linear, device: torch.device) -> DeviceProduct:
         dtype = torch.bfloat16 if linear.compute == "bfloat16" else torch.float32
@@ -50,6 +60,37 @@ class DeviceProduct:
             out.add_(self.bias)
         if self.relu:
             out.relu_()
+
+
+@dataclass(frozen=True, slots=True)
+class DevicePerHead:
+    """`models.dense.PerHead`: a product of each head's part of a row."""
+
+    heads: tuple[DeviceProduct, ...]
+
+    @property
+    def outputs(self) -> int:
+        return sum(head.outputs for head in self.heads)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.heads[0].dtype
+
+    def apply(self, rows: Tensor, out: Tensor) -> None:
+        read = rows.split([len(head.weight) for head in self.heads], dim=1)
+        written = out.split([head.outputs for head in self.heads], dim=1)
+        for head, its_rows, its_out in zip(self.heads, read, written, strict=True):
+            head.apply(its_rows, its_out)
+
+
+def _product_on(device: torch.device, product: Product) -> DeviceProduct | DevicePerHead:
+    match product:
+        case Linear():
+            return DeviceProduct.of(product, device)
+        case PerHead():
+            return DevicePerHead(tuple(DeviceProduct.of(head, device) for head in product.heads))
+        case _:
+            assert_never(product)
 
 
 def _multiply_bfloat16(rows: Tensor, weight: Tensor, out: Tensor) -> None:
@@ -67,7 +108,7 @@ class DeviceLayer:
     """Columns of a row once it is aggregated."""
     outputs: int
     aggregation: DeviceAggregation
-    products: tuple[DeviceProduct, ...]
+    products: tuple[DeviceProduct | DevicePerHead, ...]
 
     @staticmethod
     def of(layer: Layer, device: torch.device, weights: DeviceWeights | None = None) -> DeviceLayer:
@@ -76,19 +117,19 @@ class DeviceLayer:
             layer.aggregated,
             layer.outputs,
             DeviceAggregation.of(layer.aggregation, device, weights),
-            tuple(DeviceProduct.of(product, device) for product in layer.products),
+            tuple(_product_on(device, product) for product in layer.products),
         )
 
     def room(self, rows: int, scratch: DeviceActivations) -> Tensor:
         """For what the layer aggregates; where nothing multiplies it, that is its output."""
         if self.products:
-            return scratch.aggregated(rows, self.aggregated, self.products[0].weight.dtype)
+            return scratch.aggregated(rows, self.aggregated, self.products[0].dtype)
         return scratch.hidden(rows, self.aggregated)
 
     def multiply(self, rows: Tensor, scratch: DeviceActivations) -> Tensor:
         """float32 [rows, outputs]. A later product reads what an earlier one wrote."""
         for product in self.products:
-            out = scratch.hidden(len(rows), product.weight.shape[1])
+            out = scratch.hidden(len(rows), product.outputs)
             product.apply(rows, out)
             rows = out
         return rows

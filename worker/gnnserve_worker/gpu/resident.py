@@ -351,7 +351,8 @@ def weights_bytes(variant: LoadedVariant) -> int:
     return sum(
         product.dense.size * (2 if product.compute == "bfloat16" else 4) + product.bias.nbytes
         for layer in layers
-        for product in layer.products
+        for each in layer.products
+        for product in each.linears
     ) + sum(layer.aggregation.bias.nbytes for layer in layers)
 
 

@@ -13,12 +13,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+import msgspec
 import numpy as np
 
 from gnnserve_api.families import FamilyName
 from gnnserve_api.profile import Compute, LatencyProfile, Profile, VariantProfile
 from gnnserve_api.repository import NetworkManifest, RankingManifest, RevisionManifest, VariantManifest
-from gnnserve_api.spec.model import FULL_NEIGHBOURHOOD, Architecture
+from gnnserve_api.spec.model import FULL_NEIGHBOURHOOD, Architecture, Model
 from gnnserve_api.variants import Storage, columns_of
 from gnnserve_worker.graph.ids import integer_ids, lay_out, string_ids
 from gnnserve_worker.graph.store import Graph, GraphData, Splits
@@ -98,7 +99,12 @@ def _revisions(root: Path) -> Iterator[LoadedRevision]:
     for architecture in Architecture:
         for graph, fanouts in zip(graphs, _FANOUTS, strict=True):
             repository = Repository(root, "rehearsal", f"{architecture}-{len(fanouts)}-{abs(fanouts[0])}".lower())
-            network = NetworkManifest(architecture=architecture, hidden=_HIDDEN, fanouts=fanouts, classes=_CLASSES)
+            network = Model(architecture=architecture, hidden=_HIDDEN, fanouts=fanouts).network(_CLASSES)
+            if network.attention is not None:
+                # Several heads have kernels of their own.
+                network = msgspec.structs.replace(
+                    network, attention=msgspec.structs.replace(network.attention, heads=2, output_heads=2)
+                )
             yield repository.load(publish_made_up(repository, graph, network, variants).revision)
 
 
@@ -134,7 +140,7 @@ def publish_made_up(
                 staged.write_table(table, kind, storage, columns, feature_blocks(graph.features, range(columns)))
             else:
                 rows = np.broadcast_to(np.float32(0.5), (nodes, outputs))
-                has_own = len(architecture.first_products) > 1
+                has_own = architecture.stores_own
                 staged.write_table(table, kind, storage, outputs, [rows], [rows] if has_own else None)
         profiles, made = [], []
         for variant in variants:

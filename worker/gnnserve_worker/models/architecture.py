@@ -17,6 +17,7 @@ from typing import ClassVar, TypeVar
 import numpy as np
 
 from gnnserve_api.profile import Compute
+from gnnserve_api.repository import AttentionManifest
 from gnnserve_api.spec.model import Architecture
 from gnnserve_api.variants import Storage
 from gnnserve_worker.models.first_layer import FirstLayer
@@ -32,6 +33,9 @@ class Axis(Enum):
     INPUTS = "columns that the layer reads"
     INNER = "columns between the layer's two products"
     OUTPUTS = "columns that the layer writes"
+    HEADS = "attention heads"
+    HEAD_OUTPUTS = "columns that one head writes"
+    ALL_OUTPUTS = "columns that all heads write, beside each other"
     ONE = "a single number"
 
 
@@ -54,11 +58,14 @@ class LayerWeights:
         layer: int,
         shapes: Mapping[str, tuple[Axis, ...]],
         sizes: Mapping[Axis, int],
+        attention: AttentionManifest | None,
     ) -> None:
         self._tensors = tensors
         self._layer = layer
         self._shapes = shapes
         self._sizes = sizes
+        self.attention = attention
+        """What the network's manifest says of attention."""
 
     def __getitem__(self, weight: str) -> np.ndarray:
         """As float32; ValueError: it is missing or misshapen."""
@@ -69,6 +76,15 @@ class LayerWeights:
         return self._sizes[axis]
 
 
+@dataclass(frozen=True, slots=True)
+class Projection:
+    """Matrices whose products with features are the rows of a projected table, float32 [columns, width]."""
+
+    rows: np.ndarray
+    own: np.ndarray | None
+    """For what is read of the node itself; None: the same rows."""
+
+
 class ArchitectureSpec(ABC):
     """Stateless: one object serves every revision."""
 
@@ -77,12 +93,14 @@ class ArchitectureSpec(ABC):
     """The tensors of each layer, by torch_geometric's names within the layer. Checks go through them in this order, so
     a tensor whose wrong shape explains that of others comes first."""
     first_products: ClassVar[tuple[str, ...]]
-    """Tensors of the first layer that multiply a node's features before anything that is not linear. A projected table
-    stores the products: the first one is read of neighbours; the second one, if there is one, of the node itself."""
+    """Tensors of the first layer that meet a node's features before anything that is not linear: a projected table
+    holds what they make of them (`project`), and its variant goes without them."""
     layer_tensors: ClassVar[str]
     """The tensors that a checkpoint must have, for messages."""
     aggregator: ClassVar[Aggregator]
     """How a layer aggregates neighbours."""
+    stores_own: ClassVar[bool] = False
+    """Whether a projected table has rows of their own for the node itself."""
     learning_rate: ClassVar[float]
     """Step size of Adam where the manifest gives none."""
 
@@ -108,6 +126,11 @@ class ArchitectureSpec(ABC):
     @abstractmethod
     def split_first_layer(self, tensors: Mapping[str, np.ndarray]) -> FirstLayer:
         """The linear part of the first layer."""
+
+    def project(self, tensors: Mapping[str, np.ndarray]) -> Projection:
+        """What the first layer multiplies features by, as a projected table stores it."""
+        first = self.split_first_layer(tensors)
+        return Projection(first.neighbours, first.own)
 
     @abstractmethod
     def first_layer_tensors(self, first: FirstLayer) -> dict[str, np.ndarray]:

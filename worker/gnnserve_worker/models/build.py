@@ -33,12 +33,14 @@ def build_network(
     Where the processor lacks `compute`, products are made in float32.
     """
     if projected and columns != (wanted := manifest.projected_columns):
-        raise ValueError(f"a projected table has {columns} columns, expected {wanted}: the first product's outputs")
+        raise ValueError(
+            f"a projected table has {columns} columns, expected {wanted}: what the first layer makes of features"
+        )
     spec = spec_of(manifest.architecture)
     layers: list[Layer] = []
     all_sizes = layer_sizes(manifest, columns)
     for number, sizes in enumerate(all_sizes):
-        weights = LayerWeights(tensors, number, spec.shapes, sizes)
+        weights = LayerWeights(tensors, number, spec.shapes, sizes, manifest.attention)
         relu = number < len(all_sizes) - 1
         if projected and number == 0:
             layers.append(spec.build_projected_layer(weights, relu=relu))
@@ -51,6 +53,19 @@ def layer_sizes(manifest: NetworkManifest, columns: int) -> list[dict[Axis, int]
     """The axes of each layer of a network over `columns` feature columns."""
     widths = [columns, *[manifest.hidden] * (len(manifest.fanouts) - 1), manifest.classes]
     return [
-        {Axis.INPUTS: inputs, Axis.INNER: manifest.mlp_hidden or outputs, Axis.OUTPUTS: outputs, Axis.ONE: 1}
-        for inputs, outputs in pairwise(widths)
+        {
+            Axis.INPUTS: inputs,
+            Axis.INNER: manifest.mlp_hidden or outputs,
+            Axis.OUTPUTS: outputs,
+            **head_sizes(manifest, layer, outputs),
+            Axis.ONE: 1,
+        }
+        for layer, (inputs, outputs) in enumerate(pairwise(widths))
     ]
+
+
+def head_sizes(manifest: NetworkManifest, layer: int, outputs: int) -> dict[Axis, int]:
+    """Heads stand beside each other in hidden layers, and are averaged in the last one."""
+    heads = manifest.heads_of(layer)
+    each = outputs if layer == manifest.layers - 1 else outputs // heads
+    return {Axis.HEADS: heads, Axis.HEAD_OUTPUTS: each, Axis.ALL_OUTPUTS: heads * each}

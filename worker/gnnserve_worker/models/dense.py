@@ -68,6 +68,11 @@ class Linear:
         return Linear(inputs, outputs, packed, weight, bias, relu, "float32", _address(library.cblas_sgemm_compute))
 
     @property
+    def linears(self) -> tuple[Linear, ...]:
+        """The products of one matrix that it is made of."""
+        return (self,)
+
+    @property
     def input_dtype(self) -> type[np.generic]:
         """uint16: the bits of bfloat16."""
         return np.uint16 if self.compute == "bfloat16" else np.float32
@@ -75,6 +80,42 @@ class Linear:
     def apply(self, rows: np.ndarray, count: int, out: np.ndarray) -> None:
         """`rows` is flat, [count · inputs] of `input_dtype`; `out` flat float32, at least [count · outputs]."""
         _linear(self.address, rows, count, self.inputs, self.weight, self.outputs, self.bias, self.relu, out)
+
+
+@dataclass(frozen=True, slots=True)
+class PerHead:
+    """A product for each head: of its part of a row, into its part of the row that is written."""
+
+    heads: tuple[Linear, ...]
+    """All of one size and one `compute`."""
+
+    @property
+    def linears(self) -> tuple[Linear, ...]:
+        return self.heads
+
+    @property
+    def inputs(self) -> int:
+        return sum(head.inputs for head in self.heads)
+
+    @property
+    def outputs(self) -> int:
+        return sum(head.outputs for head in self.heads)
+
+    @property
+    def input_dtype(self) -> type[np.generic]:
+        return self.heads[0].input_dtype
+
+    def apply(self, rows: np.ndarray, count: int, out: np.ndarray) -> None:
+        """As `Linear.apply`."""
+        read, written = self.inputs, self.outputs
+        for number, head in enumerate(self.heads):
+            _linear_of_head(
+                head.address, rows[number * head.inputs :], count, head.inputs, head.weight, head.outputs, head.bias,
+                head.relu, out[number * head.outputs :], read, written,
+            )  # fmt: skip
+
+
+Product = Linear | PerHead
 
 
 def preferred_compute(storage: Storage) -> Compute:
@@ -144,8 +185,9 @@ def _scipy_sgemm() -> int:
 
 
 def _multiply(
-    _typing: Any, address: Any, rows: Any, count: Any, inputs: Any, weight: Any, outputs: Any, out: Any
-) -> Any:
+    _typing: Any, address: Any, rows: Any, count: Any, inputs: Any, weight: Any, outputs: Any, out: Any,
+    row_stride: Any, out_stride: Any,
+) -> Any:  # fmt: skip
     """out = rows · weight. Which of the three functions it is follows from the types: packed weights are bytes."""
     integer = types.int64
 
@@ -164,13 +206,13 @@ def _multiply(
             kind = ir.FunctionType(ir.VoidType(), [argument.type for argument in arguments])
             builder.call(builder.inttoptr(args[0], kind.as_pointer()), arguments)
 
-        count, inputs, outputs = (builder.trunc(args[i], int32) for i in (2, 3, 5))
+        count, inputs, outputs, row_stride, out_stride = (builder.trunc(args[i], int32) for i in (2, 3, 5, 7, 8))
         x, w, y = data_of(1), data_of(4), data_of(6)
         one, zero = ir.Constant(real, 1.0), ir.Constant(real, 0.0)
         if signature.args[4].dtype == types.uint8:
             order = [number(_ROW_MAJOR), number(_NO_TRANSPOSE), number(_PACKED), count, outputs, inputs]
             alpha = [one] if signature.args[1].dtype == types.uint16 else []
-            call(*order, *alpha, x, inputs, w, outputs, zero, y, outputs)
+            call(*order, *alpha, x, row_stride, w, outputs, zero, y, out_stride)
         else:
 
             def by_reference(value: Any) -> Any:
@@ -179,10 +221,11 @@ def _multiply(
             # Fortran reads rows as columns: outᵀ = weightᵀ · rowsᵀ.
             n = by_reference(ir.Constant(ir.IntType(8), ord("N")))
             m, k, wide = by_reference(count), by_reference(inputs), by_reference(outputs)
-            call(n, n, wide, m, k, by_reference(one), w, wide, x, k, by_reference(zero), y, wide)
+            ldx, ldy = by_reference(row_stride), by_reference(out_stride)
+            call(n, n, wide, m, k, by_reference(one), w, wide, x, ldx, by_reference(zero), y, ldy)
         return context.get_dummy_value()
 
-    return types.void(integer, rows, integer, integer, weight, integer, out), generate
+    return types.void(integer, rows, integer, integer, weight, integer, out, integer, integer), generate
 
 
 _call_library: Any = intrinsic(_multiply)
@@ -193,9 +236,22 @@ def _linear(
     address: int, rows: np.ndarray, count: int, inputs: int, weight: np.ndarray, outputs: int,
     bias: np.ndarray, relu: bool, out: np.ndarray,
 ) -> None:  # fmt: skip
-    _call_library(address, rows, count, inputs, weight, outputs, out)
+    _call_library(address, rows, count, inputs, weight, outputs, out, inputs, outputs)
     for row in range(count):
         line = out[row * outputs : (row + 1) * outputs]
+        for column in range(outputs):
+            value = line[column] + bias[column]
+            line[column] = max(value, np.float32(0.0)) if relu else value
+
+
+@kernel
+def _linear_of_head(
+    address: int, rows: np.ndarray, count: int, inputs: int, weight: np.ndarray, outputs: int,
+    bias: np.ndarray, relu: bool, out: np.ndarray, row_stride: int, out_stride: int,
+) -> None:  # fmt: skip
+    _call_library(address, rows, count, inputs, weight, outputs, out, row_stride, out_stride)
+    for row in range(count):
+        line = out[row * out_stride : row * out_stride + outputs]
         for column in range(outputs):
             value = line[column] + bias[column]
             line[column] = max(value, np.float32(0.0)) if relu else value

@@ -22,7 +22,10 @@ class FirstLayer:
     bias: np.ndarray
     """float32 [outputs]."""
     own_share: float
-    """Factor of the node's own features in that sum: GIN's 1 + ε. Unused where `own` has weights of its own."""
+    """Factor of the node's own features in that sum: GIN's 1 + ε. Unused where `own` has weights of its own, and by
+    attention."""
+    averaged_heads: int = 1
+    """Parts of the outputs, beside each other, whose mean the layer writes; the bias is as wide as the outputs."""
 
     @property
     def columns(self) -> int:

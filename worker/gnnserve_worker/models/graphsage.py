@@ -37,6 +37,7 @@ class GraphSageSpec(ArchitectureSpec):
     first_products = (_NEIGHBOURS, _OWN)
     layer_tensors = "lin_l.weight, lin_l.bias and lin_r.weight of each SAGEConv"
     aggregator = Aggregator.MEAN
+    stores_own = True
     learning_rate = 0.01
 
     def recognise(self, keys: Iterable[str]) -> dict[str, LayerKey]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from gnnserve_worker.models.dense import Linear
+from gnnserve_worker.models.dense import Product
 from gnnserve_worker.sampling.neighbours import NeighbourSample, grown
 from gnnserve_worker.tables.gather import Aggregation, aggregate, gather
 from gnnserve_worker.tables.table import Table
@@ -25,7 +25,7 @@ class Layer:
     """Columns that are aggregated: of the table, or of the hidden states below."""
     outputs: int
     aggregation: Aggregation
-    products: tuple[Linear, ...]
+    products: tuple[Product, ...]
     """Empty where the table holds what would be multiplied."""
 
     aggregated: int = field(init=False)

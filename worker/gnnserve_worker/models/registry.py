@@ -6,12 +6,13 @@ from collections.abc import Iterable, Mapping
 
 from gnnserve_api.spec.model import Architecture
 from gnnserve_worker.models.architecture import ArchitectureSpec, key_of
+from gnnserve_worker.models.gat import GatSpec
 from gnnserve_worker.models.gcn import GcnSpec
 from gnnserve_worker.models.gin import GinSpec
 from gnnserve_worker.models.graphsage import GraphSageSpec
 
 ARCHITECTURES: Mapping[Architecture, ArchitectureSpec] = {
-    spec.architecture: spec for spec in (GraphSageSpec(), GinSpec(), GcnSpec())
+    spec.architecture: spec for spec in (GraphSageSpec(), GinSpec(), GcnSpec(), GatSpec())
 }
 
 

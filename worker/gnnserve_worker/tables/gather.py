@@ -2,7 +2,8 @@
 
 Leaf rows are 250 of a seed's 276; they are averaged or summed while they are read and never written. What is written
 is what the first matrix product reads: [mean, own] beside each other for GraphSAGE, one sum for GIN, in the
-product's own precision. From a projected table the same sum is the layer's output already.
+product's own precision. From a projected table the same sum is the layer's output already. Attention, whose weights
+depend on the rows, is `attention.py`.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import numpy as np
 from gnnserve_worker.kernel_cache import kernel
 from gnnserve_worker.sampling.kernels import prefetch
 from gnnserve_worker.sampling.neighbours import NeighbourSample, SampleWeights
+from gnnserve_worker.tables.attention import Attention, aggregate_attending, gather_attending
 from gnnserve_worker.tables.table import NO_SCALES, Table
 from gnnserve_worker.tables.vectors import sum_rows, sum_weighted_rows
 
@@ -32,6 +34,9 @@ class Aggregator(Enum):
     NORMALISED_SUM = "normalised sum"
     """Each neighbour and the row itself weighted by GCN's symmetric normalisation of the full graph
     (`sampling/normalised.py`)."""
+    ATTENTION = "attention"
+    """Each neighbour and the row itself weighted, for each head, by a softmax of scores of the two rows
+    (`tables/attention.py`)."""
 
 
 class Own(Enum):
@@ -55,19 +60,28 @@ class Aggregation:
     """float32 [columns], added when not empty."""
     relu: bool
     """Negative numbers become 0, after the bias."""
+    attention: Attention | None = None
+    """With the aggregator ATTENTION alone, whose heads' sums stand beside each other."""
     mean: bool = field(init=False)
     """The choices as kernels take them: looking up a member of an enum costs more than calling a kernel with it."""
     stacked: bool = field(init=False)
     weighted: bool = field(init=False)
     """Whether it reads the weights of a sample."""
+    plain: bool = field(init=False)
+    """A mean or a sum of rows as they are."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "mean", is_mean(self.aggregator))
         object.__setattr__(self, "weighted", is_weighted(self.aggregator))
         object.__setattr__(self, "stacked", is_stacked(self.own))
+        object.__setattr__(self, "plain", not self.weighted and self.attention is None)
+        if is_attention(self.aggregator) != (self.attention is not None):
+            raise ValueError(f"aggregator {self.aggregator.value}, with attention: {self.attention is not None}")
 
     def width(self, columns: int) -> int:
         """Columns of a row once `columns` of it are aggregated."""
+        if self.attention is not None:
+            return self.attention.heads * self.attention.head_columns(columns)
         return 2 * columns if self.stacked else columns
 
 
@@ -75,7 +89,7 @@ def is_mean(aggregator: Aggregator) -> bool:
     match aggregator:
         case Aggregator.MEAN:
             return True
-        case Aggregator.SUM | Aggregator.NORMALISED_SUM:
+        case Aggregator.SUM | Aggregator.NORMALISED_SUM | Aggregator.ATTENTION:
             return False
         case _:
             assert_never(aggregator)
@@ -83,9 +97,19 @@ def is_mean(aggregator: Aggregator) -> bool:
 
 def is_weighted(aggregator: Aggregator) -> bool:
     match aggregator:
-        case Aggregator.MEAN | Aggregator.SUM:
+        case Aggregator.MEAN | Aggregator.SUM | Aggregator.ATTENTION:
             return False
         case Aggregator.NORMALISED_SUM:
+            return True
+        case _:
+            assert_never(aggregator)
+
+
+def is_attention(aggregator: Aggregator) -> bool:
+    match aggregator:
+        case Aggregator.MEAN | Aggregator.SUM | Aggregator.NORMALISED_SUM:
+            return False
+        case Aggregator.ATTENTION:
             return True
         case _:
             assert_never(aggregator)
@@ -107,34 +131,38 @@ def gather(table: Table, columns: int, sample: NeighbourSample, aggregation: Agg
     `out` is flat, float32 or the bits of bfloat16 (uint16): [rows · columns], or twice that when stacked.
     """
     rows, own = table.rows, table.own
-    if aggregation.weighted:
+    if aggregation.plain:
+        _gather(
+            rows.values, rows.scales, own.values, own.scales, columns, sample.nodes, sample.starts, sample.neighbours,
+            aggregation.mean, aggregation.stacked, aggregation.own_factor, aggregation.bias, aggregation.relu, out,
+        )  # fmt: skip
+    elif aggregation.attention is not None:
+        gather_attending(table, columns, sample, aggregation.attention, aggregation.bias, aggregation.relu, out)
+    else:
         weights = weights_of(sample)
         _gather_weighted(
             rows.values, rows.scales, own.values, own.scales, columns, sample.nodes, sample.starts, sample.neighbours,
             weights.of_neighbours, weights.of_itself, aggregation.bias, aggregation.relu, out,
         )  # fmt: skip
-        return
-    _gather(
-        rows.values, rows.scales, own.values, own.scales, columns, sample.nodes, sample.starts, sample.neighbours,
-        aggregation.mean, aggregation.stacked, aggregation.own_factor, aggregation.bias, aggregation.relu, out,
-    )  # fmt: skip
 
 
 def aggregate(
     hidden: np.ndarray, sample: NeighbourSample, rows: int, aggregation: Aggregation, out: np.ndarray
 ) -> None:
     """The same from hidden states, float32 [rows of the sample, width], for the first `rows` rows."""
-    if aggregation.weighted:
+    if aggregation.plain:
+        _aggregate(
+            hidden, NO_SCALES, hidden.shape[1], rows, sample.starts, sample.children,
+            aggregation.mean, aggregation.stacked, aggregation.own_factor, aggregation.bias, aggregation.relu, out,
+        )  # fmt: skip
+    elif aggregation.attention is not None:
+        aggregate_attending(hidden, sample, rows, aggregation.attention, aggregation.bias, aggregation.relu, out)
+    else:
         weights = weights_of(sample)
         _aggregate_weighted(
             hidden, NO_SCALES, hidden.shape[1], rows, sample.starts, sample.children,
             weights.of_neighbours, weights.of_itself, aggregation.bias, aggregation.relu, out,
         )  # fmt: skip
-        return
-    _aggregate(
-        hidden, NO_SCALES, hidden.shape[1], rows, sample.starts, sample.children,
-        aggregation.mean, aggregation.stacked, aggregation.own_factor, aggregation.bias, aggregation.relu, out,
-    )  # fmt: skip
 
 
 def weights_of(sample: NeighbourSample) -> SampleWeights:

@@ -24,8 +24,8 @@ _CONTRACT = ("contract",)
 _BLOCK = 64
 """Columns that are summed at once: four registers with AVX-512, eight with AVX2."""
 _VECTOR = 16
-_WEIGHTS = 15
-"""Position of the weights among the arguments, where rows have any."""
+_WEIGHTS, _SHIFT, _FIRST_COLUMN = 15, 16, 17
+"""Positions among the arguments, where rows have weights, and where only some of their columns are summed."""
 
 
 def _widen(builder: Any, numbers: Any, dtype: Any, lanes: int) -> Any:
@@ -105,8 +105,38 @@ def _sum_weighted_rows(
     return signature, _generate_sum_rows
 
 
+def _sum_weighted_columns(
+    _typing: Any, out: Any, place: Any, columns: Any,
+    values: Any, scales: Any, rows: Any, start: Any, stop: Any, factor: Any,
+    own_values: Any, own_scales: Any, own_row: Any, own_factor: Any, bias: Any, relu: Any, weights: Any,
+    shift: Any, first_column: Any,
+) -> Any:  # fmt: skip
+    """As `_sum_weighted_rows`, for the `columns` columns from `first_column` on, of rows and of the bias. The weight of
+    rows[edge] is weights[edge + shift]."""
+    integer, real = types.int64, types.float32
+    signature = types.void(
+        out, integer, integer, values, scales, rows, integer, integer, real,
+        own_values, own_scales, integer, real, bias, types.boolean, weights, integer, integer,
+    )  # fmt: skip
+    return signature, _generate_sum_rows
+
+
+def _dot_row(_typing: Any, values: Any, scales: Any, row: Any, columns: Any, vectors: Any, place: Any) -> Any:
+    """Σ values[row, c] · vectors[place + c] over the first `columns` columns, float32. `vectors` is flat float32."""
+    integer = types.int64
+    return types.float32(values, scales, integer, integer, vectors, integer), _generate_dot_row
+
+
+def _number_of(_typing: Any, values: Any, scales: Any, row: Any, column: Any) -> Any:
+    """values[row, column] as float32, with the scale of an int8 row."""
+    return types.float32(values, scales, types.int64, types.int64), _generate_number_of
+
+
 sum_rows: Any = intrinsic(_sum_rows)
 sum_weighted_rows: Any = intrinsic(_sum_weighted_rows)
+sum_weighted_columns: Any = intrinsic(_sum_weighted_columns)
+dot_row: Any = intrinsic(_dot_row)
+number_of: Any = intrinsic(_number_of)
 
 
 def _generate_sum_rows(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -131,6 +161,10 @@ def _generate_sum_rows(context: Any, builder: Any, signature: Any, args: Any) ->
     has_own = builder.fcmp_ordered("!=", own_factor, ir.Constant(_FLOAT, 0.0))
     biases = array(13)
     weights = array(_WEIGHTS).data if len(signature.args) > _WEIGHTS else None
+    shift, bias_data = None, biases.data
+    if len(signature.args) > _SHIFT:
+        shift, first_column = args[_SHIFT], args[_FIRST_COLUMN]
+        base, own, bias_data = (builder.gep(data, [first_column]) for data in (base, own, bias_data))
     has_bias = builder.icmp_signed("!=", biases.nitems, constant(0))
     out_row = builder.gep(array(0).data, [place])
 
@@ -153,7 +187,7 @@ def _generate_sum_rows(context: Any, builder: Any, signature: Any, args: Any) ->
             row = builder.sext(builder.load(builder.gep(ids, [edge])), _INT64)
             weight = builder.load(builder.gep(scales, [row])) if dtype == types.int8 else None
             if weights is not None:
-                share = builder.load(builder.gep(weights, [edge]))
+                share = builder.load(builder.gep(weights, [edge if shift is None else builder.add(edge, shift)]))
                 weight = share if weight is None else builder.fmul(share, weight)
             add(builder.gep(base, [builder.add(builder.mul(row, stride), column)]), dtype, weight)
         spread = _broadcast(builder, factor, lanes)
@@ -162,7 +196,7 @@ def _generate_sum_rows(context: Any, builder: Any, signature: Any, args: Any) ->
         with builder.if_then(has_own):
             add(builder.gep(own, [column]), own_dtype, own_weight)
         with builder.if_then(has_bias):
-            add(builder.gep(biases.data, [column]), types.float32, None)
+            add(builder.gep(bias_data, [column]), types.float32, None)
         with builder.if_then(relu):
             for total in totals:
                 number = builder.load(total)
@@ -192,3 +226,75 @@ def _generate_sum_rows(context: Any, builder: Any, signature: Any, args: Any) ->
                 fours = sum_blocks(done, columns, 4, 1)
                 sum_blocks(fours, columns, 1, 1)
     return context.get_dummy_value()
+
+
+def _generate_dot_row(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def array(position: int) -> Any:
+        return context.make_array(signature.args[position])(context, builder, args[position])
+
+    def constant(number: int) -> Any:
+        return ir.Constant(_INT64, number)
+
+    columns, dtype = args[3], signature.args[0].dtype
+    stride = cgutils.unpack_tuple(builder, array(0).shape)[1]
+    numbers = builder.gep(array(0).data, [builder.mul(args[2], stride)])
+    vector = builder.gep(array(4).data, [args[5]])
+    result = cgutils.alloca_once_value(builder, ir.Constant(_FLOAT, 0.0))
+
+    def add_blocks(first: Any, lanes: int, vectors: int) -> Any:
+        """As many as fit; returns where they end."""
+        width = lanes * vectors
+        end = builder.add(first, builder.and_(builder.sub(columns, first), constant(-width)))
+        with builder.if_then(builder.icmp_signed("<", first, end)):
+            floats = ir.VectorType(_FLOAT, lanes)
+            totals = [cgutils.alloca_once(builder, floats) for _ in range(vectors)]
+            for total in totals:
+                builder.store(ir.Constant(floats, [0.0] * lanes), total)
+            with cgutils.for_range_slice(builder, first, end, constant(width), intp=_INT64) as (column, _):
+                for number, total in enumerate(totals):
+                    at = builder.add(column, constant(number * lanes))
+                    read = _widen(builder, _load(builder, builder.gep(numbers, [at]), lanes), dtype, lanes)
+                    product = builder.fmul(read, _load(builder, builder.gep(vector, [at]), lanes), flags=_CONTRACT)
+                    builder.store(builder.fadd(builder.load(total), product, flags=_CONTRACT), total)
+            whole = builder.load(totals[0])
+            for total in totals[1:]:
+                whole = builder.fadd(whole, builder.load(total))
+            builder.store(builder.fadd(builder.load(result), _sum_of_lanes(builder, whole, lanes)), result)
+        return end
+
+    done = add_blocks(constant(0), _VECTOR, _BLOCK // _VECTOR)
+    done = add_blocks(done, _VECTOR, 1)
+    done = add_blocks(done, 4, 1)
+    add_blocks(done, 1, 1)
+    total = builder.load(result)
+    if dtype == types.int8:
+        total = builder.fmul(total, builder.load(builder.gep(array(1).data, [args[2]])))
+    return total
+
+
+def _generate_number_of(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    values, scales = (
+        context.make_array(signature.args[position])(context, builder, args[position]) for position in (0, 1)
+    )
+    dtype = signature.args[0].dtype
+    stride = cgutils.unpack_tuple(builder, values.shape)[1]
+    at = builder.gep(values.data, [builder.add(builder.mul(args[2], stride), args[3])])
+    number = builder.extract_element(_widen(builder, _load(builder, at, 1), dtype, 1), ir.Constant(_INT32, 0))
+    if dtype == types.int8:
+        number = builder.fmul(number, builder.load(builder.gep(scales.data, [args[2]])))
+    return number
+
+
+def _sum_of_lanes(builder: Any, vector: Any, lanes: int) -> Any:
+    """Sum of the lanes, a power of two of them, by halves."""
+    while lanes > 1:
+        lanes //= 2
+        undefined = ir.Constant(vector.type, ir.Undefined)
+        low, high = (
+            builder.shuffle_vector(
+                vector, undefined, ir.Constant(ir.VectorType(_INT32, lanes), list(range(first, first + lanes)))
+            )
+            for first in (0, lanes)
+        )
+        vector = builder.fadd(low, high)
+    return builder.extract_element(vector, ir.Constant(_INT32, 0))

@@ -14,7 +14,7 @@ import numpy as np
 from gnnserve_api.families import FamilyName
 from gnnserve_api.repository import NetworkManifest, VariantManifest
 from gnnserve_api.spec.service import GNNServiceSpec
-from gnnserve_api.spec.variants import Projection
+from gnnserve_api.spec.variants import Projection as ProjectionChoice
 from gnnserve_api.variants import Storage, projected_name
 from gnnserve_worker.generation.families.family import (
     FamilyPlan,
@@ -23,10 +23,10 @@ from gnnserve_worker.generation.families.family import (
     PlannedVariant,
     storages_of,
 )
-from gnnserve_worker.generation.tensors import first_layer, without_first_product
+from gnnserve_worker.generation.tensors import projection_of, without_first_product
 from gnnserve_worker.graph.store import Features
+from gnnserve_worker.models.architecture import Projection
 from gnnserve_worker.models.build import compute_for
-from gnnserve_worker.models.first_layer import FirstLayer
 from gnnserve_worker.models.registry import ARCHITECTURES
 from gnnserve_worker.repository import paths
 from gnnserve_worker.repository.staged import stored_bytes
@@ -39,30 +39,30 @@ class ProjectedFamily:
     name = FamilyName.PROJECTED
 
     def needs_master(self, spec: GNNServiceSpec) -> bool:
-        return spec.variants.projection is Projection.AUTO
+        return spec.variants.projection is ProjectionChoice.AUTO
 
     def tables_bytes(self, spec: GNNServiceSpec, network: NetworkManifest, nodes: int, features: int) -> int:
-        if spec.variants.projection is not Projection.AUTO:
+        if spec.variants.projection is not ProjectionChoice.AUTO:
             return 0
-        matrices = len(ARCHITECTURES[spec.model.architecture].first_products)
+        matrices = 2 if ARCHITECTURES[spec.model.architecture].stores_own else 1
         return sum(
             matrices * stored_bytes(nodes, network.projected_columns, storage) for storage in spec.variants.storage
         )
 
     def plan(self, made_from: Ingredients, earlier: Sequence[PlannedVariant]) -> FamilyPlan:
-        if made_from.spec.variants.projection is not Projection.AUTO or made_from.master is None:
+        if made_from.spec.variants.projection is not ProjectionChoice.AUTO or made_from.master is None:
             return FamilyPlan()
-        first, tensors = first_layer(made_from.master), without_first_product(made_from.master)
+        projection, tensors = projection_of(made_from.master), without_first_product(made_from.master)
         storages = storages_of(made_from.spec)
         return FamilyPlan(
-            tables=[_plan_table(made_from.features, first, storage) for storage in storages],
+            tables=[_plan_table(made_from.features, projection, storage) for storage in storages],
             variants=[
                 PlannedVariant(
                     VariantManifest(
                         name=projected_name(storage),
                         family=self.name,
                         table=_table(storage),
-                        columns=first.outputs,
+                        columns=projection.rows.shape[1],
                         fanouts=made_from.network.fanouts,
                         network=made_from.network,
                         compute=compute_for(made_from.spec.model.architecture, storage),
@@ -76,14 +76,16 @@ class ProjectedFamily:
         )
 
 
-def _plan_table(features: Features, first: FirstLayer, storage: Storage) -> PlannedTable:
+def _plan_table(features: Features, projection: Projection, storage: Storage) -> PlannedTable:
     return PlannedTable(
         _table(storage),
         "projected",
         storage,
-        first.outputs,
-        rows=partial(projected_blocks, features, np.ascontiguousarray(first.neighbours)),
-        own=None if first.own is None else partial(projected_blocks, features, np.ascontiguousarray(first.own)),
+        projection.rows.shape[1],
+        rows=partial(projected_blocks, features, np.ascontiguousarray(projection.rows)),
+        own=None
+        if projection.own is None
+        else partial(projected_blocks, features, np.ascontiguousarray(projection.own)),
     )
 
 

@@ -1,0 +1,134 @@
+"""Graph attention network (Veličković et al., ICLR 2018), as torch_geometric.nn.GAT computes it:
+
+    h'(i) = heads beside each other of sum α(j → i) · W h(j), over the neighbours j of i and i itself, + b
+
+with α of `tables/attention.py`, ReLU between layers, and the mean of the heads in the last one; PyG's checkpoint keys
+are `convs.<layer>.lin.weight`, `.att_src`, `.att_dst` and `.bias`. A node is in its own sum exactly once. The softmax
+is over those neighbours that were sampled.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import ClassVar
+
+import numpy as np
+
+from gnnserve_api.profile import Compute
+from gnnserve_api.spec.model import Architecture
+from gnnserve_api.variants import Storage
+from gnnserve_worker.models.architecture import ArchitectureSpec, Axis, LayerKey, LayerWeights, Projection, key_of
+from gnnserve_worker.models.dense import Linear, PerHead, Product, preferred_compute
+from gnnserve_worker.models.first_layer import FirstLayer
+from gnnserve_worker.models.network import Layer, no_bias
+from gnnserve_worker.tables.attention import Attention
+from gnnserve_worker.tables.gather import Aggregation, Aggregator, Own
+
+_WEIGHT, _SOURCE, _TARGET, _BIAS = "lin.weight", "att_src", "att_dst", "bias"
+_KEY = re.compile(r"^(?P<layer>.+)\.(?P<weight>lin\.weight|lin_src\.weight|att_src|att_dst|bias)$")
+_OLDER = {"lin_src.weight": _WEIGHT}
+"""Names of tensors in earlier versions of torch_geometric."""
+
+
+class GatSpec(ArchitectureSpec):
+    architecture = Architecture.GAT
+    # Attention first, since its shape tells a wrong number of heads from a wrong width.
+    shapes: ClassVar = {
+        _SOURCE: (Axis.ONE, Axis.HEADS, Axis.HEAD_OUTPUTS),
+        _TARGET: (Axis.ONE, Axis.HEADS, Axis.HEAD_OUTPUTS),
+        _WEIGHT: (Axis.ALL_OUTPUTS, Axis.INPUTS),
+        _BIAS: (Axis.OUTPUTS,),
+    }
+    first_products = (_WEIGHT, _SOURCE, _TARGET)
+    layer_tensors = "lin.weight, att_src, att_dst and bias of each GATConv"
+    aggregator = Aggregator.ATTENTION
+    learning_rate = 0.005
+
+    def recognise(self, keys: Iterable[str]) -> dict[str, LayerKey]:
+        matched = {key: match for key in sorted(keys) if (match := _KEY.match(key)) is not None}
+        layers = {match["layer"] for match in matched.values() if match["weight"] in (_SOURCE, _TARGET)}
+        # A lone `lin.weight` or `bias` may belong to anything.
+        return {
+            key: LayerKey(match["layer"], _OLDER.get(match["weight"], match["weight"]))
+            for key, match in matched.items()
+            if match["layer"] in layers
+        }
+
+    def compute_for(self, storage: Storage) -> Compute:
+        return preferred_compute(storage)
+
+    def build_layer(self, weights: LayerWeights, *, relu: bool, compute: Compute) -> Layer:
+        """Each head sums rows as they are; its part of W comes after the sum."""
+        by_head = _by_head(weights[_WEIGHT].T, weights.size(Axis.HEADS))
+        vectors = _scoring(by_head, weights[_SOURCE], weights[_TARGET])
+        aggregation = self._aggregation(weights, vectors.T, no_bias(), relu=False)
+        product = (
+            _averaged(by_head, weights[_BIAS], relu, compute)
+            if _is_averaged(weights)
+            else _beside(by_head, weights[_BIAS], relu, compute)
+        )
+        return Layer(weights.size(Axis.INPUTS), weights.size(Axis.OUTPUTS), aggregation, (product,))
+
+    def build_projected_layer(self, weights: LayerWeights, *, relu: bool) -> Layer:
+        """The table holds W · x and what every head scores it by, as the node itself and as a neighbour."""
+        outputs, heads = weights.size(Axis.OUTPUTS), weights.size(Axis.HEADS)
+        inputs = weights.size(Axis.ALL_OUTPUTS) + 2 * heads
+        if not _is_averaged(weights):
+            return Layer(inputs, outputs, self._aggregation(weights, None, weights[_BIAS], relu=relu), ())
+        aggregation = self._aggregation(weights, None, no_bias(), relu=False)
+        identity = np.broadcast_to(np.eye(outputs, dtype=np.float32), (heads, outputs, outputs))
+        return Layer(inputs, outputs, aggregation, (_averaged(identity, weights[_BIAS], relu, "float32"),))
+
+    def split_first_layer(self, tensors: Mapping[str, np.ndarray]) -> FirstLayer:
+        weight, bias = tensors[key_of(0, _WEIGHT)].T, tensors[key_of(0, _BIAS)]
+        averaged = weight.shape[1] // len(bias)
+        return FirstLayer(self.aggregator, weight, None, np.tile(bias, averaged), 1.0, averaged)
+
+    def project(self, tensors: Mapping[str, np.ndarray]) -> Projection:
+        source, target = (tensors[key_of(0, name)] for name in (_SOURCE, _TARGET))
+        weight = tensors[key_of(0, _WEIGHT)].T
+        scoring = _scoring(_by_head(weight, source.shape[1]), source, target)
+        return Projection(np.concatenate([weight, scoring], axis=1), None)
+
+    def first_layer_tensors(self, first: FirstLayer) -> dict[str, np.ndarray]:
+        return {_WEIGHT: first.neighbours.T, _BIAS: first.bias.reshape(first.averaged_heads, -1).mean(axis=0)}
+
+    def _aggregation(
+        self, weights: LayerWeights, vectors: np.ndarray | None, bias: np.ndarray, *, relu: bool
+    ) -> Aggregation:
+        if weights.attention is None:
+            raise ValueError("the network is a GAT, and its manifest says nothing of attention heads")
+        flat = no_bias() if vectors is None else np.ascontiguousarray(vectors, dtype=np.float32).ravel()
+        attention = Attention(weights.size(Axis.HEADS), weights.attention.negative_slope, flat)
+        return Aggregation(self.aggregator, Own.ADDED, 1.0, bias, relu, attention)
+
+
+def _is_averaged(weights: LayerWeights) -> bool:
+    return weights.size(Axis.OUTPUTS) != weights.size(Axis.ALL_OUTPUTS)
+
+
+def _by_head(weight: np.ndarray, heads: int) -> np.ndarray:
+    """float32 [heads, inputs, columns of a head]."""
+    return np.ascontiguousarray(weight.reshape(len(weight), heads, -1).transpose(1, 0, 2))
+
+
+def _scoring(by_head: np.ndarray, source: np.ndarray, target: np.ndarray) -> np.ndarray:
+    """float32 [inputs, 2 · heads]: what scores a row as a neighbour, head by head, then as the node itself."""
+    parts = [
+        np.einsum("hic,hc->ih", by_head.astype(np.float64), each[0].astype(np.float64)) for each in (source, target)
+    ]
+    return np.concatenate(parts, axis=1).astype(np.float32)
+
+
+def _averaged(by_head: np.ndarray, bias: np.ndarray, relu: bool, compute: Compute) -> Product:
+    """The mean of the heads' products is one product of all heads' sums beside each other."""
+    heads, inputs, outputs = by_head.shape
+    return Linear.build(by_head.reshape(heads * inputs, outputs) / np.float32(heads), bias, relu=relu, compute=compute)
+
+
+def _beside(by_head: np.ndarray, bias: np.ndarray, relu: bool, compute: Compute) -> Product:
+    """The heads' products beside each other."""
+    biases = bias.reshape(len(by_head), -1)
+    parts = [Linear.build(part, of_it, relu=relu, compute=compute) for part, of_it in zip(by_head, biases, strict=True)]
+    return parts[0] if len(parts) == 1 else PerHead(tuple(parts))
