@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 import pytest
 from hypothesis import HealthCheck, given, settings
 from tests.control.campaign.play import Peace, play
-from tests.control.campaign.points import pairs, points
+from tests.control.campaign.points import pairs, points, without_polls
 from tests.control.campaign.scenarios import (
     SCENES,
     Scene,
@@ -23,6 +23,7 @@ from tests.control.campaign.scenarios import (
 from tests.control.campaign.sequences import Life, live, lives
 from tests.control.campaign.sweep import Played, sweep
 from tests.control.campaign.trouble import Point
+from tests.control.campaign.world import Call
 
 _PEACE = Peace()
 _POINTS = 8
@@ -79,6 +80,13 @@ def test_a_run_that_is_forked_at_its_points_finds_what_runs_from_the_start_find(
     from_the_start = {point: Played.of(asyncio.run(play(scene, point, peaceful))) for point in chosen}
     assert sweep(scene, chosen, peaceful) == from_the_start
     assert [point for point, played in from_the_start.items() if not played.reached] == chosen[-1:]
+
+
+def test_a_request_that_repeats_while_nothing_changes_is_disturbed_three_times() -> None:
+    poll, write, later = Call(False, "GET /a", 7), Call(True, "PATCH /a", 7), Call(False, "GET /a", 8)
+    calls = [poll, poll, poll, poll, write, later, later]
+    assert [calls[number] for number in without_polls(calls)] == [poll, poll, poll, write, later, later]
+    assert without_polls(calls) == [0, 1, 3, 4, 5, 6]
 
 
 def test_a_run_is_the_same_each_time() -> None:

@@ -11,7 +11,7 @@ from tests.control.campaign.judge import History, differences, without_generatio
 from tests.control.campaign.scenarios import EITHER, LAGGING, TIMED, Scene
 from tests.control.campaign.sim_operator import RESYNC_S
 from tests.control.campaign.trouble import PEACE, STOPPED, VIEWS, Point, Trouble
-from tests.control.campaign.world import Hung, World
+from tests.control.campaign.world import Call, Hung, World
 
 from gnnserve_operator.settings import Settings
 
@@ -27,8 +27,7 @@ class Outcome:
     violations: tuple[str, ...]
     end: dict[str, Any]
     history: History
-    calls: tuple[bool, ...]
-    """Whether each was a write."""
+    calls: tuple[Call, ...]
     changes: int
     reached: int
     """How often the trouble struck."""
@@ -79,7 +78,7 @@ async def play(scene: Scene, at: Point | Trouble = PEACE, peaceful: Outcome | No
     for operator in world.operators:
         await operator.end()
     return Outcome(
-        tuple(judge.violations), end, history, tuple(world.call_kinds), len(world.cluster.history), trouble.reached,
+        tuple(judge.violations), end, history, tuple(world.calls), len(world.cluster.history), trouble.reached,
         time.perf_counter() - began, world.clock.now(), world.reconciles,
     )  # fmt: skip
 

@@ -45,6 +45,17 @@ class Hung(Exception):  # noqa: N818 - a find
     pass
 
 
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A request of an operator to the API server."""
+
+    is_write: bool
+    asked: str
+    """Method and path."""
+    version: int
+    """Of the cluster, before it."""
+
+
 @dataclass(slots=True)
 class World:
     settings: Settings
@@ -54,8 +65,7 @@ class World:
     plane: ControlPlane = field(init=False)
     judge: Judge = field(init=False)
     operators: list[SimOperator] = field(default_factory=list)
-    call_kinds: list[bool] = field(default_factory=list)
-    """Calls of operators to the API server: whether each was a write."""
+    calls: list[Call] = field(default_factory=list)
     writes: int = 0
     steps: int = 0
     reconciles: int = 0
@@ -287,10 +297,10 @@ class World:
             await self._held
 
     def _respond(self, request: Request) -> Response:
-        number, write = len(self.call_kinds), None
+        number, write = len(self.calls), None
         is_late = self._is_late and _is_write(request)
         self._is_late = self._is_late and not is_late
-        self.call_kinds.append(_is_write(request))
+        self.calls.append(Call(_is_write(request), f"{request.method} {request.path}", self.cluster.version))
         if _is_write(request):
             write, self.writes = self.writes, self.writes + 1
 
