@@ -19,7 +19,7 @@ from gnnserve_api.errors import InputError
 from gnnserve_api.repository import NodeIdKind
 from gnnserve_api.spec.graph import GraphSource
 from gnnserve_api.spec.tables import Direction
-from gnnserve_worker.graph.sources import table_files, tables
+from gnnserve_worker.graph.sources import table_csv, tables
 from gnnserve_worker.graph.sources.load import load_source, source_digest
 from gnnserve_worker.graph.store import FeatureColumn, Finding, GraphData
 from gnnserve_worker.progress import Progress
@@ -252,7 +252,7 @@ def test_whatever_the_ids_edges_join_the_nodes_that_they_name(
     edges: Any = edges_of(pairs) if pairs else {"source": empty, "target": empty}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tables, "_BATCH_ROWS", batch_rows)
-        patch.setattr(table_files, "_CSV_BLOCK_BYTES", 200)
+        patch.setattr(table_csv, "_BLOCK_BYTES", 200)
 
         imported = import_tables(
             tmp_path_factory.mktemp("tables"), suffix, nodes_of(ids), edges, {"features": ["age"]}, DIRECTED
@@ -536,7 +536,7 @@ def test_many_batches_make_the_same_graph_as_one(tmp_path: Path, monkeypatch: py
     edges = edges_of([(ids[source], ids[target]) for source, target in ends.tolist()])
     whole = import_tables(tmp_path, ".csv", nodes, edges)
     monkeypatch.setattr(tables, "_BATCH_ROWS", 7)
-    monkeypatch.setattr(table_files, "_CSV_BLOCK_BYTES", 300)
+    monkeypatch.setattr(table_csv, "_BLOCK_BYTES", 300)
     pq.write_table(pa.table(dict(nodes)), tmp_path / "nodes.parquet", row_group_size=11)
     pq.write_table(pa.table(dict(edges)), tmp_path / "edges.parquet", row_group_size=13)
 

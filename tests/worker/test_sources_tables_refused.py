@@ -18,7 +18,7 @@ from tests.support.tables import edges_of, import_tables, nodes_of, table_source
 from gnnserve_api.errors import InputError
 from gnnserve_worker.graph.sources import checks, table_labels
 from gnnserve_worker.graph.sources.load import load_source, source_digest
-from gnnserve_worker.graph.sources.table_files import CsvTable
+from gnnserve_worker.graph.sources.table_csv import CsvTable
 
 FORMATS = pytest.mark.parametrize("suffix", [".parquet", ".csv"])
 NAMES = ["ann", "bob", "cid", "dan", "eve"]

@@ -147,7 +147,7 @@ class Decider:
                 share = min(1.0, limit / total)
                 batch_ms = growth * costs.batch_ms(variant, min(limit, total), requests * share)
             members = [anchor, *joined]
-        if batch_ms > self._room_ms(groups, variant, batch_ms, share, now_ms):
+        if batch_ms > room_ms(costs, groups, variant, batch_ms, share, now_ms):
             return None
         plan = BatchPlan(variant, members, limit)
         if anchor.is_large:
@@ -206,7 +206,7 @@ class Decider:
             piece = min(self._piece(head, variant, own_slack_ms, True), int(plan.limit - total))
             batch_ms = growth * costs.batch_ms(variant, total + piece, requests + 1)
             group.take = piece
-            if piece > 0 and batch_ms <= slack_ms and batch_ms <= self._room_ms(groups, variant, batch_ms, 1.0, now_ms):
+            if piece > 0 and batch_ms <= slack_ms and batch_ms <= room_ms(costs, groups, variant, batch_ms, 1.0, now_ms):
                 plan.large, plan.piece = group, piece
                 return
             group.take = 0
@@ -216,69 +216,6 @@ class Decider:
         if small_wait and slack_ms >= _HASTE * self._costs.compute_ms(variant, head.remaining):
             return min(head.remaining, self.small_seeds)
         return min(head.remaining, self._max_seeds)
-
-    def _room_ms(
-        self, groups: Sequence[Group], variant: int | None, batch_ms: float, share: float, now_ms: float
-    ) -> float:
-        """Longest time of the batch that leaves the following requests in time.
-
-        The following requests are those left behind and those expected meanwhile, in order of their deadlines, by
-        `variant`, or by their fastest variant where that is not allowed or None. Groups give `share` of their `take` to
-        the batch.
-        """
-        costs = self._costs
-        following: list[tuple[float, int, float, float]] = []
-        for group in groups:
-            if not group.is_hard:
-                continue
-            queued, take = group.seeds, group.take
-            seeds = left = queued - take * share
-            coming = group.request_rate * batch_ms
-            if left >= 1:
-                requests = group.requests * left / queued
-                if coming >= _FEW_REQUESTS:
-                    requests += coming
-                    seeds += group.rate * batch_ms
-            elif coming >= _FEW_REQUESTS:
-                requests = coming
-                seeds += group.rate * batch_ms
-            else:
-                continue
-            if not queued:
-                due_ms = group.latency_ms
-            elif not take:
-                due_ms = group.due_ms - now_ms
-            else:
-                due_ms = group.latency_ms
-                if left >= 1:  # the first request that does not fit into the batch
-                    waited_ms = max(0.0, due_ms - (group.due_ms - now_ms))
-                    due_ms -= waited_ms * left / queued
-            if due_ms < 0:
-                continue  # late already
-            use = variant if variant is not None and group.allowed[variant] else group.fastest
-            following.append((due_ms, use, seeds, requests))
-        if not following:
-            return math.inf
-        growth = 1 + costs.margin
-        if len(following) == 1:
-            due_ms, use, seeds, requests = following[0]
-            return due_ms - growth * (costs.stretched_ms(use, seeds) + costs.overhead_ms(use, requests))
-        following.sort()
-        stretched_ms, overhead_ms = costs.stretched_ms, costs.overhead_ms
-        room_ms, need_ms, all_requests = math.inf, 0.0, 0.0
-        of_variant: dict[int, tuple[float, float]] = {}
-        for due_ms, use, seeds, requests in following:
-            all_requests += requests
-            before, before_ms = of_variant.get(use, (0.0, 0.0))
-            after_ms = stretched_ms(use, before + seeds)
-            of_variant[use] = before + seeds, after_ms
-            need_ms += after_ms - before_ms
-            left_ms = due_ms - growth * (need_ms + overhead_ms(use, all_requests))
-            if left_ms < room_ms:
-                room_ms = left_ms
-                if room_ms < batch_ms and variant is not None:
-                    break  # too little already; by how much does not matter
-        return room_ms
 
     def _drain(
         self,
@@ -315,7 +252,7 @@ class Decider:
         if batch_ms <= slack_ms:
             # Only expected requests are urgent: they would wait behind a long batch of requests that have time.
             others = [group for group in groups if not group.take]
-            room_ms = self._room_ms(others, None, batch_ms, 1.0, now_ms)
+            room_ms = room_ms(costs, others, None, batch_ms, 1.0, now_ms)
             if room_ms < batch_ms:
                 fitting = costs.seeds_within(variant, room_ms / growth, requests / total)
                 limit = max(self.small_seeds, fitting)
@@ -323,7 +260,7 @@ class Decider:
         if alone_ms <= slack_ms < batch_ms and anchor.seeds < total:
             for group in members:
                 group.take = anchor.seeds if group is anchor else 0
-            if growth * alone_ms <= self._room_ms(groups, None, growth * alone_ms, 1.0, now_ms):
+            if growth * alone_ms <= room_ms(costs, groups, None, growth * alone_ms, 1.0, now_ms):
                 # Alone it is in time, and no other request is late.
                 return BatchPlan(variant, [anchor], limit)
         if total > self._max_seeds / 2:
@@ -383,7 +320,7 @@ class Decider:
                     tightest_ms = min(tightest_ms, slack_ms)
         share = min(1.0, limit / total)
         batch_ms = growth * costs.batch_ms(variant, min(limit, total), requests * share)
-        room_ms = self._room_ms(groups, None, batch_ms, share, now_ms)
+        room_ms = room_ms(costs, groups, None, batch_ms, share, now_ms)
         if batch_ms > room_ms:
             fitting = costs.seeds_within(variant, room_ms / growth, requests / total)
             least = min(head.remaining, self.small_seeds) if anchor.is_large else head.remaining

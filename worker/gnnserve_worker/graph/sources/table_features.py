@@ -24,7 +24,8 @@ from gnnserve_worker.graph.sources.table_columns import (
     plain,
     shortened,
 )
-from gnnserve_worker.graph.sources.table_files import CsvTable, RowPlaces, SourceTable, TableRows
+from gnnserve_worker.graph.sources.table_csv import CsvTable
+from gnnserve_worker.graph.sources.table_files import RowPlaces, SourceTable, TableRows
 from gnnserve_worker.graph.store import FeatureColumn, Features, Finding
 from gnnserve_worker.progress import silent
 

@@ -21,7 +21,8 @@ from gnnserve_worker.graph.sources.table_columns import (
     shortened,
     texts_of,
 )
-from gnnserve_worker.graph.sources.table_files import CsvTable, RowPlaces, SourceTable, TableRows
+from gnnserve_worker.graph.sources.table_csv import CsvTable
+from gnnserve_worker.graph.sources.table_files import RowPlaces, SourceTable, TableRows
 
 
 @dataclass(frozen=True, slots=True)

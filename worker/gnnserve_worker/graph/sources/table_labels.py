@@ -25,7 +25,8 @@ from gnnserve_worker.graph.sources.table_columns import (
     plain,
     shortened,
 )
-from gnnserve_worker.graph.sources.table_files import CsvTable, RowPlaces, SourceTable, TableRows
+from gnnserve_worker.graph.sources.table_csv import CsvTable
+from gnnserve_worker.graph.sources.table_files import RowPlaces, SourceTable, TableRows
 from gnnserve_worker.graph.store import Finding, Splits
 
 _SPLITS = {"train": 0, "validation": 1, "val": 1, "valid": 1, "test": 2}

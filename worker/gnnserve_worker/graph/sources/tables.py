@@ -20,18 +20,12 @@ from gnnserve_worker.graph.sources.checks import check_node_count
 from gnnserve_worker.graph.sources.files import digest_of, file_path
 from gnnserve_worker.graph.sources.table_choice import chosen_columns, is_pattern
 from gnnserve_worker.graph.sources.table_columns import shortened
+from gnnserve_worker.graph.sources.table_csv import CSV_SUFFIXES, CsvTable
 from gnnserve_worker.graph.sources.table_features import feature_columns
-from gnnserve_worker.graph.sources.table_files import (
-    CSV_SUFFIXES,
-    PARQUET_SUFFIXES,
-    CsvTable,
-    ParquetTable,
-    RowPlaces,
-    SourceTable,
-    table_paths,
-)
+from gnnserve_worker.graph.sources.table_files import RowPlaces, SourceTable, table_paths
 from gnnserve_worker.graph.sources.table_ids import EndColumns, IdColumn, NodeOrder
 from gnnserve_worker.graph.sources.table_labels import LabelColumn, LabelColumns, SplitColumn
+from gnnserve_worker.graph.sources.table_parquet import PARQUET_SUFFIXES, ParquetTable
 from gnnserve_worker.graph.store import FeatureColumn, Features, Finding, Graph, GraphData, Splits
 from gnnserve_worker.parallel import map_parallel, thread_count
 from gnnserve_worker.progress import Progress, ProgressListener
