@@ -16,8 +16,9 @@ import pytest
 from tests.support.file_server import FileServer, Odd, file_server
 
 from gnnserve_api.errors import InputError, ResourceError
-from gnnserve_worker.graph.sources import download
-from gnnserve_worker.graph.sources.download import DownloadPatience, Wanted, fetch
+from gnnserve_worker.graph.sources import download, download_folder
+from gnnserve_worker.graph.sources.download import DownloadPatience, fetch
+from gnnserve_worker.graph.sources.download_folder import Wanted
 from gnnserve_worker.progress import Progress, silent
 
 CONTENT = b"PK\x03\x04" + bytes(range(256)) * 20_000
@@ -109,7 +110,7 @@ def test_progress_counts_bytes_of_each_file(server: FileServer, tmp_path: Path) 
 def test_checking_a_large_file_has_progress(
     server: FileServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(download, "_HASHED_BYTES", 4 << 20)
+    monkeypatch.setattr(download_folder, "_HASHED_BYTES", 4 << 20)
     _fetch(server, tmp_path)
     told: list[Progress] = []
 
@@ -425,7 +426,7 @@ def test_a_disk_that_fills_up_is_told(server: FileServer, tmp_path: Path, monkey
     def full(_path: Path) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(download, "_sync", full)
+    monkeypatch.setattr(download, "sync", full)
 
     with pytest.raises(ResourceError, match="No space left on device; make room"):
         _fetch(server, tmp_path)
@@ -439,7 +440,8 @@ def test_a_disk_that_fills_up_is_told(server: FileServer, tmp_path: Path, monkey
 FETCH = """
 import sys
 from pathlib import Path
-from gnnserve_worker.graph.sources.download import Wanted, fetch
+from gnnserve_worker.graph.sources.download import fetch
+from gnnserve_worker.graph.sources.download_folder import Wanted
 fetch(Wanted("file.zip", sys.argv[1]), Path(sys.argv[2]), lambda progress: print(progress.stage, flush=True))
 """
 

@@ -1,55 +1,48 @@
 """Downloading files of public data sets: once over HTTP, kept in the repository, verified at every further use.
 
 A file appears under its name only when all of it has arrived and was checked; until then it is `NAME.part`, which the
-next attempt resumes if the server confirms that it still has the same file. `NAME.fetched.json` beside it holds the
-origin and the SHA-256. One process at a time fetches into a folder.
+next attempt resumes if the server confirms that it still has the same file. What is kept of a whole file, and how
+processes share its folder, is in `download_folder.py`.
 """
 
 from __future__ import annotations
 
-import fcntl
-import hashlib
 import json
-import os
 import re
 import shutil
 import ssl
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from gnnserve_api.errors import InputError, ResourceError
+from gnnserve_worker.graph.sources.download_folder import (
+    MIB,
+    Wanted,
+    amount,
+    is_kept,
+    locked,
+    record_of,
+    sha256_of,
+    storing,
+    sync,
+    write_whole,
+)
 from gnnserve_worker.progress import Progress, ProgressListener
 
 if TYPE_CHECKING:
     import httpx
 
-MIB = 1024 * 1024
 _REPORTED_BYTES = MIB
 _LOOKED_AT_BYTES = 4096
 """First bytes that are examined: enough to tell a web page from a file, and to find the title of most pages."""
-_HASHED_BYTES = 16 * MIB
 _HTML = re.compile(rb"\s*<(!doctype\s+html|html|head)", re.IGNORECASE)
 _TITLE = re.compile(rb"<title[^>]*>(.*?)</title>", re.IGNORECASE | re.DOTALL)
 _COMPLETE_LENGTH = re.compile(r"bytes \d+-\d+/(\d+)", re.ASCII)
 _PASSING = {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_EARLY, HTTPStatus.TOO_MANY_REQUESTS}
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """A file to fetch, and how to recognise that it is the right one."""
-
-    name: str
-    url: str
-    begins: bytes = b""
-    """The file's first bytes, where its format has fixed ones."""
-    sha256: str | None = None
-    field: str = "spec.graph.source"
-    """The manifest's field that messages name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,50 +69,12 @@ def fetch(wanted: Wanted, folder: Path, progress: ProgressListener, patience: Do
     arrived.
     """
     path = folder / wanted.name
-    with _storing(wanted, folder):
+    with storing(wanted, folder):
         folder.mkdir(parents=True, exist_ok=True)
-    with _locked(wanted, folder, progress):
-        if not _is_kept(wanted, path, progress):
+    with locked(wanted, folder, progress):
+        if not is_kept(wanted, path, progress):
             _Download(wanted, path, progress, patience or DownloadPatience()).run()
     return path
-
-
-def fetched_digest(path: Path) -> str | None:
-    """SHA-256 of the file that was last fetched to `path`, or None."""
-    try:
-        digest = json.loads(_record_of(path).read_bytes())["sha256"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    return digest if isinstance(digest, str) else None
-
-
-def _sha256_of(name: str, path: Path, progress: ProgressListener) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        total = os.fstat(file.fileno()).st_size
-        done = 0
-        while chunk := file.read(_HASHED_BYTES):
-            digest.update(chunk)
-            done += len(chunk)
-            if total > _HASHED_BYTES:  # otherwise it is over before it could be read
-                progress(Progress(f"check {name}", done, total, _amount(done, total)))
-    return digest.hexdigest()
-
-
-def _is_kept(wanted: Wanted, path: Path, progress: ProgressListener) -> bool:
-    try:
-        record = json.loads(_record_of(path).read_bytes())
-        expected, size = record["sha256"], record["bytes"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
-    if wanted.sha256 not in {None, expected}:
-        return False
-    with _storing(wanted, path):
-        return path.is_file() and path.stat().st_size == size and _sha256_of(wanted.name, path, progress) == expected
-
-
-def _record_of(path: Path) -> Path:
-    return path.with_name(f"{path.name}.fetched.json")
 
 
 class _Download:
@@ -136,7 +91,7 @@ class _Download:
 
     def run(self) -> None:
         self._transfer()
-        digest = _sha256_of(self._wanted.name, self._part, self._progress)
+        digest = sha256_of(self._wanted.name, self._part, self._progress)
         if self._wanted.sha256 not in {None, digest}:
             self._forget()
             raise InputError(
@@ -144,13 +99,13 @@ class _Download:
                 f"{self._wanted.url} has SHA-256 {digest}, expected {self._wanted.sha256}",
                 "fetch from a mirror that has the pinned file, or change sha256 to take this one",
             )
-        with _storing(self._wanted, self._path):
+        with storing(self._wanted, self._path):
             size = self._part.stat().st_size
-            _sync(self._part)
+            sync(self._part)
             self._part.rename(self._path)
-            _write_whole(_record_of(self._path), {"url": self._wanted.url, "bytes": size, "sha256": digest})
+            write_whole(record_of(self._path), {"url": self._wanted.url, "bytes": size, "sha256": digest})
             self._about_part.unlink(missing_ok=True)
-            _sync(self._path.parent)
+            sync(self._path.parent)
 
     def _transfer(self) -> None:
         most, pauses = self._arrived(), iter(self._patience.pauses_s)
@@ -210,7 +165,7 @@ class _Download:
             raise self._unreachable(f"it sends the file encoded as {encoding}, though it was asked not to")
         total = self._total_of(response)
         self._require_free((total or 0) - start)
-        with _storing(self._wanted, self._part):
+        with storing(self._wanted, self._part):
             if start == 0:
                 self._remember(response)
             with self._part.open("r+b" if start else "wb") as file:
@@ -316,10 +271,10 @@ class _Download:
         tag = response.headers.get("etag", "")
         validator = tag if tag.startswith('"') else response.headers.get("last-modified")
         if validator is not None and response.headers.get("accept-ranges") != "none":
-            _write_whole(self._about_part, {"url": self._wanted.url, "validator": validator})
+            write_whole(self._about_part, {"url": self._wanted.url, "validator": validator})
 
     def _forget(self) -> None:
-        with _storing(self._wanted, self._part):
+        with storing(self._wanted, self._part):
             self._about_part.unlink(missing_ok=True)
             self._part.unlink(missing_ok=True)
 
@@ -329,16 +284,16 @@ class _Download:
         # Without a known length, report the end as one byte away.
         reported = done, total if total is not None else done + 1
         if reported != self._reported:
-            self._progress(Progress(f"download {self._wanted.name}", *reported, _amount(done, total)))
+            self._progress(Progress(f"download {self._wanted.name}", *reported, amount(done, total)))
         self._reported = reported
 
     def _require_free(self, wanted_bytes: int) -> None:
-        with _storing(self._wanted, self._path.parent):
+        with storing(self._wanted, self._path.parent):
             free = shutil.disk_usage(self._path.parent).free
         if wanted_bytes > free:
             raise ResourceError(
-                f"{self._path.parent}: {_amount(wanted_bytes, None)} are still to be fetched of {self._wanted.url}, "
-                f"but only {_amount(free, None)} are free; free some, or use a repository on a larger disk"
+                f"{self._path.parent}: {amount(wanted_bytes, None)} are still to be fetched of {self._wanted.url}, "
+                f"but only {amount(free, None)} are free; free some, or use a repository on a larger disk"
             )
 
     def _unreachable(self, problem: str) -> ResourceError:
@@ -361,59 +316,5 @@ class _Download:
         return _PassingError(problem) if self._arrived() else self._unreachable(problem)
 
 
-@contextmanager
-def _locked(wanted: Wanted, folder: Path, progress: ProgressListener) -> Iterator[None]:
-    """Hold the folder's lock, which the kernel drops when its holder dies, however it dies."""
-    path = folder / ".lock"
-    with _storing(wanted, path):
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        with _storing(wanted, path):
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                progress(Progress(f"wait for another process that is downloading {wanted.name}", 0, 1))
-                fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
-
-
-@contextmanager
-def _storing(wanted: Wanted, path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise ResourceError(
-            f"{path}: cannot keep {wanted.url}: {error.strerror or error}; make room or the folder writable"
-        ) from error
-
-
-def _write_whole(path: Path, record: dict[str, str | int]) -> None:
-    unfinished = path.with_name(f"{path.name}.tmp")
-    unfinished.write_text(json.dumps(record) + "\n", encoding="utf-8")
-    _sync(unfinished)
-    unfinished.rename(path)
-
-
-def _sync(path: Path) -> None:
-    """Flush to disk the content of a file, or the names in a folder."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def _natural(text: str | None) -> int | None:
     return int(text) if text is not None and text.isascii() and text.isdigit() else None
-
-
-def _amount(done: int, total: int | None) -> str:
-    """Amounts for messages: `512 of 1,400 MiB`."""
-    size = done if total is None else total
-    unit, name = next(
-        (unit, name) for unit, name in ((MIB, "MiB"), (1024, "KiB"), (1, "bytes")) if size >= 4 * unit or unit == 1
-    )
-    amounts = [done] if total is None else [done, total]
-    return f"{' of '.join(f'{amount / unit:,.0f}' for amount in amounts)} {name}"

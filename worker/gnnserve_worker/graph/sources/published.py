@@ -18,7 +18,8 @@ from gnnserve_api.spec.published import OgbSource, PublishedSource, PygSource
 from gnnserve_worker.graph.sources import gnn_benchmark, graphsaint, planetoid
 from gnnserve_worker.graph.sources.catalogue import CATALOGUE, OGB_EDGE, Dataset, GraphSaint, Ogb, Planetoid
 from gnnserve_worker.graph.sources.checks import check_class_count, check_node_count
-from gnnserve_worker.graph.sources.download import Wanted, fetch, fetched_digest
+from gnnserve_worker.graph.sources.download import fetch
+from gnnserve_worker.graph.sources.download_folder import Wanted, fetched_digest
 from gnnserve_worker.graph.sources.files import digest_of, file_path, require_file
 from gnnserve_worker.graph.sources.raw import RawGraph
 from gnnserve_worker.graph.sources.splits import random_splits
