@@ -17,6 +17,7 @@ from collections.abc import Sequence
 import msgspec
 
 from gnnserve_worker.scheduling.choice import VariantChooser
+from gnnserve_worker.scheduling.room import room_ms
 from gnnserve_worker.scheduling.waiting import Group, QueuedRequest
 
 SOFT_SHARE = 0.25
@@ -26,8 +27,6 @@ SMALL_SHARE = 4
 _HASTE = 2
 """A large request whose deadline is nearer than twice its own time is not held up for small ones."""
 _USUAL_MEMORY_MS = 2000.0
-_FEW_REQUESTS = 0.5
-"""Fewer expected requests count as none, so that a lone request gets the best that an idle worker can give."""
 
 
 class BatchPlan(msgspec.Struct):
@@ -206,7 +205,11 @@ class Decider:
             piece = min(self._piece(head, variant, own_slack_ms, True), int(plan.limit - total))
             batch_ms = growth * costs.batch_ms(variant, total + piece, requests + 1)
             group.take = piece
-            if piece > 0 and batch_ms <= slack_ms and batch_ms <= room_ms(costs, groups, variant, batch_ms, 1.0, now_ms):
+            if (
+                piece > 0
+                and batch_ms <= slack_ms
+                and batch_ms <= room_ms(costs, groups, variant, batch_ms, 1.0, now_ms)
+            ):
                 plan.large, plan.piece = group, piece
                 return
             group.take = 0
@@ -252,9 +255,9 @@ class Decider:
         if batch_ms <= slack_ms:
             # Only expected requests are urgent: they would wait behind a long batch of requests that have time.
             others = [group for group in groups if not group.take]
-            room_ms = room_ms(costs, others, None, batch_ms, 1.0, now_ms)
-            if room_ms < batch_ms:
-                fitting = costs.seeds_within(variant, room_ms / growth, requests / total)
+            longest_ms = room_ms(costs, others, None, batch_ms, 1.0, now_ms)
+            if longest_ms < batch_ms:
+                fitting = costs.seeds_within(variant, longest_ms / growth, requests / total)
                 limit = max(self.small_seeds, fitting)
         alone_ms = costs.batch_ms(variant, min(limit, anchor.seeds), anchor.requests)
         if alone_ms <= slack_ms < batch_ms and anchor.seeds < total:
@@ -320,9 +323,9 @@ class Decider:
                     tightest_ms = min(tightest_ms, slack_ms)
         share = min(1.0, limit / total)
         batch_ms = growth * costs.batch_ms(variant, min(limit, total), requests * share)
-        room_ms = room_ms(costs, groups, None, batch_ms, share, now_ms)
-        if batch_ms > room_ms:
-            fitting = costs.seeds_within(variant, room_ms / growth, requests / total)
+        longest_ms = room_ms(costs, groups, None, batch_ms, share, now_ms)
+        if batch_ms > longest_ms:
+            fitting = costs.seeds_within(variant, longest_ms / growth, requests / total)
             least = min(head.remaining, self.small_seeds) if anchor.is_large else head.remaining
             if fitting >= least and (hard_wait or fitting >= self.small_seeds):
                 limit = fitting
@@ -336,7 +339,7 @@ class Decider:
         if anchor.is_large:
             plan.large, plan.piece = anchor, min(int(anchor.take), limit)
         elif total < limit:
-            self._add_piece(plan, groups, total, requests, min(tightest_ms, room_ms), now_ms)
+            self._add_piece(plan, groups, total, requests, min(tightest_ms, longest_ms), now_ms)
         return plan
 
 

@@ -1,0 +1,78 @@
+"""How long a batch may take before it makes the requests that follow it late.
+
+It is arithmetic on groups, as in `decision.py`, which asks it before each batch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from gnnserve_worker.scheduling.costs import CostModel
+from gnnserve_worker.scheduling.waiting import Group
+
+_FEW_REQUESTS = 0.5
+"""Fewer expected requests count as none, so that a lone request gets the best that an idle worker can give."""
+
+
+def room_ms(
+    costs: CostModel, groups: Sequence[Group], variant: int | None, batch_ms: float, share: float, now_ms: float
+) -> float:
+    """Longest time of the batch that leaves the following requests in time.
+
+    The following requests are those left behind and those expected meanwhile, in order of their deadlines, by
+    `variant`, or by their fastest variant where that is not allowed or None. Groups give `share` of their `take` to
+    the batch.
+    """
+    following: list[tuple[float, int, float, float]] = []
+    for group in groups:
+        if not group.is_hard:
+            continue
+        queued, take = group.seeds, group.take
+        seeds = left = queued - take * share
+        coming = group.request_rate * batch_ms
+        if left >= 1:
+            requests = group.requests * left / queued
+            if coming >= _FEW_REQUESTS:
+                requests += coming
+                seeds += group.rate * batch_ms
+        elif coming >= _FEW_REQUESTS:
+            requests = coming
+            seeds += group.rate * batch_ms
+        else:
+            continue
+        if not queued:
+            due_ms = group.latency_ms
+        elif not take:
+            due_ms = group.due_ms - now_ms
+        else:
+            due_ms = group.latency_ms
+            if left >= 1:  # the first request that does not fit into the batch
+                waited_ms = max(0.0, due_ms - (group.due_ms - now_ms))
+                due_ms -= waited_ms * left / queued
+        if due_ms < 0:
+            continue  # late already
+        use = variant if variant is not None and group.allowed[variant] else group.fastest
+        following.append((due_ms, use, seeds, requests))
+    if not following:
+        return math.inf
+    growth = 1 + costs.margin
+    if len(following) == 1:
+        due_ms, use, seeds, requests = following[0]
+        return due_ms - growth * (costs.stretched_ms(use, seeds) + costs.overhead_ms(use, requests))
+    following.sort()
+    stretched_ms, overhead_ms = costs.stretched_ms, costs.overhead_ms
+    longest_ms, need_ms, all_requests = math.inf, 0.0, 0.0
+    of_variant: dict[int, tuple[float, float]] = {}
+    for due_ms, use, seeds, requests in following:
+        all_requests += requests
+        before, before_ms = of_variant.get(use, (0.0, 0.0))
+        after_ms = stretched_ms(use, before + seeds)
+        of_variant[use] = before + seeds, after_ms
+        need_ms += after_ms - before_ms
+        left_ms = due_ms - growth * (need_ms + overhead_ms(use, all_requests))
+        if left_ms < longest_ms:
+            longest_ms = left_ms
+            if longest_ms < batch_ms and variant is not None:
+                break  # too little already; by how much does not matter
+    return longest_ms
