@@ -28,9 +28,10 @@ from gnnserve_worker.graph.ids import NodeIds
 from gnnserve_worker.inference.batch import Inference, StageTimes
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.scheduling.refusal import Refusal
-from gnnserve_worker.serving.engine import Engine, EngineState, Outcome, Pending, monotonic_ms
+from gnnserve_worker.serving.engine import Engine, EngineState, monotonic_ms
 from gnnserve_worker.serving.http.app import ServingApp
 from gnnserve_worker.serving.metrics import ServingMetrics
+from gnnserve_worker.serving.requests import Outcome, Pending
 from gnnserve_worker.serving.security.access import Access
 from gnnserve_worker.serving.server import bind, serve_revision
 

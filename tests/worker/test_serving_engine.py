@@ -15,7 +15,8 @@ from tests.support.serving import FakeWorker, Submitted, accepted, held, profile
 from gnnserve_api.objective import NO_OBJECTIVE, Objective
 from gnnserve_api.routing import AffineCost
 from gnnserve_worker.scheduling.refusal import Refusal, RefusalReason
-from gnnserve_worker.serving.engine import SHORT_BATCH_MS, Answer, EngineState, Failure, Pending, monotonic_ms
+from gnnserve_worker.serving.engine import SHORT_BATCH_MS, EngineState, monotonic_ms
+from gnnserve_worker.serving.requests import Answer, Failure, Pending
 
 
 async def answer(submitted: Submitted) -> Answer:

@@ -27,7 +27,8 @@ from gnnserve_api.objective import Objective
 from gnnserve_api.routing import AffineCost, RoutingMode
 from gnnserve_worker.inference.served import TableError
 from gnnserve_worker.scheduling.refusal import Refusal, RefusalReason
-from gnnserve_worker.serving.engine import Answer, EngineState
+from gnnserve_worker.serving.engine import EngineState
+from gnnserve_worker.serving.requests import Answer
 
 OLD, NEW = "old", "new"
 

@@ -4,8 +4,9 @@
 so needs no lock: a request is submitted with a callback, and once per round of the loop, when all that the sockets
 delivered has been submitted, the next batch is closed. A short batch is computed on the loop: handing it to another
 thread and back would cost more than the batch. A longer one goes to the engine's thread, so that the loop continues to
-read and write; requests that arrive meanwhile are queued. The batcher decides which requests are next and by which
-variant; protocols handle bytes and status codes.
+read and write; requests that arrive meanwhile are queued (`executor.py`). The batcher decides which requests are next
+and by which variant; `requests.py` fetches their nodes and shares out the results; protocols handle bytes and status
+codes.
 
 The served revision can change at any time: a `Lane` is one revision with its routing and its own queue, a request
 belongs to the lane that admitted it, and lanes are answered in the order in which they were opened. The caller loads
@@ -18,37 +19,40 @@ import asyncio
 import itertools
 import logging
 import math
-import secrets
-import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import StrEnum
-from queue import SimpleQueue
 
-import msgspec
 import numpy as np
 
-from gnnserve_api.batching import Batching
 from gnnserve_api.errors import DeviceLostError
 from gnnserve_api.objective import NO_OBJECTIVE, Objective
 from gnnserve_api.routing import Damage, Route, RoutingTable
-from gnnserve_worker.inference.batch import Inference, StageTimes
 from gnnserve_worker.inference.served import ServedRevision
-from gnnserve_worker.scheduling.batcher import Batcher
-from gnnserve_worker.scheduling.choice import VariantChooser, decide_route
-from gnnserve_worker.scheduling.closing import Batch, Piece
+from gnnserve_worker.scheduling.choice import decide_route
+from gnnserve_worker.scheduling.closing import Batch
 from gnnserve_worker.scheduling.refusal import Refusal, RefusalReason
 from gnnserve_worker.scheduling.waiting import Request
+from gnnserve_worker.serving.executor import BatchExecutor, Computed
+from gnnserve_worker.serving.lane import Lane, open_lane
 from gnnserve_worker.serving.metrics import ServingMetrics
+from gnnserve_worker.serving.requests import (
+    AcceptedRequests,
+    Outcome,
+    Pending,
+    fail,
+    fetch_seeds,
+    forget,
+    settle,
+    share_out,
+)
 
 SHORT_BATCH_MS = 0.6
 """Expected time up to which a batch is computed on the event loop. Two thread hops cost 0.1 ms, and under load more,
 since both threads then want the interpreter. It also bounds how long the loop does not listen."""
 _log = logging.getLogger(__name__)
 _RETRY_WHEN_UNAVAILABLE_S = 1
-_MAX_BATCH_SEEDS = 65_536
 
 
 def monotonic_ms() -> float:
@@ -66,75 +70,8 @@ class EngineState(StrEnum):
     """The engine's thread has ended; restart the process unless it is about to exit."""
 
 
-# Objects made per request are msgspec structs, which cost a sixth of a frozen dataclass.
-
-
-class Answer(msgspec.Struct, frozen=True):
-    variant: str
-    scores: np.ndarray
-    """float32 [seeds, classes], in the order of the request's nodes."""
-    embeddings: np.ndarray | None
-    objective: Objective
-    arrived_ms: float
-    finished_ms: float
-    times: StageTimes
-    """Sums over the batches that the request took part in."""
-
-    @property
-    def queue_ms(self) -> float:
-        return max(0.0, self.finished_ms - self.arrived_ms - self.times.total_ms)
-
-    def objective_met(self, now_ms: float) -> bool:
-        """Whether the answer is in time, by the clock alone: tolerances are always kept, and predictions do not
-        count."""
-        limit = self.objective.latency_ms
-        return limit is None or now_ms - self.arrived_ms <= limit
-
-
-class Failure(msgspec.Struct, frozen=True):
-    """An internal error; the log has its details under the same id."""
-
-    error_id: str
-
-
-Outcome = Answer | Refusal | Failure
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Lane:
-    """A revision with its routing and its queue."""
-
-    revision: ServedRevision
-    objective: Objective
-    """The service's own objective, for requests that state none."""
-    batching: Batching
-    chooser: VariantChooser
-    batcher: Batcher
-    seeds: np.ndarray
-    """int64 [max_seeds]: seeds of the running batch, copied from its requests."""
-
-
-class Pending(msgspec.Struct):
-    """An accepted request. Its outcome is delivered once, unless it is cancelled before."""
-
-    lane: Lane
-    request: Request
-    nodes: np.ndarray
-    wants_embeddings: bool
-    deliver: Callable[[Outcome], None]
-    parts: list[Answer] = []
-    """Partial answers of a request that takes several batches."""
-    cancelled: bool = False
-
-
-class _Computed(msgspec.Struct, frozen=True):
-    inference: Inference
-    started_ms: float
-    finished_ms: float
-
-
 class Engine:
-    """The engine. It belongs to the event loop's thread; only `_compute` may run in the engine's."""
+    """The engine. It belongs to the event loop's thread; only its executor computes in another one."""
 
     def __init__(self, metrics: ServingMetrics, clock_ms: Callable[[], float] = monotonic_ms) -> None:
         self.lane: Lane | None = None
@@ -152,11 +89,9 @@ class Engine:
         self._clock_ms = clock_ms
         self._lanes: deque[Lane] = deque()
         """Open lanes. The last one admits; those before it are answered first, and closed when their queue is empty."""
-        self._pending: dict[int, Pending] = {}
+        self._accepted: AcceptedRequests = {}
         self._request_keys = itertools.count()
         self._withdrawals = 0
-        self._draw_keys = itertools.count(step=_MAX_BATCH_SEEDS)
-        """Keys of batches, further apart than the seeds of a batch, which may add to the key."""
         self._state = EngineState.LOADING
         self._turn_is_due = False
         """Whether `_serve_next` is scheduled for this round of the loop or the next."""
@@ -166,11 +101,8 @@ class Engine:
         """When the last batch released the worker."""
         self._costs_end_ms = math.inf
         """When the table's costs expire."""
-        self._handed: SimpleQueue[tuple[Lane, Batch, np.ndarray, bool] | None] = SimpleQueue()
-        """Queue to the thread: a batch, its seeds, whether embeddings are wanted; or None to end it."""
-        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+        self._executor = BatchExecutor(clock_ms, self._take_back)
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._on_stopped: Callable[[], None] | None = None
 
     @property
     def state(self) -> EngineState:
@@ -182,13 +114,12 @@ class Engine:
 
     @property
     def alive(self) -> bool:
-        return self._thread.is_alive()
+        return self._executor.alive
 
     def start(self, on_stopped: Callable[[], None] | None = None) -> None:
         """Start, on the event loop that the engine will belong to. `on_stopped` runs in the engine's thread."""
         self._loop = asyncio.get_running_loop()
-        self._on_stopped = on_stopped
-        self._thread.start()
+        self._executor.start(on_stopped)
 
     def drain(self) -> None:
         """Accept nothing more, finish what is queued, then stop."""
@@ -200,11 +131,11 @@ class Engine:
         """Stop after the running batch; queued requests are refused now."""
         self.drain()
         left = [key for lane in self._lanes for key in lane.batcher.clear()]
-        self._deliver(self._settle([(key, _unavailable(EngineState.DRAINING)) for key in left]))
+        self._deliver(settle(self._accepted, [(key, _unavailable(EngineState.DRAINING)) for key in left]))
 
     def join(self) -> None:
         """Wait until the engine's thread has ended. Any thread but the event loop's may call it."""
-        self._thread.join()
+        self._executor.join()
 
     def switch(self, revision: ServedRevision, table: RoutingTable) -> None:
         """Admit and answer requests from now on by this revision, which is warmed up, following the table.
@@ -217,7 +148,8 @@ class Engine:
         lane, now_ms = self.lane, self._clock_ms()
         same = lane is not None and lane.revision is revision and lane.batching == table.batching
         if lane is None or not same or lane.objective != table.objective:
-            self.lane = lane = self._open_lane(revision, table, lane.chooser if lane is not None and same else None)
+            chooser = lane.chooser if lane is not None and same else None
+            self.lane = lane = open_lane(revision, table, chooser, self.lane, now_ms)
             self._lanes.append(lane)
         else:
             lane.batcher.route_by(table)
@@ -227,21 +159,6 @@ class Engine:
         if self._state is EngineState.LOADING:
             self._state = EngineState.READY
         self._go_on()
-
-    def _open_lane(self, revision: ServedRevision, table: RoutingTable, chooser: VariantChooser | None) -> Lane:
-        """Open a lane. `chooser` keeps what was learnt about this same revision; for another one only the machine's
-        part is kept."""
-        batching, busy_until_ms = table.batching, -math.inf
-        before = None
-        if self.lane is not None:
-            busy_until_ms = self.lane.batcher.busy_until_ms(self._clock_ms())
-            before = self.lane.chooser.costs
-        if chooser is None:
-            chooser = VariantChooser(revision.manifest.profile, batching.max_seeds, before)
-        # A random start: replicas with equal starts would go through their weights in step.
-        drawn = secrets.randbelow(1 << 20) / (1 << 20)
-        batcher = Batcher(chooser, table, batching.max_queued_seeds, busy_until_ms, drawn)
-        return Lane(revision, table.objective, batching, chooser, batcher, np.empty(batching.max_seeds, np.int64))
 
     def withdraw(self, problem: str) -> None:
         """Answer nothing until the next switch, since results may be wrong. Queued requests are refused, and so are
@@ -254,7 +171,7 @@ class Engine:
         for lane in self._lanes:
             lane.batcher.clear()
         self._lanes.clear()
-        self._deliver(self._settle([(key, self.refuse()) for key in list(self._pending)]))
+        self._deliver(settle(self._accepted, [(key, self.refuse()) for key in list(self._accepted)]))
         self._go_on()
 
     def submit(
@@ -279,7 +196,7 @@ class Engine:
         if refusal is not None:
             return refusal
         pending = Pending(lane, request, nodes, wants_embeddings, deliver)
-        self._pending[request.key] = pending
+        self._accepted[request.key] = pending
         self._go_on()
         return pending
 
@@ -324,13 +241,7 @@ class Engine:
     def cancel(self, pending: Pending) -> None:
         """Cancel a request whose client is gone: nothing more is computed or delivered for it."""
         pending.cancelled = True
-        self._forget(pending.request.key)
-
-    def _forget(self, key: int) -> Pending | None:
-        pending = self._pending.pop(key, None)
-        if pending is not None:
-            pending.lane.batcher.cancel(key)
-        return pending
+        forget(self._accepted, pending.request.key)
 
     def _go_on(self) -> None:
         """Schedule closing the next batch for when this round of the loop has read all sockets."""
@@ -356,7 +267,7 @@ class Engine:
             self._die(error)
             return
         if taken.refused:
-            self._deliver(self._settle([(request.key, refusal) for request, refusal in taken.refused]))
+            self._deliver(settle(self._accepted, [(request.key, refusal) for request, refusal in taken.refused]))
         if taken.batch is not None:
             self._answer(lane, taken.batch)
         if lane.batcher.waiting or len(self._lanes) > 1 or self._state is EngineState.DRAINING:
@@ -372,19 +283,19 @@ class Engine:
 
     def _answer(self, lane: Lane, batch: Batch) -> None:
         """Fetch the seeds → sample, gather, infer → split → deliver; long batches run in the engine's thread."""
-        seeds, with_embeddings = self._fetch_seeds(lane, batch)
+        seeds, with_embeddings = fetch_seeds(self._accepted, lane, batch)
         if batch.predicted_ms > SHORT_BATCH_MS:
             self._computing = True
-            self._handed.put((lane, batch, seeds, with_embeddings))
+            self._executor.hand(lane, batch, seeds, with_embeddings)
         else:
             begun_ms = self._could_begin_ms(batch)
-            computed = self._infer(lane, batch, seeds, with_embeddings)
+            computed = self._executor.infer(lane, batch, seeds, with_embeddings)
             self._deliver(self._split(lane, batch, computed))
             self._released_ms = released_ms = self._clock_ms()
-            if isinstance(computed, _Computed):
+            if isinstance(computed, Computed):
                 self._account(lane, batch, computed, released_ms - begun_ms, released_ms - begun_ms, released_ms)
 
-    def _take_back(self, lane: Lane, batch: Batch, computed: _Computed | BaseException) -> None:
+    def _take_back(self, lane: Lane, batch: Batch, computed: Computed | BaseException) -> None:
         self._computing = False
         begun_ms = self._could_begin_ms(batch)
         outcomes, withdrawals = self._split(lane, batch, computed), self._withdrawals
@@ -400,7 +311,7 @@ class Engine:
                 self._deliver([(pending, refusal) for pending, _ in outcomes])
                 return
             self._deliver(outcomes)
-            if isinstance(computed, _Computed):
+            if isinstance(computed, Computed):
                 now_ms, occupied_ms = self._clock_ms(), released_ms - begun_ms
                 self._account(lane, batch, computed, occupied_ms, occupied_ms + now_ms - started_ms, now_ms)
 
@@ -414,78 +325,24 @@ class Engine:
         return max(released_ms, min([piece.request.arrived_ms for piece in batch.pieces]))
 
     def _account(
-        self, lane: Lane, batch: Batch, computed: _Computed, occupied_ms: float, total_ms: float, now_ms: float
+        self, lane: Lane, batch: Batch, computed: Computed, occupied_ms: float, total_ms: float, now_ms: float
     ) -> None:
         """Record a batch. `occupied_ms`: time in which the worker could do nothing else; `total_ms`: until the last
         answer."""
         self._metrics.observe_batch(batch.variant, batch.seeds, occupied_ms, computed.inference.times)
         lane.batcher.observe(batch, computed.finished_ms - computed.started_ms, total_ms, now_ms)
 
-    def _fetch_seeds(self, lane: Lane, batch: Batch) -> tuple[np.ndarray, bool]:
-        """Copy the batch's seeds; returns them and whether any request wants embeddings."""
-        parts, with_embeddings = [], False
-        for piece in batch.pieces:
-            pending = self._pending[piece.request.key]
-            parts.append(pending.nodes if piece.whole else pending.nodes[piece.start : piece.stop])
-            with_embeddings |= pending.wants_embeddings
-        seeds = parts[0] if len(parts) == 1 else np.concatenate(parts, out=lane.seeds[: batch.seeds])
-        return seeds, with_embeddings
-
-    def _infer(self, lane: Lane, batch: Batch, seeds: np.ndarray, with_embeddings: bool) -> _Computed | BaseException:
-        """Run one batch, in either thread. Errors are returned."""
-        try:
-            started_ms = self._clock_ms()
-            key = next(self._draw_keys)
-            inference = lane.revision.infer(batch.variant, seeds, key, with_embeddings=with_embeddings)
-            return _Computed(inference, started_ms, self._clock_ms())
-        except BaseException as error:  # noqa: BLE001  (one bad batch must not take the others with it)
-            return error
-
-    def _split(self, lane: Lane, batch: Batch, computed: _Computed | BaseException) -> list[tuple[Pending, Outcome]]:
+    def _split(self, lane: Lane, batch: Batch, computed: Computed | BaseException) -> list[tuple[Pending, Outcome]]:
         lane.batcher.finish()
-        if isinstance(computed, _Computed):
+        if isinstance(computed, Computed):
             try:
-                return self._share_out(batch, computed)
-            except Exception as error:  # noqa: BLE001  (as in `_infer`)
+                return share_out(self._accepted, batch, computed)
+            except Exception as error:  # noqa: BLE001  (as in the executor)
                 computed = error
         if isinstance(computed, Exception) and not isinstance(computed, DeviceLostError):
-            return self._settle([(piece.request.key, _fail(batch, piece, computed)) for piece in batch.pieces])
+            return settle(self._accepted, [(piece.request.key, fail(batch, piece, computed)) for piece in batch.pieces])
         self._die(computed)
         return []
-
-    def _share_out(self, batch: Batch, computed: _Computed) -> list[tuple[Pending, Outcome]]:
-        """Split the results into each request's rows."""
-        inference = computed.inference
-        finite = _is_finite(inference.scores)
-        settled: list[tuple[Pending, Outcome]] = []
-        start = 0
-        for piece in batch.pieces:
-            first, start = start, start + piece.stop - piece.start
-            pending = self._pending.get(piece.request.key)
-            if pending is None:
-                continue  # its client left while the thread computed
-            scores = inference.scores[first:start]
-            embeddings = None
-            if pending.wants_embeddings and inference.embeddings is not None:
-                embeddings = inference.embeddings[first:start]
-            if not (finite or _is_finite(scores)) or not (embeddings is None or _is_finite(embeddings)):
-                error = ArithmeticError(f"variant {batch.variant} gave scores or embeddings that are not finite")
-                settled += self._settle([(piece.request.key, _fail(batch, piece, error))])
-                continue
-            part = Answer(
-                batch.variant, scores, embeddings, piece.request.objective, piece.request.arrived_ms,
-                computed.finished_ms, inference.times,
-            )  # fmt: skip
-            if not piece.whole:
-                pending.parts.append(part)
-            if piece.last:
-                del self._pending[piece.request.key]
-                settled.append((pending, part if piece.whole else _join(pending.parts)))
-        return settled
-
-    def _settle(self, outcomes: list[tuple[int, Outcome]]) -> list[tuple[Pending, Outcome]]:
-        """Take requests with a final outcome out of the queue, so that nothing more is computed for them."""
-        return [(pending, outcome) for key, outcome in outcomes if (pending := self._forget(key)) is not None]
 
     def _deliver(self, settled: list[tuple[Pending, Outcome]]) -> None:
         for pending, outcome in settled:
@@ -504,64 +361,10 @@ class Engine:
         self._state = EngineState.STOPPED
         for lane in self._lanes:
             lane.batcher.clear()
-        self._deliver(self._settle([(key, _unavailable(EngineState.STOPPED)) for key in list(self._pending)]))
-        self._handed.put(None)
-
-    # The engine's thread
-
-    def _run(self) -> None:
-        try:
-            while self._compute_next():
-                pass
-        finally:
-            if self._on_stopped is not None:
-                self._on_stopped()
-
-    def _compute_next(self) -> bool:
-        """Wait for a batch and compute it; False at the end.
-
-        It is a function of its own, so that no variable of a waiting thread keeps a replaced revision alive.
-        """
-        handed = self._handed.get()
-        if handed is None or self._loop is None:
-            return False
-        lane, batch, seeds, with_embeddings = handed
-        computed = self._infer(lane, batch, seeds, with_embeddings)
-        try:
-            self._loop.call_soon_threadsafe(self._take_back, lane, batch, computed)
-        except RuntimeError:
-            # A forced exit closes the loop while requests are still open; their outcomes are dropped.
-            if not self._loop.is_closed():
-                raise
-            return False
-        return True
-
-
-def _is_finite(values: np.ndarray) -> bool:
-    """Whether all values are finite: one pass without a temporary, and a second one only if the squares overflow."""
-    return math.isfinite(np.vdot(values, values)) or bool(np.isfinite(values).all())
-
-
-def _fail(batch: Batch, piece: Piece, error: Exception) -> Failure:
-    failure = Failure(secrets.token_hex(8))
-    _log.error(
-        "error %s: variant %s, batch of %d seeds, request of %d",
-        failure.error_id, batch.variant, batch.seeds, piece.request.seeds, exc_info=error,
-    )  # fmt: skip
-    return failure
-
-
-def _join(parts: list[Answer]) -> Answer:
-    embeddings = [part.embeddings for part in parts if part.embeddings is not None]
-    times = parts[0].times
-    for part in parts[1:]:
-        times = times + part.times
-    return msgspec.structs.replace(
-        parts[-1],
-        scores=np.concatenate([part.scores for part in parts]),
-        embeddings=np.concatenate(embeddings) if embeddings else None,
-        times=times,
-    )
+        self._deliver(
+            settle(self._accepted, [(key, _unavailable(EngineState.STOPPED)) for key in list(self._accepted)])
+        )
+        self._executor.end()
 
 
 def _unavailable(state: EngineState, problem: str | None = None) -> Refusal:

@@ -25,7 +25,7 @@ from gnnserve_api.protocol import AccuracyTier, ErrorDetail, NodesAnswer, Varian
 from gnnserve_api.routing import CredentialState, Damage, Route
 from gnnserve_api.tiers import points_of, stated_tiers
 from gnnserve_worker.inference.device_stats import DeviceStats
-from gnnserve_worker.serving.engine import Engine, EngineState, Lane, Pending
+from gnnserve_worker.serving.engine import Engine, EngineState
 from gnnserve_worker.serving.http import openapi
 from gnnserve_worker.serving.http.codecs.json import encode_error
 from gnnserve_worker.serving.http.codecs.registry import PREDICT_PATHS
@@ -41,7 +41,9 @@ from gnnserve_worker.serving.http.predict import (
     refusal_reply,
 )
 from gnnserve_worker.serving.http.question import ErrorCode, RequestError
+from gnnserve_worker.serving.lane import Lane
 from gnnserve_worker.serving.metrics import RoutingSample, ServingMetrics
+from gnnserve_worker.serving.requests import Pending
 from gnnserve_worker.serving.security.access import RESERVED_PATHS, Access, is_open
 
 _WATCH_AFTER_S = 0.05

@@ -28,7 +28,6 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from gnnserve_worker.serving.engine import Pending
 from gnnserve_worker.serving.http.app import (
     MOST_CONNECTIONS,
     RESERVED_CONNECTIONS,
@@ -37,6 +36,7 @@ from gnnserve_worker.serving.http.app import (
 from gnnserve_worker.serving.http.heads import MOST_HEAD_BYTES, MOST_HEADERS, check_head, large_head, not_http
 from gnnserve_worker.serving.http.predict import READ_HEADERS, Asked, Head, Predict, Reply, read_head
 from gnnserve_worker.serving.http.question import RequestError
+from gnnserve_worker.serving.requests import Pending
 
 _HEAD_END = b"\r\n\r\n"
 _MOST_BODY_BYTES = 1024 * 1024

@@ -18,7 +18,7 @@ from gnnserve_api.objective import NO_OBJECTIVE
 from gnnserve_api.protocol import ErrorDetail
 from gnnserve_worker.inference.batch import StageTimes
 from gnnserve_worker.scheduling.refusal import Refusal, RefusalReason
-from gnnserve_worker.serving.engine import Answer, Engine, Lane, Outcome, Pending, monotonic_ms
+from gnnserve_worker.serving.engine import Engine, monotonic_ms
 from gnnserve_worker.serving.http.codecs.codec import Codec
 from gnnserve_worker.serving.http.codecs.json import encode_error
 from gnnserve_worker.serving.http.codecs.registry import find_codec
@@ -31,7 +31,9 @@ from gnnserve_worker.serving.http.question import (
     is_large,
     read_wishes,
 )
+from gnnserve_worker.serving.lane import Lane
 from gnnserve_worker.serving.metrics import ServingMetrics
+from gnnserve_worker.serving.requests import Answer, Outcome, Pending
 
 MAX_BODY_BYTES = 16 * 1024 * 1024
 READ_HEADERS = WISH_HEADERS | {b"content-type"}

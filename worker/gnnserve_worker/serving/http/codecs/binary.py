@@ -14,7 +14,6 @@ from urllib.parse import parse_qsl
 import numpy as np
 
 from gnnserve_worker.inference.served import ServedRevision
-from gnnserve_worker.serving.engine import Answer
 from gnnserve_worker.serving.http.codecs.codec import Encoded
 from gnnserve_worker.serving.http.question import (
     PREDICT_PATH,
@@ -27,6 +26,7 @@ from gnnserve_worker.serving.http.question import (
     find_integers,
     shown_value,
 )
+from gnnserve_worker.serving.requests import Answer
 
 OUTPUTS = ("scores", "embeddings", "labels")
 _ID_BYTES = 8

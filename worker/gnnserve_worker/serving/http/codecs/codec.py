@@ -13,8 +13,8 @@ from typing import Any, Protocol
 import msgspec
 
 from gnnserve_worker.inference.served import ServedRevision
-from gnnserve_worker.serving.engine import Answer
 from gnnserve_worker.serving.http.question import Question, Wishes
+from gnnserve_worker.serving.requests import Answer
 
 
 class Encoded(msgspec.Struct, frozen=True):

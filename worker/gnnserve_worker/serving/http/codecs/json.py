@@ -22,7 +22,6 @@ from gnnserve_api.objective import NO_OBJECTIVE
 from gnnserve_api.protocol import ErrorAnswer, ErrorDetail, PredictAnswer, PredictRequest
 from gnnserve_api.repository import NodeIdKind
 from gnnserve_worker.inference.served import ServedRevision
-from gnnserve_worker.serving.engine import Answer
 from gnnserve_worker.serving.http.codecs.codec import Encoded
 from gnnserve_worker.serving.http.question import (
     PREDICT_PATH,
@@ -39,6 +38,7 @@ from gnnserve_worker.serving.http.question import (
     shown_value,
     unknown_node,
 )
+from gnnserve_worker.serving.requests import Answer
 
 _BLOCK_VALUES = 65_536
 """Numbers encoded in one go: about 2 ms."""
