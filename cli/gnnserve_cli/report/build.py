@@ -1,4 +1,7 @@
-"""From a profile to a report: everything that is worked out, and every sentence with its numbers. No I/O."""
+"""From a profile to a report: what is worked out, and the sentences with its numbers. No I/O.
+
+What is said beside each figure of the variants is in `captions.py`.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,10 @@ from gnnserve_api.families import family_of
 from gnnserve_api.intervals import difference_interval, share_interval
 from gnnserve_api.profile import LatencyProfile, Metric, Profile
 from gnnserve_api.provenance import Provenance
-from gnnserve_api.tiers import ROUNDING, Point, Within, frontier, most_accurate, points_of, stated_tiers, tiers
+from gnnserve_api.tiers import Point, Within, frontier, most_accurate, points_of, stated_tiers, tiers
 from gnnserve_api.training import says_rising
 from gnnserve_cli.render import METRIC_NAMES, format_bytes
+from gnnserve_cli.report import captions
 from gnnserve_cli.report.data import (
     Accuracy,
     Chosen,
@@ -25,14 +29,14 @@ from gnnserve_cli.report.data import (
     ToleranceRow,
     Tolerances,
     VariantRow,
-    at_size,
 )
 from gnnserve_cli.report.drift import compare_splits
-from gnnserve_cli.report.performance import answer_latencies, fit_models
+from gnnserve_cli.report.latencies import answer_latencies
+from gnnserve_cli.report.performance import fit_models
 from gnnserve_cli.report.stability import compare_rankings
 from gnnserve_cli.report.subject import Subject, printable_subject
 from gnnserve_cli.report.tolerance import fastest_within
-from gnnserve_cli.report.words import gets_right, ms, names, nodes, number, percent, points, ratio
+from gnnserve_cli.report.words import NO_LOSS_POINTS, gets_right, ms, names, nodes, number, percent, points
 
 DEFAULT_TOLERANCES_PERMILLE = (0.0, 10.0, 20.0, 50.0, 100.0)
 """The paper's 0, 1, 2, 5 and 10 points (its figure 3)."""
@@ -41,8 +45,6 @@ _WIDE_TABLE_BYTES = 2**30
 """From here on, a missing x1 deserves a word."""
 _FEW_RUNS = 100
 """Below it a p99 is about the slowest run."""
-_NO_LOSS = 100 * ROUNDING
-"""Points; less is the rounding of floats."""
 
 
 def build_report(
@@ -83,11 +85,11 @@ def build_report(
         models=models,
         latencies=answer_latencies(subject, size, sorted(set(latencies_ms)), fitted),
         says=Says(
-            frontier=_says_frontier(profile, rows, most_accurate(of_points).name),
-            stages=_says_stages(rows),
-            window=_says_window(rows, chosen_seeds),
-            costs=_says_costs(rows, chosen_seeds),
-            models=_says_models(subject, size),
+            frontier=captions.frontier(profile, rows, most_accurate(of_points).name),
+            stages=captions.stages(rows),
+            window=captions.window(rows, chosen_seeds),
+            costs=captions.costs(rows, chosen_seeds),
+            models=captions.models(subject, size),
         ),
         provenance=subject.provenance,
         device=subject.device,
@@ -171,7 +173,7 @@ def _cautions(subject: Subject, rows: Sequence[VariantRow], seeds: int, size: in
         found.append(f"More training would give better variants: {advice}.")
     if profile.validation_nodes < _FEW_NODES:
         found.append(_says_few_nodes(profile, rows))
-    if any(row.loss_may_be_chance and row.loss_points > _NO_LOSS for row in rows):
+    if any(row.loss_may_be_chance and row.loss_points > NO_LOSS_POINTS for row in rows):
         found.append(
             f"The most accurate of {len(rows)} variants was found by the very nodes that it is judged by, so part of "
             "its lead may be luck: its accuracy, and what others lose, are likely a little too high."
@@ -222,7 +224,7 @@ def _says_few_nodes(profile: Profile, rows: Sequence[VariantRow]) -> str:
         f"Accuracies come from {profile.validation_nodes:,} validation nodes: at 95 % confidence that of {best.name} "
         f"is within about {points(_half_width(best))} of the true one"
     )
-    if _half_width(least_sure) - _half_width(best) < _NO_LOSS:
+    if _half_width(least_sure) - _half_width(best) < NO_LOSS_POINTS:
         return f"{text}."
     return f"{text}, that of {least_sure.name} within {points(_half_width(least_sure))}."
 
@@ -350,104 +352,3 @@ def _says_tiers(found: Sequence[Tier], merged: Sequence[str], rows: Sequence[Var
     if unsure:
         text += f" What {names(unsure)} would lose may be chance: more validation nodes would tell."
     return text
-
-
-# --- figures of the variants
-
-
-def _says_frontier(profile: Profile, rows: Sequence[VariantRow], most_accurate_name: str) -> str:
-    best = next(row for row in rows if row.name == most_accurate_name)
-    text = (
-        "Each point is a variant; the line joins those than which no other is both as accurate and faster. Bars are "
-        f"95 % intervals: {profile.validation_nodes:,} validation nodes cannot tell the accuracy of {best.name} more "
-        f"exactly than {percent(best.validation.low)} to {percent(best.validation.high)}."
-    )
-    equal = [row.name for row in rows if row.loss_points <= _NO_LOSS and row is not best]
-    if equal:
-        text += f" {names(equal)} {'is' if len(equal) == 1 else 'are'} exactly as accurate."
-    noisy = [row.name for row in rows if row.loss_may_be_chance and row.loss_points > _NO_LOSS]
-    if not noisy:
-        return text if len(rows) == 1 + len(equal) else f"{text} All others lose more than chance explains."
-    return (
-        f"{text} The distance to {names(noisy)} may be chance. All variants were asked about the same nodes, which the "
-        "bars leave out of account, so a smaller difference can be real."
-    )
-
-
-def _says_stages(rows: Sequence[VariantRow]) -> str:
-    widest = rows[0]
-    parts = []
-    for size in (widest.sizes[0], widest.sizes[-1]):
-        total = size.sample_ms + size.gather_ms + size.compute_ms
-        if total <= 0:
-            continue
-        stages = (("sampling", size.sample_ms), ("gathering", size.gather_ms), ("computing", size.compute_ms))
-        shares = [f"{name} {100 * part / total:.0f} %" for name, part in stages]
-        parts.append(f"with {nodes(size.seeds)}, {', '.join(shares)}")
-    if len(widest.sizes) == 1:
-        parts = parts[:1]
-    text = f"Where the time of a batch goes. Of {widest.name}: {'; '.join(parts)}."
-    alike = [row for row in rows if row.storage is widest.storage and family_of(row).spans_widths]
-    narrowest = min(alike, key=lambda row: row.columns, default=widest)
-    if narrowest.columns >= widest.columns:
-        return text
-    first, last = widest.sizes[-1], narrowest.sizes[-1]
-    return (
-        f"{text} From {widest.columns:,} columns to {narrowest.columns:,}, with {nodes(first.seeds)}, gathering goes "
-        f"from {ms(first.gather_ms)} to {ms(last.gather_ms)} and computing from {ms(first.compute_ms)} to "
-        f"{ms(last.compute_ms)}; sampling does not depend on them."
-    )
-
-
-def _says_window(rows: Sequence[VariantRow], seeds: int) -> str:
-    first = at_size(rows[0], seeds)
-    text = (
-        "The paper times a batch from the transfer of features to the end of computing, which leaves sampling out. "
-        f"Here gathering is the transfer: {rows[0].name} takes {ms(first.window_ms)} in that window and "
-        f"{ms(first.p50_ms)} as a request sees it."
-    )
-    if len(rows) == 1 or first.window_ms <= 0:
-        return text
-    narrowest = min(rows, key=lambda row: at_size(row, seeds).window_ms)
-    last = at_size(narrowest, seeds)
-    if narrowest is rows[0]:
-        quickest = min(rows, key=lambda row: at_size(row, seeds).p50_ms)
-        if quickest is rows[0]:
-            return f"{text} It is the fastest by either."
-        return (
-            f"{text} It is the fastest by the window; by the whole request {quickest.name} is, with "
-            f"{ms(at_size(quickest, seeds).p50_ms)}."
-        )
-    return (
-        f"{text} By the window {narrowest.name} is {number(first.window_ms / last.window_ms)} times as fast as "
-        f"{rows[0].name}, by the whole request {number(first.p50_ms / last.p50_ms)} times."
-    )
-
-
-def _says_costs(rows: Sequence[VariantRow], seeds: int) -> str:
-    text = (
-        f"Bytes are read from the table for a batch of {nodes(seeds)}, weights are the file of a variant's network, "
-        "memory is weights and the columns of the table that it reads."
-    )
-    if any(family_of(row).stores_product for row in rows):
-        text += " Projected variants add a table of their own on disk, which is no part of the weights."
-    least = min(rows, key=lambda row: at_size(row, seeds).gathered_bytes)
-    most = max(rows, key=lambda row: at_size(row, seeds).gathered_bytes)
-    if least is most:
-        return text
-    share = at_size(least, seeds).gathered_bytes / at_size(most, seeds).gathered_bytes
-    return (
-        f"{text} {least.name} reads {ratio(share)} of the bytes of {most.name}. Variants of one storage share one "
-        "table, so their memory does not add up."
-    )
-
-
-def _says_models(subject: Subject, size: int) -> str:
-    point = subject.profile.variants[0].latency[size]
-    return (
-        "What a batch should take by counting bytes and operations: by the paper's formulas as printed, and corrected "
-        "(all targets and the nodes' own rows counted, a multiply-add as two operations, all matrices of the "
-        "architecture, and a fixed cost for each stage). Rates come from one or two variants of a storage at "
-        f"{nodes(point.seeds)}; how far the others are missed says how far a width that was never measured can be "
-        "predicted."
-    )

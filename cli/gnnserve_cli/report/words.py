@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gnnserve_api.profile import Metric
+from gnnserve_api.tiers import ROUNDING
 from gnnserve_cli.render import METRIC_NAMES
+
+NO_LOSS_POINTS = 100 * ROUNDING
+"""Points of accuracy; a smaller difference is the rounding of floats."""
 
 
 def percent(share: float, digits: int = 2) -> str:
