@@ -12,7 +12,7 @@ ONLY ?=
 BASE ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-fast check format audit generate figures bench-generation bench-ranking bench-shapes bench-serving bench-startup bench-cluster bench-cluster-routing bench-routing bench-peers bench-regression bench-roofline bench-scaling bench-soak bench-malformed bench-simulation bench-decision bench-faults bench-fleet bench-cache stress-cache bench-gpu test-gpu chaos wrk test-image chromium cluster-binaries clean
+.PHONY: help run test test-fast check format audit generate figures bench-generation bench-ranking bench-shapes bench-serving bench-startup bench-cluster bench-cluster-routing bench-routing bench-peers bench-regression bench-listener bench-roofline bench-scaling bench-soak bench-malformed bench-simulation bench-decision bench-faults bench-fleet bench-cache stress-cache bench-gpu test-gpu chaos wrk test-image chromium cluster-binaries clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -107,6 +107,9 @@ bench-peers: .venv/installed wrk ## against PyG, Triton and GraphBolt on the sam
 
 bench-regression: .venv/installed wrk ## this commit beside BASE= (default: the one that this wave began from), in pairs; 30 minutes
 	$(BIN)/python -m benchmarks.regression $(if $(QUICK),--quick) $(if $(BASE),--base $(BASE))
+
+bench-listener: .venv/installed wrk ## our connections beside those of BASE= (default: the last on uvicorn's classes), uvicorn and granian; 5 minutes
+	$(BIN)/python -m benchmarks.listener $(if $(QUICK),--quick) $(if $(BASE),--base $(BASE))
 
 bench-roofline: .venv/installed ## the engine against bytes/bandwidth + operations/peak, both measured
 	$(BIN)/python -m benchmarks.roofline $(if $(QUICK),--quick)

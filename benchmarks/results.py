@@ -16,7 +16,18 @@ from pathlib import Path
 from typing import Any
 
 FOLDER = Path(__file__).parent / "results"
-_PACKAGES = ("numpy", "numba", "torch", "torch-geometric", "triton", "uvicorn", "msgspec")
+_PACKAGES = (
+    "numpy",
+    "numba",
+    "torch",
+    "torch-geometric",
+    "triton",
+    "uvicorn",
+    "granian",
+    "httptools",
+    "uvloop",
+    "msgspec",
+)
 
 
 def write_result(name: str, quick: bool, body: Mapping[str, Any], folder: Path = FOLDER) -> Path:

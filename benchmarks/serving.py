@@ -1,7 +1,7 @@
 """What an answer of `/v1/predict` takes, end to end over HTTP, beside the floor that HTTP sets.
 
-The floor is the echo of `benchmarks/peers`: an application that gives back what it was sent, on the same uvicorn with
-the same settings, asked by the same client the same requests over as many connections. What a prediction adds is the
+The floor is the echo of `benchmarks/peers`: an application that gives back what it was sent, on uvicorn with
+its fastest settings, asked by the same client the same requests over as many connections. What a prediction adds is the
 ratio to it. Client and servers share the machine, as in `make run`.
 """
 
@@ -153,9 +153,7 @@ def _measure(endpoint: Endpoint, requests: Requests, case: Case, duration_s: flo
 
 
 def show(results: Sequence[dict[str, Any]]) -> None:
-    table = Table(
-        "Request", title="POST /v1/predict, closed loop, and an echo on the same uvicorn as the floor of HTTP"
-    )
+    table = Table("Request", title="POST /v1/predict, closed loop, and an echo on uvicorn as the floor of HTTP")
     for header in ("p50 ms", "p99 ms", "Answers/s", "Seeds/s", "Echo p50 ms", "Echo/s", "p50 over echo", "Of echo/s"):
         table.add_column(header, justify="right")
     for result in results:

@@ -101,9 +101,7 @@ MORE_PEERS = (
     ),
 )  # fmt: skip
 
-ECHO_SERVER = Server(
-    "echo", "an empty echo on the same uvicorn", (sys.executable, str(_PROGRAMS / "echo.py"), "{port}"), ECHO
-)
+ECHO_SERVER = Server("echo", "an empty echo on uvicorn", (sys.executable, str(_PROGRAMS / "echo.py"), "{port}"), ECHO)
 
 
 def gnnserve_server(files: ShapeFiles, storage: str) -> Server:

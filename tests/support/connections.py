@@ -10,11 +10,11 @@ from typing import Any
 
 import httptools
 from tests.support.serving import Client, FakeWorker, running
-from uvicorn.config import Config
-from uvicorn.server import ServerState
 
 from gnnserve_api.spec.service import GNNService
-from gnnserve_worker.serving.http.connection import DEFAULT_ROOM, Connection, Patience, Room, connection_class
+from gnnserve_worker.serving.http.wire.connection import Connection, Shared
+from gnnserve_worker.serving.http.wire.limits import DEFAULT_ROOM, Patience, Room
+from gnnserve_worker.serving.http.wire.responses import ResponseStart
 from gnnserve_worker.serving.security.access import Access
 
 DATE = b"Sat, 21 Nov 2026 12:00:00 GMT"
@@ -130,13 +130,11 @@ class Wire:
 @dataclass(slots=True)
 class Server:
     client: Client
-    state: ServerState
-    make: type[Connection]
-    config: Config
+    shared: Shared
 
     def connect(self) -> Wire:
         transport = FakeTransport()
-        connection = self.make(self.config, self.state, {}, asyncio.get_running_loop())
+        connection = Connection(self.shared, asyncio.get_running_loop())
         connection.connection_made(transport)  # type: ignore[arg-type]
         return Wire(connection, transport)
 
@@ -150,15 +148,11 @@ async def serving(
     room: Room = DEFAULT_ROOM,
 ) -> AsyncIterator[Server]:
     async with running(worker or FakeWorker(), of, access=access) as client:
-        make = connection_class(client.app, patience or Patience(), room)
-        config = Config(client.app, http=make, ws="none", lifespan="off", log_config=None, proxy_headers=False)
-        config.load()
-        state = ServerState()
-        state.default_headers = [(b"date", DATE)]
-        yield Server(client, state, make, config)
-        for connection in list(state.connections):
+        shared = Shared(client.app, patience or Patience(), room, ResponseStart(DATE))
+        yield Server(client, shared)
+        for connection in list(shared.connections):
             connection.connection_lost(None)
-        await asyncio.gather(*state.tasks, return_exceptions=True)
+        await asyncio.gather(*shared.tasks, return_exceptions=True)
 
 
 def predict(body: bytes, *headers: bytes, query: bytes = b"", version: bytes = b"1.1") -> bytes:

@@ -32,8 +32,8 @@ class Running:
 
 @contextmanager
 def started(credentials: Credentials, handshakes: HandshakeLimits = DEFAULT_HANDSHAKE_LIMITS) -> Iterator[Running]:
-    """In a thread: uvicorn leaves signals alone there. Where it waits for credentials, its revision comes after them,
-    as in a pod."""
+    """In a thread, where signals are left alone. Where it waits for credentials, its revision comes after them, as in a
+    pod."""
     sock = bind("127.0.0.1", 0)
     worker = WorkerServer("digits", sock, credentials=credentials, handshakes=handshakes)
     revision = FakeWorker().revision()
@@ -53,7 +53,7 @@ def started(credentials: Credentials, handshakes: HandshakeLimits = DEFAULT_HAND
     try:
         yield Running(sock.getsockname()[1], worker)
     finally:
-        worker._server.should_exit = True
+        worker._process.should_exit = True
         thread.join(30)
         switching.join(30)
         sock.close()

@@ -13,13 +13,13 @@ import pytest
 from tests.support.connections import Server, Wire, predict, serving
 from tests.support.serving import FakeWorker
 
-from gnnserve_worker.serving.http import connection as connection_module
 from gnnserve_worker.serving.http.app import MOST_CONNECTIONS, RESERVED_CONNECTIONS
-from gnnserve_worker.serving.http.connection import MOST_PIPELINED, Patience, Room
-from gnnserve_worker.serving.http.heads import MOST_HEAD_BYTES, MOST_HEADERS
 from gnnserve_worker.serving.http.predict import MAX_BODY_BYTES
+from gnnserve_worker.serving.http.wire.connection import CLIENT_LOG
+from gnnserve_worker.serving.http.wire.heads import MOST_HEAD_BYTES, MOST_HEADERS
+from gnnserve_worker.serving.http.wire.limits import MOST_PIPELINED, Patience, Room
 from gnnserve_worker.serving.open_files import room_of_process
-from gnnserve_worker.serving.repeated import FirstOfAKind, limit_uvicorns_warnings
+from gnnserve_worker.serving.repeated import FirstOfAKind, limit_warnings
 
 ROOM = Room(connections=3, reserved=2)
 QUICK = Patience(request_s=300, idle_s=300, linger_s=300, unread_s=300, look_every_s=0.01)
@@ -320,9 +320,9 @@ def test_of_pipelined_requests_as_many_as_are_kept_are_answered_and_no_more_are_
         worker.gate.clear()
         wire.send(predict(b'{"nodes":[3]}') + get(b"/healthz") * 100 + predict(b'{"nodes":[3]}'))
         await worker.batch_started()
-        assert len(wire.connection.pipeline) == MOST_PIPELINED
+        assert len(wire.connection.pipelined) == MOST_PIPELINED
         wire.send(get(b"/healthz") * 100)
-        assert len(wire.connection.pipeline) == MOST_PIPELINED
+        assert len(wire.connection.pipelined) == MOST_PIPELINED
         worker.gate.set()
         await wire.closed()
         responses = wire.responses()
@@ -382,11 +382,7 @@ def test_a_client_that_takes_a_little_now_and_then_is_not_cut_off() -> None:
     on_server(scenario, patience=replace(QUICK, unread_s=0.05))
 
 
-def test_a_connection_beyond_those_for_everybody_cannot_be_held_by_a_request_that_never_ends(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(connection_module, "_SURPLUS_PATIENCE_S", 0.05)
-
+def test_a_connection_beyond_those_for_everybody_cannot_be_held_by_a_request_that_never_ends() -> None:
     async def scenario(server: Server) -> None:
         for _ in range(ROOM.connections):
             server.connect()
@@ -395,7 +391,7 @@ def test_a_connection_beyond_those_for_everybody_cannot_be_held_by_a_request_tha
         surplus.send(b"ET /healthz HT")
         await surplus.closed()
 
-    on_server(scenario, patience=QUICK)
+    on_server(scenario, patience=replace(QUICK, surplus_s=0.05))
 
 
 def test_the_refusal_names_the_room_that_there_is() -> None:
@@ -440,7 +436,7 @@ def test_warnings_that_a_client_can_cause_are_logged_once_in_a_while_with_their_
     kept = FirstOfAKind(every_s=10)
 
     def log(at_s: float, words: str, level: int = logging.WARNING) -> str | None:
-        record = logging.LogRecord("uvicorn.error", level, __file__, 1, words, None, None)
+        record = logging.LogRecord("clients", level, __file__, 1, words, None, None)
         record.created = at_s
         return record.getMessage() if kept.filter(record) else None
 
@@ -453,7 +449,7 @@ def test_warnings_that_a_client_can_cause_are_logged_once_in_a_while_with_their_
 
 
 def test_malformed_requests_do_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    limit_uvicorns_warnings()
+    limit_warnings(CLIENT_LOG)
 
     async def scenario(server: Server) -> None:
         for _ in range(50):

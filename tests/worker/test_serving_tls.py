@@ -389,7 +389,8 @@ def test_silent_handshakes_beyond_the_limit_make_room_the_oldest_first(pairs: di
         silent = [stack.enter_context(socket.create_connection(address, timeout=WAIT_S)) for _ in range(12)]
         connection = running.connect(pairs["one"].certificate)
         assert ask(connection, None) == 200
-        (listener,) = running.worker._server.listeners
+        listener = running.worker._process.listener.tls
+        assert listener is not None
         assert listener.under_way < limits.at_once
         for stalled in silent[:8]:
             with suppress(ConnectionResetError):

@@ -120,7 +120,7 @@ def test_answer_that_garbage_is_pipelined_behind_is_not_written_to_a_closed_conn
                 if not wire.transport.closed:
                     wire.leave()
                 worker.gate.set()
-                while server.state.tasks:
+                while server.shared.tasks:
                     await asyncio.sleep(0)
 
     asyncio.run(run())

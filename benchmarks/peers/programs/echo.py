@@ -1,4 +1,4 @@
-"""The floor of HTTP: uvicorn as `serving/server.py` sets it up, and an application that gives back what it got.
+"""The floor of HTTP: uvicorn with its fastest settings, and an application that gives back what it got.
 
 Runs in gnnserve's own environment, without anything of gnnserve.
 """

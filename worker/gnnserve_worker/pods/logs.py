@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
-_QUIET = ("httpx", "httpcore", "uvicorn", "numba")
+_QUIET = ("httpx", "httpcore", "numba")
 """Loggers whose info records are dropped, since they log every request and start; their warnings still show."""
 
 

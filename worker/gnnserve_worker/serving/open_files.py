@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import resource
 
-from gnnserve_worker.serving.http.connection import DEFAULT_ROOM, Room
+from gnnserve_worker.serving.http.wire.limits import DEFAULT_ROOM, Room
 
 _log = logging.getLogger(__name__)
 _BESIDE = 192

@@ -32,9 +32,9 @@ class FirstOfAKind(logging.Filter):
         return True
 
 
-_OF_UVICORN = FirstOfAKind()
+_OF_CONNECTIONS = FirstOfAKind()
 
 
-def limit_uvicorns_warnings() -> None:
-    """Limit the warnings of uvicorn, which logs each malformed request."""
-    logging.getLogger("uvicorn.error").addFilter(_OF_UVICORN)
+def limit_warnings(logger: logging.Logger) -> None:
+    """Limit the warnings of a logger whose records clients cause."""
+    logger.addFilter(_OF_CONNECTIONS)

@@ -1,9 +1,9 @@
-"""The worker's process: a socket, uvicorn, the engine, and an orderly shutdown.
+"""The worker's process: a socket, the event loop, the engine, and an orderly shutdown.
 
 HTTP answers before a revision is loaded; another thread brings revisions through `WorkerServer.switch`. On SIGTERM or
 SIGINT a worker may first stay a while as a lame duck: it answers, but `/readyz` fails and every answer closes its
 connection, so that clients move on without an error. Then the engine drains, with the socket still open: new requests
-get 503 while accepted ones are answered. Then uvicorn closes, and the process may exit with 0.
+get 503 while accepted ones are answered. Then the connections close, and the process may exit with 0.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from types import FrameType
 
-import uvicorn
+import uvloop
 
 from gnnserve_api.errors import NO_USABLE_CREDENTIALS, ResourceError
 from gnnserve_api.routing import Damage, Route, RoutingTable
@@ -30,27 +30,30 @@ from gnnserve_api.spec.service import GNNService
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.serving.engine import Engine, EngineState
 from gnnserve_worker.serving.http.app import ServingApp
-from gnnserve_worker.serving.http.connection import DEFAULT_PATIENCE, Patience, Room, connection_class
+from gnnserve_worker.serving.http.wire.connection import CLIENT_LOG
+from gnnserve_worker.serving.http.wire.limits import DEFAULT_PATIENCE, Patience, Room
+from gnnserve_worker.serving.http.wire.listener import Listener
 from gnnserve_worker.serving.metrics import CounterValue, ServingMetrics
 from gnnserve_worker.serving.open_files import room_of_process
-from gnnserve_worker.serving.repeated import limit_uvicorns_warnings
+from gnnserve_worker.serving.repeated import limit_warnings
 from gnnserve_worker.serving.security.credentials import (
     NO_CREDENTIALS,
     Credentials,
     CredentialsFollower,
     CredentialsInUse,
 )
-from gnnserve_worker.serving.security.handshakes import DEFAULT_HANDSHAKE_LIMITS, HandshakeLimits, TlsListener
+from gnnserve_worker.serving.security.handshakes import DEFAULT_HANDSHAKE_LIMITS, HandshakeLimits
 from gnnserve_worker.serving.security.tls import ListeningTls
 
 _BACKLOG = 2048
 _MAX_PORT = 65_535
 _POLL_S = 0.02
+_EXIT_POLL_S = 0.1
 _WAIT_S = 0.5
 """Seconds between two looks at the problem of credentials that a worker waits for."""
 _LINGER_S = 5
 """Time for clients that are half-way through sending a request, once every complete one is answered."""
-_SWITCH_INTERVAL_S = 0.0005
+SWITCH_INTERVAL_S = 0.0005
 """The event loop and the engine's thread share the interpreter: with Python's default of 5 ms, a batch would wait that
 long for a loop that parses other clients' requests."""
 
@@ -141,7 +144,7 @@ class WorkerServer:
     ) -> None:
         """`room`: None allows as many connections as the process may open files for. Raises GnnserveError where the
         credentials cannot be used."""
-        limit_uvicorns_warnings()
+        limit_warnings(CLIENT_LOG)
         if room is None:
             room = room_of_process(0 if credentials.tls is None else handshakes.at_once)
         self._metrics = ServingMetrics(service)
@@ -150,20 +153,8 @@ class WorkerServer:
         self._sock = sock
         self._failure: BaseException | None = None
         app = ServingApp(service, self._engine, self._metrics, self._credentials.access, self._credentials.states)
-        config = uvicorn.Config(
-            app,
-            loop="uvloop",
-            http=connection_class(app, patience, room),
-            ws="none",
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            proxy_headers=False,
-            backlog=_BACKLOG,
-            timeout_graceful_shutdown=_LINGER_S,
-        )
-        self._server = _DrainingServer(config, app, self._engine, lame_duck_s, self._credentials.tls, handshakes)
+        listener = Listener(app, patience, room)
+        self._process = _Process(sock, listener, app, self._engine, lame_duck_s, self._credentials.tls, handshakes)
 
     def run(self, started: Callable[[], object]) -> None:
         """Run until SIGINT or SIGTERM. `started` is called once, when HTTP answers."""
@@ -172,7 +163,7 @@ class WorkerServer:
         except OSError as error:
             host, port = self._sock.getsockname()[:2]
             raise _address_error(host, port, error) from error
-        sys.setswitchinterval(_SWITCH_INTERVAL_S)
+        sys.setswitchinterval(SWITCH_INTERVAL_S)
         # Imported modules stay for ever: scanning them took every full collection 20 ms, during which no request is
         # answered. Revisions are loaded later, and are collected as usual.
         gc.collect()
@@ -184,11 +175,11 @@ class WorkerServer:
                 follower.start()
             started()
 
-        self._server.when_started = begin
+        self._process.when_started = begin
         try:
-            self._server.run(sockets=[self._sock])
+            self._process.run()
         finally:
-            self._server.ended = True
+            self._process.ended = True
             follower.stop()
         if (failure := self._failure or self._engine.failure) is not None:
             raise failure
@@ -252,7 +243,7 @@ class WorkerServer:
             problems = [state.problem for state in self._credentials.states() if not state.is_usable]
             self._engine.problem = f"{NO_USABLE_CREDENTIALS}: {'; '.join(problems)}" if problems else None
 
-        while not complete.is_set() and not self._server.ended:
+        while not complete.is_set() and not self._process.ended:
             self._call(report)
             complete.wait(_WAIT_S)
 
@@ -267,11 +258,11 @@ class WorkerServer:
     def end(self, error: BaseException) -> None:
         """Stop, and raise this from `run`."""
         self._failure = error
-        self._server.should_exit = True
+        self._process.should_exit = True
 
     def call_later(self, act: Callable[[], object]) -> None:
         """Run `act` on the event loop, without waiting for it; not at all if the server has ended."""
-        loop = self._server.loop
+        loop = self._process.loop
         if loop is None:
             raise RuntimeError("the server has not started")
         try:
@@ -292,55 +283,55 @@ class WorkerServer:
                 done.set_exception(error)
 
         self.call_later(run)
-        while not done.done() and not self._server.ended:
+        while not done.done() and not self._process.ended:
             wait([done], _POLL_S)
         if done.done():
             done.result()
 
 
-class _DrainingServer(uvicorn.Server):
+class _Process:
+    """The event loop from its start to the end of the drain."""
+
     def __init__(
         self,
-        config: uvicorn.Config,
+        sock: socket.socket,
+        listener: Listener,
         app: ServingApp,
         engine: Engine,
         lame_duck_s: float,
         tls: ListeningTls | None,
         handshakes: HandshakeLimits,
     ) -> None:
-        super().__init__(config)
+        self._sock = sock
+        self.listener = listener
         self._tls = tls
         self._handshakes = handshakes
-        self.listeners: list[TlsListener] = []
         self.loop: asyncio.AbstractEventLoop | None = None
         self.ended = False
+        self.should_exit = False
+        """Drain and end; any thread may set it."""
+        self._force_exit = False
+        """Do not wait for accepted requests."""
         self.when_started: Callable[[], object] = lambda: None
         self._app = app
         self._engine = engine
         self._lame_duck_s = lame_duck_s
 
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        if self._tls is None:
-            await super().startup(sockets)
-        else:
-            # Everything but listening: uvicorn's own listener does not limit handshakes.
-            await super().startup([])
-            self._listen(sockets or [], self._tls)
-        self.loop = asyncio.get_running_loop()
-        self._engine.start(self._on_engine_stopped)
-        self.when_started()
+    def run(self) -> None:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(self._run())
 
-    def _listen(self, sockets: list[socket.socket], tls: ListeningTls) -> None:
-        loop = asyncio.get_running_loop()
+    async def _run(self) -> None:
+        with self._captured_signals():
+            await self.listener.open(self._sock, _BACKLOG, self._tls, self._handshakes)
+            self.loop = asyncio.get_running_loop()
+            self._engine.start(self._on_engine_stopped)
+            self.when_started()
+            while not self.should_exit:
+                await asyncio.sleep(_EXIT_POLL_S)
+            await self._shut_down()
 
-        def connect() -> asyncio.Protocol:
-            return self.config.http_protocol_class(  # type: ignore[call-arg]
-                config=self.config, server_state=self.server_state, app_state=self.lifespan.state, _loop=loop
-            )
-
-        self.listeners = [TlsListener(sock, tls, connect, self._handshakes) for sock in sockets]
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+    async def _shut_down(self) -> None:
         self._app.leaving = True
         drain_at_s = time.monotonic() + self._lame_duck_s
         # A worker without a revision needs no lame-duck phase.
@@ -348,34 +339,32 @@ class _DrainingServer(uvicorn.Server):
             await asyncio.sleep(_POLL_S)
         self._lame_duck_s = 0.0  # from here on SIGINT means: do not wait for the queue either
         self._engine.drain()
-        while self._engine.alive and not self.force_exit:
+        while self._engine.alive and not self._force_exit:
             await asyncio.sleep(_POLL_S)
-        if self.force_exit:
+        if self._force_exit:
             self._engine.abandon()
-        for listener in self.listeners:
-            await listener.close()
-        await super().shutdown(sockets)
+        await self.listener.close(_LINGER_S, lambda: self._force_exit)
 
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        if not self._lame_duck_s:
-            super().handle_exit(sig, frame)
-        elif not self.should_exit:
-            self._app.leaving = True  # at once, and not when uvicorn looks next
-            self.should_exit = True
-        else:
-            self._lame_duck_s = 0.0  # second signal: drain now
+    def _handle_exit(self, number: int, _frame: FrameType | None) -> None:
+        if self._lame_duck_s:
+            if self.should_exit:
+                self._lame_duck_s = 0.0  # second signal: drain now
+            self._app.leaving = True  # at once, and not when the loop looks next
+        elif self.should_exit and number == signal.SIGINT:
+            self._force_exit = True
+        self.should_exit = True
 
     def _on_engine_stopped(self) -> None:
         # Without a request to stop, this is a crash: exit and be restarted rather than refuse for ever.
         self.should_exit = True
 
     @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """As uvicorn's, but a handled signal is not raised again afterwards: a drained exit is a success."""
+    def _captured_signals(self) -> Iterator[None]:
+        """A handled signal is not raised again afterwards: a drained exit is a success."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        previous = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
+        previous = {number: signal.signal(number, self._handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
             yield
         finally:

@@ -1,0 +1,392 @@
+"""One client's connection: a fast path for predictions beside an ASGI application, and time limits.
+
+A `POST /v1/predict` whose body is announced and of ordinary size goes from the parser to the engine and back as plain
+calls, its answer in one write: no task, no futures, no dictionaries. A head that was parsed before, byte for byte, is
+not parsed again. Whatever else arrives becomes an exchange with the ASGI application (`asgi.py`): other paths and
+methods, chunked bodies, `Expect`, upgrades, huge bodies, requests that were sent before the last one was answered
+(pipelining), and clients that do not read what they are sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections import deque
+from collections.abc import Iterator
+from typing import assert_never
+
+from gnnserve_worker.serving.http.app import AsgiApp, ServingApp
+from gnnserve_worker.serving.http.predict import Asked, Reply
+from gnnserve_worker.serving.http.question import RequestError
+from gnnserve_worker.serving.http.wire.asgi import AsgiExchange, Exchange, build_scope
+from gnnserve_worker.serving.http.wire.flow import Flow
+from gnnserve_worker.serving.http.wire.heads import large_head, not_http
+from gnnserve_worker.serving.http.wire.known_heads import HEAD_END, KnownHead, KnownHeads, without_upgrade
+from gnnserve_worker.serving.http.wire.limits import MOST_PIPELINED, Patience, Places, Room
+from gnnserve_worker.serving.http.wire.reading import Reader, Trouble
+from gnnserve_worker.serving.http.wire.responses import LAST_CHUNK, ResponseStart, encode_chunk
+from gnnserve_worker.serving.requests import Pending
+
+CLIENT_LOG = logging.getLogger(__name__)
+"""Records that clients cause at will; the process limits them."""
+_ONE_WRITE_BYTES = 32 * 1024
+"""Up to here copying the body behind its head is cheaper than another write."""
+_MOST_PARTS = 256
+"""Parts of a body before they are joined: a body that arrives byte by byte would take forty times its size."""
+
+
+class Shared:
+    """What all connections of a server share."""
+
+    def __init__(self, app: ServingApp, patience: Patience, room: Room, start: ResponseStart) -> None:
+        app.most_connections = room.connections
+        self.app = app
+        self.application: AsgiApp = app
+        """Answers what the fast path does not."""
+        self.patience = patience
+        self.start = start
+        self.known = KnownHeads(app.access)
+        self.connections: set[Connection] = set()
+        self.tasks: set[asyncio.Task[None]] = set()
+        """Those that run exchanges, and those that send answers in pieces."""
+        self.places: Places[Connection] = Places(room)
+
+
+class Connection(asyncio.Protocol):
+    transport: asyncio.Transport
+    _flow: Flow
+
+    def __init__(self, shared: Shared, loop: asyncio.AbstractEventLoop) -> None:
+        self._shared = shared
+        self._predict = shared.app.predict
+        self._loop = loop
+        self._reader = Reader(self)
+        self._application = shared.application
+        """Another one than the server's: it refuses, and the connection is closed after its answer."""
+        self._exchange = Exchange(is_answered=True, keep_alive=True)
+        """The fast path's."""
+        self._current = self._exchange
+        """The exchange of the request that was read last."""
+        self._running: AsgiExchange | None = None
+        """The application's, of the request that is being answered."""
+        self.pipelined: deque[tuple[AsgiExchange, AsgiApp]] = deque()
+        """Exchanges that wait until the one before is answered."""
+        self._known: KnownHead | None = None
+        """The head of the fast path's request."""
+        self._parts: list[bytes] = []
+        """Its body, until it is complete."""
+        self._pending: Pending | None = None
+        """The request, once the engine has it."""
+        self._is_surplus = False
+        self._is_deaf = False
+        """What else comes is not looked at: the connection is closed after the answers that are due."""
+        self._unsent_bytes = 0
+        """Bytes that the client had not read at the last check."""
+        self._unread_s = 0.0
+        """Time for which the client has read nothing."""
+        self._patience_s = math.inf
+        """Time limit of the client's next action; infinite while the client waits for an answer."""
+        self._waited_s = 0.0
+        self._look: asyncio.TimerHandle | None = None
+
+    # asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        shared = self._shared
+        self.transport = transport
+        self._flow = Flow(transport)
+        shared.connections.add(self)
+        self._patience_s = shared.patience.request_s
+        if not shared.places.has_place(shared.connections, self._loop.time()):
+            self._take_as_surplus()
+        self._look = self._loop.call_later(shared.patience.look_every_s, self._close_when_overdue)
+
+    def _take_as_surplus(self) -> None:
+        # Its first request is read as one in parts, which no known head shortens; there is no second one.
+        self._reader.between_messages = False
+        self._is_surplus = True
+        self._patience_s = min(self._patience_s, self._shared.patience.surplus_s)
+        self._application = self._shared.app.answer_surplus
+        refused = self._shared.places.take_surplus(self)
+        if refused is not None:
+            refused._refuse_unheard(self._shared.app.refuse_connection())
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._shared.connections.discard(self)
+        self._shared.places.forget(self)
+        if self._look is not None:
+            self._look.cancel()
+        if self._pending is not None:
+            self._predict.cancel(self._pending)
+            self._predict.count_gone()
+            self._predict.in_flight -= 1
+            self._pending = None
+        self._silence()
+        self.pipelined.clear()
+        self._flow.resume_writing()  # nothing waits for a client that is gone
+        self._reader.close()
+
+    def pause_writing(self) -> None:
+        self._flow.pause_writing()
+
+    def resume_writing(self) -> None:
+        # More may have been written since, so that there is not less to send than at the last look.
+        self._unread_s = 0.0
+        self._flow.resume_writing()
+
+    def data_received(self, data: bytes) -> None:
+        reader = self._reader
+        if not reader.between_messages:
+            self._feed(data)
+            return
+        end = data.find(HEAD_END) + len(HEAD_END)
+        known = self._shared.known.by_bytes.get(data[:end])
+        if known is not None and len(data) == end + known.body_bytes and self._is_free():
+            self._begin(known)
+            self._answer_request(known, data[end:])
+            return
+        self._known = None
+        reader.begun = 0
+        self._feed(without_upgrade(data, end))
+        known = self._known
+        # One request on the fast path and nothing else, so what is behind the head is the body.
+        if reader.begun == 1 and reader.between_messages and known and len(data) == end + known.body_bytes:
+            self._shared.known.remember(data[:end], known)
+
+    def _feed(self, data: bytes) -> None:
+        if self._is_deaf:
+            return
+        trouble = self._reader.feed(data)
+        if trouble is None or self.transport.is_closing():
+            return
+        match trouble:
+            case Trouble.NOT_HTTP:
+                CLIENT_LOG.warning("Invalid HTTP request received.")
+                self._refuse_unheard(self._predict.refuse_request(not_http()))
+            case Trouble.LONG_HEAD:
+                self._refuse_unheard(self._predict.refuse_request(large_head()))
+            case Trouble.LONG_FRAME:
+                self.transport.close()
+                self._silence()
+            case _:
+                assert_never(trouble)
+
+    def _refuse_unheard(self, reply: Reply) -> None:
+        """Before there is a request that the application could answer."""
+        framing = b"content-length: %d\r\nconnection: close\r\n\r\n" % len(reply.body)
+        self.transport.write(b"".join((self._shared.start.encode(reply.status), reply.head, framing, reply.body)))
+        self.transport.close()
+        self._silence()
+
+    # The server's
+
+    def shut_down(self) -> None:
+        """Close, after the answer that is due if there is one."""
+        if self._current.is_answered:
+            self.transport.close()
+        else:
+            self._current.keep_alive = False
+
+    def abort(self) -> None:
+        self.transport.abort()
+
+    def idle_looks(self) -> int:
+        """Consecutive checks at which the connection was idle: no request, no answer due, nothing left to send."""
+        is_idle = (
+            self._reader.between_messages
+            and self._current.is_answered
+            and not self.transport.is_closing()
+            and self.transport.get_write_buffer_size() == 0
+        )
+        return round(self._waited_s / self._shared.patience.look_every_s) if is_idle else 0
+
+    def _close_when_overdue(self) -> None:
+        patience = self._shared.patience
+        self._waited_s += patience.look_every_s
+        if self._takes_nothing():
+            self._unread_s += patience.look_every_s
+        else:
+            self._unread_s = 0.0
+        if self._unread_s > patience.unread_s:
+            # A close would wait until all of it is taken.
+            self.transport.abort()
+            self._silence()
+            return
+        if self._waited_s > self._patience_s and not self.transport.is_closing():
+            self.transport.close()
+            self._silence()
+        self._look = self._loop.call_later(patience.look_every_s, self._close_when_overdue)
+
+    def _takes_nothing(self) -> bool:
+        before, self._unsent_bytes = self._unsent_bytes, self.transport.get_write_buffer_size()
+        # What is closing, though nothing is left to send, waits for the other side's goodbye.
+        return self._unsent_bytes >= before if self._unsent_bytes else self.transport.is_closing()
+
+    def _silence(self) -> None:
+        if self._running is not None:
+            self._running.forget_client()
+
+    # The reader's events
+
+    def begin_request(self) -> None:
+        if not self._is_surplus:  # its time runs from the connection on
+            self._patience_s = self._shared.patience.request_s
+            self._waited_s = 0.0
+
+    def take_head(self, wrong: RequestError | None) -> None:
+        if self._is_surplus:
+            self._shared.places.note_heard(self)
+        if self._is_deaf:
+            return
+        if wrong is not None:
+            self._application = self._shared.app.refusing(wrong)
+            self._reader.url = b"/"  # what it is refused for may be that it cannot be parsed
+        if len(self.pipelined) >= MOST_PIPELINED:
+            self._is_deaf = True
+            self._current.keep_alive = False  # the last one that is answered
+            return
+        is_ordinary = self._application is self._shared.application
+        known = self._shared.known.recognize(self._reader) if is_ordinary else None
+        if known is not None and self._is_free():
+            self._parts.clear()
+            self._begin(known)
+        else:
+            self._hand_to_application()
+
+    def take_body(self, body: bytes) -> None:
+        if self._is_deaf:
+            return
+        if isinstance(self._current, AsgiExchange):
+            self._current.take_body(body)
+            return
+        self._parts.append(body)
+        if len(self._parts) > _MOST_PARTS:
+            self._parts[:] = [b"".join(self._parts)]
+
+    def end_request(self) -> None:
+        if self._is_deaf:
+            return
+        if isinstance(self._current, AsgiExchange):
+            # Where the answer came first, the client does not wait for one.
+            self._patience_s = self._shared.patience.idle_s if self._current.is_answered else math.inf
+            self._waited_s = 0.0
+            self._current.end_body()
+        elif self._known is not None:
+            self._answer_request(self._known, b"".join(self._parts))
+
+    # The application's exchanges
+
+    def _hand_to_application(self) -> None:
+        reader, before = self._reader, self._current
+        # Behind an offer of another protocol the parser stops. What follows is this request's body, and must not pass
+        # for another request.
+        keep_alive = reader.keeps_alive and not reader.offers_upgrade
+        scope = build_scope(reader, self.transport)
+        exchange = AsgiExchange(
+            scope, self.transport, self._flow, self._shared.start, keep_alive, self._note_answered
+        )  # fmt: skip
+        self._current = exchange
+        if before.is_answered:
+            self._run(exchange, self._application)
+        else:
+            self._flow.pause_reading()
+            self.pipelined.append((exchange, self._application))
+
+    def _run(self, exchange: AsgiExchange, application: AsgiApp) -> None:
+        self._running = exchange
+        self._keep_until_done(self._loop.create_task(exchange.run(application)))
+
+    def _keep_until_done(self, task: asyncio.Task[None]) -> None:
+        """The server waits for it when it stops."""
+        self._shared.tasks.add(task)
+        task.add_done_callback(self._shared.tasks.discard)
+
+    # The fast path
+
+    def _is_free(self) -> bool:
+        """An answer could be sent now: none is outstanding, and the client reads what it is sent."""
+        return self._current.is_answered and not self._flow.write_paused
+
+    def _begin(self, known: KnownHead) -> None:
+        exchange = self._current = self._exchange
+        exchange.is_answered = False
+        exchange.keep_alive = known.keep_alive
+        self._known = known
+
+    def _answer_request(self, known: KnownHead, body: bytes) -> None:
+        self._patience_s = math.inf
+        asked = self._predict.read(known.head, body)
+        reply = self._predict.ask(asked, self._answer) if isinstance(asked, Asked) else asked
+        if isinstance(reply, Reply):
+            self._send(reply)
+        else:
+            self._pending = reply
+            self._predict.in_flight += 1
+
+    def _answer(self, reply: Reply) -> None:
+        self._pending = None
+        if reply.pieces is None:
+            self._predict.in_flight -= 1
+            self._send(reply)
+        else:
+            self._keep_until_done(self._loop.create_task(self._send_pieces(reply, reply.pieces)))
+
+    def _send(self, reply: Reply) -> None:
+        if self.transport.is_closing():
+            self._exchange.is_answered = True
+            return
+        head = self._encode_head(reply, b"content-length: %d\r\n" % len(reply.body))
+        if len(reply.body) <= _ONE_WRITE_BYTES:
+            self.transport.write(head + reply.body)
+        else:
+            self.transport.write(head)
+            self.transport.write(reply.body)
+        self._complete()
+
+    async def _send_pieces(self, reply: Reply, pieces: Iterator[bytes]) -> None:
+        try:
+            self.transport.write(self._encode_head(reply, b"transfer-encoding: chunked\r\n"))
+            for piece in pieces:
+                await self._flow.drain()
+                if self.transport.is_closing():
+                    return
+                self.transport.write(encode_chunk(piece))
+                await asyncio.sleep(0)  # another client's turn
+            self.transport.write(LAST_CHUNK)
+            self._complete()
+        except Exception:
+            self.transport.close()  # half an answer must not pass for a whole one
+            raise
+        finally:
+            self._predict.in_flight -= 1
+
+    def _encode_head(self, reply: Reply, framing: bytes) -> bytes:
+        exchange, start = self._exchange, self._shared.start
+        if self._shared.app.leaving:
+            exchange.keep_alive = False
+        first = start.ok if reply.status == 200 else start.encode(reply.status)
+        if exchange.keep_alive:
+            return b"%b%b%b\r\n" % (first, reply.head, framing)
+        return b"%b%b%bconnection: close\r\n\r\n" % (first, reply.head, framing)
+
+    def _complete(self) -> None:
+        self._exchange.is_answered = True
+        if not self._exchange.keep_alive:
+            self.transport.close()
+        self._note_answered()
+
+    def _note_answered(self) -> None:
+        """Go on with the request behind the one that was answered, or wait for one."""
+        if self.transport.is_closing():
+            return
+        self._flow.resume_reading()
+        if self.pipelined:
+            exchange, application = self.pipelined.popleft()
+            self._run(exchange, application)
+        elif self._reader.between_messages:
+            self._patience_s = self._shared.patience.idle_s
+            self._waited_s = 0.0
+        elif not self._reader.is_head_open:  # where it is, the next request's time runs already
+            self._patience_s = self._shared.patience.linger_s
+            self._waited_s = 0.0

@@ -1,0 +1,79 @@
+"""A server's listening socket and all its connections, until they are closed."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import time
+from collections.abc import Callable
+from email.utils import formatdate
+
+from gnnserve_worker.serving.http.app import ServingApp
+from gnnserve_worker.serving.http.wire.connection import Connection, Shared
+from gnnserve_worker.serving.http.wire.limits import DEFAULT_PATIENCE, DEFAULT_ROOM, Patience, Room
+from gnnserve_worker.serving.http.wire.responses import ResponseStart
+from gnnserve_worker.serving.security.handshakes import HandshakeLimits, TlsListener
+from gnnserve_worker.serving.security.tls import ListeningTls
+
+_log = logging.getLogger(__name__)
+_POLL_S = 0.02
+_DATE_EVERY_S = 1.0
+
+
+class Listener:
+    """Belongs to the event loop's thread."""
+
+    def __init__(self, app: ServingApp, patience: Patience = DEFAULT_PATIENCE, room: Room = DEFAULT_ROOM) -> None:
+        self.shared = Shared(app, patience, room, ResponseStart(_encode_date()))
+        self.tls: TlsListener | None = None
+        """Where connections are encrypted."""
+        self._sock: socket.socket | None = None
+        self._server: asyncio.Server | None = None
+        self._dating: asyncio.TimerHandle | None = None
+
+    async def open(
+        self, sock: socket.socket, backlog: int, tls: ListeningTls | None, handshakes: HandshakeLimits
+    ) -> None:
+        """Accept connections of `sock` from now on. With `tls` it must be listening already."""
+        self._sock = sock
+        if tls is None:
+            loop = asyncio.get_running_loop()
+            self._server = await loop.create_server(self.connect, sock=sock, backlog=backlog)
+        else:
+            self.tls = TlsListener(sock, tls, self.connect, handshakes)
+        self._renew_date()
+
+    def connect(self) -> Connection:
+        return Connection(self.shared, asyncio.get_running_loop())
+
+    async def close(self, linger_s: float, is_forced: Callable[[], bool]) -> None:
+        """Accept no more connections; close each once its answer is sent. Clients that are half-way through a request
+        have `linger_s` to complete it, unless `is_forced` becomes true."""
+        if self.tls is not None:
+            await self.tls.close()
+        if self._server is not None:
+            self._server.close()
+        if self._sock is not None:
+            self._sock.close()
+        for connection in tuple(self.shared.connections):
+            connection.shut_down()
+        try:
+            async with asyncio.timeout(linger_s):
+                await asyncio.sleep(0)
+                while (self.shared.connections or self.shared.tasks) and not is_forced():
+                    await asyncio.sleep(_POLL_S)
+        except TimeoutError:
+            _log.error("%d requests are given up: they were not complete %g s later", len(self.shared.tasks), linger_s)
+            for task in self.shared.tasks:
+                task.cancel()
+        if self._dating is not None:
+            self._dating.cancel()
+
+    def _renew_date(self) -> None:
+        self.shared.start.set_date(_encode_date())
+        self._dating = asyncio.get_running_loop().call_later(_DATE_EVERY_S, self._renew_date)
+
+
+def _encode_date() -> bytes:
+    return formatdate(time.time(), usegmt=True).encode()
