@@ -105,7 +105,7 @@ def test_classes_that_no_node_has_do_not_count() -> None:
 
 
 def test_nodes_of_one_class_cannot_be_ranked() -> None:
-    with pytest.raises(InputError, match="among 3 nodes no class is one that some have and others have not"):
+    with pytest.raises(InputError, match="each class belongs to all or to none of 3 nodes"):
         evaluate(np.zeros((3, 2), dtype=np.float32), np.zeros(3, dtype=np.int64), "rocAuc")
 
 
@@ -125,7 +125,7 @@ def test_the_manifest_chooses_the_metric(choice: MetricChoice, single: str, seve
 
 def test_accuracy_is_refused_where_a_node_may_have_several_classes() -> None:
     assert metric_of(False, MetricChoice.ACCURACY) == "accuracy"
-    with pytest.raises(InputError, match="Accuracy is of nodes with one class each"):
+    with pytest.raises(InputError, match="Accuracy needs nodes with one class each"):
         metric_of(True, MetricChoice.ACCURACY)
 
 

@@ -8,7 +8,7 @@ from gnnserve_worker.generation.networks import CPU
 
 
 def training_device() -> tuple[torch.device, str]:
-    """The first GPU that torch can use, or the CPU; and which that is, for people."""
+    """The first GPU that torch can use, or the CPU, and its name for messages."""
     if not torch.cuda.is_available():
         return CPU, "on the CPU: torch sees no GPU"
     device = torch.device("cuda", 0)

@@ -17,34 +17,37 @@ _ROW_NORMS: Mapping[Normalization, Literal[1, 2]] = {
     Normalization.ROW_NORMALIZE: 1,
     Normalization.L2_ROW_NORMALIZE: 2,
 }
-"""The norm of a row that its features are divided by."""
+"""Order of the norm by which a row is divided, for the methods that divide rows."""
 
 _MOST_DENSE_BYTES = 16 * 2**30
 _BLOCK_VALUES = 1 << 22
-"""Numbers that are scaled at a time: float64 takes twice the memory of what is kept."""
+"""Most numbers that are scaled at once: in float64 they take twice the memory of the result."""
 
 
 @dataclass(frozen=True, slots=True)
 class Normalized:
-    """Scaled features, and what they were scaled by: the rows of other nodes are scaled alike."""
+    """Scaled features, and what they were scaled by, so that later nodes can be scaled the same way."""
 
     features: Features
     method: Normalization
-    """Never AUTO."""
+    """The method that was applied; never AUTO."""
     mean: np.ndarray | None = None
-    """float64 [columns], with STANDARDIZE."""
+    """Mean of each column, float64 [columns]; None unless the method is STANDARDIZE."""
     deviation: np.ndarray | None = None
-    """float64 [columns], with STANDARDIZE; never 0."""
+    """Standard deviation of each column, float64 [columns], never 0; None unless the method is STANDARDIZE."""
 
 
 def normalize(features: Features, method: Normalization, visible: np.ndarray) -> Features:
-    """A scaled copy, as `fit_normalization` makes it."""
+    """Return a scaled copy of the features; `visible` as for `fit_normalization`."""
     return fit_normalization(features, method, visible).features
 
 
 def fit_normalization(features: Features, method: Normalization, visible: np.ndarray) -> Normalized:
-    """A scaled copy. `visible` are the node ids whose features training may see: an inductive model must not
-    learn the mean of its test nodes."""
+    """Return a scaled copy and the statistics it was scaled by.
+
+    `visible` are the ids of nodes whose features training may see: an inductive model must not learn the mean of its
+    test nodes.
+    """
     if method == Normalization.AUTO:
         method = Normalization.ROW_NORMALIZE if sp.issparse(features) else Normalization.STANDARDIZE
     if method == Normalization.DISABLED:
@@ -55,7 +58,7 @@ def fit_normalization(features: Features, method: Normalization, visible: np.nda
         features = _dense(features)
     mean = features[visible].mean(axis=0, dtype=np.float64)
     deviation = features[visible].std(axis=0, dtype=np.float64)
-    # A column that is constant where training looks tells nothing; leave it near 0 rather than divide by 0.
+    # A column that is constant over the visible nodes has no deviation to divide by; dividing by 1 leaves it near 0.
     deviation[deviation < 1e-12] = 1.0
     scaled = np.empty(features.shape, dtype=np.float32)
     step = max(1, _BLOCK_VALUES // max(1, features.shape[1]))
@@ -66,7 +69,7 @@ def fit_normalization(features: Features, method: Normalization, visible: np.nda
 
 
 def _dense(features: sp.csr_array) -> np.ndarray:
-    """For Standardize by name: the table was written dense, and is sparse here by what it holds."""
+    """Make sparse features dense, which Standardize needs. InputError: the result would be too large."""
     wanted_bytes = 4 * features.shape[0] * features.shape[1]
     if wanted_bytes > _MOST_DENSE_BYTES:
         raise InputError(
@@ -79,8 +82,8 @@ def _dense(features: sp.csr_array) -> np.ndarray:
 
 
 def _row_norms(features: Features, order: Literal[1, 2]) -> np.ndarray:
-    """L1 or L2 norm of every row, in float64: float32 cannot hold that of large numbers, although every quotient is
-    within 1."""
+    """L1 or L2 norm of every row, in float64: in float32 the norm of large features overflows, although the quotients
+    do not."""
     sums: np.ndarray
     if not isinstance(features, np.ndarray):
         rows = np.repeat(np.arange(features.shape[0]), np.diff(features.indptr))

@@ -1,7 +1,7 @@
-"""Which of the measured variants are worth publishing.
+"""Which of the measured variants are published.
 
-What the manifest asks for stays. A variant of a family that is added unasked stays only where nothing else is as
-accurate and as fast.
+Variants that the manifest asks for always are. A variant that a family adds unasked is published only if no other
+variant is at least as accurate and as fast.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from gnnserve_api.profile import VariantProfile
 
 
 def worth_keeping(variants: Sequence[VariantProfile]) -> tuple[VariantProfile, ...]:
-    """In the same order; measured at the same batch sizes."""
+    """The variants to publish, in the given order. All must have been measured at the same batch sizes."""
     return tuple(
         variant
         for variant in variants
@@ -23,5 +23,5 @@ def worth_keeping(variants: Sequence[VariantProfile]) -> tuple[VariantProfile, .
 
 
 def dominates(one: VariantProfile, other: VariantProfile) -> bool:
-    """Whether `one` is at least as accurate and at least as fast at every size, and better in something."""
+    """Whether `one` is at least as accurate, and as fast at every batch size, and strictly better in one of these."""
     return beats(one, other) and not beats(other, one)

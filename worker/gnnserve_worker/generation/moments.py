@@ -18,7 +18,7 @@ from gnnserve_worker.sampling.normalised import inverse_roots
 from gnnserve_worker.tables.gather import Aggregator
 
 MAX_COLUMNS = 16_384
-"""Every matrix takes 4 bytes per pair of columns: 1 GiB here."""
+"""Most columns that moments are computed for. A matrix takes 4 bytes per pair of columns, 1 GiB at this limit."""
 _CHUNK_ROWS = 2048
 
 
@@ -33,16 +33,20 @@ class Moments:
     of_neighbours: np.ndarray
     """NᵀN, float32 [columns, columns]."""
     of_own: np.ndarray | None
-    """XᵀX."""
+    """XᵀX, float32 [columns, columns]; None where there is no X."""
     of_both: np.ndarray | None
-    """XᵀN."""
+    """XᵀN, float32 [columns, columns]; None where there is no X."""
     mean_neighbours: np.ndarray
-    """float64 [columns], of N before it was centred."""
+    """Mean of N before it was centred, float64 [columns]."""
     mean_own: np.ndarray | None
+    """Mean of X before it was centred, float64 [columns]; None where there is no X."""
 
 
 def first_layer_moments(first: FirstLayer, features: Features, graph: Graph, nodes: np.ndarray) -> Moments:
-    """Over `nodes` (ids, at least one) and their neighbours in `graph`; at most `MAX_COLUMNS` columns."""
+    """Compute the moments over `nodes` (ids, at least one) and their neighbours in `graph`.
+
+    Features may have at most `MAX_COLUMNS` columns.
+    """
     columns = features.shape[1]
     shared = first.own is None
     own_share = np.float32(_own_share(first))
@@ -72,7 +76,7 @@ def first_layer_moments(first: FirstLayer, features: Features, graph: Graph, nod
 
 
 def _own_share(first: FirstLayer) -> float:
-    """What the node itself counts for beside what `_rows_of` makes of it."""
+    """Weight of the node's own features that is added to its row of `_rows_of`."""
     match first.aggregator:
         case Aggregator.MEAN | Aggregator.SUM:
             return first.own_share
@@ -98,7 +102,7 @@ def _rows_of(graph: Graph, nodes: np.ndarray, aggregator: Aggregator) -> sp.csr_
             adjacency.data = roots[targets] * roots[adjacency.indices] * (adjacency.indices != targets)
             return _with_self_loops(adjacency, nodes, roots[nodes] ** 2)
         case Aggregator.ATTENTION:
-            # What a head attends to is for it to learn: to a ranking, every neighbour and the node itself count alike.
+            # Attention weights are learnt per head. Here every neighbour and the node itself have the same weight.
             targets = np.repeat(nodes, np.diff(adjacency.indptr))
             adjacency.data = (adjacency.indices != targets).astype(np.float32)
             counts = np.asarray(adjacency.sum(axis=1)) + np.float32(1.0)

@@ -24,7 +24,7 @@ from gnnserve_worker.graph.store import Features
 from gnnserve_worker.sampling.subgraph import SampledSubgraph
 
 with warnings.catch_warnings():
-    # Version 2.8 calls torch.jit.script while it is imported, which torch 2.15 announces the end of.
+    # torch_geometric 2.8 calls torch.jit.script while it is imported, which torch 2.15 deprecates.
     warnings.filterwarnings("ignore", message="`torch.jit.script` is deprecated", category=FutureWarning)
     import torch_geometric.nn as pyg
     from torch_geometric.utils import add_self_loops, remove_self_loops
@@ -62,12 +62,12 @@ class SparseRows:
     """Sparse feature rows and their transpose, which the backward pass needs and torch makes slowly."""
 
     rows: torch.Tensor
-    """float32 CSR [nodes, columns]."""
+    """The rows as float32 CSR [nodes, columns]."""
     transposed: torch.Tensor
 
 
 Rows = torch.Tensor | SparseRows
-"""float32 [nodes, columns]."""
+"""Feature rows of some nodes, float32 [nodes, columns]."""
 
 CPU = torch.device("cpu")
 
@@ -77,7 +77,7 @@ def device_of(module: nn.Module) -> torch.device:
 
 
 def rows_of(features: Features, nodes: np.ndarray, device: torch.device = CPU) -> Rows:
-    """The features of `nodes` (global ids), dense or sparse like the features."""
+    """The rows of `features` for `nodes` (global ids), dense or sparse as `features` are."""
     if isinstance(features, np.ndarray):
         return torch.from_numpy(features)[torch.from_numpy(nodes.astype(np.int64))].to(device)
     rows = features[nodes]
@@ -89,8 +89,10 @@ def _to_torch(matrix: sp.csr_array, device: torch.device) -> torch.Tensor:
 
 
 def forward(module: Any, rows: Rows, subgraph: SampledSubgraph) -> torch.Tensor:
-    """Scores float32 [seeds, classes] of the subgraph's seeds from the features `rows` of its nodes, which are on
-    the module's device as the scores will be."""
+    """Compute the scores of the subgraph's seeds, float32 [seeds, classes], from the feature rows of its nodes.
+
+    Rows and scores are on the module's device.
+    """
     trained = _BY_MODULE[type(module)]
     layers = len(module.convs)
     device = device_of(module)
@@ -134,8 +136,10 @@ def _csr(
 
 
 class _SparseProduct(torch.autograd.Function):
-    """rows @ weightᵀ for sparse constant rows: torch's own backward transposes the CSR matrix every time and
-    takes ten times as long."""
+    """The product rows @ weightᵀ for sparse constant rows.
+
+    torch's own backward pass transposes the CSR matrix every time and takes ten times as long.
+    """
 
     @staticmethod
     def forward(ctx: Any, weight: torch.Tensor, rows: torch.Tensor, transposed: torch.Tensor) -> torch.Tensor:
@@ -157,7 +161,7 @@ def _multiply(rows: Rows, weight: torch.Tensor) -> torch.Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Hop:
-    """What one layer aggregates over."""
+    """The edges and weights that one layer aggregates over."""
 
     adjacency: torch.Tensor
     """CSR [targets, sources], float32: each neighbour's weight, or 1."""
@@ -168,7 +172,7 @@ class Hop:
 
 
 def _convolve(conv: Any, hidden: torch.Tensor, hop: Hop) -> torch.Tensor:
-    """As torch_geometric does it, from hidden states [sources, inputs]."""
+    """Apply torch_geometric's convolution to hidden states [sources, inputs]."""
     aggregated: torch.Tensor = conv((hidden, hidden[: hop.targets]), hop.adjacency)
     return aggregated
 
@@ -198,7 +202,7 @@ def _layer_gcn(conv: Any, hidden: torch.Tensor, hop: Hop) -> torch.Tensor:
 
 
 def _normalised_sum(conv: Any, projected: torch.Tensor, hop: Hop) -> torch.Tensor:
-    """Not by the convolution itself: it would take the weights of the sample for those of the graph."""
+    """Aggregate with the graph's weights. The convolution itself would compute weights from the sample."""
     sums = torch.sparse.mm(hop.adjacency, projected)
     hidden: torch.Tensor = sums + hop.own_weights * projected[: hop.targets] + conv.bias
     return hidden
@@ -213,7 +217,7 @@ def _layer_gat(conv: Any, hidden: torch.Tensor, hop: Hop) -> torch.Tensor:
 
 
 def _attend(conv: Any, projected: torch.Tensor, hop: Hop) -> torch.Tensor:
-    """What the convolution's own `forward` does after its product, dropout of attention included."""
+    """Do what the convolution's own `forward` does after its product, dropout of attention included."""
     sources = projected.view(-1, conv.heads, conv.out_channels)
     size = (len(sources), hop.targets)
     counts = hop.adjacency.crow_indices().diff()
@@ -232,11 +236,11 @@ class TrainedArchitecture:
     """The torch side of a `models.architecture.ArchitectureSpec`."""
 
     module: Any
-    """torch_geometric's model."""
+    """Class of torch_geometric's model."""
     first_layer: Callable[[Any, Rows, Hop], torch.Tensor]
-    """Convolution, rows of features → hidden states float32 [targets, outputs]."""
+    """The first layer: from a convolution and feature rows to hidden states, float32 [targets, outputs]."""
     layer: Callable[[Any, torch.Tensor, Hop], torch.Tensor]
-    """The same from hidden states float32 [sources, inputs]."""
+    """A further layer: from a convolution and hidden states, float32 [sources, inputs], to the next ones."""
 
 
 MODULES: Mapping[Architecture, TrainedArchitecture] = {
@@ -245,7 +249,7 @@ MODULES: Mapping[Architecture, TrainedArchitecture] = {
     Architecture.GCN: TrainedArchitecture(pyg.GCN, _first_gcn, _layer_gcn),
     Architecture.GAT: TrainedArchitecture(pyg.GAT, _first_gat, _layer_gat),
 }
-"""Beside `models.registry.ARCHITECTURES`, which has no torch."""
+"""The torch side of each entry of `models.registry.ARCHITECTURES`, which is free of torch."""
 _BY_MODULE = {trained.module: trained for trained in MODULES.values()}
 
 

@@ -23,21 +23,22 @@ from gnnserve_worker.parallel import thread_count
 from gnnserve_worker.repository.loaded import LoadedRevision, LoadedVariant
 
 BATCH_SEEDS = (1, 32, 1024)
-"""1024 is the batch of Dynamic GNN inference as-a-service, section 4; 1 and 32 are what requests look like."""
+"""Batch sizes that are measured. 1 and 32 are typical of requests; 1024 is the batch of Dynamic GNN inference
+as-a-service, section 4."""
 _BUDGET_S = 3.0
-"""Per batch size, over all variants; the minimum of rounds comes first."""
+"""Time for one batch size over all variants, in seconds; the minimum of `_ROUNDS` is done even if it takes longer."""
 _ROUNDS = (5, 2000)
 _EVALUATION_SEEDS = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class GeneratedVariant:
-    """What was written."""
+    """A variant whose table and weights have been written."""
 
     variant: VariantManifest
     factor: int
     size_bytes: int
-    """The serialised weights."""
+    """Size of the file of weights."""
 
 
 def measure_profile(
@@ -46,8 +47,11 @@ def measure_profile(
     report: Callable[[int, int], None],
     metric: Metric | None = None,
 ) -> Profile:
-    """Measure every variant of a loaded revision, which has just these, in their order; `report(done, total)` counts
-    batch sizes and variants. `metric` None: accuracy, or F1-micro where a node may have several classes."""
+    """Measure every variant of a loaded revision.
+
+    `generated` are the variants of the revision, in its order. `report(done, total)` counts batch sizes and variants.
+    `metric` None: accuracy, or micro F1 where a node may have several classes.
+    """
     metric = metric or metric_of(revision.multi_label)
     total = len(BATCH_SEEDS) + 1 + len(revision.variants)
     warm_up(revision)
@@ -95,7 +99,7 @@ def measure_profile(
 
 
 def _read_bytes(variant: LoadedVariant) -> int:
-    """Bytes of the columns that the variant reads of its table."""
+    """Bytes of the columns that the variant reads from its table, over all nodes."""
     table = variant.table
     matrices = 1 if table.own is table.rows else 2
     return matrices * table.nodes * table.format.row_bytes(variant.columns)

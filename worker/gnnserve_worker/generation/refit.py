@@ -1,13 +1,13 @@
 """Pruning of weights that are given and not trained here.
 
-The first layer of a pruned variant keeps the weights of its columns and adds what they can tell of the columns that are
-gone: over the nodes that training may see, the least-squares prediction of what the dropped columns contributed to the
-layer's output. With K the inputs that are kept, D those that are dropped, centred:
+The first layer of a pruned variant keeps the weights of its columns. To these it adds the weights that predict, by
+least squares over the nodes that training may see, what the dropped columns contributed to the layer's output. With K
+the inputs that are kept and D those that are dropped, both centred:
 
     W' = W_K + (KᵀK + λI)⁻¹ KᵀD W_D,   b' = b + the dropped columns' mean contribution − what the change of W adds
 
-which is the least-squares fit of the master's output by a layer over K, drawn by λ towards the master's own weights:
-where a graph tells nothing about a column, its weights stay as they were. Closed form, from `moments.py`.
+This is ridge regression of the master's output on K, with a penalty on the distance from the master's weights: where
+the data says nothing about a column, its weights stay as they were. It is solved in closed form from `moments.py`.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from gnnserve_worker.generation.moments import Moments
 from gnnserve_worker.models.first_layer import FirstLayer
 
 RIDGE = 1e-3
-"""λ, as a share of the kept inputs' mean square."""
+"""λ as a share of the mean of KᵀK's diagonal."""
 MOST_NODES = 65_536
-"""Whose inputs are looked at; a sample of so many tells thousands of weights apart."""
+"""Most nodes that the fit is made over; a sample of this size suffices for thousands of weights."""
 
 
 def refit(first: FirstLayer, moments: Moments, kept: np.ndarray) -> FirstLayer:
-    """The layer over the columns `kept` (ids, in their order) whose output is nearest to that of `first` over all."""
+    """Fit a layer over the columns `kept` (ids, in their order) to the output of `first`, which reads all columns."""
     dropped = np.setdiff1d(np.arange(first.columns), kept)
     weights = [first.neighbours] if first.own is None else [first.neighbours, first.own]
     means = [moments.mean_neighbours] if moments.mean_own is None else [moments.mean_neighbours, moments.mean_own]
@@ -48,7 +48,7 @@ def refit(first: FirstLayer, moments: Moments, kept: np.ndarray) -> FirstLayer:
 
 
 def sample_nodes(nodes: np.ndarray, seed: int) -> np.ndarray:
-    """At most `MOST_NODES` of them, ascending."""
+    """Draw at most `MOST_NODES` of the nodes, ascending."""
     if len(nodes) <= MOST_NODES:
         return nodes
     return np.sort(np.random.default_rng(seed).choice(nodes, MOST_NODES, replace=False))

@@ -13,27 +13,27 @@ from statistics import mean, stdev
 from typing import Literal
 
 LEAST_STEPS = 200
-"""`Auto` never ends before; Adam at 0.01 needs about so many from random weights."""
+"""Least number of steps with `Auto`: from random weights, Adam at 0.01 needs about that many."""
 PATIENCE_STEPS = 150
 PATIENCE_EPOCHS = 10
-"""The longer of the two is waited for an improvement: one epoch of a large graph is more steps than the patience, and
-one validation score says little."""
+"""With `Auto`, training ends after the longer of the two without an improvement. The patience in epochs is for large
+graphs, where one epoch has more steps than the patience in steps, and one validation score says little."""
 MOST_STEPS = 5_000
 MOST_EPOCHS = 100
-"""`Auto` ends after the longer of the two at the latest."""
+"""With `Auto`, training ends after the longer of the two at the latest."""
 _LEAST_GAIN = 0.01
-"""Share by which the validation loss has to fall below the lowest to count as an improvement."""
+"""Share by which the validation loss must fall below the lowest one so far to count as an improvement."""
 _WINDOW = 1 / 3
-"""Share of the epochs, the last ones, whose mean is compared with the mean of as many before them."""
+"""Share of all epochs in the window of last ones, which is compared with an equally long window before it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """In epochs."""
+    """Limits of training, in epochs."""
 
     least: int
     patience: int | None
-    """None: exactly `most` epochs."""
+    """Epochs without an improvement after which training ends; None: it runs for exactly `most` epochs."""
     most: int
 
 
@@ -53,13 +53,16 @@ def _epochs(steps: int, steps_per_epoch: int) -> int:
 
 @dataclass(slots=True)
 class History:
-    """Validation after each epoch so far."""
+    """Validation scores and losses of the epochs so far."""
 
     scores: list[float] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)
     improved_at: int = 0
-    """The last epoch whose score was higher, or whose loss was lower, than that of all before it. Either counts: the
-    score of several labels a node stays 0 for many steps while the loss falls, and a loss may rise with the score."""
+    """The last epoch whose score was higher, or whose loss was lower, than in all epochs before it.
+
+    Both count. Where nodes have several labels, the score stays 0 for many steps while the loss falls; elsewhere the
+    loss may rise although the score improves.
+    """
     _highest_score: float = -1.0
     _lowest_loss: float = float("inf")
 
@@ -78,13 +81,15 @@ class History:
         return min(max(schedule.least, self.improved_at + schedule.patience), schedule.most)
 
     def is_rising(self, schedule: Schedule) -> bool:
-        """Whether training ended by its number of epochs while the last ones were better than those before, by more
-        than epochs differ among themselves."""
+        """Whether training ended by its number of epochs while validation was still improving.
+
+        It was if the last epochs are better than those before them by more than their spread explains.
+        """
         if len(self.scores) < schedule.most:
             return False
         if max(self.scores, default=0.0) > 0:
             return _is_rising(self.scores)
-        return _is_rising([-loss for loss in self.losses])  # F1 of nothing predicted yet
+        return _is_rising([-loss for loss in self.losses])  # no score above 0 yet, so the loss decides
 
 
 def _is_rising(values: Sequence[float]) -> bool:

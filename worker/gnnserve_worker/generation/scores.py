@@ -1,5 +1,6 @@
-"""How good scores are: accuracy, or F1-micro for multi-label graphs (Dynamic GNN inference as-a-service, section 4), or
-what `spec.variants.metric` names instead.
+"""Metrics of accuracy: the one that `spec.variants.metric` names.
+
+The default is accuracy, or micro F1 for multi-label graphs (Dynamic GNN inference as-a-service, section 4).
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from gnnserve_api.spec.variants import MetricChoice
 
 _FIELD = "spec.variants.metric"
 Measure = Callable[[np.ndarray, np.ndarray], float]
-"""A measure of scores float32 [nodes, classes] before softmax or sigmoid, and labels: int64 [nodes], or uint8 [nodes,
-classes] where a node may have several classes, and has those whose score is above 0."""
+"""A function of scores and labels. Scores are float32 [nodes, classes], before softmax or sigmoid. Labels are int64
+[nodes]; or uint8 [nodes, classes] where a node may have several classes, and is given those whose score is above 0."""
 
 
 def _accuracy(scores: np.ndarray, labels: np.ndarray) -> float:
@@ -30,7 +31,7 @@ def _f1_micro(scores: np.ndarray, labels: np.ndarray) -> float:
 
 
 def _f1_macro(scores: np.ndarray, labels: np.ndarray) -> float:
-    """The mean over the classes that a node has or is said to have."""
+    """Mean of the F1 scores of classes that occur among the labels or the predictions."""
     if labels.ndim == 2:
         predicted, true = scores > 0, labels != 0
         hits = np.count_nonzero(predicted & true, axis=0)
@@ -56,8 +57,10 @@ def _roc_auc(scores: np.ndarray, labels: np.ndarray) -> float:
 
 
 def _over_classes(scores: np.ndarray, labels: np.ndarray, measure: Measure) -> float:
-    """The mean over the classes that some of the nodes have and others have not. Of two classes that exclude each other
-    the second alone: it is the one that is looked for."""
+    """Mean of `measure` over the classes that some of the nodes have and others do not.
+
+    With two classes that exclude each other, only the second counts: it is the positive one.
+    """
     columns: Sequence[int] = range(scores.shape[1])
     if labels.ndim == 1:
         scores = _softmax(scores)
@@ -70,7 +73,7 @@ def _over_classes(scores: np.ndarray, labels: np.ndarray, measure: Measure) -> f
     if not found:
         raise InputError(
             _FIELD,
-            f"among {len(scores):,} nodes no class is one that some have and others have not, so nothing is ranked",
+            f"each class belongs to all or to none of {len(scores):,} nodes, so there is nothing to rank",
             "use MacroF1 or Auto, or give validation and test nodes of several classes",
         )
     return sum(found) / len(found)
@@ -102,17 +105,19 @@ def metric_of(multi_label: bool, choice: MetricChoice = MetricChoice.AUTO) -> Me
     if choice is MetricChoice.AUTO:
         return "f1Micro" if multi_label else "accuracy"
     if choice is MetricChoice.MICRO_F1 and not multi_label:
-        return "accuracy"  # which it equals
+        return "accuracy"  # the two are equal where a node has one class
     if choice is MetricChoice.ACCURACY and multi_label:
         raise InputError(
             _FIELD,
-            "Accuracy is of nodes with one class each, and nodes of this graph may have several",
+            "Accuracy needs nodes with one class each, and nodes of this graph may have several",
             "use Auto, MicroF1, MacroF1, AveragePrecision or ROCAUC",
         )
     return _CHOSEN[choice]
 
 
 def evaluate(scores: np.ndarray, labels: np.ndarray, metric: Metric | None = None) -> float:
-    """A fraction of 1. Scores and labels are those of a `Measure`. `metric` None: accuracy, or F1-micro where a node
-    may have several classes."""
+    """Compute the metric, from 0 to 1. Scores and labels are those of a `Measure`.
+
+    `metric` None: accuracy, or micro F1 where a node may have several classes.
+    """
     return _MEASURES[metric or metric_of(labels.ndim == 2)](scores, labels)

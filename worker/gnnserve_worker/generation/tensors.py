@@ -1,6 +1,6 @@
 """Weights as a state dict of numpy arrays under torch_geometric's keys, and what pruning does to their first layer.
 
-No torch: given weights are ranked, pruned and projected without importing it.
+Nothing here needs torch, so that given weights are ranked, pruned and projected without importing it.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ def with_first_layer(tensors: Mapping[str, np.ndarray], first: FirstLayer) -> Te
 
 
 def keep_columns_of(tensors: Mapping[str, np.ndarray], columns: np.ndarray) -> Tensors:
-    """The same network for inputs with the given columns, in the given order."""
+    """The network with the first layer reduced to the given columns, in the given order."""
     return with_first_layer(tensors, first_layer(tensors).keep(columns))
 
 
 def without_first_product(tensors: Mapping[str, np.ndarray]) -> Tensors:
-    """The network of a projected variant: features have met these matrices already, in its table."""
+    """The network of a projected variant, whose table holds the first product already."""
     products = spec_of_tensors(tensors).first_product_keys()
     return {key: value for key, value in tensors.items() if key not in products}

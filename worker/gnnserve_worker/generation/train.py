@@ -23,20 +23,20 @@ from gnnserve_worker.sampling.subgraph import SubgraphSampler
 from gnnserve_worker.tables.gather import is_weighted
 
 _VALIDATION_KEY = 1 << 40
-"""Sampling key of validation: the same neighbours every epoch, so that epochs compare."""
+"""Sampling key of validation. It is fixed, so that all epochs are compared on the same neighbours."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trained:
     module: nn.Module
-    """In evaluation mode, with the weights of its best epoch, on the CPU."""
+    """The trained module with the weights of its best epoch, in evaluation mode, on the CPU."""
     validation_score: float
     epoch: int
-    """The one whose weights these are."""
+    """The best epoch, from 1, whose weights were kept."""
     epochs: int
-    """How many were run."""
+    """Number of epochs that were run."""
     steps: int
-    """Batches, over all epochs."""
+    """Number of batches, over all epochs."""
     rising: bool
     """Whether validation was still improving at the end."""
 
@@ -47,7 +47,7 @@ more, and the best validation score."""
 
 
 def _silent(_done: int, _ends_at: int, _score: float) -> None:
-    """For callers that show nothing."""
+    """Ignore progress."""
 
 
 def train(
@@ -57,7 +57,10 @@ def train(
     report: Report = _silent,
     device: torch.device = CPU,
 ) -> Trained:
-    """Adam on cross-entropy, the epoch with the best validation score kept. Deterministic for a seed on the CPU."""
+    """Train with Adam on cross-entropy, and keep the weights of the epoch with the best validation score.
+
+    On the CPU the result depends on the seed alone.
+    """
     settings = model.training
     torch.manual_seed(settings.seed)
     order = np.random.default_rng(settings.seed)
@@ -108,7 +111,7 @@ def train(
 def predict(
     module: nn.Module, features: Features, sampler: SubgraphSampler, nodes: np.ndarray, model: Model
 ) -> np.ndarray:
-    """Scores float32 [nodes, classes] with dropout off and one fixed draw of neighbours."""
+    """Compute scores, float32 [nodes, classes], without dropout and with one fixed sample of neighbours."""
     module.eval()
     device = device_of(module)
     parts = []

@@ -17,7 +17,7 @@ from gnnserve_worker.progress import Progress, ProgressListener
 
 
 class TrainedModels:
-    """`families.family.Models`, on a device of torch."""
+    """The `families.family.Models` of a service that is trained here, on a torch device."""
 
     def __init__(
         self, model: Model, data: TrainingSet, features: Features, progress: ProgressListener, device: torch.device
@@ -63,7 +63,7 @@ class TrainedModels:
         stage = f"train {name}"
 
         def report(done: int, ends_at: int, score: float) -> None:
-            if done < ends_at:  # the last epoch is told below, with what it came to
+            if done < ends_at:  # the last epoch is reported below, with the result
                 self._progress(Progress(stage, done, ends_at, f"validation {score:.3f}"))
 
         trained = train(self._data, features, model, report, self._device)

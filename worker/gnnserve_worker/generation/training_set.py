@@ -1,4 +1,4 @@
-"""What training may see of a graph, and what ranking and refitting see with it.
+"""Which nodes and edges of a graph training may see; ranking and refitting see the same.
 
 Inductive training, where test nodes are absent, is the setting of Dynamic GNN inference as-a-service, section 4.
 """
@@ -16,22 +16,22 @@ from gnnserve_worker.graph.store import Graph, Splits
 
 @dataclass(frozen=True, slots=True)
 class TrainingSet:
-    """What every variant of a revision is trained on; only the features differ between them."""
+    """Graph, labels and splits that all variants of a revision are trained on. Their features differ."""
 
     graph: Graph
-    """All edges: validation sees what serving will see."""
+    """The graph with all edges, as requests will see it; validation uses it."""
     visible: Graph
-    """The edges that training may use: among training nodes only when inductive."""
+    """The graph with the edges that training may use: with inductive training, those among training nodes."""
     labels: np.ndarray
-    """As in GraphData."""
+    """int64 [nodes], or uint8 [nodes, classes] where a node may have several classes, as in `GraphData`."""
     classes: int
     splits: Splits
     metric: Metric | None = None
-    """By what the best epoch is chosen; None: accuracy, or F1-micro where a node may have several classes."""
+    """Metric by which the best epoch is chosen; None: accuracy, or micro F1 where a node may have several classes."""
 
 
 def visible_nodes(nodes: int, splits: Splits, scope: Scope) -> np.ndarray:
-    """Ids of the nodes that training may see, labels apart."""
+    """Ids of the nodes whose features and edges training may see."""
     return np.arange(nodes) if scope == Scope.TRANSDUCTIVE else splits.train
 
 

@@ -1,4 +1,4 @@
-"""Which scope and which normalization suit a graph, by short trainings on it and the validation that they reach."""
+"""Which scope and which normalization suit a graph: short trainings are compared by their validation scores."""
 
 from __future__ import annotations
 
@@ -19,26 +19,31 @@ from gnnserve_worker.graph.store import GraphData
 from gnnserve_worker.progress import Progress, ProgressListener
 
 _STEPS, _EPOCHS = 150, 3
-"""Each candidate is trained for the longer of the two: enough to compare, not to serve."""
+"""Each candidate is trained for the longer of the two. That suffices for a comparison."""
 _MOST_EDGES = 2_000_000
-"""On larger graphs the comparison would take long; `graph inspect --try` makes it there."""
+"""Most edges of a graph that is compared unasked. For larger ones there is `graph inspect --try`."""
 
 
 class Candidate(msgspec.Struct, frozen=True, rename="camel"):
     scope: Scope
     normalization: Normalization
     validation: float
-    """Score of the best epoch."""
+    """Validation score of the best epoch."""
 
 
 def try_candidates(data: GraphData, model: Model, progress: ProgressListener) -> tuple[Candidate, ...]:
-    """The best first; equal ones in the order of the enums. `model`: the manifest's, whose seed is used."""
+    """Train every candidate shortly and sort them, the best first; ties stay in the order of the enums.
+
+    `model` is the manifest's; its seed is used for all candidates.
+    """
     return _try(data, model, [(scope, method) for scope in Scope for method in _methods(data)], progress)
 
 
 def advise_scope(data: GraphData, spec: GNNServiceSpec, progress: ProgressListener) -> str | None:
-    """A sentence where inductive training sees few edges and short trainings show that this costs accuracy beyond
-    chance. None: it does not, or trying would take too long."""
+    """Advise transductive training where inductive training sees few edges and short trainings show a significant loss.
+
+    None: there is no such loss, or the comparison would take too long.
+    """
     scope, method = spec.model.training.scope, spec.graph.normalization
     if scope is not Scope.INDUCTIVE or data.graph.edges > _MOST_EDGES or not len(data.splits.validation):
         return None

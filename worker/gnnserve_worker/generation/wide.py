@@ -1,8 +1,8 @@
-"""Which of the listed factors are written, where features are sparse and their dense tables would be enormous.
+"""Which of the listed factors are written, where features are sparse and their dense tables would be very large.
 
 31,241 columns of words take 28 MB as a projected table and 3.4 GB as that of x1, which computes the same. The rule
-looks at sizes and at what the manifest says, never at how it came to say so: an API server fills defaults in, so a
-default list that was written by hand cannot be told from one that was not. `wideTables: Keep` asks for all of them.
+looks at sizes and at the manifest alone. It cannot tell a default list that a user wrote from one that the API server
+filled in. `wideTables: Keep` asks for all of them.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _MOST_TIMES_SOURCE = 16
 @dataclass(frozen=True, slots=True)
 class WrittenFactors:
     kept: tuple[int, ...]
-    """Ascending; may be empty: then there are projected variants alone."""
+    """Factors that are written, ascending. If there are none, all variants are projected."""
     left_out: tuple[int, ...]
     left_out_bytes: int
-    """What the widest of these would take in all storages; 0: none is left out."""
+    """Size of the widest left-out table in all storages together; 0: none is left out."""
 
     def said(self) -> str:
-        """For people, in one line; empty where all are written."""
+        """A message of one line that names what is left out; empty if nothing is."""
         if not self.left_out:
             return ""
         names = ", ".join(variant_name(factor) for factor in self.left_out)
@@ -68,6 +68,6 @@ def _is_routed_to(spec: GNNServiceSpec, factor: int) -> bool:
 
 
 def with_factors(spec: GNNServiceSpec, factors: tuple[int, ...]) -> GNNServiceSpec:
-    """The spec as it is generated. Its identity is that of the manifest."""
+    """The spec with these factors, for generation. The revision's identity is still that of the manifest's spec."""
     pruning = spec.variants.pruning.model_copy(update={"factors": factors})
     return spec.model_copy(update={"variants": spec.variants.model_copy(update={"pruning": pruning})})

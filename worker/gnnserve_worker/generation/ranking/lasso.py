@@ -31,7 +31,7 @@ from gnnserve_worker.models.first_layer import FirstLayer
 
 
 def gram(first: FirstLayer, features: Features, data: TrainingSet) -> np.ndarray:
-    """G, float32 [columns, columns], centred, over all training nodes and their visible neighbours."""
+    """Compute G, float32 [columns, columns], over all training nodes and their visible neighbours, outputs centred."""
     columns = features.shape[1]
     if columns > MAX_COLUMNS:
         raise InputError(
@@ -49,7 +49,7 @@ def gram(first: FirstLayer, features: Features, data: TrainingSet) -> np.ndarray
 
 
 def rank(gram_matrix: np.ndarray, settings: LassoSettings) -> np.ndarray:
-    """int64 permutation, most important first. `gram_matrix` is G, symmetric and positive semidefinite."""
+    """Rank the columns: an int64 permutation, most important first. `gram_matrix` is G, positive semidefinite."""
     columns = len(gram_matrix)
     ones = np.ones(columns, dtype=np.float32)
     scale = float(ones @ gram_matrix @ ones)
@@ -74,7 +74,7 @@ def rank(gram_matrix: np.ndarray, settings: LassoSettings) -> np.ndarray:
 
 
 def _largest_eigenvalue(matrix: np.ndarray) -> float:
-    """By power iteration; a little above is safe, since it only shortens the steps."""
+    """Estimate the largest eigenvalue by power iteration, 5 % too high: that only shortens the gradient steps."""
     vector = np.full(len(matrix), 1 / len(matrix) ** 0.5, dtype=np.float32)
     for _ in range(50):
         product = matrix @ vector

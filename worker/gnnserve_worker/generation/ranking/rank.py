@@ -1,4 +1,4 @@
-"""Picks the method that the manifest names."""
+"""Ranking of feature columns by the method that the manifest names."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class Ranking:
     columns: np.ndarray
     """int64 permutation of the columns, most important first."""
     settings: dict[str, float]
-    """Every number that shaped it."""
+    """Numbers that the ranking depends on, by name."""
 
 
 def rank(pruning: Pruning, master: FirstLayer | None, features: Features, data: TrainingSet, seed: int) -> Ranking:
-    """`master` is the first layer of the 1× model; Random needs none and looks at nothing."""
+    """Rank the columns. `master` is the first layer of the 1× model; None is enough for Random, which ignores it."""
     match pruning.method:
         case RankingMethod.RANDOM:
             return Ranking(random.rank(features.shape[1], seed), {"seed": seed})
