@@ -20,7 +20,7 @@ _INT8_STEPS = 127
 
 
 class TableFormat(ABC):
-    """Stateless: one object serves every table."""
+    """A storage format of numbers. Formats have no state: one object serves every table."""
 
     storage: ClassVar[Storage]
     dtype: ClassVar[np.dtype]
@@ -29,21 +29,21 @@ class TableFormat(ABC):
 
     @abstractmethod
     def encode(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
-        """float32 [rows, columns] as it is stored, and the scales: float32 [rows].
+        """Convert float32 [rows, columns] to stored numbers and, if the format has them, scales: float32 [rows].
 
         ValueError: a finite number that the format cannot hold.
         """
 
     @abstractmethod
     def decode(self, values: np.ndarray, scales: np.ndarray | None) -> np.ndarray:
-        """The float32 numbers that kernels see. A copy, for tests and for looking; serving never does this."""
+        """Return the stored numbers as float32, a copy, for tests and diagnosis. Serving never makes such a copy."""
 
     @property
     def has_scales(self) -> bool:
         return self.scale_bytes > 0
 
     def row_bytes(self, columns: int) -> int:
-        """What `columns` of a row take, with its scale."""
+        """Bytes of `columns` numbers of a row, with its scale."""
         return columns * self.dtype.itemsize + self.scale_bytes
 
     def padded_columns(self, columns: int) -> int:
@@ -88,7 +88,7 @@ class _Bfloat16(TableFormat):
     dtype = np.dtype(np.uint16)
 
     def encode(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
-        """Rounded to the nearest, ties to even. A NaN stays one."""
+        """Round to the nearest, ties to even. NaN stays NaN."""
         bits = np.ascontiguousarray(rows, dtype=np.float32).view(np.uint32)
         rounded = (bits + np.uint32(0x7FFF) + ((bits >> 16) & np.uint32(1))) >> 16
         quiet_nan = (bits >> 16) | np.uint32(0x40)
@@ -99,7 +99,7 @@ class _Bfloat16(TableFormat):
 
 
 class _Int8(TableFormat):
-    """A scale per row, which holds for the row's prefixes too."""
+    """int8 with one scale per row, so that a prefix of a row is decoded by the same scale."""
 
     storage = Storage.INT8
     dtype = np.dtype(np.int8)
@@ -123,4 +123,4 @@ FORMATS: Mapping[Storage, TableFormat] = {
     table_format.storage: table_format for table_format in (_Float32(), _Float16(), _Bfloat16(), _Int8())
 }
 BFLOAT16 = FORMATS[Storage.BFLOAT16]
-"""Also what matrix products in bfloat16 read."""
+"""The format of tables in bfloat16, and of the inputs of matrix products in bfloat16."""

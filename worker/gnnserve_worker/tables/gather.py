@@ -22,53 +22,55 @@ from gnnserve_worker.tables.table import NO_SCALES, Table
 from gnnserve_worker.tables.vectors import sum_rows, sum_weighted_rows
 
 _ROWS_AHEAD = 2
-"""How many rows before their turn neighbours are asked for: further, and they are gone again."""
+"""Rows by which prefetching is ahead. Further ahead, rows are evicted again before they are read."""
 _LINE_BYTES = 64
 
 
 class Aggregator(Enum):
-    """What a row's neighbours become."""
+    """How a layer aggregates the rows of a node's neighbours."""
 
     MEAN = "mean"
     SUM = "sum"
     NORMALISED_SUM = "normalised sum"
-    """Each neighbour and the row itself weighted by GCN's symmetric normalisation of the full graph
+    """A sum of the neighbours and the row itself, weighted by GCN's symmetric normalisation of the full graph
     (`sampling/normalised.py`)."""
     ATTENTION = "attention"
-    """Each neighbour and the row itself weighted, for each head, by a softmax of scores of the two rows
+    """A sum per head of the neighbours and the row itself, weighted by a softmax of scores of the two rows
     (`tables/attention.py`)."""
 
 
 class Own(Enum):
-    """Where the row itself goes."""
+    """How a node's own row is combined with its aggregated neighbours."""
 
     BESIDE = "beside"
-    """[neighbours, own] beside each other."""
+    """The output is [neighbours, own], side by side."""
     ADDED = "added"
-    """neighbours + own_factor · own."""
+    """The output is neighbours + own_factor · own."""
 
 
 @dataclass(frozen=True, slots=True)
 class Aggregation:
-    """What a layer makes of a row's neighbours and of the row itself, before its matrix products."""
+    """How a layer combines a node's neighbours and its own row, before its matrix products."""
 
     aggregator: Aggregator
     own: Own
     own_factor: float
-    """Unused where the row itself stands beside its neighbours."""
+    """Factor of the own row where it is added; unused with `Own.BESIDE`."""
     bias: np.ndarray
-    """float32 [columns], added when not empty."""
+    """float32 [columns], added to the output; empty: there is none."""
     relu: bool
-    """Negative numbers become 0, after the bias."""
+    """Whether negative numbers become 0, after the bias is added."""
     attention: Attention | None = None
-    """With the aggregator ATTENTION alone, whose heads' sums stand beside each other."""
+    """Heads and score vectors of the aggregator ATTENTION; None with all others."""
     mean: bool = field(init=False)
-    """The choices as kernels take them: looking up a member of an enum costs more than calling a kernel with it."""
+    """Whether the sum is divided by the number of neighbours. This and the next three are the enums' choices as kernels
+    take them, worked out once: a look-up of an enum's member takes longer than the call of a kernel."""
     stacked: bool = field(init=False)
+    """Whether neighbours and own row stand side by side."""
     weighted: bool = field(init=False)
-    """Whether it reads the weights of a sample."""
+    """Whether the kernel reads the weights of the sample's edges."""
     plain: bool = field(init=False)
-    """A mean or a sum of rows as they are."""
+    """Whether rows are summed without weights."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "mean", is_mean(self.aggregator))
@@ -149,7 +151,7 @@ def gather(table: Table, columns: int, sample: NeighbourSample, aggregation: Agg
 def aggregate(
     hidden: np.ndarray, sample: NeighbourSample, rows: int, aggregation: Aggregation, out: np.ndarray
 ) -> None:
-    """The same from hidden states, float32 [rows of the sample, width], for the first `rows` rows."""
+    """Aggregate hidden states, float32 [rows of the sample, width], for the first `rows` rows."""
     if aggregation.plain:
         _aggregate(
             hidden, NO_SCALES, hidden.shape[1], rows, sample.starts, sample.children,
@@ -172,7 +174,7 @@ def weights_of(sample: NeighbourSample) -> SampleWeights:
 
 
 def gathered_bytes(table: Table, columns: int, sample: NeighbourSample) -> int:
-    """Bytes of the table that a sample reads: without the padding, with the scales."""
+    """Bytes of the table that a sample reads, with scales and without padding."""
     row_bytes = table.format.row_bytes(columns)
     return (len(sample.neighbours) + len(sample.nodes)) * row_bytes
 

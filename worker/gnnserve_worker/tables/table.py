@@ -24,7 +24,7 @@ from gnnserve_worker.graph.store import Features
 from gnnserve_worker.tables.formats import TableFormat
 
 _WRITE_BYTES = 16 * 1024 * 1024
-"""Written at once. At least a huge page: the page cache then keeps the file in huge pages."""
+"""Bytes of one write. With at least a huge page, the page cache keeps the file in huge pages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +42,11 @@ class Rows:
 class Table:
     kind: Literal["features", "projected"]
     columns: int
-    """Without the padding."""
+    """Columns that hold features or products, without padding."""
     rows: Rows
     own: Rows
-    """What is read of a node itself, in the same format; the very same as `rows` unless the first layer has weights of
-    its own for the node itself."""
+    """Rows that are read of a node itself, in the same format. They are the same object as `rows` unless the first
+    layer has separate weights for the node itself."""
 
     @property
     def format(self) -> TableFormat:
@@ -78,7 +78,7 @@ def map_array(path: Path) -> np.ndarray:
             raise ValueError("another version of the .npy format than 1.0")
         try:
             shape, fortran_order, dtype = np.lib.format.read_array_header_1_0(file)
-        except (TokenError, SyntaxError, TypeError) as error:  # of Python's own parser, which numpy calls
+        except (TokenError, SyntaxError, TypeError) as error:  # raised by Python's parser, which numpy calls
             raise ValueError(f"damaged header: {error}") from error
         if fortran_order or dtype.hasobject:
             raise ValueError(
@@ -122,7 +122,7 @@ def write_rows(
 
 
 def feature_blocks(features: Features, columns: Sequence[int]) -> Iterator[np.ndarray]:
-    """`features[:, columns]`, float32, some megabytes at a time; sparse features become dense here."""
+    """Yield the rows of `features[:, columns]` in float32, dense even if features are sparse, some MB at a time."""
     order = np.asarray(columns, dtype=np.int64)
     source = features if isinstance(features, np.ndarray) else features[:, order]
     for rows in _blocks(features):
@@ -131,7 +131,7 @@ def feature_blocks(features: Features, columns: Sequence[int]) -> Iterator[np.nd
 
 
 def projected_blocks(features: Features, weight: np.ndarray) -> Iterator[np.ndarray]:
-    """features · weight (float32 [columns, outputs]), some megabytes at a time."""
+    """Yield the rows of features · weight, some megabytes at a time. `weight` is float32 [columns, outputs]."""
     for rows in _blocks(features):
         yield np.asarray(features[rows] @ weight, dtype=np.float32)
 

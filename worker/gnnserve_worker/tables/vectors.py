@@ -19,7 +19,7 @@ from numba.extending import intrinsic
 _FLOAT, _HALF = ir.FloatType(), ir.HalfType()
 _INT32, _INT64 = ir.IntType(32), ir.IntType(64)
 _CONTRACT = ("contract",)
-"""A product and a sum may become one instruction."""
+"""Flags of multiplications and additions: LLVM may fuse a product and a sum into one instruction."""
 
 _BLOCK = 64
 """Columns that are summed at once: four registers with AVX-512, eight with AVX2."""
@@ -41,7 +41,7 @@ def _widen(builder: Any, numbers: Any, dtype: Any, lanes: int) -> Any:
 
 
 def _narrow(builder: Any, floats: Any, dtype: Any, lanes: int) -> Any:
-    """float32, or the bits of a bfloat16, rounded to the nearest and ties to even."""
+    """Convert to float32 or to the bits of a bfloat16, rounded to the nearest, ties to even."""
     if dtype == types.float32:
         return floats
     bits = builder.bitcast(floats, ir.VectorType(_INT32, lanes))
