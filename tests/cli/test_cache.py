@@ -158,8 +158,8 @@ def test_names_and_files_that_are_not_there_are_refused(tmp_path: Path) -> None:
         "Digits", "--trace", "nix"
     )
     assert "--policy: 'LRU' is none; name one of Frequency, Degree" in refused("Digits", "--policy", "LRU")
-    assert "--within: is of synthetic shapes, and 'Digits' is none" in refused("Digits", "--within", "0.5")
-    assert "--service: chooses in a folder" in refused("Digits", "--service", "a")
+    assert "--within: applies to synthetic shapes, and 'Digits' is none" in refused("Digits", "--within", "0.5")
+    assert "--service: selects within a folder" in refused("Digits", "--service", "a")
     assert "does not end in .html" in refused("Digits", "--out", "cache.svg")
     assert "is neither a manifest (.yaml), nor an .npz file, nor a known name" in refused("nix")
     assert "--trace: " in (told := refused("Digits", "--trace", str(tmp_path)))

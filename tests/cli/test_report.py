@@ -490,7 +490,7 @@ def test_a_server_is_reported() -> None:
         refused = run(server.url, "--service", "default/digits", code=2)
     assert (told["service"], told["revision"]) == ("default/digits", "r1")
     assert told["stability"]["measured"]["seeds"] == [1]
-    assert "--service: chooses in a folder" in refused
+    assert "--service: selects within a folder" in refused
 
 
 @pytest.mark.parametrize(

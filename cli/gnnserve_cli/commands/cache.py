@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _WINDOWS = 100
 """Most points drawn per curve."""
 _RECOVERY_WINDOWS = 40
-"""Windows of the time between two moves."""
+"""Windows between two moves, over which the recovery of the hit rate is measured."""
 _TRACE_PANEL, _CACHE_PANEL = "Traces", "Caches"
 
 
@@ -54,7 +54,7 @@ def simulate(
         ),
     ] = None,
     requests: Annotated[
-        int, typer.Option(callback=between(1, 10_000_000), rich_help_panel=_TRACE_PANEL, help="Of each trace.")
+        int, typer.Option(callback=between(1, 10_000_000), rich_help_panel=_TRACE_PANEL, help="Requests in each trace.")
     ] = 5_000,
     seeds_per_request: Annotated[
         int, typer.Option(callback=between(1, 100_000), rich_help_panel=_TRACE_PANEL, help="Node ids in each request.")
@@ -66,18 +66,22 @@ def simulate(
         ),
     ] = 1,
     exponent: Annotated[
-        float, typer.Option(callback=between(0, 5), rich_help_panel=_TRACE_PANEL, help="Of zipf and drifting.")
+        float, typer.Option(callback=between(0, 5), rich_help_panel=_TRACE_PANEL, help="Exponent of zipf and drifting.")
     ] = 1.0,
     hot_nodes: Annotated[
         int,
         typer.Option(
-            callback=between(1, 2**31), rich_help_panel=_TRACE_PANEL, help="Of moving and recurring: in a hot subgraph."
+            callback=between(1, 2**31),
+            rich_help_panel=_TRACE_PANEL,
+            help="Nodes in the hot subgraph of moving and recurring."
         ),
     ] = 1_000,
     hot_share: Annotated[
         float,
         typer.Option(
-            callback=between(0, 1), rich_help_panel=_TRACE_PANEL, help="Of the seeds: from the hot subgraph."
+            callback=between(0, 1),
+            rich_help_panel=_TRACE_PANEL,
+            help="Share of the seeds that come from the hot subgraph.",
         ),
     ] = 0.9,
     moves: Annotated[
@@ -85,7 +89,7 @@ def simulate(
         typer.Option(
             callback=between(0, 1_000_000),
             rich_help_panel=_TRACE_PANEL,
-            help="How often the hot subgraph moves; of drifting, how often each rank is passed on.",
+            help="How often the hot subgraph moves; for drifting, how often each rank goes to another node.",
         ),
     ] = 5,
     within: Annotated[
@@ -93,7 +97,7 @@ def simulate(
         typer.Option(
             callback=between(0, 1),
             rich_help_panel=_TRACE_PANEL,
-            help="Of a synthetic shape: share of the links that stay in a community of about 1,000 nodes.",
+            help="Share of a synthetic shape's links that stay in a community of about 1,000 nodes.",
         ),
     ] = 0.0,
     fanouts: Annotated[
@@ -101,7 +105,7 @@ def simulate(
         typer.Option(
             metavar="LIST",
             rich_help_panel=_TRACE_PANEL,
-            help="As in spec.model.fanouts: 25,10. Unset: the source's own, or 25,10.",
+            help="Fan-outs as in spec.model.fanouts: 25,10. Unset: the source's own, or 25,10.",
             show_default=False,
         ),
     ] = None,
@@ -111,7 +115,7 @@ def simulate(
             metavar="PERCENT",
             callback=_each_percent,
             rich_help_panel=_CACHE_PANEL,
-            help="Of the nodes that have room; may be repeated. Unset: 5, 10 and 20.",
+            help="Share of the nodes that the cache has room for; may be repeated. Unset: 5, 10 and 20.",
             show_default=False,
         ),
     ] = None,
@@ -128,20 +132,22 @@ def simulate(
     round_requests: Annotated[
         int,
         typer.Option(
-            callback=between(1, 1_000_000), rich_help_panel=_CACHE_PANEL, help="After so many, Frequency decides anew."
+            callback=between(1, 1_000_000),
+            rich_help_panel=_CACHE_PANEL,
+            help="Requests between two decisions of Frequency."
         ),
     ] = 16,
     warm_up: Annotated[
         float,
         typer.Option(
             metavar="PERCENT", callback=between(0, 90), rich_help_panel=_CACHE_PANEL,
-            help="Of the requests that are not counted.",
+            help="Share of the first requests, which are not counted.",
         ),
     ] = 20.0,
     repository: RepositoryRoot = DEFAULT_REPOSITORY,
     service: Annotated[
         str | None,
-        typer.Option("--service", metavar="NAME", help="Of a folder with several: namespace/name, or the name alone."),
+        typer.Option("--service", metavar="NAME", help="Service in a folder with several: namespace/name or name."),
     ] = None,
     out: Annotated[
         Path | None,
@@ -168,9 +174,9 @@ def simulate(
     names = cache_options.parse_traces(trace)
     own_fanouts = None if fanouts is None else cache_options.parse_fanouts(fanouts)
     if service is not None and not Path(source).is_dir():
-        raise InputError("--service", f"chooses in a folder, and {source!r} is none", "leave it out")
+        raise InputError("--service", f"selects within a folder, and {source!r} is none", "leave it out")
     if within and source not in SHAPES:
-        raise InputError("--within", f"is of synthetic shapes, and {source!r} is none", "leave it out")
+        raise InputError("--within", f"applies to synthetic shapes, and {source!r} is none", "leave it out")
     given = _given(ctx)
     asked = TraceSettings(requests, seeds_per_request, seed, exponent, hot_nodes, hot_share, moves)
     asked = cache_options.fit_moves(asked, names, given)
@@ -208,7 +214,7 @@ def simulate(
             write_page(out, build_page(found))
             written = out
     finally:
-        # What took long to compute is not lost with a page that cannot be written.
+        # The results took long to compute, so they are shown even if the page cannot be written.
         _show(found, written, as_json)
 
 
@@ -285,7 +291,7 @@ def _simulate(plan: _Plan, trace: Trace, listener: ProgressListener) -> TraceFou
 
 
 def _given(ctx: typer.Context) -> set[str]:
-    """Parameters that the user wrote."""
+    """Names of the parameters that are on the command line."""
     sources = {name: ctx.get_parameter_source(name) for name in ctx.params}
     return {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
 

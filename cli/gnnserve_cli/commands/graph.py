@@ -25,7 +25,7 @@ _BAR_WIDTH = 30
 _SHOWN_CLASSES = 12
 _SHOWN_COLUMNS = 40
 _SHORTENED_RUN = 4
-"""Columns of a run, such as `interest0` to `interest3`, from which on only the ends are named."""
+"""Fewest columns of a numbered run, such as `interest0` to `interest3`, that is shown by its first and last column."""
 
 Source = Annotated[
     str,
@@ -107,7 +107,7 @@ def _tried(candidates: tuple[Candidate, ...], nodes: int) -> list[RenderableType
 
 
 def _spec_of(text: str, source: GraphSource) -> GNNServiceSpec:
-    """The manifest's, or the defaults over the graph."""
+    """The spec of a manifest, or the default spec for a graph."""
     from gnnserve_api.manifest import load_manifest  # noqa: PLC0415
     from gnnserve_api.spec.graph import Graph  # noqa: PLC0415
     from gnnserve_api.spec.service import GNNServiceSpec  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""`gnnserve load`: asks a server as hard as told, and says what came back."""
+"""`gnnserve load`: puts load on a server and reports its answers."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def load(
         typer.Option(
             callback=between(0.001, 1_000_000),
             rich_help_panel=_LOAD,
-            help="Requests per second; of a scenario the peak. Unset: a closed loop.",
+            help="Requests per second; with --scenario, the peak. Unset: a closed loop.",
         ),
     ] = None,
     arrivals: Annotated[
@@ -72,7 +72,7 @@ def load(
         typer.Option(
             metavar="GAPS",
             rich_help_panel=_LOAD,
-            help="Requests of a constant --rate come as poisson or fixed. Unset: poisson.",
+            help="How requests of a constant --rate arrive: poisson or fixed. Unset: poisson.",
         ),
     ] = None,
     duration: Annotated[
@@ -96,7 +96,7 @@ def load(
         typer.Option(
             callback=between(0, 100),
             rich_help_panel=_LOAD,
-            help="Ask again up to so many times when refused, after Retry-After.",
+            help="Most times that a refused request is sent again, after its Retry-After.",
         ),
     ] = 0,
     seed: Annotated[int, typer.Option(rich_help_panel=_LOAD, help="Seed of node ids, sizes and arrivals.")] = 0,
@@ -133,8 +133,8 @@ def load(
     the server keeps up, and latency counts from when each was due.
     This finds what clients would see.
 
-    With --scenario, the rate changes meanwhile. This finds what clients
-    would see on a bad day.
+    With --scenario, the rate changes during the run. This finds what clients
+    would see while it rises and falls.
     """
     # Imported here: asyncio and the HTTP parser, which the other commands start without.
     from gnnserve_cli.loadgen.generator import generate_load  # noqa: PLC0415
@@ -180,7 +180,10 @@ def load(
 
 
 def nodes_to_ask_for(endpoint: Endpoint, served: VariantsAnswer, *, binary: bool) -> int | list[int | str]:
-    """As `build_predictions` wants them. Of a large graph with ids of its own not all: pages of them, evenly spread."""
+    """Node ids for `build_predictions`: the number of nodes where ids are positions, otherwise a list.
+
+    For a large graph the list has evenly spread pages of ids instead of all of them.
+    """
     if served.node_ids is NodeIdKind.POSITIONS:
         return served.nodes
     if binary and served.node_ids is NodeIdKind.STRINGS:
@@ -197,7 +200,9 @@ def _refuse_without_rate(
         ("--scenario", scenario), ("--arrivals", arrivals), ("--retries", retries), ("--picture", picture)
     ):  # fmt: skip
         if given:
-            raise InputError(option, "says something of an open loop, and this is a closed one", "give --rate too")
+            raise InputError(
+                option, "applies to an open loop, and without --rate the loop is closed", "give --rate too"
+            )
 
 
 def _build_schedule(

@@ -1,4 +1,4 @@
-"""Arguments that several commands share, so that they read and behave alike."""
+"""Arguments that several commands share."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Number = TypeVar("Number", int, float, int | None, float | None)
 
 
 def between(low: float, high: float) -> Callable[[Number], Number]:
-    """A check that also refuses NaN, and leaves the columns of `--help` to names and meanings."""
+    """A check of a number's bounds. Unlike typer's own it refuses NaN, and adds nothing to `--help`."""
 
     def check(value: Number) -> Number:
         if value is not None and not low <= value <= high:
@@ -53,7 +53,7 @@ TokenFile = Annotated[
         "--token-file",
         metavar="FILE",
         rich_help_panel=_ACCESS,
-        help="Show the token in the file's first line. Unset: the one in the variable GNNSERVE_TOKEN, if any.",
+        help="Send the token in the file's first line. Unset: the one in the variable GNNSERVE_TOKEN, if any.",
         show_default=False,
     ),
 ]
@@ -63,7 +63,7 @@ CaFile = Annotated[
         "--ca-file",
         metavar="FILE",
         rich_help_panel=_ACCESS,
-        help="Trust certificates that those in this file signed. Unset: those that the machine trusts.",
+        help="Trust certificates signed by those in this file. Unset: those that the machine trusts.",
         show_default=False,
     ),
 ]
@@ -80,7 +80,11 @@ TlsCertificate = Annotated[
 TlsKey = Annotated[
     Path | None,
     typer.Option(
-        "--tls-key", metavar="FILE", rich_help_panel=_ACCESS, help="Its key in PEM, unencrypted.", show_default=False
+        "--tls-key",
+        metavar="FILE",
+        rich_help_panel=_ACCESS,
+        help="Key of the certificate in PEM, unencrypted.",
+        show_default=False,
     ),
 ]
 AcceptedTokens = Annotated[
@@ -111,7 +115,7 @@ DeviceName = Annotated[
         "--device",
         case_sensitive=False,
         rich_help_panel=_DEVICE,
-        help="Compute on the GPU where there is one (Auto), on it or not at all, or on the CPU. Unset: as "
+        help="Compute on the GPU if there is one (Auto), only on a GPU (GPU), or on the CPU. Unset: as "
         "spec.worker.device says.",
         show_default=False,
     ),
@@ -122,8 +126,8 @@ CacheName = Annotated[
         "--cache",
         case_sensitive=False,
         rich_help_panel=_DEVICE,
-        help="Which rows to keep of tables that the GPU's memory has no room for. Unset: as spec.worker.cache.policy "
-        "says.",
+        help="Which rows of a table that is too large for the GPU's memory are kept there. Unset: as "
+        "spec.worker.cache.policy says.",
         show_default=False,
     ),
 ]
@@ -134,7 +138,7 @@ GpuMemory = Annotated[
         metavar="SIZE",
         callback=_check_size,
         rich_help_panel=_DEVICE,
-        help="Take at most so much of the GPU's memory, as in 40Gi. Unset: as spec.worker.gpuMemory says, or else "
+        help="Most of the GPU's memory to use, as in 40Gi. Unset: as spec.worker.gpuMemory says, or else "
         "all that is free.",
         show_default=False,
     ),
@@ -147,22 +151,22 @@ def _latency_option(*names: str) -> Any:
         *names,
         callback=between(0.001, 3_600_000),
         rich_help_panel=_OBJECTIVE,
-        help="Answer within so many milliseconds. Without this and the tolerance the service's objective holds; "
-        "either one replaces all of it.",
+        help="Longest time for an answer, in milliseconds. Without this and the tolerance the service's objective "
+        "holds; either one replaces all of it.",
     )
 
 
 LatencyMs = Annotated[float | None, _latency_option()]
 ObjectiveMs = Annotated[float | None, _latency_option("--latency-ms", "--objective-ms")]
-"""The same under a second name, where answers are also held against it."""
+"""The latency with a second name, for commands that compare answers with it."""
 TolerancePermille = Annotated[
     float | None,
     typer.Option(
         "--accuracy-tolerance-permille",
         callback=between(0, 1000),
         rich_help_panel=_OBJECTIVE,
-        help="Accuracy to give up for speed; 10 is one point. Without this and the latency the service's objective "
-        "holds; either one replaces all of it.",
+        help="Accuracy that may be given up for speed; 10 is one point. Without this and the latency the service's "
+        "objective holds; either one replaces all of it.",
     ),
 ]
 Strict = Annotated[

@@ -29,7 +29,7 @@ OUTPUTS: dict[str, Output] = {"labels": "labels", "scores": "scores", "embedding
 SHOWN_VALUES = 4
 """Values of a vector shown in the table; `--json` has all."""
 _NUMBER = re.compile(r"-?[0-9]{1,19}")
-"""Narrower than `int()`; which of these the graph has is the server's to say."""
+"""Texts that may be integer ids. `int()` would also accept blanks and underscores."""
 
 
 def predict(
@@ -70,8 +70,8 @@ def predict(
 
 
 def parse_nodes(text: str) -> tuple[int | str, ...] | list[str]:
-    """A JSON list is meant as it stands: a tuple. What commas part, without the blanks around it, is a list of texts,
-    which may mean integers."""
+    """Parse `--nodes`. A JSON list gives a tuple of ids. Parts between commas give a list of texts, stripped, of which
+    `_ids_of` decides whether they are integers."""
     try:
         text.encode()
         if text.lstrip().startswith("["):
@@ -92,7 +92,7 @@ def _not_ids(text: str, why: str) -> InputError:
 
 
 def _ids_of(parts: list[str], endpoint: Endpoint) -> tuple[int | str, ...]:
-    """Digits are an integer to most graphs, and a text to those whose ids are texts: the server knows."""
+    """Convert the parts to ids. Digits may be an integer or a text, so the server is asked which kind its ids are."""
     if not all(map(_NUMBER.fullmatch, parts)) or fetch_nodes(endpoint).node_ids is NodeIdKind.STRINGS:
         return tuple(parts)
     return tuple(map(int, parts))
@@ -131,7 +131,9 @@ def _format_vector(values: list[float]) -> str:
 def _facts(answer: PredictAnswer, reply: ServerReply, timing: dict[str, float]) -> list[tuple[str, str]]:
     stages = ", ".join(f"{stage} {format_ms(duration)}" for stage, duration in timing.items())
     on_the_server = (
-        f"on the server {format_ms(sum(timing.values()))} ms: {stages}" if timing else "the server did not say where"
+        f"on the server {format_ms(sum(timing.values()))} ms: {stages}"
+        if timing
+        else "the server sent no Server-Timing"
     )
     return [
         ("variant", f"{answer.variant} of revision {answer.revision}"),

@@ -25,15 +25,15 @@ def report(
     ],
     out: Annotated[
         Path | None,
-        typer.Option("--out", metavar="FILE", help="Write a page to this .html file; one that is there is replaced."),
+        typer.Option("--out", metavar="FILE", help="Write a page to this .html file; an existing one is replaced."),
     ] = None,
     as_json: Json = False,
     service: Annotated[
         str | None,
-        typer.Option("--service", metavar="NAME", help="Of a folder with several: namespace/name, or the name alone."),
+        typer.Option("--service", metavar="NAME", help="Service in a folder with several: namespace/name or name."),
     ] = None,
     revision: Annotated[
-        str | None, typer.Option("--revision", metavar="NAME", help="Of a folder; the newest without it.")
+        str | None, typer.Option("--revision", metavar="NAME", help="Revision in a folder. Unset: the newest.")
     ] = None,
     latency_ms: Annotated[
         list[float] | None,
@@ -48,14 +48,14 @@ def report(
         typer.Option(
             "--accuracy-tolerance-permille",
             callback=_each_between(0, 1000),
-            help="Say what this tolerance buys; may be repeated. 10 is one point. 0, 10, 20, 50 and 100 without it.",
+            help="Say what this tolerance buys; may be repeated. 10 is one point. Unset: 0, 10, 20, 50 and 100.",
         ),
     ] = None,
     token_file: TokenFile = None,
     ca_file: CaFile = None,
     seeds: Annotated[
         int | None,
-        typer.Option("--seeds", help="Batch size of the latencies, one that was measured; the largest without it."),
+        typer.Option("--seeds", help="Batch size of the latencies, one that was measured. Unset: the largest."),
     ] = None,
 ) -> None:
     """Explain accuracy, latency and cost of the variants."""
@@ -68,7 +68,9 @@ def report(
     if "://" in place:
         for option, given in (("--service", service), ("--revision", revision)):
             if given is not None:
-                raise InputError(option, "chooses in a folder, and this is a server with one revision", "leave it out")
+                raise InputError(
+                    option, "selects within a folder, and this is a server with one revision", "leave it out"
+                )
         subject = fetch_subject(place, read_access(token_file, ca_file))
     else:
         subject = load_subject(Path(place), service, revision)
@@ -107,7 +109,7 @@ def check_page(path: Path) -> None:
 
 
 def write_page(path: Path, page: str) -> None:
-    """All of it or nothing: what was there before stays until the new page is whole."""
+    """Write the page whole or not at all: an existing page stays until the new one is complete."""
     unfinished = path.with_name(f".{path.name}.unfinished")
     try:
         try:

@@ -43,7 +43,7 @@ def run(
 
     service = load_manifest(manifest)
     options = read_options(service, prometheus, tls_cert, tls_key, token_file, device, cache, gpu_memory)
-    # A busy port must show before minutes of training, not after; and so must a GPU that is not there.
+    # A busy port or a missing GPU must be reported before training, which takes minutes.
     require_device(options.device)
     with closing(bind(host, port)) as sock:
         from gnnserve_cli.generating import generate_visibly  # noqa: PLC0415

@@ -32,7 +32,7 @@ class _Checked:
     where: str
     service: GNNService | None = None
     problem: str = ""
-    """Why there is no service."""
+    """Why the document is no valid service; empty if it is one."""
 
     def as_json(self) -> dict[str, Any]:
         if self.service is None:
@@ -114,7 +114,7 @@ def _name(manifest: Path) -> str:
 
 
 def _printable(text: str) -> str:
-    """A path may hold bytes that are no text; JSON may not."""
+    """Escape bytes of a path that are not text, which JSON cannot hold."""
     return text.encode(errors="backslashreplace").decode()
 
 
@@ -158,7 +158,7 @@ def _facts(service: GNNService) -> list[tuple[str, str]]:
 def _epochs(stated: int | Literal["Auto"]) -> str:
     from gnnserve_cli.render import count  # noqa: PLC0415
 
-    return "until validation improves no more" if stated == "Auto" else count(stated, "epoch")
+    return "until validation stops improving" if stated == "Auto" else count(stated, "epoch")
 
 
 def _device(worker: Worker) -> str:
@@ -186,7 +186,7 @@ def _say_what_may_be_missing(spec: GNNServiceSpec) -> None:
 
 
 def _cluster_facts(spec: GNNServiceSpec) -> Iterator[str]:
-    """What `gnnserve run` has no use for."""
+    """Facts that matter in a cluster only."""
     from gnnserve_api.spec.repository import RepositoryClaim  # noqa: PLC0415
     from gnnserve_cli.render import count  # noqa: PLC0415
 
