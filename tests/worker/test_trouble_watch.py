@@ -31,7 +31,6 @@ from gnnserve_api.repository import FileEntry
 from gnnserve_api.routing import RoutingMode, RoutingTable
 from gnnserve_cli import serving
 from gnnserve_worker.following import repository_watch
-from gnnserve_worker.following.loader import _Delay
 from gnnserve_worker.following.repository_watch import RepositoryWatch
 from gnnserve_worker.generation import pipeline
 from gnnserve_worker.inference.device_stats import ON_CPU, DeviceStats
@@ -593,21 +592,6 @@ def test_withdrawn_revision_whose_files_are_not_as_they_were_is_loaded(loading: 
     assert loading.loader.served is not served
 
 
-def test_revision_that_is_doubted_again_and_again_is_loaded_further_and_further_apart() -> None:
-    delay = _Delay(1, 4)
-    delays = []
-    for _ in range(5):
-        delay.begin_again()
-        delays.append(delay.length_s)
-        delay.end()
-    assert delays == [0, 1, 2, 4, 4]
-    calm = _Delay(1, 0)
-    for _ in range(3):
-        calm.begin_again()
-        assert not calm.is_running, "it was well for longer than the longest delay"
-        calm.end()
-
-
 def test_withdrawn_revision_comes_back_under_its_last_good_table(loading: Loading) -> None:
     served = serve(loading)
     bad = RoutingTable("a", "recipe-a", mode=RoutingMode.STATIC, base_variant="x9")
@@ -642,28 +626,6 @@ def test_withdrawn_revision_is_let_go_once_it_cannot_come_back(loading: Loading)
     assert loading.loader.stop(DEADLINE_S)
     gc.collect()
     assert not gone.alive
-
-
-def test_reason_of_a_withdrawal_is_not_taken_back_by_a_switch_that_was_just_made() -> None:
-    withdrawn = threading.Event()
-
-    with loading_into(FakeServer()) as loading:
-        served = serve(loading)
-        loader = loading.loader
-        switch = loader._switch
-
-        def switch_and_be_withdrawn(revision: ServedRevision, table: RoutingTable, load_s: float) -> bool:
-            is_switched = switch(revision, table, load_s)
-            if not withdrawn.is_set():
-                loading.repository.broken["a"] = RepositoryError("/x", "was altered", "generate again")
-                loader.withdraw(served, "was written to")
-                withdrawn.set()
-            return is_switched
-
-        loader._switch = switch_and_be_withdrawn  # type: ignore[method-assign]
-        loader.declare(RoutingTable("a", "recipe-a", Objective(latency_ms=5)))
-        loading.server.wait_for_problem("is not answered from")
-        assert "cannot be loaded" in str(loading.server.problems.get(timeout=DEADLINE_S))
 
 
 def test_what_answers_no_more_is_neither_withdrawn_nor_renewed(loading: Loading) -> None:

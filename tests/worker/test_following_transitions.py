@@ -1,0 +1,274 @@
+"""What a loader decides: every sequence of events, played against a shell in simulated time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any, cast
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gnnserve_api.errors import DamagedError, RepositoryError
+from gnnserve_api.objective import Objective
+from gnnserve_api.routing import RoutingMode, RoutingTable
+from gnnserve_worker.following.delay import Delay
+from gnnserve_worker.following.state import (
+    CouldGrow,
+    Declared,
+    Doubted,
+    Event,
+    Failed,
+    Load,
+    Loaded,
+    Moved,
+    Report,
+    State,
+    Stopped,
+    Switch,
+    Turn,
+    Verified,
+    Verify,
+    Withdraw,
+)
+from gnnserve_worker.following.transitions import step
+from gnnserve_worker.inference.served import ServedRevision, TableError
+
+SHORTEST_S, LONGEST_S = 1.0, 30.0
+
+
+@dataclass(eq=False)
+class FakeRevision:
+    name: str
+    files: object | None
+
+    @property
+    def manifest(self) -> Any:
+        return SimpleNamespace(revision=self.name)
+
+    def check(self, table: RoutingTable) -> None:
+        if table.base_variant is not None:
+            raise TableError("routing", f"revision {self.name} has no variant {table.base_variant}")
+
+
+@dataclass
+class World:
+    """Does what it is told, as `loader.py` does, and checks each step."""
+
+    state: State = field(default_factory=lambda: State(Delay(SHORTEST_S, LONGEST_S)))
+    now_s: float = 100.0
+    answering: ServedRevision | None = None
+    """As the server has it."""
+    rehearsed: list[ServedRevision] = field(default_factory=list)
+    """Loaded or verified, and not doubted since."""
+    reports: list[str | None] = field(default_factory=list)
+
+    def tell(self, event: Event) -> None:
+        before, answered = self.state, self.answering
+        self.state, effects = step(before, event, self.now_s)
+        if before.job is not None and not isinstance(event, Verified | Loaded | Failed):
+            assert self.state.job is before.job, "two jobs at once"
+        for effect in effects:
+            match effect:
+                case Switch(revision, table, _):
+                    assert any(revision is ready for ready in self.rehearsed), "switched to what was not rehearsed"
+                    assert table.revision == revision.manifest.revision
+                    self.answering = revision
+                case Withdraw():
+                    assert isinstance(event, Doubted)
+                    self.answering = None
+                case Report(problem):
+                    self.reports.append(problem)
+                case _:
+                    pass
+        told = None if self.state.answering is None else self.state.answering.revision
+        assert told is self.answering
+        if isinstance(event, Failed):
+            assert self.answering is answered, "a failure changed what answers"
+
+    def doubt(self) -> None:
+        if (revision := self.answering) is not None:
+            self.rehearsed = [ready for ready in self.rehearsed if ready is not revision]
+            self.tell(Doubted(revision, "was written to"))
+
+    def finish(self, error: Exception | None = None) -> None:
+        """The job, if there is one."""
+        match self.state.job:
+            case None:
+                return
+            case Verify(revision):
+                if error is None:
+                    self.rehearsed.append(revision)
+                self.tell(Verified(is_intact=error is None))
+            case Load(table):
+                loaded = cast("ServedRevision", FakeRevision(table.revision, files=object()))
+                try:
+                    loaded.check(table)
+                except TableError as refused:
+                    error = refused
+                if error is not None:
+                    self.tell(Failed(error))
+                    return
+                self.rehearsed.append(loaded)
+                overtaken = self.state.declared is None or self.state.declared.revision != (
+                    self.state.attempted and self.state.attempted.revision
+                )
+                before = self.answering
+                self.tell(Loaded(loaded, 0.5, is_larger=True))
+                if overtaken or self.state.is_stopped:
+                    assert self.answering is before, "switched to what was overtaken"
+
+    def settle(self) -> None:
+        for _ in range(30):
+            self.tell(Turn())
+            self.finish()
+            self.now_s += LONGEST_S + 1
+
+
+def table(revision: str, latency_ms: float | None = None, variant: str | None = None) -> RoutingTable:
+    mode = RoutingMode.ADAPTIVE if variant is None else RoutingMode.STATIC
+    return RoutingTable(revision, f"recipe-{revision}", Objective(latency_ms), mode=mode, base_variant=variant)
+
+
+def serving(revision: str = "a") -> World:
+    world = World()
+    world.tell(Declared(table(revision)))
+    world.tell(Turn())
+    world.finish()
+    assert world.answering is not None
+    return world
+
+
+OPERATIONS = st.one_of(
+    st.builds(
+        lambda revision, latency_ms, variant: ("declare", table(revision, latency_ms, variant)),
+        st.sampled_from("abc"), st.sampled_from([None, 5.0]), st.sampled_from([None, None, None, "x9"]),
+    ),
+    st.tuples(st.sampled_from(["turn", "turn", "finish", "fail", "damage", "doubt", "move", "grow"]), st.none()),
+    st.tuples(st.just("wait"), st.sampled_from([0.0, 0.5, 2.0, 60.0])),
+)  # fmt: skip
+
+
+def play(world: World, operation: str, argument: Any) -> None:
+    match operation:
+        case "declare":
+            world.tell(Declared(argument))
+        case "turn":
+            world.tell(Turn())
+        case "finish":
+            world.finish()
+        case "fail":
+            world.finish(RepositoryError("/x", "cannot be read", "look at the volume"))
+        case "damage":
+            world.finish(DamagedError("/x", "was altered", "generate again"))
+        case "doubt":
+            world.doubt()
+        case "move" if world.answering is not None:
+            world.tell(Moved(world.answering, "is gone"))
+        case "grow" if world.answering is not None:
+            world.tell(CouldGrow(world.answering))
+        case "wait":
+            world.now_s += argument
+
+
+@given(st.lists(OPERATIONS, max_size=30))
+def test_whatever_happens_only_what_was_rehearsed_answers_and_the_newest_table_comes_into_effect(
+    operations: list[tuple[str, Any]],
+) -> None:
+    world = World()
+    for operation, argument in operations:
+        play(world, operation, argument)
+    world.settle()
+    declared = world.state.declared
+    if declared is None:
+        assert world.answering is None
+    elif declared.base_variant is None:
+        assert world.state.table == declared
+        assert world.answering is not None
+        assert world.reports[-1] is None
+        assert world.state.delay.due_s is None
+    else:
+        assert world.reports[-1] == f"routing: revision {declared.revision} has no variant x9"
+    assert world.state.job is None
+
+
+@given(st.lists(OPERATIONS, max_size=15), st.lists(OPERATIONS, max_size=15))
+def test_nothing_is_switched_to_after_the_end(before: list[tuple[str, Any]], after: list[tuple[str, Any]]) -> None:
+    world = World()
+    for operation, argument in before:
+        play(world, operation, argument)
+    world.tell(Stopped())
+    answered = world.answering
+    for operation, argument in after:
+        play(world, operation, argument)
+    assert world.answering in (answered, None)
+
+
+def test_a_failure_keeps_what_answers_and_tries_again_later_and_later() -> None:
+    world = serving()
+    world.tell(Declared(table("b")))
+    delays = []
+    for _ in range(7):
+        world.tell(Turn())
+        assert world.state.job is not None
+        world.finish(RepositoryError("/x", "is gone", "generate again"))
+        left_s = world.state.delay.left_s(world.now_s)
+        assert left_s is not None
+        delays.append(left_s)
+        world.tell(Turn())
+        assert world.state.job is None, "not before it is due"
+        world.now_s += left_s
+    assert delays == [1, 2, 4, 8, 16, 30, 30]
+    assert world.answering is not None
+    assert world.answering.manifest.revision == "a"
+
+
+def test_a_failed_switch_keeps_what_answers_and_is_tried_again() -> None:
+    world = serving()
+    world.tell(Declared(table("a", latency_ms=5)))
+    before = world.state
+    world.tell(Turn())
+    assert world.state.table == table("a", latency_ms=5)
+    world.state = before  # as the shell does, where the server did not switch
+    world.tell(Failed(RuntimeError("the loop is busy")))
+    assert world.reports[-1] == "revision a cannot be loaded: RuntimeError: the loop is busy"
+    world.now_s += SHORTEST_S
+    world.tell(Turn())
+    assert world.state.table == table("a", latency_ms=5)
+    assert world.reports[-1] is None
+
+
+def test_reason_of_a_withdrawal_is_not_taken_back_by_the_load_that_was_under_way() -> None:
+    world = serving()
+    world.tell(Declared(table("b")))
+    world.tell(Turn())
+    world.doubt()
+    reports = len(world.reports)
+    world.finish(RepositoryError("/x", "is gone", "generate again"))
+    assert len(world.reports) == reports
+
+
+def test_memory_that_came_free_for_one_revision_loads_no_other_again() -> None:
+    world = serving()
+    world.tell(Declared(table("b")))
+    world.tell(Turn())
+    assert world.answering is not None
+    world.tell(CouldGrow(world.answering))
+    world.finish()
+    world.tell(Turn())
+    assert world.state.job is None
+
+
+def test_revision_that_is_doubted_again_and_again_is_loaded_further_and_further_apart() -> None:
+    delay = Delay(1, 4)
+    delays = []
+    for _ in range(5):
+        delay = delay.begin_again(100.0)
+        delays.append(delay.length_s)
+        delay = delay.end(100.0)
+    assert delays == [0, 1, 2, 4, 4]
+    calm = Delay(1, 0)
+    for _ in range(3):
+        calm = calm.begin_again(100.0)
+        assert not calm.is_running(100.0), "it was well for longer than the longest delay"
+        calm = calm.end(100.0)
