@@ -18,10 +18,14 @@ class FamilyName(StrEnum):
     """A prefix of the ranked feature columns, and a network for just these."""
     PROJECTED = "projected"
     """The first layer's product per node instead of features."""
+    GIVEN = "given"
+    """Feature columns and a network that the user has chosen and trained."""
     FANOUTS = "fanouts"
     """A pruned variant's table and network, with fewer neighbours sampled."""
     PROJECTED_FANOUTS = "projected-fanouts"
     """A projected variant's table and network, with fewer neighbours sampled."""
+    GIVEN_FANOUTS = "given-fanouts"
+    """A given variant's table and network, with fewer neighbours sampled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +57,8 @@ class Family:
     """Whether the manifest lists its variants. Others are added unasked, and kept only where no other variant is as
     accurate and as fast."""
     stores_product: bool
-    """Whether a row of its tables is the first layer's product, as wide as that layer's output. Otherwise it is ranked
-    feature columns, of which a variant reads a prefix."""
+    """Whether a row of its tables is the first layer's product, as wide as that layer's output. Otherwise it is feature
+    columns, of which a variant reads a prefix."""
     spans_widths: bool
     """Whether its variants of one storage differ in nothing but the columns that they read, so that latency is a curve
     over columns."""
@@ -83,6 +87,14 @@ FAMILIES: Mapping[FamilyName, Family] = {
             spans_widths=False,
         ),
         Family(
+            FamilyName.GIVEN,
+            description="given, with feature columns of its own",
+            capabilities=_FOLLOWS_ALL,
+            is_asked_for=True,
+            stores_product=False,
+            spans_widths=False,
+        ),
+        Family(
             FamilyName.FANOUTS,
             description="samples fewer neighbours",
             capabilities=_FOLLOWS_ALL,
@@ -96,6 +108,14 @@ FAMILIES: Mapping[FamilyName, Family] = {
             capabilities=_FOLLOWS_ALL,
             is_asked_for=False,
             stores_product=True,
+            spans_widths=False,
+        ),
+        Family(
+            FamilyName.GIVEN_FANOUTS,
+            description="samples fewer neighbours",
+            capabilities=_FOLLOWS_ALL,
+            is_asked_for=True,
+            stores_product=False,
             spans_widths=False,
         ),
     )

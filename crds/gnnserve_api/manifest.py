@@ -120,7 +120,7 @@ def _impossible_variants(spec: GNNServiceSpec) -> str | None:
     possible = (*spec.variants.listed_names(), *spec.variants.optional_names())
     return (
         f"spec.routing.{field}: names {', '.join(impossible)}, which spec.variants does not generate; name some of "
-        f"{', '.join(possible)}, or change spec.variants.pruning.factors, storage or projection"
+        f"{', '.join(possible)}, or change spec.variants.pruning.factors, storage, projection or given"
     )
 
 

@@ -22,9 +22,9 @@ class Provenance(msgspec.Struct, frozen=True, rename="camel"):
     edges: Count
     train_nodes: Count
     scope: Annotated[str, Meta(description="Inductive or Transductive: what training could see.")]
-    checkpoint: Annotated[str | None, Meta(description="SHA-256 of given weights; null: they were trained.")]
+    checkpoint: Annotated[str | None, Meta(description="SHA-256 of spec.model.checkpoint; null: there is none.")]
     network: NetworkManifest
-    ranking_method: Annotated[str, Meta(description="How feature columns were ranked.")]
+    ranking_method: Annotated[str, Meta(description="How feature columns were ranked; None: they were not.")]
     ranking_settings: dict[str, float]
     stability: Annotated[
         RankStability | None,
@@ -35,6 +35,14 @@ class Provenance(msgspec.Struct, frozen=True, rename="camel"):
         Meta(description="How long the networks were trained; null with given weights, and from earlier versions."),
     ] = None
     model: Annotated[str, Meta(description="Digest of all weights; empty from earlier versions.")] = ""
+    given: Annotated[
+        dict[str, str], Meta(description="SHA-256 of the file of each variant of spec.variants.given, by its name.")
+    ] = {}
+
+    @property
+    def has_given_weights(self) -> bool:
+        """Whether some weights were trained elsewhere, by nodes that are not known."""
+        return self.checkpoint is not None or bool(self.given)
 
 
 def provenance_of(manifest: RevisionManifest, source: str, edges: int, train_nodes: int) -> Provenance:
@@ -59,4 +67,5 @@ def provenance_of(manifest: RevisionManifest, source: str, edges: int, train_nod
         ),
         training=manifest.training,
         model=manifest.model,
+        given=manifest.given,
     )

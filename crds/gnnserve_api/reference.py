@@ -139,6 +139,8 @@ def _type(node: Mapping[str, Any], sections: Mapping[str, str]) -> str:
 
 
 def _several(node: Mapping[str, Any]) -> str:
+    if "x-kubernetes-int-or-string" in node:
+        return "integers and strings"
     return f"lists of {_several(node['items'])}" if node["type"] == "array" else f"{node['type']}s"
 
 

@@ -89,6 +89,9 @@ class TableManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_
     """What is read of neighbours, and of the node itself where `own` is absent."""
     own: RowsManifest | None = None
     """What is read of the node itself: X·W_own of a projected GraphSAGE."""
+    source_columns: tuple[int, ...] | None = None
+    """Original column ids, for features: column j of the table is `source_columns[j]` of the source. None: as the
+    ranking has them."""
 
 
 class AttentionManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
@@ -159,12 +162,17 @@ class VariantManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknow
     """Path of the network's safetensors inside the revision. Variants may share a file."""
 
 
+NOT_RANKED = "None"
+"""Method of a ranking that was not made: every variant is given with its columns."""
+
+
 class RankingManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
     method: str
     settings: dict[str, float]
     """Every number that shaped the ranking (the publication leaves Lasso's open, so they are recorded)."""
     columns: tuple[int, ...]
-    """Original column ids, most important first: column j of the table is `columns[j]` of the source."""
+    """Original column ids, most important first: column j of a features table is `columns[j]` of the source, unless the
+    table states its own. As the source has them where they are not ranked."""
     others: tuple[RankingRun, ...] = ()
     """With `spec.variants.pruning.stabilitySeeds`."""
 
@@ -210,7 +218,7 @@ class RevisionManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unkno
     model: str
     """Digest of all weights (`model_digest`)."""
     checkpoint: str | None
-    """SHA-256 of the file that the weights came from; None: they were trained."""
+    """SHA-256 of the file that the weights came from, those of `given` apart; None: they were trained."""
     created_at: str
     """UTC, RFC 3339."""
     generator: str
@@ -224,10 +232,13 @@ class RevisionManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unkno
     profile: Profile
     files: dict[str, FileEntry]
     training: TrainingManifest | None = None
-    """None: weights were given, or an earlier gnnserve made the revision."""
+    """None: all weights were given, or an earlier gnnserve made the revision."""
     row_source: RowSource | None = None
     """None: an earlier gnnserve made the revision and kept nothing of this. Such a revision can take neither nodes nor
     changes of features until it is generated again."""
+    given: dict[str, str] = {}
+    """SHA-256 of the file of each of `spec.variants.given`, by its name without storage and fan-outs. Weights of the
+    other variants come from `checkpoint`, or were trained."""
     checksum: str = ""
     """`checksum_of` the rest, as it stands in the file."""
 

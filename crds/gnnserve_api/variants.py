@@ -28,12 +28,20 @@ class Storage(StrEnum):
     """1 byte, 255 steps between the largest numbers of a row and their negatives, and a float32 per row."""
 
 
+PROJECTED_NAME = "projected"
+
+
 def variant_name(factor: int, storage: Storage = Storage.FLOAT32) -> str:
-    return _with_storage(f"x{factor}", storage)
+    return stored_name(f"x{factor}", storage)
 
 
 def projected_name(storage: Storage) -> str:
-    return _with_storage("projected", storage)
+    return stored_name(PROJECTED_NAME, storage)
+
+
+def given_name(place: int) -> str:
+    """Name of the given variant that has none of its own, by its place in the list, from 1."""
+    return f"given-{place}"
 
 
 def fanouts_name(base: str, fanouts: Sequence[int]) -> str:
@@ -41,7 +49,7 @@ def fanouts_name(base: str, fanouts: Sequence[int]) -> str:
     return f"{base}-f{'x'.join(map(str, fanouts))}"
 
 
-def _with_storage(name: str, storage: Storage) -> str:
+def stored_name(name: str, storage: Storage) -> str:
     return name if storage is Storage.FLOAT32 else f"{name}-{storage}"
 
 

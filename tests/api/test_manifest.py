@@ -177,8 +177,8 @@ def case(name: str, text: str, *expected: str):
         ),
         case(
             "a list without entries",
-            spec("variants: {pruning: {factors: []}}"),
-            "spec.variants.pruning.factors: found [], expected a list of at least 1 entries; correct it",
+            spec("model: {fanouts: []}"),
+            "spec.model.fanouts: found [], expected a list of at least 1 entries; correct it",
         ),
         case(
             "no source at all",
@@ -195,13 +195,19 @@ def case(name: str, text: str, *expected: str):
             "a variant that no factor stands for",
             spec("routing: {mode: Static, variant: x3}, variants: {projection: Disabled}"),
             "spec.routing.variant: names x3, which spec.variants does not generate; name some of x1, x2, x4, x8, or "
-            "change spec.variants.pruning.factors, storage or projection",
+            "change spec.variants.pruning.factors, storage, projection or given",
         ),
         case(
             "shares of variants in a storage that is not listed",
             spec("routing: {mode: Weights, weights: {x1: 1, x2-int8: 1, projected: 1}}"),
             "spec.routing.weights: names x2-int8, which spec.variants does not generate; name some of x1, x2, x4, x8, "
-            "projected, or change spec.variants.pruning.factors, storage or projection",
+            "projected, or change spec.variants.pruning.factors, storage, projection or given",
+        ),
+        case(
+            "a column that is neither a name nor an index",
+            spec("variants: {given: [{checkpoint: {uri: 'file:///a.safetensors'}, columns: [0, -1]}]}"),
+            "spec.variants.given[0].columns[1]: must be the name of a column, or its index among the features, from 0 "
+            "(value -1)",
         ),
         case(
             "a device that nobody asked the scheduler for",

@@ -22,7 +22,8 @@ MINIMAL = {"graph": {"source": {"builtin": "Digits"}}}
 
 
 def test_the_most_variants_fit_a_termination_message() -> None:
-    listed = [f"x{65_536 - i}-bfloat16" for i in range(MAX_LISTED_VARIANTS)]
+    listed = [f"x{65_536 - i}-bfloat16" for i in range(MAX_LISTED_VARIANTS - 16)]
+    listed += [f"{'a' * 18}{i:02}-bfloat16" for i in range(16)]
     names = [*listed, *(projected_name(storage) for storage in Storage)]
     variants = tuple(VariantSummary(name, 10_000_000, 999.9, 3_599_999.999) for name in names)
     result = GenerationResult("a" * 12, "b" * 16, "c" * 64, variants)

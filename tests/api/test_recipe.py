@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 import pytest
 from pydantic import BaseModel
@@ -20,6 +20,9 @@ kind: GNNService
 metadata: {name: a}
 spec: {graph: {source: {builtin: Digits}}%s}
 """
+
+
+GIVEN = "{checkpoint: {uri: 'file:///a.safetensors'}, %s}"
 
 
 def recipe(rest: str = "") -> str:
@@ -66,6 +69,7 @@ def test_what_generation_does_not_depend_on_keeps_the_recipe(rest: str) -> None:
         pytest.param("variants: {storage: [float32, int8]}", id="one storage more"),
         pytest.param("variants: {projection: Disabled}", id="no projection"),
         pytest.param("variants: {metric: MacroF1}", id="another metric"),
+        pytest.param(f"variants: {{given: [{GIVEN % 'columns: [0, 1]'}]}}", id="a given variant"),
         pytest.param("model: {checkpoint: {uri: 'file:///a.safetensors'}}", id="given weights"),
     ],
 )
@@ -124,6 +128,15 @@ def test_of_given_weights_the_recipe_has_only_what_matters(rest: str, same: bool
     assert (recipe(CHECKPOINT % rest) == recipe(CHECKPOINT % "")) == same
 
 
+def test_the_columns_of_a_given_variant_are_part_of_the_recipe_and_training_beside_them_is_not() -> None:
+    alone = "variants: {pruning: {factors: []}, projection: Disabled, given: [%s]}"
+    one, other = (alone % (GIVEN % f"columns: {columns}") for columns in ("[0, 1]", "[1, 0]"))
+    assert recipe(one) != recipe(other)
+    assert recipe(f"{one}, model: {{training: {{epochs: 3}}}}") == recipe(one)
+    beside = one.replace("pruning: {factors: []}, ", "")
+    assert recipe(f"{beside}, model: {{training: {{epochs: 3}}}}") != recipe(beside)
+
+
 def test_pinning_the_given_weights_changes_the_recipe() -> None:
     pinned = CHECKPOINT.replace("a.safetensors'", f"a.safetensors', sha256: {'0' * 64}")
     assert recipe(pinned % "") != recipe(CHECKPOINT % "")
@@ -175,11 +188,8 @@ def test_every_default_has_its_row_in_history() -> None:
 def _defaults(path: str, model: type[BaseModel]) -> Iterator[tuple[str, Any]]:
     """Every field with a default under its dotted name; `{}` for a section."""
     for name, field in model.model_fields.items():
-        (section,) = [
-            part
-            for part in (get_args(field.annotation) or (field.annotation,))
-            if isinstance(part, type) and issubclass(part, BaseModel)
-        ] or [None]
+        parts = () if get_origin(field.annotation) is tuple else get_args(field.annotation) or (field.annotation,)
+        (section,) = [part for part in parts if isinstance(part, type) and issubclass(part, BaseModel)] or [None]
         if not field.is_required():
             default = field.get_default()
             dumped = model.model_construct(**{name: default}).model_dump(mode="json", include={name})[name]

@@ -17,6 +17,7 @@ from gnnserve_api.variants import Storage
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 ROOT = schema.crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+GIVEN = {"checkpoint": {"uri": "file:///a.safetensors"}, "columns": ["fee", 0]}
 MINIMAL = {"graph": {"source": {"builtin": "Digits"}}}
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -82,7 +83,8 @@ BREAKS_RULE = {
         **MINIMAL,
         "variants": {"fanouts": [[15, 11]]},
     },
-    "with fanouts, factors and one more, times storages, times fanouts and one more must be at most 36 variants": {
+    "with fanouts, factors, given and one more, times storages, times fanouts and one more must be at most "
+    "36 variants": {
         **MINIMAL,
         "variants": {"fanouts": [[fanout, 5] for fanout in range(1, 9)]},
     },
@@ -112,9 +114,23 @@ BREAKS_RULE = {
         **MINIMAL,
         "model": {"architecture": "GAT", "heads": 3},
     },
-    "factors times storages must be at most 32 variants": {
+    "factors and given, times storages, must be at most 32 variants": {
         **MINIMAL,
-        "variants": {"pruning": {"factors": [1, 2, 3, 4, 5, 6, 7, 8, 9]}, "storage": [*Storage]},
+        "variants": {"pruning": {"factors": [1, 2, 3, 4, 5, 6, 7, 8]}, "storage": [*Storage], "given": [GIVEN]},
+    },
+    "pruning.factors may be empty beside given variants only": {**MINIMAL, "variants": {"pruning": {"factors": []}}},
+    "names of given variants must not repeat": {
+        **MINIMAL,
+        "variants": {"given": [{**GIVEN, "name": "a"}, {**GIVEN, "name": "a"}]},
+    },
+    "stabilitySeeds must be 0 without factors, for which columns are ranked": {
+        **MINIMAL,
+        "variants": {"pruning": {"factors": [], "stabilitySeeds": 1}, "given": [GIVEN]},
+    },
+    "model.checkpoint must not be given where variants.given are all there is: none is made of it": {
+        **MINIMAL,
+        "model": {"checkpoint": {"uri": "file:///a.safetensors"}},
+        "variants": {"pruning": {"factors": []}, "projection": "Disabled", "given": [GIVEN]},
     },
     "maxQueuedSeeds must be at least maxSeeds": {
         **MINIMAL,
@@ -191,7 +207,7 @@ def test_examples_fit_the_schema(path: Path) -> None:
         pytest.param({}, id="no graph"),
         pytest.param({**MINIMAL, "model": {"hidden": "12"}}, id="a number in quotes"),
         pytest.param({**MINIMAL, "model": {"training": {"learningRate": 0}}}, id="an exclusive bound"),
-        pytest.param({**MINIMAL, "variants": {"pruning": {"factors": []}}}, id="an empty list"),
+        pytest.param({**MINIMAL, "model": {"fanouts": []}}, id="an empty list"),
         pytest.param({**MINIMAL, "variants": {"pruning": {"method": "lasso"}}}, id="no member of an enum"),
         pytest.param({**MINIMAL, "variants": {"storage": []}}, id="no storage"),
         pytest.param({**MINIMAL, "variants": {"storage": ["float64"]}}, id="an unknown storage"),

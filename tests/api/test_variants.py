@@ -63,6 +63,29 @@ def test_smaller_fanouts_are_part_of_the_name_of_every_variant() -> None:
     )  # fmt: skip
 
 
+def test_given_variants_are_named_by_their_place_or_by_the_user() -> None:
+    given = {"checkpoint": {"uri": "file:///a.safetensors"}, "columns": [0]}
+    spec = spec_of(
+        {
+            "pruning": {"factors": [2]},
+            "storage": ["int8", "float32"],
+            "given": [given, {**given, "name": "small"}, given],
+            "fanouts": [[15, 5]],
+        }
+    )
+    assert [name for name in spec.variants.listed_names() if "f15x5" not in name] == [
+        "x2", "x2-int8", "given-1", "given-1-int8", "small", "small-int8", "given-3", "given-3-int8",
+    ]  # fmt: skip
+    assert "small-int8-f15x5" in spec.variants.listed_names()
+
+
+@pytest.mark.parametrize("name", ["x2", "x3-a", "projected", "given-1", "given-2-b", "a-int8", "a-f15x5", "a-f5"])
+def test_a_given_variant_cannot_have_a_name_that_another_may_get(name: str) -> None:
+    given = {"checkpoint": {"uri": "file:///a.safetensors"}, "columns": [0], "name": name}
+    with pytest.raises(ValidationError, match="must not be one that variants get by themselves"):
+        spec_of({"given": [given]})
+
+
 def test_the_order_of_fanouts_changes_no_recipe_and_their_number_does() -> None:
     none, one = spec_of({}), spec_of({"fanouts": [[15, 5]]})
     assert none.recipe() == spec_of({"fanouts": []}).recipe() != one.recipe()

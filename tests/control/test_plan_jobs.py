@@ -370,6 +370,9 @@ TABLES = {"nodes": {"uri": "file:///data/nodes", "label": "class"}, "edges": {"u
             id="of a public graph in a folder",
         ),
         pytest.param({"model": GIVEN}, "the checkpoint's file", id="of given weights"),
+        pytest.param(
+            {"variants": {"given": [{**GIVEN, "columns": [0]}]}}, "the checkpoint's file", id="of a given variant"
+        ),
         pytest.param({"graph": NPZ, "model": GIVEN}, "the graph's and the checkpoint's file", id="of both"),
     ],
 )

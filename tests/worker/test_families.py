@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -13,8 +14,9 @@ from gnnserve_api.families import FAMILIES as CONTRACT
 from gnnserve_api.families import STORED_GRAPH, Capabilities, FamilyName
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.variants import Storage
-from gnnserve_worker.generation.families.family import FamilyPlan, Ingredients
+from gnnserve_worker.generation.families.family import FamilyPlan, Ingredients, Outline
 from gnnserve_worker.generation.families.registry import FAMILIES, plan_families
+from gnnserve_worker.generation.given_variants import GivenVariant
 from gnnserve_worker.generation.ranking.rank import Ranking
 from gnnserve_worker.generation.tensors import Tensors
 from gnnserve_worker.repository.staged import stored_bytes
@@ -22,6 +24,7 @@ from gnnserve_worker.repository.staged import stored_bytes
 NODES, WIDTH = 5, 6
 RANKED = np.array([5, 0, 4, 1, 3, 2])
 NETWORK = network_manifest("GraphSAGE", (4, 3))
+GIVEN = {"checkpoint": {"uri": "file:///a.safetensors"}, "columns": [0]}
 MASTER = random_tensors(NETWORK, WIDTH, seed=0)
 
 
@@ -50,10 +53,14 @@ def spec_of(**variants: Any) -> GNNServiceSpec:
     )
 
 
-def plans_of(models: FakeModels, **variants: Any) -> dict[FamilyName, FamilyPlan]:
+def plans_of(models: FakeModels, loaded: Sequence[GivenVariant] = (), **variants: Any) -> dict[FamilyName, FamilyPlan]:
     features = dense_features(NODES, WIDTH, seed=0)
-    made_from = Ingredients(spec_of(**variants), NETWORK, features, Ranking(RANKED, {}), MASTER, models)
+    made_from = Ingredients(spec_of(**variants), NETWORK, features, Ranking(RANKED, {}), MASTER, models, loaded)
     return dict(zip([family.name for family in FAMILIES], plan_families(made_from), strict=True))
+
+
+def given_variant(name: str, columns: list[int]) -> GivenVariant:
+    return GivenVariant(name, np.array(columns), random_tensors(NETWORK, len(columns), seed=2))
 
 
 def test_every_family_is_known_to_generation_and_to_the_contract() -> None:
@@ -118,16 +125,66 @@ def test_smaller_fanouts_are_other_hops_over_the_same_tables_and_weights() -> No
     assert [name for name, _ in models.pruned_to] == ["x2"]
 
 
+def test_given_variants_read_the_ranked_table_where_their_columns_are_its_first() -> None:
+    given = [given_variant("given-1", [4, 5, 0]), given_variant("given-2", [0, 4])]
+    plan = plans_of(FakeModels(), given, pruning={"factors": [2]}, given=[GIVEN, GIVEN])[FamilyName.GIVEN]
+
+    assert [(v.manifest.name, v.manifest.table, v.manifest.columns, v.factor) for v in plan.variants] == [
+        ("given-1", "features-float32", 3, 2),
+        ("given-2", "features-given-2-float32", 2, 3),
+    ]
+    assert [(table.name, table.columns, table.source_columns) for table in plan.tables] == [
+        ("features-given-2-float32", 2, (0, 4))
+    ]
+    tensors = plan.variants[0].tensors
+    assert tensors is not None
+    original = given[0].tensors["convs.0.lin_l.weight"]
+    np.testing.assert_array_equal(tensors["convs.0.lin_l.weight"], original[:, [1, 2, 0]], err_msg="ranked 5, 0, 4")
+
+
+def test_given_variants_share_a_table_where_their_columns_are_nested() -> None:
+    """Of columns 0 1 2 3 4, 3 1 and 1 2 3 the latter two are prefixes of one order; 0 5 is in none of them."""
+    given = [given_variant("a", [3, 1]), given_variant("b", [0, 1, 2, 3, 4]), given_variant("c", [0, 5])]
+    given.append(given_variant("d", [1, 2, 3]))
+    plan = plans_of(
+        FakeModels(), given, pruning={"factors": []}, projection="Disabled", given=[GIVEN] * 4, storage=["int8"]
+    )[FamilyName.GIVEN]
+
+    assert {table.name: table.source_columns for table in plan.tables} == {
+        "features-b-int8": (3, 1, 2, 0, 4),
+        "features-c-int8": (0, 5),
+    }
+    read = {v.manifest.name: (v.manifest.table, v.manifest.columns) for v in plan.variants}
+    assert read == {
+        "b-int8": ("features-b-int8", 5),
+        "d-int8": ("features-b-int8", 3),
+        "a-int8": ("features-b-int8", 2),
+        "c-int8": ("features-c-int8", 2),
+    }
+    rows = np.concatenate(list(plan.tables[0].rows()))
+    np.testing.assert_array_equal(rows, dense_features(NODES, WIDTH, seed=0)[:, [3, 1, 2, 0, 4]])
+
+
+def test_given_variants_are_served_with_smaller_fanouts_too() -> None:
+    given = [given_variant("given-1", [1, 2])]
+    plans = plans_of(FakeModels(), given, pruning={"factors": [1]}, given=[GIVEN], fanouts=[[2, 1]])
+
+    assert [v.manifest.name for v in plans[FamilyName.GIVEN_FANOUTS].variants] == ["given-1-f2x1"]
+
+
 @pytest.mark.parametrize("storage", list(Storage))
 def test_families_say_what_their_tables_take(storage: Storage) -> None:
     spec = spec_of(pruning={"factors": [2, 3]}, storage=[storage])
-    found = {family.name: family.tables_bytes(spec, NETWORK, NODES, WIDTH) for family in FAMILIES}
+    outline = Outline(spec, NETWORK, NODES, WIDTH, [given_variant("a", [4, 0, 1, 2]), given_variant("b", [1, 4])])
+    found = {family.name: family.tables_bytes(outline) for family in FAMILIES}
 
     assert found == {
         FamilyName.PRUNED: stored_bytes(NODES, 3, storage),
         FamilyName.PROJECTED: 2 * stored_bytes(NODES, 8, storage),
+        FamilyName.GIVEN: stored_bytes(NODES, 4, storage),
         FamilyName.FANOUTS: 0,
         FamilyName.PROJECTED_FANOUTS: 0,
+        FamilyName.GIVEN_FANOUTS: 0,
     }
 
 

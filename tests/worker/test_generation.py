@@ -807,6 +807,69 @@ def test_another_file_at_the_same_place_is_another_revision(tmp_path: Path) -> N
     assert first.repository.load(first.manifest.revision)
 
 
+def _give_variants(
+    folder: Path, columns: Sequence[Sequence[int]], architecture: str = "GraphSAGE", **variants: Any
+) -> tuple[Generated, list[torch.nn.Module]]:
+    """PyG's networks of these columns as given variants, with random weights."""
+    modules = [module_of(architecture, (-1, -1), len(one), hidden=8, classes=3) for one in columns]
+    given = []
+    for number, (one, module) in enumerate(zip(columns, modules, strict=True)):
+        path = folder / f"{number}.safetensors"
+        safetensors.torch.save_file({key: tensor.clone() for key, tensor in module.state_dict().items()}, path)
+        given.append({"checkpoint": {"uri": path.as_uri()}, "columns": one})
+    parts = {"model": {"architecture": architecture, "fanouts": [3, 3]}, "pruning": variants.pop("pruning", {})}
+    return _generate(folder, _data(), variants={"given": given, **variants}, **parts), modules
+
+
+@ARCHITECTURES
+def test_given_variants_alone_answer_as_in_torch_geometric(tmp_path: Path, architecture: str) -> None:
+    columns = [[5, 2, 7], [2, 5], [8, 0]]
+    made, modules = _give_variants(tmp_path, columns, architecture, pruning={"factors": []}, fanouts=[[2, 1]])
+
+    assert made.stages == ["import graph", "load given variants", "write tables", "profile"]
+    assert made.manifest.generator == f"gnnserve {version('gnnserve')}"
+    assert (made.manifest.training, made.manifest.checkpoint, made.manifest.ranking.method) == (None, None, "None")
+    assert list(made.manifest.given) == ["given-1", "given-2", "given-3"]
+    assert {name: table.source_columns for name, table in made.manifest.tables.items()} == {
+        "features-given-1-float32": (2, 5, 7),
+        "features-given-3-float32": (8, 0),
+    }
+    assert list(made.loaded.variants) == [
+        "given-1", "given-2", "given-3", "given-1-f2x1", "given-2-f2x1", "given-3-f2x1",
+    ]  # fmt: skip
+    for number, (one, module) in enumerate(zip(columns, modules, strict=True), start=1):
+        expected = scores_of(module, np.asarray(made.graph.features)[:, one], edges_of_graph(made.graph.graph))
+        assert_close(_full(made.loaded, f"given-{number}", np.arange(NODES)), expected)
+
+
+def test_given_variants_stand_beside_those_that_are_trained(tmp_path: Path) -> None:
+    made, (module,) = _give_variants(
+        tmp_path, [range(WIDTH)[::-1]], pruning={"factors": [1, 3]}, storage=["float32", "int8"]
+    )
+
+    assert list(made.loaded.variants) == ["x1", "x1-int8", "x3", "x3-int8", "given-1", "given-1-int8"]
+    assert set(made.manifest.tables) == {"features-float32", "features-int8"}, "all columns are a prefix of any order"
+    assert made.manifest.training is not None
+    assert [run.name for run in made.manifest.training.runs] == ["x1", "x3"]
+    reversed_columns = np.asarray(made.graph.features)[:, ::-1]
+    expected = scores_of(module, np.ascontiguousarray(reversed_columns), edges_of_graph(made.graph.graph))
+    assert_close(_full(made.loaded, "given-1", np.arange(NODES)), expected)
+
+
+def test_another_file_of_a_given_variant_is_another_revision(tmp_path: Path) -> None:
+    first, (module,) = _give_variants(tmp_path, [[1, 2]], pruning={"factors": []})
+    again = generate(first.service, first.repository)
+    with torch.no_grad():
+        next(module.parameters()).add_(1)
+    safetensors.torch.save_file(module.state_dict(), tmp_path / "0.safetensors")
+    second = generate(first.service, first.repository)
+
+    assert again == first.manifest
+    assert (second.recipe, second.graph) == (first.manifest.recipe, first.manifest.graph)
+    assert second.revision != first.manifest.revision
+    assert first.repository.load(first.manifest.revision)
+
+
 def test_given_weights_are_published_without_torch(tmp_path: Path) -> None:
     checkpoint = tmp_path / "model.safetensors"
     safetensors.torch.save_file(_pyg_state("GraphSAGE"), checkpoint)

@@ -235,7 +235,7 @@ def _half_width(row: VariantRow) -> float:
 
 def _part_in_training(made: Provenance) -> str:
     """Sentence about the part that validation nodes had in training."""
-    if made.checkpoint is not None:
+    if made.has_given_weights:
         return "and whether these had a part in training the given weights is not known"
     seen = " and whose features and edges it saw" if made.scope == "Transductive" else ""
     return f"by which training picked its best epoch{seen}, so it is a little too high"

@@ -59,9 +59,12 @@ class Shape(StrEnum):
     CIRCLE = "circle"
     DIAMOND = "diamond"
     TRIANGLE = "triangle"
+    SQUARE = "square"
 
 
-_CORNERS: Mapping[Shape, int] = {Shape.CIRCLE: 0, Shape.DIAMOND: 4, Shape.TRIANGLE: 3}
+_CORNERS: Mapping[Shape, int] = {Shape.CIRCLE: 0, Shape.DIAMOND: 4, Shape.TRIANGLE: 3, Shape.SQUARE: 4}
+_TURNS: Mapping[Shape, float] = {Shape.SQUARE: math.pi / 4}
+"""Radians by which a shape is turned; 0 where it is absent, with a corner on top."""
 
 
 def colour(name: str) -> str:
@@ -238,9 +241,11 @@ class Drawing:
             "zorder": 2,
             "gid": _TOLD + told,
         }
-        at, corners = (at_x, at_y), _CORNERS[shape]
+        at, corners, turn = (at_x, at_y), _CORNERS[shape], _TURNS.get(shape, 0.0)
         self.figure.add_artist(
-            RegularPolygon(at, corners, radius=1.25 * radius, **style) if corners else Circle(at, radius, **style)
+            RegularPolygon(at, corners, radius=1.25 * radius, orientation=turn, **style)
+            if corners
+            else Circle(at, radius, **style)
         )
         self._taken.append(Bbox.from_extents(at_x - radius, at_y - radius, at_x + radius, at_y + radius))
         self._marks.append(at)

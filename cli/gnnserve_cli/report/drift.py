@@ -107,7 +107,7 @@ def _says_difference(profile: Profile, row: DriftRow, comparisons: int) -> str:
 
 
 def _says_test_nodes(made: Provenance) -> str:
-    if made.checkpoint is not None:
+    if made.has_given_weights:
         return "test nodes; whether these had a part in training the given weights is not known"
     if made.scope == "Transductive":
         return "nodes whose labels training did not use; their features and edges it saw"

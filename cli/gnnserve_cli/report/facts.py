@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gnnserve_api.repository import AttentionManifest
+from gnnserve_api.repository import NOT_RANKED, AttentionManifest
 from gnnserve_api.training import says_length
 from gnnserve_cli.report.data import ModelFit, Report
 from gnnserve_cli.report.words import ms, number
@@ -13,7 +13,8 @@ def made_facts(report: Report) -> list[tuple[str, str]]:
     network = made.network
     threads = "1 thread" if report.threads == 1 else f"{report.threads} threads"
     fanouts = "all neighbours" if network.fanouts[0] < 0 else ", ".join(str(fanout) for fanout in network.fanouts)
-    settings = ", ".join(f"{name} {value:g}" for name, value in made.ranking_settings.items())
+    stated = ", ".join(f"{name} {value:g}" for name, value in made.ranking_settings.items())
+    settings = f" ({stated})" if stated else ""
     labels = "classes, several per node" if report.multi_label else "classes"
     model = [network.architecture]
     if len(network.fanouts) > 1:
@@ -23,8 +24,9 @@ def made_facts(report: Report) -> list[tuple[str, str]]:
     if network.attention is not None:
         model.append(_heads(network.attention, len(network.fanouts)))
     model.append(f"fan-outs {fanouts}")
-    if made.checkpoint is None:
+    if made.training is not None or not made.has_given_weights:
         model.append(f"{made.scope.lower()} training")
+    weights = f"given: SHA-256 {made.checkpoint}" if made.checkpoint else "trained"
     return [
         ("Service", report.service),
         ("Revision", report.revision),
@@ -43,9 +45,10 @@ def made_facts(report: Report) -> list[tuple[str, str]]:
             f"{made.train_nodes:,} training, {report.validation_nodes:,} validation, {report.test_nodes:,} test nodes",
         ),
         ("Model", ", ".join(model)),
-        ("Weights", f"given: SHA-256 {made.checkpoint}" if made.checkpoint else "trained"),
+        *([] if made.ranking_method == NOT_RANKED else [("Weights", weights)]),
+        *((f"Weights of {name}", f"given: SHA-256 {digest}") for name, digest in made.given.items()),
         *([] if made.training is None else [("Trained for", says_length(made.training))]),
-        ("Ranking", f"{made.ranking_method}" + (f" ({settings})" if settings else "")),
+        ("Ranking", "none" if made.ranking_method == NOT_RANKED else f"{made.ranking_method}{settings}"),
     ]
 
 

@@ -27,8 +27,10 @@ from gnnserve_cli.report.words import ms, nodes, percent, plain_ms, signed_point
 _SHAPES: Mapping[FamilyName, Shape] = {
     FamilyName.PRUNED: Shape.CIRCLE,
     FamilyName.PROJECTED: Shape.DIAMOND,
+    FamilyName.GIVEN: Shape.SQUARE,
     FamilyName.FANOUTS: Shape.TRIANGLE,
     FamilyName.PROJECTED_FANOUTS: Shape.TRIANGLE,
+    FamilyName.GIVEN_FANOUTS: Shape.TRIANGLE,
 }
 STAGES = (("sample", "c1", "Sampling"), ("gather", "c2", "Gathering"), ("compute", "c3", "Computing"))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from statistics import mean
 
+from gnnserve_api.repository import NOT_RANKED
 from gnnserve_cli.report.data import Stability
 from gnnserve_cli.report.subject import Subject
 from gnnserve_cli.report.words import percent
@@ -14,7 +15,9 @@ def compare_rankings(subject: Subject) -> Stability:
     measured = made.stability
     if measured is not None:
         return Stability(says=_says_stability(subject), measured=measured)
-    if made.ranking_method == "Random":
+    if made.ranking_method == NOT_RANKED:
+        says = "Columns were not ranked: every variant is given with its own."
+    elif made.ranking_method == "Random":
         says = (
             "Columns were ranked by chance, so another seed would choose others; what they have in common is what "
             "chance gives."

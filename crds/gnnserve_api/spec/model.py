@@ -219,11 +219,11 @@ class Model(ApiModel):
         slope = _NEGATIVE_SLOPE if self.negative_slope is None else self.negative_slope
         return AttentionManifest(heads=heads, output_heads=self.output_heads or heads, negative_slope=slope)
 
-    def canonical(self) -> Model:
+    def canonical(self, *, is_trained: bool = True) -> Model:
         """The same for models that are trained alike: how to train does nothing for weights that are given, and what is
         said of attention may be what it is without a word."""
         changes: dict[str, Any] = {}
-        if self.checkpoint is not None:
+        if self.checkpoint is not None or not is_trained:
             changes["training"] = Training(scope=self.training.scope, seed=self.training.seed)
         if (attention := self._attention()) is not None:
             heads, slope = attention.heads, attention.negative_slope

@@ -64,6 +64,7 @@ HISTORICAL_DEFAULTS: Mapping[str, Any] = MappingProxyType(
         "variants.projection": "Auto",
         "variants.fanouts": [],
         "variants.metric": "Auto",
+        "variants.given": [],
     }
 )
 """The default that each field had in the release which introduced it. A field of this value is left out of the recipe,

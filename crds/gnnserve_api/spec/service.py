@@ -99,6 +99,14 @@ class GNNServiceSpec(ApiModel):
                 )
         return True
 
+    @rule(
+        "!has(self.model.checkpoint) || size(self.variants.pruning.factors) > 0 || "
+        "self.variants.projection != 'Disabled'",
+        "model.checkpoint must not be given where variants.given are all there is: none is made of it",
+    )
+    def _checkpoint_is_used(self) -> bool:
+        return self.model.checkpoint is None or not self.variants.are_all_given
+
     def impossible_variants(self) -> tuple[str, ...]:
         """Variants that `routing` names and that no revision of this spec has. Not a rule of the schema: a spec that
         breaks it was always accepted, and stays readable."""
@@ -118,7 +126,7 @@ class GNNServiceSpec(ApiModel):
         # Cached: a spec never changes, and each plan of a service compares its recipe several times.
         parts = {
             "graph": self.graph.canonical(),
-            "model": self.model.canonical(),
+            "model": self.model.canonical(is_trained=not self.variants.are_all_given),
             "variants": self.variants.canonical(),
         }
         return digest_of_recipe({name: part.model_dump(mode="json") for name, part in parts.items()})

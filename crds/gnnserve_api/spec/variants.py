@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from enum import StrEnum
 from typing import Annotated, Any
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
-from gnnserve_api.spec.fields import ApiModel
+from gnnserve_api.spec.fields import ApiModel, text
+from gnnserve_api.spec.model import Checkpoint
 from gnnserve_api.spec.rules import rule
-from gnnserve_api.variants import MAX_LAYERS, Storage, fanouts_name, projected_name, variant_name
+from gnnserve_api.variants import (
+    MAX_LAYERS,
+    PROJECTED_NAME,
+    Storage,
+    fanouts_name,
+    given_name,
+    stored_name,
+    variant_name,
+)
 
 
 class RankingMethod(StrEnum):
@@ -52,9 +62,10 @@ class Pruning(ApiModel):
     """How feature columns are ranked before the least important ones are dropped."""
     factors: Annotated[
         tuple[Annotated[int, Field(ge=1, le=65_536)], ...],
-        Field(min_length=1, max_length=16, json_schema_extra={"x-kubernetes-list-type": "set"}),
+        Field(max_length=16, json_schema_extra={"x-kubernetes-list-type": "set"}),
     ] = DEFAULT_FACTORS
-    """One variant for each factor k: it reads the first ⌊features/k⌋ ranked columns and is named xk."""
+    """One variant for each factor k: it reads the first ⌊features/k⌋ ranked columns and is named xk. None beside
+    variants.given only."""
     wide_tables: WideTables = WideTables.AUTO
     """Which factors are written where features are sparse and very wide. Tables are dense."""
     lasso: LassoSettings = LassoSettings()
@@ -77,6 +88,13 @@ class Pruning(ApiModel):
         if self.method is not RankingMethod.RANDOM or self.stability_seeds == 0:
             return True
         return f"stabilitySeeds {self.stability_seeds} must be 0 with method Random, which depends on its seed alone"
+
+    @rule(
+        "size(self.factors) > 0 || self.stabilitySeeds == 0",
+        "stabilitySeeds must be 0 without factors, for which columns are ranked",
+    )
+    def _stability_is_of_a_ranking_that_is_used(self) -> bool:
+        return bool(self.factors) or self.stability_seeds == 0
 
     def canonical(self) -> Pruning:
         """The same where the same is generated: neither the order of factors nor settings of another method do
@@ -111,12 +129,68 @@ class MetricChoice(StrEnum):
     second's."""
 
 
+_MAX_COLUMNS = 65_536
+_MAX_COLUMN_NAME = 253
+
+
+def _parse_column(value: object) -> object:
+    is_index = isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    is_name = isinstance(value, str) and 0 < len(value) <= _MAX_COLUMN_NAME
+    if not is_index and not is_name:
+        raise ValueError("must be the name of a column, or its index among the features, from 0")
+    return value
+
+
+Column = Annotated[
+    int | str,
+    BeforeValidator(_parse_column),
+    WithJsonSchema({"x-kubernetes-int-or-string": True, "minimum": 0, "minLength": 1, "maxLength": _MAX_COLUMN_NAME}),
+]
+_GENERATED_NAME = "^(x[0-9]+|projected|given-[0-9]+)(-.*)?$|-(float16|bfloat16|int8|f[0-9x]+)$"
+"""Names that generation makes up itself."""
+
+
+class Given(ApiModel):
+    checkpoint: Checkpoint
+    """Weights of spec.model's architecture, hidden width and layers, whose first layer reads these columns."""
+    columns: Annotated[tuple[Column, ...], Field(min_length=1, max_length=_MAX_COLUMNS)]
+    """The feature columns that it reads, in the order of the first layer's inputs: names of the source's columns, or
+    indices among the features, from 0. A name of a column of lists stands for all of its features."""
+    name: (
+        Annotated[
+            str,
+            text(
+                r"^[a-z]([-a-z0-9]*[a-z0-9])?$",
+                "at most 20 lower-case letters, digits and '-', a letter first, as in small",
+                20,
+            ),
+        ]
+        | None
+    ) = None
+    """Name of the variant. Absent: given- and its place in the list, as in given-1."""
+
+    @rule(
+        f"!has(self.name) || !self.name.matches('{_GENERATED_NAME}')",
+        "name must not be one that variants get by themselves, as x2, projected, given-1, a-int8 and a-f15x5 are",
+    )
+    def _name_is_free(self) -> bool | str:
+        if self.name is None or re.search(_GENERATED_NAME, self.name) is None:
+            return True
+        return (
+            f"name {self.name} must not be one that variants get by themselves, as x2, projected, given-1, a-int8 and "
+            "a-f15x5 are: use another, or leave it out"
+        )
+
+
 MAX_LISTED_VARIANTS = 32
 """So that all of them fit into a Job's termination message, and a profile takes minutes."""
 
 
 MOST_FANOUTS_VARIANTS = 36
 """The same with `fanouts`, projected variants included."""
+
+_LISTED = "size(self.pruning.factors) + (has(self.given) ? size(self.given) : 0)"
+"""CEL: variants of one storage that are always there."""
 
 SmallerFanouts = Annotated[tuple[Annotated[int, Field(ge=1, le=1024)], ...], Field(min_length=1, max_length=MAX_LAYERS)]
 
@@ -140,13 +214,31 @@ class Variants(ApiModel):
     and weights, without training. x1-f15x5 is x1 with 15 and 5. One number per entry of model.fanouts, none above it.
     """
 
+    given: Annotated[tuple[Given, ...], Field(max_length=16)] = ()
+    """Finished variants of your own: trained elsewhere, each on feature columns of its choice. They are served from
+    every storage beside the others: given-1, given-1-int8. With `pruning.factors: []` and `projection: Disabled` they
+    are all there is, and nothing is trained."""
+
     def listed_names(self) -> tuple[str, ...]:
-        """Variants that every revision has: a factor in a storage, with each of the fan-outs."""
-        return tuple(name for factor in sorted(self.pruning.factors) for name in self.names_of(factor))
+        """Variants that every revision has: a factor in a storage, or a given one, with each of the fan-outs."""
+        factors = [name for factor in sorted(self.pruning.factors) for name in self.names_of(factor)]
+        return (*factors, *self._with_fanouts([name for base in self.given_names() for name in self._stored(base)]))
+
+    def given_names(self) -> tuple[str, ...]:
+        """Names of `given`, in its order, without storages."""
+        return tuple(given.name or given_name(place) for place, given in enumerate(self.given, start=1))
+
+    @property
+    def are_all_given(self) -> bool:
+        """Whether nothing is made of a master: neither trained nor ranked."""
+        return not self.pruning.factors and self.projection is Projection.DISABLED
 
     def names_of(self, factor: int) -> tuple[str, ...]:
         """Variants of one factor."""
-        return self._with_fanouts([variant_name(factor, storage) for storage in Storage if storage in self.storage])
+        return self._with_fanouts(self._stored(variant_name(factor)))
+
+    def _stored(self, name: str) -> list[str]:
+        return [stored_name(name, storage) for storage in Storage if storage in self.storage]
 
     def _with_fanouts(self, names: Sequence[str]) -> tuple[str, ...]:
         return (*names, *(fanouts_name(name, fanouts) for name in names for fanouts in self.fanouts))
@@ -155,7 +247,7 @@ class Variants(ApiModel):
         """Variants that a revision may have: those that are kept only where the profile finds them worth it."""
         if self.projection is not Projection.AUTO:
             return ()
-        return self._with_fanouts([projected_name(storage) for storage in Storage if storage in self.storage])
+        return self._with_fanouts(self._stored(PROJECTED_NAME))
 
     @model_validator(mode="after")
     def _storages_differ(self) -> Variants:
@@ -164,15 +256,36 @@ class Variants(ApiModel):
         return self
 
     @rule(
-        f"size(self.pruning.factors) * size(self.storage) <= {MAX_LISTED_VARIANTS}",
-        f"factors times storages must be at most {MAX_LISTED_VARIANTS} variants",
+        f"({_LISTED}) * size(self.storage) <= {MAX_LISTED_VARIANTS}",
+        f"factors and given, times storages, must be at most {MAX_LISTED_VARIANTS} variants",
     )
     def _variants_are_few(self) -> bool | str:
-        factors, storages = len(self.pruning.factors), len(self.storage)
-        return factors * storages <= MAX_LISTED_VARIANTS or (
-            f"{factors} factors times {storages} storages are {factors * storages} variants; they must be at most "
+        listed, storages = len(self.pruning.factors) + len(self.given), len(self.storage)
+        return listed * storages <= MAX_LISTED_VARIANTS or (
+            f"{self._counted()} times {storages} storages are {listed * storages} variants; they must be at most "
             f"{MAX_LISTED_VARIANTS}"
         )
+
+    def _counted(self) -> str:
+        factors, given = len(self.pruning.factors), len(self.given)
+        return f"{factors} factors" + (f" and {given} given" if given else "")
+
+    @rule(
+        "size(self.pruning.factors) > 0 || (has(self.given) && size(self.given) > 0)",
+        "pruning.factors may be empty beside given variants only",
+    )
+    def _some_variant_is_listed(self) -> bool:
+        return bool(self.pruning.factors or self.given)
+
+    @rule(
+        "!has(self.given) || self.given.all(one, !has(one.name) || "
+        "self.given.exists_one(other, has(other.name) && other.name == one.name))",
+        "names of given variants must not repeat",
+    )
+    def _given_names_differ(self) -> bool | str:
+        names = self.given_names()
+        repeated = sorted({name for name in names if names.count(name) > 1})
+        return not repeated or f"names of given variants must not repeat: {', '.join(repeated)}"
 
     @model_validator(mode="after")
     def _fanouts_differ(self) -> Variants:
@@ -181,18 +294,18 @@ class Variants(ApiModel):
         return self
 
     @rule(
-        "!has(self.fanouts) || size(self.fanouts) == 0 || (size(self.pruning.factors) + 1) * size(self.storage) * "
+        f"!has(self.fanouts) || size(self.fanouts) == 0 || ({_LISTED} + 1) * size(self.storage) * "
         f"(1 + size(self.fanouts)) <= {MOST_FANOUTS_VARIANTS}",
-        "with fanouts, factors and one more, times storages, times fanouts and one more must be at most "
+        "with fanouts, factors, given and one more, times storages, times fanouts and one more must be at most "
         f"{MOST_FANOUTS_VARIANTS} variants",
     )
     def _fanouts_leave_few_variants(self) -> bool | str:
-        count = (len(self.pruning.factors) + 1) * len(self.storage) * (1 + len(self.fanouts))
+        count = (len(self.pruning.factors) + len(self.given) + 1) * len(self.storage) * (1 + len(self.fanouts))
         return (
             not self.fanouts
             or count <= MOST_FANOUTS_VARIANTS
             or (
-                f"{len(self.pruning.factors)} factors and projected, times {len(self.storage)} storages, times "
+                f"{self._counted()} and projected, times {len(self.storage)} storages, times "
                 f"{1 + len(self.fanouts)} fan-outs are {count} variants; they must be at most {MOST_FANOUTS_VARIANTS}"
             )
         )

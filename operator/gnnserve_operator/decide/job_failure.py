@@ -29,7 +29,7 @@ def explain_failure(job: ObservedJob, pods: Iterable[ObservedPod], spec: GNNServ
     bad_input = last is not None and last.terminated is not None and last.terminated.exit_code == PodExit.BAD_INPUT
     files = [
         *(["graph's"] if _is_of_files(spec.graph.source) else []),
-        *(["checkpoint's"] if spec.model.checkpoint is not None else []),
+        *(["checkpoint's"] if spec.model.checkpoint is not None or spec.variants.given else []),
     ]
     if bad_input and files and spec.graph.volume is None:
         words.append(

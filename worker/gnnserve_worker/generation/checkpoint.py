@@ -37,8 +37,13 @@ def checkpoint_digest(model: Model) -> str | None:
     return None if given is None else pinned_digest(FIELD, given.uri, given.sha256)
 
 
-def load_checkpoint(given: Checkpoint, digest: str, model: Model, columns: int, classes: int) -> Tensors:
-    """float32, under torch_geometric's keys, as the manifest and the graph want them. Raises InputError."""
+def load_checkpoint(
+    given: Checkpoint, digest: str, model: Model, columns: int, classes: int, columns_remedy: str | None = None
+) -> Tensors:
+    """float32, under torch_geometric's keys, as the manifest and the graph want them. Raises InputError.
+
+    `columns_remedy`: what to change where the first layer reads not `columns` but `{}` columns.
+    """
     path = file_path(given.uri)
     data = path.read_bytes()
     if hashlib.sha256(data).hexdigest() != digest:
@@ -49,7 +54,11 @@ def load_checkpoint(given: Checkpoint, digest: str, model: Model, columns: int, 
     except LayoutError as error:
         raise _error(path, error.problem, error.remedy) from None
     renamed = {key: tensors[found] for key, found in layout.keys.items()}
-    _check(path, renamed, layout, model, columns, classes)
+    read = _Axis(
+        columns,
+        columns_remedy or f"the graph has {columns} feature columns: give the graph that the model was trained on",
+    )
+    _check(path, renamed, layout, model, read, classes)
     return renamed
 
 
@@ -97,11 +106,11 @@ class _Axis:
 
 
 def _check(
-    path: Path, tensors: Mapping[str, np.ndarray], layout: Layout, model: Model, columns: int, classes: int
+    path: Path, tensors: Mapping[str, np.ndarray], layout: Layout, model: Model, read: _Axis, classes: int
 ) -> None:
     """Messages call weights what the file calls them."""
     _check_layers(path, len(layout.layers), len(model.fanouts))
-    expected = _expected(model, columns, classes)
+    expected = _expected(model, read, classes)
     for key, axes in expected.items():
         if key not in tensors:
             raise _error(
@@ -136,8 +145,7 @@ def _check_layers(path: Path, found: int, layers: int) -> None:
         )
 
 
-def _expected(model: Model, columns: int, classes: int) -> dict[str, tuple[_Axis, ...]]:
-    read = _Axis(columns, f"the graph has {columns} feature columns: give the graph that the model was trained on")
+def _expected(model: Model, read: _Axis, classes: int) -> dict[str, tuple[_Axis, ...]]:
     hidden = _Axis(model.hidden, "set spec.model.hidden to {}")
     given = _Axis(
         classes,

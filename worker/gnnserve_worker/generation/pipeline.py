@@ -15,7 +15,9 @@ from gnnserve_api.repository import RevisionManifest
 from gnnserve_api.spec.service import GNNService, GNNServiceSpec
 from gnnserve_api.variants import check_factors
 from gnnserve_worker.generation.checkpoint import load_checkpoint
+from gnnserve_worker.generation.families.family import Outline
 from gnnserve_worker.generation.families.registry import FAMILIES
+from gnnserve_worker.generation.given_variants import GivenVariant, load_given
 from gnnserve_worker.generation.identity import RevisionIdentity, identity_of
 from gnnserve_worker.generation.wide import with_factors, written_factors
 from gnnserve_worker.graph.sources.load import load_source
@@ -45,8 +47,10 @@ def generate(
     # What the user must fix shows here, before torch is loaded and before anything is written.
     graph = _import_graph(spec, repository, progress)
     spec = _without_wide_tables(spec, graph.features, progress)
+    given = _load_given(spec, identity, graph, progress)
     nodes, columns = graph.features.shape
-    repository.require_free(_tables_bytes(spec, nodes, columns, len(graph.classes)))
+    outline = Outline(spec, spec.model.network(len(graph.classes)), nodes, columns, given)
+    repository.require_free(sum(family.tables_bytes(outline) for family in FAMILIES))
     master = _load_checkpoint(spec, identity, graph, progress)
     waiting = Progress("wait for another process that is generating", 0, 1)
     with repository.locked(on_wait=lambda: progress(waiting)):
@@ -55,16 +59,19 @@ def generate(
         # Imported here: what measures loads every kernel, which a second start does for itself.
         from gnnserve_worker.generation.variants import generate_revision  # noqa: PLC0415
 
-        if master is None:
+        models_of: ModelsOf | None
+        if spec.variants.are_all_given:
+            models_of, generator = None, _versions("gnnserve")
+        elif master is None:
             models_of, generator = _training(spec, progress, use_gpu=use_gpu)
             _advise_scope(spec, graph, progress)
         else:
             models_of, generator = _giving(spec, master, progress)
-        return generate_revision(spec, identity, graph, repository, progress, models_of, generator)
+        return generate_revision(spec, identity, graph, given, repository, progress, models_of, generator)
 
 
 def _find(repository: Repository, identity: RevisionIdentity) -> RevisionManifest | None:
-    return repository.find(identity.recipe, identity.graph, identity.checkpoint)
+    return repository.find(identity.recipe, identity.graph, identity.checkpoint, identity.given)
 
 
 def _import_graph(spec: GNNServiceSpec, repository: Repository, progress: ProgressListener) -> GraphData:
@@ -88,10 +95,15 @@ def _without_wide_tables(spec: GNNServiceSpec, features: Features, progress: Pro
     return with_factors(spec, written.kept)
 
 
-def _tables_bytes(spec: GNNServiceSpec, nodes: int, features: int, classes: int) -> int:
-    """What all tables take on the disk, those of projected variants that will not be kept included."""
-    network = spec.model.network(classes)
-    return sum(family.tables_bytes(spec, network, nodes, features) for family in FAMILIES)
+def _load_given(
+    spec: GNNServiceSpec, identity: RevisionIdentity, graph: GraphData, progress: ProgressListener
+) -> tuple[GivenVariant, ...]:
+    if not spec.variants.given:
+        return ()
+    progress(Progress("load given variants", 0, 1))
+    found = load_given(spec, identity.given, graph)
+    progress(Progress("load given variants", 1, 1))
+    return found
 
 
 def _load_checkpoint(

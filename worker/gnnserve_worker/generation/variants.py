@@ -11,10 +11,12 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
 import msgspec
+import numpy as np
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.families import family_of
 from gnnserve_api.repository import (
+    NOT_RANKED,
     NetworkManifest,
     RankingManifest,
     RankingRun,
@@ -32,9 +34,10 @@ from gnnserve_worker.generation.families.registry import FAMILIES, plan_families
 from gnnserve_worker.generation.families.write import write_plans
 from gnnserve_worker.generation.features import Normalized, fit_normalization
 from gnnserve_worker.generation.frontier import worth_keeping
+from gnnserve_worker.generation.given_variants import GivenVariant
 from gnnserve_worker.generation.identity import RevisionIdentity
 from gnnserve_worker.generation.profile import measure_profile
-from gnnserve_worker.generation.ranking.rank import rank
+from gnnserve_worker.generation.ranking.rank import Ranking, rank
 from gnnserve_worker.generation.scores import metric_of
 from gnnserve_worker.generation.tensors import Tensors, first_layer, without_first_product
 from gnnserve_worker.generation.training_set import TrainingSet, training_set, visible_nodes
@@ -51,12 +54,14 @@ def generate_revision(
     spec: GNNServiceSpec,
     identity: RevisionIdentity,
     graph: GraphData,
+    given: Sequence[GivenVariant],
     repository: Repository,
     progress: ProgressListener,
-    models_of: Callable[[TrainingSet, Features], Models],
+    models_of: Callable[[TrainingSet, Features], Models] | None,
     generator: str,
 ) -> RevisionManifest:
-    """Rank, prune, project, profile, publish; nothing is visible before the last file is written."""
+    """Rank, prune, project, profile, publish; nothing is visible before the last file is written. `models_of` None:
+    every variant is given."""
     training = spec.model.training
     # Before training, since a metric may not fit the graph.
     metric = metric_of(graph.labels.ndim == 2, spec.variants.metric)
@@ -67,12 +72,12 @@ def generate_revision(
     # Before training, since a damaged copy of it in the repository should not cost the time.
     repository.put_graph(graph)
     data = training_set(graph.graph, graph.labels, len(graph.classes), graph.splits, training.scope, metric)
-    models = models_of(data, features)
+    models = None if models_of is None else models_of(data, features)
     network = spec.model.network(len(graph.classes))
-    ingredients = _make_ingredients(spec, network, data, features, models, progress)
+    ingredients = _make_ingredients(spec, network, data, features, models, given, progress)
     plans = plan_families(ingredients)
-    other_rankings = _rank_again(spec, data, features, models, progress)
-    with repository.stage(identity.recipe, identity.graph, identity.checkpoint) as staged:
+    other_rankings = () if models is None else _rank_again(spec, data, features, models, progress)
+    with repository.stage(identity.recipe, identity.graph, identity.checkpoint, identity.given) as staged:
         generated = write_plans(plans, staged, progress)
         loaded = staged.open([made.variant for made in generated])
         measured = measure_profile(
@@ -85,7 +90,7 @@ def generate_revision(
         return staged.commit(
             scope=training.scope,
             ranking=RankingManifest(
-                method=spec.variants.pruning.method,
+                method=NOT_RANKED if models is None else spec.variants.pruning.method,
                 settings=ingredients.ranking.settings,
                 columns=tuple(ingredients.ranking.columns.tolist()),
                 others=other_rankings,
@@ -94,7 +99,7 @@ def generate_revision(
             profile=profile,
             generator=generator,
             created_at=datetime.now(UTC).isoformat(timespec="microseconds"),
-            training=models.training,
+            training=None if models is None else models.training,
             row_source=_write_row_source(graph, normalized, ingredients.master, variants, staged),
         )
 
@@ -135,7 +140,7 @@ def _check_range(features: Features, storages: Sequence[Storage]) -> None:
 
 def _normalization(spec: GNNServiceSpec) -> Normalization:
     """Given weights expect the features that they were trained on."""
-    if spec.model.checkpoint is not None and spec.graph.normalization is Normalization.AUTO:
+    if (spec.model.checkpoint is not None or spec.variants.given) and spec.graph.normalization is Normalization.AUTO:
         return Normalization.DISABLED
     return spec.graph.normalization
 
@@ -148,10 +153,14 @@ def _make_ingredients(
     network: NetworkManifest,
     data: TrainingSet,
     features: Features,
-    models: Models,
+    models: Models | None,
+    given: Sequence[GivenVariant],
     progress: ProgressListener,
 ) -> Ingredients:
     pruning = spec.variants.pruning
+    if models is None:
+        as_it_is = Ranking(np.arange(features.shape[1]), {})
+        return Ingredients(spec, network, features, as_it_is, None, models, given)
     master: Tensors | None = None
     if pruning.method != RankingMethod.RANDOM or any(family.needs_master(spec) for family in FAMILIES):
         master = models.master(variant_name(1) if 1 in pruning.factors else "master")
@@ -160,7 +169,7 @@ def _make_ingredients(
     first = None if master is None else first_layer(master)
     ranking = rank(pruning, first, features, data, spec.model.training.seed)
     progress(Progress(stage, 1, 1))
-    return Ingredients(spec, network, features, ranking, master, models)
+    return Ingredients(spec, network, features, ranking, master, models, given)
 
 
 def _rank_again(

@@ -123,7 +123,7 @@ def _generate(environ: Mapping[str, str]) -> RevisionManifest:
     except DamagedError as error:
         # In a cluster only pods reach the volume, so advice to delete a folder would not help.
         identity = identity_of(service.spec)
-        kept = repository.set_aside(identity.recipe, identity.graph, identity.checkpoint)
+        kept = repository.set_aside(identity.recipe, identity.graph, identity.checkpoint, identity.given)
         print(f"damaged, and kept in {kept}: {error}", file=sys.stderr, flush=True)
         manifest = generate()
     if (advice := says_rising(manifest.training)) is not None:

@@ -16,9 +16,11 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from types import MappingProxyType
 
 from gnnserve_api.repository import NodeIdKind
 
@@ -53,6 +55,9 @@ _DAMAGED_NAME = re.compile(r"\d{8}T\d{6}\.\d{6}Z")
 ROW_SOURCE = "rows.safetensors"
 
 
+NONE_GIVEN: Mapping[str, str] = MappingProxyType({})
+
+
 def weights_of(variant: str) -> str:
     return f"variants/{variant}/weights.safetensors"
 
@@ -69,9 +74,12 @@ def scales_of(rows: str) -> str:
     return f"{rows.removesuffix('.npy')}.scales.npy"
 
 
-def revision_id(recipe: str, graph_digest: str, checkpoint: str | None = None) -> str:
-    """The id of a revision: equal input gives equal ids; a changed graph or changed weights give another one."""
-    parts = f"{recipe} {graph_digest} {checkpoint or ''}"
+def revision_id(
+    recipe: str, graph_digest: str, checkpoint: str | None = None, given: Mapping[str, str] = NONE_GIVEN
+) -> str:
+    """The id of a revision: equal input gives equal ids; a changed graph or changed weights give another one. `given`:
+    digests of the files of given variants, by name."""
+    parts = " ".join([recipe, graph_digest, checkpoint or "", *(f"{name}={given[name]}" for name in sorted(given))])
     return hashlib.sha256(parts.encode()).hexdigest()[:12]
 
 

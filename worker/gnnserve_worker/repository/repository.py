@@ -14,7 +14,7 @@ needs no lock, and a crash leaves a folder without commit, which the next writer
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -72,7 +72,11 @@ class Repository:
         return sorted(manifests, key=_age, reverse=True)
 
     def find(
-        self, recipe: str, graph_digest: str | None = None, checkpoint: str | None = None
+        self,
+        recipe: str,
+        graph_digest: str | None = None,
+        checkpoint: str | None = None,
+        given: Mapping[str, str] = paths.NONE_GIVEN,
     ) -> RevisionManifest | None:
         """The newest published revision of the recipe, or None; with `graph_digest`, only of that graph and those given
         weights.
@@ -88,11 +92,12 @@ class Repository:
             except OutdatedError:
                 continue
             except RepositoryError as error:
-                if graph_digest is None or folder.name == paths.revision_id(recipe, graph_digest, checkpoint):
+                if graph_digest is None or folder.name == paths.revision_id(recipe, graph_digest, checkpoint, given):
                     broken.append(error)
                 continue
             if manifest.recipe == recipe and (
-                graph_digest is None or (manifest.graph, manifest.checkpoint) == (graph_digest, checkpoint)
+                graph_digest is None
+                or (manifest.graph, manifest.checkpoint, manifest.given) == (graph_digest, checkpoint, given)
             ):
                 matching.append(manifest)
         if matching:
@@ -191,13 +196,19 @@ class Repository:
                 files.commit(folder / paths.GRAPH_COMMIT, to_json(manifest))
             return manifest
 
-    def set_aside(self, recipe: str, graph_digest: str, checkpoint: str | None = None) -> Path:
+    def set_aside(
+        self,
+        recipe: str,
+        graph_digest: str,
+        checkpoint: str | None = None,
+        given: Mapping[str, str] = paths.NONE_GIVEN,
+    ) -> Path:
         """Set a damaged revision and its graph aside, so that they can be generated anew. Returns their new folder.
 
         A process that has them mapped goes on, and the files can be examined. Only the last few are kept, so that a
         disk that damages every revision is not filled by them.
         """
-        revision = self._layout.revision(paths.revision_id(recipe, graph_digest, checkpoint))
+        revision = self._layout.revision(paths.revision_id(recipe, graph_digest, checkpoint, given))
         with self.locked():
             kept = self._layout.damaged(datetime.now(UTC))
             for folder in (revision, self._layout.graph(graph_digest)):
@@ -226,9 +237,15 @@ class Repository:
                 _log.warning("%s: cannot be removed, and is left: %s", folder, error)
 
     @contextmanager
-    def stage(self, recipe: str, graph_digest: str, checkpoint: str | None = None) -> Iterator[StagedRevision]:
+    def stage(
+        self,
+        recipe: str,
+        graph_digest: str,
+        checkpoint: str | None = None,
+        given: Mapping[str, str] = paths.NONE_GIVEN,
+    ) -> Iterator[StagedRevision]:
         """Stage a new revision under the lock. If it is not committed when the block ends, it is removed."""
-        folder = self._layout.revision(paths.revision_id(recipe, graph_digest, checkpoint))
+        folder = self._layout.revision(paths.revision_id(recipe, graph_digest, checkpoint, given))
         graph_folder = self._layout.graph(graph_digest)
         with self.locked():
             if _is_committed(folder, paths.REVISION_COMMIT):
@@ -238,7 +255,7 @@ class Repository:
             graph = checks.read_graph_manifest(graph_folder)
             files.remove_uncommitted(self._layout.revisions, paths.REVISION_COMMIT)
             with _discarding_unfinished(folder, paths.REVISION_COMMIT):
-                yield StagedRevision(folder, recipe, graph_folder, graph, checkpoint, self._build)
+                yield StagedRevision(folder, recipe, graph_folder, graph, checkpoint, dict(given), self._build)
 
     def _published(self) -> list[Path]:
         parent = self._layout.revisions

@@ -51,6 +51,7 @@ class StagedRevision:
         graph_folder: Path,
         graph: GraphManifest,
         checkpoint: str | None,
+        given: dict[str, str],
         build: NetworkBuilder,
     ) -> None:
         self._folder = folder
@@ -58,6 +59,7 @@ class StagedRevision:
         self._graph_folder = graph_folder
         self._graph = graph
         self._checkpoint = checkpoint
+        self._given = given
         self._build = build
         self._tables: dict[str, TableManifest] = {}
         self._files: dict[str, FileEntry] = {}
@@ -74,8 +76,10 @@ class StagedRevision:
         columns: int,
         rows: Iterable[np.ndarray],
         own: Iterable[np.ndarray] | None = None,
+        source_columns: tuple[int, ...] | None = None,
     ) -> TableManifest:
         """`rows` and `own` are float32 blocks that add up to [nodes, columns], as `tables/table.py` makes them.
+        `source_columns`: as in the manifest.
 
         Raises ValueError for a number that the storage cannot hold; then no file of the table is left.
         """
@@ -87,6 +91,7 @@ class StagedRevision:
                 columns=columns,
                 rows=self._write_rows(paths.rows_of(name), rows, columns, storage, written),
                 own=None if own is None else self._write_rows(paths.own_rows_of(name), own, columns, storage, written),
+                source_columns=source_columns,
             )
         except ValueError:
             self._remove(written)
@@ -209,6 +214,7 @@ class StagedRevision:
                 files=dict(sorted(self._files.items())),
                 training=training,
                 row_source=row_source,
+                given=self._given,
             )
         )
         files.commit(self._folder / paths.REVISION_COMMIT, to_json(manifest))

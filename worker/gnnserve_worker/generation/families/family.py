@@ -17,6 +17,7 @@ from gnnserve_api.repository import NetworkManifest, VariantManifest
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.training import TrainingManifest
 from gnnserve_api.variants import Storage
+from gnnserve_worker.generation.given_variants import GivenVariant
 from gnnserve_worker.generation.tensors import Tensors
 from gnnserve_worker.graph.store import Features
 
@@ -57,7 +58,22 @@ class Ingredients:
     ranking: Ranking
     master: Tensors | None
     """For inputs in the order of the source. None: no family needs it."""
-    models: Models
+    models: Models | None
+    """None: every variant is given."""
+    given: Sequence[GivenVariant] = ()
+    """Those of spec.variants.given, in its order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """What is known before anything is computed."""
+
+    spec: GNNServiceSpec
+    network: NetworkManifest
+    nodes: int
+    features: int
+    given: Sequence[GivenVariant] = ()
+    """As in `Ingredients`."""
 
 
 Blocks = Callable[[], Iterable[np.ndarray]]
@@ -73,6 +89,8 @@ class PlannedTable:
     rows: Blocks
     own: Blocks | None = None
     """What is read of a node itself; None: the same rows."""
+    source_columns: tuple[int, ...] | None = None
+    """As in the table's manifest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +117,8 @@ class VariantFamily(Protocol):
         """Whether it makes variants from the network of all columns."""
         ...
 
-    def tables_bytes(self, spec: GNNServiceSpec, network: NetworkManifest, nodes: int, features: int) -> int:
-        """What its tables would take on the disk, those that may be discarded later included."""
+    def tables_bytes(self, outline: Outline) -> int:
+        """What its tables would take on the disk at most, those that may be discarded later included."""
         ...
 
     def plan(self, made_from: Ingredients, earlier: Sequence[PlannedVariant]) -> FamilyPlan:

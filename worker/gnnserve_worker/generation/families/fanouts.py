@@ -12,10 +12,9 @@ from dataclasses import dataclass
 import msgspec
 
 from gnnserve_api.families import FamilyName
-from gnnserve_api.repository import NetworkManifest
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.variants import fanouts_name
-from gnnserve_worker.generation.families.family import FamilyPlan, Ingredients, PlannedVariant
+from gnnserve_worker.generation.families.family import FamilyPlan, Ingredients, Outline, PlannedVariant
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +27,7 @@ class FanoutsFamily:
     def needs_master(self, spec: GNNServiceSpec) -> bool:
         return False
 
-    def tables_bytes(self, spec: GNNServiceSpec, network: NetworkManifest, nodes: int, features: int) -> int:
+    def tables_bytes(self, outline: Outline) -> int:
         return 0
 
     def plan(self, made_from: Ingredients, earlier: Sequence[PlannedVariant]) -> FamilyPlan:

@@ -12,13 +12,14 @@ from functools import partial
 import numpy as np
 
 from gnnserve_api.families import FamilyName
-from gnnserve_api.repository import NetworkManifest, VariantManifest
+from gnnserve_api.repository import VariantManifest
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.spec.variants import Projection as ProjectionChoice
 from gnnserve_api.variants import Storage, projected_name
 from gnnserve_worker.generation.families.family import (
     FamilyPlan,
     Ingredients,
+    Outline,
     PlannedTable,
     PlannedVariant,
     storages_of,
@@ -41,12 +42,14 @@ class ProjectedFamily:
     def needs_master(self, spec: GNNServiceSpec) -> bool:
         return spec.variants.projection is ProjectionChoice.AUTO
 
-    def tables_bytes(self, spec: GNNServiceSpec, network: NetworkManifest, nodes: int, features: int) -> int:
+    def tables_bytes(self, outline: Outline) -> int:
+        spec = outline.spec
         if spec.variants.projection is not ProjectionChoice.AUTO:
             return 0
         matrices = 2 if ARCHITECTURES[spec.model.architecture].stores_own else 1
         return sum(
-            matrices * stored_bytes(nodes, network.projected_columns, storage) for storage in spec.variants.storage
+            matrices * stored_bytes(outline.nodes, outline.network.projected_columns, storage)
+            for storage in spec.variants.storage
         )
 
     def plan(self, made_from: Ingredients, earlier: Sequence[PlannedVariant]) -> FamilyPlan:

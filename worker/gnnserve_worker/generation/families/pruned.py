@@ -10,12 +10,13 @@ from collections.abc import Sequence
 from functools import partial
 
 from gnnserve_api.families import FamilyName
-from gnnserve_api.repository import NetworkManifest, VariantManifest
+from gnnserve_api.repository import VariantManifest
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.variants import Storage, columns_of, variant_name
 from gnnserve_worker.generation.families.family import (
     FamilyPlan,
     Ingredients,
+    Outline,
     PlannedTable,
     PlannedVariant,
     storages_of,
@@ -35,12 +36,12 @@ class PrunedFamily:
     def needs_master(self, spec: GNNServiceSpec) -> bool:
         return 1 in spec.variants.pruning.factors
 
-    def tables_bytes(self, spec: GNNServiceSpec, network: NetworkManifest, nodes: int, features: int) -> int:
-        factors = spec.variants.pruning.factors
+    def tables_bytes(self, outline: Outline) -> int:
+        factors = outline.spec.variants.pruning.factors
         if not factors:
             return 0
-        width = columns_of(features, min(factors))
-        return sum(stored_bytes(nodes, width, storage) for storage in spec.variants.storage)
+        width = columns_of(outline.features, min(factors))
+        return sum(stored_bytes(outline.nodes, width, storage) for storage in outline.spec.variants.storage)
 
     def plan(self, made_from: Ingredients, earlier: Sequence[PlannedVariant]) -> FamilyPlan:
         spec, features = made_from.spec, made_from.features
@@ -69,6 +70,8 @@ class PrunedFamily:
         if factor == 1 and made_from.master is not None:
             return keep_columns_of(made_from.master, columns)
         kept = columns[: columns_of(made_from.features.shape[1], factor)]
+        if made_from.models is None:
+            raise ValueError(f"{variant_name(factor)} is made of a model, and there is none")
         return made_from.models.pruned(kept, variant_name(factor))
 
     def _variant(self, made_from: Ingredients, factor: int, storage: Storage, tensors: Tensors) -> PlannedVariant:

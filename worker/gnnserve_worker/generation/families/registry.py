@@ -6,14 +6,17 @@ from __future__ import annotations
 from gnnserve_api.families import FamilyName
 from gnnserve_worker.generation.families.family import FamilyPlan, Ingredients, PlannedVariant, VariantFamily
 from gnnserve_worker.generation.families.fanouts import FanoutsFamily
+from gnnserve_worker.generation.families.given import GivenFamily
 from gnnserve_worker.generation.families.projected import ProjectedFamily
 from gnnserve_worker.generation.families.pruned import PrunedFamily
 
 FAMILIES: tuple[VariantFamily, ...] = (
     PrunedFamily(),
     ProjectedFamily(),
+    GivenFamily(),
     FanoutsFamily(FamilyName.FANOUTS, base=FamilyName.PRUNED),
     FanoutsFamily(FamilyName.PROJECTED_FANOUTS, base=FamilyName.PROJECTED),
+    FanoutsFamily(FamilyName.GIVEN_FANOUTS, base=FamilyName.GIVEN),
 )
 """In the order of the profile, which begins with the widest variant."""
 

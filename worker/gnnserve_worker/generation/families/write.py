@@ -56,4 +56,6 @@ def write_plans(
 
 def _write(table: PlannedTable, staged: StagedRevision) -> None:
     own = None if table.own is None else table.own()
-    staged.write_table(table.name, table.kind, table.storage, table.columns, table.rows(), own)
+    staged.write_table(
+        table.name, table.kind, table.storage, table.columns, table.rows(), own, source_columns=table.source_columns
+    )

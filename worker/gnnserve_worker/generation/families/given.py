@@ -1,0 +1,143 @@
+"""Given variants: networks that the user has trained elsewhere, each on feature columns of its own choice.
+
+A variant reads a prefix of a table's rows. Hence variants share a table where the columns of one include those of the
+next: the columns of the smallest come first. A variant whose columns are the first in rank order reads the table of the
+pruned variants. The first layer's weights are brought into the table's order, so the order of the user's list costs no
+storage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from gnnserve_api.families import FamilyName
+from gnnserve_api.repository import VariantManifest
+from gnnserve_api.spec.service import GNNServiceSpec
+from gnnserve_api.variants import Storage, stored_name
+from gnnserve_worker.generation.families.family import (
+    FamilyPlan,
+    Ingredients,
+    Outline,
+    PlannedTable,
+    PlannedVariant,
+    storages_of,
+)
+from gnnserve_worker.generation.given_variants import GivenVariant
+from gnnserve_worker.generation.tensors import keep_columns_of
+from gnnserve_worker.graph.store import Features
+from gnnserve_worker.models.build import compute_for
+from gnnserve_worker.repository import paths
+from gnnserve_worker.repository.staged import stored_bytes
+from gnnserve_worker.tables.table import feature_blocks
+
+
+class GivenFamily:
+    """One variant for each of `spec.variants.given`, from each storage."""
+
+    name = FamilyName.GIVEN
+
+    def needs_master(self, spec: GNNServiceSpec) -> bool:
+        return False
+
+    def tables_bytes(self, outline: Outline) -> int:
+        return sum(
+            stored_bytes(outline.nodes, len(table.columns), storage)
+            for table in share_tables(outline.given)
+            for storage in outline.spec.variants.storage
+        )
+
+    def plan(self, made_from: Ingredients, earlier: Sequence[PlannedVariant]) -> FamilyPlan:
+        ranked = _ranked_tables(made_from, earlier)
+        in_rank_order = [given for given in made_from.given if _is_prefix(given.columns, ranked.columns)]
+        of_their_own = share_tables([given for given in made_from.given if given not in in_rank_order])
+        tables = dict.fromkeys(in_rank_order, ranked)
+        tables |= {given: table for table in of_their_own for given in table.readers}
+        storages = storages_of(made_from.spec)
+        return FamilyPlan(
+            tables=[_plan_table(made_from.features, table, storage) for table in of_their_own for storage in storages],
+            variants=[
+                self._variant(made_from, given, tables[given], storage)
+                for given in sorted(made_from.given, key=lambda given: -len(given.columns))
+                for storage in storages
+            ],
+        )
+
+    def _variant(
+        self, made_from: Ingredients, given: GivenVariant, table: SharedTable, storage: Storage
+    ) -> PlannedVariant:
+        name = stored_name(given.name, storage)
+        read = table.columns[: len(given.columns)]
+        order = np.argsort(given.columns)[np.searchsorted(np.sort(given.columns), read)]
+        return PlannedVariant(
+            VariantManifest(
+                name=name,
+                family=self.name,
+                table=table.name(storage),
+                columns=len(read),
+                fanouts=made_from.network.fanouts,
+                network=made_from.network,
+                compute=compute_for(made_from.spec.model.architecture, storage),
+                weights=paths.weights_of(name),
+            ),
+            factor=made_from.features.shape[1] // len(read),
+            tensors=keep_columns_of(given.tensors, order),
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SharedTable:
+    label: str
+    columns: np.ndarray
+    """int64: ids of the features in the order of the table; the first n are those of its reader of n columns."""
+    readers: tuple[GivenVariant, ...] = ()
+    """The widest first."""
+
+    def name(self, storage: Storage) -> str:
+        return f"{self.label}-{storage}"
+
+
+def share_tables(variants: Sequence[GivenVariant]) -> list[SharedTable]:
+    """Tables for all of them. The widest come first, and each joins the table whose narrowest reader so far is the
+    least wide of those that include its columns; where none does, it gets a table of its own."""
+    chains: list[list[GivenVariant]] = []
+    for variant in sorted(variants, key=lambda variant: -len(variant.columns)):
+        wanted = set(variant.columns.tolist())
+        including = [chain for chain in chains if wanted.issubset(chain[-1].columns.tolist())]
+        if including:
+            min(including, key=lambda chain: len(chain[-1].columns)).append(variant)
+        else:
+            chains.append([variant])
+    return [SharedTable(f"features-{chain[0].name}", _joined_columns(chain), tuple(chain)) for chain in chains]
+
+
+def _joined_columns(chain: Sequence[GivenVariant]) -> np.ndarray:
+    """The columns of the narrowest, then what each wider one adds."""
+    ordered = dict.fromkeys(column for variant in reversed(chain) for column in variant.columns.tolist())
+    return np.array([*ordered], dtype=np.int64)
+
+
+def _ranked_tables(made_from: Ingredients, earlier: Sequence[PlannedVariant]) -> SharedTable:
+    """Those of the pruned variants; without columns where there are none."""
+    pruned = [planned.manifest for planned in earlier if planned.manifest.family is FamilyName.PRUNED]
+    width = max((manifest.columns for manifest in pruned), default=0)
+    return SharedTable("features", made_from.ranking.columns[:width])
+
+
+def _is_prefix(columns: np.ndarray, ranked: np.ndarray) -> bool:
+    return len(columns) <= len(ranked) and set(columns.tolist()) == set(ranked[: len(columns)].tolist())
+
+
+def _plan_table(features: Features, table: SharedTable, storage: Storage) -> PlannedTable:
+    columns = table.columns.tolist()
+    return PlannedTable(
+        table.name(storage),
+        "features",
+        storage,
+        len(columns),
+        rows=partial(feature_blocks, features, columns),
+        source_columns=tuple(columns),
+    )
