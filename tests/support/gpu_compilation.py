@@ -109,14 +109,17 @@ def _cases() -> Iterator[tuple[str, Any]]:
     import torch
 
     from gnnserve_worker.gpu.arrays import (
+        AttentionRoom,
         CacheView,
         DeviceAggregation,
+        DeviceAttention,
         DeviceGraph,
         DeviceRows,
         DeviceWeights,
         PaddedTree,
     )
     from gnnserve_worker.gpu.kernels.aggregate import aggregate_hidden
+    from gnnserve_worker.gpu.kernels.attention import score_rows, share_out
     from gnnserve_worker.gpu.kernels.gather import gather_rows
     from gnnserve_worker.gpu.kernels.sample import sample_tree
     from gnnserve_worker.tables.gather import Aggregator, Own
@@ -137,6 +140,9 @@ def _cases() -> Iterator[tuple[str, Any]]:
     added = DeviceAggregation(Aggregator.SUM, Own.ADDED, own_factor=1.25, bias=torch.zeros(301), relu=True)
     weights = DeviceWeights(torch.zeros(nodes), graph.indptr)
     weighted = DeviceAggregation(Aggregator.NORMALISED_SUM, Own.ADDED, 1.0, None, relu=False, weights=weights)
+    heads = 8
+    attention = DeviceAttention(heads, 0.2, torch.zeros(2 * heads, 602))
+    stored = DeviceAttention(heads, 0.2, None)
     dtypes = (torch.float32, torch.float16, torch.bfloat16, torch.int8)
 
     def rows_of(dtype: torch.dtype, width: int = wide) -> DeviceRows:
@@ -161,6 +167,24 @@ def _cases() -> Iterator[tuple[str, Any]]:
         )
     yield "gather added", lambda: gather(rows_of(torch.float32), 301, added, torch.float32, 1)
     yield "gather weighted", lambda: gather(rows_of(torch.int8), 602, weighted, torch.bfloat16, 1)
+
+    def attend(rows: DeviceRows, columns: int, attention: DeviceAttention, devices: int) -> None:
+        cache = cache_of(rows.values.dtype, devices) if devices else None
+        aggregation = DeviceAggregation(Aggregator.ATTENTION, Own.ADDED, 1.0, None, relu=False, attention=attention)
+        shares = room()
+        score_rows(rows, columns, tree, attention, shares, cache)
+        share_out(tree, tree.rows, attention, shares)
+        out = torch.zeros(tree.rows, aggregation.width(columns))
+        gather_rows(rows, rows, columns, tree, aggregation, out, cache, shares)
+
+    def room() -> AttentionRoom:
+        return AttentionRoom(
+            torch.zeros(tree.ends[-1], 2 * heads), torch.zeros(tree.ends[-1], heads), torch.zeros(tree.rows, heads)
+        )
+
+    yield "attention", lambda: attend(rows_of(torch.float32), 602, attention, 1)
+    yield "attention int8", lambda: attend(rows_of(torch.int8), 602, attention, 0)
+    yield "attention stored", lambda: attend(rows_of(torch.float16), 144, stored, 1)
     yield "gather short", lambda: gather(rows_of(torch.int8, 2), 1, mean, torch.float32, 0)
 
     def aggregate(width: int, aggregation: DeviceAggregation, out: torch.dtype) -> None:
@@ -170,6 +194,13 @@ def _cases() -> Iterator[tuple[str, Any]]:
 
     yield "aggregate", lambda: aggregate(128, mean, torch.bfloat16)
     yield "aggregate added", lambda: aggregate(301, added, torch.float32)
+
+    def aggregate_attending() -> None:
+        aggregation = DeviceAggregation(Aggregator.ATTENTION, Own.ADDED, 1.0, None, relu=False, attention=attention)
+        hidden, out = torch.zeros(tree.rows, 128), torch.zeros(tree.seeds, heads * 128)
+        aggregate_hidden(hidden, tree, tree.seeds, aggregation, out, room())
+
+    yield "aggregate attending", aggregate_attending
     yield "aggregate weighted", lambda: aggregate(128, weighted, torch.bfloat16)
 
 

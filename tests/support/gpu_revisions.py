@@ -39,24 +39,27 @@ def revision(
     storage: Storage = Storage.FLOAT32,
     nodes: int = NODES,
     width: int = WIDTH,
+    heads: int | None = None,
 ) -> LoadedRevision:
     """Two variants over one table of features."""
     features = dense_features(nodes, width, seed=2)
     made = revision_in_memory(
         random_graph(nodes, seed=1, mean_degree=8),
         features,
-        network_manifest(architecture, fanouts),
+        network_manifest(architecture, fanouts, heads=heads),
         {"x1": width, "x2": width // 2},
     )
     table = table_of(features, storage)
     return replace(made, variants={name: replace(v, table=table) for name, v in made.variants.items()})
 
 
-def projected_revision(architecture: str, fanouts: tuple[int, ...], storage: Storage) -> LoadedRevision:
+def projected_revision(
+    architecture: str, fanouts: tuple[int, ...], storage: Storage, *, heads: int | None = None
+) -> LoadedRevision:
     """One variant over a table of the first product's outputs; GraphSAGE's has one of each node's own as well."""
-    manifest = network_manifest(architecture, fanouts)
+    manifest = network_manifest(architecture, fanouts, heads=heads)
     columns = manifest.projected_columns
-    made = revision(architecture, fanouts)
+    made = revision(architecture, fanouts, heads=heads)
     own = dense_features(NODES, columns, seed=4) if architecture == "GraphSAGE" else None
     table = projected_table_of(dense_features(NODES, columns, seed=3), own, storage)
     tensors = random_tensors(manifest, columns, seed=5)

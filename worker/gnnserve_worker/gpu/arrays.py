@@ -18,8 +18,17 @@ import torch
 from torch import Tensor
 
 from gnnserve_api.variants import Storage
+from gnnserve_worker.tables.attention import Attention
 from gnnserve_worker.tables.formats import TableFormat
-from gnnserve_worker.tables.gather import Aggregation, Aggregator, Own, is_mean, is_stacked, is_weighted
+from gnnserve_worker.tables.gather import (
+    Aggregation,
+    Aggregator,
+    Own,
+    is_attention,
+    is_mean,
+    is_stacked,
+    is_weighted,
+)
 
 VECTOR_BYTES: Final = 16
 """The most that one lane of a GPU reads with one instruction; rows begin at multiples of it, if they are as long."""
@@ -222,6 +231,44 @@ class DeviceWeights:
 
 
 @dataclass(frozen=True, slots=True)
+class DeviceAttention:
+    """`tables.attention.Attention` where kernels can read it."""
+
+    heads: int
+    negative_slope: float
+    vectors: Tensor | None
+    """float32 [2 · heads, columns] in GPU memory. None: rows end with the 2 · heads products."""
+
+    @staticmethod
+    def of(attention: Attention, device: torch.device) -> DeviceAttention:
+        vectors = None
+        if not attention.stored:
+            vectors = torch.tensor(attention.vectors.reshape(2 * attention.heads, -1), device=device)
+        return DeviceAttention(attention.heads, attention.negative_slope, vectors)
+
+    def summed_columns(self, columns: int) -> int:
+        """Leading columns that are summed, of rows of `columns`."""
+        return columns if self.vectors is not None else columns - 2 * self.heads
+
+    @property
+    def groups(self) -> int:
+        """How often those columns are summed: once for each head, or once where each head has columns of its own."""
+        return self.heads if self.vectors is not None else 1
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionRoom:
+    """What attention computes before rows are summed, in GPU memory; places and rows are those of a tree."""
+
+    scores: Tensor
+    """float32 [places, 2 · heads]: of a node as a neighbour, then as the one that attends (rows alone)."""
+    of_neighbours: Tensor
+    """float32 [places, heads]: the share that a place has in its row's sum."""
+    of_itself: Tensor
+    """float32 [rows, heads]."""
+
+
+@dataclass(frozen=True, slots=True)
 class DeviceAggregation:
     """`tables.gather.Aggregation` with its bias where kernels can read it."""
 
@@ -233,10 +280,20 @@ class DeviceAggregation:
     relu: bool
     weights: DeviceWeights | None = None
     """Where neighbours are weighed."""
+    attention: DeviceAttention | None = None
+    """With the aggregator ATTENTION alone."""
 
     def __post_init__(self) -> None:
         if is_weighted(self.aggregator) != (self.weights is not None):
             raise ValueError(f"a {self.aggregator.value} with weights: {self.weights is not None}")
+        if is_attention(self.aggregator) != (self.attention is not None):
+            raise ValueError(f"aggregator {self.aggregator.value}, with attention: {self.attention is not None}")
+
+    def width(self, columns: int) -> int:
+        """Columns of a row once `columns` of it are aggregated."""
+        if self.attention is not None:
+            return self.attention.groups * self.attention.summed_columns(columns)
+        return 2 * columns if self.stacked else columns
 
     @property
     def mean(self) -> bool:
@@ -257,6 +314,7 @@ class DeviceAggregation:
             bias,
             aggregation.relu,
             weights if aggregation.weighted else None,
+            None if aggregation.attention is None else DeviceAttention.of(aggregation.attention, device),
         )
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gnnserve_worker.gpu.arrays import PaddedTree
+from gnnserve_worker.gpu.arrays import AttentionRoom, PaddedTree
 from gnnserve_worker.repository.loaded import LoadedVariant
 
 LARGEST_BUCKET = 256
@@ -36,6 +36,8 @@ class LaneSizes:
     aggregated_bytes: int
     hidden_numbers: int
     """float32, of each of the two arrays of hidden states."""
+    attention_numbers: int
+    """float32, for the scores and shares of a layer's attention."""
     tree_bytes: int
     """Bytes of all buckets' trees, for each of the fan-outs."""
     fanouts: tuple[tuple[int, ...], ...]
@@ -46,7 +48,7 @@ class LaneSizes:
     @property
     def device_bytes(self) -> int:
         inbox = 8 * (_KEY_PLACES + self.seeds)
-        return inbox + self.aggregated_bytes + 2 * 4 * self.hidden_numbers + self.tree_bytes
+        return inbox + self.aggregated_bytes + 4 * (2 * self.hidden_numbers + self.attention_numbers) + self.tree_bytes
 
     @property
     def buckets(self) -> tuple[int, ...]:
@@ -69,11 +71,14 @@ def bucket_of(seeds: int) -> int:
 
 
 def _sizes(variants: Sequence[LoadedVariant], seeds: int) -> LaneSizes:
-    aggregated_bytes, hidden_numbers, tree_bytes = 0, 1, 0
+    aggregated_bytes, hidden_numbers, attention_numbers, tree_bytes = 0, 1, 0, 0
     for variant in variants:
         ends = _ends(variant.fanouts)
-        for layer, end in zip(variant.network.layers, reversed(ends[:-1]), strict=True):
+        for layer, end, below in zip(variant.network.layers, reversed(ends[:-1]), reversed(ends[1:]), strict=True):
             rows = seeds * end
+            if layer.aggregation.attention is not None:
+                heads = layer.aggregation.attention.heads
+                attention_numbers = max(attention_numbers, attention_room(rows, seeds * below, heads))
             if layer.products:
                 aggregated_bytes = max(
                     aggregated_bytes, rows * layer.aggregated * np.dtype(layer.aggregated_dtype).itemsize
@@ -92,11 +97,17 @@ def _sizes(variants: Sequence[LoadedVariant], seeds: int) -> LaneSizes:
         seeds,
         aggregated_bytes,
         hidden_numbers,
+        attention_numbers,
         tree_bytes,
         every_fanouts,
         classes=max(variant.network.classes for variant in variants),
         embedding_columns=max(variant.network.hidden for variant in variants),
     )
+
+
+def attention_room(rows: int, places: int, heads: int) -> int:
+    """Numbers of an `AttentionRoom`."""
+    return heads * (3 * places + rows)
 
 
 def _ends(fanouts: tuple[int, ...]) -> list[int]:
@@ -112,6 +123,7 @@ class DeviceActivations:
     def __init__(self, sizes: LaneSizes, device: torch.device) -> None:
         self._aggregated = torch.empty(sizes.aggregated_bytes, dtype=torch.uint8, device=device)
         self._hidden = [torch.empty(sizes.hidden_numbers, dtype=torch.float32, device=device) for _ in range(2)]
+        self._attention = torch.empty(sizes.attention_numbers, dtype=torch.float32, device=device)
         self._turn = 0
 
     def begin(self) -> None:
@@ -120,6 +132,13 @@ class DeviceActivations:
     def aggregated(self, rows: int, columns: int, dtype: torch.dtype) -> Tensor:
         """[rows, columns]"""
         return self._aggregated[: rows * columns * dtype.itemsize].view(dtype).view(rows, columns)
+
+    def attention(self, rows: int, places: int, heads: int) -> AttentionRoom:
+        """For one layer: the next one's is in the same place."""
+        scores, of_neighbours, of_itself = self._attention[: attention_room(rows, places, heads)].split(
+            [2 * places * heads, places * heads, rows * heads]
+        )
+        return AttentionRoom(scores.view(places, -1), of_neighbours.view(places, -1), of_itself.view(rows, -1))
 
     def hidden(self, rows: int, columns: int) -> Tensor:
         """float32 [rows, columns]. What was given out the time before stays as it is."""

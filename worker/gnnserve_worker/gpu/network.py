@@ -15,6 +15,7 @@ from torch import Tensor
 from gnnserve_worker.gpu.arrays import CacheView, DeviceAggregation, DeviceRows, DeviceWeights, PaddedTree
 from gnnserve_worker.gpu.buffers import DeviceActivations
 from gnnserve_worker.gpu.kernels.aggregate import aggregate_hidden
+from gnnserve_worker.gpu.kernels.attention import score_hidden, score_rows, share_out
 from gnnserve_worker.gpu.kernels.gather import gather_rows
 from gnnserve_worker.models.dense import Linear, PerHead, Product
 from gnnserve_worker.models.network import Layer, Network
@@ -153,7 +154,12 @@ class DeviceNetwork:
         """What the first layer aggregates, for every row of the tree: [rows, aggregated columns]."""
         first = self.layers[0]
         out = first.room(tree.rows, scratch)
-        gather_rows(table.rows, table.own, first.inputs, tree, first.aggregation, out, cache)
+        attention, shares = first.aggregation.attention, None
+        if attention is not None:
+            shares = scratch.attention(tree.rows, tree.ends[-1], attention.heads)
+            score_rows(table.rows, first.inputs, tree, attention, shares, cache)
+            share_out(tree, tree.rows, attention, shares)
+        gather_rows(table.rows, table.own, first.inputs, tree, first.aggregation, out, cache, shares)
         return out
 
     def infer(
@@ -168,6 +174,11 @@ class DeviceNetwork:
                 # Now: the last layer's products may need its place.
                 embeddings.copy_(hidden[:rows], non_blocking=True)
             aggregated = layer.room(rows, scratch)
-            aggregate_hidden(hidden, tree, rows, layer.aggregation, aggregated)
+            attention, shares = layer.aggregation.attention, None
+            if attention is not None:
+                shares = scratch.attention(rows, tree.ends[tree.ends.index(rows) + 1], attention.heads)
+                score_hidden(hidden, attention, shares)
+                share_out(tree, rows, attention, shares)
+            aggregate_hidden(hidden, tree, rows, layer.aggregation, aggregated, shares)
             hidden = layer.multiply(aggregated, scratch)
         scores.copy_(hidden, non_blocking=True)

@@ -353,7 +353,7 @@ def weights_bytes(variant: LoadedVariant) -> int:
         for layer in layers
         for each in layer.products
         for product in each.linears
-    ) + sum(layer.aggregation.bias.nbytes for layer in layers)
+    ) + sum(layer.aggregation.nbytes for layer in layers)
 
 
 def _release(claims: list[Claim]) -> None:

@@ -69,11 +69,6 @@ def serve_on_gpu(
             "fan-outs of -1 read whole neighbourhoods, which the GPU does not sample",
             "give spec.model.fanouts numbers, or use spec.worker.device: CPU",
         )
-    if any(layer.aggregation.attention for variant in loaded.variants.values() for layer in variant.network.layers):
-        raise DeviceError(
-            "spec.model.architecture GAT has attention, which the GPU does not compute yet",
-            "use spec.worker.device: CPU",
-        )
     is_crowded = bool(ledger.claimed_bytes)
     try:
         engine = GpuEngine(loaded, make_resident(loaded, use(), Means(policy, limit_bytes, ledger, host)))

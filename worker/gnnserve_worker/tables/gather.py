@@ -80,6 +80,10 @@ class Aggregation:
         if is_attention(self.aggregator) != (self.attention is not None):
             raise ValueError(f"aggregator {self.aggregator.value}, with attention: {self.attention is not None}")
 
+    @property
+    def nbytes(self) -> int:
+        return self.bias.nbytes + (0 if self.attention is None else self.attention.vectors.nbytes)
+
     def width(self, columns: int) -> int:
         """Columns of a row once `columns` of it are aggregated."""
         if self.attention is not None:

@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from gnnserve_worker.gpu.arrays import DeviceAggregation, PaddedTree
+from gnnserve_worker.gpu.arrays import AttentionRoom, DeviceAggregation, PaddedTree
 from gnnserve_worker.gpu.kernels.gather import check_out
 from gnnserve_worker.gpu.kernels.launch import as_words, launch, rows_at_once
 from gnnserve_worker.gpu.kernels.rows import neighbour_roots, store_aggregated, weighted
@@ -21,12 +21,19 @@ _IN_FLIGHT: Final = 16
 """Neighbours that a program requests at once."""
 
 
-def aggregate_hidden(hidden: Tensor, tree: PaddedTree, rows: int, aggregation: DeviceAggregation, out: Tensor) -> None:
+def aggregate_hidden(
+    hidden: Tensor,
+    tree: PaddedTree,
+    rows: int,
+    aggregation: DeviceAggregation,
+    out: Tensor,
+    shares: AttentionRoom | None = None,
+) -> None:
     """Apply `aggregation` to the hidden states of the neighbours and of the node itself, for each of the first `rows`
     rows of `tree`. `rows` is one of the tree's `ends`, except the last two.
 
     `hidden`: float32 [rows of the next depth at least, width]. `out`: float32 or bfloat16 [rows, width], or twice the
-    width when stacked; padding rows become 0.
+    width when stacked, or for attention once per head; padding rows become 0. `shares` as for `gather_rows`.
     """
     if rows not in tree.ends[:-2]:
         raise ValueError(f"{rows} rows of a tree whose inner rows end at {list(tree.ends[:-2])}")
@@ -42,14 +49,19 @@ def aggregate_hidden(hidden: Tensor, tree: PaddedTree, rows: int, aggregation: D
     neighbours = min(_IN_FLIGHT, triton.next_power_of_2(max(tree.fanouts)))
     at_once = rows_at_once(_IN_FLIGHT * _TILE // (neighbours * tile), neighbours * tile)
     weights = aggregation.weights
+    if (aggregation.attention is None) != (shares is None):
+        raise ValueError(f"aggregator {aggregation.aggregator.value}, with shares: {shares is not None}")
+    heads = 0 if aggregation.attention is None else aggregation.attention.heads
+    groups = max(1, heads)
     launch(
-        _aggregate, triton.cdiv(rows, at_once) * tiles,
+        _aggregate, triton.cdiv(rows, at_once) * tiles * groups,
         hidden, tree.ids, tree.counts, tree.starts, aggregation.bias,
         tree.ids if weights is None else weights.roots, tree.ids if weights is None else weights.indptr,  # not read
+        tree.ids if shares is None else shares.of_neighbours, tree.ids if shares is None else shares.of_itself,
         as_words(out), rows,
         float(aggregation.own_factor),
         COLUMNS=width, TILE=tile, TILES=tiles, ROWS=at_once, NEIGHBOURS=neighbours,
-        WEIGHTED=weights is not None, MEAN=aggregation.mean, STACKED=aggregation.stacked,
+        WEIGHTED=weights is not None, HEADS=heads, GROUPS=groups, MEAN=aggregation.mean, STACKED=aggregation.stacked,
         HAS_OWN=aggregation.stacked or aggregation.own_factor != 0,
         HAS_BIAS=aggregation.bias is not None, RELU=aggregation.relu, num_warps=1,
     )  # fmt: skip
@@ -57,13 +69,14 @@ def aggregate_hidden(hidden: Tensor, tree: PaddedTree, rows: int, aggregation: D
 
 @triton.jit(do_not_specialize=["rows"])
 def _aggregate(
-    hidden, ids, counts, starts, bias, roots, indptr, out, rows, own_factor,
+    hidden, ids, counts, starts, bias, roots, indptr, shares, own_shares, out, rows, own_factor,
     COLUMNS: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr, ROWS: tl.constexpr, NEIGHBOURS: tl.constexpr,
-    WEIGHTED: tl.constexpr, MEAN: tl.constexpr, STACKED: tl.constexpr, HAS_OWN: tl.constexpr, HAS_BIAS: tl.constexpr,
-    RELU: tl.constexpr,
+    WEIGHTED: tl.constexpr, HEADS: tl.constexpr, GROUPS: tl.constexpr, MEAN: tl.constexpr, STACKED: tl.constexpr,
+    HAS_OWN: tl.constexpr, HAS_BIAS: tl.constexpr, RELU: tl.constexpr,
 ):  # fmt: skip
     """One program: TILE columns of ROWS rows, reading NEIGHBOURS of their neighbours at once."""
-    row = tl.program_id(0) // TILES * ROWS + tl.arange(0, ROWS)
+    row = tl.program_id(0) // (TILES * GROUPS) * ROWS + tl.arange(0, ROWS)
+    group = tl.program_id(0) % (TILES * GROUPS) // TILES  # the head, of attention; or 0
     column = tl.program_id(0) % TILES * TILE + tl.arange(0, TILE)
     inside = row < rows
     within = column < COLUMNS
@@ -84,10 +97,15 @@ def _aggregate(
         if WEIGHTED:
             neighbour = tl.load(ids + start[:, None] + place, mask=wanted, other=0)
             numbers *= neighbour_roots(roots, node, neighbour, wanted)[:, :, None]
+        if HEADS:
+            share = shares + (start[:, None] + place).to(tl.int64) * HEADS + group
+            numbers *= tl.load(share, mask=wanted, other=0.0)[:, :, None]
         total += tl.sum(numbers, axis=1)
     if WEIGHTED:
         total, own = weighted(roots, indptr, node, real, count, total, own)
+    if HEADS:
+        own *= tl.load(own_shares + row.to(tl.int64) * HEADS + group, mask=real, other=0.0)[:, None]
     store_aggregated(
-        out, row, column, inside, real, total, count, own, own_factor, bias,
+        out, row * GROUPS + group, column, inside, real, total, count, own, own_factor, bias,
         COLUMNS, MEAN, STACKED, HAS_OWN, HAS_BIAS, RELU,
     )  # fmt: skip

@@ -26,7 +26,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from gnnserve_worker.gpu.arrays import CacheView, DeviceAggregation, DeviceRows, PaddedTree
+from gnnserve_worker.gpu.arrays import AttentionRoom, CacheView, DeviceAggregation, DeviceRows, PaddedTree
 from gnnserve_worker.gpu.kernels.launch import as_words, launch, resident_programs, rows_at_once
 from gnnserve_worker.gpu.kernels.rows import neighbour_roots, store_aggregated, weighted, widened
 
@@ -45,47 +45,58 @@ def gather_rows(
     aggregation: DeviceAggregation,
     out: Tensor,
     cache: CacheView | None,
+    shares: AttentionRoom | None = None,
 ) -> None:
     """Apply `aggregation` to the first `columns` of the neighbours' rows and of the node's own, for each row of `tree`.
 
     `own` may be `rows`: then its reads go through the cache as well. `out` is float32 or bfloat16
-    [tree.rows, columns], or twice the columns when stacked; padding rows become 0.
+    [tree.rows, columns], or twice the columns when stacked, or of attention the heads' columns; padding rows become 0.
+    `shares`: what `kernels/attention.py` made for an aggregation with attention.
     """
     _check(rows, own, columns, tree, aggregation, out, cache)
     item_bytes = rows.item_bytes
-    tile = triton.next_power_of_2(min(_padded(rows, columns), _WARP_BYTES // item_bytes))
+    attention = aggregation.attention
+    if (attention is None) != (shares is None):
+        raise ValueError(f"aggregator {aggregation.aggregator.value}, with shares: {shares is not None}")
+    # Of attention, rows may end with scores, which are not summed.
+    summed = columns if attention is None else attention.summed_columns(columns)
+    groups = 1 if attention is None else attention.groups
+    tile = triton.next_power_of_2(min(padded(rows, summed), _WARP_BYTES // item_bytes))
     if cache is not None:
         tile = math.gcd(cache.block_columns, tile)
-    tiles = triton.cdiv(columns, tile)
+    tiles = triton.cdiv(summed, tile)
     in_flight = max(1, _IN_FLIGHT * rows.alignment_bytes // (tile * item_bytes))
     neighbours = min(triton.next_power_of_2(max(tree.fanouts)), in_flight)
     at_once = rows_at_once(in_flight // neighbours, neighbours * tile)
     weights = aggregation.weights
     nowhere = tree.ids  # for pointers that are not read
     launch(
-        _gather, resident_programs(triton.cdiv(tree.rows, at_once) * tiles, out.device),
+        _gather, resident_programs(triton.cdiv(tree.rows, at_once) * tiles * groups, out.device),
         as_words(rows.values), rows.scales, as_words(own.values), own.scales,
         nowhere if cache is None else cache.directory, nowhere if cache is None else cache.pools,
         nowhere if cache is None else cache.accesses[triton.cdiv(columns, cache.block_columns) - 1],
         nowhere if cache is None else cache.totals,
         tree.ids, tree.counts, tree.starts, aggregation.bias,
         nowhere if weights is None else weights.roots, nowhere if weights is None else weights.indptr,
+        nowhere if shares is None else shares.of_neighbours, nowhere if shares is None else shares.of_itself,
         as_words(out), tree.rows, rows.values.shape[0],
         1 if cache is None else cache.slots_per_device, float(aggregation.own_factor),
-        COLUMNS=columns, STRIDE=rows.stride, OWN_STRIDE=own.stride,
-        READ=_padded(rows, columns), OWN_READ=_padded(own, columns),
+        COLUMNS=summed, STRIDE=rows.stride, OWN_STRIDE=own.stride,
+        READ=padded(rows, summed), OWN_READ=padded(own, summed),
         ALIGNMENT=rows.alignment_bytes, OWN_ALIGNMENT=own.alignment_bytes,
         TILE=tile, TILES=tiles, ROWS=at_once, NEIGHBOURS=neighbours,
         BLOCK=tile if cache is None else cache.block_columns, DEVICES=0 if cache is None else cache.pools.numel(),
         CACHED=cache is not None, OWN_CACHED=cache is not None and own is rows,
         SCALED=rows.scales is not None, WEIGHTED=weights is not None,
+        HEADS=0 if attention is None else attention.heads,
+        HEAD_COLUMNS=columns if attention is None else summed * groups // attention.heads, GROUPS=groups,
         MEAN=aggregation.mean, STACKED=aggregation.stacked,
         HAS_OWN=aggregation.stacked or aggregation.own_factor != 0,
         HAS_BIAS=aggregation.bias is not None, RELU=aggregation.relu, num_warps=1,
     )  # fmt: skip
 
 
-def _padded(rows: DeviceRows, columns: int) -> int:
+def padded(rows: DeviceRows, columns: int) -> int:
     """Columns to read so that every lane reads all its 16 bytes; they may include padding or the columns after."""
     lane_columns = rows.alignment_bytes // rows.item_bytes
     return -(-columns // lane_columns) * lane_columns
@@ -124,18 +135,19 @@ def _check(
 
 
 def check_out(out: Tensor, rows: int, columns: int, aggregation: DeviceAggregation) -> None:
-    shape = (rows, 2 * columns if aggregation.stacked else columns)
+    shape = (rows, aggregation.width(columns))
     if out.dtype not in _OUT_DTYPES or out.shape != shape or not out.is_contiguous():
         raise ValueError(
             f"out is {out.dtype} {list(out.shape)}, strides {list(out.stride())}; expected float32 or bfloat16 "
             f"{list(shape)} in C order"
         )
-    if aggregation.bias is not None and aggregation.bias.shape != (columns,):
-        raise ValueError(f"bias is {list(aggregation.bias.shape)}, expected [{columns}]")
+    biased = columns if aggregation.attention is None else aggregation.attention.summed_columns(columns)
+    if aggregation.bias is not None and aggregation.bias.shape != (biased,):
+        raise ValueError(f"bias is {list(aggregation.bias.shape)}, expected [{biased}]")
 
 
 @triton.jit
-def _locate(
+def locate(
     values, node, wanted, column, directory, pools, nodes, slots_per_device,
     STRIDE: tl.constexpr, BLOCK: tl.constexpr, ITEM_BYTES: tl.constexpr, CACHED: tl.constexpr, DEVICES: tl.constexpr,
 ):  # fmt: skip
@@ -164,11 +176,12 @@ def _locate(
 @triton.jit(do_not_specialize=["rows", "nodes", "slots_per_device"], do_not_specialize_on_alignment=["accesses"])
 def _gather(
     values, scales, own_values, own_scales, directory, pools, accesses, totals,
-    ids, counts, starts, bias, roots, indptr, out, rows, nodes, slots_per_device, own_factor,
+    ids, counts, starts, bias, roots, indptr, shares, own_shares, out, rows, nodes, slots_per_device, own_factor,
     COLUMNS: tl.constexpr, STRIDE: tl.constexpr, OWN_STRIDE: tl.constexpr, READ: tl.constexpr, OWN_READ: tl.constexpr,
     ALIGNMENT: tl.constexpr, OWN_ALIGNMENT: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr, ROWS: tl.constexpr,
     NEIGHBOURS: tl.constexpr, BLOCK: tl.constexpr, DEVICES: tl.constexpr, CACHED: tl.constexpr,
-    OWN_CACHED: tl.constexpr, SCALED: tl.constexpr, WEIGHTED: tl.constexpr, MEAN: tl.constexpr, STACKED: tl.constexpr,
+    OWN_CACHED: tl.constexpr, SCALED: tl.constexpr, WEIGHTED: tl.constexpr, HEADS: tl.constexpr,
+    HEAD_COLUMNS: tl.constexpr, GROUPS: tl.constexpr, MEAN: tl.constexpr, STACKED: tl.constexpr,
     HAS_OWN: tl.constexpr, HAS_BIAS: tl.constexpr, RELU: tl.constexpr,
 ):  # fmt: skip
     """One program takes every n-th of the items, each TILE columns of ROWS rows, reading NEIGHBOURS of their neighbours
@@ -184,9 +197,10 @@ def _gather(
     own_found = tl.full((ROWS,), 0, tl.int32)
     own_read = tl.full((ROWS,), 0, tl.int32)
     offset = tl.arange(0, TILE)
-    for item in range(tl.program_id(0), tl.cdiv(rows, ROWS) * TILES, tl.num_programs(0)):
-        row = item // TILES * ROWS + tl.arange(0, ROWS)
+    for item in range(tl.program_id(0), tl.cdiv(rows, ROWS) * (TILES * GROUPS), tl.num_programs(0)):
+        row = item // (TILES * GROUPS) * ROWS + tl.arange(0, ROWS)
         begin = item % TILES * TILE
+        group = item % (TILES * GROUPS) // TILES  # 0, but for attention that sums the same columns for each head
         inside = row < rows
         node = tl.load(ids + row, mask=inside, other=-1)
         count = tl.load(counts + row, mask=inside, other=0)
@@ -194,11 +208,19 @@ def _gather(
         real = node >= 0
         # Blocks and rows are counted by the program that reads their beginning.
         begins_block = (begin % BLOCK == 0).to(tl.int32)
+        begins_row = begin == 0
+        if GROUPS > 1:
+            begins_block *= (group == 0).to(tl.int32)
+            begins_row = begins_row & (group == 0)
+        # The head of each column.
+        head = group
+        if HEAD_COLUMNS < COLUMNS:
+            head = (begin + offset) // HEAD_COLUMNS
 
         # Requested before the program waits for the neighbours.
         own = tl.full((ROWS, TILE), 0.0, tl.float32)
         if HAS_OWN:
-            own_address, in_cache = _locate(
+            own_address, in_cache = locate(
                 own_values, node, real, begin, directory, pools, nodes, slots_per_device,
                 OWN_STRIDE, BLOCK, ITEM_BYTES, OWN_CACHED, DEVICES,
             )  # fmt: skip
@@ -211,7 +233,7 @@ def _gather(
             if OWN_CACHED:
                 own_found += in_cache.to(tl.int32) * begins_block
                 own_read += real.to(tl.int32) * begins_block
-                if begin == 0:
+                if begins_row:
                     tl.atomic_add(accesses + node, 1, mask=real, sem="relaxed")
 
         total = tl.full((ROWS, TILE), 0.0, tl.float32)
@@ -219,7 +241,7 @@ def _gather(
             place = first + tl.arange(0, NEIGHBOURS)[None, :]
             wanted = place < count[:, None]
             neighbour = tl.load(ids + start[:, None] + place, mask=wanted, other=0)
-            address, found = _locate(
+            address, found = locate(
                 values, neighbour, wanted, begin, directory, pools, nodes, slots_per_device,
                 STRIDE, BLOCK, ITEM_BYTES, CACHED, DEVICES,
             )  # fmt: skip
@@ -233,16 +255,30 @@ def _gather(
                 numbers *= tl.load(scales + neighbour, mask=wanted, other=0.0)[:, :, None]
             if WEIGHTED:
                 numbers *= neighbour_roots(roots, node, neighbour, wanted)[:, :, None]
+            if HEADS:
+                share = shares + (start[:, None] + place).to(tl.int64) * HEADS
+                if HEAD_COLUMNS < COLUMNS:
+                    within = wanted[:, :, None] & (begin + offset < COLUMNS)[None, None, :]
+                    numbers *= tl.load(share[:, :, None] + head[None, None, :], mask=within, other=0.0)
+                else:
+                    numbers *= tl.load(share + head, mask=wanted, other=0.0)[:, :, None]
             total += tl.sum(numbers, axis=1)
             if CACHED:
                 blocks_found += found.to(tl.int32) * begins_block
                 blocks_read += wanted.to(tl.int32) * begins_block
-                if begin == 0:
+                if begins_row:
                     tl.atomic_add(accesses + neighbour, 1, mask=wanted, sem="relaxed")
         if WEIGHTED:
             total, own = weighted(roots, indptr, node, real, count, total, own)
+        if HEADS:
+            own_share = own_shares + row.to(tl.int64) * HEADS
+            if HEAD_COLUMNS < COLUMNS:
+                own_within = real[:, None] & (begin + offset < COLUMNS)[None, :]
+                own *= tl.load(own_share[:, None] + head[None, :], mask=own_within, other=0.0)
+            else:
+                own *= tl.load(own_share + head, mask=real, other=0.0)[:, None]
         store_aggregated(
-            out, row, begin + offset, inside, real, total, count, own, own_factor, bias,
+            out, row * GROUPS + group, begin + offset, inside, real, total, count, own, own_factor, bias,
             COLUMNS, MEAN, STACKED, HAS_OWN, HAS_BIAS, RELU,
         )  # fmt: skip
     if CACHED:
