@@ -81,6 +81,8 @@ FOUND = (
     Found("first_apply", "a Job was made though its claim was refused, and made again once there was one", "apply.py"),
     Found("recipe_and_back", "a Job of an earlier recipe, made by the late write of a leader that was overtaken, is "
           "deleted by the next one, as it should be", ""),
+    Found("claim_deleted", "a Job that computes was deleted where the watch of claims went back to before a deletion",
+          "reconcile.py"),
     Found("claim_deleted_and_another_model", "a Job was made for a claim whose deletion the watch had not told of: its "
           "pod cannot start, and the Job is deleted once it is known", ""),
     Found("(sequences)", "what a suspended service has depends on what it had when it was suspended", ""),

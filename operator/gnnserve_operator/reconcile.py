@@ -23,7 +23,7 @@ from gnnserve_operator.cluster import Cluster
 from gnnserve_operator.errors import ConflictError, GoneError, RefusedError, RetryLaterError
 from gnnserve_operator.fleet import Fleet
 from gnnserve_operator.handlers.index import Index
-from gnnserve_operator.kinds import DEPLOYMENT, JOB, POD_MONITOR, Manifest, ObjectRef, ServiceKey, observed_ref
+from gnnserve_operator.kinds import CLAIM, DEPLOYMENT, JOB, POD_MONITOR, Manifest, ObjectRef, ServiceKey, observed_ref
 from gnnserve_operator.logs import about
 from gnnserve_operator.observe import Observer, Seen
 from gnnserve_operator.observed import Rejection, ServiceWait
@@ -114,7 +114,8 @@ class Reconciler:
         if planned.begins_job is not None and not _is_job_made(changes, survey):
             self.fleet.recount(key)  # something else has to be gone before
         if changes or deletions:
-            await self._check_still_so(raw)
+            for decided_on in (raw, *_claims_of_unfinished(deletions, seen)):
+                await self._check_still_so(decided_on)
         try:
             rejections = (*await self.applier.apply(key, changes), *refused_trials)
             for live in deletions:
@@ -173,13 +174,14 @@ class Reconciler:
             seen = replace(seen, observed=replace(seen.observed, rejections=rejections))
 
     async def _check_still_so(self, raw: Manifest) -> None:
-        """Check the service at the API server, since a watch may lag behind: otherwise children of a deleted service
+        """Check an object at the API server, since a watch may lag behind: otherwise children of a deleted service
         would come back, and those of an earlier spec would replace the present ones. Raises ConflictError."""
         ref = observed_ref(raw)
         live = await self.cluster.get(ref)
-        if live is None or live["metadata"].get("deletionTimestamp") or any(
-            live["metadata"][name] != raw["metadata"][name] for name in ("uid", "generation")
-        ):  # fmt: skip
+        if live is None or any(
+            live["metadata"].get(name) != raw["metadata"].get(name)
+            for name in ("uid", "generation", "deletionTimestamp")
+        ):
             raise ConflictError(f"{ref} has changed, and its watch has not told of it yet")
 
     def _newest(self, key: ServiceKey, raw: Manifest) -> Manifest:
@@ -248,6 +250,15 @@ def _deletions(planned: Plan, seen: Seen) -> list[Manifest]:
     """Objects to delete that exist and are not being deleted already."""
     found = [live for ref in planned.delete if (live := seen.known.get(ref)) is not None]
     return [live for live in found if not live["metadata"].get("deletionTimestamp")]
+
+
+def _claims_of_unfinished(deletions: Iterable[Manifest], seen: Seen) -> list[Manifest]:
+    """The service's claims where a Job that is not over is to be deleted: on them depends whether it is needed, and
+    what it has computed is lost with it."""
+    unfinished = {job.name for job in seen.observed.jobs if not (job.succeeded or job.failed)}
+    if not any(live["kind"] == JOB.name and live["metadata"]["name"] in unfinished for live in deletions):
+        return []
+    return [raw for ref, raw in seen.known.items() if ref.kind == CLAIM.name and raw is not None]
 
 
 def _soonest(*delays_s: float | None) -> float | None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from tests.control.campaign.play import SETTINGS
+from tests.control.campaign.scenarios import delete_claim, is_generating
 from tests.control.campaign.sim_operator import RESYNC_S, SimProber
 from tests.control.campaign.trouble import Trouble
 from tests.control.campaign.world import KEY, World
@@ -16,7 +17,9 @@ from tests.support.api_server import Request, Response
 from tests.support.fake_cluster import KINDS
 
 from gnnserve_operator.desired.labels import CHILDREN_SELECTOR
-from gnnserve_operator.kinds import EVENT, POD_MONITOR
+from gnnserve_operator.errors import ConflictError
+from gnnserve_operator.handlers.index import Kept
+from gnnserve_operator.kinds import CLAIM, EVENT, JOB, POD_MONITOR
 from gnnserve_operator.probe import Answers
 
 STARTED, PUBLISHED, READY = "GenerationStarted", "RevisionPublished", "Ready"
@@ -181,6 +184,28 @@ def monitored() -> Scene:
     scene = Scene()
     scene.cluster.kinds = KINDS
     return scene
+
+
+def test_a_job_that_computes_stays_where_the_watch_of_its_claim_is_behind() -> None:
+    """The watch of claims goes back to before a deletion, on account of which a Job generates into the next claim. With
+    the first claim unharmed, that Job would not be needed, and would be deleted with all that it has computed."""
+
+    async def run() -> None:
+        scene = Scene()
+        scene.start_operator()
+        await scene.serve()
+        (before,) = scene.plane.of_kind(CLAIM.name)
+        delete_claim(scene)
+        await scene.until(lambda: is_generating(scene))
+        (operator,) = scene.operators
+        operator.view.index.keep(KEY, Kept.of(before))
+        scene.requests.clear()
+        with pytest.raises(ConflictError, match=before["metadata"]["name"]):
+            await operator.reconciler.reconcile(KEY)
+        assert scene.asked("DELETE", f"/{JOB.plural}/") == 0
+        await scene.stop_operators()
+
+    asyncio.run(run())
 
 
 def test_a_pod_monitor_is_made_once_and_then_known_by_one_list_in_each_resync() -> None:
