@@ -114,7 +114,7 @@ class AsgiExchange(Exchange):
             await application(self._scope, self.receive, self.send)
         except BaseException as error:  # noqa: BLE001  (this client gets an answer, and the others theirs)
             if not isinstance(error, asyncio.CancelledError):
-                _log.error("Exception in ASGI application\n", exc_info=error)
+                _log.error("Exception in ASGI application", exc_info=error)
             await self._fail()
         else:
             if not self.is_answered and not self._gone:

@@ -64,7 +64,7 @@ class Listener:
                 while (self.shared.connections or self.shared.tasks) and not is_forced():
                     await asyncio.sleep(_POLL_S)
         except TimeoutError:
-            _log.error("%d requests are given up: they were not complete %g s later", len(self.shared.tasks), linger_s)
+            _log.error("incomplete %g s after the drain and given up: %d requests", linger_s, len(self.shared.tasks))
             for task in self.shared.tasks:
                 task.cancel()
         if self._dating is not None:
