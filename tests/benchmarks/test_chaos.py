@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import islice
 
 import pytest
-from benchmarks.chaos import COMPONENTS, EDITS, GAP_S, OF_WORKERS, PAUSES, TABLE, Kill, Kind, draw, was_in_flight
+from benchmarks.chaos_events import COMPONENTS, EDITS, GAP_S, OF_WORKERS, PAUSES, TABLE, Kill, Kind, draw, was_in_flight
 from benchmarks.chaos_load import Cause, Failure, answering_address
 
 KILL = Kill("alpha", "alpha-worker-1", "10.244.0.7", Kind.WORKER_KILLED, at_s=100.0, gone_at_s=100.02)
