@@ -10,18 +10,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import signal
-import subprocess
-import sys
 import tempfile
 import threading
 import time
-import urllib.request
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,10 +25,10 @@ import yaml
 from rich.console import Console
 from rich.table import Table
 from tests.cluster.harness.client import Cluster, wait_for
-from tests.cluster.harness.commands import HarnessError, tail
 from tests.cluster.harness.session import running_api_server
 from tests.support.helm import render
 
+from benchmarks.fleet_process import RELEASE, SYSTEM_NAMESPACE, Audit, Operator, writes_in
 from benchmarks.kubernetes_api import MERGE_PATCH, KubernetesApi, Manifest
 from benchmarks.results import write_result
 from benchmarks.stand_in_kubelet import StandInKubelet, until_it_is_gone
@@ -42,13 +37,9 @@ from gnnserve_operator.desired.labels import CHILDREN_SELECTOR
 from gnnserve_operator.kinds import GNNSERVICE, Kind
 
 NAMESPACES = 10
-SYSTEM_NAMESPACE, RELEASE = "gnnserve-system", "gnnserve"
-USER = f"system:serviceaccount:{SYSTEM_NAMESPACE}:{RELEASE}"
 AT_ONCE = 8
-LONGEST_LINE = 65_536
 QUIET_S = 5.0
 """Without a write, everything has settled."""
-WRITES = {"create", "patch", "update", "delete"}
 WANTED_RSS_MB, WANTED_REQUESTS = 200, 1.0
 BEFORE_GENERATION = {
     "ServiceAccount": 1, "Role": 1, "RoleBinding": 1, "NetworkPolicy": 2, "PersistentVolumeClaim": 1, "Service": 1,
@@ -134,183 +125,6 @@ def install(cluster: Cluster, api: KubernetesApi, folder: Path) -> dict[str, Any
 
 def namespace_of(number: int) -> str:
     return f"fleet-{number % NAMESPACES}"
-
-
-# The operator, and what it asks
-
-
-class Audit:
-    """Requests of the operator, as the API server logs them once it has answered them; a watch when it has begun."""
-
-    def __init__(self, folder: Path) -> None:
-        self._log, self._policy = folder / "audit.log", folder / "audit-policy.json"
-        rules = [{"level": "Metadata", "users": [USER]}, {"level": "None"}]
-        self._policy.write_text(
-            json.dumps(
-                {
-                    "apiVersion": "audit.k8s.io/v1",
-                    "kind": "Policy",
-                    "omitStages": ["RequestReceived", "Panic"],
-                    "rules": rules,
-                }
-            )
-        )
-
-    def flags(self) -> tuple[str, ...]:
-        # Blocking: what has been answered is in the file.
-        return (
-            f"--audit-policy-file={self._policy}",
-            f"--audit-log-path={self._log}",
-            "--audit-log-mode=blocking-strict",
-        )
-
-    def mark(self) -> int:
-        """The end of the last whole line."""
-        with self._log.open("rb") as log:
-            log.seek(max(log.seek(0, os.SEEK_END) - LONGEST_LINE, 0))
-            began = log.tell()
-            return began + log.read().rfind(b"\n") + 1
-
-    def since(self, mark: int) -> Counter[tuple[str, str]]:
-        """By verb and resource."""
-        counted: Counter[tuple[str, str]] = Counter()
-        with self._log.open("rb") as log:
-            log.seek(mark)
-            for line in log:
-                if not line.endswith(b"\n"):
-                    break  # it is being written
-                event = json.loads(line)
-                if (event["verb"] == "watch") != (event["stage"] == "ResponseStarted"):
-                    continue  # the end of a watch
-                about = event.get("objectRef") or {}
-                counted[event["verb"], about.get("resource", event["requestURI"].partition("?")[0])] += 1
-        return counted
-
-
-def writes_in(counted: Mapping[tuple[str, str], int]) -> int:
-    """A Lease is renewed all the time, and says nothing about services."""
-    return sum(n for (verb, resource), n in counted.items() if verb in WRITES and resource != "leases")
-
-
-@dataclass(slots=True)
-class Operator:
-    cluster: Cluster
-    folder: Path
-    settings: dict[str, Any]
-    workers_url: str
-    audit: Audit
-    _process: subprocess.Popen[bytes] | None = None
-    _port: int = 0
-
-    @contextmanager
-    def running(self) -> Iterator[None]:
-        self.start()
-        try:
-            yield
-        finally:
-            self.stop()
-
-    def start(self) -> None:
-        """Returns once it says that it is ready."""
-        self._port = 0
-        log = self.folder / "operator.log"
-        settings = self.folder / "settings.yaml"
-        settings.write_text(json.dumps({**self.settings, "httpPort": 0, "logFormat": "JSON"}))
-        environment = {
-            **os.environ,
-            "GNNSERVE_SETTINGS": str(settings),
-            "KUBECONFIG": str(self._kubeconfig()),
-            "POD_ID": "fleet",
-        }
-        with log.open("wb") as out:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "benchmarks.fleet_operator", self.workers_url],
-                env=environment,
-                stdout=out,
-                stderr=out,
-            )
-
-        def is_ready() -> bool:
-            if self.process.poll() is not None:
-                raise HarnessError(f"the operator ended; the end of its log:\n{tail(log)}")
-            if not self._port:
-                self._port = _port_in(log)
-            return bool(self._port) and self._answers("/readyz")
-
-        wait_for("the operator to be ready", is_ready, 120, every_s=0.05)
-
-    def stop(self) -> None:
-        if self._process is not None and self._process.poll() is None:
-            self._process.send_signal(signal.SIGTERM)
-            self._process.wait(30)
-
-    @property
-    def process(self) -> subprocess.Popen[bytes]:
-        if self._process is None:
-            raise RuntimeError("not started")
-        return self._process
-
-    def reconciles(self) -> Counter[str]:
-        """By result."""
-        return self._counters("gnnserve_operator_reconciles_total", "result")
-
-    def requests(self) -> int:
-        return self._counters("gnnserve_operator_api_requests_total", "kind").total()
-
-    def memory_mb(self) -> int:
-        return self._memory_mb("VmRSS")
-
-    def peak_mb(self) -> int:
-        """Since `forget_peak`."""
-        return self._memory_mb("VmHWM")
-
-    def forget_peak(self) -> None:
-        Path(f"/proc/{self.process.pid}/clear_refs").write_text("5")
-
-    def processor_s(self) -> float:
-        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-    def _counters(self, name: str, label: str) -> Counter[str]:
-        counted: Counter[str] = Counter()
-        with urllib.request.urlopen(f"http://127.0.0.1:{self._port}/metrics", timeout=30) as answer:
-            for line in answer.read().decode().splitlines():
-                if line.startswith(f"{name}{{"):
-                    labels, _, value = line.rpartition(" ")
-                    counted[labels.partition(f'{label}="')[2].partition('"')[0]] += int(float(value))
-        return counted
-
-    def _memory_mb(self, name: str) -> int:
-        status = Path(f"/proc/{self.process.pid}/status").read_text()
-        line = next(line for line in status.splitlines() if line.startswith(f"{name}:"))
-        return round(int(line.split()[1]) * 1024 / 1e6)
-
-    def _answers(self, path: str) -> bool:
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self._port}{path}", timeout=5) as answer:
-                return bool(answer.status == 200)
-        except OSError:
-            return False
-
-    def _kubeconfig(self) -> Path:
-        """As its ServiceAccount: with the chart's rights and no others."""
-        token = self.cluster.kubectl("create", "token", RELEASE, f"--namespace={SYSTEM_NAMESPACE}", "--duration=3h")
-        document = json.loads(Path(self.cluster.kubeconfig).read_text())
-        document["users"][0]["user"] = {"token": token.strip()}
-        path = self.folder / "operator.kubeconfig"
-        path.write_text(json.dumps(document))
-        return path
-
-
-def _port_in(log: Path) -> int:
-    for line in log.read_text().splitlines():
-        _, found, port = line.partition("listening on port ")
-        if found:
-            return int(port.partition('"')[0])
-    return 0
-
-
-# The fleet
 
 
 @dataclass(slots=True)

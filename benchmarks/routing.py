@@ -20,15 +20,13 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
 from benchmarks.communities import Communities, prepare
 from benchmarks.results import write_result
+from benchmarks.routing_verdict import Report, Result, brief, describe, judge, show
 from gnnserve_api.profile import Profile
 from gnnserve_cli.client import fetch_variants, parse_url
 from gnnserve_cli.loadgen.scenario import Scenario
@@ -39,9 +37,6 @@ FULL_BATCHES = 2.4
 """The objective, in full batches of the most accurate variant: 2.31 and 2.42 in the simulator."""
 PEAKS = {Scenario.STEP: 2.8, Scenario.FLASH: 7.2, Scenario.DIURNAL: 3.5, Scenario.BURSTS: 3.0}
 """Peak load over the capacity of the most accurate variant, as in the simulator; flash exceeds every variant's."""
-WANTED_PERCENT = 99.0
-ACCURACY_ROUNDING = 0.005
-"""Points: what two runs of the same variant differ by, since other requests are on time."""
 # What follows by whether the run is quick.
 DURATION_S = {False: 38.0, True: 20.0}
 CAPACITY_S = {False: 6.0, True: 3.0}
@@ -61,9 +56,6 @@ NOBODY_WAITS_MS = 600_000
 START_LIMIT_S = 120.0
 _SPARE_S = 60.0
 """For a generator to draw its requests and to collect what is left."""
-
-Report = dict[str, Any]
-"""What `gnnserve load --json` prints."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,53 +97,6 @@ class Bench:
         return ["taskset", "--cpu-list", str(core), sys.executable, "-m", "gnnserve_cli", *arguments]
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
-    attained: float
-    """Percent of the requests that were answered in time; one that was refused was not."""
-    accuracy: float | None
-    """Percent: mean over the answers in time of the answering variant's test accuracy."""
-    p99_ms: float | None
-    refused: int
-    requests: int
-    shares: dict[str, float]
-    """Shares of the answers by variant."""
-    late: int
-    """Requests that the generator itself was late with."""
-    bases: tuple[str, ...] = field(default=())
-    """What the slow loop said."""
-
-    @staticmethod
-    def of(report: Report, bases: Sequence[str] = ()) -> Result:
-        latency = report["latencyMs"]
-        return Result(
-            attained=round(report["attainedPercent"], 3),
-            accuracy=None if report["accuracyPercent"] is None else round(report["accuracyPercent"], 3),
-            p99_ms=None if latency is None else latency["p99"],
-            refused=report["refused"],
-            requests=report["requests"],
-            shares=report["variants"],
-            late=report["late"],
-            bases=tuple(bases),
-        )
-
-    def describe(self) -> dict[str, Any]:
-        more = {"p99Ms": self.p99_ms, "refused": self.refused, "requests": self.requests, "shares": self.shares}
-        return {
-            "attained": self.attained,
-            "accuracy": self.accuracy,
-            **more,
-            "generatorLate": self.late,
-            **({"changes": list(self.bases)} if self.bases else {}),
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    passed: bool
-    text: str
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.routing", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="ours and the static variants, 20 s each")
@@ -184,7 +129,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                     bench, policy, routing, scenario, PEAKS[scenario] * unit_per_s, DURATION_S[quick], options.seed
                 )
                 found[scenario][policy] = result
-                print(f"{scenario} {policy}: {_brief(result)}", flush=True)
+                print(f"{scenario} {policy}: {brief(result)}", flush=True)
         overload = None if options.no_overload else measure_overload(bench, capacities[names[-1]] / SEEDS, quick)
     verdicts = {
         scenario: judge(results, names) for scenario, results in found.items() if {"ours", *names} <= {*results}
@@ -363,49 +308,6 @@ def measure_overload(bench: Bench, capacity_per_s: float, quick: bool) -> dict[s
         run["shareOfPeak"] = round(run["goodputPerSecond"] / peak, 3)
     beyond = [run["shareOfPeak"] for run in runs if run["timesCapacity"] == 3.0]
     return {"peakPerSecond": peak, "shareAt3Times": min(beyond), "passed": min(beyond) >= GOODPUT_WANTED, "runs": runs}
-
-
-def judge(results: Mapping[str, Result], names: Sequence[str]) -> Verdict:
-    """`names`: the variants, the most accurate first."""
-    ours, fastest = results["ours"], results[names[-1]]
-    attaining = [name for name in names if results[name].attained >= WANTED_PERCENT]
-    if not attaining:
-        passed = ours.attained >= fastest.attained
-        text = f"no variant attains {WANTED_PERCENT:g} %; ours {ours.attained:.2f}, {names[-1]} {fastest.attained:.2f}"
-        return Verdict(passed, text)
-    best = max(attaining, key=lambda name: results[name].accuracy or 0.0)
-    accuracy, rival = ours.accuracy or 0.0, results[best].accuracy or 0.0
-    passed = ours.attained >= WANTED_PERCENT and accuracy >= rival - ACCURACY_ROUNDING
-    return Verdict(passed, f"ours {ours.attained:.2f} % at {accuracy:.2f}; best static {best} at {rival:.2f}")
-
-
-def describe(results: Mapping[str, Result], names: Sequence[str], verdict: Verdict | None) -> dict[str, Any]:
-    return {
-        **{policy: result.describe() for policy, result in results.items() if policy not in names},
-        "static": {name: results[name].describe() for name in names if name in results},
-        **({} if verdict is None else {"verdict": asdict(verdict)}),
-    }
-
-
-def show(found: Mapping[Scenario, Mapping[str, Result]], verdicts: Mapping[Scenario, Verdict]) -> None:
-    table = Table("Scenario", "Policy", title="Answered in time, and how accurately")
-    for header in ("Attained %", "Accuracy %", "p99 ms", "Refused", "Shares"):
-        table.add_column(header, justify="right")
-    for scenario, results in found.items():
-        for policy, result in results.items():
-            shares = "  ".join(f"{name} {share:.0%}" for name, share in result.shares.items())
-            p99 = "" if result.p99_ms is None else f"{result.p99_ms:,.0f}"
-            accuracy = "" if result.accuracy is None else f"{result.accuracy:.2f}"
-            table.add_row(scenario, policy, f"{result.attained:.2f}", accuracy, p99, f"{result.refused:,}", shares)
-        table.add_section()
-    Console().print(table)
-    for scenario, verdict in verdicts.items():
-        print(f"{scenario}: {'passed' if verdict.passed else 'FAILED'}: {verdict.text}")
-
-
-def _brief(result: Result) -> str:
-    accuracy = "none" if result.accuracy is None else f"{result.accuracy:.2f}"
-    return f"attained {result.attained:.2f} %, accuracy {accuracy}, {result.refused:,} of {result.requests:,} refused"
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from benchmarks.fleet import Audit, writes_in
+from benchmarks.fleet_process import Audit, writes_in
 
 
 def line(verb: str, resource: str, stage: str = "ResponseComplete") -> str:

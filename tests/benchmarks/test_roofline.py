@@ -14,11 +14,10 @@ from benchmarks.roofline import (
     Bound,
     Counts,
     Measured,
-    compare_with_paper,
     compute_bound,
-    faults_of_bound,
     rates_of_alike,
 )
+from benchmarks.roofline_report import compare_with_paper, faults_of_bound
 from benchmarks.shapes import Shape
 
 from gnnserve_api.variants import Storage

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from benchmarks import communities, routing
 from benchmarks.communities import Communities
-from benchmarks.routing import Bench, Result, Verdict, build_policies, describe, judge
+from benchmarks.routing import Bench, build_policies
+from benchmarks.routing_verdict import Result, Verdict, describe, judge
 
 from gnnserve_api.manifest import load_manifest
 from gnnserve_api.routing import RoutingMode
