@@ -90,7 +90,7 @@ def _multiply(
     times: int,
 ) -> None:  # fmt: skip
     for _ in range(times):
-        _call_library(address, rows, count, inputs, weight, outputs, out)
+        _call_library(address, rows, count, inputs, weight, outputs, out, inputs, outputs)
 
 
 def _torch_gflop_per_s(dtype: Compute, threads: int, seconds: float) -> float:
