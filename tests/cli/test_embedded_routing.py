@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
@@ -12,14 +10,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from email.utils import formatdate
-from pathlib import Path
 from typing import IO, Any
 
 import httpx
 import pytest
+from tests.support import fork_server
 from tests.support.fake_server import Asked, Told, fake_server
 
-ROOT = Path(__file__).parents[2]
 DEADLINE_S = 60
 FULL_BATCH = list(range(100))
 """20 ms by x1, 8 by x4, 4 by x8: with one of them after another nobody carries more than 25,000 seeds/s."""
@@ -46,8 +43,8 @@ class Routed:
 
 @contextmanager
 def routed(routing: dict[str, Any], prometheus: str = "") -> Iterator[Routed]:
-    command = [sys.executable, "-m", "tests.support.routed_server", json.dumps({"intervalSeconds": 1, **routing})]
-    with subprocess.Popen([*command, prometheus], stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
+    settings = json.dumps({"intervalSeconds": 1, **routing})
+    with fork_server.started("tests.support.routed_server", settings, prometheus, stdout=True) as process:
         assert process.stdout is not None
         lines: list[str] = []
         try:
@@ -150,7 +147,6 @@ def test_a_prometheus_is_believed_instead_of_the_own_counters() -> None:
     "routing", [{"mode": "Static", "variant": "x9"}, {"mode": "Weights", "weights": {"x1": 1, "x9": 1}}]
 )
 def test_a_variant_that_is_not_there_ends_the_start(routing: dict[str, Any]) -> None:
-    command = [sys.executable, "-m", "tests.support.routed_server", json.dumps(routing)]
-    ended = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, timeout=DEADLINE_S)
+    ended = fork_server.completed("tests.support.routed_server", json.dumps(routing))
     assert ended.returncode != 0
     assert "has no variant x9; choose from x1, x4, x8" in ended.stderr

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import os
 import queue
 import re
 import subprocess
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tests.support import fork_server
 from tests.support.configmap_server import NAMESPACE, ConfigMapServer
 from tests.support.repository import (
     CLASSES,
@@ -89,7 +89,7 @@ def table_of(manifest: RevisionManifest, **settings: Any) -> RoutingTable:
 
 @dataclass(frozen=True, slots=True)
 class WorkerPod:
-    process: subprocess.Popen[str]
+    process: subprocess.Popen[str] | fork_server.Process
     port: int
     log: list[dict[str, Any]]
     reader: threading.Thread
@@ -149,16 +149,20 @@ class WorkerPod:
 
 @contextmanager
 def worker_pod(
-    folder: Path, api: ConfigMapServer | str, lame_duck_s: float = 0, environ: Mapping[str, str] = os.environ
+    folder: Path, api: ConfigMapServer | str, lame_duck_s: float = 0, environ: Mapping[str, str] | None = None
 ) -> Iterator[WorkerPod]:
-    """In `folder`: `repository/`, perhaps `routing.json`."""
+    """In `folder`: `repository/`, perhaps `routing.json`. Forked, unless it has an environment of its own."""
     (folder / "token").write_text("token")
     url = api if isinstance(api, str) else api.url
-    command = [sys.executable, "-m", "tests.support.worker_pod", url, str(folder), str(lame_duck_s)]
-    with (
-        subprocess.Popen(command, cwd=ROOT, env=environ, stderr=subprocess.PIPE, text=True) as process,
-        ExitStack() as connections,
-    ):
+    program = ("tests.support.worker_pod", url, str(folder), str(lame_duck_s))
+    with ExitStack() as connections:
+        process: subprocess.Popen[str] | fork_server.Process
+        if environ is None:
+            process = connections.enter_context(fork_server.started(*program, stderr=True))
+        else:
+            command = [sys.executable, "-m", *program]
+            started = subprocess.Popen(command, cwd=ROOT, env=environ, stderr=subprocess.PIPE, text=True)
+            process = connections.enter_context(started)
         ports: queue.Queue[int] = queue.Queue()
         log: list[dict[str, Any]] = []
 

@@ -6,7 +6,6 @@ nothing to answer from until a line comes on standard input, and is long about t
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import threading
 import time
@@ -16,6 +15,7 @@ from dataclasses import dataclass
 
 import httpx
 import numpy as np
+from tests.support import fork_server
 from tests.support.serving import FakeWorker, profile, service, variant
 
 from gnnserve_worker.serving.server import WorkerServer, bind
@@ -33,7 +33,7 @@ _CURVES = {shown.name: PROFILE.latency_curve(shown.name) for shown in PROFILE.va
 
 @dataclass(frozen=True, slots=True)
 class SlowWorker:
-    process: subprocess.Popen[str]
+    process: fork_server.Process
     port: int
 
     @property
@@ -52,12 +52,8 @@ class SlowWorker:
 @contextmanager
 def slow_worker(port: int = 0, latency_ms: float = 60.0) -> Iterator[SlowWorker]:
     """Listens, and has nothing to answer from yet."""
-    with subprocess.Popen(
-        [sys.executable, "-m", "tests.support.slow_worker", str(port), str(latency_ms)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as process:
+    program = ("tests.support.slow_worker", str(port), str(latency_ms))
+    with fork_server.started(*program, stdin=True, stdout=True) as process:
         try:
             assert process.stdout is not None
             yield SlowWorker(process, int(process.stdout.readline()))

@@ -8,26 +8,22 @@ import json
 import re
 import signal
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
+from tests.support import fork_server
 from tests.support.connections import predict, read_responses
 from tests.support.serving import HELD_NODE, FakeWorker, service
 
 from gnnserve_api.errors import RepositoryError, ResourceError
 from gnnserve_worker.serving.server import bind, serve_revision
 
-_ROOT = Path(__file__).parents[2]
-
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    process: subprocess.Popen[str]
+    process: fork_server.Process
     port: int
     open_until_the_end: ExitStack
 
@@ -49,11 +45,8 @@ class Worker:
 
 @contextmanager
 def started() -> Iterator[Worker]:
-    command = [sys.executable, "-m", "tests.support.serving"]
     with (
-        subprocess.Popen(
-            command, cwd=_ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        ) as process,
+        fork_server.started("tests.support.serving", stdin=True, stdout=True, stderr=True) as process,
         ExitStack() as connections,
     ):
         assert process.stdout is not None
