@@ -65,10 +65,10 @@ class LayerWeights:
         self._shapes = shapes
         self._sizes = sizes
         self.attention = attention
-        """What the network's manifest says of attention."""
+        """Heads and slope of the network's attention; None where its architecture has none."""
 
     def __getitem__(self, weight: str) -> np.ndarray:
-        """As float32; ValueError: it is missing or misshapen."""
+        """The tensor of that name within the layer, as float32. ValueError: it is missing or misshapen."""
         shape = tuple(self._sizes[axis] for axis in self._shapes[weight])
         return take(self._tensors, key_of(self._layer, weight), shape)
 
@@ -82,53 +82,53 @@ class Projection:
 
     rows: np.ndarray
     own: np.ndarray | None
-    """For what is read of the node itself; None: the same rows."""
+    """Matrix of the rows that are read of the node itself; None: they are the same as the neighbours'."""
 
 
 class ArchitectureSpec(ABC):
-    """Stateless: one object serves every revision."""
+    """Everything that differs between architectures. Specs have no state: one object serves every revision."""
 
     architecture: ClassVar[Architecture]
     shapes: ClassVar[Mapping[str, tuple[Axis, ...]]]
     """The tensors of each layer, by torch_geometric's names within the layer. Checks go through them in this order, so
     a tensor whose wrong shape explains that of others comes first."""
     first_products: ClassVar[tuple[str, ...]]
-    """Tensors of the first layer that meet a node's features before anything that is not linear: a projected table
-    holds what they make of them (`project`), and its variant goes without them."""
+    """Tensors of the first layer that are multiplied with features before any non-linearity. A projected table stores
+    these products (`project`), and the weights of its variant lack the tensors."""
     layer_tensors: ClassVar[str]
     """The tensors that a checkpoint must have, for messages."""
     aggregator: ClassVar[Aggregator]
     """How a layer aggregates neighbours."""
     stores_own: ClassVar[bool] = False
-    """Whether a projected table has rows of their own for the node itself."""
+    """Whether a projected table has a second matrix of rows, for the node itself."""
     learning_rate: ClassVar[float]
     """Step size of Adam where the manifest gives none."""
 
     @abstractmethod
     def recognise(self, keys: Iterable[str]) -> dict[str, LayerKey]:
-        """Those keys of a checkpoint that are weights of this architecture's layers; the most telling ones first.
+        """The keys of a checkpoint that are weights of this architecture's layers, the most distinctive ones first.
 
-        Only names are looked at. A key that also other layers may have counts only beside telling ones.
+        Only names are considered. A key that other layers may have too counts only if a distinctive one is there.
         """
 
     @abstractmethod
     def compute_for(self, storage: Storage) -> Compute:
-        """In which precision matrix products are made over a table of this storage, on this machine."""
+        """Precision of matrix products over a table of this storage, on this machine."""
 
     @abstractmethod
     def build_layer(self, weights: LayerWeights, *, relu: bool, compute: Compute) -> Layer:
-        """A layer over features or hidden states."""
+        """Build a layer that reads features or hidden states."""
 
     @abstractmethod
     def build_projected_layer(self, weights: LayerWeights, *, relu: bool) -> Layer:
-        """The first layer over a table that stores its `first_products`."""
+        """Build the first layer of a network whose table stores the `first_products`."""
 
     @abstractmethod
     def split_first_layer(self, tensors: Mapping[str, np.ndarray]) -> FirstLayer:
         """The linear part of the first layer."""
 
     def project(self, tensors: Mapping[str, np.ndarray]) -> Projection:
-        """What the first layer multiplies features by, as a projected table stores it."""
+        """The matrices whose products with features a projected table stores."""
         first = self.split_first_layer(tensors)
         return Projection(first.neighbours, first.own)
 

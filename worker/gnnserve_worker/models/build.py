@@ -1,4 +1,4 @@
-"""From the repository's words to a network."""
+"""Building a network from a manifest of the repository and its tensors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gnnserve_worker.models.registry import ARCHITECTURES, spec_of
 
 
 def compute_for(architecture: Architecture, storage: Storage) -> Compute:
-    """In which precision the products of a variant over such a table are made, on this machine."""
+    """Precision of the products of a variant over such a table, on this machine."""
     return ARCHITECTURES[architecture].compute_for(storage)
 
 
@@ -65,7 +65,7 @@ def layer_sizes(manifest: NetworkManifest, columns: int) -> list[dict[Axis, int]
 
 
 def head_sizes(manifest: NetworkManifest, layer: int, outputs: int) -> dict[Axis, int]:
-    """Heads stand beside each other in hidden layers, and are averaged in the last one."""
+    """Sizes of the axes of heads. Heads are side by side in hidden layers, and averaged in the last one."""
     heads = manifest.heads_of(layer)
     each = outputs if layer == manifest.layers - 1 else outputs // heads
     return {Axis.HEADS: heads, Axis.HEAD_OUTPUTS: each, Axis.ALL_OUTPUTS: heads * each}

@@ -30,20 +30,20 @@ from gnnserve_worker.tables.formats import BFLOAT16
 _ROW_MAJOR, _NO_TRANSPOSE, _PACKED, _SECOND_MATRIX = 101, 111, 151, 162
 _SEQUENTIAL = 1
 _PACKED_FOR_ROWS = 1024
-"""Any number of rows may be multiplied by packed weights; this one only tunes them."""
+"""Number of rows that packing is tuned for. Packed weights may be multiplied with any number."""
 _ALIGNMENT = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Linear:
-    """Weights that are ready to be multiplied by; `apply` reads rows of `input_dtype`."""
+    """x · W + b, with or without ReLU, its weights packed for the library. `apply` reads rows of `input_dtype`."""
 
     inputs: int
     outputs: int
     weight: np.ndarray
-    """Packed by MKL, as bytes; or float32 [inputs, outputs] for scipy's BLAS."""
+    """The weights as MKL packs them, in bytes; or float32 [inputs, outputs] for scipy's BLAS."""
     dense: np.ndarray
-    """The same unpacked, float32 [inputs, outputs], for devices that multiply by themselves (`gpu/network.py`)."""
+    """The weights unpacked, float32 [inputs, outputs], for GPUs (`gpu/network.py`)."""
     bias: np.ndarray
     relu: bool
     compute: Compute
@@ -52,7 +52,8 @@ class Linear:
 
     @staticmethod
     def build(weight: np.ndarray, bias: np.ndarray, *, relu: bool, compute: Compute) -> Linear:
-        """`weight` is float32 [inputs, outputs], so that rows multiply from the left; `bias` float32 [outputs]."""
+        """Pack the weights. `weight` is float32 [inputs, outputs]: rows multiply from the left. `bias` is float32
+        [outputs]."""
         inputs, outputs = weight.shape
         weight = np.ascontiguousarray(weight, dtype=np.float32)
         bias = np.ascontiguousarray(bias, dtype=np.float32)
@@ -69,25 +70,26 @@ class Linear:
 
     @property
     def linears(self) -> tuple[Linear, ...]:
-        """The products of one matrix that it is made of."""
+        """The products of single matrices that this one consists of."""
         return (self,)
 
     @property
     def input_dtype(self) -> type[np.generic]:
-        """uint16: the bits of bfloat16."""
+        """Type of the rows that `apply` reads; uint16 stands for the bits of bfloat16."""
         return np.uint16 if self.compute == "bfloat16" else np.float32
 
     def apply(self, rows: np.ndarray, count: int, out: np.ndarray) -> None:
-        """`rows` is flat, [count · inputs] of `input_dtype`; `out` flat float32, at least [count · outputs]."""
+        """Compute `count` rows. `rows` is flat, [count · inputs] of `input_dtype`; `out` is flat float32, at least
+        [count · outputs]."""
         _linear(self.address, rows, count, self.inputs, self.weight, self.outputs, self.bias, self.relu, out)
 
 
 @dataclass(frozen=True, slots=True)
 class PerHead:
-    """A product for each head: of its part of a row, into its part of the row that is written."""
+    """A product for each head, which reads its part of a row and writes its part of the output row."""
 
     heads: tuple[Linear, ...]
-    """All of one size and one `compute`."""
+    """One product per head, all of the same size and precision."""
 
     @property
     def linears(self) -> tuple[Linear, ...]:
@@ -106,7 +108,7 @@ class PerHead:
         return self.heads[0].input_dtype
 
     def apply(self, rows: np.ndarray, count: int, out: np.ndarray) -> None:
-        """As `Linear.apply`."""
+        """Compute `count` rows, with arguments as for `Linear.apply`."""
         read, written = self.inputs, self.outputs
         for number, head in enumerate(self.heads):
             _linear_of_head(
@@ -119,7 +121,7 @@ Product = Linear | PerHead
 
 
 def preferred_compute(storage: Storage) -> Compute:
-    """The fastest precision that loses little beside what the storage has lost, on this machine.
+    """The fastest precision on this machine whose rounding is small beside that of the storage.
 
     What is stored exactly is computed exactly. Where storage has rounded already, bfloat16 is worth its speed wherever
     the processor multiplies it at several times the rate of float32: that is AMX.
@@ -129,7 +131,7 @@ def preferred_compute(storage: Storage) -> Compute:
 
 @cache
 def _has_fast_bfloat16() -> bool:
-    """Linux names the processor's features; MKL emulates bfloat16 slowly without them."""
+    """Whether Linux reports the processor's matrix unit for bfloat16; without it MKL emulates bfloat16, slowly."""
     if _mkl() is None:
         return False
     flags = next((line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("flags")), "")

@@ -11,21 +11,21 @@ from gnnserve_worker.tables.gather import Aggregator
 
 @dataclass(frozen=True, slots=True)
 class FirstLayer:
-    """aggregate of the neighbours · `neighbours` + node · `own` + `bias`."""
+    """The function: aggregate of the neighbours · `neighbours` + node's features · `own` + `bias`."""
 
     aggregator: Aggregator
     """How the neighbours are aggregated."""
     neighbours: np.ndarray
-    """float32 [columns, outputs]."""
+    """Weights of the neighbours' aggregate, float32 [columns, outputs]."""
     own: np.ndarray | None
-    """float32 [columns, outputs]. None: there is one matrix for the sum of both inputs."""
+    """Weights of the node's own features, float32 [columns, outputs]. None: one matrix multiplies the sum of both."""
     bias: np.ndarray
-    """float32 [outputs]."""
+    """Bias, float32 [outputs]."""
     own_share: float
     """Factor of the node's own features in that sum: GIN's 1 + ε. Unused where `own` has weights of its own, and by
     attention."""
     averaged_heads: int = 1
-    """Parts of the outputs, beside each other, whose mean the layer writes; the bias is as wide as the outputs."""
+    """Number of equal parts of the outputs whose mean the layer writes. The bias is as wide as all parts together."""
 
     @property
     def columns(self) -> int:
@@ -36,6 +36,6 @@ class FirstLayer:
         return int(self.neighbours.shape[1])
 
     def keep(self, columns: np.ndarray) -> FirstLayer:
-        """For inputs with the given columns, in the given order."""
+        """The layer for inputs with the given columns only, in the given order."""
         own = None if self.own is None else self.own[columns]
         return replace(self, neighbours=self.neighbours[columns], own=own)

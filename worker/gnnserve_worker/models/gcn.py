@@ -58,7 +58,7 @@ class GcnSpec(ArchitectureSpec):
         return Layer(weights.size(Axis.INPUTS), weights.size(Axis.OUTPUTS), aggregation, (product,))
 
     def build_projected_layer(self, weights: LayerWeights, *, relu: bool) -> Layer:
-        """The table holds W · x."""
+        """Build the layer for a table that holds W · x."""
         outputs = weights.size(Axis.OUTPUTS)
         aggregation = Aggregation(self.aggregator, Own.ADDED, 1.0, weights[_BIAS], relu=relu)
         return Layer(outputs, outputs, aggregation, ())

@@ -66,18 +66,18 @@ class GinSpec(ArchitectureSpec):
         return found | epsilons
 
     def compute_for(self, storage: Storage) -> Compute:
-        """Sums of many rows lose what little bfloat16 keeps of them."""
+        """float32 for every storage: sums of many rows would lose most of bfloat16's few digits."""
         return "float32"
 
     def build_layer(self, weights: LayerWeights, *, relu: bool, compute: Compute) -> Layer:
-        """Always in float32: `compute_for` says why."""
+        """Build the layer, always in float32, for the reason given in `compute_for`."""
         first = Linear.build(weights[_FIRST].T, weights[_FIRST_BIAS], relu=True, compute="float32")
         aggregation = Aggregation(self.aggregator, Own.ADDED, _own_factor(weights), no_bias(), relu=False)
         products = (first, _second_product(weights, relu=relu))
         return Layer(weights.size(Axis.INPUTS), weights.size(Axis.OUTPUTS), aggregation, products)
 
     def build_projected_layer(self, weights: LayerWeights, *, relu: bool) -> Layer:
-        """The table holds W_0 · x."""
+        """Build the layer for a table that holds W_0 · x."""
         aggregation = Aggregation(self.aggregator, Own.ADDED, _own_factor(weights), weights[_FIRST_BIAS], relu=True)
         products = (_second_product(weights, relu=relu),)
         return Layer(weights.size(Axis.INNER), weights.size(Axis.OUTPUTS), aggregation, products)
@@ -91,7 +91,7 @@ class GinSpec(ArchitectureSpec):
 
 
 def _second_product(weights: LayerWeights, *, relu: bool) -> Linear:
-    """It reads what the first product wrote, which is float32."""
+    """Build the second product, which reads what the first one wrote, in float32."""
     return Linear.build(weights[_SECOND].T, weights[_SECOND_BIAS], relu=relu, compute="float32")
 
 

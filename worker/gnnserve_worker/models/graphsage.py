@@ -55,7 +55,7 @@ class GraphSageSpec(ArchitectureSpec):
         return Layer(weights.size(Axis.INPUTS), weights.size(Axis.OUTPUTS), aggregation, (product,))
 
     def build_projected_layer(self, weights: LayerWeights, *, relu: bool) -> Layer:
-        """The table holds W_l · x(j) and, of the node itself, W_r · x(i)."""
+        """Build the layer for a table that holds W_l · x(j) and, for the node itself, W_r · x(i)."""
         outputs = weights.size(Axis.OUTPUTS)
         aggregation = Aggregation(self.aggregator, Own.ADDED, 1.0, weights[_BIAS], relu=relu)
         return Layer(outputs, outputs, aggregation, ())

@@ -1,4 +1,4 @@
-"""What serving asks of a model: scores of a sampled batch, without torch.
+"""Inference through a network: scores of a sampled batch, without torch.
 
 A network is a list of layers; a layer aggregates each row's neighbours and the row itself (`tables/gather.py`) and
 multiplies what comes out (`dense.py`). The first one reads a table, the others hidden states. One file per
@@ -22,25 +22,25 @@ from gnnserve_worker.tables.table import Table
 @dataclass(frozen=True, slots=True)
 class Layer:
     inputs: int
-    """Columns that are aggregated: of the table, or of the hidden states below."""
+    """Columns that are aggregated, of the table or of the hidden states of the layer before."""
     outputs: int
     aggregation: Aggregation
     products: tuple[Product, ...]
-    """Empty where the table holds what would be multiplied."""
+    """Matrix products after the aggregation; empty where the table stores the product already."""
 
     aggregated: int = field(init=False)
     """Columns of a row once it is aggregated."""
     aggregated_dtype: type[np.generic] = field(init=False)
 
     def __post_init__(self) -> None:
-        # Fields, since every batch asks for them.
+        # Fields instead of properties, since they are read for every batch.
         object.__setattr__(self, "aggregated", self.aggregation.width(self.inputs))
         dtype = self.products[0].input_dtype if self.products else np.float32
         object.__setattr__(self, "aggregated_dtype", dtype)
 
 
 class Activations:
-    """What one thread computes in. Grows to the largest batch it has seen."""
+    """Scratch memory of one thread, which grows to the largest batch so far."""
 
     def __init__(self) -> None:
         self._aggregated: dict[type[np.generic], np.ndarray] = {}
@@ -54,7 +54,7 @@ class Activations:
         return array
 
     def hidden(self, size: int) -> np.ndarray:
-        """float32. What was given out the two times before stays as it is."""
+        """A float32 array of at least this size. The arrays of the two calls before keep their content."""
         self._turn = (self._turn + 1) % len(self._hidden)
         if len(self._hidden[self._turn]) < size:
             self._hidden[self._turn] = np.empty(grown(size), dtype=np.float32)
@@ -68,10 +68,10 @@ class Network:
     layers: tuple[Layer, ...]
     classes: int
     bytes_per_row: int = field(init=False)
-    """What the first layer reads and writes for a row, once it is gathered."""
+    """Bytes that the first layer's products read and write for a row."""
 
     weighs_neighbours: bool = field(init=False)
-    """Samples must have weights (`sampling/normalised.py`)."""
+    """Whether samples must have weights (`sampling/normalised.py`)."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "weighs_neighbours", any(layer.aggregation.weighted for layer in self.layers))
@@ -82,7 +82,7 @@ class Network:
         )
 
     def gather(self, table: Table, sample: NeighbourSample, scratch: Activations) -> np.ndarray:
-        """What the first layer aggregates, for every row of the sample: flat, in scratch."""
+        """Aggregate the input of the first layer for every row of the sample. The result is flat, in scratch memory."""
         first = self.layers[0]
         size = sample.ends[-1] * first.aggregated
         out = scratch.aggregated(size, first.aggregated_dtype) if first.products else scratch.hidden(size)
@@ -102,8 +102,11 @@ class Network:
         scores: np.ndarray,
         embeddings: np.ndarray | None = None,
     ) -> None:
-        """Fills in `scores`, before softmax or sigmoid, float32 [seeds, classes]; and where there are any and they are
-        wanted, `embeddings`: the seeds' last hidden layer, float32 [seeds, hidden]."""
+        """Compute `scores`, before softmax or sigmoid, float32 [seeds, classes].
+
+        `embeddings`, if wanted, gets the seeds' last hidden layer, float32 [seeds, hidden]. A network of one layer has
+        none.
+        """
         rows = sample.ends[-1]
         hidden = _multiply(self.layers[0], aggregated, rows, scratch)
         for depth, layer in enumerate(self.layers[1:], start=1):
@@ -118,7 +121,7 @@ class Network:
 
 
 def _multiply(layer: Layer, rows: np.ndarray, count: int, scratch: Activations) -> np.ndarray:
-    """The layer's products, one after the other: flat float32. A later one reads what an earlier one wrote."""
+    """Apply the layer's products, each to the output of the one before. The result is flat float32."""
     for product in layer.products:
         out = scratch.hidden(count * product.outputs)
         product.apply(rows, count, out)
@@ -141,7 +144,7 @@ def take(tensors: Mapping[str, np.ndarray], key: str, shape: tuple[int, ...]) ->
 
 
 def _copy_of_seeds(sample: NeighbourSample, rows: np.ndarray, out: np.ndarray) -> None:
-    """A row per requested seed; repeated ones may share theirs."""
+    """Copy one row per requested seed; a repeated seed may be one row of the sample."""
     if sample.seed_rows is None:
         out[...] = rows
     else:

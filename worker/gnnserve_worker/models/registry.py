@@ -17,7 +17,7 @@ ARCHITECTURES: Mapping[Architecture, ArchitectureSpec] = {
 
 
 def spec_of(architecture: str) -> ArchitectureSpec:
-    """ValueError: a repository or manifest of a newer version names one that this version does not know."""
+    """Find the object by name. ValueError: this version does not know the name; a newer one may have written it."""
     return ARCHITECTURES[Architecture(architecture)]
 
 
