@@ -1,7 +1,7 @@
-"""Weights that the user gives: read, and checked against the manifest and the graph before anything is computed.
+"""Reading weights that the user gives, and checking them against the manifest and the graph.
 
-Without torch, so that a service with given weights is ready within seconds. Every message names the file, the key, what
-was found, what was expected and what to change.
+This needs no torch, so that a service with given weights is ready within seconds. Every message names the file, the
+key, what was found, what was expected and what to change.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from gnnserve_worker.models.registry import ARCHITECTURES
 FIELD = "spec.model.checkpoint"
 _HOW_TO_WRITE = "write it with `safetensors.torch.save_file(model.state_dict(), PATH)`"
 _PICKLES = (b"PK\x03\x04", b"\x80")
-"""How the files of torch.save begin, new and old."""
+"""First bytes of files that torch.save writes, in its new and its old format."""
 _FLOATS = {"F64": np.float64, "F32": np.float32, "F16": np.float16}
 
 
 def checkpoint_digest(model: Model) -> str | None:
-    """Identity of the given weights; None: the model is trained. InputError: missing, or not the pinned file."""
+    """SHA-256 of the given weights; None: the model is trained. InputError: the file is missing, or another one."""
     given = model.checkpoint
     return None if given is None else pinned_digest(FIELD, given.uri, given.sha256)
 
@@ -40,9 +40,9 @@ def checkpoint_digest(model: Model) -> str | None:
 def load_checkpoint(
     given: Checkpoint, digest: str, model: Model, columns: int, classes: int, columns_remedy: str | None = None
 ) -> Tensors:
-    """float32, under torch_geometric's keys, as the manifest and the graph want them. Raises InputError.
+    """Load the weights as float32 under torch_geometric's keys. InputError: they do not fit the manifest or the graph.
 
-    `columns_remedy`: what to change where the first layer reads not `columns` but `{}` columns.
+    `columns_remedy`: what to change if the first layer reads another number of columns, which replaces `{}`.
     """
     path = file_path(given.uri)
     data = path.read_bytes()
@@ -71,11 +71,11 @@ def _parse(path: Path, data: bytes) -> Tensors:
         entries = safetensors.deserialize(data)  # type: ignore[no-untyped-call]
     except safetensors.SafetensorError as error:
         problem = f"is not a safetensors file: {error}"
-        if data.startswith(_PICKLES):  # asked last, since the length of a safetensors header may look like one
+        if data.startswith(_PICKLES):  # checked last, since the length of a safetensors header may look like a pickle
             problem = "is a pickle, as torch.save writes it, which may run code when it is read"
         raise _error(path, problem, _HOW_TO_WRITE) from error
     tensors = {}
-    # Counters of normalization layers, which are no weights: such a model is refused for its layers, by their names.
+    # Counters of normalization layers are skipped: models with such layers are refused by the names of their weights.
     for key, entry in sorted(one for one in entries if not one[0].endswith(".num_batches_tracked")):
         values = _to_float32(entry["dtype"], entry["data"])
         if values is None:
@@ -101,14 +101,14 @@ class _Axis:
 
     size: int
     remedy: str
-    """With the found size, times `factor`, for `{}`."""
+    """What to change; the found size times `factor` replaces `{}`."""
     factor: int = 1
 
 
 def _check(
     path: Path, tensors: Mapping[str, np.ndarray], layout: Layout, model: Model, read: _Axis, classes: int
 ) -> None:
-    """Messages call weights what the file calls them."""
+    """Check names and shapes. Messages use the names in the file."""
     _check_layers(path, len(layout.layers), len(model.fanouts))
     expected = _expected(model, read, classes)
     for key, axes in expected.items():

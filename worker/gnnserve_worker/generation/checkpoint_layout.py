@@ -29,12 +29,12 @@ class LayoutError(Exception):
 @dataclass(frozen=True, slots=True)
 class Layout:
     layers: tuple[str, ...]
-    """What the file calls them, in the order in which they are applied."""
+    """Names of the layers in the file, in the order in which they are applied."""
     keys: Mapping[str, str]
-    """Keys of the file by those of torch_geometric's model. Keys of nothing that is known stand for themselves."""
+    """Keys of the file by torch_geometric's keys. A key that belongs to no known layer maps to itself."""
 
     def shown(self, key: str) -> str:
-        """What the file calls that weight, or would, if it had it."""
+        """The key of a weight in the file, or the key that it would have there."""
         if key in self.keys:
             return self.keys[key]
         layer, _, weight = key.removeprefix("convs.").partition(".")
@@ -42,7 +42,7 @@ class Layout:
 
 
 def layout_of(keys: Iterable[str], architecture: Architecture) -> Layout:
-    """Raises LayoutError."""
+    """Recognise the layers by their keys. LayoutError: there are none, or their order is unclear."""
     found = sorted(keys)
     recognised = ARCHITECTURES[architecture].recognise(found)
     if not recognised:

@@ -1,4 +1,4 @@
-"""What a revision is made from: equal identities need no new generation."""
+"""The identity of a revision: digests of all that it is made from. Equal ones need no new generation."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class RevisionIdentity:
 
 
 def identity_of(spec: GNNServiceSpec) -> RevisionIdentity:
-    """Reads the files that the manifest names. InputError: one is missing, or not the pinned one."""
+    """Read the files that the manifest names. InputError: one is missing, or is not the pinned one."""
     return RevisionIdentity(
         spec.recipe(), source_digest(spec.graph.source), checkpoint_digest(spec.model), given_digests(spec.variants)
     )

@@ -1,7 +1,7 @@
 """From a manifest to a published revision: import, train, rank, prune, project, profile, publish.
 
-A published revision is found without importing torch, so that a second start takes no time, and given weights are
-served without it too; what trains is `trained.py`, the rest is `variants.py`.
+A published revision is found without importing torch, so that a second start is fast. Given weights need no torch
+either. Training is `trained.py`, all else is `variants.py`.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ if TYPE_CHECKING:
 def generate(
     service: GNNService, repository: Repository, progress: ProgressListener = silent, *, use_gpu: bool = False
 ) -> RevisionManifest:
-    """The revision of this manifest, this graph and these given weights: the published one, or a new one.
+    """Find the published revision of this manifest, its graph and its given weights, or generate it.
 
-    `use_gpu`: train on a GPU where torch sees one. Weights then differ in their last digits from one time to another.
-    Raises InputError for what the user must fix, ResourceError when the disk is full; revisions that are already
-    published stay as they are.
+    `use_gpu`: train on a GPU if torch finds one. Weights then differ in their last digits between runs. Raises
+    InputError for what the user must fix, ResourceError when the disk is full; revisions that are already published
+    stay as they are.
     """
     spec = service.spec
     identity = identity_of(spec)
     if (published := _find(repository, identity)) is not None:
         return published
-    # What the user must fix shows here, before torch is loaded and before anything is written.
+    # Errors of the input are found here, before torch is loaded and before anything is written.
     graph = _import_graph(spec, repository, progress)
     spec = _without_wide_tables(spec, graph.features, progress)
     given = _load_given(spec, identity, graph, progress)
@@ -56,7 +56,7 @@ def generate(
     with repository.locked(on_wait=lambda: progress(waiting)):
         if (published := _find(repository, identity)) is not None:
             return published
-        # Imported here: what measures loads every kernel, which a second start does for itself.
+        # Imported here: profiling loads every kernel, which a start that finds its revision does not need yet.
         from gnnserve_worker.generation.variants import generate_revision  # noqa: PLC0415
 
         models_of: ModelsOf | None
