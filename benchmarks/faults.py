@@ -85,6 +85,8 @@ FOUND = (
           "reconcile.py"),
     Found("claim_deleted_and_another_model", "a Job was made for a claim whose deletion the watch had not told of: its "
           "pod cannot start, and the Job is deleted once it is known", ""),
+    Found("claim_deleted_and_suspended", "a worker that is wanted again gets its pod while the deletion of its claim "
+          "is not known: it cannot start, and is replaced once it is", ""),
     Found("(sequences)", "what a suspended service has depends on what it had when it was suspended", ""),
 )  # fmt: skip
 
