@@ -87,6 +87,11 @@ FOUND = (
           "pod cannot start, and the Job is deleted once it is known", ""),
     Found("claim_deleted_and_suspended", "a worker that is wanted again gets its pod while the deletion of its claim "
           "is not known: it cannot start, and is replaced once it is", ""),
+    Found("claim_deleted_at_the_first_generation", "a pod more: the deletion of its claim is not known", ""),
+    Found("claim_deleted_at_the_first_generation", "a claim that an overtaken leader made late is left: the operator "
+          "deletes none", ""),
+    Found("claim_deleted_at_the_first_generation", "where the next claim is refused once, the first one's name is "
+          "free by then, and taken again", ""),
     Found("(sequences)", "what a suspended service has depends on what it had when it was suspended", ""),
 )  # fmt: skip
 

@@ -29,7 +29,7 @@ from gnnserve_operator.desired.labels import (
     Component,
 )
 from gnnserve_operator.desired.metadata import digest_of
-from gnnserve_operator.kinds import ServiceKey
+from gnnserve_operator.kinds import CLAIM, ServiceKey
 from gnnserve_operator.reconcile import parse_service
 
 Manifest = dict[str, Any]
@@ -218,6 +218,17 @@ def without_generation(end: Mapping[str, Any]) -> dict[str, Any]:
     """An end state less Jobs and their pods: where the ConfigMap tells the revision, they need not be there."""
     pods = {words: count for words, count in end["pods"].items() if " generation " not in words}
     return {name: value for name, value in end.items() if not name.startswith("Job ")} | {"pods": pods}
+
+
+def without_late_claim(
+    end: Mapping[str, Any], peaceful: Mapping[str, Any], late: tuple[str, str] | None
+) -> Mapping[str, Any]:
+    """An end state less the claim, kind and name in `late`, that a leader which was overtaken made late. It stays where
+    another one is in use: the operator deletes no claim."""
+    if late is None or late[0] != CLAIM.name:
+        return end
+    left = f"{late[0]} default/{late[1]}"
+    return {name: value for name, value in end.items() if name in peaceful or name != left}
 
 
 def differences(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]:

@@ -7,8 +7,8 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.control.campaign.judge import History, differences, without_generation
-from tests.control.campaign.scenarios import EITHER, LAGGING, TIMED, Scene
+from tests.control.campaign.judge import History, differences, without_generation, without_late_claim
+from tests.control.campaign.scenarios import EITHER, LAGGING, OTHERWISE, TIMED, Scene
 from tests.control.campaign.sim_operator import RESYNC_S
 from tests.control.campaign.trouble import PEACE, STOPPED, VIEWS, Point, Trouble
 from tests.control.campaign.world import Call, Hung, World
@@ -65,14 +65,14 @@ async def play(scene: Scene, at: Point | Trouble = PEACE, peaceful: Outcome | No
     services = [found["metadata"]["name"] for found in world.plane.of_kind("GNNService")]
     for left in judge.leftovers(services):
         judge.accuse(f"{left} outlives its service")
-    if peaceful is not None:
+    if peaceful is not None and point.kind not in OTHERWISE.get(scene, ()):
         pardoned = world.created_late if point.kind == STOPPED else None
         is_behind = point.kind in VIEWS
         timed = TIMED.get(scene, {}) if not is_behind else {**TIMED.get(scene, {}), **LAGGING.get(scene, {})}
         excess = history.excess(peaceful.history, pardoned, timed)
-        ends = (end, peaceful.end)
+        ends = (without_late_claim(end, peaceful.end, pardoned), peaceful.end)
         if (scene in EITHER and (is_behind or point.kind == STOPPED)) or (scene in LAGGING and is_behind):
-            ends = (without_generation(end), without_generation(peaceful.end))
+            ends = (without_generation(ends[0]), without_generation(peaceful.end))
         for words in (*differences(*ends), *excess):
             judge.accuse(words)
     for operator in world.operators:

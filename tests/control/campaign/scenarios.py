@@ -690,12 +690,16 @@ in may not have what that generated; a Job that comes to be before its service i
 
 LAGGING: Mapping[Scene, Mapping[str, int]] = {
     image_during_generation: {"Job": 1, "Pod": 1}, claim_deleted_and_another_model: {"Job": 1, "Pod": 1},
-    claim_deleted_and_suspended: {"Pod": 1},
+    claim_deleted_and_suspended: {"Pod": 1}, claim_deleted_at_the_first_generation: {"Pod": 1},
 }  # fmt: skip
 """Known limits while watches are behind (VIEWS). Another image begins anew a Job that is not yet known to compute; what
 is lost is what it computed in the time that they are behind. A Job of another model is made for a claim whose deletion
 is not known yet; its pod cannot start, and the Job is deleted once it is known: nothing is lost. Neither can a worker
 that is wanted again meanwhile."""
+OTHERWISE: Mapping[Scene, frozenset[str]] = {claim_deleted_at_the_first_generation: frozenset({"422"})}
+"""Troubles after which the scene ends well in another way than in peace, so that the two are not compared. Where the
+next claim is refused, the deleted one may have gone by the time it is asked for again: then its name is free, and taken
+again."""
 EITHER = frozenset({job_and_table_deleted})
 """Where one deletion is told later than the other, or the write of the table comes late, the table is made again from
 the Job that was there, and no Job is needed: as if the table had been deleted first."""
