@@ -32,6 +32,7 @@ from gnnserve_api.protocol import (
 )
 from gnnserve_api.repository import NetworkManifest
 from gnnserve_api.routing import Route
+from gnnserve_api.spec.model import NO_NEIGHBOURS
 from gnnserve_api.tokens import check_token, read_client_token
 from gnnserve_api.variants import MAX_LAYERS
 from gnnserve_cli.exits import ServerRefusedError
@@ -199,7 +200,9 @@ def _misfit(answer: VariantsAnswer) -> str | None:
 def _network_misfit(network: NetworkManifest) -> str | None:
     drawn = network.fanouts
     is_full = all(fanout == -1 for fanout in drawn)
-    if not 1 <= len(drawn) <= MAX_LAYERS or not (is_full or all(1 <= fanout <= _MOST_DRAWN for fanout in drawn)):
+    if not 1 <= len(drawn) <= MAX_LAYERS or not (
+        is_full or drawn == NO_NEIGHBOURS or all(1 <= fanout <= _MOST_DRAWN for fanout in drawn)
+    ):
         return f"a network of fan-outs {list(drawn)[:10]}"
     widths = (network.hidden, network.classes, 1 if network.mlp_hidden is None else network.mlp_hidden)
     if not all(1 <= width < _MOST for width in widths):

@@ -14,6 +14,7 @@ from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.spec.variants import Projection
 from gnnserve_api.variants import columns_of, variant_name
 
+_PROJECTED = (FamilyName.PROJECTED, FamilyName.PROPAGATED_PROJECTED)
 _NEARLY_ALL = 0.5
 """Share of the pruned variants from which on it is worth saying."""
 
@@ -37,7 +38,7 @@ def says_expected(spec: GNNServiceSpec, features: int, classes: int) -> str | No
 
 def says_dominated(profile: Profile, features: int) -> str | None:
     """After the profile was measured; None where most pruned variants are the fastest for some tolerance."""
-    projected = [variant for variant in profile.variants if family_of(variant).name is FamilyName.PROJECTED]
+    projected = [variant for variant in profile.variants if family_of(variant).name in _PROJECTED]
     pruned = [variant for variant in profile.variants if family_of(variant).spans_widths and variant.columns < features]
     beaten = {variant.name: next((other for other in projected if beats(other, variant)), None) for variant in pruned}
     dominated = [variant for variant in pruned if beaten[variant.name] is not None]

@@ -16,8 +16,12 @@ from typing import Protocol
 class FamilyName(StrEnum):
     PRUNED = "pruned"
     """A prefix of the ranked feature columns, and a network for just these."""
+    PROPAGATED = "propagated"
+    """A prefix of the ranked columns of features that were propagated over the graph; no neighbours are sampled."""
     PROJECTED = "projected"
     """The first layer's product per node instead of features."""
+    PROPAGATED_PROJECTED = "propagated-projected"
+    """A row of scores per node, of features that were propagated over the graph."""
     GIVEN = "given"
     """Feature columns and a network that the user has chosen and trained."""
     FANOUTS = "fanouts"
@@ -64,7 +68,8 @@ class Family:
     over columns."""
 
 
-# Rows are made from features alone and neighbours are sampled for each request, so all of these can follow all three.
+# What is propagated holds the neighbours of the graph as it was generated: such variants can follow nothing else.
+# Other rows are made from features alone and neighbours are sampled for each request, so those variants can follow all.
 _FOLLOWS_ALL = Capabilities(overlay=True, changes=True, instants=True)
 
 FAMILIES: Mapping[FamilyName, Family] = {
@@ -79,9 +84,25 @@ FAMILIES: Mapping[FamilyName, Family] = {
             spans_widths=True,
         ),
         Family(
+            FamilyName.PROPAGATED,
+            description="reads columns of propagated features, and no neighbours",
+            capabilities=STORED_GRAPH,
+            is_asked_for=True,
+            stores_product=False,
+            spans_widths=True,
+        ),
+        Family(
             FamilyName.PROJECTED,
             description="first layer stored per node: nothing lost but rounding",
             capabilities=_FOLLOWS_ALL,
+            is_asked_for=False,
+            stores_product=True,
+            spans_widths=False,
+        ),
+        Family(
+            FamilyName.PROPAGATED_PROJECTED,
+            description="scores stored per node: nothing lost but rounding",
+            capabilities=STORED_GRAPH,
             is_asked_for=False,
             stores_product=True,
             spans_widths=False,

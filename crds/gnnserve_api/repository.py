@@ -118,6 +118,8 @@ class NetworkManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknow
     """Width between the two products of each GIN layer; None: of the layer's output."""
     attention: AttentionManifest | None = None
     """GAT's alone."""
+    hops: int | None = None
+    """SGC's alone: how often the features in its tables were propagated over the graph."""
 
     @property
     def layers(self) -> int:

@@ -109,6 +109,16 @@ BREAKS_RULE = {
     },
     "must be Auto, or a whole number from 1 to 10000": {**MINIMAL, "model": {"training": {"epochs": "auto"}}},
     "mlpHidden may be given with architecture GIN only": {**MINIMAL, "model": {"mlpHidden": 64}},
+    "hops may be given with architecture SGC only": {**MINIMAL, "model": {"hops": 2}},
+    "fanouts must be [0] with architecture SGC, whose neighbours are in its table, and with no other": {
+        **MINIMAL,
+        "model": {"architecture": "SGC"},
+    },
+    "variants.given must not be given with model.architecture SGC": {
+        **MINIMAL,
+        "model": {"architecture": "SGC", "fanouts": [0]},
+        "variants": {"given": [{"checkpoint": {"uri": "file:///a.safetensors"}, "columns": [0]}]},
+    },
     "heads, outputHeads and negativeSlope may be given with architecture GAT only": {**MINIMAL, "model": {"heads": 2}},
     "hidden must be a multiple of heads: each head has hidden / heads columns": {
         **MINIMAL,

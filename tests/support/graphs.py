@@ -103,6 +103,7 @@ def network_manifest(
     mlp_hidden: int | None = None,
     heads: int | None = None,
     output_heads: int | None = None,
+    hops: int | None = None,
     classes: int = 3,
 ) -> NetworkManifest:
     model = Model(
@@ -112,6 +113,7 @@ def network_manifest(
         mlp_hidden=mlp_hidden,
         heads=heads,
         output_heads=output_heads,
+        hops=hops,
     )
     return model.network(classes)
 
@@ -140,6 +142,8 @@ def random_tensors(manifest: NetworkManifest, columns: int, seed: int) -> Tensor
                 }
             case Architecture.GCN:
                 shapes = {"lin.weight": (outputs, inputs), "bias": (outputs,)}
+            case Architecture.SGC:
+                shapes = {"lin.weight": (outputs, inputs), "lin.bias": (outputs,)}
             case Architecture.GAT:
                 heads = manifest.heads_of(layer)
                 each = outputs if layer == depth - 1 else outputs // heads

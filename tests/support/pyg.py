@@ -22,11 +22,12 @@ def module_of(
     mlp_hidden: int | None = None,
     heads: int | None = None,
     output_heads: int | None = None,
+    hops: int | None = None,
     classes: int = 3,
 ) -> Any:
     """In evaluation mode, with weights of a fixed seed."""
     torch.manual_seed(0)
-    widths = {"hidden": hidden, "mlpHidden": mlp_hidden, "heads": heads, "outputHeads": output_heads}
+    widths = {"hidden": hidden, "mlpHidden": mlp_hidden, "heads": heads, "outputHeads": output_heads, "hops": hops}
     model = Model.model_validate({"architecture": architecture, "fanouts": fanouts, **widths})
     module: Any = build_module(model, columns, classes).eval()
     for conv in module.convs:

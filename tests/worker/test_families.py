@@ -180,7 +180,9 @@ def test_families_say_what_their_tables_take(storage: Storage) -> None:
 
     assert found == {
         FamilyName.PRUNED: stored_bytes(NODES, 3, storage),
+        FamilyName.PROPAGATED: 0,
         FamilyName.PROJECTED: 2 * stored_bytes(NODES, 8, storage),
+        FamilyName.PROPAGATED_PROJECTED: 0,
         FamilyName.GIVEN: stored_bytes(NODES, 4, storage),
         FamilyName.FANOUTS: 0,
         FamilyName.PROJECTED_FANOUTS: 0,

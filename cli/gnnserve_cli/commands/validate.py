@@ -124,6 +124,13 @@ def _facts(service: GNNService) -> list[tuple[str, str]]:
     spec = service.spec
     model, pruning, objective = spec.model, spec.variants.pruning, spec.objective
     fanouts = "every neighbour" if model.fanouts[0] < 0 else "fan-outs " + ", ".join(map(str, model.fanouts))
+    layers = f"{count(len(model.fanouts), 'layer')}, hidden {model.hidden}, {fanouts}"
+    network = model.network(classes=1)
+    if network.attention is not None:
+        heads = ", ".join(count(network.heads_of(layer), "head") for layer in range(network.layers))
+        layers += f", attention of {heads}"
+    if network.hops is not None:
+        layers = f"features propagated over {count(network.hops, 'hop')}"
     wanted = [
         *([f"latency within {objective.latency_ms:,.10g} ms"] if objective.latency_ms is not None else []),
         *(
@@ -136,7 +143,7 @@ def _facts(service: GNNService) -> list[tuple[str, str]]:
         ("service", f"{service.metadata.namespace}/{service.metadata.name}"),
         ("source", spec.graph.source.described()),
         ("normalization", spec.graph.normalization),
-        ("model", f"{model.architecture}, {count(len(model.fanouts), 'layer')}, hidden {model.hidden}, {fanouts}"),
+        ("model", f"{model.architecture}, {layers}"),
         (
             ("weights", f"{model.checkpoint.uri}, not trained")
             if model.checkpoint is not None

@@ -23,7 +23,7 @@ def made_facts(report: Report) -> list[tuple[str, str]]:
         model.append(f"{network.mlp_hidden:,} between the two products of a layer")
     if network.attention is not None:
         model.append(_heads(network.attention, len(network.fanouts)))
-    model.append(f"fan-outs {fanouts}")
+    model.append(f"fan-outs {fanouts}" if network.hops is None else f"features propagated over {network.hops} hops")
     if made.training is not None or not made.has_given_weights:
         model.append(f"{made.scope.lower()} training")
     weights = f"given: SHA-256 {made.checkpoint}" if made.checkpoint else "trained"

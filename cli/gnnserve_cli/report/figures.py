@@ -26,6 +26,8 @@ from gnnserve_cli.report.words import ms, nodes, percent, plain_ms, signed_point
 
 _SHAPES: Mapping[FamilyName, Shape] = {
     FamilyName.PRUNED: Shape.CIRCLE,
+    FamilyName.PROPAGATED: Shape.CIRCLE,
+    FamilyName.PROPAGATED_PROJECTED: Shape.DIAMOND,
     FamilyName.PROJECTED: Shape.DIAMOND,
     FamilyName.GIVEN: Shape.SQUARE,
     FamilyName.FANOUTS: Shape.TRIANGLE,

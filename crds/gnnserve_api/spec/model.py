@@ -13,7 +13,10 @@ from gnnserve_api.spec.rules import rule, validations
 from gnnserve_api.variants import MAX_LAYERS
 
 FULL_NEIGHBOURHOOD = -1
-_HEADS, _NEGATIVE_SLOPE = 1, 0.2
+NO_NEIGHBOURS = (0,)
+"""Fan-outs of a network of one layer that reads nothing but a node's own row."""
+_HEADS, _NEGATIVE_SLOPE, _HOPS = 1, 0.2, 2
+_HIDDEN = 128
 MAX_TREE_NODES = 1_000_000
 """Nodes that one seed may sample; more is a typing error in `fanouts` rather than a wish."""
 
@@ -26,6 +29,9 @@ class Architecture(StrEnum):
     GCN = "GCN"
     """Graph convolutional network with self-loops and symmetric normalisation (torch_geometric.nn.GCN); sampled
     neighbours have the weights of the full graph."""
+    SGC = "SGC"
+    """Simple graph convolution (torch_geometric.nn.SGConv): features are propagated over the whole graph when variants
+    are made, and an answer is one row times one matrix. For nodes of the stored graph."""
     GAT = "GAT"
     """Graph attention network (torch_geometric.nn.GAT): neighbours and the node itself weighed by a softmax over those
     that were sampled."""
@@ -78,8 +84,8 @@ class Training(ApiModel):
     scope: Scope = Scope.INDUCTIVE
     """Whether training may see nodes outside of the training split."""
     learning_rate: Annotated[float, Field(gt=0, le=1)] | None = None
-    """Step size of Adam. Absent: 0.01 for GraphSAGE and GCN, 0.005 for GAT, 0.001 for GIN, whose sums
-    make larger steps diverge."""
+    """Step size of Adam. Absent: 0.01 for GraphSAGE and GCN, 0.05 for SGC, 0.005 for GAT, 0.001 for GIN,
+    whose sums make larger steps diverge."""
     weight_decay: Annotated[float, Field(ge=0, le=1)] = 0.0005
     """L2 penalty on the weights."""
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.5
@@ -100,9 +106,9 @@ class Checkpoint(ApiModel):
         ),
     ]
     """State dict of a torch_geometric.nn.GraphSAGE, GIN, GCN or GAT, or of a model of their convolutions (conv1,
-    conv2), percent-encoded. Its content is part of the revision's identity: another file at the same place generates
-    anew. Over more than 16,384 feature columns it is not pruned: generation then refuses factors other than `[1]`, and
-    the ranking method Lasso, which knows that limit without a checkpoint too."""
+    conv2) or of one SGConv, percent-encoded. Its content is part of the revision's identity: another file at the same
+    place generates anew. Over more than 16,384 feature columns it is not pruned: generation then refuses factors other
+    than `[1]`, and the ranking method Lasso, which knows that limit without a checkpoint too."""
     sha256: Sha256 | None = None
     """Expected SHA-256 of the file. When set, another file is refused."""
 
@@ -122,7 +128,7 @@ Fanout = Annotated[int, Field(ge=FULL_NEIGHBOURHOOD, le=1024)]
 class Model(ApiModel):
     architecture: Architecture = Architecture.GRAPHSAGE
     """Kind of graph neural network."""
-    hidden: Annotated[int, Field(ge=1, le=4096)] = 128
+    hidden: Annotated[int, Field(ge=1, le=4096)] = _HIDDEN
     """Width of the hidden layers."""
     mlp_hidden: Annotated[int, Field(ge=1, le=4096)] | None = None
     """GIN only: width between the two products of each layer. Absent: as wide as the layer's output, which is what
@@ -134,19 +140,22 @@ class Model(ApiModel):
     """GAT only: heads of the last layer, whose scores are averaged. Absent: as many as heads."""
     negative_slope: Annotated[float, Field(ge=0, le=1)] | None = None
     """GAT only: slope of the leaky ReLU over attention scores below 0. Absent: 0.2, torch_geometric's."""
+    hops: Annotated[int, Field(ge=1, le=16)] | None = None
+    """SGC only: how often features are propagated (SGConv's K). Absent: 2."""
     fanouts: Annotated[tuple[Fanout, ...], Field(min_length=1, max_length=MAX_LAYERS)] = (25, 10)
-    """Neighbours sampled per layer, the seed's draw first; one entry per layer. All -1: every neighbour."""
+    """Neighbours sampled per layer, the seed's draw first; one entry per layer. All -1: every neighbour. `[0]`
+    with SGC, which samples none."""
     training: Training = Training()
     """How the model is trained. With a checkpoint only scope and seed count."""
     checkpoint: Checkpoint | None = None
     """Weights to serve instead of training."""
 
     @rule(
-        "self.fanouts.all(f, f > 0) || self.fanouts.all(f, f == -1)",
+        "self.fanouts.all(f, f > 0) || self.fanouts.all(f, f == -1) || self.fanouts == [0]",
         "fanouts must be all positive, or all -1 for the full neighbourhood",
     )
     def _fanouts_agree(self) -> bool | str:
-        if self._is_full_neighbourhood or min(self.fanouts) > 0:
+        if self._is_full_neighbourhood or min(self.fanouts) > 0 or self.fanouts == NO_NEIGHBOURS:
             return True
         return f"fanouts {list(self.fanouts)} must be all positive, or all -1 for the full neighbourhood"
 
@@ -197,6 +206,23 @@ class Model(ApiModel):
             f"use hidden {nearby}, or other heads"
         )
 
+    @rule(
+        "(self.architecture == 'SGC') == (self.fanouts == [0])",
+        "fanouts must be [0] with architecture SGC, whose neighbours are in its table, and with no other",
+    )
+    def _sgc_samples_nothing(self) -> bool | str:
+        if (self.architecture is Architecture.SGC) == (self.fanouts == NO_NEIGHBOURS):
+            return True
+        if self.architecture is Architecture.SGC:
+            return f"fanouts {list(self.fanouts)} must be [0] with architecture SGC, whose neighbours are in its table"
+        return f"fanouts [0] may be given with architecture SGC only: {self.architecture} samples neighbours"
+
+    @rule("self.architecture == 'SGC' || !has(self.hops)", "hops may be given with architecture SGC only")
+    def _hops_are_of_sgc(self) -> bool | str:
+        if self.hops is None or self.architecture is Architecture.SGC:
+            return True
+        return f"hops {self.hops} may be given with architecture SGC only: leave it out, or use SGC"
+
     @property
     def _is_full_neighbourhood(self) -> bool:
         return all(fanout == FULL_NEIGHBOURHOOD for fanout in self.fanouts)
@@ -210,6 +236,7 @@ class Model(ApiModel):
             classes=classes,
             mlp_hidden=self.mlp_hidden,
             attention=self._attention(),
+            hops=(self.hops or _HOPS) if self.architecture is Architecture.SGC else None,
         )
 
     def _attention(self) -> AttentionManifest | None:
@@ -220,8 +247,8 @@ class Model(ApiModel):
         return AttentionManifest(heads=heads, output_heads=self.output_heads or heads, negative_slope=slope)
 
     def canonical(self, *, is_trained: bool = True) -> Model:
-        """The same for models that are trained alike: how to train does nothing for weights that are given, and what is
-        said of attention may be what it is without a word."""
+        """The same for models that are trained alike: how to train does nothing for weights that are given, a hidden
+        width nothing for SGC, and a field may have the value that it has when absent."""
         changes: dict[str, Any] = {}
         if self.checkpoint is not None or not is_trained:
             changes["training"] = Training(scope=self.training.scope, seed=self.training.seed)
@@ -230,4 +257,7 @@ class Model(ApiModel):
             changes["heads"] = None if heads == _HEADS else heads
             changes["output_heads"] = None if attention.output_heads == heads else attention.output_heads
             changes["negative_slope"] = None if slope == _NEGATIVE_SLOPE else slope
+        if self.architecture is Architecture.SGC:
+            changes["hidden"] = _HIDDEN
+            changes["hops"] = None if self.hops == _HOPS else self.hops
         return self.model_copy(update=changes) if changes else self

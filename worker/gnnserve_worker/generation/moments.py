@@ -78,7 +78,7 @@ def first_layer_moments(first: FirstLayer, features: Features, graph: Graph, nod
 def _own_share(first: FirstLayer) -> float:
     """Weight of the node's own features that is added to its row of `_rows_of`."""
     match first.aggregator:
-        case Aggregator.MEAN | Aggregator.SUM:
+        case Aggregator.MEAN | Aggregator.SUM | Aggregator.NONE:
             return first.own_share
         case Aggregator.NORMALISED_SUM | Aggregator.ATTENTION:
             return 0.0  # its self-loop is one of the edges
@@ -96,6 +96,8 @@ def _rows_of(graph: Graph, nodes: np.ndarray, aggregator: Aggregator) -> sp.csr_
             return sp.csr_array(sp.diags_array(1.0 / degrees) @ adjacency)
         case Aggregator.SUM:
             return adjacency
+        case Aggregator.NONE:
+            return sp.csr_array(adjacency.shape, dtype=np.float32)
         case Aggregator.NORMALISED_SUM:
             roots = inverse_roots(graph.indptr, graph.indices)
             targets = np.repeat(nodes, np.diff(adjacency.indptr))

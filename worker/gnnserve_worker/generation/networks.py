@@ -33,7 +33,8 @@ with warnings.catch_warnings():
 def build_module(model: Model, columns: int, classes: int) -> nn.Module:
     """An untrained torch_geometric model; seed torch's generator first."""
     attention = model.network(classes).attention
-    options: dict[str, Any] = {}
+    hops = model.network(classes).hops
+    options: dict[str, Any] = {} if hops is None else {"hops": hops}
     if attention is not None:
         options = {"heads": attention.heads, "negative_slope": attention.negative_slope}
     module: Any = MODULES[model.architecture].module(
@@ -231,6 +232,31 @@ def _attend(conv: Any, projected: torch.Tensor, hop: Hop) -> torch.Tensor:
     return hidden
 
 
+class SimpleGraphConvolution(nn.Module):
+    """A model of one SGConv, which torch_geometric has as a convolution alone. Its `forward` propagates as PyG does;
+    `networks.forward` gets features that were propagated already (`propagation.py`). Nothing is dropped out."""
+
+    def __init__(
+        self, in_channels: int, hidden_channels: int, num_layers: int, out_channels: int, dropout: float, hops: int
+    ) -> None:
+        """Arguments of torch_geometric's models; the hidden layers that some of them are about are not there."""
+        super().__init__()
+        self.convs = nn.ModuleList([pyg.SGConv(in_channels, out_channels, K=hops)])
+
+    def forward(self, features: torch.Tensor, edges: torch.Tensor) -> torch.Tensor:
+        scores: torch.Tensor = self.convs[0](features, edges)
+        return scores
+
+
+def _first_sgc(conv: Any, rows: Rows, hop: Hop) -> torch.Tensor:
+    hidden: torch.Tensor = _multiply(rows, conv.lin.weight)[: hop.targets] + conv.lin.bias
+    return hidden
+
+
+def _no_layer(conv: Any, hidden: torch.Tensor, hop: Hop) -> torch.Tensor:
+    raise ValueError("a simple graph convolution has one layer")
+
+
 @dataclass(frozen=True, slots=True)
 class TrainedArchitecture:
     """The torch side of a `models.architecture.ArchitectureSpec`."""
@@ -247,6 +273,7 @@ MODULES: Mapping[Architecture, TrainedArchitecture] = {
     Architecture.GRAPHSAGE: TrainedArchitecture(pyg.GraphSAGE, _first_sage, _convolve),
     Architecture.GIN: TrainedArchitecture(pyg.GIN, _first_gin, _convolve),
     Architecture.GCN: TrainedArchitecture(pyg.GCN, _first_gcn, _layer_gcn),
+    Architecture.SGC: TrainedArchitecture(SimpleGraphConvolution, _first_sgc, _no_layer),
     Architecture.GAT: TrainedArchitecture(pyg.GAT, _first_gat, _layer_gat),
 }
 """The torch side of each entry of `models.registry.ARCHITECTURES`, which is free of torch."""

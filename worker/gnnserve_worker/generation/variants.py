@@ -37,6 +37,7 @@ from gnnserve_worker.generation.frontier import worth_keeping
 from gnnserve_worker.generation.given_variants import GivenVariant
 from gnnserve_worker.generation.identity import RevisionIdentity
 from gnnserve_worker.generation.profile import measure_profile
+from gnnserve_worker.generation.propagation import propagated, training_features
 from gnnserve_worker.generation.ranking.rank import Ranking, rank
 from gnnserve_worker.generation.scores import metric_of
 from gnnserve_worker.generation.tensors import Tensors, first_layer, without_first_product
@@ -67,16 +68,17 @@ def generate_revision(
     metric = metric_of(graph.labels.ndim == 2, spec.variants.metric)
     visible = visible_nodes(graph.graph.nodes, graph.splits, training.scope)
     normalized = fit_normalization(graph.features, _normalization(spec), visible)
-    features = normalized.features
-    _check_range(features, spec.variants.storage)
+    _check_range(normalized.features, spec.variants.storage)
     # Before training, since a damaged copy of it in the repository should not cost the time.
     repository.put_graph(graph)
     data = training_set(graph.graph, graph.labels, len(graph.classes), graph.splits, training.scope, metric)
-    models = None if models_of is None else models_of(data, features)
+    features = propagated(spec.model, graph.graph, normalized.features)
+    trained_on = training_features(spec.model, data, normalized.features, features)
+    models = None if models_of is None else models_of(data, trained_on)
     network = spec.model.network(len(graph.classes))
-    ingredients = _make_ingredients(spec, network, data, features, models, given, progress)
+    ingredients = _make_ingredients(spec, network, data, features, trained_on, models, given, progress)
     plans = plan_families(ingredients)
-    other_rankings = () if models is None else _rank_again(spec, data, features, models, progress)
+    other_rankings = () if models is None else _rank_again(spec, data, trained_on, models, progress)
     with repository.stage(identity.recipe, identity.graph, identity.checkpoint, identity.given) as staged:
         generated = write_plans(plans, staged, progress)
         loaded = staged.open([made.variant for made in generated])
@@ -153,6 +155,7 @@ def _make_ingredients(
     network: NetworkManifest,
     data: TrainingSet,
     features: Features,
+    trained_on: Features,
     models: Models | None,
     given: Sequence[GivenVariant],
     progress: ProgressListener,
@@ -167,7 +170,7 @@ def _make_ingredients(
     stage = f"rank by {pruning.method}"
     progress(Progress(stage, 0, 1))
     first = None if master is None else first_layer(master)
-    ranking = rank(pruning, first, features, data, spec.model.training.seed)
+    ranking = rank(pruning, first, trained_on, data, spec.model.training.seed)
     progress(Progress(stage, 1, 1))
     return Ingredients(spec, network, features, ranking, master, models, given)
 

@@ -168,8 +168,8 @@ class PaddedTree:
 
     @staticmethod
     def allocate(seeds: int, fanouts: tuple[int, ...], device: torch.device) -> PaddedTree:
-        """`seeds`: of the bucket, padding included. Fan-outs are at least 1."""
-        if seeds < 1 or not fanouts or min(fanouts) < 1:
+        """`seeds`: of the bucket, padding included. Fan-outs are at least 1, or (0,): no neighbours."""
+        if seeds < 1 or not fanouts or (min(fanouts) < 1 and fanouts != (0,)):
             raise ValueError(
                 f"a tree of {seeds} seeds with fan-outs {list(fanouts)}: expected at least one seed and fan-outs of at "
                 "least 1; full neighbourhoods (-1) are served on the CPU"
@@ -180,7 +180,7 @@ class PaddedTree:
             raise ValueError(f"a tree of {ends[-1]:,} places, expected less than 2^31: smaller buckets or fan-outs")
         starts = np.concatenate(
             [
-                np.arange(end, end + width * fanout, fanout, dtype=np.int32)
+                end + fanout * np.arange(width, dtype=np.int32)
                 for end, width, fanout in zip(ends[:-1], widths[:-1], fanouts, strict=True)
             ]
         )

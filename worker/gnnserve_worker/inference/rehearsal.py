@@ -19,7 +19,7 @@ import numpy as np
 from gnnserve_api.families import FamilyName
 from gnnserve_api.profile import Compute, LatencyProfile, Profile, VariantProfile
 from gnnserve_api.repository import NetworkManifest, RankingManifest, RevisionManifest, VariantManifest
-from gnnserve_api.spec.model import FULL_NEIGHBOURHOOD, Architecture, Model
+from gnnserve_api.spec.model import FULL_NEIGHBOURHOOD, NO_NEIGHBOURS, Architecture, Model
 from gnnserve_api.variants import Storage, columns_of
 from gnnserve_worker.graph.ids import integer_ids, lay_out, string_ids
 from gnnserve_worker.graph.store import Graph, GraphData, Splits
@@ -97,8 +97,9 @@ def _revisions(root: Path) -> Iterator[LoadedRevision]:
     ids = (None, integer_ids(np.arange(_NODES)), string_ids(*lay_out([f"node {i}" for i in range(_NODES)])))
     graphs = [replace(plain, ids=found) for found in ids]
     for architecture in Architecture:
-        for graph, fanouts in zip(graphs, _FANOUTS, strict=True):
-            repository = Repository(root, "rehearsal", f"{architecture}-{len(fanouts)}-{abs(fanouts[0])}".lower())
+        for graph, sampled in zip(graphs, _FANOUTS, strict=True):
+            fanouts = NO_NEIGHBOURS if spec_of(architecture).propagates else sampled
+            repository = Repository(root, "rehearsal", f"{architecture}-{len(sampled)}-{abs(sampled[0])}".lower())
             network = Model(architecture=architecture, hidden=_HIDDEN, fanouts=fanouts).network(_CLASSES)
             if network.attention is not None:
                 # Several heads have kernels of their own.

@@ -10,9 +10,10 @@ from gnnserve_worker.models.gat import GatSpec
 from gnnserve_worker.models.gcn import GcnSpec
 from gnnserve_worker.models.gin import GinSpec
 from gnnserve_worker.models.graphsage import GraphSageSpec
+from gnnserve_worker.models.sgc import SgcSpec
 
 ARCHITECTURES: Mapping[Architecture, ArchitectureSpec] = {
-    spec.architecture: spec for spec in (GraphSageSpec(), GinSpec(), GcnSpec(), GatSpec())
+    spec.architecture: spec for spec in (GraphSageSpec(), GinSpec(), GcnSpec(), SgcSpec(), GatSpec())
 }
 
 

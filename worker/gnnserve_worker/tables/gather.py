@@ -34,6 +34,8 @@ class Aggregator(Enum):
     NORMALISED_SUM = "normalised sum"
     """A sum of the neighbours and the row itself, weighted by GCN's symmetric normalisation of the full graph
     (`sampling/normalised.py`)."""
+    NONE = "no neighbours"
+    """The row itself. Its samples have no neighbours, so that its kernels are those of sums."""
     ATTENTION = "attention"
     """A sum per head of the neighbours and the row itself, weighted by a softmax of scores of the two rows
     (`tables/attention.py`)."""
@@ -95,7 +97,7 @@ def is_mean(aggregator: Aggregator) -> bool:
     match aggregator:
         case Aggregator.MEAN:
             return True
-        case Aggregator.SUM | Aggregator.NORMALISED_SUM | Aggregator.ATTENTION:
+        case Aggregator.SUM | Aggregator.NORMALISED_SUM | Aggregator.NONE | Aggregator.ATTENTION:
             return False
         case _:
             assert_never(aggregator)
@@ -103,7 +105,7 @@ def is_mean(aggregator: Aggregator) -> bool:
 
 def is_weighted(aggregator: Aggregator) -> bool:
     match aggregator:
-        case Aggregator.MEAN | Aggregator.SUM | Aggregator.ATTENTION:
+        case Aggregator.MEAN | Aggregator.SUM | Aggregator.NONE | Aggregator.ATTENTION:
             return False
         case Aggregator.NORMALISED_SUM:
             return True
@@ -113,7 +115,7 @@ def is_weighted(aggregator: Aggregator) -> bool:
 
 def is_attention(aggregator: Aggregator) -> bool:
     match aggregator:
-        case Aggregator.MEAN | Aggregator.SUM | Aggregator.NORMALISED_SUM:
+        case Aggregator.MEAN | Aggregator.SUM | Aggregator.NORMALISED_SUM | Aggregator.NONE:
             return False
         case Aggregator.ATTENTION:
             return True

@@ -7,6 +7,7 @@ wide as its first layer's output.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -34,17 +35,21 @@ from gnnserve_worker.repository.staged import stored_bytes
 from gnnserve_worker.tables.table import projected_blocks
 
 
+@dataclass(frozen=True, slots=True)
 class ProjectedFamily:
-    """One variant from each storage, unless `spec.variants.projection` is Disabled."""
+    """One variant from each storage, unless `spec.variants.projection` is Disabled, of architectures that propagate
+    features ahead of time or of those that do not."""
 
-    name = FamilyName.PROJECTED
+    name: FamilyName
+    propagates: bool
 
     def needs_master(self, spec: GNNServiceSpec) -> bool:
-        return spec.variants.projection is ProjectionChoice.AUTO
+        is_for = ARCHITECTURES[spec.model.architecture].propagates is self.propagates
+        return is_for and spec.variants.projection is ProjectionChoice.AUTO
 
     def tables_bytes(self, outline: Outline) -> int:
         spec = outline.spec
-        if spec.variants.projection is not ProjectionChoice.AUTO:
+        if not self.needs_master(spec):
             return 0
         matrices = 2 if ARCHITECTURES[spec.model.architecture].stores_own else 1
         return sum(
@@ -53,7 +58,7 @@ class ProjectedFamily:
         )
 
     def plan(self, made_from: Ingredients, earlier: Sequence[PlannedVariant]) -> FamilyPlan:
-        if made_from.spec.variants.projection is not ProjectionChoice.AUTO or made_from.master is None:
+        if not self.needs_master(made_from.spec) or made_from.master is None:
             return FamilyPlan()
         projection, tensors = projection_of(made_from.master), without_first_product(made_from.master)
         storages = storages_of(made_from.spec)

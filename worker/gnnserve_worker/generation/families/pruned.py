@@ -7,6 +7,7 @@ All of one storage read one table, whose columns are in rank order.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from gnnserve_api.families import FamilyName
@@ -23,22 +24,29 @@ from gnnserve_worker.generation.families.family import (
 )
 from gnnserve_worker.generation.tensors import Tensors, keep_columns_of
 from gnnserve_worker.models.build import compute_for
+from gnnserve_worker.models.registry import ARCHITECTURES
 from gnnserve_worker.repository import paths
 from gnnserve_worker.repository.staged import stored_bytes
 from gnnserve_worker.tables.table import feature_blocks
 
 
+@dataclass(frozen=True, slots=True)
 class PrunedFamily:
-    """One variant for each of `spec.variants.pruning.factors`, from each storage."""
+    """One variant for each of `spec.variants.pruning.factors`, from each storage, of architectures that propagate
+    features ahead of time or of those that do not."""
 
-    name = FamilyName.PRUNED
+    name: FamilyName
+    propagates: bool
 
     def needs_master(self, spec: GNNServiceSpec) -> bool:
-        return 1 in spec.variants.pruning.factors
+        return self._is_for(spec) and 1 in spec.variants.pruning.factors
+
+    def _is_for(self, spec: GNNServiceSpec) -> bool:
+        return ARCHITECTURES[spec.model.architecture].propagates is self.propagates
 
     def tables_bytes(self, outline: Outline) -> int:
         factors = outline.spec.variants.pruning.factors
-        if not factors:
+        if not factors or not self._is_for(outline.spec):
             return 0
         width = columns_of(outline.features, min(factors))
         return sum(stored_bytes(outline.nodes, width, storage) for storage in outline.spec.variants.storage)
@@ -46,7 +54,7 @@ class PrunedFamily:
     def plan(self, made_from: Ingredients, earlier: Sequence[PlannedVariant]) -> FamilyPlan:
         spec, features = made_from.spec, made_from.features
         factors = sorted(spec.variants.pruning.factors)
-        if not factors:
+        if not factors or not self._is_for(spec):
             return FamilyPlan()
         kept = made_from.ranking.columns[: columns_of(features.shape[1], factors[0])]
         weights = {factor: self._weights(made_from, factor) for factor in factors}

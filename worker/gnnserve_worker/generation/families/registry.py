@@ -11,8 +11,10 @@ from gnnserve_worker.generation.families.projected import ProjectedFamily
 from gnnserve_worker.generation.families.pruned import PrunedFamily
 
 FAMILIES: tuple[VariantFamily, ...] = (
-    PrunedFamily(),
-    ProjectedFamily(),
+    PrunedFamily(FamilyName.PRUNED, propagates=False),
+    PrunedFamily(FamilyName.PROPAGATED, propagates=True),
+    ProjectedFamily(FamilyName.PROJECTED, propagates=False),
+    ProjectedFamily(FamilyName.PROPAGATED_PROJECTED, propagates=True),
     GivenFamily(),
     FanoutsFamily(FamilyName.FANOUTS, base=FamilyName.PRUNED),
     FanoutsFamily(FamilyName.PROJECTED_FANOUTS, base=FamilyName.PROJECTED),

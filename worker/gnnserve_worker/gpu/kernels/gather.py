@@ -66,7 +66,7 @@ def gather_rows(
         tile = math.gcd(cache.block_columns, tile)
     tiles = triton.cdiv(summed, tile)
     in_flight = max(1, _IN_FLIGHT * rows.alignment_bytes // (tile * item_bytes))
-    neighbours = min(triton.next_power_of_2(max(tree.fanouts)), in_flight)
+    neighbours = min(triton.next_power_of_2(max(1, *tree.fanouts)), in_flight)
     at_once = rows_at_once(in_flight // neighbours, neighbours * tile)
     weights = aggregation.weights
     nowhere = tree.ids  # for pointers that are not read
