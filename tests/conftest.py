@@ -17,6 +17,10 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     # xdist hands its own terminal's width on; in one process, what commands print here is as wide as in a file.
     os.environ.pop("COLUMNS", None)
 
+# A generation measures latencies for twelve seconds otherwise, which hardly any test reads. Programs that tests start
+# measure as briefly; what the variable does is in tests/worker/test_generation.py.
+os.environ.setdefault("GNNSERVE_PROFILE_SECONDS", "0.05")
+
 import gnnserve_worker.generation  # noqa: F401 - sets how torch's threads wait
 
 # How long an example takes is the machine's matter: no test fails for it.

@@ -259,6 +259,24 @@ def test_latency_is_measured_on_validation_nodes_and_variants_take_turns(
     assert len({seeds for _, seeds in calls[6:9]}) == 1
 
 
+@pytest.mark.parametrize(("given", "budget_s"), [({}, 3.0), ({"GNNSERVE_PROFILE_SECONDS": "0.5"}, 0.5)])
+def test_each_batch_size_is_measured_for_three_seconds_or_as_the_environment_says(
+    given: dict[str, str], budget_s: float
+) -> None:
+    assert profile_module.profile_budget_s(given) == budget_s
+
+
+@pytest.mark.parametrize("given", ["soon", "-1", "nan", "inf"])
+def test_a_time_that_is_none_is_refused_before_training(
+    given: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(profile_module.BUDGET_VARIABLE, given)
+    path = write_npz(tmp_path / "graph.npz", npz_arrays(_data()))
+    with pytest.raises(InputError, match=f"GNNSERVE_PROFILE_SECONDS: '{given}' is not a number of seconds"):
+        generate(_service(path), Repository(tmp_path / "repository", "default", "tiny"))
+    assert not list((tmp_path / "repository").rglob("*.json"))
+
+
 def test_accuracies_are_those_of_what_is_served(generated: Generated) -> None:
     loaded = generated.loaded
     for variant in generated.manifest.profile.variants:

@@ -237,7 +237,9 @@ def test_auto_trains_a_small_graph_for_hundreds_of_steps_and_beats_a_few_epochs(
     assert auto.validation_score > few.validation_score
 
 
-def test_auto_is_repeatable() -> None:
+def test_auto_is_repeatable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A schedule of dozens of epochs shows it as one of hundreds would."""
+    monkeypatch.setattr(train_module, "schedule_of", lambda *_: Schedule(least=10, patience=8, most=40))
     data, model = planted_graph(INFORMATIVE, nodes=130), _model("Auto", batchSize=1024)
 
     one, other = _train(data, model), _train(data, model)

@@ -36,7 +36,7 @@ from gnnserve_worker.generation.features import Normalized, fit_normalization
 from gnnserve_worker.generation.frontier import worth_keeping
 from gnnserve_worker.generation.given_variants import GivenVariant
 from gnnserve_worker.generation.identity import RevisionIdentity
-from gnnserve_worker.generation.profile import measure_profile
+from gnnserve_worker.generation.profile import measure_profile, profile_budget_s
 from gnnserve_worker.generation.propagation import propagated, training_features
 from gnnserve_worker.generation.ranking.rank import Ranking, rank
 from gnnserve_worker.generation.scores import metric_of
@@ -64,8 +64,9 @@ def generate_revision(
     """Rank, prune, project, profile, publish; nothing is visible before the last file is written. `models_of` None:
     every variant is given."""
     training = spec.model.training
-    # Before training, since a metric may not fit the graph.
+    # Before training, since a metric may not fit the graph, and a variable may be no number.
     metric = metric_of(graph.labels.ndim == 2, spec.variants.metric)
+    budget_s = profile_budget_s()
     visible = visible_nodes(graph.graph.nodes, graph.splits, training.scope)
     normalized = fit_normalization(graph.features, _normalization(spec), visible)
     _check_range(normalized.features, spec.variants.storage)
@@ -83,7 +84,7 @@ def generate_revision(
         generated = write_plans(plans, staged, progress)
         loaded = staged.open([made.variant for made in generated])
         measured = measure_profile(
-            loaded, generated, lambda done, total: progress(Progress("profile", done, total)), metric
+            loaded, generated, lambda done, total: progress(Progress("profile", done, total)), metric, budget_s
         )
         profile = msgspec.structs.replace(measured, variants=worth_keeping(measured.variants))
         kept = {variant.name for variant in profile.variants}
