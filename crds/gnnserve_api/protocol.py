@@ -60,7 +60,10 @@ class PredictAnswer(msgspec.Struct, frozen=True, rename="camel"):
     ]
     labels: Annotated[
         list[Label | list[Label]] | UnsetType,
-        Meta(description="The graph's own label per node; for multi-label graphs a list: classes with score > 0."),
+        Meta(
+            description="The graph's own label per node; for multi-label graphs a list: classes whose "
+            "score is above 0, or above their threshold (`thresholds` of `provenance`)."
+        ),
     ] = UNSET
     scores: Annotated[
         list[list[float]] | UnsetType,

@@ -39,6 +39,14 @@ class Provenance(msgspec.Struct, frozen=True, rename="camel"):
         dict[str, str], Meta(description="SHA-256 of the file of each variant of spec.variants.given, by its name.")
     ] = {}
 
+    thresholds: Annotated[
+        dict[str, tuple[float, ...]],
+        Meta(
+            description="With spec.variants.thresholds: PerClass, for each variant what is taken from the score of "
+            "each class before labels are decided. Scores are told as they are."
+        ),
+    ] = {}
+
     @property
     def has_given_weights(self) -> bool:
         """Whether some weights were trained elsewhere, by nodes that are not known."""
@@ -68,4 +76,7 @@ def provenance_of(manifest: RevisionManifest, source: str, edges: int, train_nod
         training=manifest.training,
         model=manifest.model,
         given=manifest.given,
+        thresholds={
+            variant.name: variant.thresholds for variant in manifest.variants if variant.thresholds is not None
+        },
     )

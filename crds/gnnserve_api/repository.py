@@ -162,6 +162,9 @@ class VariantManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknow
     """What the matrix products run in where the processor has it; float32 elsewhere."""
     weights: str
     """Path of the network's safetensors inside the revision. Variants may share a file."""
+    thresholds: tuple[float, ...] | None = None
+    """What is taken from the score of each class before labels are decided: a node has the classes that are then above
+    0; of classes that exclude each other, the highest. None: nothing."""
 
 
 NOT_RANKED = "None"

@@ -69,6 +69,7 @@ def test_what_generation_does_not_depend_on_keeps_the_recipe(rest: str) -> None:
         pytest.param("variants: {storage: [float32, int8]}", id="one storage more"),
         pytest.param("variants: {projection: Disabled}", id="no projection"),
         pytest.param("variants: {metric: MacroF1}", id="another metric"),
+        pytest.param("variants: {thresholds: PerClass}", id="a threshold per class"),
         pytest.param(f"variants: {{given: [{GIVEN % 'columns: [0, 1]'}]}}", id="a given variant"),
         pytest.param("model: {checkpoint: {uri: 'file:///a.safetensors'}}", id="given weights"),
     ],

@@ -103,6 +103,8 @@ class FakeWorker:
     profile: Profile = TRADE_OFF
     fail: Callable[[str, np.ndarray], None] = lambda _variant, _seeds: None
     """Raises where a batch should fail."""
+    thresholds: tuple[float, ...] | None = None
+    """Of each of its variants."""
     poisoned: int | None = None
     """A node whose scores are NaN."""
     started: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
@@ -117,7 +119,10 @@ class FakeWorker:
     def revision(self) -> ServedRevision:
         manifest = revision_manifest(self.name)
         network = msgspec.structs.replace(NETWORK, fanouts=(25, 10, 5)[: self.layers])
-        variants = variants_of(self.profile, network)
+        variants = tuple(
+            msgspec.structs.replace(variant, thresholds=self.thresholds)
+            for variant in variants_of(self.profile, network)
+        )
         return ServedRevision(
             manifest=msgspec.structs.replace(manifest, profile=self.profile, variants=variants),
             nodes=self.nodes,

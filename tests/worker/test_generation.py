@@ -35,11 +35,13 @@ from gnnserve_worker.generation.pipeline import generate
 from gnnserve_worker.generation.profile import GeneratedVariant, measure_profile
 from gnnserve_worker.generation.scores import evaluate
 from gnnserve_worker.generation.tensors import first_layer, keep_columns_of
+from gnnserve_worker.generation.thresholds import fit_thresholds
 from gnnserve_worker.generation.train import train
 from gnnserve_worker.generation.training_set import training_set
 from gnnserve_worker.graph.sources.load import load_source, source_digest
 from gnnserve_worker.graph.store import GraphData
 from gnnserve_worker.inference.batch import Inference, infer_batch, infer_each
+from gnnserve_worker.inference.thresholds import decisive_scores
 from gnnserve_worker.progress import Progress
 from gnnserve_worker.repository.loaded import LoadedRevision
 from gnnserve_worker.repository.repository import Repository
@@ -80,7 +82,7 @@ def _service(path: Path, **parts: Any) -> GNNService:
 
 
 def _data(**changes: Any) -> GraphData:
-    return planted_graph(INFORMATIVE, nodes=NODES, columns=WIDTH, **{"classes": CLASSES, **changes})
+    return planted_graph(INFORMATIVE, columns=WIDTH, **{"nodes": NODES, "classes": CLASSES, **changes})
 
 
 def _generate(folder: Path, data: GraphData, **parts: Any) -> Generated:
@@ -463,6 +465,28 @@ def test_multi_label_scores_are_served_one_per_class(tmp_path: Path) -> None:
     assert made.loaded.multi_label
     assert made.loaded.classes == (0, 1, 2)
     assert infer_batch(made.loaded, "x1", np.array([0, 1]), key=0).scores.shape == (2, 3)
+
+
+def test_thresholds_of_each_variant_are_published_and_its_accuracies_go_by_them(tmp_path: Path) -> None:
+    variants = {"thresholds": "PerClass", "metric": "MacroF1", "storage": ["float32", "int8"]}
+    made = _generate(
+        tmp_path, _data(nodes=400, multi_label=True, classes=None), pruning={"factors": [4]}, variants=variants
+    )
+
+    validation = made.loaded.splits.validation
+    labels = made.loaded.labels[validation]
+    assert list(made.loaded.variants) == ["x4", "x4-int8"]
+    for variant in made.manifest.variants:
+        scores = infer_batch(made.loaded, variant.name, validation, key=0).scores
+        assert variant.thresholds == fit_thresholds(scores, labels)
+        found = made.manifest.profile.variant(variant.name).validation_accuracy
+        assert found == evaluate(decisive_scores(scores, variant.thresholds), labels, "f1Macro")
+        assert found >= evaluate(scores, labels, "f1Macro")
+
+
+def test_thresholds_of_many_classes_that_exclude_each_other_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"^spec\.variants\.thresholds: is PerClass"):
+        _generate(tmp_path, _data(), variants={"thresholds": "PerClass"})
 
 
 def test_factors_without_one_rank_by_a_master_that_is_not_served(tmp_path: Path) -> None:

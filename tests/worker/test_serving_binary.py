@@ -119,6 +119,14 @@ def test_labels_of_a_multi_label_graph_are_no_array() -> None:
     on_worker(scenario, FakeWorker(multi_label=True))
 
 
+def test_labels_go_by_the_thresholds_of_the_variant() -> None:
+    async def scenario(client: Client) -> None:
+        labels = np.frombuffer((await ask(client, [0, 3], "?return=labels")).content, "<i8")
+        assert labels.tolist() == [20, 20]
+
+    on_worker(scenario, FakeWorker(thresholds=(0.0, -2.5, 0.0, 0.0)))
+
+
 def test_network_without_a_hidden_layer_has_no_embeddings() -> None:
     async def scenario(client: Client) -> None:
         assert error_of(await ask(client, [1], "?return=embeddings"))[:3] == (400, "NoEmbeddings", "return")

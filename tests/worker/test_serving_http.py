@@ -91,6 +91,17 @@ def test_multi_label_answers_are_lists_of_classes_with_positive_scores() -> None
     on_worker(scenario, infer_pairs(FakeWorker()))
 
 
+def test_labels_go_by_the_thresholds_of_the_variant_and_scores_stay_as_they_are() -> None:
+    """Scores are 1 for one class and -1 for the others."""
+
+    async def scenario(client: Client) -> None:
+        answer = (await client.predict([0, 1, 2], **{"return": ["labels", "scores"]})).json()
+        assert answer["labels"] == [[20], [20], [20, 30]]
+        assert answer["scores"][0] == [1, -1, -1, -1]
+
+    on_worker(scenario, FakeWorker(multi_label=True, thresholds=(1.5, -1.5, 0.0, 0.0)))
+
+
 @pytest.mark.parametrize("multi_label", [False, True])
 def test_large_answers_are_streamed_and_equal_small_ones(multi_label: bool) -> None:
     async def scenario(client: Client) -> None:

@@ -190,6 +190,12 @@ def _cautions(subject: Subject, rows: Sequence[VariantRow], seeds: int, size: in
         )
     if profile.metric != "accuracy":
         found.append(_says_approximate(profile.metric))
+    if subject.provenance.thresholds:
+        found.append(
+            "Labels go by thresholds that were chosen on the validation nodes, for each class of each variant. So "
+            "accuracies of validation nodes are a little too high, unless the metric is one of rankings; those of test "
+            "nodes are not."
+        )
     if profile.test_nodes == 0:
         found.append(
             "The graph has no test nodes. Every accuracy is of validation nodes, "

@@ -65,6 +65,7 @@ HISTORICAL_DEFAULTS: Mapping[str, Any] = MappingProxyType(
         "variants.fanouts": [],
         "variants.metric": "Auto",
         "variants.given": [],
+        "variants.thresholds": "Fixed",
     }
 )
 """The default that each field had in the release which introduced it. A field of this value is left out of the recipe,

@@ -182,6 +182,15 @@ class Given(ApiModel):
         )
 
 
+class Thresholds(StrEnum):
+    FIXED = "Fixed"
+    """A node has the classes whose score is above 0; of classes that exclude each other, the one of the highest score.
+    """
+    PER_CLASS = "PerClass"
+    """A class has a score to exceed, of each variant, where its F1 on validation nodes is highest; of two classes that
+    exclude each other, the rarer one's. Not with more of these. For classes that few nodes have."""
+
+
 MAX_LISTED_VARIANTS = 32
 """So that all of them fit into a Job's termination message, and a profile takes minutes."""
 
@@ -208,6 +217,9 @@ class Variants(ApiModel):
     metric: MetricChoice = MetricChoice.AUTO
     """What accuracy means: in the profile, in tolerances, and for the epoch that is kept. A fraction of 1, higher is
     better."""
+
+    thresholds: Thresholds = Thresholds.FIXED
+    """How scores become labels, in answers and in accuracies. Training, and the epoch that is kept, go by Fixed."""
 
     fanouts: Annotated[tuple[SmallerFanouts, ...], Field(max_length=8)] = ()
     """Fewer neighbours to sample, as in `[[15, 5]]`: every variant is served with these as well, from the same table

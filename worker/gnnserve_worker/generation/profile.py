@@ -9,18 +9,21 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+import msgspec
 import numpy as np
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.profile import LatencyProfile, Metric, Profile, VariantProfile
 from gnnserve_api.repository import VariantManifest
 from gnnserve_worker.generation.scores import evaluate, metric_of
+from gnnserve_worker.generation.thresholds import fit_thresholds
 from gnnserve_worker.inference.batch import infer_batch, infer_each, warm_up
 from gnnserve_worker.inference.latency import measure_latencies
+from gnnserve_worker.inference.thresholds import decisive_scores
 from gnnserve_worker.parallel import thread_count
 from gnnserve_worker.repository.loaded import LoadedRevision, LoadedVariant
 
@@ -94,8 +97,8 @@ def measure_profile(
                 storage=variant.table.storage,
                 projected=variant.table.projected,
                 compute=made.compute,
-                validation_accuracy=_measure_accuracy(revision, name, revision.splits.validation, metric),
-                test_accuracy=_measure_accuracy(revision, name, test, metric) if len(test) else None,
+                validation_accuracy=_measure_accuracy(revision, made, revision.splits.validation, metric),
+                test_accuracy=_measure_accuracy(revision, made, test, metric) if len(test) else None,
                 latency=tuple(latencies[name]),
                 test_latency=on_test.get(name),
                 size_bytes=known.size_bytes,
@@ -129,7 +132,22 @@ def _measure_latencies(
     return measure_latencies(infer, revision.variants, nodes, seeds, budget_s=budget_s, rounds=_ROUNDS)
 
 
-def _measure_accuracy(revision: LoadedRevision, variant: str, nodes: np.ndarray, metric: Metric) -> float:
+def with_thresholds(revision: LoadedRevision, generated: Sequence[GeneratedVariant]) -> list[GeneratedVariant]:
+    """Each with the thresholds that suit its scores of the validation nodes."""
+    nodes = revision.splits.validation
+    found = []
+    for made in generated:
+        thresholds = fit_thresholds(_scores_of(revision, made.variant.name, nodes), revision.labels[nodes])
+        found.append(replace(made, variant=msgspec.structs.replace(made.variant, thresholds=thresholds)))
+    return found
+
+
+def _measure_accuracy(revision: LoadedRevision, variant: VariantManifest, nodes: np.ndarray, metric: Metric) -> float:
+    scores = decisive_scores(_scores_of(revision, variant.name, nodes), variant.thresholds)
+    return evaluate(scores, revision.labels[nodes], metric)
+
+
+def _scores_of(revision: LoadedRevision, variant: str, nodes: np.ndarray) -> np.ndarray:
     scores = [
         infer_batch(
             revision, variant, nodes[start : start + _EVALUATION_SEEDS], key=start, with_embeddings=False
@@ -143,7 +161,7 @@ def _measure_accuracy(revision: LoadedRevision, variant: str, nodes: np.ndarray,
             f"variant {variant} gives scores that are not finite, as features of very different or large size make it",
             "use Auto or Standardize, or scale the features in the source; a smaller learningRate may help too",
         )
-    return evaluate(found, revision.labels[nodes], metric)
+    return found
 
 
 def _machine() -> str:

@@ -27,7 +27,7 @@ from gnnserve_api.repository import (
 )
 from gnnserve_api.spec.graph import Normalization
 from gnnserve_api.spec.service import GNNServiceSpec
-from gnnserve_api.spec.variants import RankingMethod
+from gnnserve_api.spec.variants import RankingMethod, Thresholds
 from gnnserve_api.variants import Storage, variant_name
 from gnnserve_worker.generation.families.family import Ingredients, Models
 from gnnserve_worker.generation.families.registry import FAMILIES, plan_families
@@ -36,11 +36,12 @@ from gnnserve_worker.generation.features import Normalized, fit_normalization
 from gnnserve_worker.generation.frontier import worth_keeping
 from gnnserve_worker.generation.given_variants import GivenVariant
 from gnnserve_worker.generation.identity import RevisionIdentity
-from gnnserve_worker.generation.profile import measure_profile, profile_budget_s
+from gnnserve_worker.generation.profile import measure_profile, profile_budget_s, with_thresholds
 from gnnserve_worker.generation.propagation import propagated, training_features
 from gnnserve_worker.generation.ranking.rank import Ranking, rank
 from gnnserve_worker.generation.scores import metric_of
 from gnnserve_worker.generation.tensors import Tensors, first_layer, without_first_product
+from gnnserve_worker.generation.thresholds import check_thresholds
 from gnnserve_worker.generation.training_set import TrainingSet, training_set, visible_nodes
 from gnnserve_worker.graph.store import Features, GraphData
 from gnnserve_worker.progress import Progress, ProgressListener
@@ -67,6 +68,7 @@ def generate_revision(
     # Before training, since a metric may not fit the graph, and a variable may be no number.
     metric = metric_of(graph.labels.ndim == 2, spec.variants.metric)
     budget_s = profile_budget_s()
+    check_thresholds(spec.variants.thresholds, multi_label=graph.multi_label, classes=len(graph.classes))
     visible = visible_nodes(graph.graph.nodes, graph.splits, training.scope)
     normalized = fit_normalization(graph.features, _normalization(spec), visible)
     _check_range(normalized.features, spec.variants.storage)
@@ -83,6 +85,8 @@ def generate_revision(
     with repository.stage(identity.recipe, identity.graph, identity.checkpoint, identity.given) as staged:
         generated = write_plans(plans, staged, progress)
         loaded = staged.open([made.variant for made in generated])
+        if spec.variants.thresholds is Thresholds.PER_CLASS:
+            generated = with_thresholds(loaded, generated)
         measured = measure_profile(
             loaded, generated, lambda done, total: progress(Progress("profile", done, total)), metric, budget_s
         )

@@ -5,7 +5,7 @@ Narrow, so that they can be tried without kernels or files: a manifest, a few fa
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -20,6 +20,7 @@ from gnnserve_api.routing import RoutingTable
 from gnnserve_worker.graph.ids import NodeIds
 from gnnserve_worker.inference.batch import Infer, infer_batch, warm_up
 from gnnserve_worker.inference.device_stats import ON_CPU, DeviceStats
+from gnnserve_worker.inference.thresholds import decisive_scores
 from gnnserve_worker.repository.loaded import LoadedRevision
 from gnnserve_worker.repository.watched import WatchedFiles
 
@@ -60,6 +61,8 @@ class ServedRevision:
     has_text_ids: bool = field(init=False)
     class_texts: tuple[bytes, ...] = field(init=False)
     """`classes` as JSON; empty where they are integers."""
+    thresholds: Mapping[str, np.ndarray] = field(init=False)
+    """`VariantManifest.thresholds` as float32, by variant; empty where no variant has any."""
 
     def __post_init__(self) -> None:
         columns = max(variant.network.embedding_columns for variant in self.manifest.variants)
@@ -68,6 +71,16 @@ class ServedRevision:
         are_texts = isinstance(self.classes[0], str)
         object.__setattr__(self, "class_ids", np.array([] if are_texts else self.classes, np.int64))
         object.__setattr__(self, "class_texts", tuple(map(msgspec.json.encode, self.classes)) if are_texts else ())
+        thresholds = {
+            variant.name: np.array(variant.thresholds, np.float32)
+            for variant in self.manifest.variants
+            if variant.thresholds is not None
+        }
+        object.__setattr__(self, "thresholds", thresholds)
+
+    def decisive_scores(self, variant: str, scores: np.ndarray) -> np.ndarray:
+        """Scores of that variant as labels are decided by them."""
+        return decisive_scores(scores, self.thresholds.get(variant)) if self.thresholds else scores
 
     @property
     def node_ids(self) -> NodeIdKind:

@@ -133,8 +133,9 @@ def _predict_path(revision: ServedRevision | None) -> dict[str, Any]:
                 "a tolerance alone, the fastest within it; both, the most accurate within the latency and never below "
                 "the tolerance; nothing, the service's own objective or else the most accurate variant. "
                 "Nodes and labels are called as in the graph's source: by integers, or by texts. For multi-label "
-                "graphs labels are a list per node of the classes whose score is above 0. Scores are raw network "
-                "outputs, before softmax or sigmoid. With `Content-Type: application/octet-stream` the body is int64 "
+                "graphs labels are a list per node of the classes whose score is above 0, or above the variant's "
+                "threshold. Scores are raw network outputs, before softmax or sigmoid. With "
+                "`Content-Type: application/octet-stream` the body is int64 "
                 "node ids, little-endian, and so is the answer: float32 [nodes, width], or int64 [nodes] for labels; "
                 "graphs whose node ids are texts have no such form. Errors are JSON in either form."
             ),

@@ -118,7 +118,8 @@ def _read_outputs(query: bytes, revision: ServedRevision) -> tuple[str, ...]:
             ErrorCode.NO_BINARY_LABELS,
             "return",
             "each node of this graph may have several labels, and lists of them are no array",
-            "ask for scores, where a score above 0 is a label, or send JSON",
+            "send JSON, or ask for scores, where one above "
+            f"{'the threshold in `provenance` of GET /v1/variants' if revision.thresholds else '0'} is a label",
         )
     if outputs[0] == "labels" and revision.class_texts:
         raise RequestError(
@@ -134,7 +135,8 @@ def _array_of(answer: Answer, output: str, revision: ServedRevision) -> np.ndarr
     """C-contiguous, little-endian: scores and embeddings float32 [nodes, width], labels int64 [nodes]."""
     match output:
         case "labels":
-            return np.ascontiguousarray(revision.class_ids[answer.scores.argmax(axis=1)], "<i8")
+            deciding = revision.decisive_scores(answer.variant, answer.scores)
+            return np.ascontiguousarray(revision.class_ids[deciding.argmax(axis=1)], "<i8")
         case "embeddings":
             return np.ascontiguousarray(answer.embeddings, "<f4")
         case _:

@@ -114,7 +114,9 @@ class JsonCodec:
             return Encoded(_HEAD, b"", _encode_blocks(answer, outputs, revision, objective_met))
         body = b"{"
         if "labels" in outputs:
-            body += b'"labels":' + _encode_labels(answer.scores, revision) + b","
+            body += (
+                b'"labels":' + _encode_labels(revision.decisive_scores(answer.variant, answer.scores), revision) + b","
+            )
         if "scores" in outputs:
             body += b'"scores":' + orjson.dumps(answer.scores, option=_ARRAYS) + b","
         if "embeddings" in outputs:
@@ -147,7 +149,7 @@ def _encode_blocks(
     """The body in pieces, each short work. `objective_met` is asked last, when the encoding is done as well."""
     yield b"{"
     if "labels" in outputs:
-        yield b'"labels":' + _encode_labels(answer.scores, revision) + b","
+        yield b'"labels":' + _encode_labels(revision.decisive_scores(answer.variant, answer.scores), revision) + b","
     for name, matrix in (("scores", answer.scores), ("embeddings", answer.embeddings)):
         if name in outputs and matrix is not None:
             yield b'"%b":[' % name.encode()
@@ -168,6 +170,7 @@ def encode_error(detail: ErrorDetail) -> bytes:
 
 
 def _encode_labels(scores: np.ndarray, revision: ServedRevision) -> bytes:
+    """`scores`: those that decide."""
     texts = revision.class_texts
     if not revision.multi_label:
         best = scores.argmax(axis=1)
