@@ -58,6 +58,13 @@ class PredictAnswer(msgspec.Struct, frozen=True, rename="camel"):
     objective_met: Annotated[
         bool, Meta(description="Whether the answer came within the latency that was asked for; true where none was.")
     ]
+    tier_permille: Annotated[
+        int | UnsetType,
+        Meta(
+            description="The accuracy tolerance from which on that variant answers, as `tiers` of `GET /v1/variants` "
+            "has it; absent where none makes it the fastest."
+        ),
+    ] = UNSET
     labels: Annotated[
         list[Label | list[Label]] | UnsetType,
         Meta(

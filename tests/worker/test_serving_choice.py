@@ -208,6 +208,28 @@ def test_variants_that_cannot_answer_are_no_candidates_and_hide_none_that_can(mo
     assert chooser.candidates(2, Capabilities(overlay=True)) == (1,)
 
 
+@pytest.mark.parametrize(
+    ("routed", "drawn"),
+    [
+        pytest.param(table(RoutingMode.STATIC, base_variant="x1"), [1, 1, 1, 1], id="to one that can"),
+        pytest.param(table(RoutingMode.STATIC, base_variant="x2"), [None] * 4, id="to one that cannot"),
+        pytest.param(
+            table(RoutingMode.WEIGHTS, weights={"x1": 1, "x2": 1}), [None, 1, None, 1], id="to either, by weights"
+        ),
+    ],
+)
+def test_a_request_is_bound_to_no_variant_that_cannot_answer_it(
+    monkeypatch: pytest.MonkeyPatch, routed: RoutingTable, drawn: list[int | None]
+) -> None:
+    less_capable = replace(FAMILIES[FamilyName.PROJECTED], capabilities=STORED_GRAPH)
+    monkeypatch.setitem(families_module.FAMILIES, FamilyName.PROJECTED, less_capable)
+    other = msgspec.structs.replace(variant("x2", 0.9, 5), family=FamilyName.PROJECTED)
+    pins = Pins(VariantChooser(profile(variant("x1", 0.9, 10), other), 100), routed)
+
+    assert [pins.draw(Capabilities(overlay=True)) for _ in range(4)] == drawn
+    assert None not in [pins.draw() for _ in range(4)]
+
+
 _accuracies = st.lists(st.integers(0, 10_000), min_size=1, max_size=8)
 
 

@@ -56,7 +56,10 @@ def test_labels_alone_are_the_default_and_are_the_graphs_own() -> None:
         assert response.headers["content-type"] == "application/json"
         assert response.json() == {
             "labels": [40, 10, 40], "variant": "x1", "revision": "f0eae20c16c00ac0-1", "objectiveMet": True,
+            "tierPermille": 0,
         }  # fmt: skip
+        tolerant = await client.predict([3], objective={"accuracyTolerancePermille": 12})
+        assert (tolerant.json()["variant"], tolerant.json()["tierPermille"]) == ("x4", 10)
 
     on_worker(scenario)
 

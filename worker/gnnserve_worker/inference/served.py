@@ -17,6 +17,7 @@ from gnnserve_api.errors import InputError
 from gnnserve_api.provenance import Provenance, provenance_of
 from gnnserve_api.repository import NodeIdKind, RevisionManifest
 from gnnserve_api.routing import RoutingTable
+from gnnserve_api.tiers import points_of, stated_tiers
 from gnnserve_worker.graph.ids import NodeIds
 from gnnserve_worker.inference.batch import Infer, infer_batch, warm_up
 from gnnserve_worker.inference.device_stats import ON_CPU, DeviceStats
@@ -64,6 +65,9 @@ class ServedRevision:
     thresholds: Mapping[str, np.ndarray] = field(init=False)
     """`VariantManifest.thresholds` as float32, by variant; empty where no variant has any."""
 
+    tier_permille: Mapping[str, int] = field(init=False)
+    """By variant, the accuracy tolerance from which on it answers; without those that never do."""
+
     def __post_init__(self) -> None:
         columns = max(variant.network.embedding_columns for variant in self.manifest.variants)
         object.__setattr__(self, "most_embedding_columns", columns)
@@ -77,6 +81,9 @@ class ServedRevision:
             if variant.thresholds is not None
         }
         object.__setattr__(self, "thresholds", thresholds)
+        tiers = stated_tiers(points_of(self.manifest.profile))
+        by_variant = {within.point.name: permille for permille, within in tiers.items()}
+        object.__setattr__(self, "tier_permille", by_variant)
 
     def decisive_scores(self, variant: str, scores: np.ndarray) -> np.ndarray:
         """Scores of that variant as labels are decided by them."""

@@ -182,6 +182,7 @@ class Pins:
         """Cumulative shares of the requests with their variants; ends with 1."""
         self.drawn = drawn
         """Position of the last request in the split, in [0, 1)."""
+        self._capabilities = chooser.capabilities
         match table.mode:
             case RoutingMode.ADAPTIVE:
                 pass
@@ -199,13 +200,14 @@ class Pins:
             case _:
                 assert_never(table.mode)
 
-    def draw(self) -> int | None:
-        """The variant of the next request; None where the choice is free. Shares hold after few requests already, not
-        only on average."""
-        if not self.split:
-            return self.fixed
-        self.drawn = (self.drawn + _GOLDEN_RATIO) % 1.0
-        return next(variant for share, variant in self.split if self.drawn <= share)
+    def draw(self, needed: Capabilities = STORED_GRAPH) -> int | None:
+        """The variant of the next request; None where the choice is free, or where the variant that it is bound to
+        cannot give what is `needed`. Shares hold after few requests already, not only on average."""
+        variant = self.fixed
+        if self.split:
+            self.drawn = (self.drawn + _GOLDEN_RATIO) % 1.0
+            variant = next(variant for share, variant in self.split if self.drawn <= share)
+        return variant if variant is None or self._capabilities[variant].cover(needed) else None
 
 
 def decide_route(

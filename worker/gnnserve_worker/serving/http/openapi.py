@@ -40,6 +40,7 @@ _EXAMPLE_ANSWER = {
     "variant": "x4",
     "revision": "1db9abf53c03",
     "objectiveMet": True,
+    "tierPermille": 10,
 }
 _TOKEN = "token"  # noqa: S105 - the name of the scheme
 _CHALLENGE = {"WWW-Authenticate": {"description": "What to send.", "schema": {"type": "string"}}}

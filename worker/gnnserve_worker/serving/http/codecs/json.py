@@ -121,7 +121,9 @@ class JsonCodec:
             body += b'"scores":' + orjson.dumps(answer.scores, option=_ARRAYS) + b","
         if "embeddings" in outputs:
             body += b'"embeddings":' + orjson.dumps(answer.embeddings, option=_ARRAYS) + b","
-        body += _encode_rest(answer.variant, revision.manifest.revision, objective_met())
+        body += _encode_rest(
+            answer.variant, revision.manifest.revision, objective_met(), revision.tier_permille.get(answer.variant)
+        )
         return Encoded(_HEAD, body)
 
     def describe_request(self, revision: ServedRevision | None, example: Any) -> dict[str, Any]:
@@ -155,13 +157,17 @@ def _encode_blocks(
             yield b'"%b":[' % name.encode()
             yield from _encode_rows(matrix)
             yield b"],"
-    yield _encode_rest(answer.variant, revision.manifest.revision, objective_met())
+    yield _encode_rest(
+        answer.variant, revision.manifest.revision, objective_met(), revision.tier_permille.get(answer.variant)
+    )
 
 
 @functools.lru_cache(256)
-def _encode_rest(variant: str, revision: str, objective_met: bool) -> bytes:
+def _encode_rest(variant: str, revision: str, objective_met: bool, tier_permille: int | None) -> bytes:
     """The end of an answer, alike for many."""
     rest = {"variant": variant, "revision": revision, "objectiveMet": objective_met}
+    if tier_permille is not None:
+        rest["tierPermille"] = tier_permille
     return _encoder.encode(rest)[1:] + b"\n"
 
 
