@@ -69,6 +69,12 @@ def test_given_weights_and_storages_are_named(tmp_path: Path) -> None:
     assert "training" not in understood
 
 
+def test_given_variants_are_named() -> None:
+    alone = CliRunner().invoke(app, ["validate", str(DIGITS.with_name("given-variants.yaml"))], env={"COLUMNS": "200"})
+    assert "variants       given-1, half, given\n" in alone.output
+    assert "training       none: every variant is given\n" in alone.output
+
+
 def test_json_says_whether_and_why() -> None:
     valid = CliRunner().invoke(app, ["validate", str(DIGITS), "--json"])
     assert valid.exit_code == 0

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gnnserve_api.spec.service import GNNService, GNNServiceSpec
+    from gnnserve_api.spec.variants import Variants
     from gnnserve_api.spec.worker import Worker
 
 
@@ -122,7 +123,7 @@ def _facts(service: GNNService) -> list[tuple[str, str]]:
     from gnnserve_cli.render import count  # noqa: PLC0415
 
     spec = service.spec
-    model, pruning, objective = spec.model, spec.variants.pruning, spec.objective
+    model, objective = spec.model, spec.objective
     fanouts = "every neighbour" if model.fanouts[0] < 0 else "fan-outs " + ", ".join(map(str, model.fanouts))
     layers = f"{count(len(model.fanouts), 'layer')}, hidden {model.hidden}, {fanouts}"
     network = model.network(classes=1)
@@ -147,11 +148,13 @@ def _facts(service: GNNService) -> list[tuple[str, str]]:
         (
             ("weights", f"{model.checkpoint.uri}, not trained")
             if model.checkpoint is not None
+            else ("training", "none: every variant is given")
+            if spec.variants.are_all_given
             else ("training", f"{_epochs(model.training.epochs)}, {model.training.scope}")
         ),
         (
             "variants",
-            f"{', '.join(variant_name(factor) for factor in sorted(pruning.factors))}, ranked by {pruning.method}"
+            "; ".join(_listed(spec.variants))
             + "".join(f"; each with fan-outs {', '.join(map(str, fewer))} as well" for fewer in spec.variants.fanouts),
         ),
         ("tables", f"{', '.join(spec.variants.storage)}; projection {spec.variants.projection}"),
@@ -160,6 +163,15 @@ def _facts(service: GNNService) -> list[tuple[str, str]]:
         ("in a cluster", ", ".join(_cluster_facts(spec))),
         ("recipe", spec.recipe()),
     ]
+
+
+def _listed(variants: Variants) -> Iterator[str]:
+    """Variants of one storage and the model's fan-outs."""
+    pruning = variants.pruning
+    if pruning.factors:
+        yield f"{', '.join(variant_name(factor) for factor in sorted(pruning.factors))}, ranked by {pruning.method}"
+    if variants.given:
+        yield f"{', '.join(variants.given_names())}, given"
 
 
 def _epochs(stated: int | Literal["Auto"]) -> str:
