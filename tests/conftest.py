@@ -28,6 +28,39 @@ hypothesis.settings.register_profile("untimed", deadline=None)
 hypothesis.settings.load_profile("untimed")
 
 
+# Files by their processor time, longest first; all others come after them. Processes of pytest-xdist take whole files
+# in this order, so that none is left with a long one at the end.
+LONG = (
+    "control/test_campaign.py",
+    "worker/test_compile_kernels.py",
+    "gpu/test_failure.py",
+    "gpu/test_kernels_sample.py",
+    "gpu/test_engine.py",
+    "benchmarks/test_gpu.py",
+    "worker/test_real_graphs.py",
+    "cli/test_report.py",
+    "gpu/test_kernels_gather.py",
+    "cli/test_cache.py",
+    "worker/test_caching_slots.py",
+    "gpu/test_switch.py",
+    "worker/test_caching_policies.py",
+    "worker/test_repository_interrupted.py",
+    "worker/test_trouble_killed.py",
+    "worker/test_pods_serve.py",
+    "worker/test_pods_generate.py",
+    "worker/test_serving_page.py",
+    "worker/test_training.py",
+    "cli/test_run.py",
+)
+_RANKS = {Path(__file__).parent / name: rank for rank, name in enumerate(LONG)}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        items.sort(key=lambda item: _RANKS.get(item.path, len(LONG)))
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     skipped = terminalreporter.stats.get("skipped", ())
     if (words := missing_data.sentence(str(report.longrepr) for report in skipped)) is not None:

@@ -22,14 +22,16 @@ from typing import IO
 ROOT = Path(__file__).resolve().parents[1]
 LOG = ROOT / ".pytest_cache" / "cluster-tier.log"
 _PYTEST = (sys.executable, "-m", "pytest")
-_PARALLEL = ("-n", "logical", "--maxprocesses=8", "--dist=loadfile")
+_PARALLEL = ("-n", "logical", "--maxprocesses=8", "--dist=loadfile", "--no-loadscope-reorder")
 """One process for each logical core, and the tests of one file in one process: they share its fixtures. More than
-eight processes would need several GB of memory for torch alone."""
+eight processes would need several GB of memory for torch alone. Long files first, as tests/conftest.py has them."""
 # The cluster tier has deadlines, which are those of an idle machine: what it needs of the processors comes first.
 UNIT = ("nice", "-n", "5", *_PYTEST, "--ignore=tests/cluster", *_PARALLEL)
 _UNDER_LOAD = "tests/cluster/test_routing.py"
-CLUSTER = (*_PYTEST, "tests/cluster", f"--ignore={_UNDER_LOAD}")
-"""One test after another: they share one Kubernetes node."""
+_SCENES = ("-n", "3", "--dist=loadfile", "--no-loadscope-reorder")
+"""Three at a time, each in a namespace of its own, in the order that tests/cluster/conftest.py gives: a scene mostly
+waits. Kubernetes and the operator are started by the first process that needs them, for all."""
+CLUSTER = (*_PYTEST, "tests/cluster", f"--ignore={_UNDER_LOAD}", *_SCENES)
 ALONE = (*_PYTEST, _UNDER_LOAD)
 _POLL_S = 0.2
 _LONGEST_LINE = 1000

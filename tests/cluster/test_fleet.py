@@ -18,23 +18,6 @@ def uids(namespace: Namespace) -> dict[str, str]:
     }
 
 
-def test_a_second_job_is_queued_until_the_first_is_done(operator: Installation, namespace: Namespace) -> None:
-    operator.upgrade({"generation": {"maxConcurrentJobs": 1}})
-    try:
-        first, second = Service(namespace, "first"), Service(namespace, "second")
-        first.apply(SMALL_SPEC)
-        first.wait_for("VariantsGenerated", "Generating", "False", timeout_s=60)
-        second.apply(SMALL_SPEC)
-        said = second.wait_for("VariantsGenerated", "Queued", "False", timeout_s=60)
-        assert "it is next" in said
-        (job,) = namespace.items("jobs", "--selector=gnnserve.dev/service=second")
-        assert job["spec"]["suspend"] is True
-        first.wait_until_ready()
-        second.wait_until_ready()
-    finally:
-        operator.upgrade()
-
-
 def test_what_an_orphaned_service_left_is_taken_over_by_the_command_of_its_message(
     operator: Installation, namespace: Namespace
 ) -> None:

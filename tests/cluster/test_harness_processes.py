@@ -6,11 +6,13 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from tests.cluster.harness.client import wait_for
 from tests.cluster.harness.commands import HarnessError, only_one, run_logged
+from tests.cluster.harness.components import REPOSITORY
 from tests.cluster.harness.processes import Background, identity, still_runs
 from tests.cluster.harness.session import why_not
 
@@ -62,7 +64,11 @@ def test_a_pid_that_was_used_again_is_left_alone(background: Background) -> None
         somebody.kill()
 
 
-@pytest.mark.parametrize("record", ["", "gone", "4194999 12", f"{os.getpid()}", f"{os.getpid()} None"])
+@pytest.mark.parametrize(
+    "record",
+    ["", "gone", "4194999 12", f"{os.getpid()}", f"{os.getpid()} None"],
+    ids=["nothing", "no pid", "an old pid", "no time", "a time that is none"],
+)
 def test_a_record_that_names_no_running_process_is_stale(record: str) -> None:
     assert not still_runs(record)
     assert still_runs(identity(os.getpid()))
@@ -95,3 +101,58 @@ def test_only_root_or_a_given_cluster_will_do(monkeypatch: pytest.MonkeyPatch) -
     assert "needs root" in str(why_not())
     monkeypatch.setenv("KUBECONFIG", "/home/somebody/.kube/config")
     assert why_not() is None
+
+
+# --- what several processes use at once
+
+USER = """
+import sys
+from pathlib import Path
+from tests.cluster.harness.shared import shared
+begin = lambda is_first: print("first" if is_first else "another", flush=True)
+with shared(Path(sys.argv[1]), begin, lambda: print("last", flush=True)) as use:
+    if sys.stdin.readline() .strip() == "alone":
+        with use.alone("it"):
+            print("alone", flush=True)
+            sys.stdin.readline()
+"""
+
+
+@contextmanager
+def user(lock: Path) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-c", USER, str(lock)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=REPOSITORY) as process:
+        yield process
+
+
+def says(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+def tell(process: subprocess.Popen[str], words: str) -> None:
+    assert process.stdin is not None
+    process.stdin.write(f"{words}\n")
+    process.stdin.flush()
+
+
+def test_the_first_process_begins_and_the_last_one_ends_what_all_use(tmp_path: Path) -> None:
+    with user(tmp_path / "it") as one, user(tmp_path / "it") as other:
+        begun = {says(one), says(other)}
+        tell(one, "end")
+        assert (says(one), one.wait()) == ("", 0)
+        tell(other, "end")
+        assert says(other) == "last"
+    assert begun == {"first", "another"}
+
+
+def test_who_wants_it_alone_waits_until_the_others_have_ended_and_a_killed_one_counts_for_nothing(
+    tmp_path: Path,
+) -> None:
+    with user(tmp_path / "it") as one, user(tmp_path / "it") as other:
+        assert {says(one), says(other)} == {"first", "another"}
+        tell(one, "alone")
+        other.kill()
+        assert says(one) == "alone"
+        tell(one, "end")
+        assert says(one) == "last"

@@ -33,7 +33,6 @@ PACKAGES_PATH = "/packages"
 """Where the thin image finds its packages, while it is built as in pods."""
 DEBIAN_PACKAGES = ("python3", "python3-pip", "python3-venv", "ca-certificates")
 CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
-NICE = ("nice", "-n", "19")
 
 
 def build_base(layout: Layout) -> None:
@@ -49,7 +48,7 @@ def build_base(layout: Layout) -> None:
         run_logged(
             "debootstrap",
             layout.logs / "debootstrap.log",
-            *(*NICE, "debootstrap", "--variant=minbase", f"--include={','.join(DEBIAN_PACKAGES)}"),
+            *("debootstrap", "--variant=minbase", f"--include={','.join(DEBIAN_PACKAGES)}"),
             *("bookworm", str(root)),
             env={"PATH": packages.SEARCH_PATH},
         )
@@ -72,24 +71,45 @@ def build_all(layout: Layout) -> None:
 
 
 def build(layout: Layout, tag: str, target: str) -> str:
-    """Build one target of the repository's Dockerfile; unchanged steps come from the store. Returns the image's id."""
+    """Build one target of the repository's Dockerfile; unchanged steps come from the store, and the image itself if
+    nothing has changed that it is made of. Returns the image's id."""
+    options = _packages_of_this_environment() if target == THIN else ()
+    wanted = _digest_of_inputs(target, options)
+    built = layout.images / f"{hashlib.sha256(tag.encode()).hexdigest()[:16]}.built"
+    if built.exists() and (image_id := _image_id(layout, tag)) and built.read_text() == f"{wanted} {image_id}":
+        return image_id
     build_base(layout)
     began = time.monotonic()
-    options = _packages_of_this_environment() if target == THIN else ()
     with only_one(layout.root / "images.lock", "make images"):
         settings = layout.images / "pip.conf"
         settings.write_text(_pip_settings())
         run_logged(
             f"building {tag}",
             layout.logs / f"image-{target}.log",
-            *(*NICE, *_store(layout), "build", "--layers", "--isolation", "chroot", "--network", "host"),
+            *(*_store(layout), "build", "--layers", "--isolation", "chroot", "--network", "host"),
             *("--pull-never", "--volume", f"{settings}:/etc/pip.conf:ro"),
             *("--volume", f"{CERTIFICATES}:{CERTIFICATES}:ro"),
             *(*options, "--target", target, "--tag", tag, str(REPOSITORY)),
         )
         image_id = _image_id(layout, tag)
+        built.write_text(f"{wanted} {image_id}")
     say(f"built {tag} in {time.monotonic() - began:.1f} s")
     return image_id
+
+
+def _digest_of_inputs(target: str, options: tuple[str, ...]) -> str:
+    """Of all that an image is made of: target, options, Dockerfile, and the files that .dockerignore lets through."""
+    ignore = (REPOSITORY / ".dockerignore").read_text().splitlines()
+    paths = [REPOSITORY / name for name in ("Dockerfile", ".dockerignore")]
+    for name in (line[1:] for line in ignore if line.startswith("!")):
+        found = REPOSITORY / name
+        paths += sorted(path for path in found.rglob("*") if path.is_file()) if found.is_dir() else [found]
+    digest = hashlib.sha256(json.dumps([target, options[-1:]]).encode())
+    for path in paths:
+        if "__pycache__" not in path.parts:
+            digest.update(f"{path.relative_to(REPOSITORY)}\0".encode())
+            digest.update(hashlib.sha256(path.read_bytes()).digest())
+    return digest.hexdigest()
 
 
 def _packages_of_this_environment() -> tuple[str, ...]:
@@ -125,7 +145,7 @@ def load(layout: Layout, tag: str) -> None:
 def _import(layout: Layout, tag: str) -> str:
     """What the programs said when they failed; empty: they did not."""
     pushed = subprocess.Popen(
-        [*NICE, *_store(layout), "push", "--quiet", tag, f"docker-archive:/dev/stdout:{tag}"],
+        [*_store(layout), "push", "--quiet", tag, f"docker-archive:/dev/stdout:{tag}"],
         stdout=subprocess.PIPE,
     )
     with pushed:
@@ -205,7 +225,7 @@ def _store(layout: Layout) -> tuple[str, ...]:
 
 
 def _buildah(layout: Layout, *words: str) -> str:
-    return output_of(*NICE, *_store(layout), *words, timeout_s=1800)
+    return output_of(*_store(layout), *words, timeout_s=1800)
 
 
 def _image_id(layout: Layout, tag: str) -> str:

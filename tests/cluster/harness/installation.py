@@ -6,7 +6,8 @@ import json
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,13 @@ from tests.cluster.harness.client import PACKAGES_CLAIM, Cluster, Namespace
 from tests.cluster.harness.commands import HarnessError
 from tests.cluster.harness.components import REPOSITORY
 from tests.cluster.harness.images import PACKAGES_PATH
+from tests.cluster.harness.shared import Use, shared
 
 RELEASE = "gnnserve-tests"
 SYSTEM_NAMESPACE = "gnnserve-tests"
 """Not what the documentation tells a user: tests must not take away what is installed on a cluster of theirs."""
 CHART = REPOSITORY / "charts/gnnserve"
+USERS = Path(tempfile.gettempdir()) / "gnnserve-tests-operator.users"
 RESYNC_S = 5
 """Short, so that a test of "nothing is written" sees several."""
 
@@ -27,10 +30,22 @@ RESYNC_S = 5
 class Installation:
     cluster: Cluster
     namespace: Namespace
+    use: Use | None = None
+    """This process's share of it; None before it is installed."""
+    worker_env: tuple[tuple[str, str], ...] = ()
+    """Of workers and of generation."""
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """For tests that change the installation or stop it, which waits until no other process uses it."""
+        assert self.use is not None
+        with self.use.alone("the operator"):
+            yield
+            self.upgrade()
 
     def upgrade(self, values: Mapping[str, Any] | None = None) -> str:
         """Installs where nothing is installed yet; returns once the operator is ready."""
-        wanted = {**default_values(self.cluster), **(values or {})}
+        wanted = {**default_values(self.cluster, dict(self.worker_env)), **(values or {})}
         with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
             json.dump(wanted, file)
             file.flush()
@@ -72,10 +87,13 @@ class Installation:
         )
 
 
-def default_values(cluster: Cluster) -> dict[str, Any]:
+def default_values(cluster: Cluster, worker_env: Mapping[str, str]) -> dict[str, Any]:
     values: dict[str, Any] = {
         "image": _image(cluster.operator_image, cluster),
-        "worker": {"image": _image(cluster.worker_image, cluster)},
+        "worker": {
+            "image": _image(cluster.worker_image, cluster),
+            "extraEnv": [{"name": name, "value": value} for name, value in worker_env.items()],
+        },
         "resyncSeconds": RESYNC_S,
     }
     if cluster.node is not None:
@@ -94,20 +112,24 @@ def _image(reference: str, cluster: Cluster) -> dict[str, Any]:
 
 
 @contextmanager
-def installed_operator(cluster: Cluster) -> Iterator[Installation]:
+def installed_operator(cluster: Cluster, worker_env: Mapping[str, str] | None = None) -> Iterator[Installation]:
+    """Installed by the first process that uses it, removed by the last one."""
+    namespace = Namespace(SYSTEM_NAMESPACE, cluster)
+    installation = Installation(cluster, namespace, worker_env=tuple((worker_env or {}).items()))
+    with shared(USERS, partial(_begin, installation), installation.remove) as use:
+        yield replace(installation, use=use)
+
+
+def _begin(installation: Installation, is_first: bool) -> None:
+    if not is_first:
+        return
+    cluster = installation.cluster
     refuse_another_operator(cluster)
-    exists = bool(
-        cluster.kubectl("get", f"namespace/{SYSTEM_NAMESPACE}", "--ignore-not-found", "--output=name").strip()
-    )
-    namespace = Namespace(SYSTEM_NAMESPACE, cluster) if exists else cluster.create_namespace(SYSTEM_NAMESPACE)
-    installation = Installation(cluster, namespace)
+    if not cluster.kubectl("get", f"namespace/{SYSTEM_NAMESPACE}", "--ignore-not-found", "--output=name").strip():
+        cluster.create_namespace(SYSTEM_NAMESPACE)
     # What a killed session left may run an older image of the same name.
     installation.remove()
     installation.upgrade()
-    try:
-        yield installation
-    finally:
-        installation.remove()
 
 
 def refuse_another_operator(cluster: Cluster) -> None:

@@ -22,7 +22,6 @@ from tests.cluster.harness import binaries, certificates, components, configurat
 from tests.cluster.harness.commands import HarnessError, only_one, output_of, say, succeeds
 from tests.cluster.harness.components import CONTAINERD, Component, ctr
 from tests.cluster.harness.layout import NODE, Layout
-from tests.cluster.harness.processes import still_runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,17 +226,16 @@ class Node:
     def _session(self) -> Path:
         return self.layout.run / "session"
 
-    def claim(self, who: str) -> None:
-        """Remember the test session that started the node, so that a later one can tell whether it still runs."""
+    def claim(self) -> None:
+        """Remember that tests started the node, so that they may take it down."""
         self._session.parent.mkdir(parents=True, exist_ok=True)
-        self._session.write_text(who)
+        self._session.touch()
 
     def disown(self) -> None:
         self._session.unlink(missing_ok=True)
 
-    def abandoned(self) -> bool:
-        """Started by a test session that was killed before it could take the node down."""
-        return self._session.exists() and not still_runs(self._session.read_text())
+    def is_claimed(self) -> bool:
+        return self._session.exists()
 
 
 KEPT_FOR_THE_PODS = ("apiserver", "containerd", "etcd")

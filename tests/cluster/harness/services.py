@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import quote
 
 from tests.cluster.harness.client import Namespace, wait_for
 from tests.cluster.harness.commands import HarnessError
@@ -48,7 +49,8 @@ class Service:
     # What its status says
 
     def read(self) -> dict[str, Any]:
-        return self.namespace.get(f"gnns/{self.name}")
+        path = f"/apis/gnnserve.dev/v1alpha1/namespaces/{self.namespace}/gnnservices/{self.name}"
+        return self.namespace.cluster.fetch(path)
 
     def status(self) -> dict[str, Any]:
         return dict(self.read().get("status", {}))
@@ -90,9 +92,9 @@ class Service:
         return self.namespace.items(kind, f"--selector=gnnserve.dev/service={self.name}")
 
     def worker_pods(self) -> list[dict[str, Any]]:
-        return self.namespace.items(
-            "pods", f"--selector=gnnserve.dev/service={self.name},app.kubernetes.io/component=worker"
-        )
+        selector = quote(f"gnnserve.dev/service={self.name},app.kubernetes.io/component=worker")
+        path = f"/api/v1/namespaces/{self.namespace}/pods?labelSelector={selector}"
+        return list(self.namespace.cluster.fetch(path)["items"])
 
     def worker_pod_names(self) -> set[str]:
         return {pod["metadata"]["name"] for pod in self.worker_pods() if "deletionTimestamp" not in pod["metadata"]}
@@ -115,7 +117,8 @@ class Service:
     # What its endpoint answers; from this machine, which reaches the addresses of Services
 
     def address(self) -> str:
-        return str(self.namespace.get(f"service/{self.name}")["spec"]["clusterIP"])
+        path = f"/api/v1/namespaces/{self.namespace}/services/{self.name}"
+        return str(self.namespace.cluster.fetch(path)["spec"]["clusterIP"])
 
     def ask(
         self, method: str, path: str, body: Mapping[str, Any] | None = None, *, host: str | None = None

@@ -1,7 +1,8 @@
 """From whatever the machine is like to a running cluster with today's images, and back.
 
-For tests and benchmarks alike. A cluster that was started by hand is used and left running; one that this session
-starts begins from nothing and is wiped at the end, unless GNNSERVE_KEEP_CLUSTER=1.
+For tests and benchmarks alike, and for several processes at once. A cluster that was started by hand is used and left
+running; one that the first of them starts begins from nothing, and the last one wipes it, unless
+GNNSERVE_KEEP_CLUSTER=1.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from tests.cluster.harness import api_server, binaries, images
@@ -19,7 +21,9 @@ from tests.cluster.harness.commands import HarnessError, say
 from tests.cluster.harness.images import OPERATOR_IMAGE, WORKER_IMAGE
 from tests.cluster.harness.layout import Layout
 from tests.cluster.harness.node import Node
-from tests.cluster.harness.processes import identity
+from tests.cluster.harness.shared import shared
+
+USERS = Path("/run/lock/gnnserve-cluster.users")
 
 
 def users_kubeconfig() -> str | None:
@@ -55,16 +59,7 @@ def running_cluster() -> Iterator[Cluster]:
         return
     _require_what_a_node_needs()
     node = Node.of_this_machine()
-    if node.abandoned() or not node.runs():
-        node.wipe()
-    starts = not node.runs()
-    if starts:
-        node.claim(identity(os.getpid()))
-    try:
-        node.up()
-        images.build_all(node.layout)
-        for tag in images.TAGS.values():
-            images.load(node.layout, tag)
+    with shared(USERS, partial(_begin, node), partial(_end, node)):
         yield Cluster(
             str(node.layout.kubeconfig),
             node.layout.bin / "kubectl",
@@ -73,12 +68,31 @@ def running_cluster() -> Iterator[Cluster]:
             WORKER_IMAGE,
             node,
         )
-    finally:
-        if starts and os.environ.get("GNNSERVE_KEEP_CLUSTER") == "1":
-            node.disown()
-            say("the cluster is kept; `python -m tests.cluster.harness wipe` ends it")
-        elif starts:
-            node.wipe()
+
+
+def _begin(node: Node, is_first: bool) -> None:
+    """Those who come later find the node and the images of the first one."""
+    if not is_first:
+        return
+    # What is claimed and used by nobody is of a session that was killed before it could take the node down.
+    if node.is_claimed() or not node.runs():
+        node.wipe()
+    if not node.runs():
+        node.claim()
+    node.up()
+    images.build_all(node.layout)
+    for tag in images.TAGS.values():
+        images.load(node.layout, tag)
+
+
+def _end(node: Node) -> None:
+    if not node.is_claimed():
+        return
+    if os.environ.get("GNNSERVE_KEEP_CLUSTER") == "1":
+        node.disown()
+        say("the cluster is kept; `python -m tests.cluster.harness wipe` ends it")
+    else:
+        node.wipe()
 
 
 def _require_what_a_node_needs() -> None:

@@ -1,4 +1,8 @@
-"""Two operators on a real cluster: whatever happens to the one that leads, one leads, and no worker notices."""
+"""The operator goes, comes, is killed, upgraded and set otherwise: one leads, and no worker notices.
+
+Every other test needs the operator as it is, so these have it alone: they wait until the other processes of the run no
+longer use it.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +19,7 @@ from tests.cluster.harness.commands import HarnessError
 from tests.cluster.harness.installation import RELEASE, Installation
 from tests.cluster.harness.load import Load
 from tests.cluster.harness.services import SMALL_SPEC, Service
+from tests.cluster.test_service import versions as of_all
 
 TIMES = {"leaseSeconds": 8, "renewDeadlineSeconds": 6, "retrySeconds": 1}
 TAKEOVER_LIMIT_S = 60
@@ -26,9 +31,9 @@ LOST_LEADERSHIP = 3
 def operators(cluster: Cluster, operator: Installation) -> Iterator[Installation]:
     if cluster.node is None:
         pytest.skip("stops and kills processes of the node, which must be this machine")
-    operator.upgrade({"replicas": 2, "leaderElection": TIMES})
-    yield operator
-    operator.upgrade()
+    with operator.alone():
+        operator.upgrade({"replicas": 2, "leaderElection": TIMES})
+        yield operator
 
 
 @pytest.fixture(scope="module")
@@ -187,3 +192,74 @@ def test_a_leader_that_was_stopped_finds_another_and_ends_before_it_writes(
     assert versions(service) == written
     assert_followed(service, 7005)
     assert (service.worker_pod_names(), service.restarts()) == (pods, 0)
+
+
+def test_a_restarted_operator_and_an_upgraded_chart_restart_no_worker(
+    service: Service, operators: Installation
+) -> None:
+    pods = service.worker_pod_names()
+    operators.upgrade({"logs": {"level": "DEBUG"}})
+    operators.upgrade()
+    operators.scale(0)
+    operators.scale(1)
+    assert "succeeded" in operators.cluster.helm("test", RELEASE, "--namespace", operators.namespace.name).lower()
+    service.patch({"objective": {"latencyMs": 7700}})
+    wait_for("the new operator to act", lambda: service.route()["objective"].get("latencyMs") == 7700)
+    service.wait_until_ready()
+    assert service.worker_pod_names() == pods
+    assert service.restarts() == 0
+
+
+def test_a_converged_service_is_left_alone(service: Service, operators: Installation) -> None:
+    """Several resyncs pass, each of which looks at everything and writes nothing."""
+    before, resyncs = of_all(service), _resyncs(operators)
+    wait_for("three more resyncs", lambda: _resyncs(operators) >= resyncs + 3)
+    assert of_all(service) == before
+
+
+def test_deleting_it_while_the_operator_is_away_leaves_nothing(service: Service, operators: Installation) -> None:
+    assert "finalizers" not in service.read()["metadata"]
+    operators.scale(0)
+    try:
+        service.delete()
+        wait_for("every child to be gone", lambda: not _children(service), 120)
+    finally:
+        operators.scale(1)
+    assert _children(service) == []
+
+
+def test_a_second_job_is_queued_until_the_first_is_done(operators: Installation, service: Service) -> None:
+    operators.upgrade({"generation": {"maxConcurrentJobs": 1}})
+    namespace = service.namespace
+    try:
+        first, second = Service(namespace, "first"), Service(namespace, "second")
+        first.apply(SMALL_SPEC)
+        first.wait_for("VariantsGenerated", "Generating", "False", timeout_s=60)
+        second.apply(SMALL_SPEC)
+        said = second.wait_for("VariantsGenerated", "Queued", "False", timeout_s=60)
+        assert "it is next" in said
+        (job,) = namespace.items("jobs", "--selector=gnnserve.dev/service=second")
+        assert job["spec"]["suspend"] is True
+        first.wait_until_ready()
+        second.wait_until_ready()
+    finally:
+        operators.upgrade()
+
+
+def _children(service: Service) -> list[str]:
+    kinds = (
+        "deployments,replicasets,jobs,pods,services,configmaps,persistentvolumeclaims,poddisruptionbudgets,"
+        "networkpolicies,roles,rolebindings,serviceaccounts"
+    )
+    found = service.namespace.kubectl("get", kinds, "--selector=gnnserve.dev/service", "--output=name")
+    return found.split()
+
+
+def _resyncs(operators: Installation) -> float:
+    """Reconciles that the operator has counted."""
+    counted = [
+        line.split()[1]
+        for line in operators.metrics().splitlines()
+        if line.startswith("gnnserve_operator_reconciles_total")
+    ]
+    return sum(float(value) for value in counted)
