@@ -93,8 +93,8 @@ def costs(rows: Sequence[VariantRow], seeds: int) -> str:
         return text
     share = at_size(least, seeds).gathered_bytes / at_size(most, seeds).gathered_bytes
     return (
-        f"{text} {least.name} reads {ratio(share)} of the bytes of {most.name}. Variants of one storage share one "
-        "table, so their memory does not add up."
+        f"{text} {least.name} reads {ratio(share)} of the bytes of {most.name}. Variants may share a table, and "
+        "then their memory does not add up."
     )
 
 
