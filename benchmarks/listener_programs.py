@@ -90,12 +90,12 @@ def main() -> None:
     revision.warm_up()
     metrics = ServingMetrics(service.metadata.name)
     metrics.show_revision(revision.manifest, 0.0)
-    engine = Engine(metrics)
+    engine = Engine(metrics, (service.metadata.name,))
     app = ServingApp(service.metadata.name, engine, metrics)
 
     def start() -> None:
         engine.start()
-        engine.switch(revision, service.spec.routing_table(published.revision))
+        engine.models[service.metadata.name].switch(revision, service.spec.routing_table(published.revision))
 
     match name:
         case "uvicorn":

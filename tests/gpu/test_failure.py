@@ -40,7 +40,7 @@ from gnnserve_worker.pods.device import DeviceSettings, open_served
 from gnnserve_worker.pods.environment import exit_of
 from gnnserve_worker.repository.loaded import LoadedRevision
 from gnnserve_worker.repository.watched import FileChange, FileFinding
-from gnnserve_worker.serving.engine import EngineState
+from gnnserve_worker.serving.model import ModelState
 
 pytestmark = pytest.mark.skipif(ON_GPU, reason="kernels are compiled for the GPU of this machine")
 
@@ -458,7 +458,7 @@ def test_a_worker_of_the_gpu_alone_stops_and_asks_clients_to_come_again(
 
     assert answer.status_code == 503
     assert answer.headers["retry-after"]
-    assert state is EngineState.STOPPED
+    assert state is ModelState.STOPPED
     assert isinstance(failure, DeviceLostError)
     assert "the engine stopped" in caplog.text
 

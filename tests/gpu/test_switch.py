@@ -50,15 +50,15 @@ class OnLoop:
 
     def switch(self, revision: ServedRevision, table: RoutingTable, load_s: float) -> None:
         def switch() -> None:
-            if self._client.engine.lane is None or self._client.engine.lane.revision is not revision:
+            if self._client.model.lane is None or self._client.model.lane.revision is not revision:
                 self._client.metrics.show_revision(revision.manifest, load_s)
-            self._client.engine.switch(revision, table)
+            self._client.model.switch(revision, table)
 
         self._call(switch)
 
     def report(self, problem: str | None, damage: Damage | None = None) -> None:
         def report() -> None:
-            self._client.engine.problem, self._client.engine.damage = problem, damage
+            self._client.model.problem, self._client.model.damage = problem, damage
 
         self._call(report)
 
@@ -132,13 +132,13 @@ def test_a_revision_gets_its_memory_once_the_one_before_has_given_it_back(spare_
                 deadline_s = time.monotonic() + DEADLINE_S
                 while time.monotonic() < deadline_s:
                     await asyncio.to_thread(watch._look)
-                    if client.engine.lane is None:
+                    if client.model.lane is None:
                         continue
                     answer = await client.predict([1, 2, 3])
                     assert answer.status_code == 200, answer.text
-                    stats = client.engine.lane.revision.device_stats()
+                    stats = client.model.lane.revision.device_stats()
                     problems.add(stats.problem or "")
-                    if until(client.engine.lane.revision):
+                    if until(client.model.lane.revision):
                         return dict(stats.memory_bytes)
                 raise AssertionError(problems)
 

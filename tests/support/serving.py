@@ -28,9 +28,10 @@ from gnnserve_worker.graph.ids import NodeIds
 from gnnserve_worker.inference.batch import Inference, StageTimes
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.scheduling.refusal import Refusal
-from gnnserve_worker.serving.engine import Engine, EngineState, monotonic_ms
+from gnnserve_worker.serving.engine import Engine
 from gnnserve_worker.serving.http.app import ServingApp
 from gnnserve_worker.serving.metrics import ServingMetrics
+from gnnserve_worker.serving.model import ModelState, ServedModel, monotonic_ms
 from gnnserve_worker.serving.requests import Outcome, Pending
 from gnnserve_worker.serving.security.access import Access
 from gnnserve_worker.serving.server import bind, serve_revision
@@ -156,6 +157,7 @@ class FakeWorker:
 class Client:
     http: httpx.AsyncClient
     engine: Engine
+    model: ServedModel
     metrics: ServingMetrics
     app: ServingApp
 
@@ -165,21 +167,21 @@ class Client:
     def switch(self, revision: ServedRevision, of: GNNService | None = None) -> None:
         """As `WorkerServer.switch` does, on the event loop."""
         spec = (of or service()).spec
-        if self.engine.lane is None or self.engine.lane.revision is not revision:
+        if self.model.lane is None or self.model.lane.revision is not revision:
             self.metrics.show_revision(revision.manifest, load_s=0.5)
-        self.engine.switch(revision, spec.routing_table(revision.manifest.revision))
+        self.model.switch(revision, spec.routing_table(revision.manifest.revision))
 
 
 @dataclass(frozen=True, slots=True)
 class Submitted:
-    """A request that an engine accepted."""
+    """A request that a model accepted."""
 
     pending: Pending
     outcome: asyncio.Future[Outcome]
 
 
 def submit(
-    engine: Engine,
+    model: ServedModel,
     nodes: list[int],
     objective: Objective = NO_OBJECTIVE,
     *,
@@ -187,16 +189,16 @@ def submit(
     embeddings: bool = False,
     at: float = 0.0,
 ) -> Submitted | Refusal:
-    assert engine.lane is not None
+    assert model.lane is not None
     outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-    pending = engine.submit(
-        engine.lane, np.array(nodes), objective, strict, embeddings, at, outcome.set_result
+    pending = model.submit(
+        model.lane, np.array(nodes), objective, strict, embeddings, at, outcome.set_result
     )  # fmt: skip
     return pending if isinstance(pending, Refusal) else Submitted(pending, outcome)
 
 
-def accepted(engine: Engine, nodes: list[int], objective: Objective = NO_OBJECTIVE, **options: Any) -> Submitted:
-    submitted = submit(engine, nodes, objective, **options)
+def accepted(model: ServedModel, nodes: list[int], objective: Objective = NO_OBJECTIVE, **options: Any) -> Submitted:
+    submitted = submit(model, nodes, objective, **options)
     assert isinstance(submitted, Submitted), submitted
     return submitted
 
@@ -204,7 +206,7 @@ def accepted(engine: Engine, nodes: list[int], objective: Objective = NO_OBJECTI
 async def held(worker: FakeWorker, client: Client, node: int = 0) -> Submitted:
     """A request that is being computed until the gate opens, so that others gather behind it."""
     worker.gate.clear()
-    submitted = accepted(client.engine, [node])
+    submitted = accepted(client.model, [node])
     await worker.batch_started()
     return submitted
 
@@ -219,15 +221,15 @@ async def running(
     """A ready engine and its application, without sockets."""
     of = of or service()
     metrics = ServingMetrics(of.metadata.name)
-    engine = Engine(metrics, clock_ms)
+    engine = Engine(metrics, (of.metadata.name,), clock_ms)
     app = ServingApp(of.metadata.name, engine, metrics, access)
     engine.start()
     try:
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://worker") as http:
-            client = Client(http, engine, metrics, app)
+            client = Client(http, engine, engine.models[of.metadata.name], metrics, app)
             if worker.loaded:
                 client.switch(worker.revision(), of)
-                assert engine.state is EngineState.READY
+                assert engine.state is ModelState.READY
             yield client
     finally:
         worker.gate.set()

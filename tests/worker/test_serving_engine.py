@@ -15,8 +15,11 @@ from tests.support.serving import FakeWorker, Submitted, accepted, held, profile
 from gnnserve_api.objective import NO_OBJECTIVE, Objective
 from gnnserve_api.routing import AffineCost
 from gnnserve_worker.scheduling.refusal import Refusal, RefusalReason
-from gnnserve_worker.serving.engine import SHORT_BATCH_MS, EngineState, monotonic_ms
-from gnnserve_worker.serving.requests import Answer, Failure, Pending
+from gnnserve_worker.serving import engine as engine_module
+from gnnserve_worker.serving.engine import SHORT_BATCH_MS, Engine
+from gnnserve_worker.serving.metrics import ServingMetrics
+from gnnserve_worker.serving.model import ModelState, monotonic_ms
+from gnnserve_worker.serving.requests import Answer, Failure, Pending, deliver_all
 
 
 async def answer(submitted: Submitted) -> Answer:
@@ -30,7 +33,7 @@ def test_requests_that_gather_behind_a_batch_are_computed_together_and_answered_
         worker = FakeWorker()
         async with running(worker) as client:
             first = await held(worker, client)
-            others = [accepted(client.engine, [node, node + 1], embeddings=True) for node in (5, 8)]
+            others = [accepted(client.model, [node, node + 1], embeddings=True) for node in (5, 8)]
             worker.gate.set()
             await answer(first)
             answers = [await answer(other) for other in others]
@@ -46,7 +49,7 @@ def test_large_request_comes_back_whole_and_in_order() -> None:
         worker = FakeWorker()
         async with running(worker) as client:
             nodes = list(range(249, -1, -1))
-            result = await answer(accepted(client.engine, nodes, embeddings=True))
+            result = await answer(accepted(client.model, nodes, embeddings=True))
         assert [len(seeds) for _, seeds in worker.batches] == [100, 100, 50]
         assert result.embeddings is not None
         assert result.embeddings[:, 0].tolist() == nodes
@@ -61,7 +64,7 @@ def test_service_objective_holds_for_requests_that_state_nothing_and_is_replaced
         worker = FakeWorker()
         async with running(worker, service({"accuracyTolerancePermille": 10})) as client:
             stated = (NO_OBJECTIVE, Objective(accuracy_tolerance_permille=0), Objective(latency_ms=1))
-            answers = [await answer(accepted(client.engine, [1], o, at=monotonic_ms())) for o in stated]
+            answers = [await answer(accepted(client.model, [1], o, at=monotonic_ms())) for o in stated]
         assert [a.variant for a in answers] == ["x4", "x1", "x8"]
 
     asyncio.run(scenario())
@@ -74,11 +77,11 @@ def test_failed_batch_fails_its_requests_and_the_next_is_answered(caplog: pytest
 
     async def scenario() -> None:
         async with running(FakeWorker(fail=fail)) as client:
-            outcome = await accepted(client.engine, [13]).outcome
+            outcome = await accepted(client.model, [13]).outcome
             assert isinstance(outcome, Failure)
             assert outcome.error_id in caplog.text
             assert "thirteen" in caplog.text
-            await answer(accepted(client.engine, [12]))
+            await answer(accepted(client.model, [12]))
             assert client.engine.alive
 
     with caplog.at_level(logging.ERROR):
@@ -93,8 +96,8 @@ def test_failed_piece_drops_the_rest_of_its_request() -> None:
     async def scenario() -> None:
         worker = FakeWorker(fail=fail)
         async with running(worker) as client:
-            assert isinstance(await accepted(client.engine, [0] * 250).outcome, Failure)
-            await answer(accepted(client.engine, [1]))
+            assert isinstance(await accepted(client.model, [0] * 250).outcome, Failure)
+            await answer(accepted(client.model, [1]))
             assert client.engine.queued_seeds == 0
         assert [len(seeds) for _, seeds in worker.batches] == [100, 1]
 
@@ -106,7 +109,7 @@ def test_scores_that_are_not_finite_fail_only_the_request_that_has_them() -> Non
         worker = FakeWorker(poisoned=7)
         async with running(worker) as client:
             first = await held(worker, client)
-            poisoned, healthy = accepted(client.engine, [6, 7]), accepted(client.engine, [8])
+            poisoned, healthy = accepted(client.model, [6, 7]), accepted(client.model, [8])
             worker.gate.set()
             assert isinstance(await poisoned.outcome, Failure)
             await answer(healthy)
@@ -121,8 +124,8 @@ def test_cancelled_request_is_not_computed() -> None:
         worker = FakeWorker()
         async with running(worker) as client:
             first = await held(worker, client)
-            gone, stays = accepted(client.engine, [1]), accepted(client.engine, [2])
-            client.engine.cancel(gone.pending)
+            gone, stays = accepted(client.model, [1]), accepted(client.model, [2])
+            client.model.cancel(gone.pending)
             worker.gate.set()
             await answer(first)
             await answer(stays)
@@ -137,8 +140,8 @@ def test_request_cancelled_while_it_is_computed_harms_nobody() -> None:
         worker = FakeWorker()
         async with running(worker) as client:
             first = await held(worker, client)
-            client.engine.cancel(first.pending)
-            second = accepted(client.engine, [2])
+            client.model.cancel(first.pending)
+            second = accepted(client.model, [2])
             worker.gate.set()
             await answer(second)
             assert not first.outcome.done()
@@ -152,7 +155,7 @@ def test_deadline_that_passes_in_the_queue_is_refused() -> None:
         now_ms = 0.0
         async with running(worker, clock_ms=lambda: now_ms) as client:
             first = await held(worker, client)
-            late = accepted(client.engine, [1], Objective(latency_ms=50))
+            late = accepted(client.model, [1], Objective(latency_ms=50))
             now_ms = 51.0
             worker.gate.set()
             await answer(first)
@@ -177,7 +180,7 @@ def test_deadline_that_passes_in_the_queue_is_refused() -> None:
 def test_objective_is_met_when_the_clock_says_so(objective: Objective, finished_ms: float, met: bool) -> None:
     async def scenario() -> None:
         async with running(FakeWorker(), clock_ms=lambda: 0.0) as client:
-            result = await answer(accepted(client.engine, [1], objective))
+            result = await answer(accepted(client.model, [1], objective))
         assert result.objective_met(finished_ms) is met
 
     asyncio.run(scenario())
@@ -187,13 +190,13 @@ def test_engine_without_a_revision_refuses_says_why_and_then_answers() -> None:
     async def scenario() -> None:
         worker = FakeWorker(loaded=False)
         async with running(worker) as client:
-            assert client.engine.state is EngineState.LOADING
-            client.engine.problem = "revision abc cannot be loaded"
-            refusal = client.engine.refuse()
+            assert client.engine.state is ModelState.LOADING
+            client.model.problem = "revision abc cannot be loaded"
+            refusal = client.model.refuse()
             assert (refusal.reason, refusal.retry_after_s) == (RefusalReason.LOADING, 1)
             assert "revision abc cannot be loaded" in refusal.message
             client.switch(worker.revision())
-            await answer(accepted(client.engine, [1]))
+            await answer(accepted(client.model, [1]))
 
     asyncio.run(scenario())
 
@@ -203,16 +206,16 @@ def test_draining_engine_finishes_what_it_accepted_and_refuses_the_rest() -> Non
         worker = FakeWorker()
         async with running(worker) as client:
             first = await held(worker, client)
-            queued = accepted(client.engine, [1] * 150)
+            queued = accepted(client.model, [1] * 150)
             client.engine.drain()
-            refusal = submit(client.engine, [2])
+            refusal = submit(client.model, [2])
             assert isinstance(refusal, Refusal)
             assert refusal.reason is RefusalReason.DRAINING
             worker.gate.set()
             await answer(first)
             await answer(queued)
             await asyncio.to_thread(client.engine.join)
-            assert client.engine.state is EngineState.STOPPED
+            assert client.engine.state is ModelState.STOPPED
             assert client.engine.failure is None
 
     asyncio.run(scenario())
@@ -223,7 +226,7 @@ def test_abandoned_engine_refuses_what_is_queued() -> None:
         worker = FakeWorker()
         async with running(worker) as client:
             first = await held(worker, client)
-            queued = accepted(client.engine, [1])
+            queued = accepted(client.model, [1])
             client.engine.abandon()
             worker.gate.set()
             await answer(first)
@@ -238,12 +241,12 @@ def test_engine_that_dies_leaves_nobody_waiting_and_says_why() -> None:
 
     async def scenario() -> None:
         async with running(FakeWorker(fail=die)) as client:
-            assert isinstance(await accepted(client.engine, [1]).outcome, Refusal)
+            assert isinstance(await accepted(client.model, [1]).outcome, Refusal)
             await asyncio.to_thread(client.engine.join)
             assert isinstance(client.engine.failure, SystemExit)
             assert (await client.http.get("/healthz")).status_code == 503
             assert (await client.http.get("/readyz")).status_code == 503
-            assert isinstance(submit(client.engine, [1]), Refusal)
+            assert isinstance(submit(client.model, [1]), Refusal)
 
     asyncio.run(scenario())
 
@@ -253,17 +256,17 @@ def test_refusal_by_costs_that_expired_is_known_no_longer() -> None:
         worker = FakeWorker()
         now_ms = 0.0
         async with running(worker, service({"latencyMs": 2500}), clock_ms=lambda: now_ms) as client:
-            engine = client.engine
-            assert engine.lane is not None and engine.table is not None
+            model = client.model
+            assert model.lane is not None and model.table is not None
             slow = {name: AffineCost(fixed_ms=2000, per_seed_ms=0) for name in ("x1", "x4", "x8")}
-            engine.switch(engine.lane.revision, msgspec.structs.replace(engine.table, costs=slow, ttl_seconds=1))
+            model.switch(model.lane.revision, msgspec.structs.replace(model.table, costs=slow, ttl_seconds=1))
             first = await held(worker, client)
-            assert isinstance(submit(engine, [1]), Refusal)
+            assert isinstance(submit(model, [1]), Refusal)
             now_ms = 999.0
-            assert engine.would_refuse(1, now_ms) is not None
+            assert model.would_refuse(1, now_ms) is not None
             now_ms = 1001.0
-            engine.route()  # as any batch does, notices it
-            assert engine.would_refuse(1, now_ms) is None
+            model.route()  # as any batch does, notices it
+            assert model.would_refuse(1, now_ms) is None
             worker.gate.set()
             await answer(first)
 
@@ -275,8 +278,8 @@ def test_workers_begin_weights_apart() -> None:
         drawn = set()
         for _ in range(3):
             async with running(FakeWorker()) as client:
-                assert client.engine.lane is not None
-                drawn.add(client.engine.lane.batcher.drawn)
+                assert client.model.lane is not None
+                drawn.add(client.model.lane.batcher.drawn)
         assert len(drawn) > 1
 
     asyncio.run(scenario())
@@ -305,7 +308,7 @@ def test_short_batches_are_computed_on_the_event_loop_and_longer_ones_beside_it(
         worker.fail = compute
         async with running(worker, clock_ms=lambda: now_ms) as client:
             for seeds in (1, 49, 50, 100, 49):
-                await answer(accepted(client.engine, [0] * seeds, at=now_ms))
+                await answer(accepted(client.model, [0] * seeds, at=now_ms))
         assert threads == [(1, True), (49, True), (50, False), (100, False), (49, True)]
 
     asyncio.run(scenario())
@@ -315,11 +318,11 @@ def test_requests_of_one_round_of_the_loop_share_a_batch() -> None:
     async def scenario() -> None:
         worker = quick_worker()
         async with running(worker) as client:
-            requests = [accepted(client.engine, [node]) for node in range(10)]
+            requests = [accepted(client.model, [node]) for node in range(10)]
             assert worker.batches == []
             for request in requests:
                 await answer(request)
-            later = accepted(client.engine, [10])
+            later = accepted(client.model, [10])
             await answer(later)
         assert [seeds for _, seeds in worker.batches] == [list(range(10)), [10]]
 
@@ -331,11 +334,11 @@ def test_short_batches_wait_while_a_long_one_is_computed_and_gather() -> None:
         worker = quick_worker()
         async with running(worker) as client:
             worker.gate.clear()
-            long = accepted(client.engine, [0] * 100)
+            long = accepted(client.model, [0] * 100)
             await worker.batch_started()
             short = []
             for node in range(3):
-                short.append(accepted(client.engine, [node]))
+                short.append(accepted(client.model, [node]))
                 await asyncio.sleep(0)
             assert len(worker.batches) == 1
             worker.gate.set()
@@ -353,14 +356,14 @@ def test_long_batches_follow_each_other_without_waiting_for_the_answers_to_be_en
         async with running(worker) as client:
             first = await held(worker, client)
             first.outcome.add_done_callback(lambda _: order.append("delivered"))
-            second = accepted(client.engine, [1] * 100)
-            taken = client.engine.lane.batcher.take  # type: ignore[union-attr]
+            second = accepted(client.model, [1] * 100)
+            taken = client.model.lane.batcher.take  # type: ignore[union-attr]
 
             def take(now_ms: float) -> Any:
                 order.append("taken")
                 return taken(now_ms)
 
-            client.engine.lane.batcher.take = take  # type: ignore[union-attr, method-assign]
+            client.model.lane.batcher.take = take  # type: ignore[union-attr, method-assign]
             worker.gate.set()
             await answer(first)
             await answer(second)
@@ -378,10 +381,10 @@ def test_short_batches_fail_alone_too(caplog: pytest.LogCaptureFixture) -> None:
         worker = quick_worker()
         worker.fail = fail
         async with running(worker) as client:
-            outcome = await accepted(client.engine, [13]).outcome
+            outcome = await accepted(client.model, [13]).outcome
             assert isinstance(outcome, Failure)
             assert outcome.error_id in caplog.text
-            await answer(accepted(client.engine, [12]))
+            await answer(accepted(client.model, [12]))
 
     with caplog.at_level(logging.ERROR):
         asyncio.run(scenario())
@@ -395,7 +398,7 @@ def test_engine_that_dies_on_the_event_loop_leaves_nobody_waiting_and_the_loop_r
         worker = quick_worker()
         worker.fail = die
         async with running(worker) as client:
-            assert isinstance(await accepted(client.engine, [1]).outcome, Refusal)
+            assert isinstance(await accepted(client.model, [1]).outcome, Refusal)
             await asyncio.to_thread(client.engine.join)
             assert isinstance(client.engine.failure, SystemExit)
             assert (await client.http.get("/healthz")).status_code == 503
@@ -409,9 +412,9 @@ def test_engine_that_cannot_close_a_batch_dies_rather_than_keep_a_queue_that_nob
 
     async def scenario() -> None:
         async with running(quick_worker()) as client:
-            assert client.engine.lane is not None
-            client.engine.lane.batcher.take = fail
-            assert isinstance(await accepted(client.engine, [1]).outcome, Refusal)
+            assert client.model.lane is not None
+            client.model.lane.batcher.take = fail
+            assert isinstance(await accepted(client.model, [1]).outcome, Refusal)
             await asyncio.to_thread(client.engine.join)
             assert isinstance(client.engine.failure, ZeroDivisionError)
 
@@ -424,34 +427,95 @@ def test_outcome_that_cannot_be_delivered_keeps_nobody_from_theirs(caplog: pytes
 
     async def scenario() -> None:
         async with running(quick_worker()) as client:
-            lane = client.engine.lane
+            lane = client.model.lane
             assert lane is not None
-            client.engine.submit(lane, np.array([1]), NO_OBJECTIVE, False, False, 0.0, refuse)
-            await answer(accepted(client.engine, [2]))
+            client.model.submit(lane, np.array([1]), NO_OBJECTIVE, False, False, 0.0, refuse)
+            await answer(accepted(client.model, [2]))
 
     with caplog.at_level(logging.ERROR):
         asyncio.run(scenario())
     assert "could not be delivered" in caplog.text
 
 
-def test_request_cancelled_between_its_batch_and_its_turn_hears_nothing() -> None:
+def test_request_cancelled_between_its_batch_and_its_turn_hears_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
         async with running(FakeWorker()) as client:
-            requests = [accepted(client.engine, [node]) for node in (1, 2)]
+            requests = [accepted(client.model, [node]) for node in (1, 2)]
             delivered: list[object] = []
-            lane = client.engine.lane
+            lane = client.model.lane
             assert lane is not None
-            gone = client.engine.submit(lane, np.array([3]), NO_OBJECTIVE, False, False, 0.0, delivered.append)
+            gone = client.model.submit(lane, np.array([3]), NO_OBJECTIVE, False, False, 0.0, delivered.append)
             assert isinstance(gone, Pending)
-            settle = client.engine._deliver
 
             def cancel_first(settled: Any) -> None:
-                client.engine.cancel(gone)
-                settle(settled)
+                client.model.cancel(gone)
+                deliver_all(settled)
 
-            client.engine._deliver = cancel_first  # type: ignore[method-assign]
+            monkeypatch.setattr(engine_module, "deliver_all", cancel_first)
             for request in requests:
                 await answer(request)
             assert delivered == []
+
+    asyncio.run(scenario())
+
+
+# Several models
+
+
+def two_models(workers: tuple[FakeWorker, FakeWorker]) -> Engine:
+    """Ready, on the running loop."""
+    engine = Engine(ServingMetrics("digits"), ("first", "second"))
+    for model, worker in zip(engine.models.values(), workers, strict=True):
+        revision = worker.revision()
+        model.switch(revision, service(max_seeds=100).spec.routing_table(revision.manifest.revision))
+    engine.start()
+    return engine
+
+
+async def end(engine: Engine, *workers: FakeWorker) -> None:
+    for worker in workers:
+        worker.gate.set()
+    engine.drain()
+    await asyncio.to_thread(engine.join)
+
+
+def test_models_take_turns_on_one_executor() -> None:
+    async def scenario() -> None:
+        workers = FakeWorker(name="a"), FakeWorker(name="b", shift=1)
+        engine = two_models(workers)
+        first, second = engine.models.values()
+        workers[0].gate.clear()
+        many = [accepted(first, [0] * 100) for _ in range(3)]
+        await workers[0].batch_started()
+        one = accepted(second, [0] * 100)
+        assert engine.queued_seeds == 300
+        workers[0].gate.set()
+        outcomes = [await submitted.outcome for submitted in (*many, one)]
+        assert all(isinstance(outcome, Answer) for outcome in outcomes)
+        finished = [outcome.finished_ms for outcome in outcomes if isinstance(outcome, Answer)]
+        assert finished[3] < finished[2], "it does not wait for all of the other model's"
+        scores = [outcome.scores[0].argmax() for outcome in outcomes if isinstance(outcome, Answer)]
+        assert scores == [0, 0, 0, 1], "each by its own revision"
+        await end(engine, *workers)
+
+    asyncio.run(scenario())
+
+
+def test_withdrawal_of_one_model_leaves_the_others_requests() -> None:
+    async def scenario() -> None:
+        workers = FakeWorker(name="a"), FakeWorker(name="b")
+        engine = two_models(workers)
+        first, second = engine.models.values()
+        workers[0].gate.clear()
+        computed = accepted(first, [0] * 100)
+        await workers[0].batch_started()
+        waiting = accepted(second, [0])
+        first.withdraw("its table was written to")
+        assert (first.state, second.state, engine.state) == (ModelState.LOADING, ModelState.READY, ModelState.LOADING)
+        assert isinstance(await computed.outcome, Refusal)
+        workers[0].gate.set()
+        assert isinstance(await waiting.outcome, Answer)
+        await end(engine, *workers)
+        assert {first.state, second.state, engine.state} == {ModelState.STOPPED}
 
     asyncio.run(scenario())

@@ -375,7 +375,7 @@ def test_worker_without_a_revision_gets_503_wherever_it_would_need_one() -> None
 
 def test_worker_without_a_revision_says_what_it_waits_for() -> None:
     async def scenario(client: Client) -> None:
-        client.engine.problem = "the ConfigMap default/digits-routing does not exist yet"
+        client.model.problem = "the ConfigMap default/digits-routing does not exist yet"
         expected = "the ConfigMap default/digits-routing does not exist yet"
         assert expected in error_of(await client.predict([1]))["message"]
         assert (await client.http.get("/readyz")).text == f"the worker is loading: {expected}\n"
@@ -459,8 +459,8 @@ def test_route_names_the_base_variant_and_why() -> None:
 
 def test_route_tells_why_what_is_declared_does_not_answer() -> None:
     async def scenario(client: Client) -> None:
-        client.engine.problem = "revision abc cannot be loaded: its table was altered"
-        assert (await client.http.get("/v1/route")).json()["problem"] == client.engine.problem
+        client.model.problem = "revision abc cannot be loaded: its table was altered"
+        assert (await client.http.get("/v1/route")).json()["problem"] == client.model.problem
         assert (await client.http.get("/readyz")).status_code == 200
 
     on_worker(scenario)
@@ -470,12 +470,12 @@ def test_route_and_variants_name_the_device_and_the_route_what_is_the_matter_wit
     async def scenario(client: Client) -> None:
         route = (await client.http.get("/v1/route")).json()
         assert (route["device"], "deviceProblem" in route) == ("CPU", False)
-        lane = client.engine.lane
+        lane = client.model.lane
         assert lane is not None
         stats = DeviceStats("CPU", "no GPU is seen")
         served = replace(lane.revision, device_stats=lambda: stats)
-        assert client.engine.table is not None
-        client.engine.switch(served, client.engine.table)
+        assert client.model.table is not None
+        client.model.switch(served, client.model.table)
         route = (await client.http.get("/v1/route")).json()
         assert (route["device"], route["deviceProblem"]) == ("CPU", "no GPU is seen")
         assert b'gnnserve_device_info{device="CPU",service="digits"} 1.0' in (await client.http.get("/metrics")).content
@@ -600,7 +600,7 @@ def slow_worker() -> FakeWorker:
 async def overload(client: Client, worker: FakeWorker) -> None:
     """From now on requests of 40 nodes are refused that have 30 s."""
     worker.gate.clear()
-    accepted(client.engine, [1] * 100, Objective(accuracy_tolerance_permille=0))
+    accepted(client.model, [1] * 100, Objective(accuracy_tolerance_permille=0))
     await worker.batch_started()
     refused = await client.predict([1] * 40)
     assert error_of(refused)["code"] == "DeadlineOutOfReach"
@@ -643,7 +643,7 @@ def test_texts_that_are_not_read_are_counted_with_commas_and_brackets_in_them() 
 
     async def overloaded(client: Client) -> None:
         worker.gate.clear()
-        accepted(client.engine, [1] * 100, Objective(accuracy_tolerance_permille=0))
+        accepted(client.model, [1] * 100, Objective(accuracy_tolerance_permille=0))
         await worker.batch_started()
         assert error_of(await client.predict(["1"] * 40))["code"] == "DeadlineOutOfReach"
         for body in (

@@ -328,7 +328,7 @@ def test_openapi_is_that_of_the_served_graph(worker: Callable[[], FakeWorker], k
         assert ("application/octet-stream" in sent) == any(kind["type"] == "integer" for kind in kinds)
         for media in (sent["application/json"], answered["application/json"]):
             jsonschema.validate(media["example"], {**media["schema"], "components": document["components"]})
-        if client.engine.lane is not None:
+        if client.model.lane is not None:
             response = await client.http.post("/v1/predict", json=sent["application/json"]["example"])
             assert response.status_code == 200, response.text
             expected = {**answered["application/json"]["schema"], "components": document["components"]}

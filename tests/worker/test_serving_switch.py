@@ -27,7 +27,7 @@ from gnnserve_api.objective import Objective
 from gnnserve_api.routing import AffineCost, RoutingMode
 from gnnserve_worker.inference.served import TableError
 from gnnserve_worker.scheduling.refusal import Refusal, RefusalReason
-from gnnserve_worker.serving.engine import EngineState
+from gnnserve_worker.serving.model import ModelState
 from gnnserve_worker.serving.requests import Answer
 
 OLD, NEW = "old", "new"
@@ -86,9 +86,9 @@ def test_waiting_requests_are_answered_by_the_revision_that_admitted_them_and_fi
         async with running(old) as client:
             first = await held(old, client)
             # Three batches, with a node that the new graph lacks.
-            waiting = accepted(client.engine, [500] * 250)
+            waiting = accepted(client.model, [500] * 250)
             client.switch(new.revision())
-            late = accepted(client.engine, [1])
+            late = accepted(client.model, [1])
             old.gate.set()
             answers = [await pending.outcome for pending in (first, waiting, late)]
         assert all(isinstance(answer, Answer) for answer in answers)
@@ -123,7 +123,7 @@ def test_replaced_revision_is_let_go(waiting: bool) -> None:
         gone = weakref.ref(old)
         async with running(FakeWorker(loaded=False)) as client:
             client.switch(old.revision())
-            pending = [await held(old, client), accepted(client.engine, [1])] if waiting else []
+            pending = [await held(old, client), accepted(client.model, [1])] if waiting else []
             del old
             client.switch(new_worker().revision())
             gate.set()
@@ -178,17 +178,17 @@ def test_deadlines_after_a_switch_count_what_was_accepted_before_it() -> None:
         old, new = old_worker(), new_worker()
         async with running(old, clock_ms=lambda: now_ms) as client:
             first = await held(old, client)
-            second = accepted(client.engine, [1] * 400)  # 80 ms by x1
+            second = accepted(client.model, [1] * 400)  # 80 ms by x1
             client.switch(new.revision())
-            refusal = submit(client.engine, [1], Objective(latency_ms=50))
+            refusal = submit(client.model, [1], Objective(latency_ms=50))
             assert isinstance(refusal, Refusal)
             assert refusal.reason is RefusalReason.DEADLINE_OUT_OF_REACH
             old.gate.set()
             for pending in (first, second):
                 assert isinstance(await pending.outcome, Answer)
             # Done, in no time by this clock, although it was thought to take long: a new answer shows it.
-            assert isinstance(await accepted(client.engine, [1]).outcome, Answer)
-            outcome = await accepted(client.engine, [1], Objective(latency_ms=50)).outcome
+            assert isinstance(await accepted(client.model, [1]).outcome, Answer)
+            outcome = await accepted(client.model, [1], Objective(latency_ms=50)).outcome
             assert isinstance(outcome, Answer)
 
     asyncio.run(scenario())
@@ -201,30 +201,30 @@ def test_renewed_table_is_applied_in_place_and_its_costs_end_in_time() -> None:
         revision = worker.revision()
         table = service().spec.routing_table(revision.manifest.revision)
         async with running(worker, clock_ms=lambda: now_ms) as client:
-            engine = client.engine
-            engine.switch(revision, table)
-            lane = engine.lane
+            model = client.model
+            model.switch(revision, table)
+            lane = model.lane
             first = await held(worker, client)
-            waiting = accepted(engine, [1])
+            waiting = accepted(model, [1])
             slow = AffineCost(fixed_ms=100, per_seed_ms=0)
             measured = msgspec.structs.replace(
                 table, mode=RoutingMode.STATIC, base_variant="x4", costs={"x4": slow, "x99": slow}, ttl_seconds=60
             )
-            engine.switch(revision, measured)
-            assert engine.lane is lane
-            assert (engine.route().base_variant, engine.route().is_expired) == ("x4", False)
-            assert engine.route().variants[1].expected == slow
-            later = accepted(engine, [2])
+            model.switch(revision, measured)
+            assert model.lane is lane
+            assert (model.route().base_variant, model.route().is_expired) == ("x4", False)
+            assert model.route().variants[1].expected == slow
+            later = accepted(model, [2])
             worker.gate.set()
             answers = [await request.outcome for request in (first, waiting, later)]
             assert [a.variant for a in answers if isinstance(a, Answer)] == ["x1", "x1", "x4"]
             now_ms = 60_000
-            assert (engine.route().base_variant, engine.is_expired) == ("x4", True)
-            assert engine.route().variants[1].expected.fixed_ms < 50
-            assert set(engine.corrections()) == {"x1", "x4", "x8"}
+            assert (model.route().base_variant, model.is_expired) == ("x4", True)
+            assert model.route().variants[1].expected.fixed_ms < 50
+            assert set(model.corrections()) == {"x1", "x4", "x8"}
             with pytest.raises(TableError, match="x99"):
-                engine.switch(revision, msgspec.structs.replace(measured, base_variant="x99"))
-            assert engine.table == measured
+                model.switch(revision, msgspec.structs.replace(measured, base_variant="x99"))
+            assert model.table == measured
 
     asyncio.run(scenario())
 
@@ -234,9 +234,9 @@ def test_client_that_leaves_is_forgotten_in_the_lane_that_admitted_it() -> None:
         old = old_worker()
         async with running(old) as client:
             first = await held(old, client)
-            gone = accepted(client.engine, [5])
+            gone = accepted(client.model, [5])
             client.switch(new_worker().revision())
-            client.engine.cancel(gone.pending)
+            client.model.cancel(gone.pending)
             assert client.engine.queued_seeds == 0
             old.gate.set()
             assert isinstance(await first.outcome, Answer)
@@ -251,9 +251,9 @@ def test_stopping_engine_leaves_nobody_waiting_in_any_lane(abandoned: bool) -> N
         old, new = old_worker(), new_worker()
         async with running(old) as client:
             first = await held(old, client)
-            second = accepted(client.engine, [1])
+            second = accepted(client.model, [1])
             client.switch(new.revision())
-            third = accepted(client.engine, [2])
+            third = accepted(client.model, [2])
             if abandoned:
                 client.engine.abandon()
             else:
@@ -261,7 +261,7 @@ def test_stopping_engine_leaves_nobody_waiting_in_any_lane(abandoned: bool) -> N
             old.gate.set()
             outcomes = [await pending.outcome for pending in (first, second, third)]
             await asyncio.to_thread(client.engine.join)
-            assert client.engine.state is EngineState.STOPPED
+            assert client.engine.state is ModelState.STOPPED
         kinds = [Answer, Refusal, Refusal] if abandoned else [Answer] * 3
         assert [type(outcome) for outcome in outcomes] == kinds
 

@@ -28,8 +28,8 @@ from tests.support.secured_worker import started
 from tests.support.serving import FakeWorker, held, running
 
 from gnnserve_worker.scheduling.refusal import Refusal, RefusalReason
-from gnnserve_worker.serving.engine import EngineState
 from gnnserve_worker.serving.metrics import ServingMetrics
+from gnnserve_worker.serving.model import ModelState
 from gnnserve_worker.serving.security.credentials import NO_CREDENTIALS
 
 REQUESTS = 1000
@@ -169,13 +169,13 @@ def test_whoever_waits_for_a_withdrawn_revision_is_refused_and_what_is_computed_
 
     async def run() -> None:
         async with running(worker) as client:
-            engine = client.engine
+            model = client.model
             computed = await held(worker, client, node=1)
             other = asyncio.create_task(client.predict([2]))
-            while engine.queued_seeds == 0:
+            while model.queued_seeds == 0:
                 await asyncio.sleep(0)
-            engine.withdraw("its table was written to")
-            assert (engine.lane, engine.queued_seeds, engine.state) == (None, 0, EngineState.LOADING)
+            model.withdraw("its table was written to")
+            assert (model.lane, model.queued_seeds, model.state) == (None, 0, ModelState.LOADING)
             refused = await computed.outcome
             assert isinstance(refused, Refusal)
             assert (refused.reason, "its table was written to" in refused.message) == (RefusalReason.LOADING, True)
@@ -201,7 +201,7 @@ def test_answer_that_was_computed_but_not_told_when_its_revision_is_withdrawn_is
 
             def split_and_be_withdrawn(*arguments: Any) -> Any:
                 settled = split(*arguments)
-                asyncio.get_running_loop().call_soon(engine.withdraw, "its table was written to")
+                asyncio.get_running_loop().call_soon(client.model.withdraw, "its table was written to")
                 return settled
 
             engine._split = split_and_be_withdrawn  # type: ignore[method-assign]
@@ -242,12 +242,12 @@ def test_draining_worker_whose_revision_is_withdrawn_refuses_and_stops() -> None
         async with running(worker) as client:
             computed = await held(worker, client, node=1)
             client.engine.drain()
-            client.engine.withdraw("its table was written to")
+            client.model.withdraw("its table was written to")
             refused = await computed.outcome
             assert isinstance(refused, Refusal)
             assert refused.reason is RefusalReason.DRAINING
             worker.gate.set()
-            while client.engine.state is not EngineState.STOPPED:
+            while client.engine.state is not ModelState.STOPPED:
                 await asyncio.sleep(0)
 
     asyncio.run(run())

@@ -1,6 +1,6 @@
 """Accepted requests, from acceptance to outcome: their nodes for a batch, and their rows of its result.
 
-Everything here belongs to the event loop. Functions take the engine's accepted requests, by key, as their first
+Everything here belongs to the event loop. Functions take a model's accepted requests, by key, as their first
 argument.
 """
 
@@ -120,6 +120,15 @@ def share_out(accepted: AcceptedRequests, batch: Batch, computed: Computed) -> l
 def settle(accepted: AcceptedRequests, outcomes: list[tuple[int, Outcome]]) -> list[tuple[Pending, Outcome]]:
     """Take requests with a final outcome out of the queue, so that nothing more is computed for them."""
     return [(pending, outcome) for key, outcome in outcomes if (pending := forget(accepted, key)) is not None]
+
+
+def deliver_all(settled: list[tuple[Pending, Outcome]]) -> None:
+    for pending, outcome in settled:
+        if not pending.cancelled:
+            try:
+                pending.deliver(outcome)
+            except Exception:  # noqa: BLE001  (the others are to get theirs)
+                _log.exception("request %d: its outcome could not be delivered", pending.request.key)
 
 
 def forget(accepted: AcceptedRequests, key: int) -> Pending | None:

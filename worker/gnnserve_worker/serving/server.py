@@ -28,12 +28,13 @@ from gnnserve_api.errors import NO_USABLE_CREDENTIALS, ResourceError
 from gnnserve_api.routing import Damage, Route, RoutingTable
 from gnnserve_api.spec.service import GNNService
 from gnnserve_worker.inference.served import ServedRevision
-from gnnserve_worker.serving.engine import Engine, EngineState
+from gnnserve_worker.serving.engine import Engine
 from gnnserve_worker.serving.http.app import ServingApp
 from gnnserve_worker.serving.http.wire.connection import CLIENT_LOG
 from gnnserve_worker.serving.http.wire.limits import DEFAULT_PATIENCE, Patience, Room
 from gnnserve_worker.serving.http.wire.listener import Listener
 from gnnserve_worker.serving.metrics import CounterValue, ServingMetrics
+from gnnserve_worker.serving.model import ModelState
 from gnnserve_worker.serving.open_files import room_of_process
 from gnnserve_worker.serving.repeated import limit_warnings
 from gnnserve_worker.serving.security.credentials import (
@@ -149,7 +150,8 @@ class WorkerServer:
             room = room_of_process(0 if credentials.tls is None else handshakes.at_once)
         self._metrics = ServingMetrics(service)
         self._credentials = CredentialsInUse(credentials, self._metrics)
-        self._engine = Engine(self._metrics)
+        self._engine = Engine(self._metrics, (service,))
+        self._model = self._engine.models[service]
         self._sock = sock
         self._failure: BaseException | None = None
         app = ServingApp(service, self._engine, self._metrics, self._credentials.access, self._credentials.states)
@@ -193,11 +195,11 @@ class WorkerServer:
         """
 
         def switch() -> None:
-            lane = self._engine.lane
+            lane = self._model.lane
             if lane is None or lane.revision is not revision:
                 self._metrics.show_revision(revision.manifest, load_s)
-                self._engine.problem = self._engine.damage = None
-            self._engine.switch(revision, table)
+                self._model.problem = self._model.damage = None
+            self._model.switch(revision, table)
 
         self._call(switch)
 
@@ -206,10 +208,10 @@ class WorkerServer:
         now."""
 
         def withdraw() -> None:
-            lane = self._engine.lane
+            lane = self._model.lane
             if lane is not None and lane.revision is revision:
                 self._metrics.show_intact(False)
-                self._engine.withdraw(problem)
+                self._model.withdraw(problem)
 
         self._call(withdraw)
 
@@ -217,10 +219,10 @@ class WorkerServer:
         """Report a revision that answers correctly, but that the next start would not find."""
 
         def warn() -> None:
-            lane = self._engine.lane
+            lane = self._model.lane
             if lane is not None and lane.revision is revision:
                 self._metrics.show_intact(False)
-                self._engine.problem = problem
+                self._model.problem = problem
 
         self._call(warn)
 
@@ -229,8 +231,8 @@ class WorkerServer:
         seen: list[Look] = []
 
         def look() -> None:
-            if self._engine.lane is not None:
-                seen.append(Look(self._engine.route(), self._metrics.load_counters()))
+            if self._model.lane is not None:
+                seen.append(Look(self._model.route(), self._metrics.load_counters()))
 
         self._call(look)
         return seen[0] if seen else None
@@ -241,7 +243,7 @@ class WorkerServer:
 
         def report() -> None:
             problems = [state.problem for state in self._credentials.states() if not state.is_usable]
-            self._engine.problem = f"{NO_USABLE_CREDENTIALS}: {'; '.join(problems)}" if problems else None
+            self._model.problem = f"{NO_USABLE_CREDENTIALS}: {'; '.join(problems)}" if problems else None
 
         while not complete.is_set() and not self._process.ended:
             self._call(report)
@@ -251,7 +253,7 @@ class WorkerServer:
         """Report why the declared revision is not the one that answers; None when it is."""
 
         def report() -> None:
-            self._engine.problem, self._engine.damage = problem, damage
+            self._model.problem, self._model.damage = problem, damage
 
         self._call(report)
 
@@ -335,7 +337,7 @@ class _Process:
         self._app.leaving = True
         drain_at_s = time.monotonic() + self._lame_duck_s
         # A worker without a revision needs no lame-duck phase.
-        while self._engine.state is EngineState.READY and self._lame_duck_s and time.monotonic() < drain_at_s:
+        while self._engine.state is ModelState.READY and self._lame_duck_s and time.monotonic() < drain_at_s:
             await asyncio.sleep(_POLL_S)
         self._lame_duck_s = 0.0  # from here on SIGINT means: do not wait for the queue either
         self._engine.drain()

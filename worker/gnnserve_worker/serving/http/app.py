@@ -25,7 +25,7 @@ from gnnserve_api.protocol import AccuracyTier, ErrorDetail, NodesAnswer, Varian
 from gnnserve_api.routing import CredentialState, Damage, Route
 from gnnserve_api.tiers import points_of, stated_tiers
 from gnnserve_worker.inference.device_stats import DeviceStats
-from gnnserve_worker.serving.engine import Engine, EngineState
+from gnnserve_worker.serving.engine import Engine
 from gnnserve_worker.serving.http import openapi
 from gnnserve_worker.serving.http.codecs.json import encode_error
 from gnnserve_worker.serving.http.codecs.registry import PREDICT_PATHS
@@ -43,6 +43,7 @@ from gnnserve_worker.serving.http.predict import (
 from gnnserve_worker.serving.http.question import ErrorCode, RequestError
 from gnnserve_worker.serving.lane import Lane
 from gnnserve_worker.serving.metrics import RoutingSample, ServingMetrics
+from gnnserve_worker.serving.model import ModelState, ServedModel
 from gnnserve_worker.serving.requests import Pending
 from gnnserve_worker.serving.security.access import RESERVED_PATHS, Access, is_open
 
@@ -82,13 +83,12 @@ class ServingApp:
         """The server's limit of ordinary connections."""
         self.access = access or Access()
         self.credentials = credentials
-        self.predict = Predict(engine, metrics)
-        self._rest = _build_rest(service, self, engine, metrics)
+        model = engine.models[service]
+        self.predict = Predict(model, metrics)
+        self._rest = _build_rest(service, self, engine, model, metrics)
         metrics.watch(queue_seeds=lambda: engine.queued_seeds, in_flight=lambda: self.predict.in_flight)
-        metrics.watch_routing(
-            lambda: None if engine.lane is None else RoutingSample(engine.route(), engine.corrections())
-        )
-        metrics.watch_device(lambda: None if engine.lane is None else engine.lane.revision.device_stats())
+        metrics.watch_routing(lambda: None if model.lane is None else RoutingSample(model.route(), model.corrections()))
+        metrics.watch_device(lambda: None if model.lane is None else model.lane.revision.device_stats())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self.leaving:
@@ -253,7 +253,9 @@ def _too_large() -> RequestError:
     )
 
 
-def _build_rest(service: str, serving: ServingApp, engine: Engine, metrics: ServingMetrics) -> FastAPI:
+def _build_rest(
+    service: str, serving: ServingApp, engine: Engine, model: ServedModel, metrics: ServingMetrics
+) -> FastAPI:
     version = importlib.metadata.version("gnnserve")
     # Its own pages come from a CDN, and its description lacks the predict path: both are made below.
     app = FastAPI(
@@ -266,10 +268,10 @@ def _build_rest(service: str, serving: ServingApp, engine: Engine, metrics: Serv
     )
 
     def about_lane(describe: Callable[[Lane], msgspec.Struct]) -> Response:
-        if engine.lane is None:
-            return _as_response(refusal_reply(engine.refuse()))
+        if model.lane is None:
+            return _as_response(refusal_reply(model.refuse()))
         try:
-            return Response(_json(describe(engine.lane)), media_type="application/json")
+            return Response(_json(describe(model.lane)), media_type="application/json")
         except RequestError as error:
             return _as_response(error_reply(error))
 
@@ -292,9 +294,9 @@ def _build_rest(service: str, serving: ServingApp, engine: Engine, metrics: Serv
     @app.get("/v1/route", tags=["variants"], response_class=Response, responses=_described(Route))
     async def get_route() -> Response:
         """Which variant answers a one-node request that states no objective, and why; and on which device."""
-        if engine.lane is None and engine.damage is not None:
-            return _damaged(refusal_reply(engine.refuse()), engine.damage)
-        return about_lane(lambda lane: _route(engine.route(), lane.revision.device_stats(), serving, engine.damage))
+        if model.lane is None and model.damage is not None:
+            return _damaged(refusal_reply(model.refuse()), model.damage)
+        return about_lane(lambda lane: _route(model.route(), lane.revision.device_stats(), serving, model.damage))
 
     @app.head("/healthz", include_in_schema=False)
     @app.get("/healthz", tags=["health"], response_class=Response, responses={503: {"description": "Restart it."}})
@@ -306,10 +308,10 @@ def _build_rest(service: str, serving: ServingApp, engine: Engine, metrics: Serv
     @app.get("/readyz", tags=["health"], response_class=Response, responses={503: {"description": "Not now."}})
     async def readyz() -> Response:
         """Whether requests should be sent here now."""
-        if serving.leaving and engine.state is EngineState.READY:
+        if serving.leaving and engine.state is ModelState.READY:
             return _health(False, "the worker is about to drain")
-        why = f": {engine.problem}" if engine.state is EngineState.LOADING and engine.problem else ""
-        return _health(engine.state is EngineState.READY, f"the worker is {engine.state.lower()}{why}")
+        why = f": {model.problem}" if engine.state is ModelState.LOADING and model.problem else ""
+        return _health(engine.state is ModelState.READY, f"the worker is {engine.state.lower()}{why}")
 
     @app.get("/metrics", tags=["health"], response_class=Response, responses={200: {"content": {"text/plain": {}}}})
     async def get_metrics() -> Response:
@@ -342,7 +344,7 @@ def _build_rest(service: str, serving: ServingApp, engine: Engine, metrics: Serv
     async def get_description(request: Request) -> Response:
         # Open without a token, so that /docs can be read; ids of the graph only with one.
         may_see = serving.access.accepts(request.scope["headers"])
-        revision = engine.lane.revision if engine.lane is not None and may_see else None
+        revision = model.lane.revision if model.lane is not None and may_see else None
         description = openapi.complete(described, revision, needs_token=serving.access.needs_token)
         return Response(_json(description), media_type="application/json")
 

@@ -18,7 +18,6 @@ from gnnserve_api.objective import NO_OBJECTIVE
 from gnnserve_api.protocol import ErrorDetail
 from gnnserve_worker.inference.batch import StageTimes
 from gnnserve_worker.scheduling.refusal import Refusal, RefusalReason
-from gnnserve_worker.serving.engine import Engine, monotonic_ms
 from gnnserve_worker.serving.http.codecs.codec import Codec
 from gnnserve_worker.serving.http.codecs.json import encode_error
 from gnnserve_worker.serving.http.codecs.registry import find_codec
@@ -33,6 +32,7 @@ from gnnserve_worker.serving.http.question import (
 )
 from gnnserve_worker.serving.lane import Lane
 from gnnserve_worker.serving.metrics import ServingMetrics
+from gnnserve_worker.serving.model import ServedModel, monotonic_ms
 from gnnserve_worker.serving.requests import Answer, Outcome, Pending
 
 MAX_BODY_BYTES = 16 * 1024 * 1024
@@ -107,10 +107,10 @@ class Reply(msgspec.Struct, frozen=True):
 
 
 class Predict:
-    def __init__(self, engine: Engine, metrics: ServingMetrics) -> None:
+    def __init__(self, model: ServedModel, metrics: ServingMetrics) -> None:
         self.in_flight = 0
         """Requests that wait for their answer; kept by those who send it."""
-        self._engine = engine
+        self._model = model
         self._metrics = metrics
         self._timed: StageTimes | None = None
         self._stages = b""
@@ -121,11 +121,11 @@ class Predict:
 
     def read(self, head: Head, body: bytes) -> Asked | Reply:
         arrived_ms = monotonic_ms()
-        lane = self._engine.lane
+        lane = self._model.lane
         if lane is None:
-            return self.refuse(self._engine.refuse())
+            return self.refuse(self._model.refuse())
         seeds = head.codec.estimate_seeds(body, are_texts=lane.revision.has_text_ids)
-        refused = self._engine.would_refuse(seeds, arrived_ms)
+        refused = self._model.would_refuse(seeds, arrived_ms)
         if refused is not None and not _may_have_objective(head, body):
             return self._refuse_unread(refused, seeds)
         revision, max_nodes = lane.revision, lane.batching.max_queued_seeds
@@ -140,7 +140,7 @@ class Predict:
     def ask(self, asked: Asked, respond: Callable[[Reply], None]) -> Pending | Reply:
         """`respond` is called later, unless there is a reply at once or the request is cancelled."""
         question = asked.question
-        pending = self._engine.submit(
+        pending = self._model.submit(
             asked.lane, question.nodes, question.objective, question.strict, "embeddings" in question.outputs,
             asked.arrived_ms, lambda outcome: respond(self._respond(asked, outcome)),
         )  # fmt: skip
@@ -156,7 +156,7 @@ class Predict:
         return self._refusal_reply
 
     def cancel(self, pending: Pending) -> None:
-        self._engine.cancel(pending)
+        self._model.cancel(pending)
 
     def count_gone(self) -> None:
         """A client left before its answer."""

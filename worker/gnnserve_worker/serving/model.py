@@ -1,0 +1,216 @@
+"""One served model: the lanes that its requests take, its accepted requests, and the routing table in effect.
+
+The served revision can change at any time: a `Lane` is one revision with its routing and its own queue, a request
+belongs to the lane that admitted it, and lanes are answered in the order in which they were opened. The caller loads
+and rehearses a revision before it gets a lane. When a batch is computed is decided by the engine, whose turns all
+models share. A model belongs to the event loop's thread.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections import deque
+from collections.abc import Callable
+from enum import StrEnum
+
+import numpy as np
+
+from gnnserve_api.objective import NO_OBJECTIVE, Objective
+from gnnserve_api.routing import Damage, Route, RoutingTable
+from gnnserve_worker.inference.served import ServedRevision
+from gnnserve_worker.scheduling.choice import decide_route
+from gnnserve_worker.scheduling.refusal import Refusal, RefusalReason
+from gnnserve_worker.scheduling.waiting import Request
+from gnnserve_worker.serving.lane import Lane, open_lane
+from gnnserve_worker.serving.metrics import ServingMetrics
+from gnnserve_worker.serving.requests import AcceptedRequests, Outcome, Pending, deliver_all, forget, settle
+
+_RETRY_WHEN_UNAVAILABLE_S = 1
+
+
+def monotonic_ms() -> float:
+    return time.perf_counter() * 1000
+
+
+class ModelState(StrEnum):
+    LOADING = "Loading"
+    """No revision is loaded yet; wait."""
+    READY = "Ready"
+    """Requests are answered."""
+    DRAINING = "Draining"
+    """Accepted requests are finished, new ones refused; ask another worker."""
+    STOPPED = "Stopped"
+    """The engine's thread has ended; restart the process unless it is about to exit."""
+
+
+class ServedModel:
+    def __init__(self, metrics: ServingMetrics, clock_ms: Callable[[], float], go_on: Callable[[], None]) -> None:
+        """`go_on` tells the engine that something may be due."""
+        self.lane: Lane | None = None
+        """The lane that admits requests now. It changes on the event loop only, so code that does not await sees one
+        lane."""
+        self.table: RoutingTable | None = None
+        """The routing table in effect, which `lane` follows."""
+        self.problem: str | None = None
+        """Why the declared revision is not the one that answers, as a message."""
+        self.damage: Damage | None = None
+        """Proven damage of the declared revision's files, for the operator; None: there is none."""
+        self.state = ModelState.LOADING
+        self.accepted: AcceptedRequests = {}
+        self.withdrawals = 0
+        self._metrics = metrics
+        self._clock_ms = clock_ms
+        self._go_on = go_on
+        self._lanes: deque[Lane] = deque()
+        """Open lanes. The last one admits; those before it are answered first, and closed when their queue is empty."""
+        self._request_keys = itertools.count()
+        self.costs_end_ms = math.inf
+        """When the table's costs expire."""
+
+    # What it answers from
+
+    def switch(self, revision: ServedRevision, table: RoutingTable) -> None:
+        """Admit and answer requests from now on by this revision, which is warmed up, following the table.
+
+        Queued requests are answered first, by the revision that admitted them; after that nothing refers to it any
+        more. If only the routing is new, the lane stays. Raises TableError, and changes nothing, where the table names
+        unknown variants.
+        """
+        revision.check(table)
+        lane, now_ms = self.lane, self._clock_ms()
+        same = lane is not None and lane.revision is revision and lane.batching == table.batching
+        if lane is None or not same or lane.objective != table.objective:
+            chooser = lane.chooser if lane is not None and same else None
+            self.lane = lane = open_lane(revision, table, chooser, self.lane, now_ms)
+            self._lanes.append(lane)
+        else:
+            lane.batcher.route_by(table)
+        self.table = table
+        self.costs_end_ms = math.inf if table.ttl_seconds is None else now_ms + 1000 * table.ttl_seconds
+        lane.chooser.use(table.costs)
+        if self.state is ModelState.LOADING:
+            self.state = ModelState.READY
+        self._go_on()
+
+    def withdraw(self, problem: str) -> None:
+        """Answer nothing until the next switch, since results may be wrong. Queued requests are refused, and so are
+        those of the batch that the thread has."""
+        self.problem = problem
+        self.withdrawals += 1
+        if self.state is ModelState.READY:
+            self.state = ModelState.LOADING
+        self.lane = self.table = None
+        self.drop_accepted()
+        self._lanes.clear()
+        self._go_on()
+
+    def route(self) -> Route:
+        """The routing in effect. There must be a lane."""
+        lane, table = self.lane, self.table
+        assert lane is not None and table is not None  # noqa: S101
+        self.drop_expired_costs(self._clock_ms())
+        return decide_route(lane.chooser, lane.revision.manifest.revision, table, self.problem, self.is_expired)
+
+    @property
+    def is_expired(self) -> bool:
+        """Whether the table's costs have expired."""
+        return self.table is not None and bool(self.table.costs) and self._clock_ms() >= self.costs_end_ms
+
+    def corrections(self) -> dict[str, float]:
+        """Measured over expected time of batches, by variant; the expectation is the table's or the profile's."""
+        if self.lane is None:
+            return {}
+        chooser = self.lane.chooser
+        return dict(zip(chooser.names, chooser.costs.factors, strict=True))
+
+    def drop_expired_costs(self, now_ms: float) -> None:
+        if now_ms >= self.costs_end_ms > -math.inf and self.lane is not None and self.table is not None:
+            self.costs_end_ms = -math.inf
+            self.lane.chooser.use({})
+            self.lane.batcher.route_by(self.table)  # drops its known refusals
+
+    # Its requests
+
+    def submit(
+        self,
+        lane: Lane,
+        nodes: np.ndarray,
+        objective: Objective,
+        strict: bool,
+        wants_embeddings: bool,
+        arrived_ms: float,
+        deliver: Callable[[Outcome], None],
+    ) -> Pending | Refusal:
+        """Submit a request to the present lane, against which its nodes were checked. With an empty objective the
+        service's own applies. `deliver` is called later, never during this call."""
+        seeds = len(nodes)
+        self._metrics.count_offered(seeds)
+        if self.state is not ModelState.READY:
+            return self.refuse()
+        holding = lane.objective if objective == NO_OBJECTIVE else objective
+        request = Request(next(self._request_keys), seeds, holding, arrived_ms)
+        refusal = lane.batcher.admit(request, strict, self._clock_ms())
+        if refusal is not None:
+            return refusal
+        pending = Pending(lane, request, nodes, wants_embeddings, deliver)
+        self.accepted[request.key] = pending
+        self._go_on()
+        return pending
+
+    def would_refuse(self, seeds: int, now_ms: float) -> Refusal | None:
+        """The refusal that a request with the service's own objective would get now, if it is known from the last one:
+        the request can then be refused before it is parsed. It is the same object as long as the refusal is the
+        same."""
+        lane = self.lane
+        if lane is None or self.state is not ModelState.READY:
+            return None
+        return lane.batcher.would_refuse(lane.objective, seeds, now_ms)
+
+    def refuse(self) -> Refusal:
+        """The refusal of requests while the model is not ready."""
+        if self.state in {ModelState.DRAINING, ModelState.STOPPED}:
+            message = "the worker is stopping; send again, to another worker if there is one"
+            return Refusal(RefusalReason.DRAINING, message, _RETRY_WHEN_UNAVAILABLE_S)
+        why = "" if self.problem is None else f": {self.problem}"
+        message = f"the worker has no revision to answer from yet{why}; send again in a moment"
+        return Refusal(RefusalReason.LOADING, message, _RETRY_WHEN_UNAVAILABLE_S)
+
+    def cancel(self, pending: Pending) -> None:
+        """Cancel a request whose client is gone: nothing more is computed or delivered for it."""
+        pending.cancelled = True
+        forget(self.accepted, pending.request.key)
+
+    @property
+    def queued_seeds(self) -> int:
+        return sum(lane.batcher.queued_seeds for lane in self._lanes)
+
+    # The engine's
+
+    def first_waiting_lane(self) -> Lane | None:
+        """The lane whose requests are next; lanes before it that are done are closed."""
+        while len(self._lanes) > 1 and not self._lanes[0].batcher.waiting:
+            self._lanes.popleft()
+            # The next lane is free now, however long the lanes before it were expected to take.
+            self._lanes[0].batcher.finish()
+        return self._lanes[0] if self._lanes and self._lanes[0].batcher.waiting else None
+
+    @property
+    def has_more(self) -> bool:
+        """Whether requests wait, or a lane can be closed."""
+        return len(self._lanes) > 1 or bool(self._lanes and self._lanes[0].batcher.waiting)
+
+    def drop_queued(self) -> None:
+        """Refuse the requests that are queued."""
+        self._refuse_accepted([key for lane in self._lanes for key in lane.batcher.clear()])
+
+    def drop_accepted(self) -> None:
+        """Refuse the requests that have no outcome yet, those of the running batch too."""
+        for lane in self._lanes:
+            lane.batcher.clear()
+        self._refuse_accepted(list(self.accepted))
+
+    def _refuse_accepted(self, keys: list[int]) -> None:
+        refusal = self.refuse()
+        deliver_all(settle(self.accepted, [(key, refusal) for key in keys]))
