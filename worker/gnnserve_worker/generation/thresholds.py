@@ -43,7 +43,7 @@ def fit_thresholds(scores: np.ndarray, labels: np.ndarray) -> tuple[float, ...]:
 
 
 def _best_threshold(scores: np.ndarray, true: np.ndarray) -> float:
-    """Of those with the highest F1 the one nearest to 0; 0 where it has that, or where too few nodes can tell."""
+    """The threshold nearest to 0 among those with the highest F1; 0 where too few nodes can tell."""
     positives = int(np.count_nonzero(true))
     if min(positives, len(true) - positives) < MIN_POSITIVES:
         return 0.0
