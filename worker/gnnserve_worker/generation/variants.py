@@ -49,7 +49,7 @@ from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.repository.staged import StagedRevision
 
 _FLOAT16_END = 65_520.0
-"""From here on, float16 rounds to infinity."""
+"""Smallest number that float16 rounds to infinity."""
 
 
 def generate_revision(
@@ -118,7 +118,7 @@ def _write_row_source(
     variants: Sequence[VariantManifest],
     staged: StagedRevision,
 ) -> RowSource:
-    """What later nodes and changes need to become rows of the tables that were kept."""
+    """Write what is needed to make rows of the kept tables from features of later nodes."""
     tensors: Tensors = {}
     if normalized.mean is not None and normalized.deviation is not None:
         tensors |= {"mean": normalized.mean, "deviation": normalized.deviation}
@@ -133,7 +133,7 @@ def _write_row_source(
 
 
 def _check_range(features: Features, storages: Sequence[Storage]) -> None:
-    """Before training, since this shows only when tables are written."""
+    """Refuse features that float16 cannot hold, before training instead of when tables are written."""
     if Storage.FLOAT16 not in storages or min(features.shape) == 0:
         return
     largest = max(float(features.max()), -float(features.min()))
@@ -146,7 +146,7 @@ def _check_range(features: Features, storages: Sequence[Storage]) -> None:
 
 
 def _normalization(spec: GNNServiceSpec) -> Normalization:
-    """Given weights expect the features that they were trained on."""
+    """The normalization to apply. With Auto, given weights read features as they are, as they did in training."""
     if (spec.model.checkpoint is not None or spec.variants.given) and spec.graph.normalization is Normalization.AUTO:
         return Normalization.DISABLED
     return spec.graph.normalization
@@ -183,7 +183,7 @@ def _make_ingredients(
 def _rank_again(
     spec: GNNServiceSpec, data: TrainingSet, features: Features, models: Models, progress: ProgressListener
 ) -> tuple[RankingRun, ...]:
-    """By masters of other seeds, which are not kept: how far the order of columns depends on the seed."""
+    """Rank by masters of other seeds, which are not kept, to record how far the order depends on the seed."""
     pruning, seed = spec.variants.pruning, spec.model.training.seed
     runs = []
     for other in range(seed + 1, seed + 1 + pruning.stability_seeds):
@@ -197,7 +197,7 @@ def _rank_again(
 
 
 def _discard_unused(made: Sequence[VariantManifest], kept: Sequence[VariantManifest], staged: StagedRevision) -> None:
-    """Tables and weights that no variant reads any more; variants may share both."""
+    """Discard tables and weights that no kept variant reads. Variants may share both."""
     for weights in sorted({variant.weights for variant in made} - {variant.weights for variant in kept}):
         staged.discard_weights(weights)
     for table in sorted({variant.table for variant in made} - {variant.table for variant in kept}):
