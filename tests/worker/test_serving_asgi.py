@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 from tests.support.connections import DATE, Server, serving
 
-from gnnserve_worker.serving.http.app import AsgiApp, Message, Receive, Scope, Send
+from gnnserve_worker.serving.http.asgi_predict import AsgiApp, Message, Receive, Scope, Send
 from gnnserve_worker.serving.http.wire.limits import Patience
 from gnnserve_worker.serving.http.wire.listener import Listener
 

@@ -1,14 +1,13 @@
 """The HTTP interface of a worker, as an ASGI application.
 
-`POST /v1/predict` is a plain ASGI callable, and most predictions do not even come here: `connection.py` answers them
-itself. Everything else is FastAPI.
+Predictions are a plain ASGI callable (`asgi_predict.py`), and most of them do not come here: `wire/connection.py`
+answers them itself. Everything else is FastAPI.
 """
 
 from __future__ import annotations
 
-import asyncio
 import importlib.metadata
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -27,42 +26,35 @@ from gnnserve_api.tiers import points_of, stated_tiers
 from gnnserve_worker.inference.device_stats import DeviceStats
 from gnnserve_worker.serving.engine import Engine
 from gnnserve_worker.serving.http import openapi
+from gnnserve_worker.serving.http.asgi_predict import (
+    AsgiApp,
+    Message,
+    Receive,
+    Scope,
+    Send,
+    send_response,
+    serve_prediction,
+    split_header,
+)
 from gnnserve_worker.serving.http.codecs.json import encode_error
 from gnnserve_worker.serving.http.codecs.registry import PREDICT_PATHS
 from gnnserve_worker.serving.http.nodes import list_nodes
 from gnnserve_worker.serving.http.page import build_page
 from gnnserve_worker.serving.http.predict import (
-    MAX_BODY_BYTES,
-    READ_HEADERS,
     Predict,
     Reply,
     error_reply,
-    read_head,
     refusal_reply,
 )
 from gnnserve_worker.serving.http.question import ErrorCode, RequestError
 from gnnserve_worker.serving.lane import Lane
 from gnnserve_worker.serving.metrics import RoutingSample, ServingMetrics
 from gnnserve_worker.serving.model import ModelState, ServedModel
-from gnnserve_worker.serving.requests import Pending
 from gnnserve_worker.serving.security.access import RESERVED_PATHS, Access, is_open
-
-_WATCH_AFTER_S = 0.05
-"""A client is watched for leaving only when its answer takes longer: a watcher costs as much as a short answer."""
 
 MOST_CONNECTIONS = 4096
 RESERVED_CONNECTIONS = 64
 """Connections beyond the limit that are kept for the reserved paths."""
-
-Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
-
-
-class _ClientGoneError(Exception):
-    """The client has disconnected."""
 
 
 class ServingApp:
@@ -94,9 +86,9 @@ class ServingApp:
         if self.leaving:
             send = _closing(send)
         if self.access.needs_token and not is_open(scope["path"]) and not self.access.accepts(scope["headers"]):
-            await _send_response(send, self.predict.refuse_request(_unauthorized()))
+            await send_response(send, self.predict.refuse_request(_unauthorized()))
         elif scope["type"] == "http" and scope["path"] in PREDICT_PATHS:
-            await _serve_prediction(self.predict, scope, receive, send)
+            await serve_prediction(self.predict, scope, receive, send)
         else:
             await self._rest(scope, receive, send)
 
@@ -105,13 +97,13 @@ class ServingApp:
         if scope["path"] in RESERVED_PATHS:
             await self(scope, receive, send if self.leaving else _closing(send))
         else:
-            await _send_response(_closing(send), self.refuse_connection())
+            await send_response(_closing(send), self.refuse_connection())
 
     def refusing(self, error: RequestError) -> AsgiApp:
         """An application that refuses one request, after which the connection is closed."""
 
         async def refuse(_scope: Scope, _receive: Receive, send: Send) -> None:
-            await _send_response(_closing(send), self.predict.refuse_request(error))
+            await send_response(_closing(send), self.predict.refuse_request(error))
 
         return refuse
 
@@ -143,114 +135,6 @@ def _closing(send: Send) -> Send:
         await send(message)
 
     return send_and_close
-
-
-async def _serve_prediction(predict: Predict, scope: Scope, receive: Receive, send: Send) -> None:
-    predict.in_flight += 1
-    try:
-        await _send_response(send, await _respond(predict, scope, receive))
-    except RequestError as error:
-        await _send_response(send, predict.refuse_request(error))
-    except _ClientGoneError:
-        predict.count_gone()
-    finally:
-        predict.in_flight -= 1
-
-
-async def _respond(predict: Predict, scope: Scope, receive: Receive) -> Reply:
-    if scope["method"] != "POST":
-        method, path = scope["method"], scope["path"]
-        raise RequestError(ErrorCode.METHOD_NOT_ALLOWED, path, f"{method} is not possible", "use POST")
-    headers = {name: value for name, value in scope["headers"] if name in READ_HEADERS}
-    head = read_head(scope["path"], headers, scope["query_string"])
-    assert head is not None  # noqa: S101  (only paths of codecs lead here)
-    asked = predict.read(head, await _read_body(scope, receive))
-    if isinstance(asked, Reply):
-        return asked
-    outcome: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-    pending = predict.ask(asked, lambda reply: None if outcome.done() else outcome.set_result(reply))
-    if isinstance(pending, Reply):
-        return pending
-    return await _wait(predict, pending, outcome, receive)
-
-
-async def _wait(predict: Predict, pending: Pending, outcome: asyncio.Future[Reply], receive: Receive) -> Reply:
-    gone: asyncio.Task[None] | None = None
-
-    def watch() -> None:
-        nonlocal gone
-        gone = asyncio.create_task(_cancel_when_gone(receive, outcome))
-
-    timer = asyncio.get_running_loop().call_later(_WATCH_AFTER_S, watch)
-    try:
-        return await outcome
-    except asyncio.CancelledError:
-        predict.cancel(pending)
-        if gone is not None and gone.done():
-            raise _ClientGoneError from None
-        raise
-    finally:
-        timer.cancel()
-        if gone is not None:
-            gone.cancel()
-
-
-async def _cancel_when_gone(receive: Receive, outcome: asyncio.Future[Any]) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
-    outcome.cancel()
-
-
-async def _send_response(send: Send, response: Reply) -> None:
-    headers = [_split_header(line) for line in response.head.splitlines()]
-    if response.pieces is None:
-        headers.append((b"content-length", str(len(response.body)).encode()))
-        await send({"type": "http.response.start", "status": response.status, "headers": headers})
-        await send({"type": "http.response.body", "body": response.body})
-        return
-    await send({"type": "http.response.start", "status": response.status, "headers": headers})
-    for piece in response.pieces:
-        await send({"type": "http.response.body", "body": piece, "more_body": True})
-        await asyncio.sleep(0)  # another client's turn
-    await send({"type": "http.response.body", "body": b""})
-
-
-def _split_header(line: bytes) -> tuple[bytes, bytes]:
-    name, _, value = line.partition(b": ")
-    return name, value
-
-
-async def _read_body(scope: Scope, receive: Receive) -> bytes:
-    for name, value in scope["headers"]:
-        # By its digits first: Python refuses to read a number of thousands of them.
-        if name == b"content-length" and (len(value) > 18 or int(value) > MAX_BODY_BYTES):
-            raise _too_large()
-    message = await _receive_part(receive)
-    if not message.get("more_body", False):
-        return message.get("body", b"")  # type: ignore[no-any-return]
-    body = bytearray(message.get("body", b""))
-    while message.get("more_body", False):
-        message = await _receive_part(receive)
-        body += message.get("body", b"")
-        if len(body) > MAX_BODY_BYTES:
-            raise _too_large()
-    return bytes(body)
-
-
-async def _receive_part(receive: Receive) -> Message:
-    message = await receive()
-    if message["type"] == "http.disconnect":
-        raise _ClientGoneError
-    return message
-
-
-def _too_large() -> RequestError:
-    return RequestError(
-        ErrorCode.BODY_TOO_LARGE,
-        "body",
-        f"over the limit of {MAX_BODY_BYTES:,} bytes",
-        "split the nodes over several requests",
-    )
 
 
 def _build_rest(
@@ -373,7 +257,7 @@ def _health(healthy: bool, reason: str) -> Response:
 
 
 def _as_response(reply: Reply) -> Response:
-    headers = {name.decode(): value.decode() for name, value in map(_split_header, reply.head.splitlines())}
+    headers = {name.decode(): value.decode() for name, value in map(split_header, reply.head.splitlines())}
     return Response(bytes(reply.body), reply.status, headers)
 
 

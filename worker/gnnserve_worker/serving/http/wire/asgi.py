@@ -15,7 +15,7 @@ from urllib.parse import unquote
 
 import httptools
 
-from gnnserve_worker.serving.http.app import AsgiApp, Message, Scope
+from gnnserve_worker.serving.http.asgi_predict import AsgiApp, Message, Scope
 from gnnserve_worker.serving.http.wire.flow import Flow
 from gnnserve_worker.serving.http.wire.reading import Reader
 from gnnserve_worker.serving.http.wire.responses import LAST_CHUNK, ResponseStart, encode_chunk

@@ -16,7 +16,8 @@ from collections import deque
 from collections.abc import Iterator
 from typing import assert_never
 
-from gnnserve_worker.serving.http.app import AsgiApp, ServingApp
+from gnnserve_worker.serving.http.app import ServingApp
+from gnnserve_worker.serving.http.asgi_predict import AsgiApp
 from gnnserve_worker.serving.http.predict import Asked, Reply
 from gnnserve_worker.serving.http.question import RequestError
 from gnnserve_worker.serving.http.wire.asgi import AsgiExchange, Exchange, build_scope
