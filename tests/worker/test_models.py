@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
 import numpy as np
 import pytest
 from tests.support.graphs import (
@@ -427,8 +428,9 @@ def test_a_tensor_is_taken_as_it_is_where_it_fits() -> None:
 
 
 def test_an_unknown_architecture_is_refused() -> None:
-    with pytest.raises(ValueError, match="'GAT' is not a valid Architecture"):
-        _build(network_manifest("GAT", (5,)), {}, WIDTH)
+    manifest = msgspec.structs.replace(network_manifest("GCN", (5,)), architecture="PNA")
+    with pytest.raises(ValueError, match="'PNA' is not a valid Architecture"):
+        _build(manifest, {}, WIDTH)
 
 
 @pytest.mark.parametrize("storage", list(Storage))

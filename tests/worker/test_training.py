@@ -10,7 +10,7 @@ import pytest
 import torch
 from tests.support.graphs import graph_of, neighbours_of, planted_graph
 
-from gnnserve_api.spec.model import Architecture, Model, Scope
+from gnnserve_api.spec.model import Model, Scope
 from gnnserve_worker.generation import train as train_module
 from gnnserve_worker.generation.networks import to_tensors
 from gnnserve_worker.generation.schedule import LEAST_STEPS, Schedule
@@ -18,10 +18,13 @@ from gnnserve_worker.generation.scores import evaluate
 from gnnserve_worker.generation.train import Trained, predict, train
 from gnnserve_worker.generation.training_set import TrainingSet, training_set
 from gnnserve_worker.graph.store import Graph, GraphData
+from gnnserve_worker.models import registry
 from gnnserve_worker.sampling.subgraph import SampledSubgraph, SubgraphSampler
 
 INFORMATIVE = (2, 5, 7)
-ARCHITECTURES = pytest.mark.parametrize("architecture", list(Architecture))
+SAMPLED = [name for name, spec in registry.ARCHITECTURES.items() if not spec.propagates]
+"""Those whose features are propagated before training are in test_sgc.py."""
+ARCHITECTURES = pytest.mark.parametrize("architecture", SAMPLED)
 
 
 def _model(epochs: int | str = 3, architecture: str = "GraphSAGE", **training: Any) -> Model:

@@ -33,9 +33,7 @@ def build_network(
     Where the processor lacks `compute`, products are made in float32.
     """
     if projected and columns != (wanted := manifest.projected_columns):
-        raise ValueError(
-            f"a projected table has {columns} columns, expected {wanted}: what the first layer makes of features"
-        )
+        raise ValueError(f"a projected table has {columns} columns, expected {wanted}: the first product's outputs")
     spec = spec_of(manifest.architecture)
     layers: list[Layer] = []
     all_sizes = layer_sizes(manifest, columns)
