@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -49,7 +50,9 @@ def _end_job(cluster: FakeCluster, job: str, code: PodExit, message: str, condit
             "containerStatuses": [{"name": _container(pod), "state": {"terminated": terminated}}],
         }
         cluster.create(pod)
-        cluster.replace("Job", job, lambda live: live.update(status={"conditions": [condition]}))
+        # With the time: the watch of Jobs may be ahead of that of pods, whose news the operator then waits for.
+        ended = {**condition, "lastTransitionTime": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")}
+        cluster.replace("Job", job, lambda live: live.update(status={"conditions": [ended]}))
 
 
 def run_workers(cluster: FakeCluster, deployment: str = "digits-worker") -> None:
