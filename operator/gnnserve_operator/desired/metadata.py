@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -53,15 +52,23 @@ def child_metadata(
 
 
 def digest_of(manifest: Manifest) -> str:
-    """Digest of a manifest, independent of the order of its fields."""
-    return _digest_of_text(msgspec.json.encode(manifest))
+    """Digest of a manifest, independent of the order of its fields.
 
-
-@lru_cache(maxsize=1024)
-def _digest_of_text(manifest: bytes) -> str:
-    """Digest of a text; cached, since each reconcile asks for the same few manifests of about 3 KB.
-
-    Digests are stored in annotations and in names of Jobs, so the text that is hashed must never change.
+    Digests are stored in annotations and in names of Jobs, so the text that is hashed must never change. They are
+    remembered by a hash of the manifest as it stands: each reconcile asks for the same few manifests of about 3 KB,
+    which are too large to be kept for it.
     """
-    text = json.dumps(json.loads(manifest), sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()
+    text = msgspec.json.encode(manifest)
+    known_by = hashlib.blake2b(text, digest_size=16).digest()
+    digest = _DIGESTS.get(known_by)
+    if digest is None:
+        if len(_DIGESTS) >= _MOST_DIGESTS:
+            _DIGESTS.clear()
+        canonical = json.dumps(json.loads(text), sort_keys=True, separators=(",", ":"))
+        digest = _DIGESTS[known_by] = hashlib.sha256(canonical.encode()).hexdigest()
+    return digest
+
+
+_MOST_DIGESTS = 8192
+"""At about 200 bytes each."""
+_DIGESTS: dict[bytes, str] = {}
