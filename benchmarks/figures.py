@@ -317,7 +317,9 @@ def misses(results: Results) -> str:
     """Targets that are not reached, with the limit as far as it is known."""
     peers, roofline, routing = results["peers"], results["roofline"], results["routing"]
     cluster_routing, regression = results["cluster_routing"], results["regression"]
-    memory = next(found for name, found in regression["verdicts"].items() if name.startswith("operator"))
+    verdicts = regression["verdicts"]
+    memory = next(found for name, found in verdicts.items() if name.startswith("operator"))
+    second_start, connections = verdicts["arxiv: second start, s"], verdicts["arxiv: 32 connections, ms per request"]
     echoes = [shape["echoRatios"] for shape in peers["shapes"].values()]
     reddit = roofline["shapes"]["reddit"]
     unpruned = min(
@@ -363,7 +365,12 @@ def misses(results: Results) -> str:
              "the load lay between what the profile and what the measurement say the variant carries; the benchmark now takes "
              "a load that both judge alike, and has not been run again"),
             (f"the operator's memory within 3 % of {regression['base'][:7]}", memory["measured"],
-             "code for claims, turns, repairs and credentials, and what a reconcile remembers; not looked into yet"),
+             "code for claims, turns, repairs and credentials: 1.4 MB after its imports, 2.2 MB of Python objects in all"),
+            (f"a worker's second start within 3 % of {regression['base'][:7]}", second_start["measured"],
+             "not looked into yet"),
+            (f"32 connections, time per request within 3 % of {regression['base'][:7]}", connections["measured"],
+             "an earlier run the same day, of the same worker, had 1.031 (0.881 to 1.206): the two servers of a run are started "
+             "once, so its pairs do not differ in how they started; to be measured with servers started anew"),
         ),
     )  # fmt: skip
 
