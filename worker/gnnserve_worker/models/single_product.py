@@ -1,0 +1,46 @@
+"""Architectures whose layer is one product of what was aggregated, h' = W · aggregate + b, with PyG's `lin.weight`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+import numpy as np
+
+from gnnserve_api.profile import Compute
+from gnnserve_api.variants import Storage
+from gnnserve_worker.models.architecture import ArchitectureSpec, Axis, LayerWeights, key_of
+from gnnserve_worker.models.dense import Linear, preferred_compute
+from gnnserve_worker.models.first_layer import FirstLayer
+from gnnserve_worker.models.network import Layer, no_bias
+from gnnserve_worker.tables.gather import Aggregation, Own
+
+WEIGHT = "lin.weight"
+
+
+class SingleProductSpec(ArchitectureSpec):
+    """The node itself is in its aggregate, which the aggregator weighs: neighbours and node have the same matrix."""
+
+    first_products = (WEIGHT,)
+    bias: ClassVar[str]
+    """Name of the layer's bias."""
+
+    def compute_for(self, storage: Storage) -> Compute:
+        return preferred_compute(storage)
+
+    def build_layer(self, weights: LayerWeights, *, relu: bool, compute: Compute) -> Layer:
+        product = Linear.build(weights[WEIGHT].T, weights[self.bias], relu=relu, compute=compute)
+        aggregation = Aggregation(self.aggregator, Own.ADDED, 1.0, no_bias(), relu=False)
+        return Layer(weights.size(Axis.INPUTS), weights.size(Axis.OUTPUTS), aggregation, (product,))
+
+    def build_projected_layer(self, weights: LayerWeights, *, relu: bool) -> Layer:
+        """Build the layer for a table that holds the products of W."""
+        outputs = weights.size(Axis.OUTPUTS)
+        aggregation = Aggregation(self.aggregator, Own.ADDED, 1.0, weights[self.bias], relu=relu)
+        return Layer(outputs, outputs, aggregation, ())
+
+    def split_first_layer(self, tensors: Mapping[str, np.ndarray]) -> FirstLayer:
+        return FirstLayer(self.aggregator, tensors[key_of(0, WEIGHT)].T, None, tensors[key_of(0, self.bias)], 1.0)
+
+    def first_layer_tensors(self, first: FirstLayer) -> dict[str, np.ndarray]:
+        return {WEIGHT: first.neighbours.T, self.bias: first.bias}
