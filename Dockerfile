@@ -50,9 +50,11 @@ LABEL org.opencontainers.image.title="gnnserve worker, thin" \
 COPY crds/gnnserve_api /app/gnnserve_api
 COPY worker/gnnserve_worker /app/gnnserve_worker
 ENV PYTHONPATH=/app:/packages PYTHONDONTWRITEBYTECODE=1
-# What is mounted at /packages while this is built: other versions compile again. Nothing mounted: pods compile.
+# What is mounted at /packages while this is built: other versions compile again. Nothing mounted: pods compile. Kernels
+# that are mounted at /kernels are not compiled again.
 ARG PACKAGES=none
 RUN python -m compileall -q /app \
+ && if [ -d /kernels ]; then cp -r /kernels/. /app/gnnserve_worker; fi \
  && if [ "$PACKAGES" != none ]; then python -m gnnserve_worker.compile_kernels; fi
 USER 65532:65532
 EXPOSE 8080

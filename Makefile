@@ -12,7 +12,7 @@ ONLY ?=
 BASE ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-fast check format audit generate figures bench-generation bench-ranking bench-shapes bench-serving bench-startup bench-cluster bench-cluster-routing bench-routing bench-peers bench-regression bench-listener bench-roofline bench-scaling bench-soak bench-malformed bench-simulation bench-decision bench-faults bench-fleet bench-cache stress-cache bench-gpu test-gpu chaos wrk test-image chromium cluster-binaries clean
+.PHONY: help run test test-fast check format audit generate figures bench-generation bench-ranking bench-shapes bench-serving bench-startup bench-cluster bench-cluster-routing bench-routing bench-peers bench-regression bench-listener bench-roofline bench-scaling bench-soak bench-malformed bench-simulation bench-decision bench-unseen bench-faults bench-fleet bench-cache stress-cache bench-gpu test-gpu chaos wrk test-image chromium cluster-binaries kernels clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -38,8 +38,13 @@ check: .venv/installed ## ruff, mypy strict, import-linter, generated files up t
 	$(BIN)/python -m gnnserve_api.schema --check
 	$(BIN)/python -m gnnserve_api.reference --check
 
-test: chromium cluster-binaries check ## everything that CI runs
+test: .venv/installed chromium cluster-binaries ## everything that CI runs
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=recurse check kernels
 	$(BIN)/python -m tools.run_tests
+
+# Both tiers' workers find them, and the image that the cluster tier makes.
+kernels: .venv/installed
+	$(BIN)/python -m tools.kernels
 
 # All but the campaign, which is the operator's every day in trouble: minutes by itself.
 test-fast: .venv/installed ## two minutes: the contract, the operator's decisions, the pages; no training, no worker, no cluster
@@ -105,10 +110,10 @@ bench-routing: .venv/installed ## our routing, static variants, each loop alone:
 bench-peers: .venv/installed wrk ## against PyG, Triton and GraphBolt on the same work; FULL=1: four more servers
 	$(BIN)/python -m benchmarks.peers $(if $(QUICK),--quick) $(if $(FULL),--full)
 
-bench-regression: .venv/installed wrk ## this commit beside BASE= (default: the one that this wave began from), in pairs; 30 minutes
+bench-regression: .venv/installed wrk ## this commit beside BASE= (default: the one that this wave began from), in pairs; 20 minutes
 	$(BIN)/python -m benchmarks.regression $(if $(QUICK),--quick) $(if $(BASE),--base $(BASE))
 
-bench-listener: .venv/installed wrk ## our connections beside those of BASE= (default: the last on uvicorn's classes), uvicorn and granian; 5 minutes
+bench-listener: .venv/installed wrk ## our connections beside those of BASE= (default: the last on uvicorn's classes), uvicorn and granian; 7 minutes
 	$(BIN)/python -m benchmarks.listener $(if $(QUICK),--quick) $(if $(BASE),--base $(BASE))
 
 bench-roofline: .venv/installed ## the engine against bytes/bandwidth + operations/peak, both measured
@@ -125,6 +130,9 @@ bench-simulation: .venv/installed ## routing in simulated time, against the targ
 
 bench-decision: .venv/installed ## what one decision about a batch costs
 	$(BIN)/python -m benchmarks.decision $(if $(QUICK),--quick)
+
+bench-unseen: .venv/installed wrk ## new nodes over stored ones, beside graphs built anew, and hidden test nodes; 30 minutes
+	$(BIN)/python -m benchmarks.unseen $(if $(QUICK),--quick)
 
 bench-malformed: .venv/installed ## 100,000 malformed requests: answers, memory, descriptors, tracebacks
 	$(BIN)/python -m benchmarks.malformed $(if $(QUICK),--quick)

@@ -25,13 +25,13 @@ from gnnserve_worker.sampling.kernels import prefetch
 LINE_BYTES = 64
 _WORDS_PER_LINE = LINE_BYTES // 8
 _LINES_AHEAD = (0, 32, 64)
-"""That are asked for ahead, at least: a row that is longer is asked for whole."""
+"""Cache lines that are asked for ahead, at least: a row that is longer is asked for whole."""
 _ROUND_BYTES = 1 << 28
 """Bytes of the rows of one round: more than most last-level caches, and short enough for many rounds."""
 _LEAST_TURNS = 4
 """Fewest turns of each way, the first of which does not count."""
 _USUAL_LAST_CACHE_BYTES = 64 << 20
-"""Where the system does not say."""
+"""Size of the last cache where the system does not tell it."""
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 
 
@@ -94,7 +94,7 @@ class RowRates:
     """10^9 bytes per second of random rows."""
 
     fetch: float
-    """At least `read`: who has read every word has fetched every line."""
+    """Bytes per second that are fetched, at least `read`: reading every word fetches every line."""
     read: float
 
     def best(self, other: RowRates) -> RowRates:

@@ -115,7 +115,7 @@ def _merge(shapes: Sequence[Found], part: str) -> Found:
 
 
 def _measure_elsewhere(name: str, within: float, *, quick: bool) -> Found:
-    """In a process of its own, so that memory is a shape's own."""
+    """Measures in a process of its own, so that memory is a shape's own."""
     print(f"{name}{f', {within:.0%} of the links within communities' * (within > 0)}", flush=True)
     command = [sys.executable, "-m", "benchmarks.cache", "--one", name, "--within", str(within)]
     done = subprocess.run(command + ["--quick"] * quick, check=True, stdout=subprocess.PIPE, text=True, cwd=ROOT)

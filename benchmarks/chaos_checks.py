@@ -146,7 +146,7 @@ def count_writes(world: World, seconds: float) -> dict[str, int]:
 
 
 def writes_so_far(operator: Installation) -> Counter[str]:
-    """By verb and kind. A Lease is renewed all the time, and says nothing."""
+    """Writes by verb and kind. A Lease is renewed all the time, and says nothing."""
     counted: Counter[str] = Counter()
     for line in operator.metrics().splitlines():
         if line.startswith("gnnserve_operator_api_requests_total{"):

@@ -15,9 +15,9 @@ from benchmarks.chaos_load import Cause, Failure
 SERVICES = ("alpha", "beta")
 WORKERS = 2
 GAP_S = (2.0, 8.0)
-"""From the beginning of one event to that of the next."""
+"""Seconds from the beginning of one event to that of the next."""
 DYING_S = 0.1
-"""From the end of a process to when its peer's kernel has told the peer's program of it; on two busy cores."""
+"""Seconds from the end of a process to when its peer's kernel has told the peer's program of it; on two busy cores."""
 
 
 class Kind(StrEnum):
@@ -85,7 +85,7 @@ OF_WORKERS = {Kind.WORKER_KILLED, Kind.WORKER_PAUSED, Kind.WORKER_DELETED, Kind.
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """As drawn; what of it is done depends on what is there."""
+    """An event as it was drawn; what of it is done depends on what is there."""
 
     after_s: float
     """The event before."""
@@ -97,7 +97,7 @@ class Event:
 
 
 def draw(seed: int) -> Iterator[Event]:
-    """Without end; the same for the same seed."""
+    """Draws events without end, the same for the same seed."""
     drawn = random.Random(seed)  # noqa: S311 - chaos, not secrets
     kinds, weights = list(TABLE), [often for often, _, _ in TABLE.values()]
     while True:

@@ -26,7 +26,7 @@ from gnnserve_cli.loadgen.requests import Requests, build_predictions
 from gnnserve_cli.loadgen.transport import LoadConnection, TransportError
 
 REQUESTS_PER_CONNECTION = 50
-"""Then a new one: both old connections and new ones must survive."""
+"""Requests before a connection is replaced by a new one: both old connections and new ones must survive."""
 ANSWER_TIMEOUT_S = 15.0
 CONNECT_TIMEOUT_S = 1.0
 CONNECT_PATIENCE_S = 10.0
@@ -46,7 +46,7 @@ class Failure:
     cause: Cause
     detail: str
     sent_at_s: float
-    """On `time.monotonic`; of one that was never sent, when it was due."""
+    """When the request was sent, on `time.monotonic`; when it was due if it was never sent."""
     failed_at_s: float
     pod_ip: str
     """Pod that the connection led to; empty: not known."""
@@ -61,10 +61,10 @@ class Tally:
     requests: int = 0
     answered: int = 0
     longest_s: float = 0.0
-    """From due to answered."""
+    """Longest time from due to answered."""
     connections: int = 0
     failed_connections: Counter[str] = field(default_factory=Counter)
-    """That were tried again; by what went wrong."""
+    """Connections that were tried again, by what went wrong."""
     failures: list[Failure] = field(default_factory=list)
     revisions: Counter[str] = field(default_factory=Counter)
 
@@ -166,7 +166,8 @@ class _Kept:
 
 
 async def pod_behind(service_ip: str, port: int) -> str:
-    """To which pod kube-proxy led a connection from that port of ours, by the kernel's table, which forgets it late."""
+    """The pod to which kube-proxy led a connection from that port of ours, by the kernel's table, which forgets it
+    late."""
     process = await asyncio.create_subprocess_exec(
         *("conntrack", "-L", "-p", "tcp", "--orig-dst", service_ip, "--orig-port-src", str(port)),
         stdout=asyncio.subprocess.PIPE,

@@ -195,7 +195,7 @@ class World:
         )
 
     def _await_whole(self, service: str) -> None:
-        """Until its workers run, and kube-proxy is about to know of all of them."""
+        """Waits until its workers run, and kube-proxy is about to know of all of them."""
 
         def is_whole() -> bool:
             with suppress(HarnessError, ValueError):
@@ -216,7 +216,7 @@ class World:
         time.sleep(1)  # kube-proxy follows within milliseconds, unless it was killed too
 
     def _insist(self, act: Callable[[], object]) -> None:
-        """As a person or a pipeline would, while the API server is away."""
+        """Tries again while the API server is away, as a person or a pipeline would."""
 
         def is_done() -> bool:
             with suppress(HarnessError):

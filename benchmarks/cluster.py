@@ -138,7 +138,7 @@ class Pressure:
     """A closed loop of kept-alive connections in a thread of its own, from this machine to the Service's address."""
 
     SLICE_S = 1.0
-    """Between slices every connection is new, so that old and new ones both meet the change."""
+    """Seconds of a slice. Each one begins with new connections, so that old and new ones both meet the change."""
 
     def __init__(self, service: Service) -> None:
         endpoint: Endpoint = parse_url(f"http://{service.address()}:80")
@@ -180,7 +180,7 @@ def new_image(cluster: Cluster, service: Service, round_: int) -> None:
 
 
 def measure_idle(operator: Installation, seconds: float) -> dict[str, Any]:
-    """By the operator's own count of requests; a converged service is there all the while."""
+    """Measures an idle operator by its own count of requests; a converged service is there all the while."""
     before = api_requests(operator)
     time.sleep(seconds)
     after = api_requests(operator)

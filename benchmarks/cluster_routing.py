@@ -42,10 +42,12 @@ STEP_S = 0.01
 UTILISATION = 0.85
 """Above it the slow loop wants a faster variant."""
 PEAKS = {Scenario.STEP: 2.8, Scenario.DIURNAL: 3.5, Scenario.BURSTS: 3.0}
-"""Over the capacity of the most accurate variant, as in the simulator; never beyond what the fastest one carries."""
+"""Peak load over the capacity of the most accurate variant, as in the simulator; never beyond what the fastest one
+carries."""
 FASTEST_SHARE = 0.6
 TARGET = 2
-"""Which variant the risen load is for, the most accurate being 0: neither end, so that it can be missed both ways."""
+"""The variant that the risen load is for, the most accurate being 0: neither end, so that it can be missed both ways.
+"""
 HALF = 0.5
 """Share of the variant's capacity by the profile that is offered to measure its real capacity."""
 LOW_SHARE = 0.3
@@ -131,7 +133,8 @@ def prepared(cluster: Cluster, extent: Extent) -> Iterator[Bench]:
 
 
 def warmed_up(bench: Bench) -> Bench:
-    """With capacities as measured under load: worker and generator share a machine on which the profile was alone."""
+    """The service with capacities as measured under load: worker and generator share a machine on which the profile was
+    alone."""
     extent, target = bench.extent, bench.variants[TARGET]
     set_mode(bench, "Static", target)
     rate_per_s = HALF * bench.capacities[target] / SEEDS
@@ -196,7 +199,7 @@ def _low_and_high(bench: Bench, profiled: Mapping[str, float]) -> tuple[float, f
 
 
 def _published_capacities(bench: Bench) -> dict[str, float]:
-    """As the operator has corrected them."""
+    """Capacities as the operator has corrected them."""
     found = bench.prometheus.query("gnnserve_operator_routing_capacity_seeds_per_second")
     published = {series["metric"]["variant"]: float(series["value"][1]) for series in found}
     return {name: published[name] for name in bench.variants if name in published}

@@ -38,7 +38,7 @@ class Extent:
     back: int
     outage_s: float
     around_s: float
-    """Before and after the outage."""
+    """Seconds before and after the outage."""
     graph: Communities
 
 

@@ -44,8 +44,8 @@ class Case:
     batches: int
     requests_per_batch: float
     decision_p50_us: float
-    """From the worker that is free to the batch whose variant and size are known: `Decider.decide` and looking at the
-    queue's groups."""
+    """Time from the worker that is free to the batch whose variant and size are known: `Decider.decide` and looking at
+    the queue's groups."""
     decision_p99_us: float
     take_p50_us: float
     """The same, and taking each request of the batch out of the queue."""

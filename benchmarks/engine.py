@@ -64,7 +64,7 @@ class Timing:
 
 @contextmanager
 def scratch_folder() -> Iterator[Path]:
-    """On the disk of the cache, so that arrays are mapped from a real file system."""
+    """A folder on the disk of the cache, so that arrays are mapped from a real file system."""
     CACHE.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=CACHE, prefix=".tables-") as folder:
         yield Path(folder)
@@ -205,5 +205,5 @@ def draw_batches(nodes: int, seeds: int, count: int, seed: int = 0) -> list[np.n
 
 
 def _rounded(duration_ms: float | np.floating) -> float:
-    """To 0.1 µs: no clock here is finer."""
+    """The duration rounded to 0.1 µs: no clock here is finer."""
     return round(float(duration_ms), 4)

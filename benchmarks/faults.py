@@ -56,7 +56,7 @@ class Found:
     scene: str
     what: str
     mended: str
-    """Where; empty: a false alarm, and `what` says why."""
+    """Where it was mended; empty: a false alarm, and `what` says why."""
 
 
 FOUND = (
@@ -92,6 +92,30 @@ FOUND = (
           "deletes none", ""),
     Found("claim_deleted_at_the_first_generation", "where the next claim is refused once, the first one's name is "
           "free by then, and taken again", ""),
+    Found("damaged_and_claim_deleted", "a Job that had generated into the next claim was deleted and made again, three "
+          "times over: the watch of the table still told of a repair in the deleted claim", "decide/repair.py"),
+    Found("damaged_again_and_again", "a scene waits while the operator is down, and went on right before its restart: "
+          "mended in the campaign", ""),
+    Found("damaged_and_claim_deleted", "a repair is done and counted before the deletion of its claim is known", ""),
+    Found("damaged_again_and_again", "of two deletions told in the other order, the table is made again from the Job, "
+          "and its damage found and repaired once more", ""),
+    Found("damaged_again_and_again", "a Job more: a list of long ago has a repair begin that was done", ""),
+    Found("damaged_and_another_model", "a Job more: where the operator is restarted twice, the repair has begun by the "
+          "time another model is asked for", ""),
+    Found("claim_deleted_while_suspended", "where the next claim is refused once, the first one's name is free by "
+          "then, and taken again", ""),
+    Found("claim_deleted_while_suspended", "a claim that is gone was called kept while the next one was refused",
+          "decide/readiness.py"),
+    Found("claim_deleted_while_suspended", "a worker pod more: the deletion of its claim is not known", ""),
+    Found("claims_deleted_one_after_the_other", "the last claim has another number: an earlier one had not gone by "
+          "then, or gone sooner", ""),
+    Found("claims_deleted_one_after_the_other", "a worker pod more: the deletion of its claim is not known", ""),
+    Found("claims_deleted_one_after_the_other", "the scene waited for a claim by its name, where another name was "
+          "free: mended in the campaign", ""),
+    Found("deployment_held_by_a_finalizer", "a Deployment that was being deleted was called a rolling update",
+          "decide/readiness.py"),
+    Found("deployment_held_by_a_finalizer", "an operator that crashes right before it calls a service stalled does so "
+          "15 minutes after its restart: it does not know how long it has waited", ""),
     Found("(sequences)", "what a suspended service has depends on what it had when it was suspended", ""),
 )  # fmt: skip
 
@@ -103,7 +127,7 @@ class SceneResult:
     reached: int
     """Points at which the trouble did strike."""
     violations: dict[str, list[str]]
-    """By point."""
+    """Violations by point."""
     by_kind: dict[str, int]
     seconds: float
     """Processor time of one core."""

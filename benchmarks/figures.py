@@ -1,8 +1,7 @@
 """Figures of README.md and docs/benchmarks.md, written into the pages from the committed results.
 
-A page marks where a block of figures stands: `<!-- figures: NAME -->` before it, `<!-- end of figures -->` after it. Each
-block has one renderer here, so that no figure on a page is typed by hand: `make figures` writes them, a test compares.
-Every block ends with the commits and days of the runs that it quotes, because figures age.
+Each block of figures has one renderer here, so that no figure on a page is typed by hand: `make figures` writes them, a
+test compares. How blocks are marked and filled is in `figure_blocks.py`.
 """
 
 # ruff: noqa: E501 - a row of words reads best on one line
@@ -10,71 +9,16 @@ Every block ends with the commits and days of the runs that it quotes, because f
 from __future__ import annotations
 
 import argparse
-import json
-import re
 import sys
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.results import FOLDER
+from benchmarks.figure_blocks import Results, figures, fill, table
 
 ROOT = Path(__file__).parents[1]
 PAGES = ("README.md", "docs/benchmarks.md")
-_BLOCK = re.compile(r"(<!-- figures: (?P<name>[\w-]+) -->\n).*?(<!-- end of figures -->)", re.DOTALL)
 _BINARY = 2.0**20
-
-
-@dataclass(slots=True)
-class Results:
-    """Reads committed result files, and remembers which ones a block quotes."""
-
-    folder: Path = FOLDER
-    quoted: dict[str, Mapping[str, Any]] = field(default_factory=dict)
-
-    def __getitem__(self, name: str) -> Any:
-        result = json.loads((self.folder / f"{name}.json").read_text())
-        self.quoted[name] = result
-        return result
-
-    def source(self) -> str:
-        """One line per run that was quoted, by commit and day."""
-        runs: dict[tuple[str, str], list[str]] = {}
-        for name, result in self.quoted.items():
-            runs.setdefault((result["date"][:10], result["commit"]["id"][:7]), []).append(f"`{name}`")
-        said = (f"{', '.join(names)} at {commit} on {day}" for (day, commit), names in sorted(runs.items()))
-        return f"Measured: {'; '.join(said)}."
-
-
-Renderer = Callable[[Results], str]
-RENDERERS: dict[str, Renderer] = {}
-
-
-def figures(name: str) -> Callable[[Renderer], Renderer]:
-    def register(render: Renderer) -> Renderer:
-        RENDERERS[name] = render
-        return render
-
-    return register
-
-
-def render(name: str) -> str:
-    """The block's text, ending with a line break. Raises KeyError for a name that has no renderer."""
-    results = Results()
-    body = RENDERERS[name](results)
-    return f"{body.rstrip()}\n\n{results.source()}\n"
-
-
-def fill(page: str) -> str:
-    """The page with every block rendered anew."""
-    return _BLOCK.sub(lambda found: f"{found[1]}{render(found['name'])}{found[3]}", page)
-
-
-def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    names = list(head)
-    lines = [names, ["---"] * len(names), *(list(row) for row in rows)]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
 def _number(value: float, digits: int = 3) -> str:
@@ -120,9 +64,18 @@ def summary(results: Results) -> str:
         ("Requests lost in live switches and rolling updates", f"{lost} of {asked:,}"),
         ("Requests lost while everything is killed and paused at random",
          f"{chaos['failed']} of {chaos['requests']:,}, in flight at a worker that was killed"),
-        ("Moments of operator trouble simulated / violations found", f"{faults['points']:,} / {faults['violations']}"),
+        (f"Moments of operator trouble simulated, {_share_played(faults)} / violations found",
+         f"{faults['points']:,} / {faults['violations']}"),
     ]  # fmt: skip
     return table(("two cores of an Intel Xeon, load generator included", "measured"), rows)
+
+
+def _share_played(faults: Mapping[str, Any]) -> str:
+    scenes = faults["scenes"]
+    in_full = sum(scene.get("stride") == 1 for scene in scenes)
+    if in_full == len(scenes):
+        return f"every one of {len(scenes)} scenes"
+    return f"every fifth one of {len(scenes) - in_full} scenes" + (f" and every one of {in_full}" if in_full else "")
 
 
 @figures("accuracy")
@@ -312,6 +265,20 @@ def more(results: Results) -> str:
     )  # fmt: skip
 
 
+@figures("listener")
+def listener(results: Results) -> str:
+    """Time over that of our connections at the commit before, which were uvicorn's classes."""
+    words = {"ours": "gnnserve's own listener", "uvicorn": "plain uvicorn (ASGI)", "granian": "granian (RSGI)"}
+    costs = ("one seed, p50 ms", "32 connections, ms per request", "32 connections, processor µs per request")
+    ratios = results["listener"]["ratios"]
+    return table(
+        ("time over that of the listener before", "one seed, p50", "32 connections, per request",
+         "32 connections, processor time per request"),
+        ((words[name], *(f"{of_one[cost][0]:.2f} ({of_one[cost][1]:.2f} to {of_one[cost][2]:.2f})" for cost in costs))
+         for name, of_one in ratios.items()),
+    )  # fmt: skip
+
+
 @figures("misses")
 def misses(results: Results) -> str:
     """Targets that are not reached, with the limit as far as it is known."""
@@ -340,7 +307,7 @@ def misses(results: Results) -> str:
     return table(
         ("wanted", "measured", "the limit"),
         (
-            ("one seed over HTTP within 1.5 times an echo on the same server",
+            ("one seed over HTTP within 1.5 times an echo on uvicorn",
              f"{min(e['one_seed_p50_over_echo'] for e in echoes):.1f} to {max(e['one_seed_p50_over_echo'] for e in echoes):.1f} times",
              "the echo leaves 0.02 to 0.03 ms for everything else; reading 276 rows that are in no cache takes that alone"),
             ("70 % of the echo's requests/s at 32 connections",
@@ -369,8 +336,8 @@ def misses(results: Results) -> str:
             (f"a worker's second start within 3 % of {regression['base'][:7]}", second_start["measured"],
              "not looked into yet"),
             (f"32 connections, time per request within 3 % of {regression['base'][:7]}", connections["measured"],
-             "an earlier run the same day, of the same worker, had 1.031 (0.881 to 1.206): the two servers of a run are started "
-             "once, so its pairs do not differ in how they started; to be measured with servers started anew"),
+             "an earlier run the same day, of the same worker, had 1.031 (0.881 to 1.206): in both the servers were started "
+             "once for all pairs, which no interval covers; now each pair starts them anew, and has not been run yet"),
         ),
     )  # fmt: skip
 

@@ -39,7 +39,7 @@ from gnnserve_operator.kinds import GNNSERVICE, Kind
 NAMESPACES = 10
 AT_ONCE = 8
 QUIET_S = 5.0
-"""Without a write, everything has settled."""
+"""Seconds without a write after which everything has settled."""
 WANTED_RSS_MB, WANTED_REQUESTS = 200, 1.0
 BEFORE_GENERATION = {
     "ServiceAccount": 1, "Role": 1, "RoleBinding": 1, "NetworkPolicy": 2, "PersistentVolumeClaim": 1, "Service": 1,
@@ -133,10 +133,11 @@ class Fleet:
     extent: Extent
     _changes: int = field(default=0)
     _seen: dict[str, Manifest] = field(default_factory=dict)
-    """By name; by a watch, since listing them over and over would keep the API server busier than the operator does."""
+    """Objects by name, as a watch tells them, since listing them over and over would keep the API server busier than
+    the operator does."""
 
     def watch(self) -> None:
-        """As long as there is an API server."""
+        """Watches as long as there is an API server."""
 
         def follow() -> None:
             for found in self.api.follow(GNNSERVICE.path(None)):
@@ -192,7 +193,7 @@ def _name(number: int) -> str:
 
 
 def _service(number: int) -> Manifest:
-    """As people write them: with comments' worth of settings, and kubectl's annotation of what was applied."""
+    """A service as people write it: with comments' worth of settings, and kubectl's annotation of what was applied."""
     manifest = {
         "apiVersion": GNNSERVICE.api_version,
         "kind": GNNSERVICE.name,
@@ -227,7 +228,7 @@ def _is_said(service: Manifest, changes: int, *, ready: bool) -> bool:
 def watched(
     operator: Operator, audit: Audit, act: Callable[[], None], done: Callable[[], bool], extent: Extent
 ) -> dict[str, Any]:
-    """From the beginning of `act` until `done`, and what it took; then nothing, until all is quiet."""
+    """Watches from the beginning of `act` until `done`, and what it took; then nothing, until all is quiet."""
     operator.forget_peak()
     mark, before, processor_s, began = audit.mark(), operator.reconciles(), operator.processor_s(), time.monotonic()
     act()
@@ -251,7 +252,7 @@ def watched(
 
 
 def settle(audit: Audit, extent: Extent) -> float:
-    """Until the operator has written nothing for a while; returns what that took, without the while."""
+    """Waits until the operator has written nothing for a while; returns how long that took, without the while."""
     began, quiet_since, mark = time.monotonic(), time.monotonic(), audit.mark()
 
     def is_quiet() -> bool:

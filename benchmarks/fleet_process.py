@@ -57,7 +57,7 @@ class Audit:
             return began + log.read().rfind(b"\n") + 1
 
     def since(self, mark: int) -> Counter[tuple[str, str]]:
-        """By verb and resource."""
+        """Requests by verb and resource."""
         counted: Counter[tuple[str, str]] = Counter()
         with self._log.open("rb") as log:
             log.seek(mark)
@@ -136,7 +136,7 @@ class Operator:
         return self._process
 
     def reconciles(self) -> Counter[str]:
-        """By result."""
+        """Reconciles by result."""
         return self._counters("gnnserve_operator_reconciles_total", "result")
 
     def requests(self) -> int:
@@ -146,7 +146,7 @@ class Operator:
         return self._memory_mb("VmRSS")
 
     def peak_mb(self) -> int:
-        """Since `forget_peak`."""
+        """Peak memory since `forget_peak`."""
         return self._memory_mb("VmHWM")
 
     def forget_peak(self) -> None:
@@ -178,7 +178,7 @@ class Operator:
             return False
 
     def _kubeconfig(self) -> Path:
-        """As its ServiceAccount: with the chart's rights and no others."""
+        """A kubeconfig of the operator's ServiceAccount: with the chart's rights and no others."""
         token = self.cluster.kubectl("create", "token", RELEASE, f"--namespace={SYSTEM_NAMESPACE}", "--duration=3h")
         document = json.loads(Path(self.cluster.kubeconfig).read_text())
         document["users"][0]["user"] = {"token": token.strip()}

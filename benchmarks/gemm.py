@@ -47,7 +47,7 @@ def measure_peaks(threads: int, seconds: float) -> dict[str, float]:
 
 
 def best_peaks(peaks: Mapping[int, Mapping[str, float]]) -> dict[str, float]:
-    """By dtype over numbers of threads: cores may share what multiplies, and then fewer are faster."""
+    """Best peaks by dtype, over numbers of threads: cores may share what multiplies, and then fewer are faster."""
     return {dtype: max(of_one[dtype] for of_one in peaks.values()) for dtype in next(iter(peaks.values()))}
 
 

@@ -154,7 +154,7 @@ def made_up_tables(folder: Path, size: Size, kind: str, ids: str) -> Path:
 
 
 def _write(path: Path, kind: str, chunks: Any) -> None:
-    """Under another name until it is whole."""
+    """Writes the file under another name until it is whole."""
     unfinished = path.with_suffix(".unfinished")
     writer: Any = None
     for chunk in chunks:

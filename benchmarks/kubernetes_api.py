@@ -16,7 +16,7 @@ _METADATA_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=
 
 
 class KubernetesApi:
-    """With the certificate of a kubeconfig of the harness; any number of threads may use it."""
+    """A client with the certificate of a kubeconfig of the harness; any number of threads may use it."""
 
     def __init__(self, kubeconfig: str) -> None:
         document = json.loads(Path(kubeconfig).read_text())

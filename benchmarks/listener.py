@@ -3,9 +3,9 @@
 Four servers answer from one revision of `examples/digits.yaml`, whose batches take microseconds, so that HTTP is most
 of a request: our connections at HEAD, the same at a commit that had another listener (`--base`; the default is the last
 one on uvicorn's connection classes), the worker's ASGI application on plain uvicorn, and its predictions as an RSGI
-application on granian. A shared machine drifts, so each round measures all four right after each other, in an order
-that changes, and only ratios of one round count, as in `benchmarks/regression.py`. Processor time, of all threads of a
-server, drifts least.
+application on granian. A shared machine drifts, so each round starts all four anew and measures them right after each
+other, in an order that changes, and only ratios of one round count, as in `benchmarks/regression.py`. Processor time,
+of all threads of a server, drifts least.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.commits import Commit, check_out
 from benchmarks.listener_programs import GRANIAN, UVICORN
 from benchmarks.peers.processes import Running, running
 from benchmarks.peers.protocols import GNNSERVE_JSON
 from benchmarks.peers.servers import free_ports
-from benchmarks.regression import Commit, Ratio, checkout, compute_ratio
+from benchmarks.regression import Ratio, compute_ratio
 from benchmarks.results import write_result
 from benchmarks.shapes import CACHE
 from benchmarks.wrk import generate_load, write_requests
@@ -44,25 +45,22 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.listener", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="two rounds: does it work at all?")
+    parser.add_argument("--quick", action="store_true", help="one round: does it work at all?")
     parser.add_argument("--base", default=BASELINE, help="the commit of the listener that was there before")
     parser.add_argument("--rounds", type=int, default=10)
     options = parser.parse_args(arguments)
-    rounds, seconds = (2, 1) if options.quick else (options.rounds, 3)
+    rounds, seconds = (1, 1) if options.quick else (options.rounds, 3)
     costs: dict[str, list[dict[str, float]]] = {}
-    with tempfile.TemporaryDirectory(prefix="gnnserve-listener-") as folder, ExitStack() as stack:
+    with tempfile.TemporaryDirectory(prefix="gnnserve-listener-") as folder:
         scratch = Path(folder)
-        base = stack.enter_context(checkout("old", options.base))
-        head = stack.enter_context(checkout("new", "HEAD"))
-        servers = stack.enter_context(serving(base, head, scratch))
-        requests = {name: _write_requests(scratch, server.port) for name, server in servers.items()}
+        base, head = check_out("old", options.base), check_out("new", "HEAD")
         for number in range(rounds + 1):
-            order = list(servers) if number % 2 else list(reversed(servers))
-            for name in order:
-                found = measure(servers[name], requests[name], seconds)
-                if number:  # the first round warms up
-                    costs.setdefault(name, []).append(found)
-                print(f"round {number} of {rounds}, {name}: {json.dumps(found)}", flush=True)
+            with serving(base, head, scratch) as servers:
+                for name in list(servers) if number % 2 else list(reversed(servers)):
+                    found = measure(servers[name], _write_requests(scratch, servers[name].port), seconds)
+                    if number:  # the first round warms up
+                        costs.setdefault(name, []).append(found)
+                    print(f"round {number} of {rounds}, {name}: {json.dumps(found)}", flush=True)
     ratios = {name: compare(costs[name], costs[BEFORE]) for name in costs if name != BEFORE}
     show(costs, ratios)
     write_result("listener", options.quick, result(costs, ratios, base, head))

@@ -1,8 +1,8 @@
 """What 100,000 malformed requests leave behind: nothing.
 
-A worker's program as a pod runs it gets requests that are wrong in every way that tests/support/malformed.py knows,
-and one valid request in ten, whose answer must be right. After a warm-up of the same kind its own memory (RssAnon),
-descriptors and threads are noted, and again at the end.
+A worker's program as a pod runs it gets requests that are wrong in every way that tests/support/malformed.py knows, a
+quarter of them hostile overlays, and one valid request in ten, whose answer must be right. After a warm-up of the same
+kind its own memory (RssAnon), descriptors and threads are noted, and again at the end.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ REQUESTS, QUICK_REQUESTS = 100_000, 10_000
 WARM_UP_SHARE = 0.1
 CONNECTIONS = 16
 MEMORY_GROWTH_MIB = 8.0
-"""More is a leak: 80 bytes a request would show."""
+"""Most growth of memory that is no leak: 80 bytes a request would show."""
 LABEL = 3
 
 

@@ -236,7 +236,7 @@ _ALIKE = 0.2
 
 
 def _why(row: Row, first: Row, over_paper: float, lines: float, fixed: float) -> str:
-    """In words, from the stages: what keeps the window from shrinking as the paper's did, or makes it shrink more."""
+    """Says, from the stages, what keeps the window from shrinking as the paper's did, or makes it shrink more."""
     if row["factor"] == 1 or abs(over_paper - 1) <= _ALIKE:
         return ""
     gather, compute = first["gather_ms"] / row["gather_ms"], first["compute_ms"] / row["compute_ms"]

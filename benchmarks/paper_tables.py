@@ -15,7 +15,7 @@ MODELS = ("GraphSAGE", "GIN")
 @dataclass(frozen=True, slots=True)
 class PaperCell:
     latency_ms: float
-    """From the start of the transfer of features to the end of computing: no sampling, no gathering."""
+    """Time from the start of the transfer of features to the end of computing: no sampling, no gathering."""
     comm_over_comp: float
     size_kib: float
     """Size of the serialised model; printed as KB."""

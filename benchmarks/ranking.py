@@ -66,8 +66,8 @@ class Study:
 
 
 _SAGE_ONLY = ("GraphSAGE",)
-"""For graphs where GIN does not beat the most frequent class (tried: rates from 0.0003 to 0.01 on tolokers, 0.001 on
-yelpchi): rankings of a model that has learnt nothing would tell nothing."""
+"""Architectures for graphs where GIN does not beat the most frequent class (tried: rates from 0.0003 to 0.01 on
+tolokers, 0.001 on yelpchi): rankings of a model that has learnt nothing would tell nothing."""
 STUDIES = (
     Study("cora", "Transductive", 200, "accuracy", 25),
     Study("citeseer", "Transductive", 200, "accuracy", 45),
@@ -237,7 +237,7 @@ def _code_identity() -> list[str]:
 
 
 def _run_elsewhere(job: Job) -> dict[str, Any]:
-    """In a process of one thread, which gives its memory back."""
+    """Runs it in a process of one thread, which gives its memory back."""
     command = [sys.executable, "-m", "benchmarks.ranking", "--job", json.dumps(asdict(job))]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment, cwd=ROOT)
@@ -297,7 +297,7 @@ def _prepare(job: Job) -> tuple[Prepared, Model]:
 
 
 def _judge(prepared: Prepared, model: Model, trained: Trained, features: Any) -> dict[str, Any]:
-    """On the test nodes. `accuracy`: F1-micro for several labels a node; `roc_auc`: for two classes."""
+    """Scores on the test nodes. `accuracy`: F1-micro for several labels a node; `roc_auc`: for two classes."""
     from sklearn.metrics import roc_auc_score
 
     from gnnserve_worker.generation.scores import evaluate

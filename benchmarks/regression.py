@@ -1,10 +1,11 @@
 """Is this commit slower than another one? Clean checkouts of both take turns in one run, pair by pair.
 
 A shared machine drifts by more than what is looked for, so no figure is compared with one of another run: each pair
-measures both commits right after each other, in an order that changes, and only the ratios of pairs count. Every ratio
-is of a cost (time, time per request, bytes), new over old: above 1 is worse. Its interval is Student's t over the
-pairs' logarithms, 95 %. A ratio fails where even the lower end of its interval is above the limit: then it is worse,
-and not by chance.
+measures both commits right after each other, in an order that changes, and only the ratios of pairs count. Servers and
+engines are started anew for every pair: two starts of one commit differ by more than what is looked for, and pairs of
+one start would all share it. Every ratio is of a cost (time, time per request, bytes), new over old: above 1 is worse.
+Its interval is Student's t over the pairs' logarithms, 95 %. A ratio fails where even the lower end of its interval is
+above the limit: then it is worse, and not by chance.
 
 Both commits serve from one repository, which the old one made: so the new one also shows that it needs no new
 generation.
@@ -14,9 +15,9 @@ from __future__ import annotations
 
 import argparse
 import http.client
+import itertools
 import json
 import math
-import os
 import subprocess
 import sys
 import tempfile
@@ -33,43 +34,50 @@ from rich.console import Console
 from rich.table import Table
 from scipy import stats
 
+from benchmarks.commits import Commit, check_out
 from benchmarks.memory import read_memory
-from benchmarks.peers.processes import Running, running
 from benchmarks.peers.protocols import GNNSERVE_JSON
 from benchmarks.peers.servers import free_ports, service_manifest
 from benchmarks.results import write_result
-from benchmarks.shapes import CACHE, SHAPES, ShapeFiles, prepare, prepare_sources
-from benchmarks.wrk import generate_load, write_requests
+from benchmarks.shapes import CACHE, SHAPES, Shape, ShapeFiles, prepare, prepare_sources
+from benchmarks.wrk import Load, generate_load, write_requests
 
-ROOT = Path(__file__).parents[1]
 BASELINE = "4c3f189"
 """The commit that this wave of work began from, so that small losses do not add up unseen."""
 LIMIT, DECISION_LIMIT = 1.03, 1.05
 _LEAST_PAIRS = 10
-_START_LIMIT_S, _GENERATION_LIMIT_S = 120.0, 1800.0
+_START_LIMIT_S, _GENERATION_LIMIT_S = 300.0, 1800.0
+_POLL_S = 0.005
 _BODIES = {1: 8192, 1024: 64}
 _SERVICES = 50
 """GNNServices that an operator knows when its memory is read."""
-_OPERATOR_SETTLES_S = 4.0
 
 
 @dataclass(frozen=True, slots=True)
-class Commit:
-    name: str
-    """`old` or `new`."""
-    id: str
-    folder: Path
-    """A clean checkout."""
+class Effort:
+    """How much is measured. Ten pairs of a shape take about 8 minutes: a pair starts two servers and two engines (3 s
+    each) and puts each under three loads, after a pair that only warms up."""
 
-    @property
-    def variables(self) -> dict[str, str]:
-        """The environment of its processes: its own packages before the installed ones."""
-        packages = [self.folder, *(self.folder / part for part in ("operator", "cli", "worker", "crds"))]
-        return {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, packages)), "PYTHONUNBUFFERED": "1"}
+    pairs: int
+    operator_pairs: int
+    warm_up_pairs: int
+    load_s: int
+    engine_s: float
+    operator_settles_s: float
+
+
+QUICK = Effort(pairs=1, operator_pairs=1, warm_up_pairs=0, load_s=1, engine_s=0.5, operator_settles_s=1.0)
+
+
+def full_effort(pairs: int) -> Effort:
+    """The operator's memory differs little from start to start, so a third of the pairs is enough."""
+    return Effort(pairs, max(3, pairs // 3), warm_up_pairs=1, load_s=3, engine_s=2.0, operator_settles_s=4.0)
 
 
 Measure = Callable[[Commit], dict[str, float]]
 """Costs by figure."""
+MeasurePair = Callable[[Sequence[Commit]], Mapping[str, Mapping[str, float]]]
+"""Measures both commits in this order: costs by the commit's name and by figure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,27 +108,25 @@ def compute_ratio(pairs: Sequence[tuple[float, float]], limit: float) -> Ratio:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.regression", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="two pairs, one shape: does it work at all?")
+    parser.add_argument("--quick", action="store_true", help="one pair, one shape: does it work at all?")
     parser.add_argument("--base", default=BASELINE, help="the commit to compare with")
     parser.add_argument("--pairs", type=int, default=_LEAST_PAIRS)
     parser.add_argument("--shapes", nargs="+", choices=["arxiv", "reddit"])
     options = parser.parse_args(arguments)
-    pairs, seconds = (2, 1) if options.quick else (options.pairs, 3)
+    effort = QUICK if options.quick else full_effort(options.pairs)
     shapes = options.shapes or (["arxiv"] if options.quick else ["arxiv", "reddit"])
     costs: dict[str, list[tuple[float, float]]] = {}
     with tempfile.TemporaryDirectory(prefix="gnnserve-regression-") as name:
         scratch = Path(name)
-        with checkout("old", options.base) as old, checkout("new", "HEAD") as new:
-            both = (old, new)
-            for shape in shapes:
-                files = prepare(SHAPES[shape])
-                take_turns(costs, both, pairs, measure_start(files, scratch, old), f"{shape}: ")
-                with serving(both, files, scratch, old) as measure:
-                    take_turns(costs, both, pairs, measure_serving(measure, files, scratch, seconds), f"{shape}: ")
-                with engines(both, files) as measure_engine:
-                    take_turns(costs, both, pairs, measure_engine, f"{shape}: ")
-            take_turns(costs, both, pairs, measure_decision, "")
-            take_turns(costs, both, 2 if options.quick else max(3, pairs // 3), measure_operator(scratch), "")
+        both = old, new = check_out("old", options.base), check_out("new", "HEAD")
+        for shape in shapes:
+            subject = publish(SHAPES[shape], scratch, old)
+            turns = Turns(costs, both, f"{shape}: ", effort.warm_up_pairs)
+            turns.take(effort.pairs, measure_serving(subject, effort.load_s))
+            turns.take(effort.pairs, one_by_one(measure_engine(subject, effort.engine_s)))
+        turns = Turns(costs, both, "", effort.warm_up_pairs)
+        turns.take(effort.pairs, one_by_one(measure_decision))
+        turns.take(effort.operator_pairs, one_by_one(measure_operator(scratch, effort.operator_settles_s)))
     ratios = {
         figure: compute_ratio(found, DECISION_LIMIT if "decision" in figure else LIMIT)
         for figure, found in costs.items()
@@ -144,167 +150,160 @@ def main(arguments: Sequence[str] | None = None) -> None:
     write_result("regression", options.quick, body)
 
 
-def take_turns(
-    costs: dict[str, list[tuple[float, float]]], both: tuple[Commit, Commit], pairs: int, measure: Measure, prefix: str
-) -> None:
-    """Adds the pairs' costs by figure. The first pair warms up and does not count."""
-    for number in range(pairs + 1):
-        order = both if number % 2 else both[::-1]
-        found = {commit.name: measure(commit) for commit in order}
-        if number:
-            for figure, cost in found["old"].items():
-                costs.setdefault(f"{prefix}{figure}", []).append((cost, found["new"][figure]))
-        print(f"{prefix}pair {number} of {pairs}: {json.dumps(found)}", flush=True)
+@dataclass(frozen=True, slots=True)
+class Turns:
+    costs: dict[str, list[tuple[float, float]]]
+    """(old, new) of each pair, by figure."""
+    both: tuple[Commit, Commit]
+    prefix: str
+    warm_up_pairs: int
+    """Pairs that do not count, before those that do: they compile kernels and fill the page cache."""
+
+    def take(self, pairs: int, measure: MeasurePair) -> None:
+        """Adds the costs of so many pairs. Every other pair begins with the new commit."""
+        for number in range(1 - self.warm_up_pairs, pairs + 1):
+            found = measure(self.both if number % 2 else self.both[::-1])
+            if number > 0:
+                for figure, cost in found["old"].items():
+                    self.costs.setdefault(f"{self.prefix}{figure}", []).append((cost, found["new"][figure]))
+            print(f"{self.prefix}pair {number} of {pairs}: {json.dumps(found)}", flush=True)
 
 
-@contextmanager
-def checkout(name: str, commit: str) -> Iterator[Commit]:
-    """A clean working tree of the commit, kept from one run to the next, so that its kernels are compiled once."""
-    resolved = _git("rev-parse", f"{commit}^{{commit}}")
-    folder = CACHE / "regression" / resolved[:12]
-    if not (folder / ".git").exists():
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        subprocess.run(["git", "clone", "--quiet", "--no-checkout", str(ROOT), str(folder)], check=True)
-    subprocess.run(["git", "-C", str(folder), "fetch", "--quiet", str(ROOT), resolved], check=True)
-    subprocess.run(["git", "-C", str(folder), "checkout", "--quiet", "--force", "--detach", resolved], check=True)
-    yield Commit(name, resolved, folder)
-
-
-def _git(*arguments: str) -> str:
-    return subprocess.run(
-        ["git", "-C", str(ROOT), *arguments], check=True, capture_output=True, text=True
-    ).stdout.strip()
+def one_by_one(measure: Measure) -> MeasurePair:
+    return lambda order: {commit.name: measure(commit) for commit in order}
 
 
 # --- serving over HTTP
 
 
-def _command(files: ShapeFiles, scratch: Path, base: Commit, port: int) -> list[str]:
-    """One repository for both, named by the old commit."""
-    sources = prepare_sources(files)
-    manifest = scratch / f"{files.shape.name}.yaml"
-    manifest.write_text(yaml.safe_dump(service_manifest(files, sources, "float32"), sort_keys=False))
-    repository = CACHE / "regression" / f"repository-{files.shape.name}-{base.id[:12]}"
-    return [
-        sys.executable, "-m", "gnnserve_cli", "run", str(manifest), "--repository", str(repository),
-        "--port", str(port),
-    ]  # fmt: skip
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What both commits serve: one shape, from one repository that the old commit made."""
 
+    files: ShapeFiles
+    manifest: Path
+    repository: Path
+    scratch: Path
 
-@contextmanager
-def serving(
-    both: tuple[Commit, Commit], files: ShapeFiles, scratch: Path, base: Commit
-) -> Iterator[Mapping[str, Running]]:
-    """Both commits' servers, side by side."""
-    with ExitStack() as stack:
-        yield {
-            commit.name: stack.enter_context(_server(commit, files, scratch, base, _GENERATION_LIMIT_S))
-            for commit in both
-        }
+    def command(self, port: int) -> list[str]:
+        return [
+            sys.executable, "-m", "gnnserve_cli", "run", str(self.manifest), "--repository", str(self.repository),
+            "--port", str(port),
+        ]  # fmt: skip
 
-
-@contextmanager
-def _server(commit: Commit, files: ShapeFiles, scratch: Path, base: Commit, limit_s: float) -> Iterator[Running]:
-    (port,) = free_ports(1)
-    command, log = _command(files, scratch, base, port), scratch / f"{commit.name}.log"
-    with running(command, commit.variables, log, port, lambda: GNNSERVE_JSON.ask(port, [0]), limit_s) as server:
-        yield server
-
-
-def measure_serving(servers: Mapping[str, Running], files: ShapeFiles, scratch: Path, seconds: int) -> Measure:
-    def measure(commit: Commit) -> dict[str, float]:
-        port = servers[commit.name].port
-        one, many, large = (_requests(commit, port, files, scratch, seeds) for seeds in (1, 1, 1024))
-        loads = [generate_load(port, path, at, seconds) for path, at in ((one, 1), (many, 32), (large, 1))]
-        if any(load.errors for load in loads):
-            raise SystemExit(f"{commit.name}: errors {[load.errors for load in loads]}: no figure to report")
-        return {
-            "one seed, p50 ms": loads[0].p50_ms,
-            "32 connections, ms per request": 1e3 / loads[1].requests_per_s,
-            "1024 seeds over HTTP, p50 ms": loads[2].p50_ms,
-        }
-
-    return measure
-
-
-def _requests(commit: Commit, port: int, files: ShapeFiles, scratch: Path, seeds: int) -> Path:
-    path = scratch / f"{files.shape.name}-{commit.name}-{port}-{seeds}.requests"
-    if not path.exists():
+    def write_requests(self, commit: Commit, port: int, seeds: int) -> Path:
+        path = self.scratch / f"{commit.name}-{seeds}.requests"
         draw = np.random.default_rng(seeds)
-        nodes = draw.integers(0, files.shape.seeds_end, (_BODIES[seeds], seeds)).tolist()
+        nodes = draw.integers(0, self.files.shape.seeds_end, (_BODIES[seeds], seeds)).tolist()
         write_requests(path, [GNNSERVE_JSON.request(port, of_one) for of_one in nodes])
-    return path
+        return path
 
 
-def measure_start(files: ShapeFiles, scratch: Path, base: Commit) -> Measure:
-    """Seconds from the start of `gnnserve run` over a published revision to `/readyz`."""
-    with _server(base, files, scratch, base, _GENERATION_LIMIT_S):
-        pass  # publishes it
+def publish(shape: Shape, scratch: Path, base: Commit) -> Subject:
+    """Has the old commit generate the revision, unless an earlier run did."""
+    files = prepare(shape)
+    manifest = scratch / f"{shape.name}.yaml"
+    manifest.write_text(yaml.safe_dump(service_manifest(files, prepare_sources(files), "float32"), sort_keys=False))
+    repository = CACHE / "regression" / f"repository-{shape.name}-{base.id[:12]}"
+    subject = Subject(files, manifest, repository, scratch)
+    with started(base, subject, _GENERATION_LIMIT_S):
+        pass
+    return subject
 
-    def measure(commit: Commit) -> dict[str, float]:
-        (port,) = free_ports(1)
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    port: int
+    start_s: float
+    """From the start of `gnnserve run` to `/readyz`."""
+
+
+@contextmanager
+def started(commit: Commit, subject: Subject, limit_s: float = _START_LIMIT_S) -> Iterator[Started]:
+    """The commit's server. SystemExit where it does not become ready."""
+    (port,) = free_ports(1)
+    command, log = subject.command(port), subject.scratch / f"{commit.name}.log"
+    with log.open("w") as output:
         began_s = time.perf_counter()
         with subprocess.Popen(
-            _command(files, scratch, base, port), env=commit.variables, cwd=scratch,
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        ) as process:  # fmt: skip
+            command, env=commit.variables, cwd=subject.scratch, stdout=output, stderr=subprocess.STDOUT
+        ) as process:
             try:
-                _wait_until_ready(process, port, began_s + _START_LIMIT_S)
-                return {"second start, s": time.perf_counter() - began_s}
+                if not _becomes_ready(process, port, began_s + limit_s):
+                    raise SystemExit(f"gnnserve run of {commit.name} did not become ready: {log.read_text()[-400:]}")
+                yield Started(port, time.perf_counter() - began_s)
             finally:
                 process.terminate()
 
-    return measure
 
-
-def _wait_until_ready(process: subprocess.Popen[bytes], port: int, give_up_at_s: float) -> None:
+def _becomes_ready(process: subprocess.Popen[bytes], port: int, give_up_at_s: float) -> bool:
     while time.perf_counter() < give_up_at_s and process.poll() is None:
         with suppress(OSError, http.client.HTTPException):
             connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
             connection.request("GET", "/readyz")
             if connection.getresponse().status == 200:
-                return
-        time.sleep(0.005)
-    raise SystemExit("gnnserve run did not become ready")
+                return True
+        time.sleep(_POLL_S)
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class HttpCost:
+    figure: str
+    seeds: int
+    connections: int
+    of_load: Callable[[Load], float]
+
+
+_HTTP_COSTS = (
+    HttpCost("one seed, p50 ms", 1, 1, lambda load: load.p50_ms),
+    HttpCost("32 connections, ms per request", 1, 32, lambda load: 1e3 / load.requests_per_s),
+    HttpCost("1024 seeds over HTTP, p50 ms", 1024, 1, lambda load: load.p50_ms),
+)
+
+
+def measure_serving(subject: Subject, seconds: int) -> MeasurePair:
+    """Starts both servers anew, so that what a process happened to get (its place in memory, its huge pages) differs
+    from pair to pair as it does between users. The same load then goes to one right after the other."""
+
+    def measure(order: Sequence[Commit]) -> dict[str, dict[str, float]]:
+        costs: dict[str, dict[str, float]] = {}
+        with ExitStack() as stack:
+            servers = {}
+            for commit in order:
+                servers[commit] = stack.enter_context(started(commit, subject))
+                costs[commit.name] = {"second start, s": servers[commit].start_s}
+            for cost, commit in itertools.product(_HTTP_COSTS, order):
+                port = servers[commit].port
+                requests = subject.write_requests(commit, port, cost.seeds)
+                load = generate_load(port, requests, cost.connections, seconds)
+                if load.errors:
+                    raise SystemExit(f"{commit.name}: errors {load.errors}: no figure to report")
+                costs[commit.name][cost.figure] = cost.of_load(load)
+        return costs
+
+    return measure
 
 
 # --- in process
 
 
-@contextmanager
-def engines(both: tuple[Commit, Commit], files: ShapeFiles) -> Iterator[Measure]:
-    """A process of each commit, which measures when it is told to."""
-    with ExitStack() as stack:
-        processes = {
-            commit.name: stack.enter_context(
-                subprocess.Popen(
-                    [sys.executable, str(Path(__file__).with_name("regression_engine.py")), files.shape.name],
-                    env=commit.variables, cwd=commit.folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-                )
-            )
-            for commit in both
-        }  # fmt: skip
+def measure_engine(subject: Subject, seconds: float) -> Measure:
+    """In a process that is started anew, for the same reason as servers are."""
+    program = Path(__file__).with_name("regression_engine.py")
 
-        def measure(commit: Commit) -> dict[str, float]:
-            process = processes[commit.name]
-            assert process.stdin is not None  # noqa: S101
-            assert process.stdout is not None  # noqa: S101
-            process.stdin.write("measure\n")
-            process.stdin.flush()
-            line = process.stdout.readline()
-            if not line:
-                raise SystemExit(f"the engine of {commit.name} ended with {process.wait()}")
-            return dict(json.loads(line))
+    def measure(commit: Commit) -> dict[str, float]:
+        ended = subprocess.run(
+            [sys.executable, str(program), subject.files.shape.name, str(subject.repository), str(seconds)],
+            env=commit.variables, cwd=commit.folder, stdout=subprocess.PIPE, check=True,
+        )  # fmt: skip
+        return dict(json.loads(ended.stdout))
 
-        try:
-            yield measure
-        finally:
-            for process in processes.values():
-                process.terminate()
+    return measure
 
 
 def measure_decision(commit: Commit) -> dict[str, float]:
-    """By the commit's own benchmark, whose result stays in its checkout."""
+    """Runs the commit's own benchmark, whose result stays in its checkout."""
     subprocess.run(
         [sys.executable, "-m", "benchmarks.decision", "--quick"], env=commit.variables, cwd=commit.folder,
         check=True, stdout=subprocess.DEVNULL,
@@ -316,7 +315,7 @@ def measure_decision(commit: Commit) -> dict[str, float]:
 # --- the operator
 
 
-def measure_operator(scratch: Path) -> Measure:
+def measure_operator(scratch: Path, settles_s: float) -> Measure:
     """Anonymous memory of an operator that knows services which cannot go on for want of a node."""
     # Imported here: the tests' API server in memory.
     from tests.support.fake_api import fake_api
@@ -342,7 +341,7 @@ def measure_operator(scratch: Path) -> Measure:
             ) as process:
                 try:
                     cluster.wait_until(lambda: _all_told(cluster))
-                    time.sleep(_OPERATOR_SETTLES_S)
+                    time.sleep(settles_s)
                     return {f"operator beside {_SERVICES} services, bytes": read_memory([process.pid]).anonymous_bytes}
                 finally:
                     process.terminate()

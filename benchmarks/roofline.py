@@ -54,7 +54,7 @@ from gnnserve_worker.sampling.neighbours import NeighbourSample, Scratch, sample
 FACTORS = (1, 2, 4, 8)
 SEEDS = (1, 1024)
 BATCHES = {1: 8000, 1024: 64}
-"""Before one comes again: of one seed so many that their rows, two lines each at least, exceed a last cache."""
+"""Batches before one comes again: of one seed so many that their rows, two lines each at least, exceed a last cache."""
 ROW_BYTES = (64, 128, 256, 512, 1024, 2432)
 
 
@@ -85,7 +85,7 @@ class Measured:
     columns: int
     nodes: int
     stride_bytes: int
-    """From row to row."""
+    """Bytes from row to row."""
     timings: Mapping[int, Timing]
     counts: Mapping[int, Counts]
     row_bytes: int

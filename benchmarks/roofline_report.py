@@ -66,7 +66,7 @@ def headlines(shapes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def faults_of_bound(variants: Mapping[str, Any]) -> dict[str, list[str]]:
-    """By variant, with its seeds: stages that were faster than their bound; empty if the bound is one."""
+    """For each variant, with its seeds: stages that were faster than their bound; empty if the bound is one."""
     return {
         f"{name}, {seeds} seeds": timing["faster_than_bound"]
         for name, values in variants.items()

@@ -47,7 +47,7 @@ OVERLOADS = {
 }
 """Offered load over the capacity of the fastest variant, and how often a refused request is sent again."""
 GOODPUT_WANTED = 0.9
-"""At three times the capacity, of the highest goodput."""
+"""Share of the highest goodput that is wanted at three times the capacity."""
 SLOW_LOOP_S = 2
 """The simulator's 15 s, shortened as its 300 s are."""
 NEVER_S = 3600
@@ -55,7 +55,7 @@ NOBODY_WAITS_MS = 600_000
 """Stated by the requests that capacity is measured with, so that none is refused."""
 START_LIMIT_S = 120.0
 _SPARE_S = 60.0
-"""For a generator to draw its requests and to collect what is left."""
+"""Seconds for a generator to draw its requests and to collect what is left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class Bench:
     repository: Path
     scratch: Path
     objective_ms: float | None = None
-    """None while there is no profile to choose it by."""
+    """The objective; None while there is no profile to choose it by."""
 
     def write_manifest(self, name: str, routing: Mapping[str, Any]) -> Path:
         spec: dict[str, Any] = {
@@ -157,7 +157,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _pick_cores() -> tuple[int, int]:
-    """For the worker, and for the generator."""
+    """Cores for the worker, and for the generator."""
     cores = sorted(os.sched_getaffinity(0))
     if len(cores) < 2:
         raise SystemExit("one core for the worker and one for the generator are needed, and there is one")
@@ -179,7 +179,7 @@ def build_policies(names: Sequence[str], wanted: Sequence[str]) -> dict[str, dic
 
 
 def generate(bench: Bench, anew: bool) -> Profile:
-    """On the worker's core, so that the profile is of what will answer. `anew`: profiled in this very run."""
+    """Generates on the worker's core, so that the profile is of what will answer. `anew`: profiled in this very run."""
     if anew:
         shutil.rmtree(bench.repository, ignore_errors=True)
     manifest = bench.write_manifest("generate", {})

@@ -68,9 +68,9 @@ DISTINCT_SEEDS = (1, 8, 64, 512, 1024)
 @dataclass(frozen=True, slots=True)
 class Effort:
     seconds: float
-    """Per point."""
+    """Seconds per point."""
     batches: int
-    """At least, so that requests differ; batches of several seeds need fewer."""
+    """Fewest batches, so that requests differ; batches of several seeds need fewer."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -142,7 +142,7 @@ def build_revision(
 
 
 def only(revision: LoadedRevision, count: int) -> LoadedRevision:
-    """With its first `count` variants."""
+    """The revision with its first `count` variants."""
     return replace(revision, variants=dict(list(revision.variants.items())[:count]))
 
 

@@ -105,7 +105,7 @@ def prepare_sources(files: ShapeFiles) -> Path:
 
 
 def write_graph(files: ShapeFiles, path: Path, *, multi_label: bool = False) -> None:
-    """As a GNNService reads it. `multi_label`: a node has any of the classes, and not one of them."""
+    """Writes the graph as a GNNService reads it. `multi_label`: a node has any of the classes, and not one of them."""
     shape = files.shape
     draw = np.random.default_rng(shape.seed + 2)
     masks = np.zeros((3, shape.nodes), dtype=bool)

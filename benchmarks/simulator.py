@@ -90,7 +90,7 @@ class Class:
     name: str
     share: float
     latency: float | None
-    """As a multiple of the model's objective."""
+    """Latency as a multiple of the model's objective."""
     loss: float | None
     """Loss that a request tolerates, as a share of the range of accuracy."""
 
@@ -158,7 +158,7 @@ def draw_trace(kind: str, seed: int, model: Model, duration_ms: float) -> Trace:
 class Setting:
     classes: tuple[Class, ...] = ALL_ALIKE
     drift: tuple[float, float, float] = (0.0, 0.0, 1.0)
-    """From, to (ms): the device is so many times slower than profiled."""
+    """Start and end (ms), and how many times slower than profiled the device is in between."""
     retries: int = 0
     """Clients give up at twice their objective, and try so many times more; a refusal does not make them hurry."""
     mode: RoutingMode = RoutingMode.ADAPTIVE
@@ -267,7 +267,7 @@ class Result:
 
 
 def judge(model: Model, log: Log, setting: Setting, first_ms: float = 0.0, last_ms: float = math.inf) -> list[Result]:
-    """By class, of requests that came between these times, first tries only. Raises where a tolerance was violated."""
+    """Judges requests between these times, by class and first tries only. Raises where a tolerance was violated."""
     arrived = np.array(log.arrived_ms)
     latency_ms = np.array(log.finished_ms) - arrived
     variant, kind, request = np.array(log.variant), np.array(log.kind), np.array(log.request)

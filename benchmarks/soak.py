@@ -46,9 +46,9 @@ split into 8 pieces, and into 32 while small ones wait; requests may have 65,536
 LOAD_SHARE = 0.7
 MINUTES = 20
 CONNECTIONS = 32
-"""While capacity is measured."""
+"""Connections while capacity is measured."""
 OPEN_CONNECTIONS = 512
-"""More than are ever busy: a request that waits for a free one would be late by the generator's doing."""
+"""Connections, more than are ever busy: a request that waits for a free one would be late by the generator's doing."""
 ANSWER_TIMEOUT_S = 10.0
 START_LIMIT_S = 1800.0
 """The first start generates the revision."""
@@ -61,7 +61,7 @@ WATCH_S = 1.0
 _MIB = 2**20
 
 LatenciesBySize = dict[int, "array[float]"]
-"""By seeds of the request."""
+"""Latencies by seeds of the request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class SizeLatency:
     """Latencies of the requests of one size."""
 
     seeds: int | None
-    """None: of every size."""
+    """Seeds of the requests; None: requests of every size."""
     answers: int
     p50_ms: float
     p99_ms: float
@@ -86,7 +86,7 @@ class Minute:
     errors: dict[str, int]
     rss_mib: float
     anonymous_mib: float
-    """At the end of the minute. RssAnon: what is the process's own, without mapped files."""
+    """RssAnon at the end of the minute: the process's own memory, without mapped files."""
     most_anonymous_mib: float
     """Largest of the readings once a second, while requests are answered."""
     by_size: tuple[SizeLatency, ...]
@@ -200,8 +200,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def take_precedence() -> None:
-    """Before the server, once that is started: it computes on every processor, and a generator that waits for one would
-    send late. Only for root; without, `lag_p99_ms` is larger."""
+    """Takes precedence over the server, once that is started: it computes on every processor, and a generator that
+    waits for one would send late. Only for root; without, `lag_p99_ms` is larger."""
     with suppress(PermissionError):
         os.setpriority(os.PRIO_PROCESS, 0, -10)
 

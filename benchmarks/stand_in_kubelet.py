@@ -39,7 +39,7 @@ class StandInKubelet:
         return f"http://127.0.0.1:{self._server.server_address[1]}"
 
     def start(self) -> None:
-        """As long as there is an API server."""
+        """Runs as long as there is an API server."""
         for work in (self._server.serve_forever, self._follow_tables, self._follow_pods):
             threading.Thread(target=until_it_is_gone, args=(work,), daemon=True).start()
 

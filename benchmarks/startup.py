@@ -49,11 +49,11 @@ FACTORS = (1, 2, 4, 8)
 HIDDEN, CLASSES = 128, 40
 FANOUTS = (25, 10)
 SERVICE = "digits"
-"""As the worker of the tests is called."""
+"""Name of the tests' worker."""
 LARGE_EVERY, LARGE_SEEDS = 100, 1024
 BURST_CONNECTIONS = 32
 BURST_SEEDS = (1, 32, 1024)
-"""In turn."""
+"""Seeds of the requests, one after another."""
 BURST_BODIES = 300
 ANSWER_TIMEOUT_S = 30.0
 WATCH_S = 0.05

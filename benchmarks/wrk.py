@@ -27,7 +27,7 @@ class Load:
     mean_ms: float
     max_ms: float
     errors: dict[str, int]
-    """By kind, those that happened: connect, read, write, status (400 and above), timeout."""
+    """Errors that happened, by kind: connect, read, write, status (400 and above), timeout."""
 
 
 def encode_post(port: int, path: str, content_type: str, body: bytes) -> bytes:

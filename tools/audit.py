@@ -20,7 +20,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 IMAGES = {"operator image": "operator", "worker image": "worker"}
-"""As the Dockerfile's targets install them: the extra of each."""
+"""The extra that each of the Dockerfile's targets installs."""
 IMAGE_PLATFORM = "x86_64-unknown-linux-gnu"
 """Elsewhere other packages would be resolved; arm64 images have the same versions."""
 _SHOWN = 5
@@ -31,7 +31,7 @@ class AuditExit(IntEnum):
     OK = 0
     VULNERABLE = 1
     NOT_ASKED = 2
-    """Neither good nor bad: ask again where the advisory service can be reached."""
+    """Exit code where nothing was found out: ask again where the advisory service can be reached."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Which modules does a reader open to follow one reconcile, and one request? Those whose code runs in it.
+"""Lists the modules that a reader opens to follow one reconcile, and one request: those whose code runs in it.
 
     python -m tools.followed [reconcile] [request]
 
@@ -33,7 +33,7 @@ class Trace:
     """The modules whose functions this thread calls, while it is on."""
 
     called: dict[CodeType, Mapping[str, Any]] = field(default_factory=dict)
-    """With the globals of its module."""
+    """Code that was called, with the globals of its module."""
 
     def modules(self) -> set[str]:
         found: set[str] = set()
@@ -97,7 +97,7 @@ def follow_reconcile() -> list[str]:
 
 
 def follow_request() -> list[str]:
-    """Only in the main thread, where a worker runs."""
+    """The modules of one request. Call it only in the main thread, where a worker runs."""
     from tests.support.serving import service  # noqa: PLC0415 - a reconcile needs none of it
 
     from gnnserve_api.repository import NetworkManifest  # noqa: PLC0415

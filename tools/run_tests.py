@@ -3,8 +3,9 @@
 The cluster tier mostly waits (for images, pods, probes), and the unit tier mostly computes, so beside each other they
 take little longer than the longer one. The unit tier is shown as it runs. The cluster tier's lines are kept in a file
 meanwhile and shown after it. Last come the tests that put a load on a worker and look at how it is answered: beside
-others they would measure those. At the end stands the closing line of each. What makes a test fail is pytest's to say;
-the exit code is that of the first one that failed.
+others they would measure those. At the end stands the closing line of each, and how busy the processors were: whether
+tests compute or wait decides how they are made faster. What makes a test fail is pytest's to say; the exit code is that
+of the first one that failed.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -34,6 +35,7 @@ waits. Kubernetes and the operator are started by the first process that needs t
 CLUSTER = (*_PYTEST, "tests/cluster", f"--ignore={_UNDER_LOAD}", *_SCENES)
 ALONE = (*_PYTEST, _UNDER_LOAD)
 _POLL_S = 0.2
+_STAT = Path("/proc/stat")
 _LONGEST_LINE = 1000
 
 
@@ -45,14 +47,26 @@ class Ended:
     """The last line that it printed: pytest's counts."""
 
 
+def keeping_bytecode(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment without PYTHONDONTWRITEBYTECODE.
+
+    Every process that collects tests compiles all of their files, with pytest's assertions, and every program that
+    tests start compiles its modules. What they compile is kept, so that only the first one does.
+    """
+    return {name: value for name, value in environment.items() if name != "PYTHONDONTWRITEBYTECODE"}
+
+
 def run_tiers(unit: Sequence[str], cluster: Sequence[str], log: Path) -> tuple[Ended, Ended]:
     log.parent.mkdir(parents=True, exist_ok=True)
+    environment = keeping_bytecode(os.environ)
     with log.open("wb") as written:
         # Both stay in the terminal's process group, so that Ctrl-C reaches both and each one cleans up after itself.
-        beside = subprocess.Popen(cluster, cwd=ROOT, stdout=written, stderr=subprocess.STDOUT)
+        beside = subprocess.Popen(cluster, cwd=ROOT, env=environment, stdout=written, stderr=subprocess.STDOUT)
     try:
         _say(f"the unit tier; the cluster tier runs beside it, its output is in {log} and is shown after this")
-        with subprocess.Popen(unit, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as shown:
+        with subprocess.Popen(
+            unit, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        ) as shown:
             unit_ended = Ended("unit tier", *_show(shown.stdout, shown))
         _say("the cluster tier")
         with log.open("rb") as read:
@@ -64,7 +78,9 @@ def run_tiers(unit: Sequence[str], cluster: Sequence[str], log: Path) -> tuple[E
 
 def run_alone(command: Sequence[str]) -> Ended:
     _say("the cluster under load, alone")
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as shown:
+    with subprocess.Popen(
+        command, cwd=ROOT, env=keeping_bytecode(os.environ), stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    ) as shown:
         return Ended("cluster under load", *_show(shown.stdout, shown))
 
 
@@ -72,6 +88,31 @@ def describe(ended: Sequence[Ended]) -> str:
     """pytest's closing lines come last, as it printed them."""
     words = (f"{tier.tier}: {'passed' if tier.code == 0 else f'FAILED with exit code {tier.code}'}" for tier in ended)
     return "\n".join((", ".join(words), *(tier.closing for tier in ended)))
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    passed_s: float
+    busy_s: float
+    """Seconds of all processors together, whichever process they were spent on."""
+    processors: int
+
+    @classmethod
+    def so_far(cls) -> Spent | None:
+        """Since the machine was started. None: this system does not tell."""
+        try:
+            user, nice, system, _idle, _waiting, *interrupts = map(int, _STAT.read_text().split("\n")[0].split()[1:8])
+        except (OSError, ValueError):
+            return None
+        ticks = user + nice + system + sum(interrupts)
+        return cls(time.monotonic(), ticks / os.sysconf("SC_CLK_TCK"), os.cpu_count() or 1)
+
+    def since(self, before: Spent) -> Spent:
+        return Spent(self.passed_s - before.passed_s, self.busy_s - before.busy_s, self.processors)
+
+    def __str__(self) -> str:
+        had_s = self.processors * self.passed_s
+        return f"{self.passed_s:,.0f} s; processors were busy for {self.busy_s:,.0f} s of {had_s:,.0f}"
 
 
 def exit_code(ended: Sequence[Ended]) -> int:
@@ -100,12 +141,15 @@ def _say(words: str) -> None:
 
 def main() -> int:
     argparse.ArgumentParser(prog="python -m tools.run_tests", description=__doc__).parse_args()
+    before = Spent.so_far()
     try:
         ended = (*run_tiers(UNIT, CLUSTER, LOG), run_alone(ALONE))
     except KeyboardInterrupt:
         return 130
     _say("in short")
     print(describe(ended))
+    if before is not None and (now := Spent.so_far()) is not None:
+        print(f"all of it: {now.since(before)}")
     return exit_code(ended)
 
 

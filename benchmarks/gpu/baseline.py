@@ -82,7 +82,7 @@ def subgraph_of(sample: NeighbourSample, seeds: int) -> Subgraph:
     """The subgraph of a two-layer sample. Rows of the sample keep their numbers as `hidden`; nodes that are met twice
     are one input."""
     inner = int(sample.starts[seeds])
-    """Where the seeds' own neighbours end."""
+    """End of the seeds' own neighbours."""
     ids = np.concatenate([sample.nodes, sample.neighbours[inner:]])
     nodes, places = np.unique(ids, return_inverse=True)
     rows = len(sample.nodes)

@@ -26,6 +26,7 @@ from gnnserve_worker.gpu.engine import GpuEngine
 from gnnserve_worker.gpu.memory import HostMemory, Ledger
 from gnnserve_worker.gpu.resident import Means, Resident, make_resident
 from gnnserve_worker.graph.store import Graph
+from gnnserve_worker.graph.view import BatchView
 from gnnserve_worker.inference.batch import Inference
 from gnnserve_worker.repository.loaded import LoadedRevision
 from gnnserve_worker.tables.table import Table
@@ -40,7 +41,7 @@ class Placement(StrEnum):
     LINK = "link"
     """The graph in the GPU's memory, every row over the link."""
     CACHE = "cache"
-    """As `LINK`, with a cache for a part of the rows."""
+    """Like `LINK`, with a cache for a part of the rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,18 +209,23 @@ class Measured:
 
 
 def measure(
-    engine: GpuEngine, variant: str, batches: Sequence[np.ndarray], seconds: float, first_key: int = 0
+    engine: GpuEngine,
+    variant: str,
+    batches: Sequence[np.ndarray],
+    seconds: float,
+    first_key: int = 0,
+    views: Sequence[BatchView | None] = (None,),
 ) -> Measured:
-    """For about `seconds`, from the first batch again at the end."""
-    engine.infer(variant, batches[0], first_key)
+    """Measures for about `seconds`, from the first batch again at the end. `views`: those of the batches, in turns."""
+    engine.infer(variant, batches[0], first_key, view=views[0])
     durations_ms: list[float] = []
     inferences: list[Inference] = []
     began_s = time.perf_counter()
     give_up_s = began_s + seconds
     while len(durations_ms) < _LEAST_RUNS or time.perf_counter() < give_up_s:
-        batch = batches[len(durations_ms) % len(batches)]
+        batch, view = batches[len(durations_ms) % len(batches)], views[len(durations_ms) % len(views)]
         start_s = time.perf_counter()
-        inference = engine.infer(variant, batch, first_key + len(durations_ms))
+        inference = engine.infer(variant, batch, first_key + len(durations_ms), view=view)
         durations_ms.append((time.perf_counter() - start_s) * 1e3)
         inferences.append(Inference(_NOTHING, None, inference.times, inference.gathered_bytes))
     elapsed_s = time.perf_counter() - began_s

@@ -42,7 +42,7 @@ class Times:
 
 
 def summarize(durations_ms: Sequence[float]) -> Times:
-    """To 0.1 µs: no clock here is finer."""
+    """Summarises durations, rounded to 0.1 µs: no clock here is finer."""
     return Times(
         len(durations_ms),
         _rounded(np.percentile(durations_ms, 50)),
@@ -56,7 +56,7 @@ def gigabytes_per_s(size_bytes: float, duration_ms: float) -> float:
 
 
 def bound_seeds_per_s(link_gigabytes_per_s: float, bytes_per_seed: float) -> float:
-    """As many seeds as the link brings rows for, if it does nothing else."""
+    """Seeds per second that the link brings rows for if it does nothing else."""
     return math.inf if not bytes_per_seed else link_gigabytes_per_s * 1e9 / bytes_per_seed
 
 
@@ -124,7 +124,7 @@ def verdicts(parts: Mapping[str, Row]) -> Row:
 
 
 def _lowest_rate(throughput: Row) -> float:
-    """Over the graphs; 0 where even the smallest batch of one takes too long, or where none was tried."""
+    """Lowest rate over the graphs; 0 where even the smallest batch of one takes too long, or where none was tried."""
 
     def is_judged(row: Row) -> bool:
         return (row["variant"], row["placement"]) == (_UNPRUNED, "memory")
@@ -255,15 +255,30 @@ def baseline_table(part: Row) -> Table:
     return table
 
 
+def unseen_table(part: Row) -> Table:
+    table = Table(
+        "Graph", title=f"Batches with new nodes of {part['degree']} edges each, beside those of stored nodes alone, ms"
+    )
+    for header in ("New nodes", "Seeds", "p50", "p99", "Stored p50", "Stored p99", "Ratio"):
+        table.add_column(header, justify="right")
+    for row in part["rows"]:
+        table.add_row(
+            row["graph"], f"{row['new_nodes']:,}", f"{row['seeds']:,}", f"{row['p50_ms']:.3f}", f"{row['p99_ms']:.3f}",
+            f"{row['stored_p50_ms']:.3f}", f"{row['stored_p99_ms']:.3f}", f"{row['ratio']:.2f}",
+        )  # fmt: skip
+    return table
+
+
 TABLES: Mapping[str, Callable[[Row], Table]] = {
     "bandwidth": bandwidth_table,
     "latency": latency_table,
     "throughput": throughput_table,
     "stages": stages_table,
     "updates": updates_table,
+    "unseen": unseen_table,
     "baseline": baseline_table,
 }
-"""By part, in the order in which they are run."""
+"""Tables by part, in the order in which they are run."""
 
 
 def _rounded(duration_ms: float | np.floating[Any]) -> float:

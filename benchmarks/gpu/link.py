@@ -79,8 +79,8 @@ def _limits(source: Tensor) -> Row:
 
 
 def timed_ms(run: Callable[[], object], runs: int, prepare: Callable[[int], object] = lambda _: None) -> list[float]:
-    """On the device's own clock; once before, for what is compiled and allocated at the first time. `prepare` is given
-    the number of the run, and not timed."""
+    """Time on the device's own clock, after one run that does not count, in which kernels are compiled and memory is
+    allocated. `prepare` is given the number of the run, and not timed."""
     prepare(0)
     run()
     torch.cuda.synchronize()

@@ -41,12 +41,12 @@ _SEEDS = 1024
 _BATCHES = 64
 """Distinct ones that are measured in turns: what one left in a GPU's cache is gone when it comes again."""
 _STEADY_S = 2.0
-"""In which a cache learns, before it is measured."""
+"""Seconds in which a cache learns before it is measured."""
 _CACHED_SHARE = 0.1
 _UPDATE_SEEDS = 128
 """Seeds of the batches beside which a cache is updated: few, so that there are enough batches for a p99."""
 _RATE_SIZES = (1024, 2048, 4096, 8192, 16_384, 32_768)
-_ENGINE_S = 15.0
+ENGINE_S = 15.0
 """What opening one takes: compiling kernels and capturing graphs."""
 
 Save = Callable[[Row], None]
@@ -73,7 +73,7 @@ def measure_latency(
             with opened_graph(name) as graph:
                 loaded = revision_of_model(graph, model)
                 for placement in (Placement.LINK, Placement.MEMORY):
-                    if not budget.allows(_ENGINE_S):
+                    if not budget.allows(ENGINE_S):
                         left_out.append(f"{name} {model} {placement}")
                         continue
                     with opened_engine(loaded, accelerator, placement) as opened:
@@ -124,7 +124,7 @@ def measure_throughput(
         with opened_graph(name) as graph:
             loaded = revision_of_model(graph, "GraphSAGE")
             for placement in (Placement.MEMORY, Placement.LINK):
-                if not budget.allows(_ENGINE_S):
+                if not budget.allows(ENGINE_S):
                     print(f"  left out, no time: {name} {placement}", flush=True)
                     continue
                 with opened_engine(loaded, accelerator, placement) as opened:
@@ -160,7 +160,8 @@ def _rates(opened: Opened, variant: str, nodes: int, seconds: float) -> tuple[li
 
 
 def _best_rows(about: Row, points: Sequence[RatePoint], bound: float | None) -> list[Row]:
-    """Within the limit; and within half of it, as who arrives just after a batch began waits for that one too."""
+    """Best rows within the limit, and within half of it: a request that arrives just after a batch began waits for that
+    one too."""
     rows: list[Row] = []
     for limit_ms in (RATE_LIMIT_MS, RATE_LIMIT_MS / 2):
         point = best_rate(points, limit_ms)
@@ -185,7 +186,7 @@ def measure_stages(accelerator: Accelerator, graphs: Sequence[str], budget: Budg
             loaded = revision_of_model(graph, "GraphSAGE")
             batches = draw_popular_seeds(graph.graph.nodes, _SEEDS, _BATCHES)
             for placement in (Placement.LINK, Placement.CACHE, Placement.MEMORY):
-                if not budget.allows(_ENGINE_S):
+                if not budget.allows(ENGINE_S):
                     print(f"  left out, no time: {name} {placement}", flush=True)
                     continue
                 with opened_engine(loaded, accelerator, placement, cached_share=_CACHED_SHARE) as opened:
@@ -242,7 +243,7 @@ def measure_updates(
             loaded = revision_of_model(graph, "GraphSAGE")
             batches = draw_seeds(graph.graph.nodes, _UPDATE_SEEDS, 8 * _BATCHES)
             for policy in (CachePolicy.FREQUENCY, CachePolicy.FIFO):
-                if not budget.allows(_ENGINE_S):
+                if not budget.allows(ENGINE_S):
                     print(f"  left out, no time: {name} {policy}", flush=True)
                     continue
                 with opened_engine(loaded, accelerator, Placement.CACHE, policy, _CACHED_SHARE) as opened:

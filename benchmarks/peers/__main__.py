@@ -176,7 +176,7 @@ def measure_shape(
 
 
 def variant_for(port: int, seeds: int) -> str:
-    """Which of gnnserve's exact variants answers requests of that size."""
+    """The exact variant of gnnserve that answers requests of that size."""
     answer, _ = fetch_prediction(Endpoint("127.0.0.1", port), PredictRequest(tuple(range(seeds))))
     return answer.variant
 
@@ -223,7 +223,7 @@ def verify(protocol: Protocol, port: int, files: ShapeFiles) -> float | None:
 def measure(
     contestants: Sequence[Contestant], files: ShapeFiles, effort: Effort, scratch: Path
 ) -> dict[str, dict[str, list[Load]]]:
-    """By contestant and workload."""
+    """Measures every contestant under every workload."""
     requests = {
         (contestant.name, workload.name): prepare_requests(contestant, workload, files, scratch)
         for contestant in contestants

@@ -28,7 +28,7 @@ class Protocol:
         return encode_post(port, self.path, self.content_type, self.encode(seeds))
 
     def ask(self, port: int, seeds: Sequence[int]) -> np.ndarray:
-        """Once, over a connection of its own. OSError or ValueError."""
+        """Asks once, over a connection of its own. OSError or ValueError."""
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_TIMEOUT_S)
         try:
             connection.request("POST", self.path, self.encode(seeds), {"Content-Type": self.content_type})

@@ -47,7 +47,7 @@ def median_of(loads: Sequence[Load]) -> Figures:
 
 
 Measured = Mapping[str, Figures]
-"""By workload."""
+"""Figures by workload."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Ratios:
     ratios: dict[str, float]
     """Above 1: better than the best peer."""
     against: dict[str, str]
-    """Which peer was the best by that measure."""
+    """The best peer by each measure."""
     throughput_32_p99: float
     """p99 of the peer with the best throughput over ours, under the same load."""
 

@@ -31,7 +31,7 @@ class Server:
     """`{port}`, `{port1}` and `{port2}` stand for free ports; the first is the one that is asked."""
     protocol: Protocol
     environment: Environment | None = None
-    """None: gnnserve's own."""
+    """Its Python environment; None: gnnserve's own."""
     variables: Mapping[str, str] = field(default_factory=dict)
 
 

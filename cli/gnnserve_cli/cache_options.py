@@ -31,7 +31,7 @@ _KINDS_THAT_READ = {
     "hot_share": _HOT,
     "moves": (*_HOT, TraceKind.DRIFTING),
 }
-"""By parameter; traces from files read none of them."""
+"""Kinds of traces that read a parameter; traces from files read none of them."""
 
 
 def parse_policies(wanted: list[str] | None) -> list[str]:

@@ -87,7 +87,7 @@ def draw_timeline(trace: TraceFound, at: CapacityFound, width: float) -> Drawing
 
 
 def _name_lines(drawing: Drawing, drawn: Sequence[PolicyFound]) -> None:
-    """Beside where lines end, moved down where two names would lie over each other."""
+    """Writes names beside the ends of lines, moved down where two names would lie over each other."""
     ends = [(drawing.height_of(one.timeline_percent[-1]), one.policy) for one in drawn]
     last = drawing.height + 12
     for height, policy in sorted(ends, reverse=True):

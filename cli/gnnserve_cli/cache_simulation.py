@@ -16,9 +16,10 @@ class PolicyFound(msgspec.Struct, frozen=True, rename="camel"):
     hit_rate_percent: float
     """Hit rate of the reads after the warm-up."""
     admissions_per_read: float | None
-    """None: the upper bound, which says nothing of them."""
+    """Rows admitted per row read; None for the upper bound, which does not tell."""
     recovery_requests: int | None
-    """After a move, until nine tenths of the way back; None: nothing moved, or it did not fall."""
+    """Requests after a move until the hit rate is nine tenths of the way back; None: nothing moved, or it did not fall.
+    """
     timeline_percent: list[float]
     """Hit rate of each window of requests, from the first one on."""
 

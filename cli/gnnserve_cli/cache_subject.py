@@ -59,7 +59,7 @@ def _open_folder(root: Path, service: str | None) -> CacheSubject:
 
 
 def _open_published(manifest: Path, root: Path) -> CacheSubject | None:
-    """None: the graph has to be imported."""
+    """The published graph; None: it has to be imported."""
     service = load_manifest(manifest)
     published = Repository(root, service.metadata.namespace, service.metadata.name).find(service.spec.recipe())
     if published is None:

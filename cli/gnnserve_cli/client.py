@@ -36,7 +36,7 @@ from gnnserve_api.spec.model import NO_NEIGHBOURS
 from gnnserve_api.tokens import check_token, read_client_token
 from gnnserve_api.variants import MAX_LAYERS
 from gnnserve_cli.exits import ServerRefusedError
-from gnnserve_cli.http_client import NoAnswerError, NotTrustedError, exchange
+from gnnserve_cli.http_client import NoAnswerError, NotTrustedError, exchange, prepare
 from gnnserve_cli.printable import printable_line
 
 T = TypeVar("T")
@@ -83,7 +83,7 @@ class Endpoint:
     port: int
     token: str | None = field(default=None, repr=False)
     tls: ssl.SSLContext | None = field(default=None, repr=False)
-    """None: plain HTTP."""
+    """TLS settings; None: plain HTTP."""
 
     @property
     def authority(self) -> str:
@@ -113,7 +113,7 @@ def stated_objective(latency_ms: float | None, tolerance_permille: float | None)
 
 
 def open_url(text: str, access: ServerAccess) -> Endpoint:
-    """As `parse_url`, for commands: says on standard error that a token can be read on its way."""
+    """`parse_url` for commands, which warns on standard error that a token can be read on its way."""
     endpoint = parse_url(text, access)
     if endpoint.token is not None and endpoint.tls is None and not _is_loopback(endpoint.host):
         print(
@@ -253,6 +253,7 @@ def fetch_prediction(endpoint: Endpoint, request: PredictRequest[Id]) -> tuple[P
 
 def _fetch(endpoint: Endpoint, method: str, path: str, body: bytes | None = None) -> ServerReply:
     headers = endpoint.headers | ({"Content-Type": "application/json"} if body else {})
+    prepare()
     started = time.perf_counter()
     try:
         with exchange(

@@ -8,7 +8,8 @@ from gnnserve_api.errors import ResourceError
 
 
 def require_pictures(option: str, *packages: str) -> None:
-    """Before the work that the option's picture or page is of: its end is too late to learn that there will be none."""
+    """Raises where pictures cannot be made. It is called before the work that they show, whose end is too late to learn
+    that."""
     for package in packages:
         if importlib.util.find_spec(package) is None:
             raise ResourceError(

@@ -85,7 +85,8 @@ def _failure_of_gpu(error: Exception) -> str | None:
 
 
 def warn_of_busy_machine(profile: Profile, folder: Path) -> str | None:
-    """None where the profile is good. The median over the variants, as in choosing: one stall says nothing."""
+    """A warning where the machine was busy while the profile was measured; None where it was not. The median over the
+    variants counts, as in choosing: one stall says nothing."""
     sizes = profile.variants[0].latency
     ratios = {point.seeds: profile.tail_ratio(i) for i, point in enumerate(sizes)}
     seeds, ratio = max(ratios.items(), key=lambda item: item[1])

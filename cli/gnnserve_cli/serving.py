@@ -131,7 +131,7 @@ def serve_routed(
     credentials: Credentials,
     settings: DeviceSettings,
 ) -> None:
-    """Until SIGINT or SIGTERM."""
+    """Serves until SIGINT or SIGTERM."""
     exit_on_memory_fault(lambda words: print(f"error: {words}", file=sys.stderr, flush=True), ExitCode.REPOSITORY)
     served = device.open_served(revision, settings)
     _say_device(served.device_stats(), was_asked=service.spec.worker.gpu is not None)

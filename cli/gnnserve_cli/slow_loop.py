@@ -40,7 +40,7 @@ class Served(Protocol):
 
 
 class Source(Protocol):
-    """Where the load was measured. Never raises."""
+    """A source of measured load. It never raises."""
 
     def ask(self, look: Look) -> QueryAnswer | Silence: ...
 
@@ -74,7 +74,7 @@ class _FollowedRevision:
 
     decision: RoutingDecision
     table: RoutingTable
-    """In effect."""
+    """The routing table in effect."""
     told_base: str
     """People know of it."""
 
@@ -107,7 +107,7 @@ class LocalSlowLoop:
         self._thread.start()
 
     def stop(self) -> None:
-        """Where it waits for an answer, it is left to itself."""
+        """Ends the loop. A thread that waits for an answer is not waited for."""
         self._stopped.set()
         if self._thread.ident is not None:
             self._thread.join(_STOP_PATIENCE_S)
@@ -150,7 +150,7 @@ class LocalSlowLoop:
         return self._followed
 
     def _note_trouble(self, kind: str | None, message: str) -> None:
-        """Said once, and once when it is over."""
+        """Logs trouble once, and once more when it is over."""
         if kind == self._trouble:
             return
         self._trouble = kind

@@ -5,4 +5,5 @@ from __future__ import annotations
 from typing import TypeAlias
 
 Classes: TypeAlias = tuple[int | str, ...]
-"""Ascending; all integers, or all texts. Not a union of two tuples, which msgspec cannot tell apart."""
+"""Class labels in ascending order; all integers, or all texts. Not a union of two tuples, which msgspec cannot tell
+apart."""

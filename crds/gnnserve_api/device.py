@@ -1,4 +1,4 @@
-"""On what workers compute, and what of a table they keep in a GPU's memory.
+"""The device that workers compute on, and which rows of a table they keep in a GPU's memory.
 
 The words are the manifest's, the command line's and the worker's alike.
 """
@@ -34,7 +34,7 @@ class CachePolicy(StrEnum):
     FIFO = "FIFO"
     """The last ones that were met and not there."""
     LFU = "LFU"
-    """As FIFO, but the one least often met goes."""
+    """Like FIFO, but the row that was met least often is dropped."""
     NONE = "None"
     """Every row comes over the link."""
 

@@ -20,7 +20,7 @@ _NEARLY_ALL = 0.5
 
 
 def says_expected(spec: GNNServiceSpec, features: int, classes: int) -> str | None:
-    """Before anything is trained; None where most pruned variants read less than a projected one."""
+    """Advice before anything is trained; None where most pruned variants read less than a projected one."""
     if spec.variants.projection is not Projection.AUTO:
         return None
     width = spec.model.network(classes).projected_columns
@@ -37,7 +37,7 @@ def says_expected(spec: GNNServiceSpec, features: int, classes: int) -> str | No
 
 
 def says_dominated(profile: Profile, features: int) -> str | None:
-    """After the profile was measured; None where most pruned variants are the fastest for some tolerance."""
+    """Advice after the profile was measured; None where most pruned variants are the fastest for some tolerance."""
     projected = [variant for variant in profile.variants if family_of(variant).name in _PROJECTED]
     pruned = [variant for variant in profile.variants if family_of(variant).spans_widths and variant.columns < features]
     beaten = {variant.name: next((other for other in projected if beats(other, variant)), None) for variant in pruned}

@@ -55,7 +55,7 @@ STORED_GRAPH = Capabilities()
 class Family:
     name: FamilyName
     description: str
-    """For people, in a few words, of one of its variants."""
+    """A few words for people that describe one of its variants."""
     capabilities: Capabilities
     is_asked_for: bool
     """Whether the manifest lists its variants. Others are added unasked, and kept only where no other variant is as

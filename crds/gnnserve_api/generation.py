@@ -1,7 +1,9 @@
 """What a generation Job leaves for the operator: its container's termination message when it succeeds.
 
 Kubernetes keeps at most 4096 bytes of one, so this is a summary; the whole profile is in the repository and at
-`GET /v1/variants`. The operator stores it beside the routing table, under `generation.json` of the same ConfigMap.
+`GET /v1/variants`. Where even the summary is longer, it is shortened in two steps: first the details of variants are
+left out, then the names of the fields too, and each variant is a list of values. The longest that a spec permits fits
+then. The operator stores the result beside the routing table, under `generation.json` of the same ConfigMap.
 """
 
 from __future__ import annotations
@@ -37,22 +39,42 @@ class GenerationResult(msgspec.Struct, frozen=True, rename="camel", forbid_unkno
     graph: str
     """Digest of the graph."""
     variants: tuple[VariantSummary, ...]
-    """In the order of the profile."""
+    """Variants in the order of the profile."""
+
+
+_Row = tuple[str, int, float, float]
+"""The fields of a `VariantSummary` that are never missing, in its order."""
+
+
+class _Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A `GenerationResult` as a termination message may have it."""
+
+    revision: str
+    recipe: str
+    graph: str
+    variants: tuple[VariantSummary | _Row, ...]
 
 
 def encode_result(result: GenerationResult) -> str:
-    return msgspec.json.encode(result, order="sorted").decode()
+    return _encode(result)
 
 
 def encode_message(result: GenerationResult) -> str:
-    """The result as a termination message. Factors, sizes and tiers are left out where it would be too long."""
-    message = encode_result(result)
-    if len(message.encode()) <= MAX_TERMINATION_MESSAGE_BYTES:
-        return message
-    brief = (VariantSummary(v.name, v.columns, v.accuracy_permille, v.latency_ms) for v in result.variants)
-    return encode_result(msgspec.structs.replace(result, variants=tuple(brief)))
+    """The result as a termination message, as complete as fits."""
+    rows: tuple[_Row, ...] = tuple((v.name, v.columns, v.accuracy_permille, v.latency_ms) for v in result.variants)
+    brief = msgspec.structs.replace(result, variants=tuple(VariantSummary(*row) for row in rows))
+    for message in (_encode(result), _encode(brief)):
+        if len(message.encode()) <= MAX_TERMINATION_MESSAGE_BYTES:
+            return message
+    return _encode(_Message(result.revision, result.recipe, result.graph, rows))
+
+
+def _encode(message: GenerationResult | _Message) -> str:
+    return msgspec.json.encode(message, order="sorted").decode()
 
 
 def decode_result(text: str | bytes) -> GenerationResult:
-    """Raises msgspec.DecodeError, which names the field."""
-    return msgspec.json.decode(text, type=GenerationResult)
+    """What `encode_result` or `encode_message` wrote. Raises msgspec.DecodeError, which names the field."""
+    message = msgspec.json.decode(text, type=_Message)
+    variants = (v if isinstance(v, VariantSummary) else VariantSummary(*v) for v in message.variants)
+    return GenerationResult(message.revision, message.recipe, message.graph, tuple(variants))

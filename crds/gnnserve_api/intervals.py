@@ -24,8 +24,9 @@ class Interval:
 
 
 def share_interval(share: float, count: int, comparisons: int = 1) -> Interval:
-    """Where the true share lies, in 95 of 100 cases, when `share` of `count` independent draws were found. Of several
-    `comparisons` all intervals hold in 95 of 100 cases (Bonferroni), whether they depend on each other or not."""
+    """Interval that holds the true share in 95 of 100 cases, when `share` of `count` independent draws were found. Of
+    several `comparisons` all intervals hold in 95 of 100 cases (Bonferroni), whether they depend on each other or not.
+    """
     if count < 1:
         return Interval(0.0, 1.0)
     z = NormalDist().inv_cdf(1 - _CHANCE / comparisons / 2)

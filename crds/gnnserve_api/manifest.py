@@ -1,4 +1,4 @@
-"""From a YAML file to a `GNNService`, or to one error that lists everything wrong with it.
+"""Turns a YAML file into a `GNNService`, or into one error that lists everything wrong with it.
 
 Reads as the API server reads: no conversion of strings to numbers, no Python names of fields. A manifest that
 passes here is one that `kubectl apply` takes. What the fields mean is in `spec/`, how YAML is read in
@@ -30,7 +30,7 @@ class Document:
     """One of those that `---` separates in a text."""
 
     where: str
-    """For messages."""
+    """The file or stream, and the document's place in it, for messages."""
     content: object
     """The document as YAML parses it."""
 
@@ -80,7 +80,7 @@ def parse_manifest(text: str, where: str) -> GNNService:
 
 
 def split_documents(text: str, where: str) -> list[Document]:
-    """At least one; empty ones do not count."""
+    """The documents of a text: at least one; empty ones do not count."""
     if len(text) > _MOST_BYTES or len(text.encode(errors="surrogatepass")) > _MOST_BYTES:
         raise _too_long(where)
     contents = read_yaml(text, where)
@@ -112,7 +112,8 @@ def parse_document(given: Document) -> GNNService:
 
 
 def _impossible_variants(spec: GNNServiceSpec) -> str | None:
-    """Said before anything is trained; the operator says it by a condition, so that stored objects stay readable."""
+    """Variants that cannot be made, found before anything is trained. The operator tells them by a condition, so that
+    stored objects stay readable."""
     impossible = spec.impossible_variants()
     if not impossible:
         return None

@@ -14,7 +14,8 @@ from gnnserve_api.errors import InputError
 from gnnserve_api.excerpts import printable, short
 
 _MOST_VALUES = 100_000
-"""After aliases are followed: a few hundred bytes of aliases of aliases can stand for billions."""
+"""Most values of a document after aliases are followed: a few hundred bytes of aliases of aliases can stand for
+billions."""
 _DEEPEST = 64
 _MOST_DIGITS = 100
 FLATTEN = "a manifest has about six levels; check its brackets and its indentation"

@@ -57,7 +57,7 @@ LAME_DUCK_VARIABLE = "GNNSERVE_LAME_DUCK_S"
 LAME_DUCK_S = 5
 """What pods get: long enough for endpoints and clients to follow."""
 PRE_STOP_S = 5
-"""Before SIGTERM: a Service sends requests to a pod for a moment after it began to end."""
+"""Seconds before SIGTERM: a Service sends requests to a pod for a moment after it began to end."""
 TERMINATION_GRACE_S = 60
 """Kubernetes kills what is not done by then."""
 

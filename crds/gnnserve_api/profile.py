@@ -66,11 +66,11 @@ class VariantProfile(msgspec.Struct, frozen=True, rename="camel", forbid_unknown
     """What the matrix products run in where the processor has it; float32 elsewhere."""
     validation_accuracy: Share
     test_accuracy: Share | None
-    """None where the graph has no test split."""
+    """Accuracy on test nodes; None where the graph has no test split."""
     latency: Annotated[tuple[LatencyProfile, ...], Meta(min_length=1)]
-    """Ascending in `seeds`, the same sizes for every variant; never empty. On validation nodes."""
+    """Latencies ascending in `seeds`, the same sizes for every variant; never empty. On validation nodes."""
     test_latency: LatencyProfile | None
-    """On test nodes, at the largest size: what was profiled on validation nodes may not hold for others
+    """Latency on test nodes at the largest batch size: what was profiled on validation nodes may not hold for others
     (Dynamic GNN inference as-a-service, section 4.4). None where the graph has no test split."""
     size_bytes: Count
     """The serialised weights."""
@@ -91,7 +91,7 @@ class LatencyCurve:
     """Predictions of one variant, worked out once: the data path asks for every batch that it considers."""
 
     seeds: tuple[int, ...]
-    """Ascending."""
+    """Seeds of the points, ascending."""
     latency_ms: tuple[float, ...]
 
     def at(self, seeds: int) -> float:

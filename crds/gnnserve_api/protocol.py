@@ -18,11 +18,49 @@ from gnnserve_api.profile import Profile
 from gnnserve_api.provenance import Provenance
 from gnnserve_api.repository import NodeIdKind
 
+MAX_SEED = 2**63 - 1
 Output = Literal["labels", "scores", "embeddings"]
 Id = TypeVar("Id", int, str)
 """Id of a node: an integer, unless the graph's `nodeIds` are Strings."""
 Label = int | str
 """The graph's own label of a class: integers, or texts."""
+
+
+class NodeFeatures(msgspec.Struct, Generic[Id], frozen=True, rename="camel", forbid_unknown_fields=True):
+    """A node and its features as the graph's source has them, before normalisation."""
+
+    id: Annotated[Id, Meta(description="Id of the node, of the kind that `nodeIds` in `GET /v1/variants` says.")]
+    features: Annotated[
+        list[float] | dict[str, float | list[float]],
+        Meta(
+            description="All features in the order of the source's columns; or an object by the names of columns, in "
+            "any order, with a list for a column of lists. What the object leaves out is filled in as the source's "
+            "missing values were, or refused where these are. Where the source names no columns, an object has their "
+            "numbers as names, from 0, and what it leaves out is 0."
+        ),
+    ]
+
+
+class RequestOverlay(
+    msgspec.Struct, Generic[Id], frozen=True, rename="camel", forbid_unknown_fields=True, omit_defaults=True
+):
+    """What a request brings that the graph does not have. It holds for this request alone; the graph is not changed."""
+
+    nodes: Annotated[
+        tuple[NodeFeatures[Id], ...],
+        Meta(description="New nodes. Their ids are none of the graph's, and may be asked for in `nodes`."),
+    ] = ()
+    edges: Annotated[
+        tuple[tuple[Id, Id], ...],
+        Meta(
+            description="Edges between new and stored nodes in any mixture, each a source and a target as in the "
+            "graph's source, whose rules for direction, duplicates and self-loops hold."
+        ),
+    ] = ()
+    overrides: Annotated[
+        tuple[NodeFeatures[Id], ...],
+        Meta(description="Nodes of the graph with other features; columns that are not named stay as they are."),
+    ] = ()
 
 
 class PredictRequest(
@@ -48,6 +86,18 @@ class PredictRequest(
     outputs: Annotated[tuple[Output, ...], Meta(description="What to return.", extra_json_schema={"minItems": 1})] = (
         msgspec.field(name="return", default=("labels",))
     )
+    overlay: Annotated[
+        RequestOverlay[Id] | None, Meta(description="New nodes, edges and new features, for this request alone.")
+    ] = None
+    seed: Annotated[
+        int | None,
+        Meta(
+            description="The draws of neighbours depend on it alone: the same request gets the same answer from every "
+            "worker with this revision, up to rounding, if the same variant answers. Absent: each request draws its "
+            "own.",
+            extra_json_schema={"minimum": 0, "maximum": MAX_SEED},
+        ),
+    ] = None
 
 
 class PredictAnswer(msgspec.Struct, frozen=True, rename="camel"):

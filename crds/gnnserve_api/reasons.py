@@ -18,7 +18,7 @@ class Reason(StrEnum):
     PUBLISHED = "Published"
     """The revision of this spec is there."""
     WORKERS_READY = "WorkersReady"
-    """As many as asked for."""
+    """As many workers as asked for are ready."""
     CREDENTIALS_IN_USE = "CredentialsInUse"
     """Workers use all that is in the Secrets of spec.endpoint."""
     REPOSITORY_KEPT = "RepositoryKept"

@@ -55,9 +55,9 @@ A `{KIND}` says which graph is served, by which model, in which variants, and wh
 
 Another value in `spec.graph`, `spec.model` or `spec.variants` changes the *recipe*: a new revision is generated beside
 the one that is there ([repository.md](repository.md)). On one machine that is the next `run` or `generate`, and
-`spec.objective` and `spec.worker.batching` take effect at the next start. In a cluster the operator does it while the
-old revision answers; what every other change causes there is in [operator.md](operator.md). How a latency and a
-tolerance act together is in [http.md](http.md).
+`spec.objective`, `spec.worker.batching` and `spec.endpoint.overlay` take effect at the next start. In a cluster the
+operator does it while the old revision answers; what every other change causes there is in [operator.md](operator.md).
+How a latency and a tolerance act together is in [http.md](http.md).
 """
 
 
@@ -145,7 +145,7 @@ def _several(node: Mapping[str, Any]) -> str:
 
 
 def _anchor(field: str) -> str:
-    """As GitHub makes it of a heading."""
+    """The anchor that GitHub makes of a heading."""
     return re.sub(r"[.\[\]]", "", field).lower()
 
 

@@ -17,6 +17,7 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from gnnserve_api.classes import Classes
+from gnnserve_api.edges import EdgeRules
 from gnnserve_api.families import FamilyName
 from gnnserve_api.profile import Compute, Profile
 from gnnserve_api.training import TrainingManifest
@@ -84,7 +85,7 @@ class TableManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_
     """The rank-ordered features, of which a variant reads a prefix; or X·W of the first layer."""
     storage: Storage
     columns: int
-    """Without the padding."""
+    """Columns without the padding."""
     rows: RowsManifest
     """What is read of neighbours, and of the node itself where `own` is absent."""
     own: RowsManifest | None = None
@@ -179,7 +180,7 @@ class RankingManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknow
     """Original column ids, most important first: column j of a features table is `columns[j]` of the source, unless the
     table states its own. As the source has them where they are not ranked."""
     others: tuple[RankingRun, ...] = ()
-    """With `spec.variants.pruning.stabilitySeeds`."""
+    """Rankings by the other seeds of `spec.variants.pruning.stabilitySeeds`."""
 
 
 class RankingRun(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
@@ -205,7 +206,7 @@ class RowSource(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fiel
     columns: tuple[SourceColumn, ...]
     """The source's columns in the order of the features; empty if the source does not name them."""
     normalization: str
-    """As applied: never Auto."""
+    """The normalisation that was applied: never Auto."""
     tensors: str | None
     """Path of a safetensors file: `mean` and `deviation`, float64 [features], with Standardize; with projected tables
     the first layer's weights that are in them, under the checkpoint's keys. None: there are neither."""
@@ -231,16 +232,18 @@ class RevisionManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unkno
     scope: str
     ranking: RankingManifest
     tables: dict[str, TableManifest]
-    """By name: `features-float32`, `projected-int8`."""
+    """Tables by name: `features-float32`, `projected-int8`."""
     variants: tuple[VariantManifest, ...]
-    """At least one, in the order of the profile."""
+    """Variants in the order of the profile; at least one."""
     profile: Profile
     files: dict[str, FileEntry]
     training: TrainingManifest | None = None
-    """None: all weights were given, or an earlier gnnserve made the revision."""
+    """How the weights were trained; None: all were given, or an earlier gnnserve made the revision."""
     row_source: RowSource | None = None
-    """None: an earlier gnnserve made the revision and kept nothing of this. Such a revision can take neither nodes nor
-    changes of features until it is generated again."""
+    """What turns raw features into rows of the tables; None: an earlier gnnserve made the revision and kept nothing of
+    this. Such a revision can take neither nodes nor changes of features until it is generated again."""
+    edge_rules: EdgeRules | None = None
+    """None: an earlier gnnserve made the revision, which can take no edges until it is generated again."""
     given: dict[str, str] = {}
     """SHA-256 of the file of each of `spec.variants.given`, by its name without storage and fan-outs. Weights of the
     other variants come from `checkpoint`, or were trained."""
@@ -270,6 +273,7 @@ def checksum_of(manifest: GraphManifest | RevisionManifest | dict[str, Any]) -> 
 
 
 def sealed(manifest: AnyManifest) -> AnyManifest:
-    """With its checksum, and otherwise as a reader will see it: JSON turns the 1 of a float field into 1.0."""
+    """The manifest with its checksum, and otherwise as a reader will see it: JSON turns the 1 of a float field into
+    1.0."""
     read_back: AnyManifest = msgspec.json.decode(msgspec.json.encode(manifest), type=type(manifest))
     return msgspec.structs.replace(read_back, checksum=checksum_of(read_back))

@@ -22,7 +22,7 @@ from gnnserve_api.training import TrainingManifest
 
 
 class RevisionManifest3(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
-    """As `RevisionManifest`, but for `network`, which was every variant's."""
+    """A `RevisionManifest` of schema version 3, whose variants share one `network`."""
 
     schema_version: int
     revision: str

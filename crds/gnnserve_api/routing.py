@@ -13,6 +13,7 @@ from msgspec import UNSET, UnsetType
 
 from gnnserve_api.batching import DEFAULT_BATCHING, Batching
 from gnnserve_api.objective import NO_OBJECTIVE, Objective
+from gnnserve_api.overlay import DEFAULT_OVERLAY_LIMITS, OverlayLimits
 
 ROUTING_KEY = "routing.json"
 
@@ -52,6 +53,8 @@ class RoutingTable(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_f
     objective: Objective = NO_OBJECTIVE
     """The service's own objective, for requests that state none."""
     batching: Batching = DEFAULT_BATCHING
+    overlay: OverlayLimits = DEFAULT_OVERLAY_LIMITS
+    """Limits of what a request may bring."""
     mode: RoutingMode = RoutingMode.ADAPTIVE
     base_variant: str | None = None
     """The variant that answers in modes Metrics and Static. In Adaptive it is only informative."""
@@ -64,8 +67,8 @@ class RoutingTable(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_f
     issued_at: str = ""
     """RFC 3339, the operator's clock; for people, and so that a renewed table differs from the last."""
     ttl_seconds: float | None = None
-    """For how long `costs` hold, from when the worker got the table: clocks of two machines are never compared. None:
-    for ever. The base variant and everything else stay until there is another table."""
+    """How long `costs` hold, counted from when the worker got the table: clocks of two machines are never compared.
+    None: for ever. The base variant and everything else stay until there is another table."""
     repair: int = 0
     """How often a damaged revision of the service was generated again. A worker that finds damage tells this number
     with it. Another number has the worker try again at once."""
@@ -119,8 +122,8 @@ class Route(msgspec.Struct, frozen=True, rename="camel"):
     revision: str
     """The one that answers now."""
     base_variant: str
-    """Who answers a one-node request that states nothing: in mode Adaptive on an idle worker, in Metrics and Static at
-    any time."""
+    """The variant that answers a one-node request that states nothing: in mode Adaptive on an idle worker, in Metrics
+    and Static at any time."""
     reason: str
     """Why that variant, in a sentence."""
     allowed_variants: tuple[str, ...]
@@ -139,11 +142,13 @@ class Route(msgspec.Struct, frozen=True, rename="camel"):
     needs_token: bool = False
     """Paths that show the graph or its answers want a token. Workers that do not know tokens do not say so."""
     device: str | UnsetType = UNSET
-    """On what batches are computed: CPU, or the GPU's name. Workers that know of none but the CPU do not say so."""
+    """The device that computes batches: CPU, or the GPU's name. Workers that know of none but the CPU do not say so."""
     device_problem: str | UnsetType = UNSET
     """Why it is the CPU where a GPU was wanted or allowed, or what the GPU cannot do as well as it could."""
     credentials: tuple[CredentialState, ...] = ()
     """State of each kind of credentials that the worker was told to use; empty from older workers."""
+    overlay: OverlayLimits | UnsetType = UNSET
+    """Limits of what a request may bring. Workers that know no overlays do not say so."""
     damaged: Damage | UnsetType = UNSET
     """The declared revision, where its files are damaged; a worker that answers from nothing says it in its 503."""
 

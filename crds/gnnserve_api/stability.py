@@ -41,7 +41,7 @@ class RankStability(msgspec.Struct, frozen=True, rename="camel"):
     rank_correlation: Annotated[float, Meta(ge=-1, le=1)]
     """Spearman's, of the whole order, mean over all pairs: 1 is the same order, 0 is none in common."""
     top: tuple[TopStability, ...]
-    """Ascending in columns."""
+    """Stability of the first columns, ascending in their number."""
 
 
 def rank_stability(

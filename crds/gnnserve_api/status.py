@@ -12,6 +12,7 @@ from typing import Annotated
 from pydantic import Field
 
 from gnnserve_api.spec.fields import ApiModel
+from gnnserve_api.variants import MAX_VARIANT_NAME, MAX_VARIANTS
 
 
 class ConditionType(StrEnum):
@@ -62,7 +63,7 @@ class Condition(ApiModel):
 
 
 class VariantStatus(ApiModel):
-    name: Annotated[str, Field(max_length=63)]
+    name: Annotated[str, Field(max_length=MAX_VARIANT_NAME)]
     """Name of the variant."""
     columns: Annotated[int, Field(ge=0)]
     """Columns of its table that it reads."""
@@ -107,15 +108,15 @@ class GNNServiceStatus(ApiModel):
     """URL of the service inside the cluster."""
     revision: Annotated[str, Field(max_length=63)] | None = None
     """The published revision that workers are told to answer from."""
-    base_variant: Annotated[str, Field(max_length=63)] | None = None
+    base_variant: Annotated[str, Field(max_length=MAX_VARIANT_NAME)] | None = None
     """The slow loop's choice for the present load; where it makes none, who answers a one-node request that states no
     objective, by the workers' own word."""
-    variant_names: Annotated[str, Field(max_length=1024)] | None = None
+    variant_names: Annotated[str, Field(max_length=MAX_VARIANTS * (MAX_VARIANT_NAME + 1))] | None = None
     """The variants of the revision, as one line."""
     variants: Annotated[
         tuple[VariantStatus, ...],
         Field(
-            max_length=16,
+            max_length=MAX_VARIANTS,
             json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
         ),
     ] = ()

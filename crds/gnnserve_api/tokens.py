@@ -16,7 +16,8 @@ SHORTEST_TOKEN = 16
 """Characters; of random ones even the alphabet of hexadecimal digits then makes 64 bits."""
 LONGEST_TOKEN = 4096
 MOST_TOKENS = 64
-"""For rotation and a handful of clients; each one that is not known yet is compared with all of them."""
+"""Most tokens of a service, enough for rotation and a handful of clients; each one that is not known yet is compared
+with all of them."""
 _TOKEN = re.compile(rf"(?=.{{{SHORTEST_TOKEN},{LONGEST_TOKEN}}}\Z)[A-Za-z0-9._~+/-]+=*\Z")
 """RFC 6750's b68token: what an Authorization header can carry without quoting."""
 _MOST_FILE_BYTES = MOST_TOKENS * (LONGEST_TOKEN + 2)

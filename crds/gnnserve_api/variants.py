@@ -13,6 +13,15 @@ from gnnserve_api.errors import InputError
 
 MAX_LAYERS = 8
 """Layers that a network may have."""
+MAX_FANOUT = 1024
+"""Most neighbours that fan-outs may ask for per layer."""
+MAX_GIVEN_NAME = 20
+"""Characters of a name that the user gives."""
+MAX_VARIANT_NAME = MAX_GIVEN_NAME + len("-bfloat16") + len("-f") + MAX_LAYERS * len(f"{MAX_FANOUT}x") - 1
+"""Characters of a variant's name: a given one, with a storage and fan-outs."""
+MAX_VARIANTS = 36
+"""Variants of a revision, projected ones included: their summary fits a Job's termination message, and a profile takes
+minutes."""
 
 
 class Storage(StrEnum):

@@ -103,7 +103,8 @@ class Applied:
     version: str
     """Version of the object after the operator's last write."""
     overtaken: frozenset[str]
-    """Earlier versions from an unbroken series of the operator's own writes: a watch that reports one lags behind."""
+    """Versions before the last one of an unbroken series of the operator's own writes: a watch that reports one lags
+    behind."""
     content_after: str
 
 

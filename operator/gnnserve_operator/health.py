@@ -49,9 +49,9 @@ class WatchLag:
     """Tracks since when the index has lagged behind the cluster, by object; pure."""
 
     _behind: dict[str, tuple[str | None, float]] = field(default_factory=dict)
-    """By uid: the version in the index, and since when the cluster has had another one."""
+    """The version in the index, by uid, and since when the cluster has had another one."""
     _sizes: dict[str, int] = field(default_factory=dict)
-    """By kind: number of indexed objects at the last check."""
+    """Number of indexed objects at the last check, by kind."""
 
     def update(
         self, kind: Kind, listed: Mapping[str, str], indexed: Mapping[str, str], now: float, *, is_filling: bool = False

@@ -82,7 +82,7 @@ async def run(
     identity: str | None = None,
     on_listening: Callable[[int], None] = lambda port: None,
 ) -> None:
-    """Until SIGTERM, SIGINT or `stop`. Raises what killed a part of it. All of it waits by `clock`."""
+    """Runs the operator until SIGTERM, SIGINT or `stop`. Raises what ended a part of it. All parts wait by `clock`."""
     clock, stop = clock or SystemClock(), stop or asyncio.Event()
     memory = RoutingMemory()
     metrics = Metrics(memory)

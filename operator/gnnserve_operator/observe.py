@@ -72,7 +72,7 @@ class PodMonitors:
         self._clock = clock
         self._listed: Listed | None = None
         self._good_until: float | None = None
-        """Until when the list is valid; None: there is none."""
+        """Time until which the list is valid; None: there is no list."""
         self._looking: asyncio.Task[Listed | None] | None = None
 
     def forget(self) -> None:

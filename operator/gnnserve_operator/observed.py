@@ -212,7 +212,7 @@ class ServiceWait:
 @dataclass(frozen=True, slots=True)
 class Observed:
     routing: ObservedRouting | None = None
-    """None: there is no such ConfigMap."""
+    """The routing ConfigMap; None: there is none."""
     claims: tuple[ObservedClaim, ...] = ()
     """Claims of the repository: those that the operator made, also while they are being deleted; or the one that the
     user names, if it exists."""

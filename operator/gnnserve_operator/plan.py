@@ -69,7 +69,7 @@ _CREDENTIALS_S = 15.0
 _LINGERING = timedelta(minutes=1)
 """An object that is not deleted by then is held by something, and is looked at less often."""
 _PATIENCE = timedelta(minutes=5)
-"""After this wait something is no longer looked for every second."""
+"""How long something is looked for every second; after that, less often."""
 _BEFORE_THE_JOB = frozenset({GenerationStage.STARTING, GenerationStage.QUEUED})
 """Stages in which the Job may not exist yet, or never."""
 _GENERATES = frozenset({Reason.GENERATING, Reason.REVISION_DAMAGED})

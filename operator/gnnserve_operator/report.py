@@ -42,7 +42,7 @@ class _Written:
     uid: str
     version: str
     overtaken: frozenset[str]
-    """Earlier versions from an unbroken series of the operator's own writes."""
+    """Versions before the last one of an unbroken series of the operator's own writes."""
     status: Manifest
 
 

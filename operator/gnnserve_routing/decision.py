@@ -107,7 +107,7 @@ class RoutingDecision:
     offered_seeds_per_s: float | None = None
     """Load offered to all workers together; capacities are totals too."""
     capacity_seeds_per_s: Mapping[str, float] = field(default_factory=dict)
-    """By variant."""
+    """Seeds/s that all workers carry, by variant."""
     attained_ratio: float | None = None
     """Share in time of the last interval's requests with a latency objective; None: there were none."""
 
@@ -243,7 +243,7 @@ class _Load:
     """Most seeds/s that all workers carry with any allowed variant."""
     is_scale_out: bool
     advice: Advice | None
-    """None: no number of workers helps."""
+    """How many workers help; None: no number does."""
 
 
 def _decide_load(before: RoutingState, spec: GNNServiceSpec, choice: _Choice, offered: float, *, is_new: bool) -> _Load:

@@ -12,7 +12,7 @@ class Verdict:
     """Whether a condition holds, and why."""
 
     holds: bool | None
-    """None: unknown."""
+    """Whether it holds; None: unknown."""
     reason: Reason
     message: str
 

@@ -13,19 +13,48 @@ from gnnserve_api.generation import (
     encode_result,
 )
 from gnnserve_api.objective import Objective
+from gnnserve_api.overlay import OverlayLimits
 from gnnserve_api.routing import RoutingTable, decode_routing, encode_routing
 from gnnserve_api.spec.service import GNNServiceSpec
-from gnnserve_api.spec.variants import MAX_LISTED_VARIANTS
-from gnnserve_api.variants import Storage, projected_name
+from gnnserve_api.spec.variants import Variants
+from gnnserve_api.variants import MAX_FANOUT, MAX_GIVEN_NAME, MAX_LAYERS, MAX_VARIANT_NAME, MAX_VARIANTS
 
 MINIMAL = {"graph": {"source": {"builtin": "Digits"}}}
 
 
-def test_the_most_variants_fit_a_termination_message() -> None:
-    listed = [f"x{65_536 - i}-bfloat16" for i in range(MAX_LISTED_VARIANTS - 16)]
-    listed += [f"{'a' * 18}{i:02}-bfloat16" for i in range(16)]
-    names = [*listed, *(projected_name(storage) for storage in Storage)]
-    variants = tuple(VariantSummary(name, 10_000_000, 999.9, 3_599_999.999) for name in names)
+def longest_variants(fanouts: int, storages: list[str], factors: int, given: int) -> tuple[VariantSummary, ...]:
+    """The longest summaries that a spec of so many variants permits, without details."""
+    spec = Variants.model_validate(
+        {
+            "pruning": {"factors": [65_536 - place for place in range(factors)]},
+            "given": [
+                {
+                    "checkpoint": {"uri": "file:///a.safetensors"},
+                    "columns": [0],
+                    "name": f"{'a' * (MAX_GIVEN_NAME - 2)}{place:02}",
+                }
+                for place in range(given)
+            ],
+            "storage": storages,
+            "fanouts": [[MAX_FANOUT] * (MAX_LAYERS - 1) + [MAX_FANOUT - place] for place in range(fanouts)],
+        }
+    )
+    names = [*spec.listed_names(), *spec.optional_names()]
+    assert len(names) <= MAX_VARIANTS
+    assert max(map(len, names)) <= MAX_VARIANT_NAME
+    return tuple(VariantSummary(name, 10_000_000, 999.9, 3_599_999.9999) for name in names)
+
+
+@pytest.mark.parametrize(
+    "variants",
+    [
+        pytest.param(longest_variants(0, ["bfloat16"], 16, 15), id="factors and given"),
+        pytest.param(longest_variants(0, ["float32", "float16", "bfloat16", "int8"], 8, 0), id="storages"),
+        pytest.param(longest_variants(1, ["bfloat16"], 2, 15), id="one list of fan-outs"),
+        pytest.param(longest_variants(8, ["bfloat16"], 0, 3), id="most lists of fan-outs"),
+    ],
+)
+def test_the_most_variants_fit_a_termination_message(variants: tuple[VariantSummary, ...]) -> None:
     result = GenerationResult("a" * 12, "b" * 16, "c" * 64, variants)
     assert len(encode_message(result).encode()) <= MAX_TERMINATION_MESSAGE_BYTES
     assert decode_result(encode_message(result)) == result
@@ -46,16 +75,17 @@ def test_a_message_of_an_earlier_version_is_encoded_as_it_was() -> None:
     assert encode_result(decode_result(earlier)) == earlier
 
 
-def test_a_spec_tells_workers_its_objective_and_batching() -> None:
+def test_a_spec_tells_workers_its_objective_batching_and_limits() -> None:
     spec = GNNServiceSpec.model_validate(
         {
             **MINIMAL,
             "objective": {"latencyMs": 5, "accuracyTolerancePermille": 10},
             "worker": {"batching": {"maxSeeds": 8, "maxQueuedSeeds": 16}},
+            "endpoint": {"overlay": {"maxNodes": 3, "maxEdges": 30}},
         }
     )
     table = spec.routing_table("abc")
-    assert table == RoutingTable("abc", spec.recipe(), Objective(5, 10), Batching(8, 16))
+    assert table == RoutingTable("abc", spec.recipe(), Objective(5, 10), Batching(8, 16), OverlayLimits(3, 30))
     assert decode_routing(encode_routing(table)) == table
 
 

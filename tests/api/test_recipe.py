@@ -35,6 +35,7 @@ def recipe(rest: str = "") -> str:
         pytest.param("objective: {latencyMs: 5}", id="another latency objective"),
         pytest.param("objective: {accuracyTolerancePermille: 5}", id="another accuracy tolerance"),
         pytest.param("worker: {batching: {maxSeeds: 7}}", id="another batch size"),
+        pytest.param("endpoint: {overlay: {maxNodes: 0}}", id="no overlays"),
         pytest.param("worker: {replicas: 3, resources: {limits: {cpu: 1}}}", id="other workers"),
         pytest.param("worker: {device: GPU, gpu: {count: 2}}", id="another device"),
         pytest.param("worker: {gpuMemory: 4Gi, cache: {policy: FIFO}}", id="another use of its memory"),

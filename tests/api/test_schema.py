@@ -206,7 +206,7 @@ def test_metadata_is_left_to_kubernetes() -> None:
     assert ROOT["required"] == ["spec"]
 
 
-@pytest.mark.parametrize("path", sorted((CHECKOUT / "examples").glob("*.yaml")), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", sorted((CHECKOUT / "examples").rglob("*.yaml")), ids=lambda path: path.name)
 def test_examples_fit_the_schema(path: Path) -> None:
     validator(ROOT).validate(yaml.safe_load(path.read_text()))
 

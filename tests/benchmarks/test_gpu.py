@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from benchmarks.gpu import engines, parts
+from benchmarks.gpu import engines, parts, unseen
 from benchmarks.gpu.__main__ import PARTS, _Run, main
 from benchmarks.gpu.baseline import _infer, subgraph_of
 from benchmarks.gpu.engines import PaperGraph
@@ -38,6 +38,7 @@ from benchmarks.paper_tables import GRAPHS
 from rich.console import Console
 from tests.support.gpu_twin import Twin
 from tests.support.graphs import dense_features, random_graph, table_of
+from tests.support.interpreter import patch_language_once, skip_overflow_checks
 from tests.support.pyg import explicit_sample, module_of, scores_of
 
 from gnnserve_worker.caching import sharding
@@ -139,6 +140,13 @@ EVERY_PART: dict[str, Row] = {
              "changes_per_s": 1e5, "hit_rate_with": 0.1, "hit_rate_without": 0.1},
         ],
     },
+    "unseen": {
+        "rows": [
+            {"graph": "reddit", "new_nodes": 1, "seeds": 1024, "p50_ms": 2.5, "p99_ms": 3.0, "stored_p50_ms": 2.0,
+             "stored_p99_ms": 2.2, "ratio": 1.25},
+        ],
+        "degree": 10,
+    },
     "baseline": {
         "rows": [
             {"graph": "reddit", "model": "GIN", "factor": 1, "gather_ms": 60.0, "copy_ms": 13.0, "compute_ms": 4.0,
@@ -199,17 +207,20 @@ def over_a_twin(test: Callable[[], None]) -> Callable[[], None]:
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """A graph of 400 nodes in place of flickr, small trees and small batches: kernels are interpreted."""
+    patch_language_once()
+    skip_overflow_checks(monkeypatch)
     graph, features = random_graph(400, seed=3), dense_features(400, 512, seed=4)
     paper = replace(GRAPHS["flickr"], nodes=400, features=512, classes=3, sage_hidden=8, gin_hidden=8, gin_mlp_hidden=4)
     monkeypatch.setitem(GRAPHS, "flickr", paper)
     opened = PaperGraph("flickr", graph, features, table_of(features))
-    monkeypatch.setattr(parts, "opened_graph", lambda _: nullcontext(opened))
+    for part in (parts, unseen):
+        monkeypatch.setattr(part, "opened_graph", lambda _: nullcontext(opened))
     for module, name, value in (
         (engines, "FANOUTS", (2, 2)), (engines, "FACTORS", (1, 8)), (engines, "_LEAST_RUNS", 2),
         (engines, "_SLACK_BYTES", 64), (parts, "FACTORS", (1, 8)), (parts, "_SEEDS", 2), (parts, "_BATCHES", 2),
         (parts, "_RATE_SIZES", (2, 3)), (parts, "_STEADY_S", 0.0), (parts, "_UPDATE_SEEDS", 2),
         (parts, "_CACHED_SHARE", 0.3), (buffers, "LARGEST_BUCKET", 2), (placement, "_LEAST_CACHE_BYTES", 0),
-        (sharding, "_STAGING_BYTES", 4096),
+        (sharding, "_STAGING_BYTES", 4096), (unseen, "_SIZES", ((1, 1), (2, 3))), (unseen, "_BATCHES", 2),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, value)
 
@@ -224,6 +235,8 @@ def run_part(name: str) -> Row:
             parts.measure_throughput(twin, ["flickr"], 50.0, budget, saved.append, quick=True)
         case "stages":
             parts.measure_stages(twin, ["flickr"], budget, saved.append, quick=True)
+        case "unseen":
+            unseen.measure_unseen(twin, ["flickr"], budget, saved.append, quick=True)
         case "updates":
             parts.measure_updates(twin, ["flickr"], budget, saved.append, quick=True)
     assert twin.registered == {}, "what was pinned was released"
@@ -263,6 +276,14 @@ def test_updates_are_measured_and_then_stopped() -> None:
     rows = run_part("updates")["rows"]
     assert [row["policy"] for row in rows] == ["Frequency", "FIFO"]
     assert all(row["with"]["runs"] >= 2 and row["without"]["runs"] >= 2 for row in rows)
+
+
+@over_a_twin
+def test_batches_with_new_nodes_stand_beside_those_of_stored_ones() -> None:
+    rows = run_part("unseen")["rows"]
+    assert [(row["new_nodes"], row["seeds"]) for row in rows] == [(1, 1), (2, 3)]
+    assert all(row["p50_ms"] > 0 and row["stored_p50_ms"] > 0 and row["ratio"] > 0 for row in rows)
+    json.dumps(rows)
 
 
 @pytest.mark.parametrize("architecture", ["GraphSAGE", "GIN"])

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
+
 import pytest
-from benchmarks.regression import compute_ratio
+from benchmarks.commits import Commit
+from benchmarks.regression import Turns, compute_ratio
 
 
 @pytest.mark.parametrize(
@@ -27,3 +31,17 @@ def test_the_ratio_of_pairs_is_their_geometric_mean_within_its_interval() -> Non
     assert found.ratio == 1.0
     assert found.low < 1 < found.high
     assert found.low * found.high == pytest.approx(1.0, abs=1e-3)
+
+
+def test_every_other_pair_begins_with_the_new_commit_and_pairs_that_warm_up_do_not_count() -> None:
+    old, new = (Commit(name, name, Path(name)) for name in ("old", "new"))
+    costs: dict[str, list[tuple[float, float]]] = {}
+    begun_with: list[str] = []
+
+    def measure(order: Sequence[Commit]) -> dict[str, dict[str, float]]:
+        begun_with.append(order[0].name)
+        return {commit.name: {"start, s": len(begun_with) + (commit is new)} for commit in order}
+
+    Turns(costs, (old, new), "arxiv: ", warm_up_pairs=1).take(2, measure)
+    assert begun_with == ["new", "old", "new"]
+    assert costs == {"arxiv: start, s": [(2, 3), (3, 4)]}

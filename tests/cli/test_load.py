@@ -36,6 +36,7 @@ from gnnserve_cli.loadgen.record import Record
 from gnnserve_cli.loadgen.requests import build_predictions
 from gnnserve_cli.loadgen.schedule import Arrivals, build_schedule
 from gnnserve_cli.loadgen.statistics import LoadPlan, compute_percentiles, percentile, summarize
+from gnnserve_cli.loadgen.unseen import Unseen, build_unseen
 from gnnserve_cli.main import app
 
 
@@ -364,3 +365,57 @@ def test_binary_answers_are_counted_by_what_their_heads_say() -> None:
     assert result.exit_code == 0, result.stderr
     report = json.loads(result.output)
     assert (report["variants"], report["objectiveMetShare"], report["errors"]) == ({"x4": 1.0}, 0.0, {})
+
+
+def test_new_nodes_come_with_features_and_edges_and_are_asked_for() -> None:
+    with fake_server() as server:
+        result = CliRunner().invoke(
+            app,
+            ["load", server.url, "--duration", "0.1", "--new-nodes", "2", "--new-edges", "3", "--json"],
+        )
+    assert result.exit_code == 0, result.stderr
+    report = json.loads(result.output)
+    assert (report["newNodes"], report["newEdges"], report["seedsPerRequest"]) == (2, 3, 2)
+    body = next(asked.body for asked in server.asked if asked.method == "POST")
+    overlay = body["overlay"]
+    assert body["nodes"] == [node["id"] for node in overlay["nodes"]]
+    assert [len(node["features"]) for node in overlay["nodes"]] == [64, 64]
+    assert [target for _, target in overlay["edges"]] == [body["nodes"][0]] * 3 + [body["nodes"][1]] * 3
+    assert all(0 <= source < NODES for source, _ in overlay["edges"])
+
+
+def test_new_nodes_are_the_same_in_both_forms() -> None:
+    endpoint, objective = parse_url("http://localhost:1"), Objective(latency_ms=5)
+    unseen = Unseen(nodes=2, edges=3, features=4)
+    as_json = build_unseen(endpoint, NODES, unseen, objective, 0)[0].partition(b"\r\n\r\n")[2]
+    head, _, body = build_unseen(endpoint, NODES, unseen, objective, 0, binary=True)[0].partition(b"\r\n\r\n")
+    assert b"Content-Type: application/vnd.gnnserve.overlay\r\ngnnserve-latency-ms: 5\r\n" in head
+    asked = json.loads(as_json)
+    numbers = {id_: -1 - k for k, id_ in enumerate(asked["nodes"])}
+    edges = [numbers.get(end, end) for edge in asked["overlay"]["edges"] for end in edge]
+    features = [number for node in asked["overlay"]["nodes"] for number in node["features"]]
+    assert body == struct.pack("<18q8f", 2, 2, 6, 0, -1, -2, *edges, *features)
+
+
+def test_new_nodes_of_a_graph_of_texts_have_texts() -> None:
+    requests = build_unseen(parse_url("http://localhost:1"), ["a", "b"], Unseen(1, 1, 1), None, 0)
+    asked = json.loads(requests[0].partition(b"\r\n\r\n")[2])
+    assert asked["nodes"] == ["gnnserve load 0"]
+    assert asked["overlay"]["edges"][0][0] in {"a", "b"}
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (["--new-edges", "3"], "--new-edges: there are no new nodes to have edges; give --new-nodes too"),
+        (
+            ["--new-nodes", "3", "--seeds-per-request", "2"],
+            "--seeds-per-request: requests with new nodes ask for these",
+        ),
+        (["--new-nodes", "3", "--sizes", "lognormal"], "--sizes: requests with new nodes ask for these"),
+    ],
+)
+def test_options_that_do_not_go_with_new_nodes_are_refused(options: list[str], problem: str) -> None:
+    result = CliRunner().invoke(app, ["load", "http://127.0.0.1:1", *options])
+    assert result.exit_code == 2
+    assert problem in result.stderr

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from tests.support.fake_server import Asked, Told, fake_server, nodes_body, refusal, variants_body
@@ -126,6 +129,13 @@ def test_texts_of_the_graph_are_shown_as_they_are_and_obeyed_by_no_terminal() ->
             "nan is not between 0.001 and 3,600,000",
             id="a latency must be a number",
         ),
+        pytest.param(
+            ["--nodes", "1", "--seed", str(2**63)],
+            2,
+            "9,223,372,036,854,775,808 is not between 0 and 9,223,372,036,854,775,807",
+            id="a seed has 63 bits",
+        ),
+        pytest.param(["--nodes", "1", "--seed", "1" * 400], 2, "… is not between 0 and 9,223", id="not 400 digits"),
         pytest.param([], 2, "--nodes", id="nodes must be given"),
     ],
 )
@@ -144,6 +154,19 @@ def test_a_server_that_is_down_says_how_to_start_one() -> None:
     assert result.exit_code == 4
     assert "Connection refused" in result.stderr
     assert "gnnserve run" in result.stderr
+
+
+def test_imports_of_the_client_are_no_part_of_a_round_trip() -> None:
+    code = (
+        "import sys; from gnnserve_cli.http_client import NoAnswerError, exchange, prepare; prepare()\n"
+        "known = set(sys.modules)\n"
+        "try:\n"
+        "    with exchange('GET', 'http://127.0.0.1:0', timeout_s=1): pass\n"
+        "except NoAnswerError:\n"
+        "    print([name for name in set(sys.modules) - known if name.startswith('http')])"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout == "[]\n"
 
 
 def answered(labels: list[int]) -> Told:
@@ -236,3 +259,51 @@ def test_a_proxys_refusal_that_is_not_json_is_shown_as_it_is() -> None:
     assert (
         str(parse_refusal(Endpoint("h", 80), 502, {}, b"Bad Gateway\n")) == "the server answered 502 error: Bad Gateway"
     )
+
+
+OVERLAY = {
+    "nodes": [{"id": 9000, "features": {"amount": 12.5}}, {"id": 9001, "features": [0.1, 2]}],
+    "edges": [[3, 9000], [9001, 9000]],
+}
+
+
+def test_an_overlay_is_read_from_a_file_and_its_new_nodes_are_asked_for(tmp_path: Path) -> None:
+    file = tmp_path / "order.json"
+    file.write_text(json.dumps(OVERLAY))
+    with fake_server() as server:
+        for more in ([], ["--nodes", "3,9000", "--seed", "7"]):
+            result = CliRunner().invoke(app, ["predict", server.url, "--overlay", str(file), *more])
+            assert result.exit_code == 0, result.stderr
+    assert [asked.body for asked in server.asked if asked.method == "POST"] == [
+        {"nodes": [9000, 9001], "return": ["labels"], "overlay": OVERLAY},
+        {"nodes": [3, 9000], "return": ["labels"], "overlay": OVERLAY, "seed": 7},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        pytest.param('{"nodes": 3}', "is not an overlay: Expected `array`, got `int` - at `$.nodes`", id="no list"),
+        pytest.param('{"node": []}', "is not an overlay: Object contains unknown field `node`", id="another field"),
+        pytest.param("{", "is not an overlay: Input data was truncated", id="no JSON"),
+        pytest.param('{"edges": [[1, 2]]}', "--nodes: it is missing, and the overlay has no nodes to", id="no nodes"),
+        pytest.param(None, "cannot be read: No such file or directory", id="no file"),
+    ],
+)
+def test_an_overlay_that_is_none_is_refused_before_anything_is_sent(
+    tmp_path: Path, content: str | None, problem: str
+) -> None:
+    file = tmp_path / "order.json"
+    if content is not None:
+        file.write_text(content)
+    with fake_server() as server:
+        result = CliRunner().invoke(app, ["predict", server.url, "--overlay", str(file)])
+    assert result.exit_code == 2
+    assert problem in result.stderr
+    assert server.asked == []
+
+
+def test_nodes_are_needed_without_an_overlay() -> None:
+    result = CliRunner().invoke(app, ["predict", "http://127.0.0.1:1"])
+    assert result.exit_code == 2
+    assert "--nodes: it is missing; write 1,2,3 or ann,bob, or a JSON list, or give --overlay" in result.stderr

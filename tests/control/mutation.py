@@ -25,7 +25,8 @@ _COPIED = ("operator", "crds", "tests/control", "tests/support")
 _FOLDERS = ("", "operator", "crds")
 UNIT = (
     "test_apply", "test_report", "test_cluster", "test_observed", "test_observe", "test_diff", "test_plan_edits",
-    "test_plan_jobs", "test_plan_claims", "test_plan_patience", "test_plan_routing", "test_loop", "test_plan_status",
+    "test_plan_jobs", "test_plan_claims", "test_plan_repair", "test_plan_patience", "test_plan_routing", "test_loop",
+    "test_plan_status",
 )  # fmt: skip
 """The quick ones first."""
 LIMIT_S = 600.0
@@ -112,6 +113,9 @@ GUARDS = (
     Guard("what lies in a claim that goes is generated again", "decide/generation.py",
           " and repository.keeps(published.claim_uid):", ":",
           "test_plan_claims.py::test_a_claim_that_is_being_deleted_is_told_at_once_and_another_one_is_filled"),
+    Guard("a repair is of the claim in which the damage was found", "decide/repair.py",
+          "    is_elsewhere = _is_of_other_claim(routing, published, repository)", "    is_elsewhere = False",
+          "test_plan_repair.py::test_a_table_that_is_told_late_does_not_have_the_next_claim_repaired"),
     Guard("workers stay until there is a revision in the next claim", "decide/repository.py",
           "    claim = claims.get(declared_uid)\n", "    claim = repository.claim\n",
           "test_plan_claims.py::test_workers_move_to_the_other_claim_once_the_revision_is_in_it"),
@@ -134,7 +138,7 @@ GUARDS = (
           "    if route.revision != declared.revision:", "    if False:",
           "test_plan_status.py::test_a_worker_that_answers_otherwise_keeps_it_from_ready"),
     Guard("Ready needs workers of the declared objective", "decide/answers.py",
-          "    if route.objective != declared.objective:", "    if False:",
+          '("the objective", route.objective == declared.objective)', '("the objective", True)',
           "test_plan_status.py::test_an_edited_objective_is_not_ready_before_workers_have_it"),
     Guard("Ready needs the end of a rollout", "decide/readiness.py",
           "    if not workers.is_rolled_out:", "    if False:",

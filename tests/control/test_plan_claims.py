@@ -232,6 +232,21 @@ def test_a_worker_that_cannot_start_with_a_claim_that_goes_is_waited_for() -> No
     assert namespace.reason() == "False Generating"
 
 
+def test_while_it_is_suspended_a_claim_that_is_gone_is_not_called_kept() -> None:
+    """The next claim may be refused for long, by a quota."""
+    namespace = serving()
+    namespace.edit(suspend=True)
+    namespace.settle()
+    namespace.roll_out()
+    namespace.settle()
+    assert "The data is kept." in namespace.condition("Ready")["message"]
+    namespace.objects.pop(("PersistentVolumeClaim", "digits-repository"))
+    namespace.reconcile()
+    message = namespace.condition("Ready")["message"]
+    assert "data is kept" not in message
+    assert "PersistentVolumeClaim digits-repository is about to be made." in message
+
+
 def test_a_claim_of_the_users_that_is_deleted_is_told_with_what_is_lost() -> None:
     spec = {"repository": {"claimName": "shared"}}
     claim = {

@@ -23,6 +23,11 @@ LEAST: list[tuple[str, dict[str, Any], set[str]]] = [
         {"worker": {"batching": {"maxSeeds": 64, "maxQueuedSeeds": 640}}},
         {"ConfigMap"},
     ),
+    (
+        "limits of overlays reach the table alone",
+        {"endpoint": {"overlay": {"maxNodes": 0}}},
+        {"ConfigMap"},
+    ),
     ("replicas scale the Deployment", {"worker": {"replicas": 3}}, {"Deployment"}),
     ("an image rolls the workers and trains nothing", {"image": "gnnserve/worker:2"}, {"Deployment"}),
     ("worker resources roll the workers", {"worker": {"resources": {"limits": {"cpu": 2}}}}, {"Deployment"}),
@@ -61,6 +66,7 @@ def _without_generation(namespace: Namespace) -> dict[tuple[str, str], Any]:
 NEVER_RESTART: list[tuple[str, dict[str, Any]]] = [
     ("objective", {"objective": {"latencyMs": 5, "accuracyTolerancePermille": 10}}),
     ("batching", {"worker": {"batching": {"maxSeeds": 64, "maxQueuedSeeds": 640}}}),
+    ("overlays", {"endpoint": {"overlay": {"maxNodes": 7, "maxEdges": 70}}}),
     ("replicas", {"worker": {"replicas": 7}}),
     ("model", {"model": {"hidden": 64}}),
     ("variants", {"variants": {"pruning": {"factors": [1, 3]}}}),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 from datetime import timedelta
 
@@ -10,6 +11,7 @@ import pytest
 from tests.support.observed import Namespace, make_route
 
 from gnnserve_api.routing import Damage
+from gnnserve_operator.desired.labels import REPAIR_ANNOTATION
 from gnnserve_operator.desired.routing import NO_REPAIRS, RepairRecord, decode_repairs, encode_repairs
 from gnnserve_operator.kinds import observed_ref
 from gnnserve_operator.observed import Rejection
@@ -268,6 +270,23 @@ def test_a_claim_that_is_deleted_during_a_repair_is_moved_from_and_nothing_is_le
     assert (namespace.jobs(), namespace.reason(), namespace.reason("Reconciling")) == (
         [job], "True Serving", "False Settled",
     )  # fmt: skip
+
+
+def test_a_table_that_is_told_late_does_not_have_the_next_claim_repaired() -> None:
+    """The repair of a claim that goes is over, and the watch of the table has yet to tell so."""
+    namespace = serving()
+    find_damage(namespace)
+    namespace.settle()
+    told_late = copy.deepcopy(namespace.get("ConfigMap"))
+    namespace.get("PersistentVolumeClaim")["metadata"]["deletionTimestamp"] = "2026-01-01T01:00:00Z"
+    namespace.settle()
+    namespace.finish_job()
+    namespace.get("ConfigMap").update(told_late)
+    planned = namespace.plan()
+    assert planned.delete == (), "the Job that generated the revision, undamaged, in the next claim"
+    (table,) = (manifest for manifest in planned.apply if manifest["kind"] == "ConfigMap")
+    assert REPAIR_ANNOTATION not in table["metadata"]["annotations"]
+    assert "damaged" not in str(planned.status and planned.status["conditions"][0]["message"])
 
 
 @pytest.mark.parametrize(

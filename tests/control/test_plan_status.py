@@ -15,9 +15,12 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 from tests.support.observed import START, UID, Namespace, make_result, make_route, make_service, make_settings
 
+from gnnserve_api.generation import encode_message
+from gnnserve_api.overlay import OverlayLimits
 from gnnserve_api.routing import Route
 from gnnserve_api.spec.service import GNNService
 from gnnserve_api.status import ConditionType, GNNServiceStatus
+from gnnserve_api.variants import MAX_VARIANT_NAME, MAX_VARIANTS
 from gnnserve_operator.decide.status import condition_in
 from gnnserve_operator.desired.deployment import MountedClaim, build_worker_template
 from gnnserve_operator.desired.metadata import Parent, digest_of
@@ -76,6 +79,7 @@ def sightings(draw: st.DrawFn) -> tuple[GNNService, Observed]:
             msgspec.structs.replace(
                 make_route(declared), batching=msgspec.convert({"maxSeeds": 1}, type(declared.batching))
             ),
+            make_route(declared, overlay=OverlayLimits(max_nodes=0)),
         ]
     )
     mounted = MountedClaim("digits-repository")
@@ -135,6 +139,7 @@ def answers_as_declared(route: Route | None, service: GNNService) -> bool:
         and route.revision == "rev-1"
         and route.objective == service.spec.objective.to_objective()
         and route.batching == service.spec.worker.batching.to_batching()
+        and route.overlay == service.spec.endpoint.overlay.to_limits()
     )
 
 
@@ -279,6 +284,17 @@ def test_what_does_not_come_is_asked_for_less_often() -> None:
     assert namespace.settle().look_again_s == 1.0
     namespace.now += timedelta(minutes=6)
     assert namespace.plan().look_again_s == 10.0
+
+
+def test_a_deployment_that_is_being_deleted_is_not_called_a_rolling_update() -> None:
+    namespace = serving()
+    namespace.get("Deployment")["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:09Z"
+    namespace.reconcile()
+    assert namespace.reason() == "False RollingOut"
+    message = namespace.condition("Ready")["message"]
+    assert message.startswith("Deployment digits-worker is being deleted, and is made again once it is gone")
+    assert "see its finalizers" in message
+    assert "replaced" not in message
 
 
 def test_a_rolling_update_is_not_ready_before_it_is_done() -> None:
@@ -502,6 +518,17 @@ def test_the_status_tells_what_kubectl_get_shows() -> None:
         "ready": "2/2",
         "selector": "app.kubernetes.io/component=worker,gnnserve.dev/service=digits",
     }
+
+
+def test_the_status_tells_every_variant_of_a_revision_with_the_most_and_the_longest_names() -> None:
+    namespace = Namespace()
+    namespace.settle()
+    names = tuple(f"{place:0{MAX_VARIANT_NAME}}" for place in range(MAX_VARIANTS))
+    recipe = namespace.job()["metadata"]["labels"]["gnnserve.dev/recipe"]
+    namespace.finish_job(message=encode_message(make_result(recipe, names=names)))
+    namespace.settle()
+    assert namespace.status["variantNames"] == " ".join(names)
+    assert [variant["name"] for variant in namespace.status["variants"]] == list(names)
 
 
 def test_the_base_variant_keeps_still_while_one_worker_says_it() -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 
 import pytest
-from benchmarks.figures import PAGES, RENDERERS, ROOT, fill, render
+from benchmarks.figure_blocks import RENDERERS, fill, render
+from benchmarks.figures import PAGES, ROOT
 
 TEXTS = {name: (ROOT / name).read_text(encoding="utf-8") for name in PAGES}
 

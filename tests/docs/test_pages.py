@@ -20,8 +20,18 @@ from tests.support.serving import FakeWorker, running
 from gnnserve_api.batching import Batching
 from gnnserve_api.manifest import load_manifest
 from gnnserve_api.objective import Objective
+from gnnserve_api.overlay import OverlayLimits
 from gnnserve_api.profile import LatencyProfile, Profile, VariantProfile
-from gnnserve_api.protocol import AccuracyTier, ErrorDetail, NodesAnswer, PredictAnswer, PredictRequest, VariantsAnswer
+from gnnserve_api.protocol import (
+    AccuracyTier,
+    ErrorDetail,
+    NodeFeatures,
+    NodesAnswer,
+    PredictAnswer,
+    PredictRequest,
+    RequestOverlay,
+    VariantsAnswer,
+)
 from gnnserve_api.repository import SCHEMA_VERSION
 from gnnserve_api.routing import AffineCost, CredentialState, Route, VariantRoute
 from gnnserve_api.spec.graph import Normalization
@@ -34,9 +44,10 @@ from gnnserve_worker.graph.sources.load import load_source
 from gnnserve_worker.repository import paths
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.scheduling.refusal import RefusalReason
+from gnnserve_worker.serving.durations import LATENCY_BUCKETS_S
 from gnnserve_worker.serving.http.predict import ERROR_STATUS, MAX_BODY_BYTES, REFUSAL_STATUS
 from gnnserve_worker.serving.http.question import MAX_LATENCY_MS, ErrorCode
-from gnnserve_worker.serving.metrics import LATENCY_BUCKETS_S, RoutingSample, ServingMetrics
+from gnnserve_worker.serving.metrics import RoutingSample, ServingMetrics
 
 HTTP, CLI, METRICS = read_page("http.md"), read_page("cli.md"), read_page("metrics.md")
 REPOSITORY, DATA = read_page("repository.md"), read_page("data.md")
@@ -82,7 +93,8 @@ def test_every_endpoint_is_listed_and_no_other() -> None:
 @pytest.mark.parametrize(
     "message",
     [PredictRequest, Objective, PredictAnswer, NodesAnswer, VariantsAnswer, AccuracyTier, Profile, VariantProfile,
-     LatencyProfile, Route, VariantRoute, AffineCost, Batching, ErrorDetail],
+     LatencyProfile, Route, VariantRoute, AffineCost, Batching, ErrorDetail, OverlayLimits, RequestOverlay,
+     NodeFeatures],
     ids=lambda message: message.__name__,
 )  # fmt: skip
 def test_every_field_of_a_message_is_on_the_page(message: type[msgspec.Struct]) -> None:

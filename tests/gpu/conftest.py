@@ -8,18 +8,38 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
+from tests.support.gpu_revisions import use_small_chunks
+from tests.support.gpu_twin import Twin
+from tests.support.interpreter import patch_language_once
 from torch import Tensor
 
+from gnnserve_worker.gpu.accelerator import Accelerator
 from gnnserve_worker.gpu.arrays import tensor_over
+from gnnserve_worker.gpu.cuda import use_first_gpu
+from gnnserve_worker.gpu.kernels.launch import INTERPRETED
 from gnnserve_worker.tables.formats import TableFormat
 
 ON_GPU = torch.cuda.is_available()
+
+if INTERPRETED:
+    patch_language_once()
 
 
 @pytest.fixture(scope="session")
 def device() -> torch.device:
     """On which kernels run."""
     return torch.device("cuda", 0) if ON_GPU else torch.device("cpu")
+
+
+@pytest.fixture
+def accelerator() -> Accelerator:
+    return use_first_gpu() if ON_GPU else Twin()
+
+
+@pytest.fixture
+def chunks_of_4(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batches of more seeds are several chunks, and the interpreter takes less time for small ones."""
+    use_small_chunks(monkeypatch, 4)
 
 
 @pytest.fixture(scope="session", params=["device memory", "pinned host memory"] if ON_GPU else ["host memory"])

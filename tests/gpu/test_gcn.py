@@ -5,50 +5,29 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from tests.gpu.conftest import ON_GPU
-from tests.support.gpu_revisions import engine_of, projected_revision, revision, some_seeds, use_small_chunks
-from tests.support.gpu_twin import Twin
+from tests.support.gpu_revisions import assert_answers_are_the_cpus, engine_of, projected_revision, revision
 
 from gnnserve_api.variants import Storage
 from gnnserve_worker.gpu.accelerator import Accelerator
 from gnnserve_worker.gpu.arrays import DeviceAggregation
-from gnnserve_worker.gpu.cuda import use_first_gpu
 from gnnserve_worker.gpu.placement import roots_bytes
-from gnnserve_worker.inference.batch import infer_batch
-from gnnserve_worker.repository.loaded import LoadedRevision
 from gnnserve_worker.tables.gather import Aggregation, Aggregator, Own
 
-
-@pytest.fixture
-def accelerator() -> Accelerator:
-    return use_first_gpu() if ON_GPU else Twin()
-
-
-@pytest.fixture(autouse=True)
-def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    use_small_chunks(monkeypatch, 4)
-
-
-def _assert_answers_are_the_cpus(loaded: LoadedRevision, accelerator: Accelerator) -> None:
-    engine, seeds = engine_of(loaded, accelerator), some_seeds(4)
-    for variant in loaded.variants:
-        found, expected = engine.infer(variant, seeds, 11), infer_batch(loaded, variant, seeds, 11)
-        size = float(np.abs(expected.scores).max())
-        np.testing.assert_allclose(found.scores, expected.scores, rtol=0, atol=1e-5 * size)
+pytestmark = pytest.mark.usefixtures("chunks_of_4")
 
 
 @pytest.mark.parametrize("fanouts", [(5,), (4, 3), (3, 2, 2)], ids=str)
 def test_answers_are_the_cpus(fanouts: tuple[int, ...], accelerator: Accelerator) -> None:
-    _assert_answers_are_the_cpus(revision("GCN", fanouts), accelerator)
+    assert_answers_are_the_cpus(revision("GCN", fanouts), accelerator)
 
 
 @pytest.mark.parametrize("storage", [Storage.BFLOAT16, Storage.INT8])
 def test_answers_are_the_cpus_from_stored_tables(storage: Storage, accelerator: Accelerator) -> None:
-    _assert_answers_are_the_cpus(revision("GCN", storage=storage), accelerator)
+    assert_answers_are_the_cpus(revision("GCN", storage=storage), accelerator)
 
 
 def test_answers_are_the_cpus_from_projected_tables(accelerator: Accelerator) -> None:
-    _assert_answers_are_the_cpus(projected_revision("GCN", (4, 3), Storage.FLOAT32), accelerator)
+    assert_answers_are_the_cpus(projected_revision("GCN", (4, 3), Storage.FLOAT32), accelerator)
 
 
 def test_roots_are_counted_with_the_graph(accelerator: Accelerator) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import pairwise
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -15,7 +16,8 @@ from torch import Tensor
 from gnnserve_worker.gpu.arrays import PADDING, DeviceGraph, PaddedTree
 from gnnserve_worker.gpu.kernels.sample import sample_tree
 from gnnserve_worker.graph.store import Graph
-from gnnserve_worker.sampling.neighbours import Scratch, sample_neighbours
+from gnnserve_worker.sampling.neighbours import SampleWeights, Scratch, sample_neighbours
+from gnnserve_worker.sampling.padded import PadScratch, TreeArrays, TreeShares, pad_sample
 
 Put = Callable[[np.ndarray], Tensor]
 
@@ -32,6 +34,7 @@ def _sampled(
 class TestKernel(SamplerContract):
     examples = 40
     hub_keys = 3
+    draws = 1000
 
     @pytest.fixture(autouse=True)
     def _place(self, put: Put, device: torch.device) -> None:
@@ -66,6 +69,31 @@ def test_rows_and_neighbours_are_those_of_the_cpu_in_the_same_order(
     np.testing.assert_array_equal(rows[rows >= 0], expected.nodes)
     np.testing.assert_array_equal(tree.counts.cpu().numpy()[rows >= 0], np.diff(expected.starts))
     np.testing.assert_array_equal(drawn[drawn >= 0], expected.neighbours)
+
+
+@FANOUTS
+def test_samples_of_the_cpu_are_laid_out_as_those_of_kernels(
+    fanouts: tuple[int, ...], put: Put, device: torch.device
+) -> None:
+    graph = random_graph(300, seed=3, mean_degree=3)
+    seeds, count = np.arange(0, 300, 25), 300 // 25
+    tree = _sampled(graph, [*seeds.tolist(), *[PADDING] * 4], fanouts, 42, put, device)
+    ids, counts = np.empty(len(tree.ids), np.int32), np.empty(tree.rows, np.int32)
+    shares = TreeShares(np.full(len(ids), -1, np.float32), np.full(tree.rows, -1, np.float32))
+    arrays = TreeArrays.over(fanouts, tree.seeds, ids, counts, shares)
+    arrays.clear()
+
+    for first, end in ((0, 5), (5, count)):
+        sample = sample_neighbours(graph.indptr, graph.indices, seeds[first:end], fanouts, 42, Scratch(), share=False)
+        weights = SampleWeights(sample.neighbours.astype(np.float32), sample.nodes.astype(np.float32))
+        weighed = msgspec.structs.replace(sample, weights=weights)
+        pad_sample(weighed, arrays, PadScratch(), first_seed=first, nodes=300)
+
+    np.testing.assert_array_equal(ids, tree.ids.cpu().numpy())
+    np.testing.assert_array_equal(counts, tree.counts.cpu().numpy())
+    drawn, rows = ids[tree.seeds :], ids[: tree.rows]
+    np.testing.assert_array_equal(shares.of_places[tree.seeds :], drawn)
+    np.testing.assert_array_equal(shares.of_rows, rows)
 
 
 @FANOUTS

@@ -13,6 +13,7 @@ import pytest
 from tests.gpu.conftest import ON_GPU
 from tests.support.gpu_revisions import engine_of, published, revision, use_small_chunks
 from tests.support.gpu_twin import Twin
+from tests.support.interpreter import skip_overflow_checks
 from tests.support.loading import DEADLINE_S
 from tests.support.serving import Client, FakeWorker, running
 
@@ -37,8 +38,9 @@ FIRST, SECOND = "f0eae20c16c00ac0-1", "f0eae20c16c00ac0-2"
 @pytest.fixture(autouse=True)
 def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     use_small_chunks(monkeypatch, 1)
+    skip_overflow_checks(monkeypatch)
     monkeypatch.setattr(served_module, "_BUDGET_S", 0.0)
-    monkeypatch.setattr(served_module, "_ROUNDS", (2, 2))
+    monkeypatch.setattr(served_module, "_ROUNDS", (1, 1))
 
 
 class OnLoop:

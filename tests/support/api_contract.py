@@ -122,7 +122,7 @@ class OverHttp:
 
 
 def client_of(kubeconfig: Path) -> httpx.Client:
-    """With the certificates that the harness writes there."""
+    """A client with the certificates that the harness writes there."""
     told = json.loads(kubeconfig.read_text())
     cluster, user = told["clusters"][0]["cluster"], told["users"][0]["user"]
     tls = ssl.create_default_context(cafile=cluster["certificate-authority"])
@@ -273,7 +273,7 @@ Case = Callable[[Api], None]
 
 @dataclass(frozen=True, slots=True)
 class Cases:
-    """By name."""
+    """Cases by name."""
 
     found: dict[str, Case] = field(default_factory=dict)
 

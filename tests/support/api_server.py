@@ -118,7 +118,7 @@ class Watch:
         return [{"type": "ERROR", "object": status}]
 
     def _news(self) -> list[Change]:
-        """From the end, since a history is long and what is new in it short."""
+        """Changes read from the end, since a history is long and what is new in it short."""
         news: list[Change] = []
         for change in reversed(self.cluster.history):
             if change.version <= self.version:
@@ -329,7 +329,7 @@ class ApiServer:
                 "items": items}  # fmt: skip
 
     def _at(self, kind: str, version: int) -> list[Manifest]:
-        """As they were then, in the order of their names."""
+        """Objects as they were then, in the order of their names."""
         if version == self.cluster.version:
             return sorted((found for (of, _, _), found in self.cluster.objects.items() if of == kind), key=_place)
         found: dict[str, Manifest] = {}
@@ -435,7 +435,7 @@ def _position(token: str) -> tuple[int, str]:
 
 
 def _expired_continue(after: str) -> Refusal:
-    """With a token for the rest of the list as it is now."""
+    """The answer to an expired token, with a token for the rest of the list as it is now."""
     refusal = Refusal(
         410,
         "Expired",

@@ -155,7 +155,7 @@ def traits_of(kind: str) -> Traits:
 
 
 def pruned(value: Any, schema: Manifest) -> Any:
-    """Without fields that the schema does not know."""
+    """The object without fields that the schema does not know."""
     if isinstance(value, dict) and "properties" in schema and not schema.get("x-kubernetes-preserve-unknown-fields"):
         known = schema["properties"]
         return {name: pruned(item, known[name]) for name, item in value.items() if name in known}
@@ -180,7 +180,7 @@ def unknown_field(value: Any, schema: Manifest, path: str = "") -> str | None:
 
 
 def defaulted(value: Any, schema: Manifest) -> Any:
-    """With what the schema says for absent fields; a null is absent."""
+    """The object with the schema's defaults for absent fields; a null is absent."""
     if isinstance(value, dict) and "properties" in schema:
         found = dict(value)
         for name, below in schema["properties"].items():

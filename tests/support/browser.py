@@ -78,7 +78,8 @@ class Browser:
         return told["result"].get("value")
 
     def wait_for(self, expression: str) -> Any:
-        """Until it is true; looks at each frame that is drawn. An expression may fail until the page is there."""
+        """Waits until the expression is true; looks at each frame that is drawn. An expression may fail until the page
+        is there."""
         deadline_s = time.monotonic() + _ANSWER_S
         while True:
             with contextlib.suppress(RuntimeError):

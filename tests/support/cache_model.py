@@ -33,7 +33,7 @@ class Mistake(StrEnum):
     NO_WAIT = "written at once"
     """Into the slot, without waiting for readers."""
     EARLY_UNMASK = "unmasked first"
-    """And then written."""
+    """The slot is written after its entry is unmasked."""
     NO_VOID = "shown in spite of a change"
     """A row that changed while it was copied."""
 
@@ -66,7 +66,8 @@ def copy_rows(table: np.ndarray, items: np.ndarray, slots: np.ndarray, pools: np
 def read_batch(
     directory: np.ndarray, pools: np.ndarray, stride: int, oldest: np.ndarray, wanted: np.ndarray, result: np.ndarray
 ) -> None:
-    """As the GPU's kernel: look up, then read where the entry says. Nothing is repeated, nothing is waited for.
+    """Reads as the GPU's kernel does: it looks an entry up, then reads where it says. Nothing is repeated, nothing is
+    waited for.
 
     directory: int32 [blocks, nodes]; oldest: int64 [nodes], the version that may be read at least; wanted: int64 nodes;
     result: int64 [5], added to.

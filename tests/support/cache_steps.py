@@ -28,7 +28,7 @@ AGED = 1000
 class Seen:
     item: int
     words: tuple[int, int] | None
-    """None: a miss."""
+    """The words that were read; None: a miss."""
     oldest: int
     """Oldest version of the row that the reader may see, as of when it began to read."""
 

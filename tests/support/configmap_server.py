@@ -25,15 +25,15 @@ _PATH = f"/api/v1/namespaces/{NAMESPACE}/configmaps"
 class ConfigMapServer:
     version: int = 1
     text: str | None = None
-    """None: the ConfigMap does not exist."""
+    """Content of the ConfigMap; None: it does not exist."""
     events: list[tuple[int, dict[str, Any]]] = field(default_factory=list)
     lists: int = 0
     watches: list[str] = field(default_factory=list)
     """The version that each watch asked from."""
     tokens: list[str] = field(default_factory=list)
-    """As each request brought it."""
+    """The token of each request."""
     accepted_token: str | None = None
-    """None: any."""
+    """The token that is accepted; None: any."""
     forgotten: int = 0
     """Watches from a version before it get 410."""
     gone_as_event: bool = False
@@ -80,7 +80,7 @@ class ConfigMapServer:
             self.events.clear()
 
     def wait_for_watch(self, number: int) -> None:
-        """Until that many watches have begun."""
+        """Waits until that many watches have begun."""
         with self.changed:
             assert self.changed.wait_for(lambda: len(self.watches) >= number, 60), self.watches
 

@@ -56,7 +56,7 @@ def _end_job(cluster: FakeCluster, job: str, code: PodExit, message: str, condit
 
 
 def run_workers(cluster: FakeCluster, deployment: str = "digits-worker") -> None:
-    """As many ready pods of the newest template as the spec asks for."""
+    """Runs as many ready pods of the newest template as the spec asks for."""
     with cluster.changed:
         found = cluster.get("Deployment", deployment)
         wanted = found["spec"]["replicas"]
@@ -81,7 +81,7 @@ def run_workers(cluster: FakeCluster, deployment: str = "digits-worker") -> None
 
 
 def answer_like_a_worker(cluster: FakeCluster, config_map: str = "digits-routing") -> Any:
-    """For `fake_server`: a worker that follows its ConfigMap."""
+    """Answers for `fake_server` as a worker that follows its ConfigMap."""
 
     def answer(asked: Asked) -> Told:
         assert asked.path == "/v1/route"

@@ -117,7 +117,8 @@ class FakeCluster:
     broken_kinds: set[str] = field(default_factory=set)
     """Kinds whose watches answer with an error that kopf does not recover from."""
     collects_garbage: bool = True
-    """At once after every change; otherwise when a test says `collect_garbage(now=True)`."""
+    """Whether garbage is collected at once after every change; otherwise it is when a test says
+    `collect_garbage(now=True)`."""
     protects_claims: bool = False
     """PersistentVolumeClaims get the finalizer kubernetes.io/pvc-protection, as on a real cluster."""
     missing_namespaces: set[str] = field(default_factory=set)
@@ -125,7 +126,7 @@ class FakeCluster:
     paths: list[str] = field(default_factory=list)
     """What was asked for, in order."""
     objects: dict[Key, Manifest] = field(default_factory=dict)
-    """By kind, namespace and name."""
+    """Objects by kind, namespace and name."""
     history: list[Change] = field(default_factory=list)
     oldest_version: int = 0
     """Watches from before it are answered 410 Gone."""
@@ -154,7 +155,7 @@ class FakeCluster:
             return [copied(found) for (of, _, _), found in self.objects.items() if of == kind]
 
     def wait_until(self, condition: Callable[[], object]) -> None:
-        """In a thread of its own: `await asyncio.to_thread(cluster.wait_until, …)`."""
+        """Waits for the condition. Call it in a thread of its own: `await asyncio.to_thread(cluster.wait_until, …)`."""
         with self.changed:
             if not self.changed.wait_for(condition, timeout=WAIT_S):
                 raise TimeoutError(f"nothing of that kind within {WAIT_S:.0f} s; writes: {list(map(str, self.writes))}")
@@ -162,7 +163,7 @@ class FakeCluster:
     # --- what people and controllers of a test do
 
     def create(self, manifest: Manifest, manager: str = "somebody") -> Manifest:
-        """With its status, if it has one."""
+        """Creates the object with its status, if it has one."""
         with self.changed:
             key = key_of(manifest)
             self._check_faults("create", *key)
@@ -278,7 +279,7 @@ class FakeCluster:
     # --- what the control plane does
 
     def collect_garbage(self, *, now: bool = False) -> None:
-        """Until nothing is left to collect."""
+        """Collects garbage until nothing is left to collect."""
         with self.changed:
             while (self.collects_garbage or now) and garbage_collector.step(self):
                 pass
@@ -433,7 +434,7 @@ class FakeCluster:
         self.changed.notify_all()
 
     def _is_used(self, claim: Key) -> bool:
-        """By a pod that is, or was, on a node: also by one that has ended and is still there."""
+        """Whether the claim is used by a pod that is, or was, on a node: also by one that has ended."""
         pods = (found for (kind, namespace, _), found in self.objects.items() if (kind, namespace) == ("Pod", claim[1]))
         return any(
             volume.get("persistentVolumeClaim", {}).get("claimName") == claim[2]
@@ -521,7 +522,7 @@ class FakeCluster:
                        details={**self._told(key), "kind": key[0]})  # fmt: skip
 
     def resource(self, kind: str) -> str:
-        """As messages name it: configmaps, deployments.apps."""
+        """The resource as messages name it: configmaps, deployments.apps."""
         found = self.kind(kind)
         return f"{found.plural}.{found.group}" if found.group else found.plural
 
@@ -538,7 +539,7 @@ class FakeCluster:
 
 
 def _is_on_a_node(pod: Manifest) -> bool:
-    """Where no test says a node, by what only a kubelet says."""
+    """Whether the pod is on a node; where no test names one, what only a kubelet reports decides."""
     status = pod.get("status") or {}
     has_node = bool((pod.get("spec") or {}).get("nodeName") or status.get("containerStatuses"))
     return has_node or status.get("phase", "Pending") != "Pending"
@@ -567,7 +568,7 @@ def _system_fields(live: Manifest) -> Manifest:
 
 
 def _plain(manifest: Manifest) -> Manifest:
-    """Without the API server's own fields."""
+    """The object without the API server's own fields."""
     metadata = {name: value for name, value in manifest["metadata"].items() if name not in _SYSTEM_FIELDS}
     return {**manifest, "metadata": metadata}
 

@@ -28,7 +28,7 @@ class Rates:
     late: float = 0.0
     refused: float = 0.0
     batches: Mapping[str, tuple[float, float, float]] = field(default_factory=dict)
-    """By variant: batches per second, seeds of each, seconds of each."""
+    """For each variant: batches per second, seeds of each, seconds of each."""
 
     def counters(self) -> Iterator[tuple[str, dict[str, str], float]]:
         """Metric, labels and rate."""
@@ -49,17 +49,17 @@ class Rates:
 @dataclass(slots=True)
 class FakePrometheus:
     pods: Callable[[], list[str]]
-    """That it scrapes."""
+    """Pods that it scrapes."""
     rates: Rates = field(default_factory=Rates)
     """Rates of each worker."""
     fault: Callable[[Asked], Told] | None = None
     """Answers in its place."""
     gap_s: float = 1.0
-    """Between two scrapes."""
+    """Seconds between two scrapes."""
     age_s: float = 0.0
     """Age of the newest sample."""
     value: str | None = None
-    """In the place of every value."""
+    """Text that takes the place of every value."""
     queries: list[str] = field(default_factory=list)
 
     def answer(self, asked: Asked) -> Told:

@@ -31,7 +31,7 @@ class Odd:
     status: int = 200
     headers: dict[str, str] = field(default_factory=dict)
     body: bytes | None = None
-    """None: the file's."""
+    """Body of the answer; None: the file's."""
     cut_after: int | None = None
     """Bytes of the body, after which the connection is closed."""
     silent_after: int | None = None
@@ -44,9 +44,9 @@ class Odd:
 class FileServer:
     port: int
     files: dict[str, bytes] = field(default_factory=dict)
-    """By path, which may have a query."""
+    """Files by path, which may have a query."""
     odd: dict[str, deque[Odd]] = field(default_factory=dict)
-    """By path: what the next requests get instead."""
+    """What the next requests get instead, by path."""
     fetched: list[Fetched] = field(default_factory=list)
     has_validators: bool = True
     """ETag, and ranges."""

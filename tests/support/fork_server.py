@@ -42,7 +42,7 @@ _MOST_BYTES = 1 << 20
 
 @dataclass(slots=True)
 class Process:
-    """As `subprocess.Popen`, as far as tests use it."""
+    """A process with as much of `subprocess.Popen` as tests use."""
 
     pid: int
     stdin: IO[str] | None
@@ -93,7 +93,7 @@ def started(
     stdout: bool = False,
     stderr: bool = False,
 ) -> Process:
-    """In the repository's folder; a stream that is wanted is a pipe, the others are those of the test."""
+    """Runs a program in the repository's folder; a wanted stream is a pipe, the others are those of the test."""
     ours: list[IO[str] | None] = []
     with ExitStack() as theirs:
         streams = []
@@ -113,7 +113,7 @@ def started(
 
 
 def completed(module: str, *arguments: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    """After its end, with what it wrote to its standard error, as these programs do."""
+    """The result after its end, with what it wrote to its standard error, as these programs do."""
     with started(module, *arguments, env=env, stderr=True) as process:
         assert process.stderr is not None
         written = process.stderr.read()

@@ -33,7 +33,7 @@ class Compiled:
 
 
 def compile_all(folder: Path) -> list[Compiled]:
-    """In another process, whose compiler keeps its files in `folder`."""
+    """Compiles in another process, whose compiler keeps its files in `folder`."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     environment["TRITON_CACHE_DIR"] = str(folder)
     printed = subprocess.run(
@@ -45,7 +45,7 @@ def compile_all(folder: Path) -> list[Compiled]:
 
 
 class _AbsentGpu:
-    """As much of triton's driver as its compiler asks for."""
+    """A driver with as much of triton's as its compiler asks for."""
 
     def __init__(self, architecture: int) -> None:
         from triton.backends.compiler import GPUTarget
@@ -115,8 +115,10 @@ def _cases() -> Iterator[tuple[str, Any]]:
         DeviceAttention,
         DeviceGraph,
         DeviceRows,
+        DeviceTable,
         DeviceWeights,
         PaddedTree,
+        Shares,
     )
     from gnnserve_worker.gpu.kernels.aggregate import aggregate_hidden
     from gnnserve_worker.gpu.kernels.attention import score_rows, share_out
@@ -155,10 +157,20 @@ def _cases() -> Iterator[tuple[str, Any]]:
         pools = torch.zeros(devices, dtype=torch.int64)
         return CacheView(table, pools, 16, block_columns, table.clone(), torch.zeros(2, dtype=torch.int64))
 
-    def gather(rows: DeviceRows, columns: int, aggregation: DeviceAggregation, out: torch.dtype, devices: int) -> None:
+    def gather(
+        rows: DeviceRows,
+        columns: int,
+        aggregation: DeviceAggregation,
+        out: torch.dtype,
+        devices: int,
+        *,
+        behind: bool = False,
+        shares: Shares | None = None,
+    ) -> None:
         shape = (tree.rows, 2 * columns if aggregation.stacked else columns)
         cache = cache_of(rows.values.dtype, devices) if devices else None
-        gather_rows(rows, rows, columns, tree, aggregation, torch.zeros(shape, dtype=out), cache)
+        more = DeviceTable(rows, rows) if behind else None
+        gather_rows(rows, rows, columns, tree, aggregation, torch.zeros(shape, dtype=out), cache, shares, more)
 
     for dtype, devices in zip(dtypes, (1, 0, 2, 1), strict=True):
         yield (
@@ -168,22 +180,38 @@ def _cases() -> Iterator[tuple[str, Any]]:
     yield "gather added", lambda: gather(rows_of(torch.float32), 301, added, torch.float32, 1)
     yield "gather weighted", lambda: gather(rows_of(torch.int8), 602, weighted, torch.bfloat16, 1)
 
-    def attend(rows: DeviceRows, columns: int, attention: DeviceAttention, devices: int) -> None:
+    for dtype, devices in ((torch.float16, 0), (torch.int8, 1)):
+        yield (
+            f"gather {dtype} devices={devices} behind",
+            lambda dtype=dtype, devices=devices: gather(
+                rows_of(dtype), 602, mean, torch.bfloat16, devices, behind=True
+            ),
+        )
+    known = Shares(torch.zeros(tree.ends[-1], 1), torch.zeros(tree.rows, 1))
+    yield (
+        "gather weighed before",
+        lambda: gather(rows_of(torch.int8), 602, weighted, torch.bfloat16, 0, behind=True, shares=known),
+    )
+
+    def attend(
+        rows: DeviceRows, columns: int, attention: DeviceAttention, devices: int, *, behind: bool = False
+    ) -> None:
         cache = cache_of(rows.values.dtype, devices) if devices else None
         aggregation = DeviceAggregation(Aggregator.ATTENTION, Own.ADDED, 1.0, None, relu=False, attention=attention)
         shares = room()
-        score_rows(rows, columns, tree, attention, shares, cache)
+        more = DeviceTable(rows, rows) if behind else None
+        score_rows(rows, columns, tree, attention, shares, cache, rows if behind else None)
         share_out(tree, tree.rows, attention, shares)
         out = torch.zeros(tree.rows, aggregation.width(columns))
-        gather_rows(rows, rows, columns, tree, aggregation, out, cache, shares)
+        gather_rows(rows, rows, columns, tree, aggregation, out, cache, shares.shares, more)
 
     def room() -> AttentionRoom:
-        return AttentionRoom(
-            torch.zeros(tree.ends[-1], 2 * heads), torch.zeros(tree.ends[-1], heads), torch.zeros(tree.rows, heads)
-        )
+        shares = Shares(torch.zeros(tree.ends[-1], heads), torch.zeros(tree.rows, heads))
+        return AttentionRoom(torch.zeros(tree.ends[-1], 2 * heads), shares)
 
     yield "attention", lambda: attend(rows_of(torch.float32), 602, attention, 1)
     yield "attention int8", lambda: attend(rows_of(torch.int8), 602, attention, 0)
+    yield "attention behind", lambda: attend(rows_of(torch.int8), 602, attention, 1, behind=True)
     yield "attention stored", lambda: attend(rows_of(torch.float16), 144, stored, 1)
     yield "gather short", lambda: gather(rows_of(torch.int8, 2), 1, mean, torch.float32, 0)
 
@@ -198,7 +226,7 @@ def _cases() -> Iterator[tuple[str, Any]]:
     def aggregate_attending() -> None:
         aggregation = DeviceAggregation(Aggregator.ATTENTION, Own.ADDED, 1.0, None, relu=False, attention=attention)
         hidden, out = torch.zeros(tree.rows, 128), torch.zeros(tree.seeds, heads * 128)
-        aggregate_hidden(hidden, tree, tree.seeds, aggregation, out, room())
+        aggregate_hidden(hidden, tree, tree.seeds, aggregation, out, room().shares)
 
     yield "aggregate attending", aggregate_attending
     yield "aggregate weighted", lambda: aggregate(128, weighted, torch.bfloat16)

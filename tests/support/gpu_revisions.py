@@ -26,6 +26,7 @@ from gnnserve_worker.gpu.accelerator import Accelerator
 from gnnserve_worker.gpu.engine import GpuEngine
 from gnnserve_worker.gpu.memory import HostMemory, Ledger
 from gnnserve_worker.gpu.resident import Means, make_resident
+from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.models.build import build_network
 from gnnserve_worker.repository.loaded import LoadedRevision, LoadedVariant
 
@@ -68,7 +69,7 @@ def projected_revision(
 
 
 def published(loaded: LoadedRevision, name: str = "f0eae20c16c00ac0-1") -> LoadedRevision:
-    """With a manifest, whose profile was measured nowhere."""
+    """The revision with a manifest, whose profile was not measured."""
     columns = {variant.name: variant.columns for variant in loaded.variants.values()}
     manifest = revision_manifest(name)
     profile = tiny_profile(columns)
@@ -93,3 +94,13 @@ def use_small_chunks(monkeypatch: pytest.MonkeyPatch, seeds: int) -> None:
 
 def some_seeds(count: int, nodes: int = NODES) -> np.ndarray:
     return np.random.default_rng(count).integers(0, nodes, count)
+
+
+def assert_answers_are_the_cpus(loaded: LoadedRevision, accelerator: Accelerator, seeds: int = 7) -> None:
+    """Every variant's scores, but for the order of sums."""
+    engine, chosen = engine_of(loaded, accelerator), some_seeds(seeds)
+    assert engine.variants == loaded.variants.keys()
+    for variant in loaded.variants:
+        found, expected = engine.infer(variant, chosen, 11), infer_batch(loaded, variant, chosen, 11)
+        size = float(np.abs(expected.scores).max())
+        np.testing.assert_allclose(found.scores, expected.scores, rtol=0, atol=1e-5 * size)

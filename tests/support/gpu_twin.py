@@ -18,7 +18,7 @@ from gnnserve_worker.gpu.accelerator import Runner
 
 @dataclass(slots=True)
 class Twin:
-    """As `gpu.cuda.CudaAccelerator`."""
+    """Behaves as `gpu.cuda.CudaAccelerator`."""
 
     free: int = 4 * 2**30
     refuse: Callable[[int, bool], str | None] = lambda _size_bytes, _read_only: None

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
+from gnnserve_api.edges import Direction, EdgeRules
 from gnnserve_api.repository import NetworkManifest
 from gnnserve_api.spec.model import Architecture, Model
 from gnnserve_api.spec.service import GNNService
@@ -35,7 +36,8 @@ def random_graph(nodes: int, seed: int, *, mean_degree: float = 6, isolated: flo
     draw = np.random.default_rng(seed)
     degrees = np.minimum(draw.geometric(1 / mean_degree, nodes), 10 * int(mean_degree))
     degrees[draw.random(nodes) < isolated] = 0
-    return graph_of([draw.integers(0, nodes, degree).tolist() for degree in degrees])
+    indptr = np.concatenate([[0], np.cumsum(degrees)]).astype(np.int64)
+    return Graph(indptr, draw.integers(0, nodes, indptr[-1]).astype(np.int32))
 
 
 def complete_graph(nodes: int) -> Graph:
@@ -55,7 +57,7 @@ def neighbours_of(graph: Graph, node: int) -> list[int]:
 
 
 def read_only(graph: Graph) -> Graph:
-    """As from a memory map: writing raises."""
+    """The array as a memory map gives it: writing raises."""
     graph.indptr.setflags(write=False)
     graph.indices.setflags(write=False)
     return graph
@@ -245,6 +247,7 @@ def planted_graph(
         labels=labels,
         classes=classes or tuple(range(count)),
         splits=random_splits(nodes, seed),
+        edge_rules=EdgeRules(Direction.UNDIRECTED),
     )
 
 

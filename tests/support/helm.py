@@ -32,7 +32,7 @@ class HelmError(Exception):
 @dataclass(frozen=True, slots=True)
 class DocumentedValue:
     key: str
-    """With dots, as for `--set`."""
+    """The key with dots, as for `--set`."""
     default: Any
     meaning: str
 

@@ -28,11 +28,11 @@ Switch = tuple[str, Objective, Batching]
 class FakeServer:
     switches: queue.Queue[Switch] = field(default_factory=queue.Queue)
     tables: queue.Queue[RoutingTable] = field(default_factory=queue.Queue)
-    """As switched to, one for each of `switches`."""
+    """Tables that were switched to, one for each of `switches`."""
     problems: queue.Queue[str | None] = field(default_factory=queue.Queue)
     withdrawn: queue.Queue[str] = field(default_factory=queue.Queue)
     damage: Damage | None = None
-    """As reported last."""
+    """The damage that was reported last."""
 
     def switch(self, revision: ServedRevision, table: RoutingTable, load_s: float) -> None:
         self.tables.put(table)

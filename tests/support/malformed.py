@@ -2,6 +2,7 @@
 
 Kinds, and what each may count on:
 - json, binary: a valid head with the length of its body, whose bytes were mutated: exactly one answer;
+- overlay: the same with what the graph does not have, wrong in ways of its own, in either form: exactly one answer;
 - head: a valid request with a mutated head; raw: bytes at random; chunked: a mutated chunked body; pipelined: several
   of all these at once. After those the client ends its side, and the worker must end its own: some answers, or none;
 - abandoned: cut off in the middle, by an end, a reset or nothing at all;
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import random
 import socket
 import struct
@@ -22,10 +24,13 @@ from typing import Any
 
 import httptools
 
-KINDS = ("json", "binary", "head", "raw", "chunked", "pipelined", "abandoned", "valid")
-_WEIGHTS = (30, 15, 15, 10, 8, 7, 5, 10)
-ANSWERED = frozenset(("json", "binary", "valid"))
+KINDS = ("json", "binary", "overlay", "head", "raw", "chunked", "pipelined", "abandoned", "valid")
+_WEIGHTS = (20, 10, 25, 10, 10, 5, 5, 5, 10)
+ANSWERED = frozenset(("json", "binary", "overlay", "valid"))
 """Kinds whose every request gets one answer."""
+FEATURES = 4
+"""Of the graph, whose source names no columns."""
+_COLUMNS = ("0", "3", "4", "-1", "03", "amount", "", "\ud800", "9" * 5000)
 _PATIENCE_S = 30.0
 _FIELDS: Sequence[Any] = (
     None, True, False, 0, -1, 1, 2**31, 2**53, 2**63 - 1, 2**63, -(2**63), 2**64, 10**400, 0.5, -0.0, 1e308, "", "0",
@@ -78,6 +83,7 @@ def make(number: int, nodes: int) -> Bad:
     made = {
         "json": lambda: _post(_mutated_json(draw, nodes), *_optional_part(draw)),
         "binary": lambda: _binary(draw, nodes),
+        "overlay": lambda: _overlay(draw, nodes),
         "head": lambda: _mutated_head(draw, nodes),
         "raw": lambda: _raw(draw),
         "chunked": lambda: _chunked(draw, nodes),
@@ -97,6 +103,7 @@ def _any(draw: random.Random, nodes: int) -> bytes:
     makers: tuple[Callable[[], bytes], ...] = (
         lambda: _post(_mutated_json(draw, nodes)),
         lambda: _binary(draw, nodes),
+        lambda: _overlay(draw, nodes),
         lambda: _mutated_head(draw, nodes),
         lambda: _chunked(draw, nodes),
         lambda: _post(_json(_valid(draw, nodes))),
@@ -110,7 +117,23 @@ def _valid(draw: random.Random, nodes: int) -> dict[str, Any]:
         asked["return"] = ["labels", "scores"][: draw.randint(1, 2)]
     if draw.random() < 0.2:
         asked["objective"] = {"latencyMs": draw.choice((100, 1000, 3_600_000))}
+    if draw.random() < 0.3:
+        asked["overlay"] = _valid_overlay(draw, nodes)
     return asked
+
+
+def _valid_overlay(draw: random.Random, nodes: int) -> dict[str, Any]:
+    """Without overrides, so that stored nodes keep their answers where these depend on no neighbours."""
+    new = draw.randrange(4)
+    ends = [*range(nodes), *range(nodes, nodes + new)]
+    rows = [[draw.random() for _ in range(FEATURES)] for _ in range(new)]
+    return {
+        "nodes": [
+            {"id": nodes + k, "features": draw.choice((row, {str(draw.randrange(FEATURES)): 1.5}))}
+            for k, row in enumerate(rows)
+        ],
+        "edges": [draw.choices(ends, k=2) for _ in range(draw.choice((0, 1, 3, 50)))],
+    }
 
 
 def _json(value: Any) -> bytes:
@@ -185,6 +208,50 @@ def _binary(draw: random.Random, nodes: int) -> bytes:
     return made.replace(b"/v1/predict", b"/v1/predict?" + query, 1)
 
 
+def _overlay(draw: random.Random, nodes: int) -> bytes:
+    """A hostile overlay: one thing in it is wrong, or much too much, or it is arrays at random."""
+    if draw.random() < 0.3:
+        return _overlay_as_arrays(draw, nodes)
+    asked: dict[str, Any] = {"nodes": [draw.randrange(nodes)], "overlay": _valid_overlay(draw, nodes)}
+    overlay = asked["overlay"]
+    node, hub = {"id": nodes + 9, "features": [1.0] * FEATURES}, draw.randrange(nodes)
+    wrongs: tuple[Callable[[], Any], ...] = (
+        lambda: overlay["edges"].append(draw.choice(([0], [0, 1, 2], [], 3, [0, 10**6], [-1, 0], ["0", 1], [0, None]))),
+        lambda: overlay["edges"].extend([[hub, hub]] * draw.choice((16_384, 17_000))),
+        lambda: overlay["nodes"].extend([node, node]),
+        lambda: overlay["nodes"].extend({**node, "id": nodes + 9 + k} for k in range(draw.choice((1020, 1100)))),
+        lambda: overlay["nodes"].append({**node, "id": draw.randrange(nodes)}),
+        lambda: overlay["nodes"].append({**node, "features": [1.0] * draw.choice((0, 1, FEATURES + 1, 5000))}),
+        lambda: overlay["nodes"].append({**node, "features": draw.choice(_FIELDS)}),
+        lambda: overlay["nodes"].append({**node, "features": {draw.choice(_COLUMNS): draw.choice(_FIELDS)}}),
+        lambda: overlay["nodes"].append({**node, "features": {draw.choice(_COLUMNS): 1.0}}),
+        lambda: overlay["nodes"].append({**node, "features": [draw.choice((1e39, -1e300, math.nan, math.inf))] * 4}),
+        lambda: overlay.update(overrides=[{**node, "id": draw.choice((hub, hub, nodes + 9, -1))}] * draw.randint(1, 2)),
+        lambda: overlay.update({draw.choice(("nodes", "edges", "overrides", "x")): draw.choice(_FIELDS)}),
+        lambda: asked.update(overlay=draw.choice(_FIELDS)),
+        lambda: asked.update(seed=draw.choice(_FIELDS)),
+        lambda: asked["nodes"].append(draw.choice((nodes + 9, -1, 2**63))),
+    )
+    draw.choice(wrongs)()
+    body = _json(asked)
+    if draw.random() < 0.2:
+        body = draw.choice((_flip(draw, body), _splice(draw, body, draw.choice(_LITERALS))))
+    return _post(body)
+
+
+def _overlay_as_arrays(draw: random.Random, nodes: int) -> bytes:
+    asked, new, edges, overrides = (draw.choice((0, 1, 1, 2)) for _ in range(4))
+    numbers = [draw.randrange(-new - 1, nodes + 1) for _ in range(asked + 2 * edges + overrides)]
+    features = [draw.choice((0.5, 0.5, 0.5, 0.5, math.nan, math.inf)) for _ in range((new + overrides) * FEATURES)]
+    counts = [asked, new, edges, overrides]
+    if draw.random() < 0.3:
+        counts[draw.randrange(4)] = draw.choice((-1, 3, 2**20, 2**62, 2**63 - 1, -(2**63)))
+    body = struct.pack(f"<4q{len(numbers)}q{len(features)}f", *counts, *numbers, *features)
+    if draw.random() < 0.3:
+        body = draw.choice((body[: draw.randint(0, len(body))], body + b"\0", _flip(draw, body)))
+    return _post(body, b"content-type: application/vnd.gnnserve.overlay")
+
+
 def _mutated_head(draw: random.Random, nodes: int) -> bytes:
     body = _json(_valid(draw, nodes))
     lines = [b"POST /v1/predict HTTP/1.1", b"host: worker", b"content-length: %d" % len(body)]
@@ -229,9 +296,9 @@ def _chunked(draw: random.Random, nodes: int) -> bytes:
 @dataclass(slots=True)
 class Noted:
     requests: Counter[str] = field(default_factory=Counter)
-    """By kind."""
+    """Requests by kind."""
     statuses: Counter[str] = field(default_factory=Counter)
-    """By status; "none" where the connection ended without an answer, which only some kinds may."""
+    """Answers by status; "none" where the connection ended without an answer, which only some kinds may."""
     unanswered: list[int] = field(default_factory=list)
     """Numbers of requests that had a right to an answer."""
     wrong: list[int] = field(default_factory=list)

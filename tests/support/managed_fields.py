@@ -27,7 +27,7 @@ class Type:
     keys: tuple[tuple[str, object], ...] = ()
     """Keys of a list-map: names, each with its default (None: it is required)."""
     children: Mapping[str, Type] = field(default_factory=dict)
-    """By field name; "*" for values of a map, "[]" for entries of a list."""
+    """Types by field name; "*" for values of a map, "[]" for entries of a list."""
 
     def of_field(self, name: str) -> Type:
         return self.children.get("*" if self.rule == "map" else name, PLAIN)
@@ -73,7 +73,7 @@ def intersection(left: Fields, right: Fields) -> Fields:
 
 
 def encode(fields: Fields) -> Fields:
-    """As `fieldsV1`, where a member without children is an empty mapping."""
+    """The set as `fieldsV1`, where a member without children is an empty mapping."""
     return {
         name: {} if name == MEMBER or child.keys() == {MEMBER} else encode(child)
         for name, child in sorted(fields.items())
@@ -85,7 +85,7 @@ def decode(encoded: Fields) -> Fields:
 
 
 def paths(fields: Fields, above: str = "") -> Iterator[str]:
-    """As conflicts are told: `.spec.containers[name="a"].image`; members of a level before what is below it."""
+    """Paths as conflicts name them: `.spec.containers[name="a"].image`; members of a level before what is below it."""
     below = sorted((name, child) for name, child in fields.items() if name != MEMBER)
     for name, child in below:
         if MEMBER in child:
@@ -140,7 +140,7 @@ def merge(live: Any, declared: Any, type_: Type) -> Any:
 
 
 def _merge_entries(live: dict[str, Any], declared: dict[str, Any], type_: Type) -> list[Any]:
-    """In the declared order; an entry of others' keeps its place between those that both have."""
+    """Merges in the declared order; an entry of others' keeps its place between those that both have."""
     shared = [name for name in declared if name in live]
     old, new = list(live), list(declared)
     merged: dict[str, Any] = {}
@@ -375,7 +375,7 @@ def apply_declared(
 def update(
     live: dict[str, Any], becomes: dict[str, Any], type_: Type, managers: Managers, updater: Manager, now: str
 ) -> Managers:
-    """Who owns what after a PUT, POST or merge patch has made `becomes` of `live`."""
+    """The owners of each field after a PUT, POST or merge patch has made `becomes` of `live`."""
     others, found = _take(live, becomes, type_, managers, None, force=True)
     took = difference(union(found.added, found.modified), _UNOWNED)
     if took:
@@ -425,7 +425,7 @@ def _prune(merged: dict[str, Any], type_: Type, managers: Managers, last: Fields
 
 
 def _with_named(fields: Fields, type_: Type) -> Fields:
-    """Also the parents that are fields by name, and not keys of a map or entries of a list."""
+    """The fields, and also the parents that are fields by name, and not keys of a map or entries of a list."""
     found: Fields = {}
     for name, child in fields.items():
         if name == MEMBER:

@@ -76,6 +76,7 @@ def make_route(table: RoutingTable, base_variant: str | None = None, **changes: 
         allowed_variants=("x1", "x2", "x4"),
         objective=table.objective,
         batching=table.batching,
+        overlay=table.overlay,
         mode=table.mode,
         variants=VARIANT_ROUTES,
     )
@@ -83,7 +84,7 @@ def make_route(table: RoutingTable, base_variant: str | None = None, **changes: 
 
 
 class Namespace:
-    """With one GNNService."""
+    """A namespace with one GNNService."""
 
     def __init__(self, name: str = "digits", settings: Settings | None = None, **spec: Any) -> None:
         self.name = name
@@ -123,7 +124,7 @@ class Namespace:
         return self.service.spec.recipe()
 
     def edit(self, **spec: Any) -> None:
-        """None takes a field away."""
+        """Edits the spec. None takes a field away."""
         self.spec = {key: value for key, value in (self.spec | spec).items() if value is not None}
         self.generation += 1
 
@@ -178,7 +179,7 @@ class Namespace:
         return planned
 
     def settle(self) -> Plan:
-        """Until nothing is left to do; the plan that says so."""
+        """Reconciles until nothing is left to do; returns the plan that says so."""
         for _ in range(10):
             before = copy.deepcopy(self.objects)
             planned = self.reconcile()
@@ -293,7 +294,7 @@ class Namespace:
         self.endpoint = route if self.workers() else None
 
     def serve(self, revision: str = "rev-1") -> None:
-        """From wherever it is to where everything is served."""
+        """Brings the service from wherever it is to where everything is served."""
         self.settle()
         if self.jobs() and not self.job()["status"]:
             self.finish_job(revision)

@@ -22,7 +22,7 @@ _HERE = Path(__file__).parent / "older"
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """By the older operator, for a service of that name with the image worker:1."""
+    """What the older operator built for a service of that name with the image worker:1."""
 
     spec: Manifest
     worker: Manifest

@@ -25,7 +25,7 @@ def owner(name: str = "digits", uid: str = UID, kind: str = "GNNService", **fiel
 
 
 def child(kind: str = "ConfigMap", name: str = "digits-routing", **fields: Any) -> Manifest:
-    """As the operator would declare it."""
+    """The child as the operator would declare it."""
     return {
         "apiVersion": {"Deployment": "apps/v1", "Job": "batch/v1"}.get(kind, "v1"),
         "kind": kind,
@@ -35,6 +35,6 @@ def child(kind: str = "ConfigMap", name: str = "digits-routing", **fields: Any) 
 
 
 def live(manifest: Manifest, version: int = 1, **metadata: Any) -> Manifest:
-    """As the API server would answer it."""
+    """The child as the API server would answer it."""
     found = {"uid": f"uid-of-{manifest['metadata']['name']}", "resourceVersion": str(version), "generation": 1}
     return {**manifest, "metadata": {**manifest["metadata"], **found, **metadata}}

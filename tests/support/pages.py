@@ -15,7 +15,7 @@ def read_page(name: str) -> str:
 
 
 def section(page: str, heading: str) -> str:
-    """From a heading of the second level to the next one."""
+    """The part of a page from a heading of the second level to the next one."""
     return page.split(f"\n## {heading}\n", 1)[1].split("\n## ", 1)[0]
 
 
@@ -30,7 +30,7 @@ def code_blocks(page: str, language: str) -> list[str]:
 
 
 def anchors(page: str) -> set[str]:
-    """As GitHub makes them from headings."""
+    """Anchors that GitHub makes from headings."""
     return {slug(heading) for heading in re.findall(r"^#+ (.+)$", page, re.MULTILINE)}
 
 

@@ -31,12 +31,13 @@ from tests.support.repository import (
     write_features,
 )
 
-from gnnserve_api.repository import RevisionManifest
+from gnnserve_api.repository import RevisionManifest, RowSource
 from gnnserve_api.routing import RoutingTable
+from gnnserve_api.spec.graph import Normalization
 from gnnserve_worker.repository.repository import Repository
 
 ROOT = Path(__file__).parents[2]
-DEADLINE_S = 60
+DEADLINE_S = 240
 POLL_S = 0.005
 VARIANTS = {"x1": 4, "x2": 2}
 _FIRST_OF_THE_OTHERS = NODES // 2
@@ -64,7 +65,8 @@ def publish_answering(root: Path, recipe: str, label: int) -> RevisionManifest:
         staged.open(tiny_variants(profile))
         return staged.commit(
             scope="Inductive", ranking=RANKING, variants=tiny_variants(profile), profile=profile,
-            generator="a test", created_at=f"2026-01-01T00:00:{label:02}Z",
+            row_source=RowSource((), Normalization.DISABLED, None), edge_rules=graph.edge_rules, generator="a test",
+            created_at=f"2026-01-01T00:00:{label:02}Z",
         )  # fmt: skip
 
 
@@ -112,7 +114,7 @@ class WorkerPod:
         return dict(json.loads(body)) if status == 200 else {}
 
     def wait_until(self, path: str, part: str, status: int = 200) -> str:
-        """Until the path answers with the status, and with that in the body."""
+        """Waits until the path answers with the status, and with that in the body."""
         found, body = 0, ""
 
         def is_so() -> bool:
@@ -149,16 +151,22 @@ class WorkerPod:
 
 @contextmanager
 def worker_pod(
-    folder: Path, api: ConfigMapServer | str, lame_duck_s: float = 0, environ: Mapping[str, str] | None = None
+    folder: Path,
+    api: ConfigMapServer | str,
+    lame_duck_s: float = 0,
+    environ: Mapping[str, str] | None = None,
+    *,
+    imports_anew: bool = False,
 ) -> Iterator[WorkerPod]:
-    """In `folder`: `repository/`, perhaps `routing.json`. Forked, unless it has an environment of its own."""
+    """In `folder`: `repository/`, perhaps `routing.json`. Forked from a process that has imported everything, unless it
+    is to import everything anew, as where variables are read by imported modules."""
     (folder / "token").write_text("token")
     url = api if isinstance(api, str) else api.url
     program = ("tests.support.worker_pod", url, str(folder), str(lame_duck_s))
     with ExitStack() as connections:
         process: subprocess.Popen[str] | fork_server.Process
-        if environ is None:
-            process = connections.enter_context(fork_server.started(*program, stderr=True))
+        if not imports_anew:
+            process = connections.enter_context(fork_server.started(*program, env=environ, stderr=True))
         else:
             command = [sys.executable, "-m", *program]
             started = subprocess.Popen(command, cwd=ROOT, env=environ, stderr=subprocess.PIPE, text=True)

@@ -56,7 +56,7 @@ def sample(nodes: int = 12, columns: int = 4, classes: int = 3, *, several: bool
 
 
 def ogb_members(data: Sample, folder: str, split: str, **replaced: str) -> Files:
-    """By path in the zip. `replaced`: other text for the file of that name, `edge` and so on."""
+    """Members by path in the zip. `replaced`: other text for the file of that name, `edge` and so on."""
     texts = {
         "raw/edge": _csv(data.edges),
         "raw/node-feat": _csv(data.features),

@@ -25,7 +25,7 @@ def module_of(
     hops: int | None = None,
     classes: int = 3,
 ) -> Any:
-    """In evaluation mode, with weights of a fixed seed."""
+    """A module in evaluation mode, with weights of a fixed seed."""
     torch.manual_seed(0)
     widths = {"hidden": hidden, "mlpHidden": mlp_hidden, "heads": heads, "outputHeads": output_heads, "hops": hops}
     model = Model.model_validate({"architecture": architecture, "fanouts": fanouts, **widths})
@@ -73,6 +73,6 @@ def last_hidden_of(module: Any, features: np.ndarray, edges: torch.Tensor) -> np
 
 
 def assert_close(actual: np.ndarray, expected: np.ndarray, tolerance: float = 1e-5) -> None:
-    """To `tolerance` of the largest value."""
+    """Asserts that values agree to `tolerance` of the largest one."""
     assert actual.shape == expected.shape
     np.testing.assert_allclose(actual, expected, rtol=0, atol=tolerance * float(np.abs(expected).max()))

@@ -77,7 +77,7 @@ def untested(one: VariantProfile) -> VariantProfile:
 
 
 def without_stages(one: VariantProfile) -> VariantProfile:
-    """As the made-up profiles of `inference/rehearsal.py`."""
+    """A profile without stages, as the made-up ones of `inference/rehearsal.py`."""
     points = tuple(
         msgspec.structs.replace(point, sample_ms=0, gather_ms=0, compute_ms=0, window_p50_ms=0, gathered_bytes=0)
         for point in one.latency
@@ -86,7 +86,7 @@ def without_stages(one: VariantProfile) -> VariantProfile:
 
 
 def drifting() -> Subject:
-    """As the paper's Products: test nodes are less accurate, and have fewer neighbours."""
+    """A profile like the paper's Products: test nodes are less accurate, and have fewer neighbours."""
     made = [
         msgspec.structs.replace(
             one, test_accuracy=one.validation_accuracy - 0.12, test_latency=latency(1024, 3.0, 9_000_000)

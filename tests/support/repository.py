@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from tests.support.profiles import variants_of
 
+from gnnserve_api.edges import Direction, EdgeRules
 from gnnserve_api.profile import Compute, LatencyProfile, Profile, VariantProfile
 from gnnserve_api.repository import NetworkManifest, RankingManifest, RevisionManifest, VariantManifest
 from gnnserve_api.variants import Storage
@@ -65,6 +66,7 @@ def tiny_graph(digest: str = "aaaa", *, multi_label: bool = False) -> GraphData:
         labels=(labels[:, None] == np.arange(2)).astype(np.uint8) if multi_label else labels,
         classes=(0, 1) if multi_label else CLASSES,
         splits=Splits(np.array([0, 1, 2]), np.array([3]), np.array([], dtype=np.int64)),
+        edge_rules=EdgeRules(Direction.DIRECTED),
     )
 
 

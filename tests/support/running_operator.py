@@ -73,7 +73,7 @@ class RunningOperator:
             return response.status, await response.text()
 
     async def resync(self) -> None:
-        """Until everything has been looked at twice more, so once at least with all that went before."""
+        """Waits until everything has been looked at twice more, so once at least with all that went before."""
         for _ in range(2):
             before = await self.reconciles()
             async with asyncio.timeout(WAIT_S):

@@ -26,7 +26,7 @@ def offered(pod: str, *points: tuple[float, float], **labels: str) -> Series:
 def batches(
     pod: str, variant: str, times_s: Sequence[float], per_scrape: Sequence[tuple[int, float]], **labels: str
 ) -> list[Series]:
-    """Between two scrapes a worker computes these batches, of so many seeds in so many seconds."""
+    """Samples of a worker that, between two scrapes, computes these batches, of so many seeds in so many seconds."""
     sums: Mapping[str, float] = {
         "batches": len(per_scrape),
         "batch_seeds": sum(seeds for seeds, _ in per_scrape),

@@ -19,12 +19,15 @@ import numpy as np
 from tests.support.profiles import NETWORK, revision_manifest, variants_of
 
 from gnnserve_api.classes import Classes
+from gnnserve_api.families import FamilyName
 from gnnserve_api.objective import NO_OBJECTIVE, Objective
 from gnnserve_api.profile import LatencyProfile, Profile, VariantProfile
 from gnnserve_api.provenance import provenance_of
 from gnnserve_api.spec.service import GNNService
 from gnnserve_api.variants import Storage
 from gnnserve_worker.graph.ids import NodeIds
+from gnnserve_worker.graph.overlay import Overlay
+from gnnserve_worker.graph.view import BatchView
 from gnnserve_worker.inference.batch import Inference, StageTimes
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.scheduling.refusal import Refusal
@@ -40,7 +43,7 @@ NODES = 1000
 CLASSES = (10, 20, 30, 40)
 HIDDEN = 3
 HELD_NODE = 999
-"""In `main`, a batch with this node waits for a line on standard input."""
+"""Node for which, in `main`, a batch waits for a line on standard input."""
 
 
 def variant(name: str, accuracy: float, base_ms: float, seed_ms: float = 0.0) -> VariantProfile:
@@ -70,6 +73,17 @@ TRADE_OFF = profile(
     variant("x4", 0.89, 4, 0.04),  # 10 permille below x1; 4.04 ms, 8 ms
     variant("x8", 0.87, 2, 0.02),  # 30 permille below x1; 2.02 ms, 4 ms
 )
+
+
+def without_overlays(of: Profile, *names: str) -> Profile:
+    """The same profile, in which these variants answer about the stored graph only."""
+    return msgspec.structs.replace(
+        of,
+        variants=tuple(
+            msgspec.structs.replace(variant, family=FamilyName.PROPAGATED) if variant.name in names else variant
+            for variant in of.variants
+        ),
+    )
 
 
 def service(objective: dict[str, float] | None = None, max_seeds: int = 100, max_queued_seeds: int = 500) -> GNNService:
@@ -105,7 +119,7 @@ class FakeWorker:
     fail: Callable[[str, np.ndarray], None] = lambda _variant, _seeds: None
     """Raises where a batch should fail."""
     thresholds: tuple[float, ...] | None = None
-    """Of each of its variants."""
+    """Thresholds of each of its variants."""
     poisoned: int | None = None
     """A node whose scores are NaN."""
     started: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
@@ -113,6 +127,8 @@ class FakeWorker:
     gate: threading.Event = field(default_factory=threading.Event)
     """Batches wait for it; open unless a test closes it."""
     batches: list[tuple[str, list[int]]] = field(default_factory=list)
+    views: list[BatchView | None] = field(default_factory=list)
+    """View of each batch."""
 
     def __post_init__(self) -> None:
         self.gate.set()
@@ -135,8 +151,11 @@ class FakeWorker:
             warm_up=lambda: None,
         )
 
-    def infer(self, variant: str, seeds: np.ndarray, key: int, *, with_embeddings: bool = True) -> Inference:
+    def infer(
+        self, variant: str, seeds: np.ndarray, key: int, *, with_embeddings: bool = True, view: BatchView | None = None
+    ) -> Inference:
         self.batches.append((variant, seeds.tolist()))
+        self.views.append(view)
         self.started.release()
         self.gate.wait()
         self.fail(variant, seeds)
@@ -165,7 +184,7 @@ class Client:
         return await self.http.post("/v1/predict", json={"nodes": nodes, **fields})
 
     def switch(self, revision: ServedRevision, of: GNNService | None = None) -> None:
-        """As `WorkerServer.switch` does, on the event loop."""
+        """Switches as `WorkerServer.switch` does, on the event loop."""
         spec = (of or service()).spec
         if self.model.lane is None or self.model.lane.revision is not revision:
             self.metrics.show_revision(revision.manifest, load_s=0.5)
@@ -188,11 +207,13 @@ def submit(
     strict: bool = False,
     embeddings: bool = False,
     at: float = 0.0,
+    overlay: Overlay | None = None,
+    seed: int | None = None,
 ) -> Submitted | Refusal:
     assert model.lane is not None
     outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
     pending = model.submit(
-        model.lane, np.array(nodes), objective, strict, embeddings, at, outcome.set_result
+        model.lane, np.array(nodes), objective, strict, embeddings, at, outcome.set_result, overlay, seed
     )  # fmt: skip
     return pending if isinstance(pending, Refusal) else Submitted(pending, outcome)
 

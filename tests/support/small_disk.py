@@ -18,7 +18,7 @@ class SmallDisk:
         self._filler = path / "filler"
 
     def fill(self) -> None:
-        """Until not a byte more fits."""
+        """Fills the disk until not a byte more fits."""
         with self._filler.open("ab", buffering=0) as file:
             for size in (65_536, 1):
                 try:

@@ -21,7 +21,7 @@ Columns = Mapping[str, Sequence[Any] | pa.Array]
 
 
 def write_table(path: Path, columns: Columns) -> Path:
-    """As the suffix says. None is a missing value: nothing between two commas of a CSV."""
+    """Writes the format that the suffix names. None is a missing value: nothing between two commas of a CSV."""
     if path.suffix == ".parquet":
         pq.write_table(pa.table(dict(columns)), path)
     else:

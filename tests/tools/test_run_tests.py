@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tools.run_tests import ALONE, CLUSTER, Ended, describe, exit_code, run_alone, run_tiers
+from tools.run_tests import ALONE, CLUSTER, Ended, Spent, describe, exit_code, run_alone, run_tiers
 
 
 def _prints(words: str, code: int = 0) -> list[str]:
@@ -71,3 +71,22 @@ def test_the_closing_line_is_found_though_it_comes_in_pieces(tmp_path: Path) -> 
 def test_what_runs_alone_is_left_out_before_and_counts() -> None:
     assert f"--ignore={ALONE[-1]}" in CLUSTER
     assert run_alone(_prints("7 passed", 1)) == Ended("cluster under load", 1, "7 passed")
+
+
+def test_what_tests_compile_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    says = [sys.executable, "-c", "import sys; print(sys.dont_write_bytecode)"]
+    ended = (*run_tiers(says, says, tmp_path / "log"), run_alone(says))
+    assert [tier.closing for tier in ended] == ["False"] * 3
+
+
+def test_how_busy_the_processors_were_is_told() -> None:
+    before, after = Spent(100.0, 5000.0, 2), Spent(1400.0, 7200.0, 2)
+    assert str(after.since(before)) == "1,300 s; processors were busy for 2,200 s of 2,600"
+
+
+def test_what_the_system_tells_grows() -> None:
+    first, second = Spent.so_far(), Spent.so_far()
+    if first is None or second is None:
+        pytest.skip("this system does not tell")
+    assert second.since(first).busy_s >= 0

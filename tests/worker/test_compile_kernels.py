@@ -14,17 +14,21 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.support.configmap_server import NAMESPACE, configmap_server
+from tests.support.graphs import planted_graph
 from tests.support.pods import ROOT, WorkerPod, worker_pod
 
 from gnnserve_api.objective import Objective
 from gnnserve_api.repository import NodeIdKind
 from gnnserve_api.routing import RoutingTable
 from gnnserve_api.spec.graph import Builtin, GraphSource
-from gnnserve_api.spec.model import Architecture, Model
+from gnnserve_api.spec.model import Architecture, Model, Scope
 from gnnserve_api.variants import Storage, projected_name, variant_name
+from gnnserve_worker.generation.train import train
+from gnnserve_worker.generation.training_set import training_set
 from gnnserve_worker.graph.ids import integer_ids, lay_out, string_ids
 from gnnserve_worker.graph.sources.load import load_source
 from gnnserve_worker.inference.rehearsal import MadeUpVariant, publish_made_up
+from gnnserve_worker.kernel_cache import watch_compiling
 from gnnserve_worker.models.dense import preferred_compute
 from gnnserve_worker.repository.repository import Repository
 
@@ -62,7 +66,7 @@ def test_worker_with_kernels_compiled_ahead_compiles_nothing(
     revision = _publish_digits(tmp_path / "repository", architecture, fanouts, node_ids)
     with configmap_server() as api:
         api.put(RoutingTable(revision, "made-up"))
-        with worker_pod(tmp_path, api, environ=environment) as pod:
+        with worker_pod(tmp_path, api, environ=environment, imports_anew=True) as pod:
             pod.wait_until("/readyz", "ok")
             for nodes in (1, 2, 33, 1500):
                 _predict(pod, _IDS[node_ids][:nodes])
@@ -76,13 +80,27 @@ def test_worker_with_kernels_compiled_ahead_compiles_nothing(
     assert not any("compiling kernels" in message for message in said), said
 
 
+@pytest.mark.parametrize("architecture", ["GraphSAGE", "GCN"])
+@pytest.mark.usefixtures("environment")
+def test_training_with_kernels_compiled_ahead_compiles_nothing(architecture: str) -> None:
+    data = planted_graph((1, 2), nodes=60)
+    model = Model.model_validate(
+        {"architecture": architecture, "hidden": 8, "fanouts": [3, 2], "training": {"epochs": 1}}
+    )
+    compiled = watch_compiling()
+
+    train(training_set(data.graph, data.labels, len(data.classes), data.splits, Scope.INDUCTIVE), data.features, model)
+
+    assert compiled == []
+
+
 def test_worker_without_them_compiles_and_says_so(environment: dict[str, str], tmp_path: Path) -> None:
     folder = tmp_path / "repository"
     revision = _publish_digits(folder, Architecture.GRAPHSAGE, (3,), NodeIdKind.POSITIONS, (Storage.FLOAT32,))
     with configmap_server() as api:
         api.put(RoutingTable(revision, "made-up"))
         empty = environment | {"NUMBA_CACHE_DIR": str(tmp_path / "kernels")}
-        with worker_pod(tmp_path, api, environ=empty) as pod:
+        with worker_pod(tmp_path, api, environ=empty, imports_anew=True) as pod:
             pod.wait_until("/readyz", "ok")
             _predict(pod, [0])
             said = [line["message"] for line in pod.log if "compiling kernels" in line["message"]]

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.graphs import neighbours_of
 
-from gnnserve_api.spec.tables import Direction, Duplicates, SelfLoops
+from gnnserve_api.edges import Direction, Duplicates, SelfLoops
 from gnnserve_worker.graph import edges as edges_module
 from gnnserve_worker.graph.edges import EdgeCounts, EdgeList
 from gnnserve_worker.graph.store import Finding, Graph

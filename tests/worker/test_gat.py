@@ -22,6 +22,7 @@ from tests.support.graphs import (
     write_npz,
 )
 from tests.support.pyg import assert_close, edges_of_graph, explicit_sample, module_of, scores_of
+from tests.support.serving_path import SHARE, infer_scores, sample_of
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.spec.model import Checkpoint, Model
@@ -41,14 +42,10 @@ from gnnserve_worker.generation.tensors import (
 from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.models.build import build_network
-from gnnserve_worker.models.network import Activations, Network
 from gnnserve_worker.repository.repository import Repository
-from gnnserve_worker.sampling.neighbours import NeighbourSample, Scratch, sample_neighbours
 from gnnserve_worker.tables.attention import _exponential
-from gnnserve_worker.tables.table import Table
 
 NODES, WIDTH = 70, 21
-SHARE = pytest.mark.parametrize("share", [pytest.param(False, id="rows of their own"), pytest.param(True, id="shared")])
 HEADS = pytest.mark.parametrize(
     ("heads", "output_heads"),
     [
@@ -58,18 +55,6 @@ HEADS = pytest.mark.parametrize(
         pytest.param(1, 3, id="more in the last layer"),
     ],
 )
-
-
-def _sample(graph: Graph, seeds: list[int], fanouts: tuple[int, ...], *, share: bool = False) -> NeighbourSample:
-    return sample_neighbours(graph.indptr, graph.indices, np.array(seeds), fanouts, 5, Scratch(), share=share)
-
-
-def _infer(network: Network, table: Table, sample: NeighbourSample) -> np.ndarray:
-    scratch = Activations()
-    seeds = sample.ends[0] if sample.seed_rows is None else len(sample.seed_rows)
-    scores = np.empty((seeds, network.classes), np.float32)
-    network.infer(network.gather(table, sample, scratch), sample, scratch, scores)
-    return scores
 
 
 def _without_self_draws(graph: Graph) -> Graph:
@@ -89,11 +74,11 @@ def test_sampled_scores_equal_pyg_over_the_sample(
     features = dense_features(NODES, WIDTH, seed=2)
     module = module_of("GAT", fanouts, WIDTH, heads=heads, output_heads=output_heads)
     seeds = [*range(0, NODES, 2), 8, 8]
-    sample = _sample(graph, seeds, fanouts, share=share)
+    sample = sample_of(graph, seeds, fanouts, share=share)
 
     manifest = network_manifest("GAT", fanouts, heads=heads, output_heads=output_heads)
     network = build_network(manifest, to_tensors(module), WIDTH, False, "float32")
-    scores = _infer(network, table_of(features), sample)
+    scores = infer_scores(network, table_of(features), sample)
 
     ids, edges = explicit_sample(sample)
     seed_rows = np.arange(len(seeds)) if sample.seed_rows is None else sample.seed_rows
@@ -114,7 +99,7 @@ def test_full_neighbourhood_scores_equal_pyg_on_the_whole_graph(
 
     manifest = network_manifest("GAT", fanouts, heads=heads, output_heads=output_heads)
     network = build_network(manifest, to_tensors(module), WIDTH, False, "float32")
-    scores = _infer(network, table_of(features), _sample(graph, seeds, fanouts, share=share))
+    scores = infer_scores(network, table_of(features), sample_of(graph, seeds, fanouts, share=share))
 
     assert_close(scores, scores_of(module, features, edges_of_graph(graph))[seeds])
 
@@ -130,14 +115,14 @@ def test_a_projected_network_equals_the_one_it_was_made_of(
     graph, features = random_graph(NODES, seed=1, isolated=0.2), dense_features(NODES, WIDTH, seed=2)
     manifest = network_manifest("GAT", fanouts, hidden=32, heads=heads, output_heads=output_heads)
     tensors = random_tensors(manifest, WIDTH, 0)
-    sample = _sample(graph, [*range(NODES), 8], fanouts)
-    expected = _infer(build_network(manifest, tensors, WIDTH, False, "float32"), table_of(features), sample)
+    sample = sample_of(graph, [*range(NODES), 8], fanouts)
+    expected = infer_scores(build_network(manifest, tensors, WIDTH, False, "float32"), table_of(features), sample)
 
     table = projected_table_of(features @ projection_of(tensors).rows, None, storage)
     network = build_network(manifest, without_first_product(tensors), table.columns, True, "float32")
 
     assert manifest.projected_columns == table.columns
-    assert_close(_infer(network, table, sample), expected, tolerance)
+    assert_close(infer_scores(network, table, sample), expected, tolerance)
 
 
 @pytest.mark.parametrize("storage", list(Storage), ids=str)
@@ -145,11 +130,11 @@ def test_scores_are_made_of_what_every_storage_holds(storage: Storage) -> None:
     graph, features = random_graph(NODES, seed=1), dense_features(NODES, WIDTH, seed=2)
     manifest = network_manifest("GAT", (5, 3), heads=4)
     network = build_network(manifest, random_tensors(manifest, WIDTH, 0), WIDTH, False, "float32")
-    sample = _sample(graph, list(range(NODES)), (5, 3))
+    sample = sample_of(graph, list(range(NODES)), (5, 3))
 
-    expected = _infer(network, table_of(features), sample)
+    expected = infer_scores(network, table_of(features), sample)
 
-    assert_close(_infer(network, table_of(features, storage), sample), expected, 5e-2)
+    assert_close(infer_scores(network, table_of(features, storage), sample), expected, 5e-2)
 
 
 def test_attention_by_hand() -> None:
@@ -163,7 +148,7 @@ def test_attention_by_hand() -> None:
     graph = graph_of([[1, 0, 2, 2], [], [0]])
 
     network = build_network(manifest, tensors, 1, False, "float32")
-    scores = _infer(network, table_of(features), _sample(graph, [0, 1, 2], (-1,)))
+    scores = infer_scores(network, table_of(features), sample_of(graph, [0, 1, 2], (-1,)))
 
     of_2 = np.exp(-1.0)
     expected = [(400 + 2 * of_2 * 399) / (1 + 2 * of_2), -900.0, (of_2 * 399 + 400) / (1 + of_2)]
@@ -206,14 +191,14 @@ def test_a_column_that_repeats_others_is_pruned_without_loss(
     features[:, 0] = features[:, 1] + 2 * features[:, 2]
     manifest = network_manifest("GAT", (-1,) * layers, heads=heads, output_heads=output_heads)
     tensors: Tensors = random_tensors(manifest, WIDTH, 0)
-    kept, sample = np.arange(1, WIDTH), _sample(graph, list(range(NODES)), (-1,) * layers)
+    kept, sample = np.arange(1, WIDTH), sample_of(graph, list(range(NODES)), (-1,) * layers)
 
     moments = first_layer_moments(first_layer(tensors), features, graph, np.arange(NODES))
     pruned = with_first_layer(tensors, refit(first_layer(tensors), moments, kept))
 
-    expected = _infer(build_network(manifest, tensors, WIDTH, False, "float32"), table_of(features), sample)
+    expected = infer_scores(build_network(manifest, tensors, WIDTH, False, "float32"), table_of(features), sample)
     network = build_network(manifest, pruned, len(kept), False, "float32")
-    assert_close(_infer(network, table_of(features[:, kept]), sample), expected, 2e-2)
+    assert_close(infer_scores(network, table_of(features[:, kept]), sample), expected, 2e-2)
 
 
 def test_a_service_is_trained_pruned_projected_and_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 from tests.support.graphs import dense_features, graph_of, projected_table_of, random_graph, table_of
+from tests.support.serving_path import SHARE
 
 from gnnserve_api.variants import Storage
 from gnnserve_worker.graph.store import Graph
@@ -26,7 +27,6 @@ STORAGES = pytest.mark.parametrize("storage", list(Storage), ids=str)
 OUTPUTS = pytest.mark.parametrize(
     "out_dtype", [pytest.param(np.float32, id="to float32"), pytest.param(np.uint16, id="to bfloat16")]
 )
-SHARE = pytest.mark.parametrize("share", [pytest.param(False, id="rows of their own"), pytest.param(True, id="shared")])
 PLAIN = {
     "mean": Aggregation(Aggregator.MEAN, Own.BESIDE, own_factor=1.0, bias=NO_BIAS, relu=False),
     "sum": Aggregation(Aggregator.SUM, Own.ADDED, own_factor=1.25, bias=NO_BIAS, relu=False),

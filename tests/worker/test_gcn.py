@@ -23,6 +23,7 @@ from tests.support.graphs import (
     write_npz,
 )
 from tests.support.pyg import assert_close, edges_of_graph, explicit_sample, module_of, scores_of
+from tests.support.serving_path import SHARE, infer_scores, sample_of
 from torch_geometric.nn.conv.gcn_conv import gcn_norm
 
 from gnnserve_api.variants import Storage
@@ -33,27 +34,17 @@ from gnnserve_worker.generation.tensors import first_layer, without_first_produc
 from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.models.build import build_network
-from gnnserve_worker.models.network import Activations, Network
+from gnnserve_worker.models.network import Activations
 from gnnserve_worker.repository.repository import Repository
-from gnnserve_worker.sampling.neighbours import NeighbourSample, Scratch, sample_neighbours
+from gnnserve_worker.sampling.neighbours import NeighbourSample
 from gnnserve_worker.sampling.normalised import WeightScratch, inverse_roots, weigh
-from gnnserve_worker.tables.table import Table
 
 NODES, WIDTH = 70, 9
-SHARE = pytest.mark.parametrize("share", [pytest.param(False, id="rows of their own"), pytest.param(True, id="shared")])
 
 
 def _sample(graph: Graph, seeds: list[int], fanouts: tuple[int, ...], *, share: bool = False) -> NeighbourSample:
-    sample = sample_neighbours(graph.indptr, graph.indices, np.array(seeds), fanouts, 5, Scratch(), share=share)
+    sample = sample_of(graph, seeds, fanouts, share=share)
     return weigh(sample, graph.indptr, inverse_roots(graph.indptr, graph.indices), WeightScratch())
-
-
-def _infer(network: Network, table: Table, sample: NeighbourSample) -> np.ndarray:
-    scratch = Activations()
-    seeds = sample.ends[0] if sample.seed_rows is None else len(sample.seed_rows)
-    scores = np.empty((seeds, network.classes), np.float32)
-    network.infer(network.gather(table, sample, scratch), sample, scratch, scores)
-    return scores
 
 
 def _pyg_self_loops(graph: Graph) -> np.ndarray:
@@ -110,7 +101,7 @@ def test_sampled_scores_equal_pyg_with_the_full_graphs_weights(
     sample = _sample(graph, seeds, fanouts, share=share)
 
     network = build_network(network_manifest("GCN", fanouts), to_tensors(module), columns, False, "float32")
-    scores = _infer(network, table_of(features), sample)
+    scores = infer_scores(network, table_of(features), sample)
 
     seed_rows = np.arange(len(seeds)) if sample.seed_rows is None else sample.seed_rows
     assert_close(scores, _expected(module, features[:, :columns], graph, sample)[seed_rows])
@@ -125,7 +116,7 @@ def test_full_neighbourhood_scores_equal_pyg_on_the_whole_graph(share: bool, lay
     seeds = [3, 69, 3, 0, 41]
 
     network = build_network(network_manifest("GCN", fanouts), to_tensors(module), WIDTH, False, "float32")
-    scores = _infer(network, table_of(features), _sample(graph, seeds, fanouts, share=share))
+    scores = infer_scores(network, table_of(features), _sample(graph, seeds, fanouts, share=share))
 
     assert_close(scores, scores_of(module, features, edges_of_graph(graph))[seeds])
 
@@ -141,19 +132,19 @@ def test_a_projected_network_equals_the_one_it_was_made_of(
     manifest = network_manifest("GCN", fanouts, hidden=32)
     tensors = random_tensors(manifest, WIDTH, 0)
     sample = _sample(graph, [*range(NODES), 8], fanouts)
-    expected = _infer(build_network(manifest, tensors, WIDTH, False, "float32"), table_of(features), sample)
+    expected = infer_scores(build_network(manifest, tensors, WIDTH, False, "float32"), table_of(features), sample)
 
     table = projected_table_of(features @ first_layer(tensors).neighbours, None, storage)
     network = build_network(manifest, without_first_product(tensors), table.columns, True, "float32")
 
     assert network.layers[0].products == ()
-    assert_close(_infer(network, table, sample), expected, tolerance)
+    assert_close(infer_scores(network, table, sample), expected, tolerance)
 
 
 def test_a_sample_without_weights_is_refused() -> None:
     manifest, graph = network_manifest("GCN", (3,)), random_graph(NODES, seed=1)
     network = build_network(manifest, random_tensors(manifest, WIDTH, 0), WIDTH, False, "float32")
-    sample = sample_neighbours(graph.indptr, graph.indices, np.array([1]), (3,), 5, Scratch(), share=False)
+    sample = sample_of(graph, [1], (3,))
 
     with pytest.raises(ValueError, match="a sample without weights"):
         network.gather(table_of(dense_features(NODES, WIDTH, 0)), sample, Activations())

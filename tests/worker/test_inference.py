@@ -22,6 +22,7 @@ from tests.support.graphs import (
 
 from gnnserve_api.variants import Storage
 from gnnserve_worker import parallel
+from gnnserve_worker.graph.view import Part, view_of
 from gnnserve_worker.inference import batch as inference_module
 from gnnserve_worker.inference.batch import (
     Chunks,
@@ -32,11 +33,13 @@ from gnnserve_worker.inference.batch import (
     plan_chunks,
     warm_up,
 )
+from gnnserve_worker.kernel_cache import KERNELS
 from gnnserve_worker.models.build import build_network
 from gnnserve_worker.models.dense import preferred_compute
 from gnnserve_worker.models.network import Activations
 from gnnserve_worker.repository.loaded import LoadedRevision, LoadedVariant
 from gnnserve_worker.sampling.neighbours import NeighbourSample, Scratch, distinct_share, sample_neighbours
+from gnnserve_worker.sampling.view import SampleView
 from gnnserve_worker.tables.gather import gathered_bytes
 
 NODES, WIDTH = 300, 8
@@ -319,11 +322,48 @@ def test_stage_times_add_up_to_what_passed(monkeypatch: pytest.MonkeyPatch, chun
 def test_warming_up_runs_every_variant(monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[str] = []
     monkeypatch.setattr(inference_module, "infer_each", lambda _revision, name, _seeds, key: ran.append(name))
-    monkeypatch.setattr(inference_module, "infer_batch", lambda *_, key: None)
+    monkeypatch.setattr(inference_module, "infer_batch", lambda *_, **__: None)
 
     warm_up(_revision())
 
     assert ran == list(VARIANTS)
+
+
+@pytest.mark.parametrize("architecture", ["GraphSAGE", "GCN", "GAT"])
+def test_after_warming_up_a_request_with_a_seed_of_its_own_compiles_nothing(architecture: str) -> None:
+    """Not even where no variant can answer requests with an overlay, as in revisions of earlier versions and of SGC."""
+    revision = _revision(architecture)
+    assert all(variant.rows is None for variant in revision.variants.values())
+
+    warm_up(revision)
+
+    compiled = {name: set(kernel.signatures) for name, kernel in KERNELS.items()}
+    assert len(compiled["gnnserve_worker.sampling.neighbours._sample"]) >= 2  # with a view and without
+    for name in revision.variants:
+        for seeds in (np.array([3]), np.array([5, 3, 5, 1])):
+            view = view_of(NODES, [Part(len(seeds), None, seed=7)], seeds)
+            infer_batch(revision, name, seeds, key=1, view=view)
+    assert {name: set(kernel.signatures) for name, kernel in KERNELS.items()} == compiled
+
+
+@pytest.mark.parametrize("architecture", ["GraphSAGE", "GCN"])
+def test_warming_up_samples_every_variant_by_a_view_and_without(
+    monkeypatch: pytest.MonkeyPatch, architecture: str
+) -> None:
+    sampled: list[bool] = []
+    sample = inference_module.sample_neighbours
+
+    def noted(*given: Any, view: SampleView | None, **options: Any) -> NeighbourSample:
+        sampled.append(view is not None)
+        return sample(*given, view=view, **options)
+
+    _use(monkeypatch, threads=1)
+    monkeypatch.setattr(inference_module, "sample_neighbours", noted)
+
+    warm_up(_revision(architecture))
+
+    assert sampled.count(True) == len(VARIANTS)
+    assert sampled.count(False) >= len(VARIANTS)
 
 
 @ARCHITECTURES

@@ -9,6 +9,7 @@ import pytest
 import scipy.sparse as sp
 from tests.support.graphs import planted_graph
 
+from gnnserve_api.edges import Direction, EdgeRules
 from gnnserve_api.repository import NodeIdKind
 from gnnserve_worker.graph import inspection
 from gnnserve_worker.graph.ids import lay_out, string_ids
@@ -27,7 +28,7 @@ def _data(**changes: object) -> GraphData:
         source="a test", digest="d", graph=_graph([[1, 0, 2, 2], [0], [1], []]),
         features=np.array([[1, 5, 0.001], [1, 0, 0.002], [1, -5, 0], [1, 700, 0]], dtype=np.float32),
         labels=np.array([0, 1, 1, -1]), classes=(3, 7),
-        splits=Splits(np.array([0]), np.array([1]), np.array([2])),
+        splits=Splits(np.array([0]), np.array([1]), np.array([2])), edge_rules=EdgeRules(Direction.DIRECTED),
     )  # fmt: skip
     return replace(data, **changes)  # type: ignore[arg-type]
 

@@ -124,9 +124,9 @@ def test_change_in_another_file_with_kernels_makes_all_of_them_stale(
     monkeypatch.setattr(kernel_cache, "PACKAGE", tmp_path)
     for text, is_new in (("1", True), ("1", False), ("2", True)):
         other.write_text(text)
-        kernel_cache._stamp.cache_clear()
+        kernel_cache.source_stamp.cache_clear()
         assert source.compiles(ONES) is is_new
-    kernel_cache._stamp.cache_clear()
+    kernel_cache.source_stamp.cache_clear()
 
 
 def test_compiling_is_said_once_with_the_reason(

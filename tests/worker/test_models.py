@@ -18,17 +18,16 @@ from tests.support.graphs import (
     table_of,
 )
 from tests.support.pyg import assert_close, edges_of_graph, explicit_sample, last_hidden_of, module_of, scores_of
+from tests.support.serving_path import SHARE, infer, sample_of
 
 from gnnserve_api.profile import Compute
 from gnnserve_api.repository import NetworkManifest
 from gnnserve_api.spec.model import Architecture
 from gnnserve_api.variants import Storage
 from gnnserve_worker.generation.networks import to_tensors
-from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.models import dense
 from gnnserve_worker.models.build import build_network, compute_for
 from gnnserve_worker.models.network import Activations, Network, take
-from gnnserve_worker.sampling.neighbours import NeighbourSample, Scratch, sample_neighbours
 from gnnserve_worker.tables.formats import FORMATS
 from gnnserve_worker.tables.table import Table
 
@@ -48,7 +47,6 @@ FANOUTS = pytest.mark.parametrize(
     [(6,), (100,), (25, 10), (4, 1), (5, 3, 2), (3, 40, 2), (2, 2, 2, 2), (-1,), (-1, -1), (-1, -1, -1)],
     ids=str,
 )
-SHARE = pytest.mark.parametrize("share", [pytest.param(False, id="rows of their own"), pytest.param(True, id="shared")])
 COMPUTE = pytest.mark.parametrize("compute", ["float32", "bfloat16"])
 FIRST_WEIGHTS = {
     "GraphSAGE": ("convs.0.lin_l.weight", "convs.0.lin_r.weight"),
@@ -65,24 +63,6 @@ def _build(
     compute: Compute = "float32",
 ) -> Network:
     return build_network(manifest, tensors, columns, projected, compute)
-
-
-def _sample(graph: Graph, seeds: list[int], fanouts: tuple[int, ...], *, share: bool = False) -> NeighbourSample:
-    return sample_neighbours(graph.indptr, graph.indices, np.array(seeds), fanouts, 5, Scratch(), share=share)
-
-
-def _infer(network: Network, table: Table, sample: NeighbourSample) -> tuple[np.ndarray, np.ndarray | None]:
-    return _infer_in(Activations(), network, table, sample)
-
-
-def _infer_in(
-    scratch: Activations, network: Network, table: Table, sample: NeighbourSample
-) -> tuple[np.ndarray, np.ndarray | None]:
-    seeds = sample.ends[0] if sample.seed_rows is None else len(sample.seed_rows)
-    scores = np.empty((seeds, network.classes), np.float32)
-    embeddings = np.empty((seeds, network.hidden), np.float32) if network.hidden else None
-    network.infer(network.gather(table, sample, scratch), sample, scratch, scores, embeddings)
-    return scores, embeddings
 
 
 def _projected(tensors: Tensors, features: np.ndarray, storage: Storage) -> tuple[Table, Tensors]:
@@ -111,10 +91,10 @@ def test_scores_equal_pyg_on_the_same_sampled_neighbourhood(
     features = dense_features(NODES, WIDTH, seed=2)
     module = module_of(architecture, fanouts, columns, mlp_hidden=mlp_hidden)
     seeds = [*range(0, NODES, 2), 8, 8]
-    sample = _sample(graph, seeds, fanouts, share=share)
+    sample = sample_of(graph, seeds, fanouts, share=share)
 
     network = _build(network_manifest(architecture, fanouts, mlp_hidden=mlp_hidden), to_tensors(module), columns)
-    scores, embeddings = _infer(network, table_of(features), sample)
+    scores, embeddings = infer(network, table_of(features), sample)
 
     ids, edges = explicit_sample(sample)
     seed_rows = np.arange(len(seeds)) if sample.seed_rows is None else sample.seed_rows
@@ -139,7 +119,7 @@ def test_full_neighbourhood_scores_equal_pyg_on_the_whole_graph(architecture: st
     seeds = [3, 69, 3, 0, 41]
 
     network = _build(network_manifest(architecture, fanouts), to_tensors(module), WIDTH)
-    scores, embeddings = _infer(network, table_of(features), _sample(graph, seeds, fanouts, share=share))
+    scores, embeddings = infer(network, table_of(features), sample_of(graph, seeds, fanouts, share=share))
 
     edges = edges_of_graph(graph)
     assert_close(scores, scores_of(module, features, edges)[seeds])
@@ -155,7 +135,7 @@ def test_isolated_nodes_are_scored_by_their_own_features(architecture: str, fano
     module = module_of(architecture, fanouts, WIDTH)
 
     network = _build(network_manifest(architecture, fanouts), to_tensors(module), WIDTH)
-    scores, _ = _infer(network, table_of(features), _sample(graph, [2, 0], fanouts))
+    scores, _ = infer(network, table_of(features), sample_of(graph, [2, 0], fanouts))
 
     assert_close(scores, scores_of(module, features, edges_of_graph(graph))[[2, 0]])
 
@@ -168,10 +148,10 @@ def test_a_stored_table_is_worth_its_decoded_numbers(architecture: str, storage:
     graph, fanouts = random_graph(NODES, seed=1), (5, 3)
     table = table_of(dense_features(NODES, WIDTH, seed=2), storage)
     module = module_of(architecture, fanouts, WIDTH)
-    sample = _sample(graph, list(range(NODES)), fanouts)
+    sample = sample_of(graph, list(range(NODES)), fanouts)
 
     network = _build(network_manifest(architecture, fanouts), to_tensors(module), WIDTH, compute=compute)
-    scores, _ = _infer(network, table, sample)
+    scores, _ = infer(network, table, sample)
 
     ids, edges = explicit_sample(sample)
     decoded = FORMATS[storage].decode(table.rows.values, table.rows.scales)[:, :WIDTH]
@@ -188,12 +168,12 @@ def test_a_projected_network_equals_the_one_it_was_made_of(
     graph, features = random_graph(NODES, seed=1, isolated=0.2), dense_features(NODES, WIDTH, seed=2)
     manifest = network_manifest(architecture, fanouts, mlp_hidden=mlp_hidden)
     tensors = random_tensors(manifest, WIDTH, 0)
-    sample = _sample(graph, [*range(NODES), 8, 8], fanouts, share=share)
-    expected, expected_embeddings = _infer(_build(manifest, tensors, WIDTH), table_of(features), sample)
+    sample = sample_of(graph, [*range(NODES), 8, 8], fanouts, share=share)
+    expected, expected_embeddings = infer(_build(manifest, tensors, WIDTH), table_of(features), sample)
 
     table, rest = _projected(tensors, features, Storage.FLOAT32)
     network = _build(manifest, rest, table.columns, projected=True)
-    scores, embeddings = _infer(network, table, sample)
+    scores, embeddings = infer(network, table, sample)
 
     assert_close(scores, expected)
     if expected_embeddings is None:
@@ -214,11 +194,11 @@ def test_a_projected_network_loses_little_to_storage(
     graph, features = random_graph(NODES, seed=1), dense_features(NODES, WIDTH, seed=2)
     manifest = network_manifest(architecture, (5, 3), hidden=32)
     tensors = random_tensors(manifest, WIDTH, 0)
-    sample = _sample(graph, list(range(NODES)), (5, 3))
-    expected, _ = _infer(_build(manifest, tensors, WIDTH), table_of(features), sample)
+    sample = sample_of(graph, list(range(NODES)), (5, 3))
+    expected, _ = infer(_build(manifest, tensors, WIDTH), table_of(features), sample)
 
     table, rest = _projected(tensors, features, storage)
-    scores, _ = _infer(_build(manifest, rest, table.columns, projected=True, compute=compute), table, sample)
+    scores, _ = infer(_build(manifest, rest, table.columns, projected=True, compute=compute), table, sample)
 
     assert_close(scores, expected, tolerance + (2e-2 if compute == "bfloat16" else 0))
 
@@ -242,7 +222,7 @@ def test_a_projected_network_without_hidden_layers_reads_its_scores() -> None:
 
     assert table.columns == 3
     assert network.layers[0].products == ()
-    scores, embeddings = _infer(network, table, _sample(random_graph(NODES, seed=1), [1, 2], (4,)))
+    scores, embeddings = infer(network, table, sample_of(random_graph(NODES, seed=1), [1, 2], (4,)))
     assert scores.min() < 0
     assert embeddings is None
 
@@ -253,14 +233,14 @@ def test_scipys_blas_gives_the_same_scores(monkeypatch: pytest.MonkeyPatch, arch
     graph, features = random_graph(NODES, seed=1), dense_features(NODES, WIDTH, seed=2)
     manifest = network_manifest(architecture, (5, 3))
     tensors = random_tensors(manifest, WIDTH, 0)
-    sample = _sample(graph, list(range(NODES)), (5, 3))
+    sample = sample_of(graph, list(range(NODES)), (5, 3))
     table = table_of(features)
     if projected:
         table, tensors = _projected(tensors, features, Storage.FLOAT32)
-    expected, _ = _infer(_build(manifest, tensors, table.columns, projected=projected), table, sample)
+    expected, _ = infer(_build(manifest, tensors, table.columns, projected=projected), table, sample)
 
     monkeypatch.setattr(dense, "_mkl", lambda: None)
-    scores, _ = _infer(_build(manifest, tensors, table.columns, projected=projected), table, sample)
+    scores, _ = infer(_build(manifest, tensors, table.columns, projected=projected), table, sample)
 
     assert_close(scores, expected)
 
@@ -276,10 +256,10 @@ def test_scratch_may_have_been_used_by_any_other_network(architecture: str, fano
         for hidden, count in ((32, NODES), (4, 1), (8, 20)):
             manifest = network_manifest(architecture, fanouts, hidden=hidden)
             network = _build(manifest, random_tensors(manifest, WIDTH, hidden), WIDTH)
-            sample = _sample(graph, list(range(count)), fanouts)
+            sample = sample_of(graph, list(range(count)), fanouts)
             table = table_of(features)
-            answer = _infer_in(scratch, network, table, sample)
-            answers.append((answer, _infer(network, table, sample)))
+            answer = infer(network, table, sample, scratch)
+            answers.append((answer, infer(network, table, sample)))
 
     for (scores, embeddings), (expected, expected_embeddings) in answers:
         assert_close(scores, expected)
@@ -294,15 +274,13 @@ def test_inference_changes_neither_weights_nor_sample(architecture: str) -> None
     graph, manifest = random_graph(NODES, seed=1), network_manifest(architecture, (3, 2))
     network = _build(manifest, random_tensors(manifest, WIDTH, 0), WIDTH)
     sample, table, scratch = (
-        _sample(graph, list(range(10)), (3, 2)),
+        sample_of(graph, list(range(10)), (3, 2)),
         table_of(dense_features(NODES, WIDTH, 0)),
         Activations(),
     )
     nodes, neighbours = sample.nodes.copy(), sample.neighbours.copy()
 
-    (first, first_embeddings), (second, second_embeddings) = (
-        _infer_in(scratch, network, table, sample) for _ in range(2)
-    )
+    (first, first_embeddings), (second, second_embeddings) = (infer(network, table, sample, scratch) for _ in range(2))
 
     assert first_embeddings is not None
     assert second_embeddings is not None
@@ -393,24 +371,24 @@ def test_weights_of_another_precision_are_read_as_float32(architecture: str, dty
     exact = {key: tensor.astype(dtype) for key, tensor in random_tensors(manifest, WIDTH, 0).items()}
     rounded = {key: tensor.astype(np.float32) for key, tensor in exact.items()}
     table = table_of(dense_features(NODES, WIDTH, seed=2))
-    sample = _sample(random_graph(NODES, seed=1), [1, 2], (5,))
+    sample = sample_of(random_graph(NODES, seed=1), [1, 2], (5,))
 
-    scores, _ = _infer(_build(manifest, exact, WIDTH), table, sample)
+    scores, _ = infer(_build(manifest, exact, WIDTH), table, sample)
 
     assert scores.dtype == np.float32
-    assert_close(scores, _infer(_build(manifest, rounded, WIDTH), table, sample)[0])
+    assert_close(scores, infer(_build(manifest, rounded, WIDTH), table, sample)[0])
 
 
 @ARCHITECTURES
 def test_weights_may_be_read_only(architecture: str) -> None:
     manifest = network_manifest(architecture, (5, 3))
     tensors = random_tensors(manifest, WIDTH, 0)
-    table, sample = table_of(dense_features(NODES, WIDTH, 2)), _sample(random_graph(NODES, seed=1), [1, 2], (5, 3))
-    expected, _ = _infer(_build(manifest, tensors, WIDTH), table, sample)
+    table, sample = table_of(dense_features(NODES, WIDTH, 2)), sample_of(random_graph(NODES, seed=1), [1, 2], (5, 3))
+    expected, _ = infer(_build(manifest, tensors, WIDTH), table, sample)
     for tensor in tensors.values():
         tensor.setflags(write=False)
 
-    assert_close(_infer(_build(manifest, tensors, WIDTH), table, sample)[0], expected)
+    assert_close(infer(_build(manifest, tensors, WIDTH), table, sample)[0], expected)
 
 
 def test_a_tensor_is_taken_as_it_is_where_it_fits() -> None:

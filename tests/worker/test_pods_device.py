@@ -142,7 +142,10 @@ def test_a_worker_that_must_have_a_gpu_is_not_ready_without_one_and_says_so(
 def test_a_worker_that_may_do_without_answers_on_the_cpu(tmp_path: Path, api: ConfigMapServer) -> None:
     api.put(table_of(publish_answering(tmp_path / "repository", "recipe", 3)))
 
-    with worker_pod(tmp_path, api, environ={**os.environ, "CUDA_VISIBLE_DEVICES": "-1"}) as pod:
+    environ = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1"}
+
+    # A real start, as a pod's is: the others here are forked.
+    with worker_pod(tmp_path, api, environ=environ, imports_anew=True) as pod:
         pod.wait_until("/readyz", "ok")
         route = pod.route()
 

@@ -153,6 +153,10 @@ def test_watch_that_the_server_ends_with_an_error_is_begun_anew(api: ConfigMapSe
             '{"revision": "a", "recipe": "r", "batching": {"maxSeeds": 100, "maxQueuedSeeds": 10}}',
             "maxQueuedSeeds 10 must be at least maxSeeds 100", id="a queue that holds no batch",
         ),
+        pytest.param(
+            '{"revision": "a", "recipe": "r", "overlay": {"maxNodes": -1}}',
+            "overlay.maxNodes: Input should be greater than or equal to 0, found -1", id="a negative limit",
+        ),
         pytest.param("", "truncated", id="an empty key"),
     ],
 )  # fmt: skip

@@ -946,6 +946,11 @@ def test_the_checksum_of_schema_3_is_of_what_stands_in_the_file(repository: Repo
             "has 1 fan-outs for variant x1, expected one for each of its 2 layers",
             id="fan-outs of another network",
         ),
+        pytest.param(
+            lambda content: content["variants"][0].update(thresholds=[0.5]),
+            "has 1 thresholds for variant x1, expected one for each of its 2 classes",
+            id="thresholds of other classes",
+        ),
     ],
 )
 def test_variants_that_do_not_fit_are_refused(

@@ -8,9 +8,11 @@ from collections import Counter
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support.serving import TRADE_OFF
+from tests.support.serving import TRADE_OFF, without_overlays
 
+from gnnserve_api.families import STORED_GRAPH, Capabilities
 from gnnserve_api.objective import Objective
+from gnnserve_api.profile import Profile
 from gnnserve_api.routing import AffineCost, RoutingMode, RoutingTable
 from gnnserve_worker.scheduling.batcher import Batcher
 from gnnserve_worker.scheduling.choice import VariantChooser
@@ -26,7 +28,9 @@ _objectives = st.builds(
     latency_ms=st.none() | st.floats(0.5, 200),
     accuracy_tolerance_permille=st.none() | st.sampled_from([0, 10, 20, 30]),
 )
-_asked = st.tuples(st.integers(1, 300), _objectives, st.booleans(), st.floats(0, 20))
+_overlay_loads = st.sampled_from([None, None, 0, 7, 60, 99, 100, 3000])
+"""None: no overlay."""
+_asked = st.tuples(st.integers(1, 300), _objectives, st.booleans(), st.floats(0, 20), _overlay_loads)
 _tables = st.sampled_from([
     RoutingTable(revision="r", recipe="r"),
     RoutingTable(revision="r", recipe="r", mode=RoutingMode.STATIC, base_variant="x8"),
@@ -36,22 +40,27 @@ _tables = st.sampled_from([
 ])  # fmt: skip
 
 
+def kept(chooser: VariantChooser, request: Request) -> bool:
+    return chooser.can_keep(request.objective.accuracy_tolerance_permille, request.needs)
+
+
 @settings(max_examples=200, deadline=None)
 @given(
     asked=st.lists(_asked, max_size=40),
     cancelled=st.sets(st.integers(0, 39)),
     slowness=st.lists(st.floats(0.3, 5), min_size=1, max_size=10),
     tables=st.lists(_tables, min_size=1, max_size=4),
+    variants=st.sampled_from([TRADE_OFF, without_overlays(TRADE_OFF, "x4"), without_overlays(TRADE_OFF, "x1", "x8")]),
 )
-def test_every_request_has_one_outcome_within_its_tolerance(
-    asked: list[tuple[int, Objective, bool, float]], cancelled: set[int], slowness: list[float],
-    tables: list[RoutingTable],
+def test_every_request_has_one_outcome_within_its_tolerance_by_a_variant_that_can_answer_it(
+    asked: list[tuple[int, Objective, bool, float, int | None]], cancelled: set[int], slowness: list[float],
+    tables: list[RoutingTable], variants: Profile,
 ) -> None:  # fmt: skip
-    chooser = VariantChooser(TRADE_OFF, MAX_SEEDS)
+    chooser = VariantChooser(variants, MAX_SEEDS)
     batcher = Batcher(chooser, tables[0], MAX_QUEUED_SEEDS)
     accepted: dict[int, Request] = {}
     covered: dict[int, int] = {}
-    variants: dict[int, set[str]] = {}
+    answered_by: dict[int, set[str]] = {}
     refused: set[int] = set()
     arrivals = list(enumerate(asked))
     now, began, free_at, batches = 0.0, 0.0, 0.0, 0
@@ -66,14 +75,19 @@ def test_every_request_has_one_outcome_within_its_tolerance(
             batcher.route_by(table)
             chooser.use(table.costs)
         elif arrivals and (running is not None or not batcher.waiting or len(arrivals) % 3):
-            key, (seeds, objective, strict, gap_ms) = arrivals.pop(0)
+            key, (seeds, objective, strict, gap_ms, overlay_load) = arrivals.pop(0)
             now += gap_ms
-            outcome = batcher.admit(Request(key, seeds, objective, now), strict, now)
+            needs = STORED_GRAPH if overlay_load is None else Capabilities(overlay=True)
+            request = Request(key, seeds, objective, now, needs, overlay_load or 0)
+            outcome = batcher.admit(request, strict, now)
             if outcome is None:
-                accepted[key], covered[key], variants[key] = Request(key, seeds, objective, now), 0, set()
+                accepted[key], covered[key], answered_by[key] = request, 0, set()
+                heavy = [group for group in batcher.groups.all if group.is_heavy]
+                heavy_seeds = sum(group.seeds for group in heavy)
+                assert batcher.queued_seeds - heavy_seeds <= MAX_QUEUED_SEEDS
+                assert heavy_seeds <= MAX_QUEUED_SEEDS or sum(group.requests for group in heavy) == 1
             elif outcome.reason is not RefusalReason.QUEUE_FULL:
-                assert objective.latency_ms is not None
-            assert batcher.queued_seeds <= MAX_QUEUED_SEEDS
+                assert objective.latency_ms is not None or (strict and not kept(chooser, request))
             if key in cancelled:
                 batcher.cancel(key)
         if running is not None or not batcher.waiting:
@@ -87,20 +101,24 @@ def test_every_request_has_one_outcome_within_its_tolerance(
             refused.add(request.key)
         if (batch := taken.batch) is None:
             continue
+        assert batch.seeds <= batch.load
         assert 0 < batch.seeds == sum(piece.stop - piece.start for piece in batch.pieces) <= MAX_SEEDS
+        carried = batch.pieces[0].request.overlay_load
+        assert batch.load <= MAX_SEEDS or (len(batch.pieces) == 1 and batch.load <= carried + MAX_SEEDS)
         for piece in batch.pieces:
             key = piece.request.key
             assert key not in refused
             assert piece.start == covered[key]
             covered[key] = piece.stop
             assert piece.last == (piece.stop == piece.request.seeds)
-            variants[key].add(batch.variant)
+            answered_by[key].add(batch.variant)
+            assert chooser.capabilities[chooser.indices[batch.variant]].cover(piece.request.needs)
         running, began, free_at = batch, now, now + batch.predicted_ms * slowness[batches % len(slowness)]
     for key, request in accepted.items():
         tolerance = request.objective.accuracy_tolerance_permille
-        assert len(variants[key]) <= 1
-        losses = [chooser.loss_permille[chooser.indices[variant]] for variant in variants[key]]
-        assert all(tolerance is None or loss <= tolerance + 1e-6 for loss in losses)
+        assert len(answered_by[key]) <= 1
+        losses = [chooser.loss_permille[chooser.indices[variant]] for variant in answered_by[key]]
+        assert not kept(chooser, request) or all(tolerance is None or loss <= tolerance + 1e-6 for loss in losses)
         assert (covered[key] == request.seeds) != (key in refused or key in cancelled)
     assert batcher.queued_seeds == 0
 

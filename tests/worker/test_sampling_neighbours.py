@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from tests.support import sampling as reference
 from tests.support.graphs import complete_graph, graph_of, neighbours_of, random_graph, read_only, star
 from tests.support.sampler_contract import FANOUT_CASES, SamplerContract, Tree
+from tests.support.serving_path import SHARE
 from tests.support.statistics import is_uniform, joint_counts
 
 from gnnserve_worker.graph.store import Graph
@@ -34,7 +35,6 @@ FANOUTS = pytest.mark.parametrize(
         pytest.param((4, -1, 2), id="all neighbours of the middle hop"),
     ],
 )
-SHARE = pytest.mark.parametrize("share", [pytest.param(False, id="rows of their own"), pytest.param(True, id="shared")])
 
 
 def _sample(

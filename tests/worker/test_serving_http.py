@@ -79,8 +79,8 @@ def test_multi_label_answers_are_lists_of_classes_with_positive_scores() -> None
         plain = worker.infer
 
         class Pairs(FakeWorker):
-            def infer(self, variant: str, seeds: np.ndarray, key: int, *, with_embeddings: bool = True) -> Any:
-                inference = plain(variant, seeds, key, with_embeddings=with_embeddings)
+            def infer(self, variant: str, seeds: np.ndarray, key: int, **options: Any) -> Any:
+                inference = plain(variant, seeds, key, **options)
                 inference.scores[seeds == 1] = [1, -1, 2, 0]
                 inference.scores[seeds == 2] = -1
                 return inference
@@ -172,7 +172,7 @@ BAD_BODIES = [
     pytest.param(b'{"nodes":[NaN]}', "InvalidJson", "body", "byte", id="NaN"),
     pytest.param(b"\xff\xfe{}", "InvalidJson", "body", "byte 0", id="another encoding"),
     pytest.param(b'{"nodes":[1],"\xff":2}', "InvalidJson", "body", "utf-8", id="broken text"),
-    pytest.param(b"[" * 100_000, "InvalidType", "body", "got something unreadable", id="endless nesting"),
+    pytest.param(b"[" * 100_000, "InvalidType", "body", "got [[[", id="endless nesting"),
     pytest.param(b"[1, 2]", "InvalidType", "body", "expected an object, got [1,2]", id="a list"),
     pytest.param(b"null", "InvalidType", "body", "got null", id="null"),
     pytest.param(b"{}", "MissingField", "nodes", "it is missing", id="no nodes"),
@@ -182,7 +182,7 @@ BAD_BODIES = [
     pytest.param(b'{"nodes":[1,"2"]}', "InvalidType", "nodes[1]", 'an integer, got "2"', id="a text node"),
     pytest.param(b'{"nodes":[1,true]}', "InvalidType", "nodes[1]", "an integer, got true", id="a boolean node"),
     pytest.param(b'{"nodes":[2.5]}', "InvalidType", "nodes[0]", "an integer, got 2.5", id="a fractional node"),
-    pytest.param(b'{"nodes":[1e2]}', "InvalidType", "nodes[0]", "an integer, got 100.0", id="a float node"),
+    pytest.param(b'{"nodes":[1e2]}', "InvalidType", "nodes[0]", "an integer, got 1e2", id="a float node"),
     pytest.param(b'{"nodes":[[1]]}', "InvalidType", "nodes[0]", "an integer, got [1]", id="a nested list"),
     pytest.param(b'{"nodes":[1,-1]}', "UnknownNode", "nodes[1]", "node -1 is not in the graph", id="a negative node"),
     pytest.param(b'{"nodes":[1000]}', "UnknownNode", "nodes[0]", "node ids are 0 to 999", id="one past the last node"),
@@ -620,15 +620,24 @@ def test_refused_requests_are_not_even_read_but_counted() -> None:
         binary = await client.http.post(
             "/v1/predict", content=b"\xff" * 8 * 40, headers={"content-type": "application/octet-stream"}
         )
-        for response in (unread, escaped, binary):
+        overlays = [
+            await client.http.post("/v1/predict", content=content, headers={"content-type": content_type})
+            for content, content_type in (
+                (b'{"nodes": [1' + b", 1" * 39 + b'], "overlay": {"edges": [[0, ?', "application/json"),
+                (b"\x28" + b"\0" * 7 + b"\1" + b"\xff" * 8 * 50, "application/vnd.gnnserve.overlay"),
+            )
+        ]
+        for response in (unread, escaped, binary, *overlays):
             assert response.status_code == 429
             assert error_of(response)["code"] == "DeadlineOutOfReach"
             assert int(response.headers["retry-after"]) >= 1
         after = samples_of(await client.http.get("/metrics"))
         for name, grown in (
-            (("gnnserve_offered_seeds_total",), 120),
-            (("gnnserve_requests_total", "refused"), 3),
-            (("gnnserve_errors_total", "DeadlineOutOfReach"), 3),
+            (("gnnserve_offered_seeds_total",), 200),
+            (("gnnserve_requests_total", "refused"), 5),
+            (("gnnserve_errors_total", "DeadlineOutOfReach"), 5),
+            (("gnnserve_overlay_requests_total",), 2),
+            (("gnnserve_overlay_edges_total",), 0),
         ):
             assert after[name] - before[name] == grown
         worker.gate.set()

@@ -219,8 +219,8 @@ def test_labels_are_the_texts_of_the_source(nodes: int) -> None:
 
 def test_several_labels_of_a_node_are_a_list_of_texts() -> None:
     class Pairs(FakeWorker):
-        def infer(self, variant: str, seeds: np.ndarray, key: int, *, with_embeddings: bool = True) -> Any:
-            inference = FakeWorker.infer(self, variant, seeds, key, with_embeddings=with_embeddings)
+        def infer(self, variant: str, seeds: np.ndarray, key: int, **options: Any) -> Any:
+            inference = FakeWorker.infer(self, variant, seeds, key, **options)
             inference.scores[seeds == 1] = [1, -1, 2, 0]
             inference.scores[seeds == 2] = -1
             return inference

@@ -13,7 +13,8 @@ from gnnserve_api.objective import Objective
 from gnnserve_api.routing import Route, RoutingMode
 from gnnserve_worker.inference.batch import StageTimes
 from gnnserve_worker.inference.device_stats import ON_CPU, DeviceStats
-from gnnserve_worker.serving.metrics import LATENCY_BUCKETS_S, RoutingSample, ServingMetrics
+from gnnserve_worker.serving.durations import LATENCY_BUCKETS_S
+from gnnserve_worker.serving.metrics import RoutingSample, ServingMetrics
 
 SECONDS = [0.0, 0.00005, *LATENCY_BUCKETS_S, 0.0033, 11.0]
 

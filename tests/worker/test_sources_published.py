@@ -34,11 +34,11 @@ from tests.support.published import (
     zipped,
 )
 
+from gnnserve_api.edges import Direction
 from gnnserve_api.errors import InputError, ResourceError
 from gnnserve_api.spec.graph import GraphSource
 from gnnserve_api.spec.published import OgbName, OgbSource, PygName, PygSource
 from gnnserve_api.spec.service import GNNService
-from gnnserve_api.spec.tables import Direction
 from gnnserve_worker.generation.pipeline import generate
 from gnnserve_worker.graph.sources import ogb, raw
 from gnnserve_worker.graph.sources.catalogue import CATALOGUE, GraphSaint, Planetoid

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from tests.support.graphs import neighbours_of
 from tests.support.tables import edges_of, import_tables, nodes_of, table_source, write_table
 
+from gnnserve_api.edges import Direction
 from gnnserve_api.errors import InputError
 from gnnserve_api.repository import NodeIdKind
 from gnnserve_api.spec.graph import GraphSource
-from gnnserve_api.spec.tables import Direction
 from gnnserve_worker.graph.sources import table_csv, tables
 from gnnserve_worker.graph.sources.load import load_source, source_digest
 from gnnserve_worker.graph.store import FeatureColumn, Finding, GraphData

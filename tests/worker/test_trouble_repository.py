@@ -236,7 +236,8 @@ def test_worker_that_touches_what_was_cut_off_says_so_with_its_last_word(tmp_pat
     manifest = publish_answering(tmp_path / "repository", "recipe-three", THREE)
     with configmap_server() as api:
         api.put(table_of(manifest))
-        with worker_pod(tmp_path, api, environ={**os.environ, "TESTS_LOOK_EVERY_S": "3600"}) as pod:
+        environ = {**os.environ, "TESTS_LOOK_EVERY_S": "3600"}
+        with worker_pod(tmp_path, api, environ=environ, imports_anew=True) as pod:
             pod.wait_until("/readyz", "ok")
             served = Served(tmp_path, api, pod, manifest)
             os.truncate(writable(served.table), 0)

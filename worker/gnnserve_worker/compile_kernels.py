@@ -2,7 +2,8 @@
 
 It runs when an image is built and writes beside the sources, so that no pod compiles. Kernels and their types are not
 listed anywhere: the serving path itself runs over tiny revisions of every kind (`inference/rehearsal.py`), and what
-that compiled is compiled again for the levels of processors that this machine may lack, without running it.
+that compiles is compiled at the same time for the levels of processors that this machine may lack, without running it.
+What is there already is not compiled again.
 """
 
 from __future__ import annotations
@@ -11,35 +12,60 @@ import multiprocessing
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
 
-Signatures = Mapping[str, list[Any]]
-"""numba's types of the arguments, by the kernel's name."""
+Compiled = tuple[str, Any]
+"""A kernel's name, and numba's types of its arguments."""
+
+
+class Told(Protocol):
+    """A queue between processes."""
+
+    def put(self, told: Compiled | None, /) -> None: ...
+    def get(self) -> Compiled | None: ...
 
 
 def main() -> int:
     started_s = time.perf_counter()
     own, others = _in_a_fresh_process(_levels)
-    signatures = _in_a_fresh_process(_rehearse, own)
-    for level in others:
-        _in_a_fresh_process(_compile, level, signatures)
+    count = _compile_all(own, others)
     if forgotten := _in_a_fresh_process(_compiled_again, own):
         print("error: compiled, but not found again:", *forgotten, sep="\n  ", file=sys.stderr)
         return 1
     folder = Path(os.environ.get("NUMBA_CACHE_DIR") or Path(__file__).parent)
     kept = [path.stat().st_size for path in folder.rglob("*.nbc")]
     names = ", ".join(level or "this very processor" for level in (own, *others))
-    count = sum(map(len, signatures.values()))
     took_s = time.perf_counter() - started_s
     print(
         f"compiled {count} kernels for {names} in {took_s:.0f} s: {len(kept)} files of {sum(kept):,} bytes in {folder}"
     )
     return 0
+
+
+def _compile_all(own: str | None, others: Sequence[str]) -> int:
+    """Compile for every level at once; how many kernels each has."""
+    context = multiprocessing.get_context("spawn")
+    queues: list[Told] = [context.SimpleQueue() for _ in others]
+    with ExitStack() as pools:
+        waiting = [
+            pools.enter_context(ProcessPoolExecutor(1, context, _take, (queue,))).submit(_compile, level)
+            for level, queue in zip(others, queues, strict=True)
+        ]
+        try:
+            rehearsing = pools.enter_context(ProcessPoolExecutor(1, context, _take, (*queues,)))
+            count = rehearsing.submit(_rehearse, own).result()
+        finally:
+            for queue in queues:
+                queue.put(None)
+        for each in waiting:
+            each.result()
+    return count
 
 
 def _in_a_fresh_process(work: Callable[..., T], *arguments: object) -> T:
@@ -59,24 +85,43 @@ def _levels() -> tuple[str | None, list[str]]:
     return own, [name for name in levels() if name != own]
 
 
-def _rehearse(level: str | None) -> Signatures:
-    """Signatures of the kernels that the serving path compiled or found."""
+_queues: list[Told] = []
+"""Queues of this process: where a rehearsal tells what was compiled, and where the other levels hear of it. A queue can
+be passed to a process only when that starts."""
+
+
+def _take(*queues: Told) -> None:
+    _queues.extend(queues)
+
+
+def _rehearse(level: str | None) -> int:
+    """Tell each kernel as it is compiled, and at the end those that were found; how many there are."""
     _prepare(level)
     from gnnserve_worker.inference.rehearsal import rehearse  # noqa: PLC0415
-    from gnnserve_worker.kernel_cache import KERNELS  # noqa: PLC0415
+    from gnnserve_worker.kernel_cache import KERNELS, on_compile  # noqa: PLC0415
 
+    def tell(name: str, signature: Any) -> None:
+        for queue in _queues:
+            queue.put((name, signature))
+
+    on_compile(lambda name, signature: tell(name, signature) if name in KERNELS else None)
     rehearse()
-    return {name: found.signatures for name, found in KERNELS.items() if found.signatures}
+    compiled = [(name, signature) for name, found in KERNELS.items() for signature in found.signatures]
+    for name, signature in compiled:
+        tell(name, signature)
+    return len(compiled)
 
 
-def _compile(level: str, signatures: Signatures) -> None:
+def _compile(level: str) -> None:
+    """Compile what is told until None is; what is there already is only loaded."""
     _prepare(level)
     from gnnserve_worker.inference import rehearsal  # noqa: F401, PLC0415 - brings every kernel
     from gnnserve_worker.kernel_cache import KERNELS  # noqa: PLC0415
 
-    for name, compiled in signatures.items():
-        for signature in compiled:
-            KERNELS[name].compile(signature)
+    (queue,) = _queues
+    while (told := queue.get()) is not None:
+        name, signature = told
+        KERNELS[name].compile(signature)
 
 
 def _compiled_again(level: str | None) -> list[str]:

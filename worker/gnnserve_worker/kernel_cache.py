@@ -68,15 +68,21 @@ def kernel(function: F) -> F:
     return _compiled(function, inline=False)
 
 
+def brief_kernel(function: F) -> F:
+    """Decorator: as `kernel`, for a function that takes microseconds and keeps the GIL: where another thread waits for
+    it, to give it away and to wait for it in turn takes longer."""
+    return _compiled(function, inline=False, nogil=False)
+
+
 def inlined(function: F) -> F:
     """Decorator: a part of kernels that is inlined where it is called, since passing ten arrays costs more than its
     body."""
     return _compiled(function, inline=True)
 
 
-def _compiled(function: F, *, inline: bool) -> F:
+def _compiled(function: F, *, inline: bool, nogil: bool = True) -> F:
     _choose_own_level()
-    dispatcher: Any = njit(nogil=True, forceinline=inline)(function)
+    dispatcher: Any = njit(nogil=nogil, forceinline=inline)(function)
     dispatcher._cache = _Cache(function)  # as its enable_caching() does
     KERNELS[f"{function.__module__}.{function.__qualname__}"] = dispatcher
     return cast("F", dispatcher)
@@ -100,7 +106,8 @@ def _choose_own_level() -> None:
 
 
 @cache
-def _stamp() -> bytes:
+def source_stamp() -> bytes:
+    """Digest of all sources that may be part of a kernel."""
     digest = hashlib.sha256()
     for path in sorted(path for folder in _SOURCES for path in (PACKAGE / folder).rglob("*.py")):
         digest.update(hashlib.sha256(path.read_bytes()).digest())
@@ -109,7 +116,7 @@ def _stamp() -> bytes:
 
 class _OwnStamp:
     def get_source_stamp(self) -> bytes:
-        return _stamp()
+        return source_stamp()
 
 
 class _Named(_OwnStamp, caching.UserProvidedCacheLocator):
@@ -170,13 +177,19 @@ class _Cache(caching.FunctionCache):
 def watch_compiling() -> list[str]:
     """A list to which the name of each kernel is added as it is compiled, from now on."""
     compiled: list[str] = []
+    on_compile(lambda name, arguments: compiled.append(f"{name}{arguments}"))
+    return compiled
+
+
+def on_compile(tell: Callable[[str, Any], None]) -> None:
+    """Call `tell` with the name of each kernel, as KERNELS has it, and with numba's types of its arguments before it is
+    compiled, from now on. Functions of numba's own library are told as well."""
 
     class Listener(events.Listener):
         def on_start(self, event: events.Event) -> None:
             function = event.data["dispatcher"].py_func
-            compiled.append(f"{function.__module__}.{function.__qualname__}{event.data['args']}")
+            tell(f"{function.__module__}.{function.__qualname__}", event.data["args"])
 
         def on_end(self, event: events.Event) -> None: ...
 
     events.register("numba:compile", Listener())
-    return compiled

@@ -33,6 +33,7 @@ from gnnserve_cli.loadgen.requests import Sizes, build_predictions
 from gnnserve_cli.loadgen.scenario import Scenario, build_arrivals, build_curve
 from gnnserve_cli.loadgen.schedule import Arrivals, build_schedule
 from gnnserve_cli.loadgen.statistics import Accuracies, LoadPlan, LoadReport, StatedObjective, summarize
+from gnnserve_cli.loadgen.unseen import Unseen, build_unseen
 from gnnserve_cli.render import facts_table, output, print_json, put, round_floats
 
 CLOSED_CONNECTIONS = 8
@@ -41,6 +42,8 @@ MOST_CONNECTIONS = 4096
 MOST_REQUESTS = 10_000_000
 """Most requests of an open-loop run: each is kept until the report."""
 PAGE_NODES = 1000
+NEW_EDGES = 10
+"""Edges of each new node where nothing is said."""
 MOST_PAGES = 100
 """Most pages of node ids that are fetched before a run, where the graph has ids of its own."""
 _LOAD = "Load over time"
@@ -91,6 +94,22 @@ def load(
             "and at 10.7 times the mean).",
         ),
     ] = Sizes.FIXED,
+    new_nodes: Annotated[
+        int,
+        typer.Option(
+            callback=between(0, 65_536),
+            rich_help_panel=_LOAD,
+            help="Ask for nodes that the graph does not have: each request brings that many, with random features.",
+        ),
+    ] = 0,
+    new_edges: Annotated[
+        int | None,
+        typer.Option(
+            callback=between(0, 65_536),
+            rich_help_panel=_LOAD,
+            help=f"Edges of each new node, from random nodes of the graph. Unset: {NEW_EDGES}.",
+        ),
+    ] = None,
     retries: Annotated[
         int,
         typer.Option(
@@ -145,23 +164,31 @@ def load(
         _refuse_without_rate(scenario, arrivals, retries, picture)
     if scenario is not None and arrivals is not None:
         raise InputError("--arrivals", "a scenario has arrivals of its own", "leave out --arrivals or --scenario")
+    _check_new(new_nodes, new_edges, seeds_per_request, sizes)
     schedule = None if rate is None else _build_schedule(scenario, arrivals, rate, duration, seed)
     endpoint = open_url(url, read_access(token_file, ca_file))
     served = fetch_variants(endpoint)
     asked = stated_objective(latency_ms, tolerance_permille)
     objective = _objective_in_effect(endpoint, asked)
     nodes = nodes_to_ask_for(endpoint, served, binary=binary)
-    requests = build_predictions(endpoint, nodes, seeds_per_request, asked, seed, binary=binary, sizes=sizes)
+    unseen = Unseen(new_nodes, NEW_EDGES if new_edges is None else new_edges, served.features) if new_nodes else None
+    requests = (
+        build_predictions(endpoint, nodes, seeds_per_request, asked, seed, binary=binary, sizes=sizes)
+        if unseen is None
+        else build_unseen(endpoint, nodes, unseen, asked, seed, binary=binary)
+    )
     plan = LoadPlan(
         connections=concurrency or _connections(rate, objective),
         duration_s=duration,
-        seeds_per_request=seeds_per_request,
+        seeds_per_request=new_nodes or seeds_per_request,
         rate_per_s=rate,
         scenario=scenario,
         sizes=sizes,
         binary=binary,
         retries=retries,
         objective=objective,
+        new_nodes=new_nodes,
+        new_edges=0 if unseen is None else unseen.edges,
     )
     accuracies = accuracies_of(served.profile)
     record = generate_load(endpoint, requests, plan, schedule, timeout)
@@ -191,6 +218,14 @@ def nodes_to_ask_for(endpoint: Endpoint, served: VariantsAnswer, *, binary: bool
     pages = min(MOST_PAGES, math.ceil(served.nodes / PAGE_NODES))
     step = max(PAGE_NODES, served.nodes // pages)
     return [id_ for page in range(pages) for id_ in fetch_nodes(endpoint, page * step, PAGE_NODES).nodes]
+
+
+def _check_new(new_nodes: int, new_edges: int | None, seeds_per_request: int, sizes: Sizes) -> None:
+    if new_edges is not None and not new_nodes:
+        raise InputError("--new-edges", "there are no new nodes to have edges", "give --new-nodes too")
+    if new_nodes and (seeds_per_request > 1 or sizes is not Sizes.FIXED):
+        option = "--seeds-per-request" if seeds_per_request > 1 else "--sizes"
+        raise InputError(option, "requests with new nodes ask for these", "leave it out, or --new-nodes")
 
 
 def _refuse_without_rate(

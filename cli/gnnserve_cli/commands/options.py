@@ -13,6 +13,7 @@ from gnnserve_api.device import CachePolicy, Device, size_bytes
 DEFAULT_REPOSITORY = Path(".gnnserve")
 _OBJECTIVE = "Objective of the request"
 Number = TypeVar("Number", int, float, int | None, float | None)
+_SHOWN_CHARACTERS = 40
 
 
 def between(low: float, high: float) -> Callable[[Number], Number]:
@@ -20,10 +21,18 @@ def between(low: float, high: float) -> Callable[[Number], Number]:
 
     def check(value: Number) -> Number:
         if value is not None and not low <= value <= high:
-            raise typer.BadParameter(f"{value:,.10g} is not between {low:,.10g} and {high:,.10g}.")
+            raise typer.BadParameter(f"{_shown(value)} is not between {_shown(low)} and {_shown(high)}.")
         return value
 
     return check
+
+
+def _shown(number: float) -> str:
+    """Integers to the last digit: rounded, one beyond a bound may look like the bound. A long one is cut."""
+    if not isinstance(number, int):
+        return f"{number:,.10g}"
+    text = f"{number:,}"
+    return text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + "…"
 
 
 Manifest = Annotated[Path, typer.Argument(metavar="MANIFEST", help="A GNNService in YAML.", show_default=False)]

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
 import typer
 from msgspec import UNSET
 
-from gnnserve_api.errors import InputError
-from gnnserve_api.protocol import Label, Output, PredictAnswer, PredictRequest
+from gnnserve_api.errors import InputError, remedy_of
+from gnnserve_api.protocol import MAX_SEED, Label, Output, PredictAnswer, PredictRequest, RequestOverlay
 from gnnserve_api.repository import NodeIdKind
 from gnnserve_cli.client import (
     Endpoint,
@@ -22,7 +23,8 @@ from gnnserve_cli.client import (
     read_access,
     stated_objective,
 )
-from gnnserve_cli.commands.options import CaFile, Json, LatencyMs, Strict, TokenFile, TolerancePermille, Url
+from gnnserve_cli.commands.options import CaFile, Json, LatencyMs, Strict, TokenFile, TolerancePermille, Url, between
+from gnnserve_cli.printable import printable_line
 from gnnserve_cli.render import facts_table, format_ms, format_name, nodes_table, output, print_json, put
 
 OUTPUTS: dict[str, Output] = {"labels": "labels", "scores": "scores", "embeddings": "embeddings"}
@@ -36,13 +38,30 @@ def predict(
     url: Url,
     *,
     nodes: Annotated[
-        str,
+        str | None,
         typer.Option(
             metavar="IDS",
-            help='Node ids: 1,2,3 or ann,bob. Ids with commas or blanks around them as a JSON list: ["Doe, J."].',
+            help='Node ids: 1,2,3 or ann,bob. Ids with commas or blanks around them as a JSON list: ["Doe, J."]. '
+            "Unset: those of --overlay.",
             show_default=False,
         ),
-    ],
+    ] = None,
+    overlay: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="What the graph does not have, for this request alone: a JSON file with nodes, edges and overrides.",
+            show_default=False,
+        ),
+    ] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option(
+            callback=between(0, MAX_SEED),
+            help="Draw neighbours by this number alone, so that the same request draws the same neighbours again.",
+            show_default=False,
+        ),
+    ] = None,
     latency_ms: LatencyMs = None,
     tolerance_permille: TolerancePermille = None,
     strict: Strict = False,
@@ -54,11 +73,13 @@ def predict(
     as_json: Json = False,
 ) -> None:
     """Ask a running server for nodes of its graph."""
-    listed, wanted = parse_nodes(nodes), parse_outputs(outputs)
+    brought = None if overlay is None else read_overlay(overlay)
+    listed = _nodes_of(brought) if nodes is None else parse_nodes(nodes)
+    wanted = parse_outputs(outputs)
     endpoint = open_url(url, read_access(token_file, ca_file))
     ids = listed if isinstance(listed, tuple) else _ids_of(listed, endpoint)
     request: PredictRequest[Any] = PredictRequest(
-        ids, stated_objective(latency_ms, tolerance_permille), strict or UNSET, wanted
+        ids, stated_objective(latency_ms, tolerance_permille), strict or UNSET, wanted, brought, seed
     )
     answer, reply = fetch_prediction(endpoint, request)
     timing = parse_server_timing(reply.headers.get("server-timing", ""))
@@ -67,6 +88,32 @@ def predict(
         print_json({"nodes": request.nodes, **msgspec.to_builtins(answer), **costs})
     else:
         put(output(), nodes_table(request.nodes, _columns(answer)), "", facts_table(_facts(answer, reply, timing)))
+
+
+def read_overlay(file: Path) -> RequestOverlay[Any]:
+    """Read the file of `--overlay`. What its ids and features have to be is for the server to say."""
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=RequestOverlay[Any])
+    except OSError as error:
+        raise InputError(
+            "--overlay", f"{str(file)!r} cannot be read: {error.strerror}", remedy_of(error, "check the path")
+        ) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InputError(
+            "--overlay",
+            f"{str(file)!r} is not an overlay: {printable_line(str(error))}",
+            'write {"nodes": [{"id": …, "features": …}], "edges": [[source, target]]}',
+        ) from None
+
+
+def _nodes_of(overlay: RequestOverlay[Any] | None) -> tuple[int | str, ...]:
+    """The new nodes, or else those with new features."""
+    if overlay is None:
+        raise InputError("--nodes", "it is missing", "write 1,2,3 or ann,bob, or a JSON list, or give --overlay")
+    brought = overlay.nodes or overlay.overrides
+    if not brought:
+        raise InputError("--nodes", "it is missing, and the overlay has no nodes to ask for", "write 1,2,3 or ann,bob")
+    return tuple(node.id for node in brought)
 
 
 def parse_nodes(text: str) -> tuple[int | str, ...] | list[str]:

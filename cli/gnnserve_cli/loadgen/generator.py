@@ -85,7 +85,7 @@ class _Ask:
 
     number: int
     due_s: float
-    """On `time.perf_counter`."""
+    """When the request is due, on `time.perf_counter`."""
     try_due_s: float
     tries: int = 1
 
@@ -227,7 +227,7 @@ class Generator:
             self._add_row(ask, REFUSED)
 
     def _retry(self, ask: _Ask, answer: TimedAnswer) -> bool:
-        """As the server asked for, unless that is after the end of the run."""
+        """Tries again at the time that the server asked for, unless that is after the end of the run."""
         wait_s = _parse_retry_after(answer.told.get(b"retry-after", b""))
         if ask.tries > self._retries or wait_s is None or answer.answered_at_s + wait_s >= self._end_s:
             return False

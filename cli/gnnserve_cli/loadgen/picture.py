@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 MOST_PARTS = 120
 LEAST_REQUESTS = 40
-"""Per part on average: a percentile of fewer says little."""
+"""Fewest requests per part of the picture, on average: a percentile of fewer says little."""
 _ENDINGS = (".svg", ".png")
 _OFFERED, _ON_TIME, _REFUSED, _OBJECTIVE = "#444444", "#1b7f5c", "#c0392b", "#c0392b"
 _STYLE: Any = {
@@ -36,7 +36,7 @@ _STYLE: Any = {
 
 
 def check_picture(path: Path) -> None:
-    """Before the run: its end is too late to learn that there will be no picture."""
+    """Raises where the picture cannot be written. It is called before the run, whose end is too late to learn that."""
     if path.suffix.lower() not in _ENDINGS:
         raise InputError("--picture", f"{str(path)!r} ends neither in .svg nor in .png", "give the file one of the two")
     require_pictures("--picture", "matplotlib")
@@ -160,6 +160,6 @@ def _draw_attained(axes: Axes, slices: Sequence[Slice], report: LoadReport) -> N
 
 
 def _legend(axes: Axes, *, reverse: bool = False) -> None:
-    """Beside the axes: inside, it would lie over what it explains."""
+    """Draws the legend beside the axes: inside, it would lie over what it explains."""
     if axes.get_legend_handles_labels()[0]:
         axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), handlelength=1.4, reverse=reverse)

@@ -23,9 +23,9 @@ class RequestRows:
     """One row per request that is over, in the order in which they ended."""
 
     dues_s: array[float] = field(default_factory=lambda: array("d"))
-    """After the start. Closed loop: when it was sent."""
+    """When each request was due, in seconds after the start; in a closed loop, when it was sent."""
     latencies_ms: array[float] = field(default_factory=lambda: array("d"))
-    """Due to answered; NaN without an answer."""
+    """Milliseconds from due to answered; NaN without an answer."""
     last_tries_ms: array[float] = field(default_factory=lambda: array("d"))
     """The same, from when the last try was due: without retries it is the latency."""
     answerers: array[int] = field(default_factory=lambda: array("b"))
@@ -67,7 +67,7 @@ class Record:
     late: int = 0
     """Open loop: requests that this program itself came to only well after they were due."""
     last_answer_s: float = 0.0
-    """After the start."""
+    """When the last answer came, in seconds after the start."""
 
     @property
     def latencies_ms(self) -> Sequence[float]:

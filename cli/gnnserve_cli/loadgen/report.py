@@ -48,7 +48,10 @@ def _loop(report: LoadReport) -> str:
         kind = f"open, {peak}{report.offered_per_second:,.10g} requests/s"
     mean = "about " if report.sizes is Sizes.LOGNORMAL else ""
     form = "binary" if report.binary else "JSON"
-    return f"{kind}; connections: {report.connections:,}, seeds per request: {mean}{report.seeds_per_request:,}, {form}"
+    seeds = f"{mean}{report.seeds_per_request:,}"
+    if report.new_nodes:
+        seeds += f" (new nodes, {report.new_edges:,} edges each)"
+    return f"{kind}; connections: {report.connections:,}, seeds per request: {seeds}, {form}"
 
 
 def _objective(report: LoadReport) -> str:

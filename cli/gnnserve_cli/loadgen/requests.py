@@ -26,7 +26,7 @@ SIZE_SIGMA = 0.8
 """Standard deviation of a log-normal size's logarithm: the middle two thirds lie between 0.33 and 1.6 times the
 mean."""
 MOST_OF_MEAN = 32 / 3
-"""Where log-normal sizes are cut: 512 for a mean of 48; 4 of 10,000 are larger."""
+"""Largest log-normal size over the mean: 512 for a mean of 48; 4 of 10,000 are larger."""
 
 
 class Sizes(StrEnum):
@@ -76,10 +76,10 @@ def build_predictions(
         draw = generator.sample if size <= len(ids) else generator.choices
         drawn: tuple[Any, ...] = tuple(draw(ids, k=size))
         if binary:
-            payloads.append(_encode(endpoint, "POST", "/v1/predict", _to_bytes(drawn), _binary_headers(objective)))
+            payloads.append(encode_prediction(endpoint, _to_bytes(drawn), objective, "application/octet-stream"))
         else:
             body = msgspec.json.encode(PredictRequest(drawn, objective))
-            payloads.append(_encode(endpoint, "POST", "/v1/predict", body, ["Content-Type: application/json"]))
+            payloads.append(encode_prediction(endpoint, body, None, "application/json"))
     return Requests(payloads, seeds_each, drawn_sizes)
 
 
@@ -98,13 +98,14 @@ def _to_bytes(ids: Sequence[int]) -> bytes:
     return values.tobytes()
 
 
-def _binary_headers(objective: Objective | None) -> list[str]:
-    headers = ["Content-Type: application/octet-stream"]
+def encode_prediction(endpoint: Endpoint, body: bytes, objective: Objective | None, content_type: str) -> bytes:
+    """`objective`: where the body has none."""
+    headers = [f"Content-Type: {content_type}"]
     if objective is not None and objective.latency_ms is not None:
         headers.append(f"gnnserve-latency-ms: {objective.latency_ms!r}")
     if objective is not None and objective.accuracy_tolerance_permille is not None:
         headers.append(f"gnnserve-accuracy-tolerance-permille: {objective.accuracy_tolerance_permille!r}")
-    return headers
+    return _encode(endpoint, "POST", "/v1/predict", body, headers)
 
 
 def _encode(endpoint: Endpoint, method: str, path: str, body: bytes, headers: Sequence[str]) -> bytes:

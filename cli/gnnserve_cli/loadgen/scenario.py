@@ -106,7 +106,7 @@ def _diurnal(time: float) -> float:
 
 
 def _bursts(duration_s: float, seed: int) -> Callable[[float], float]:
-    """Asked for ascending times only."""
+    """Load in bursts. It may be asked for ascending times only."""
     generator = random.Random(f"bursts {seed}")  # noqa: S311 - load, not secrets; a stream apart from the arrivals'
     is_burst, ends_s = False, generator.expovariate(1 / GAP_S)
 

@@ -20,7 +20,7 @@ class Arrivals(StrEnum):
 
 
 def build_schedule(arrivals: Arrivals, rate_per_s: float, duration_s: float, seed: int) -> Iterator[float]:
-    """Ascending, below `duration_s`; the same seed gives the same arrivals."""
+    """Times of arrival, ascending and below `duration_s`; the same seed gives the same arrivals."""
     if arrivals is Arrivals.FIXED:
         return itertools.takewhile(lambda due_s: due_s < duration_s, (n / rate_per_s for n in itertools.count()))
     return _poisson(rate_per_s, duration_s, random.Random(seed))  # noqa: S311 - load, not secrets

@@ -22,7 +22,7 @@ LAG_SHARE = 0.1
 """A generator's own p99 lag above this share of the median latency is part of the result, and is warned about."""
 LATE_MS = 1.0
 LATE_SHARE = 0.01
-"""More requests than this that the generator itself came to over `LATE_MS` late are warned about."""
+"""Share of requests sent over `LATE_MS` late by the generator itself, above which the report warns."""
 SLICES = 10
 
 
@@ -49,6 +49,10 @@ class LoadPlan:
     binary: bool = False
     retries: int = 0
     objective: StatedObjective | None = None
+    new_nodes: int = 0
+    """New nodes that each request brings and asks for."""
+    new_edges: int = 0
+    """Edges of each new node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +60,7 @@ class Accuracies:
     """Accuracies by variant, in percent."""
 
     split: Literal["test", "validation"] | None = None
-    """None: unknown."""
+    """The split that the accuracies were measured on; None: unknown."""
     percent: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -74,9 +78,9 @@ class Slice(msgspec.Struct, frozen=True, rename="camel"):
     end_s: float
     offered_per_second: float
     on_time_per_second: float | None
-    """None where no latency is known to hold them against."""
+    """Answers per second that came in time; None where no latency is known to hold them against."""
     attained_percent: float | None
-    """None also where no request was due."""
+    """Share of the requests answered in time; None also where no request was due."""
     accuracy_percent: float | None
     refused: int
     variants: dict[str, float]
@@ -92,15 +96,19 @@ class LoadReport(msgspec.Struct, frozen=True, rename="camel"):
     scenario: Scenario | None
     binary: bool
     objective: StatedObjective | None
-    """None: neither the requests nor the service state any."""
+    """The objective; None: neither the requests nor the service state one."""
     connections: int
     seeds_per_request: int
     """The mean asked for, where sizes differ."""
     sizes: Sizes
+    new_nodes: int
+    """New nodes that each request brought and asked for."""
+    new_edges: int
+    """Edges of each new node."""
     offered_per_second: float | None
-    """As asked for; of a scenario the peak."""
+    """Requests per second that were asked for; for a scenario its peak."""
     duration_s: float
-    """From the start to the last answer, and never less than what was asked."""
+    """Seconds from the start to the last answer, and never less than what was asked."""
     requests: int
     answers: int
     """Answers with status 200."""
@@ -172,6 +180,8 @@ def summarize(plan: LoadPlan, record: Record, accuracies: Accuracies | None = No
         connections=plan.connections,
         seeds_per_request=plan.seeds_per_request,
         sizes=plan.sizes,
+        new_nodes=plan.new_nodes,
+        new_edges=plan.new_edges,
         offered_per_second=plan.rate_per_s,
         duration_s=duration_s,
         requests=record.started,

@@ -29,7 +29,7 @@ class TimedAnswer:
     body: bytes
     sent_at_s: float
     answered_at_s: float
-    """Both on `time.perf_counter`, taken at the socket: the event loop's own queue is not in between."""
+    """Both times are on `time.perf_counter`, taken at the socket: the event loop's own queue is not in between."""
     told: Mapping[bytes, bytes]
     """Headers of gnnserve's own and `retry-after`, names in lower case."""
 

@@ -1,4 +1,4 @@
-"""From a profile to a report: what is worked out, and the sentences with its numbers. No I/O.
+"""Turns a profile into a report: its numbers, and the sentences with them. No I/O.
 
 What is said beside each figure of the variants is in `captions.py`.
 """
@@ -42,7 +42,7 @@ DEFAULT_TOLERANCES_PERMILLE = (0.0, 10.0, 20.0, 50.0, 100.0)
 """The paper's 0, 1, 2, 5 and 10 points (its figure 3)."""
 _FEW_NODES = 1000
 _WIDE_TABLE_BYTES = 2**30
-"""From here on, a missing x1 deserves a word."""
+"""Size of the table of x1 from which on the report explains its absence."""
 _FEW_RUNS = 100
 """Below it a p99 is about the slowest run."""
 

@@ -56,7 +56,7 @@ class VariantRow(Struct, frozen=True):
     projected: bool
     compute: Compute
     on_frontier: bool
-    """At the report's batch size no other variant is as accurate and faster, or as fast and more accurate."""
+    """Whether, at the report's batch size, no other variant is as accurate and faster, or as fast and more accurate."""
     validation: Accuracy
     test: Accuracy | None
     loss_points: float
@@ -76,7 +76,7 @@ class Chosen(Struct, frozen=True):
     loss_points: float
     latency_ms: float
     relative_latency: float
-    """Over that of the most accurate variant."""
+    """Latency over that of the most accurate variant."""
 
 
 class Summary(Struct, frozen=True):
@@ -94,7 +94,7 @@ class ToleranceRow(Struct, frozen=True):
 
 class Tier(Struct, frozen=True):
     tolerance_permille: int
-    """As a manifest or a request states it: rounded up, so that it reaches the variant."""
+    """The tolerance as a manifest or a request states it: rounded up, so that it reaches the variant."""
     answer: Chosen
 
 
@@ -107,9 +107,9 @@ class Tolerances(Struct, frozen=True):
 
 class DriftVerdict(StrEnum):
     WITHIN_CHANCE = "WithinChance"
-    """So many nodes would differ as much without any reason."""
+    """So many nodes would differ as much by chance."""
     SMALL = "Small"
-    """More than chance, and less than half a point."""
+    """The difference is more than chance, and less than half a point."""
     DRIFT = "Drift"
     """What was profiled on validation nodes does not hold on test nodes."""
 
@@ -187,17 +187,17 @@ class WidthAnswer(Struct, frozen=True):
     factor: int | None
     """k of the widest variant with no more columns; None where `capped`."""
     extrapolated: bool
-    """Fewer columns than any measured variant: nothing was measured there."""
+    """Whether it is fewer columns than any measured variant reads: nothing was measured there."""
     model_columns: int | None
-    """By the corrected performance model; None: not even one, or the model could not be calibrated."""
+    """Columns by the corrected performance model; None: not even one fits, or the model could not be calibrated."""
     capped: bool
-    """As wide as was measured, though the graph has more columns: more may fit."""
+    """Whether the answer is as wide as was measured, though the graph has more columns: more may fit."""
     model_capped: bool
     """The same of `modelColumns`."""
 
 
 class LatencyAnswer(Struct, frozen=True):
-    """Which variants, and how many columns, meet a latency at the report's batch size."""
+    """The variants, and the number of columns, that meet a latency at the report's batch size."""
 
     latency_ms: float
     says: str
@@ -256,10 +256,10 @@ class Report(Struct, frozen=True):
     """What could mislead in this very report."""
     summary: Summary
     variants: tuple[VariantRow, ...]
-    """In the order of the profile."""
+    """Rows in the order of the profile."""
     tolerances: Tolerances
     drift: Drift | None
-    """None where the graph has no test nodes."""
+    """How accuracy and latency differ on test nodes; None where the graph has none."""
     stability: Stability
     models: tuple[ModelFit, ...]
     """One for each storage with two widths or more."""
@@ -268,7 +268,7 @@ class Report(Struct, frozen=True):
     provenance: Provenance
     written_by: str
     device: str | None = None
-    """On what the server computes; None: it does not say, or this is a repository."""
+    """The device that the server computes on; None: it does not say, or this is a repository."""
 
     def variant(self, name: str) -> VariantRow:
         return next(row for row in self.variants if row.name == name)

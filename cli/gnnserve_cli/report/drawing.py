@@ -119,7 +119,7 @@ def spread_scale(values: Sequence[float], most_steps: int = 6) -> Scale:
 
 
 def zero_scale(values: Iterable[float], most_steps: int = 5) -> Scale:
-    """For lengths: always from 0."""
+    """A scale for lengths: always from 0."""
     high = max((value for value in values if math.isfinite(value)), default=0.0) or 1.0
     return Scale(0.0, high * 1.02, most_steps)
 
@@ -256,7 +256,7 @@ class Drawing:
         )
 
     def try_name(self, x: float, y: float, text: str, gap: float = 8.0) -> bool:
-        """Beside a mark, where there is room; left out where there is none, since the table has it."""
+        """Writes a name beside a mark where there is room; left out where there is none, since the table has it."""
         at_x, at_y = map(float, self.axes.transData.transform((x, y)))
         width = text_width(text)
         for left, base in (
@@ -346,9 +346,9 @@ class BarPart:
 class Bar:
     name: str
     parts: tuple[BarPart, ...]
-    """Beside each other from 0."""
+    """Parts of the bar, side by side from 0."""
     shown: str
-    """At its end."""
+    """Text at the end of the bar."""
     marker: float | None = None
     """A line across the bar."""
 

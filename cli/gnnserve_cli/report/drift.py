@@ -35,7 +35,7 @@ def compare_splits(subject: Subject) -> Drift | None:
 
 
 def _outside(rows: Sequence[DriftRow]) -> list[DriftRow]:
-    """Those that differ by more than chance, the most different first."""
+    """Variants that differ by more than chance, the most different first."""
     outside = [row for row in rows if row.verdict is not DriftVerdict.WITHIN_CHANCE]
     return sorted(outside, key=lambda row: -abs(row.difference_points))
 

@@ -1,4 +1,4 @@
-"""Which variants, and which widths that were never trained, meet a latency."""
+"""Finds which variants, and which widths that were never trained, meet a latency."""
 
 from __future__ import annotations
 
@@ -139,7 +139,8 @@ def _says_curves(curves: Sequence[Curve], seeds: int, tail: float) -> str:
 
 
 def _round_latencies(subject: Subject, size: int) -> tuple[float, ...]:
-    """Where none were asked for: 1, 2 and 5 times powers of ten between the fastest and the slowest, three at most."""
+    """Latencies for a report that was asked for none: 1, 2 and 5 times powers of ten between the fastest and the
+    slowest, three at most."""
     times = [variant.latency[size].p50_ms for variant in subject.profile.variants]
     fastest, slowest = min(times), max(times)
     between = [
@@ -154,7 +155,7 @@ def _round_latencies(subject: Subject, size: int) -> tuple[float, ...]:
 
 
 def _rounded_up(latency_ms: float) -> float:
-    """To two digits, never below: what takes 3.63 ms is in time for 3.7 and not for 3.6."""
+    """The latency rounded up to two digits: what takes 3.63 ms is in time for 3.7 and not for 3.6."""
     step = 10.0 ** (math.floor(math.log10(latency_ms)) - 1)
     up = float(f"{math.ceil(latency_ms / step - 1e-9) * step:.2g}")
     return up if up >= latency_ms else latency_ms

@@ -37,11 +37,11 @@ from gnnserve_cli.report.words import names
 
 _NUMBER_BYTES = {Storage.FLOAT32: 4, Storage.FLOAT16: 2, Storage.BFLOAT16: 2, Storage.INT8: 1}
 _SCALE_BYTES = 4
-"""Per row of int8."""
+"""Bytes of the scale of a row of int8."""
 
 
 def fit_models(subject: Subject, size: int) -> tuple[tuple[ModelFit, ...], dict[Storage, FittedModels]]:
-    """For each storage with two widths or more; `size` is the index of the batch size in the profile."""
+    """Fits both models per storage with two widths or more; `size` is the place of the batch size in the profile."""
     fits, fitted = [], {}
     for storage, pruned in widths_by_storage(subject.profile).items():
         if len({variant.columns for variant in pruned}) < 2:

@@ -226,7 +226,7 @@ class CorrectedModel:
     gather: StageRates
     compute: StageRates
     notes: tuple[str, ...]
-    """Where the measurements did not fit the model, and what was done about it."""
+    """Which measurements did not fit the model, and what was done about it."""
 
     def window_ms(self, gathered_bytes: float, operations_: float) -> float:
         return self.gather.ms(gathered_bytes) + self.compute.ms(operations_)
@@ -250,7 +250,7 @@ class MeasuredVariant:
     """Gather and compute of the same run; medians of the two need not add up to it."""
     gathered_bytes: float
     operations: float
-    """As the model to be calibrated counts them."""
+    """Operations as the model to be calibrated counts them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,11 +34,12 @@ class Subject:
     profile: Profile
     provenance: Provenance
     device: str | None = None
-    """On what a server computes; None: it does not say, or this is a repository."""
+    """The device that a server computes on; None: it does not say, or this is a repository."""
 
 
 def printable_subject(subject: Subject) -> Subject:
-    """With every text as it may be shown: names and paths of a server, or of a repository, may hold anything."""
+    """The subject with every text as it may be shown: names and paths of a server, or of a repository, may hold
+    anything."""
     return replace(
         subject,
         service=printable_line(subject.service),

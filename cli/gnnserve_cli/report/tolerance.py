@@ -38,7 +38,7 @@ class Affine:
 
     fixed_ms: float
     per_column_ms: float
-    """Never negative: fewer columns do not cost more."""
+    """Milliseconds per column, never negative: fewer columns do not cost more."""
 
     def at(self, columns: float) -> float:
         return self.fixed_ms + self.per_column_ms * columns
@@ -50,9 +50,9 @@ class ColumnsWithin:
 
     columns: int
     extrapolated: bool
-    """Fewer than any measured variant reads."""
+    """Whether it is fewer columns than any measured variant reads."""
     capped: bool
-    """As many as the widest measured variant reads: more may fit."""
+    """Whether it is as many columns as the widest measured variant reads: more may fit."""
 
 
 class WidthCurve:
@@ -118,8 +118,8 @@ def fit_affine(measured: Sequence[Width]) -> Affine:
 
 
 def _rising(measured: Sequence[Width]) -> Iterator[Width]:
-    """Ascending in columns and never falling in latency, by pooling neighbours that are out of order (isotonic
-    regression): noise may make a wider variant look faster."""
+    """The points ascending in columns and never falling in latency, by pooling neighbours that are out of order
+    (isotonic regression): noise may make a wider variant look faster."""
     blocks: list[list[Width]] = []
     for width in sorted(measured, key=lambda w: (w.columns, w.latency_ms)):
         blocks.append([width])

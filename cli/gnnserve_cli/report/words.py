@@ -42,7 +42,7 @@ def plain_ms(milliseconds: float) -> str:
 
 
 def number(value: float, digits: int = 3) -> str:
-    """So many significant digits, without an exponent."""
+    """The number with so many significant digits, without an exponent."""
     if value == 0:
         return "0"
     magnitude = len(f"{abs(value):.{digits - 1}e}".split("e")[0].replace(".", ""))

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Annotated
 
+from pydantic import Field
+
+from gnnserve_api.overlay import OverlayLimits
 from gnnserve_api.spec.fields import ApiModel, ObjectName
 from gnnserve_api.spec.labels import ANNOTATIONS_ARE_RESERVED, OWN_PREFIX, Annotations, none_is_reserved, reserved_in
 from gnnserve_api.spec.rules import rule
@@ -44,9 +48,22 @@ class EndpointService(ApiModel):
         return key is None or f"{ANNOTATIONS_ARE_RESERVED}: remove {key}"
 
 
+class EndpointOverlay(ApiModel):
+    """What one request may bring: new nodes, edges, and new features of stored nodes."""
+
+    max_nodes: Annotated[int, Field(ge=0, le=65_536)] = 1024
+    """New nodes and overrides of one request; beyond it the request is refused with 413. 0: no request may have an
+    overlay."""
+    max_edges: Annotated[int, Field(ge=0, le=1_048_576)] = 16_384
+    """Edges of one request; beyond it the request is refused with 413."""
+
+    def to_limits(self) -> OverlayLimits:
+        return OverlayLimits(max_nodes=self.max_nodes, max_edges=self.max_edges)
+
+
 class EndpointSpec(ApiModel):
-    """How clients reach the workers, and which of them get answers. In a cluster only; `gnnserve run` has `--tls-cert`,
-    `--tls-key` and `--token-file`."""
+    """How clients reach the workers, and which of them get answers. But for `overlay`, in a cluster only; `gnnserve
+    run` has `--tls-cert`, `--tls-key` and `--token-file`."""
 
     tls: EndpointTls | None = None
     """HTTPS, on port 443 of the Service. Absent: HTTP, on port 80."""
@@ -55,6 +72,8 @@ class EndpointSpec(ApiModel):
     answered."""
     service: EndpointService = EndpointService()
     """The Service that clients use."""
+    overlay: EndpointOverlay = EndpointOverlay()
+    """What requests may bring that the graph does not have."""
 
     @rule(
         "!has(self.tls) || !has(self.tokens) || self.tls.secretName != self.tokens.secretName",

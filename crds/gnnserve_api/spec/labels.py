@@ -58,10 +58,10 @@ OWN_LABELS = (
     "app.kubernetes.io/name", "app.kubernetes.io/instance", "app.kubernetes.io/component",
     "app.kubernetes.io/managed-by",
 )  # fmt: skip
-"""With those under `OWN_PREFIX`, what every child is labelled with."""
+"""Labels of every child, besides those under `OWN_PREFIX`."""
 _KUBERNETES_PREFIX = "batch.kubernetes.io/"
 _KUBERNETES_LABELS = ("pod-template-hash", "controller-uid", "job-name")
-"""With those under `_KUBERNETES_PREFIX`, what controllers label pods with."""
+"""Labels that controllers give to pods, besides those under `_KUBERNETES_PREFIX`."""
 _SCRAPE_PREFIX = "prometheus.io/"
 """Annotations that tell Prometheus where workers have their metrics."""
 
@@ -77,7 +77,7 @@ ANNOTATIONS_ARE_RESERVED = f"annotations must not have names under {OWN_PREFIX}"
 
 
 def none_is_reserved(field: str, prefixes: Iterable[str], names: Iterable[str] = ()) -> str:
-    """In CEL: no name in the map `field` is one of `names` or begins with one of `prefixes`."""
+    """CEL that is true where no name in the map `field` is one of `names` or begins with one of `prefixes`."""
     begins = [f"!key.startsWith('{prefix}')" for prefix in prefixes]
     listed = ", ".join(f"'{name}'" for name in names)
     each = " && ".join([*begins, *([f"!(key in [{listed}])"] if listed else [])])

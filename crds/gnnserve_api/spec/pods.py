@@ -29,7 +29,7 @@ from gnnserve_api.spec.rules import rule, validations
 
 _QUANTITY = 'a quantity: a whole number, or a string as in "500m" or "4Gi"'
 QUANTITY = r"^[0-9]+(m|(\.[0-9]+)?(k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)|(\.[0-9]{1,3})?)$"
-"""Nothing finer than thousandths, which Kubernetes would round."""
+"""Pattern of a quantity with nothing finer than thousandths, which Kubernetes would round."""
 
 
 def _parse_quantity(value: object) -> str:

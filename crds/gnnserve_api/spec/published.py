@@ -7,8 +7,8 @@ from typing import Annotated
 
 from pydantic import Field
 
+from gnnserve_api.edges import Direction
 from gnnserve_api.spec.fields import ApiModel, Sha256, text
-from gnnserve_api.spec.tables import Direction
 
 _Sha256ByFile = Annotated[dict[str, Sha256], Field(max_length=16)]
 

@@ -9,6 +9,7 @@ from pydantic import Field
 from gnnserve_api.routing import RoutingMode
 from gnnserve_api.spec.fields import ApiModel, text
 from gnnserve_api.spec.rules import rule
+from gnnserve_api.variants import MAX_VARIANT_NAME
 
 
 class PrometheusSpec(ApiModel):
@@ -29,7 +30,7 @@ class RoutingSpec(ApiModel):
 
     mode: RoutingMode = RoutingMode.ADAPTIVE
     """Who chooses, and from what."""
-    variant: Annotated[str, Field(max_length=63)] | None = None
+    variant: Annotated[str, Field(max_length=MAX_VARIANT_NAME)] | None = None
     """Mode Static: the variant that answers."""
     weights: (
         Annotated[dict[str, Annotated[int, Field(ge=0, le=1_000_000)]], Field(min_length=1, max_length=48)] | None

@@ -20,7 +20,7 @@ class Rule:
     cel: str
     message: str
     check: Check | None = None
-    """None: only the API server checks it."""
+    """The condition in Python; None: only the API server checks it."""
     message_expression: str | None = None
     """CEL whose text takes the place of `message`, with the values in it."""
 
@@ -32,7 +32,7 @@ class Rule:
         return None if found else self.message
 
     def as_validation(self) -> dict[str, str]:
-        """As a CRD has it."""
+        """The rule in the form that a CRD has."""
         validation = {"rule": self.cel, "message": self.message}
         return (
             validation
@@ -42,7 +42,7 @@ class Rule:
 
 
 def rule(cel: str, message: str) -> Callable[[Check], Rule]:
-    """For a method of an `ApiModel`, which is the same condition in Python."""
+    """Decorator of a method of an `ApiModel` that is the same condition in Python."""
     return lambda check: Rule(cel, message, check)
 
 
@@ -53,7 +53,7 @@ def server_rule(cel: str, message: str, message_expression: str | None = None) -
 
 @cache
 def rules_of(model: type) -> tuple[Rule, ...]:
-    """Those of its bases first, each in the order in which it was declared."""
+    """Rules of the model, those of its bases first, each in the order in which it was declared."""
     return tuple(_declared(model))
 
 

@@ -158,6 +158,7 @@ class GNNServiceSpec(ApiModel):
             recipe=self.recipe() if recipe is None else recipe,
             objective=self.objective.to_objective(),
             batching=self.worker.batching.to_batching(),
+            overlay=self.endpoint.overlay.to_limits(),
             mode=self.routing.mode,
             base_variant=self.routing.variant,
             weights=self.routing.weights or {},

@@ -7,20 +7,9 @@ from typing import Annotated
 
 from pydantic import Field
 
+from gnnserve_api.edges import Direction, Duplicates, SelfLoops
 from gnnserve_api.spec.fields import ApiModel, text
 from gnnserve_api.spec.rules import rule
-
-
-class Direction(StrEnum):
-    """Which way messages go along an edge from a source to a target."""
-
-    UNDIRECTED = "Undirected"
-    """Both ways, whichever of the two is listed."""
-    DIRECTED = "Directed"
-    """From the source to the target: the target reads the source's features."""
-    REVERSED = "Reversed"
-    """From the target to the source."""
-
 
 _Column = Annotated[str, Field(min_length=1, max_length=253)]
 _TableUri = Annotated[
@@ -64,20 +53,6 @@ class NodeTable(ApiModel):
     )
     def _one_kind_of_label(self) -> bool:
         return (self.label is None) != (not self.labels)
-
-
-class Duplicates(StrEnum):
-    MERGE = "Merge"
-    """One edge of each."""
-    KEEP = "Keep"
-    """As they are: a neighbour that is listed twice counts, and is drawn, twice."""
-
-
-class SelfLoops(StrEnum):
-    KEEP = "Keep"
-    """As they are."""
-    REMOVE = "Remove"
-    """None."""
 
 
 class DanglingEdge(StrEnum):

@@ -13,7 +13,10 @@ from gnnserve_api.spec.fields import ApiModel, text
 from gnnserve_api.spec.model import Checkpoint
 from gnnserve_api.spec.rules import rule
 from gnnserve_api.variants import (
+    MAX_FANOUT,
+    MAX_GIVEN_NAME,
     MAX_LAYERS,
+    MAX_VARIANTS,
     PROJECTED_NAME,
     Storage,
     fanouts_name,
@@ -161,8 +164,8 @@ class Given(ApiModel):
             str,
             text(
                 r"^[a-z]([-a-z0-9]*[a-z0-9])?$",
-                "at most 20 lower-case letters, digits and '-', a letter first, as in small",
-                20,
+                f"at most {MAX_GIVEN_NAME} lower-case letters, digits and '-', a letter first, as in small",
+                MAX_GIVEN_NAME,
             ),
         ]
         | None
@@ -191,17 +194,15 @@ class Thresholds(StrEnum):
     exclude each other, the rarer one's. Not with more of these. For classes that few nodes have."""
 
 
-MAX_LISTED_VARIANTS = 32
-"""So that all of them fit into a Job's termination message, and a profile takes minutes."""
-
-
-MOST_FANOUTS_VARIANTS = 36
-"""The same with `fanouts`, projected variants included."""
+MAX_LISTED_VARIANTS = MAX_VARIANTS - len(Storage)
+"""Variants without `fanouts` and without projected ones, of which there is one per storage."""
 
 _LISTED = "size(self.pruning.factors) + (has(self.given) ? size(self.given) : 0)"
 """CEL: variants of one storage that are always there."""
 
-SmallerFanouts = Annotated[tuple[Annotated[int, Field(ge=1, le=1024)], ...], Field(min_length=1, max_length=MAX_LAYERS)]
+SmallerFanouts = Annotated[
+    tuple[Annotated[int, Field(ge=1, le=MAX_FANOUT)], ...], Field(min_length=1, max_length=MAX_LAYERS)
+]
 
 
 class Variants(ApiModel):
@@ -307,18 +308,18 @@ class Variants(ApiModel):
 
     @rule(
         f"!has(self.fanouts) || size(self.fanouts) == 0 || ({_LISTED} + 1) * size(self.storage) * "
-        f"(1 + size(self.fanouts)) <= {MOST_FANOUTS_VARIANTS}",
+        f"(1 + size(self.fanouts)) <= {MAX_VARIANTS}",
         "with fanouts, factors, given and one more, times storages, times fanouts and one more must be at most "
-        f"{MOST_FANOUTS_VARIANTS} variants",
+        f"{MAX_VARIANTS} variants",
     )
     def _fanouts_leave_few_variants(self) -> bool | str:
         count = (len(self.pruning.factors) + len(self.given) + 1) * len(self.storage) * (1 + len(self.fanouts))
         return (
             not self.fanouts
-            or count <= MOST_FANOUTS_VARIANTS
+            or count <= MAX_VARIANTS
             or (
                 f"{self._counted()} and projected, times {len(self.storage)} storages, times "
-                f"{1 + len(self.fanouts)} fan-outs are {count} variants; they must be at most {MOST_FANOUTS_VARIANTS}"
+                f"{1 + len(self.fanouts)} fan-outs are {count} variants; they must be at most {MAX_VARIANTS}"
             )
         )
 

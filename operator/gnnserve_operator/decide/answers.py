@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from msgspec import UNSET
+
 from gnnserve_api.reasons import Reason
 from gnnserve_api.routing import Route, RoutingMode, RoutingTable
 from gnnserve_api.spec.service import GNNServiceSpec
@@ -20,7 +22,7 @@ from gnnserve_routing.verdict import sentence
 def decide_answers(
     service: str, declared: RoutingTable, ready: Sequence[ObservedPod], observed: Observed
 ) -> Problem | None:
-    """None: every ready worker and the endpoint answer with what is declared."""
+    """Why some ready worker or the endpoint does not answer with what is declared; None: all do."""
     answers = {answer.pod: answer for answer in observed.answers}
     for pod in ready:
         answer = answers.get(pod.name)
@@ -102,12 +104,15 @@ def decide_base_variant(ready: Sequence[ObservedPod], observed: Observed, before
 def _difference(declared: RoutingTable, route: Route) -> str | None:
     if route.revision != declared.revision:
         return f"answers from revision {route.revision or 'none'} and is to load {declared.revision}"
-    if route.objective != declared.objective:
-        return "has yet to take on the objective"
-    if route.batching != declared.batching:
-        return "has yet to take on spec.worker.batching"
-    if route.mode != declared.mode:
-        return "has yet to take on spec.routing.mode"
+    for setting, is_taken_on in (
+        ("the objective", route.objective == declared.objective),
+        ("spec.worker.batching", route.batching == declared.batching),
+        # Workers that know no overlays refuse a table with limits of its own, and tell that as their problem.
+        ("spec.endpoint.overlay", route.overlay in {declared.overlay, UNSET}),
+        ("spec.routing.mode", route.mode == declared.mode),
+    ):
+        if not is_taken_on:
+            return f"has yet to take on {setting}"
     # A variant that the service's tolerance excludes never answers, though the worker has taken it on.
     is_static = declared.mode is RoutingMode.STATIC and declared.base_variant in route.allowed_variants
     if is_static and route.base_variant != declared.base_variant:

@@ -29,7 +29,7 @@ class _Words:
     field: str
     """The field of the spec that names the Secret."""
     folder: str
-    """Where workers find it."""
+    """The folder in which workers find it."""
     unusable: str
     partly: str
     cure: str
@@ -54,7 +54,7 @@ _WORDS: Mapping[str, _Words] = {
 
 
 def decide_credentials(spec: GNNServiceSpec, is_rolled_out: bool, observed: Observed) -> Verdict | None:
-    """None: the spec names no Secret."""
+    """Whether workers use all that the spec's Secrets hold; None: the spec names no Secret."""
     secrets = secrets_of(spec)
     if not secrets:
         return None
@@ -113,7 +113,8 @@ def _describe_all(spec: GNNServiceSpec, pod: str, states: Iterable[CredentialSta
 
 
 def _describe(spec: GNNServiceSpec, pod: str, state: CredentialState) -> str:
-    """Empty for a kind that the spec does not name, or that this operator does not know."""
+    """What one worker lacks of a Secret, in words; empty for a kind that the spec does not name, or that this operator
+    does not know."""
     words = _WORDS.get(state.kind)
     secret = None if words is None else secrets_of(spec).get(words.field)
     if words is None or secret is None:

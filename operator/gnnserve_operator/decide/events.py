@@ -1,4 +1,4 @@
-"""Which events are to be posted? One for each transition, found by comparing the previous status with the present
+"""Decides which events are posted: one for each transition, found by comparing the previous status with the present
 one."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which Job should there be? None while the wanted recipe is published; else exactly one, running or suspended.
+"""Decides which Job there should be: none while the wanted recipe is published; else exactly one, running or suspended.
 
 A Job that computes is never thrown away for a recipe that it does generate, whatever else changed. A failed one stays
 as the record of its failure, until its spec changes or it is deleted.
@@ -124,7 +124,7 @@ def decide_generation(
 
 @dataclass(frozen=True, slots=True)
 class _Jobs:
-    """Sorted by age."""
+    """The service's Jobs, each list sorted by age."""
 
     present: list[ObservedJob]
     kept: list[ObservedJob]

@@ -73,7 +73,8 @@ def holder_of(pod: PodName) -> str:
 
 
 def pod_of(holder: str) -> PodName | None:
-    """None where the holder runs in no pod. Names of pods have neither `_` nor `/`."""
+    """The pod that a holder's identity names; None where the holder runs in no pod. Names of pods have neither `_` nor
+    `/`."""
     name, separator, uid = holder.partition("_")
     return PodName(name, uid) if separator and uid and "/" not in holder else None
 
@@ -120,6 +121,6 @@ def decide_candidacy(
 
 
 def is_still_ours(lease: Lease | None, identity: str, term: int) -> bool:
-    """After a renewal that was refused, since the Lease is not as we left it. One that was deleted may be made again:
-    who takes it in between is found by that."""
+    """Whether we lead, after a renewal was refused because the Lease is not as we left it. A deleted Lease may be made
+    again: another holder is found when we do."""
     return lease is None or (lease.holder, lease.term) == (identity, term)

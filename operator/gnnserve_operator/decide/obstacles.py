@@ -1,4 +1,4 @@
-"""Which children cannot be applied, because their name is taken or the API server refuses them?
+"""Finds the children that cannot be applied, because their name is taken or the API server refuses them.
 
 A child that depends on an object with another owner is not applied either: a worker must not mount a foreign claim.
 """
@@ -34,7 +34,7 @@ def may_begin(refs: Iterable[ObjectRef], to_come: Iterable[ObjectRef], observed:
 
 
 def decide_obstacle(refs: Iterable[ObjectRef], service: str, observed: Observed) -> Problem | None:
-    """All taken names at once; else the first refusal, in the order of the children."""
+    """The obstacle: all taken names at once; else the first refusal, in the order of the children."""
     conflicts = {conflict.ref: conflict for conflict in observed.conflicts}
     rejections = {rejection.ref: rejection for rejection in observed.rejections}
     wanted = list(refs)

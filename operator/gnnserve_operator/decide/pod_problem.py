@@ -73,7 +73,7 @@ class _Case:
 
 
 def pod_problem(pod: ObservedPod, service: str, spec: GNNServiceSpec) -> Problem | None:
-    """None: nothing is wrong, or nothing is known to be."""
+    """What is wrong with the pod; None: nothing, as far as is known."""
     if pod.deleting or pod.ready or pod.phase in {"Succeeded", "Failed"}:
         return None
     case = _Case(pod, service, spec)
@@ -201,7 +201,7 @@ def _ended(case: _Case) -> Problem | None:
 
 
 _QUESTIONS: tuple[Callable[[_Case], Problem | None], ...] = (_unschedulable, _no_image, _no_config, _ended)
-"""In a fixed order, so that the same pod always gets the same explanation."""
+"""Questions in a fixed order, so that the same pod always gets the same explanation."""
 
 
 def is_out_of_memory(end: Termination) -> bool:

@@ -1,4 +1,4 @@
-"""Which revision is published? The children tell: they are the operator's only memory.
+"""Finds the published revision from the children, which are the operator's only memory.
 
 A Job's pod leaves the result in its termination message; the routing ConfigMap keeps it when Job and pod are gone.
 """

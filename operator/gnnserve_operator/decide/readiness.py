@@ -20,6 +20,7 @@ from gnnserve_operator.decide.published import Published
 from gnnserve_operator.decide.repair import Repair
 from gnnserve_operator.decide.rollout import Rollout
 from gnnserve_operator.decide.workers import Workers
+from gnnserve_operator.desired.names import worker_name
 from gnnserve_operator.observed import Observed
 from gnnserve_routing.verdict import Verdict
 
@@ -136,7 +137,7 @@ def _decide_ready(situation: Situation) -> Verdict:  # noqa: PLR0911 - a ladder,
         old = "" if not workers.ready else f" Meanwhile {len(workers.ready)} of the present workers answer."
         return Verdict(False, workers.problem.reason, workers.problem.message + old)
     if not workers.is_rolled_out:
-        return Verdict(False, Reason.ROLLING_OUT, "Worker pods are being replaced one by one; the old ones answer.")
+        return Verdict(False, Reason.ROLLING_OUT, _words_of_rollout(situation))
     if (is_open := _find_open(situation)) is not None:
         return is_open.to_verdict()
     if (unusable := _find_unusable(situation)) is not None:
@@ -212,11 +213,21 @@ def _is_at_rest(situation: Situation) -> bool:
     return is_done and situation.generation.stage == GenerationStage.PUBLISHED
 
 
+def _words_of_rollout(situation: Situation) -> str:
+    deployment = situation.observed.deployment
+    if deployment is None or not deployment.deleting:
+        return "Worker pods are being replaced one by one; the old ones answer."
+    return (
+        f"Deployment {worker_name(situation.service)} is being deleted, and is made again once it is gone; its pods "
+        "answer. If it stays, see its finalizers."
+    )
+
+
 def _words_of_data(situation: Situation) -> str:
     """Message about what remains while the service is suspended."""
-    if situation.repository_kept.holds is False:
-        return situation.repository_kept.message
-    return "No revision is published." if situation.published is None else "The data is kept."
+    if situation.published is None and situation.repository_kept.holds is not False:
+        return "No revision is published."
+    return "The data is kept." if situation.repository_kept.holds else situation.repository_kept.message
 
 
 def _words_of_old(situation: Situation) -> str:

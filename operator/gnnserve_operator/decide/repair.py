@@ -20,7 +20,7 @@ from gnnserve_operator.decide.published import Published
 from gnnserve_operator.decide.repository import RepositoryDecision
 from gnnserve_operator.desired.labels import SERVICE
 from gnnserve_operator.desired.routing import NO_REPAIRS, RepairRecord
-from gnnserve_operator.observed import Observed
+from gnnserve_operator.observed import Observed, ObservedRouting
 
 MOST_REPAIRS = 2
 _WITHIN = timedelta(hours=24)
@@ -53,7 +53,8 @@ def decide_repair(
     record, revision = routing.repairs, published.result.revision
     if _is_done(record, published, observed):
         return Repair(record.ended())
-    if published.result.recipe != recipe or not repository.keeps(published.claim_uid):
+    is_elsewhere = _is_of_other_claim(routing, published, repository)
+    if is_elsewhere or published.result.recipe != recipe or not repository.keeps(published.claim_uid):
         return Repair(record.without_pending())
     if record.pending or not _is_said_damaged(published, repository, observed):
         return _going_on(record, f"revision {revision}")
@@ -69,6 +70,13 @@ def _going_on(record: RepairRecord, revision: str) -> Repair:
     if not record.pending:
         return Repair(record)
     return Repair(record, _words(revision, record), under_way=record.count)
+
+
+def _is_of_other_claim(routing: ObservedRouting, published: Published, repository: RepositoryDecision) -> bool:
+    """Whether the record is about a revision in another claim. The watch of the ConfigMap may lag behind, and still
+    tell of a pending repair when the revision lies in the next claim, undamaged."""
+    recorded = routing.claim_uid or repository.oldest_uid
+    return "" not in {recorded, published.claim_uid} and recorded != published.claim_uid
 
 
 def _is_done(record: RepairRecord, published: Published, observed: Observed) -> bool:

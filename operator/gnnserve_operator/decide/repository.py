@@ -1,4 +1,5 @@
-"""Which claim is the repository, how much storage does it ask for, what do workers mount, and do the revisions stay?
+"""Decides which claim is the repository, how much storage it asks for, what workers mount, and whether the revisions
+stay.
 
 Kubernetes keeps a deleted claim as long as a pod on a node uses it, and starts no further pod with it. The workers
 would have to go for the claim to go, and the claim would have to go for a Job or another worker to start. So the

@@ -72,7 +72,7 @@ class ServiceRouting:
 
     @property
     def base_variant(self) -> str | None:
-        """That the slow loop chose; None: it did not."""
+        """The variant that the slow loop chose; None: it chose none."""
         chosen = self.decision.state.base
         return chosen if self.table is not None and self.table.base_variant == chosen else None
 
@@ -171,7 +171,8 @@ def _state(revision: str, observed: Observed, status: Mapping[str, Any]) -> Rout
 
 
 def _candidates(revision: str, workers: Workers, observed: Observed) -> tuple[VariantRoute, ...]:
-    """By the first ready worker that answers from the revision; those of older versions tell of no costs."""
+    """The revision's variants, as the first ready worker that answers from it reports them; workers of older versions
+    report no costs."""
     routes = {answer.pod: answer.route for answer in observed.answers if answer.route is not None}
     told = (routes[pod.name] for pod in workers.ready if pod.name in routes)
     return next((route.variants for route in told if route.revision == revision and route.variants), ())
@@ -185,7 +186,7 @@ def _unix_time(stamp: str) -> float:
 
 
 def _said(status: Mapping[str, Any], kind: ConditionType) -> Verdict:
-    """After a restart what was said holds until Prometheus is asked again."""
+    """The verdict that the status holds; after a restart it counts until Prometheus is asked again."""
     condition = condition_in(status, kind)
     try:
         verdict = Verdict(_HOLDS.get(condition["status"]), Reason(condition["reason"]), condition["message"])

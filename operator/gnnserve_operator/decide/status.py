@@ -1,4 +1,5 @@
-"""From conditions to the status: waits that last too long, namespaces in commands, times, and what `kubectl get` shows.
+"""Turns conditions into the status: waits that last too long, namespaces in commands, times, and what `kubectl get`
+shows.
 
 Most waits have an end of their own: a Job has a deadline, a rollout a progress deadline, a queue moves on. Others have
 none: a finalizer that is never removed, an endpoint that a network policy closes, a pod that crashes for ever, a worker
@@ -163,7 +164,7 @@ def _build_conditions(
 
 _STATUS_OF = {True: ConditionStatus.TRUE, False: ConditionStatus.FALSE, None: ConditionStatus.UNKNOWN}
 _LONGEST_MESSAGE = 4096
-"""Enough for every termination message; the schema would refuse what is over 32,768."""
+"""Longest message of a condition, enough for every termination message; the schema would refuse what is over 32,768."""
 
 
 def _variant(variant: VariantSummary) -> VariantStatus:

@@ -19,7 +19,8 @@ from gnnserve_operator.observed import Observed, ObservedPod
 from gnnserve_routing.verdict import Verdict, sentence
 
 _TROUBLE = ("cannot be loaded", "is not answered from")
-"""In a worker's words when a revision does not load, or is not what it was; while it loads, they are others."""
+"""What a worker's message contains when a revision does not load, or was altered; while one loads, it says something
+else."""
 
 
 _GPU_ADVICE = (
@@ -33,7 +34,7 @@ class Workers:
     wanted: int
     existing: int
     ready: tuple[ObservedPod, ...]
-    """Sorted by name."""
+    """Ready pods, sorted by name."""
     is_rolled_out: bool
     """Every pod is of the template that is wanted now."""
     verdict: Verdict

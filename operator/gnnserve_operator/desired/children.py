@@ -62,9 +62,10 @@ class Removal(Enum):
     """When a child is deleted."""
 
     WITH_SERVICE = auto()
-    """With its GNNService, by Kubernetes' garbage collector; the operator never deletes it, least of all data."""
+    """Deleted with its GNNService, by Kubernetes' garbage collector; the operator never deletes it, least of all data.
+    """
     WHEN_UNWANTED = auto()
-    """As soon as it is no longer desired: a setting may remove it."""
+    """Deleted as soon as it is no longer desired: a setting may remove it."""
     BY_DECISION = auto()
     """When a decision names it."""
 
@@ -73,7 +74,7 @@ class Removal(Enum):
 class Child:
     kind: Kind
     build: Build | None
-    """None: a controller of Kubernetes makes it from another child."""
+    """Builds the manifest; None: a controller of Kubernetes makes the object from another child."""
     builds_on: tuple[Kind, ...] = ()
     """Kinds that it depends on: it is not applied while one of these has another owner, or is leaving."""
     removal: Removal = Removal.WITH_SERVICE

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from gnnserve_api import pods
 from gnnserve_api.device import CachePolicy, Device, size_bytes
-from gnnserve_api.spec.endpoint import EndpointService
+from gnnserve_api.spec.endpoint import EndpointOverlay, EndpointService
 from gnnserve_api.spec.placement import TopologySpreadConstraint, WhenUnsatisfiable
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.spec.worker import Worker
@@ -31,7 +31,8 @@ from gnnserve_operator.settings import Settings
 
 WORKER_CONTAINER = "worker"
 _STARTUP_ATTEMPTS = 150
-"""With the period of 2 s: five minutes until the HTTP server must be up, for images that load slowly from a network."""
+"""Probes until a worker is restarted. One every 2 s leaves five minutes until the HTTP server must be up, for images
+that load slowly from a network."""
 _PROGRESS_DEADLINE_S = 900
 """Seconds without progress after which a rollout counts as stalled; a large revision takes minutes to verify."""
 
@@ -83,7 +84,7 @@ def build_deployment(parent: Parent, spec: GNNServiceSpec, settings: Settings, c
 def digest_of_pods(spec: GNNServiceSpec) -> str:
     """Digest of the spec's part about worker pods, except their number. It does not depend on the operator's
     settings."""
-    endpoint_of_pods = spec.endpoint.model_copy(update={"service": EndpointService()})
+    endpoint_of_pods = spec.endpoint.model_copy(update={"service": EndpointService(), "overlay": EndpointOverlay()})
     said = spec.model_copy(update={"endpoint": endpoint_of_pods}).model_dump(
         mode="json",
         by_alias=True,

@@ -70,5 +70,5 @@ def digest_of(manifest: Manifest) -> str:
 
 
 _MOST_DIGESTS = 8192
-"""At about 200 bytes each."""
+"""Most digests that are remembered, about 200 bytes each."""
 _DIGESTS: dict[bytes, str] = {}

@@ -133,7 +133,7 @@ class Namespace:
         return printed
 
     def delete(self) -> None:
-        """Without waiting: what is left ends in the background, and ends at once."""
+        """Deletes without waiting: what is left ends in the background, and ends at once."""
         self.cluster.kubectl("delete", "namespace", self.name, "--wait=false", "--ignore-not-found")
         self.kubectl("delete", "pods", "--all", "--grace-period=0", "--force", "--wait=false")
 

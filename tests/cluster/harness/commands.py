@@ -60,7 +60,7 @@ def run_logged(
     cwd: Path | None = None,
     env: Mapping[str, str] | None = None,
 ) -> None:
-    """For long work: everything goes to the log, and a failure shows the log's end."""
+    """Runs a long command: everything goes to the log, and a failure shows the log's end."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("wb") as out:
         done = subprocess.run(

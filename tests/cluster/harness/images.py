@@ -30,7 +30,9 @@ WORKER_IMAGE = "localhost/gnnserve/worker:test"
 THIN = "worker-thin"
 TAGS = {"operator": OPERATOR_IMAGE, THIN: WORKER_IMAGE}
 PACKAGES_PATH = "/packages"
-"""Where the thin image finds its packages, while it is built as in pods."""
+"""The folder in which the thin image finds its packages, while it is built as in pods."""
+KERNELS_PATH = "/kernels"
+"""Where the image's build finds kernels that were compiled already, laid out as the worker's package."""
 DEBIAN_PACKAGES = ("python3", "python3-pip", "python3-venv", "ca-certificates")
 CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 
@@ -98,7 +100,8 @@ def build(layout: Layout, tag: str, target: str) -> str:
 
 
 def _digest_of_inputs(target: str, options: tuple[str, ...]) -> str:
-    """Of all that an image is made of: target, options, Dockerfile, and the files that .dockerignore lets through."""
+    """Digest of all that an image is made of: target, options, Dockerfile, and the files that .dockerignore lets
+    through."""
     ignore = (REPOSITORY / ".dockerignore").read_text().splitlines()
     paths = [REPOSITORY / name for name in ("Dockerfile", ".dockerignore")]
     for name in (line[1:] for line in ignore if line.startswith("!")):
@@ -113,13 +116,17 @@ def _digest_of_inputs(target: str, options: tuple[str, ...]) -> str:
 
 
 def _packages_of_this_environment() -> tuple[str, ...]:
-    """For compiling kernels ahead. Nothing, where they are not installed yet: pods then compile."""
+    """Packages for compiling kernels ahead. Empty where they are not installed yet: pods then compile."""
     try:
         versions = [f"{name}-{importlib.metadata.version(name)}" for name in ("gnnserve", "numba", "llvmlite")]
     except importlib.metadata.PackageNotFoundError:
         return ()
+    from tools.kernels import kept_here
+
     folder = sysconfig.get_path("purelib")
-    return ("--volume", f"{folder}:{PACKAGES_PATH}:ro", "--build-arg", f"PACKAGES={','.join(versions)}")
+    kernels = ("--volume", f"{kept_here()}:{KERNELS_PATH}:ro") if kept_here().exists() else ()
+    packages = ("--volume", f"{folder}:{PACKAGES_PATH}:ro")
+    return (*kernels, *packages, "--build-arg", f"PACKAGES={','.join(versions)}")
 
 
 def load(layout: Layout, tag: str) -> None:

@@ -19,7 +19,8 @@ from tests.cluster.harness.shared import Use, shared
 
 RELEASE = "gnnserve-tests"
 SYSTEM_NAMESPACE = "gnnserve-tests"
-"""Not what the documentation tells a user: tests must not take away what is installed on a cluster of theirs."""
+"""A namespace that the documentation does not tell users: tests must not take away what is installed on a cluster of
+theirs."""
 CHART = REPOSITORY / "charts/gnnserve"
 USERS = Path(tempfile.gettempdir()) / "gnnserve-tests-operator.users"
 RESYNC_S = 5
@@ -33,11 +34,11 @@ class Installation:
     use: Use | None = None
     """This process's share of it; None before it is installed."""
     worker_env: tuple[tuple[str, str], ...] = ()
-    """Of workers and of generation."""
+    """Environment of workers and of generation."""
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """For tests that change the installation or stop it, which waits until no other process uses it."""
+        """The installation for tests that change or stop it, which waits until no other process uses it."""
         assert self.use is not None
         with self.use.alone("the operator"):
             yield
@@ -62,7 +63,7 @@ class Installation:
         return pod
 
     def pods(self) -> list[dict[str, Any]]:
-        """Without those that are about to end: a new one is there before the old one has gone."""
+        """The pods without those that are about to end: a new one is there before the old one has gone."""
         found = self.namespace.items("pods", "--selector=app.kubernetes.io/component=operator")
         return [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]
 
@@ -78,7 +79,7 @@ class Installation:
         return [json.loads(line) for line in printed.splitlines()]
 
     def scale(self, replicas: int) -> None:
-        """To nothing and back: the operator away, as during an outage."""
+        """Scales the operator to nothing and back, as during an outage."""
         self.namespace.kubectl("scale", f"deployment/{RELEASE}", f"--replicas={replicas}")
         gone_or_back = ("delete", "pod") if replicas == 0 else ("condition=Ready", "pod")
         self.namespace.kubectl(

@@ -24,7 +24,7 @@ KEPT_ALIVE = 20
 
 
 class Load:
-    """From this machine to the Service's address, by several clients; a refusal is a failure too."""
+    """Load from this machine to the Service's address, by several clients; a refusal is a failure too."""
 
     def __init__(self, service: Service) -> None:
         self.revisions: Counter[str] = Counter()
@@ -88,7 +88,7 @@ class Load:
 
 
 class OpenLoad:
-    """So many seeds a second, whether or not they are answered: refusals are none of its business."""
+    """Load of so many seeds a second, whether or not they are answered; refusals do not count."""
 
     CONNECTIONS = 128
     """Enough for all that wait when the service is late."""

@@ -20,7 +20,8 @@ _started: list[subprocess.Popen[bytes]] = []
 
 
 def start_time(pid: int) -> str | None:
-    """In clock ticks since the machine's start; None when the process is gone or waits only to be reaped."""
+    """Start of the process in clock ticks since the machine's start; None when the process is gone or waits only to be
+    reaped."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):

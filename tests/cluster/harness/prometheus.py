@@ -67,7 +67,7 @@ class Prometheus:
 
     @property
     def url(self) -> str:
-        """For pods."""
+        """The URL for pods."""
         return f"http://prometheus.{self.namespace}.svc:{PORT}"
 
     def install(self) -> None:
@@ -83,7 +83,7 @@ class Prometheus:
         wait_for("Prometheus to answer", self._answers, 120)
 
     def kill(self) -> None:
-        """With all that it has measured, and at once."""
+        """Ends it at once, with all that it has measured."""
         self.namespace.kubectl("scale", "deployment/prometheus", "--replicas=0")
         self.namespace.kubectl("delete", "pods", "--selector=app=prometheus", "--grace-period=0", "--force")
 
@@ -130,7 +130,8 @@ class Prometheus:
 
 
 def _configuration(server: Prometheus) -> dict[str, Any]:
-    """As the two PodMonitors would have it: `namespace` and `pod` from the target, the operator's own labels kept."""
+    """The configuration that the two PodMonitors would make: `namespace` and `pod` from the target, the operator's own
+    labels kept."""
     interval = f"{server.scrape_interval_s * 1000:.0f}ms"
     return {
         "global": {"scrape_interval": interval, "scrape_timeout": interval, "evaluation_interval": interval},

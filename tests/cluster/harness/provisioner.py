@@ -75,7 +75,7 @@ class Api:
 
 
 def follow(layout: Layout, api: Api) -> None:
-    """From a list of all claims through their changes, until the watch ends."""
+    """Follows a list of all claims and their changes until the watch ends."""
     claims = api.call("GET", CLAIMS)
     here = {claim["metadata"]["uid"] for claim in claims["items"]}
     for found in api.call("GET", VOLUMES)["items"]:

@@ -56,7 +56,7 @@ class Service:
         return dict(self.read().get("status", {}))
 
     def condition(self, kind: str) -> dict[str, Any]:
-        """Only one that is about the spec as it is now; otherwise empty."""
+        """The condition, if it is about the spec as it is now; otherwise empty."""
         found = self.read()
         for condition in found.get("status", {}).get("conditions", []):
             if condition["type"] == kind and condition["observedGeneration"] == found["metadata"]["generation"]:

@@ -17,18 +17,20 @@ from tests.control.campaign.control_plane import ControlPlane, revision_of
 from tests.support.api_server import Request
 from tests.support.fake_cluster import FakeCluster
 
-from gnnserve_api.routing import Route, RoutingMode
+from gnnserve_api.routing import ROUTING_KEY, Route, RoutingMode
 from gnnserve_api.spec.service import GNNService
 from gnnserve_operator.desired.labels import (
     APPLIED_ANNOTATION,
     CLAIM_ANNOTATION,
     COMPONENT,
+    DIGEST_ANNOTATION,
     REPAIR_ANNOTATION,
     TEMPLATE_ANNOTATION,
     TERM_ANNOTATION,
     Component,
 )
 from gnnserve_operator.desired.metadata import digest_of
+from gnnserve_operator.desired.routing import routing_digest
 from gnnserve_operator.kinds import CLAIM, ServiceKey
 from gnnserve_operator.reconcile import parse_service
 
@@ -36,6 +38,8 @@ Manifest = dict[str, Any]
 _NOT_COMPARED = {"Event", "ReplicaSet", "Pod"}
 _OF_THE_SERVER = {"uid", "resourceVersion", "generation", "creationTimestamp", "managedFields"}
 _POD_NAME = re.compile(r"(-worker-[0-9a-f]{8}|-generate-[0-9a-f]{8})-\d+")
+_CLAIM_NUMBER = re.compile(r"(-repository)-\d+|(-generate|-worker)-[0-9a-f]{8}")
+_REPAIR = re.compile(r'"repair":\d+,')
 _GENERATING = re.compile(r"(?:^|[.)] )Job (\S+) generates the revision")
 _CLAIM_STAYS = re.compile(r"^PersistentVolumeClaim (\S+) is there, and not being deleted")
 """Message about a claim that the operator made; a user's claim is looked at with each resync only."""
@@ -49,6 +53,14 @@ class History:
 
     made: Mapping[tuple[str, str], int]
     deleted: Mapping[tuple[str, str], int]
+
+    def without_numbers(self) -> History:
+        """Names of claims without their number, and what follows from these."""
+        made, deleted = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
+        for ours, summed in ((self.made, made), (self.deleted, deleted)):
+            for (kind, name), count in ours.items():
+                summed[kind, _without_numbers(name)] += count
+        return History(made, deleted)
 
     def excess(
         self, peaceful: History, pardoned: tuple[str, str] | None, timed: Mapping[str, int]
@@ -231,6 +243,29 @@ def without_late_claim(
     return {name: value for name, value in end.items() if name in peaceful or name != left}
 
 
+def without_numbers(end: Mapping[str, Any]) -> dict[str, Any]:
+    """An end state whose claims have no number, nor what is named after a claim its digest."""
+    found: dict[str, Any] = {}
+    for name, value in end.items():
+        short, short_value = json.loads(_without_numbers(json.dumps([name, value])))
+        if short.startswith("Deployment "):
+            # It names the claim where an earlier one had the same name.
+            (short_value["spec"]["template"]["metadata"].get("annotations") or {}).pop(CLAIM_ANNOTATION, None)
+        while short in found:
+            short += " again"
+        found[short] = short_value
+    return found
+
+
+def without_repair(end: Mapping[str, Any]) -> dict[str, Any]:
+    """An end state whose routing table does not tell how often the revision was repaired."""
+    return {
+        name: {**value, "data": {**value["data"], ROUTING_KEY: _REPAIR.sub("", value["data"][ROUTING_KEY])}}
+        if name.startswith("ConfigMap ") else value
+        for name, value in end.items()
+    }  # fmt: skip
+
+
 def differences(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]:
     """Between two end states, the first being the disturbed one."""
     found = []
@@ -254,6 +289,10 @@ def _first_difference(ours: Any, theirs: Any, path: str = "") -> str:
             if pair[0] != pair[1]:
                 return _first_difference(*pair, f"{path}[{number}]")
     return f"{path} is {json.dumps(ours)[:300]}, in peace {json.dumps(theirs)[:300]}"
+
+
+def _without_numbers(text: str) -> str:
+    return _CLAIM_NUMBER.sub(lambda found: found[1] or found[2], text)
 
 
 def _says_ready(status: Mapping[str, Any]) -> bool:
@@ -287,6 +326,8 @@ def _normal(found: Manifest, uids: Mapping[str, str]) -> Any:
         {**owner, "uid": uids.get(owner["uid"], "gone")} for owner in metadata.get("ownerReferences") or ()
     ]
     normal = {**found, "metadata": metadata}
+    if found["kind"] == "ConfigMap" and annotations.get(DIGEST_ANNOTATION) == routing_digest(found["data"]):
+        annotations[DIGEST_ANNOTATION] = "of its data"
     if found["kind"] == "Deployment":
         template = copy.deepcopy(found["spec"]["template"])
         if annotations.get(TEMPLATE_ANNOTATION) == digest_of(template):

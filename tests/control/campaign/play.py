@@ -7,8 +7,15 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.control.campaign.judge import History, differences, without_generation, without_late_claim
-from tests.control.campaign.scenarios import EITHER, LAGGING, OTHERWISE, TIMED, Scene
+from tests.control.campaign.judge import (
+    History,
+    differences,
+    without_generation,
+    without_late_claim,
+    without_numbers,
+    without_repair,
+)
+from tests.control.campaign.scenarios import EITHER, LAGGING, NUMBERED, REPAIRED, TIMED, Scene
 from tests.control.campaign.sim_operator import RESYNC_S
 from tests.control.campaign.trouble import PEACE, STOPPED, VIEWS, Point, Trouble
 from tests.control.campaign.world import Call, Hung, World
@@ -65,15 +72,21 @@ async def play(scene: Scene, at: Point | Trouble = PEACE, peaceful: Outcome | No
     services = [found["metadata"]["name"] for found in world.plane.of_kind("GNNService")]
     for left in judge.leftovers(services):
         judge.accuse(f"{left} outlives its service")
-    if peaceful is not None and point.kind not in OTHERWISE.get(scene, ()):
+    if peaceful is not None:
         pardoned = world.created_late if point.kind == STOPPED else None
-        is_behind = point.kind in VIEWS
-        timed = TIMED.get(scene, {}) if not is_behind else {**TIMED.get(scene, {}), **LAGGING.get(scene, {})}
-        excess = history.excess(peaceful.history, pardoned, timed)
-        ends = (without_late_claim(end, peaceful.end, pardoned), peaceful.end)
-        if (scene in EITHER and (is_behind or point.kind == STOPPED)) or (scene in LAGGING and is_behind):
-            ends = (without_generation(ends[0]), without_generation(peaceful.end))
-        for words in (*differences(*ends), *excess):
+        timed = TIMED.get(scene, {})
+        if point.kind in VIEWS:
+            timed = {**timed, **LAGGING.get(scene, {})}
+        ours, theirs = without_late_claim(end, peaceful.end, pardoned), peaceful.end
+        history_of = (history, peaceful.history)
+        if point.kind in EITHER.get(scene, ()):
+            ours, theirs = without_generation(ours), without_generation(theirs)
+        if point.kind in REPAIRED.get(scene, ()):
+            ours, theirs = without_repair(ours), without_repair(theirs)
+        if point.kind in NUMBERED.get(scene, ()):
+            ours, theirs = without_numbers(ours), without_numbers(theirs)
+            history_of = (history.without_numbers(), peaceful.history.without_numbers())
+        for words in (*differences(ours, theirs), *history_of[0].excess(history_of[1], pardoned, timed)):
             judge.accuse(words)
     for operator in world.operators:
         await operator.end()

@@ -85,7 +85,9 @@ class Trouble:
     def is_over(self, world: World) -> bool:
         """Whether nothing more is to come of what has begun."""
         is_begun = self.kind in STOPS and self.reached == 1
-        return not is_begun and (self._until is None or world.clock.now() >= self._until)
+        # What ends between two steps is over after it has ended: an operator that is down is started again by then.
+        is_due = self.kind not in {"down", *STOPS} and self._until is not None and world.clock.now() >= self._until
+        return not is_begun and (self._until is None or is_due)
 
     def on_call(self, world: World, number: int, write: int | None, carry_out: Callable[[], Response]) -> Response:
         now = world.clock.now()

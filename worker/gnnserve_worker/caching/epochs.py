@@ -14,8 +14,8 @@ import threading
 
 
 class Epochs:
-    """Any number of threads may enter, leave and wait. A thread that waits between its own enter and leave
-    deadlocks."""
+    """Epochs of readers: any number of threads may enter, leave and wait. A thread that waits between its own enter and
+    leave deadlocks."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition(threading.Lock())

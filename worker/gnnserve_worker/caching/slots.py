@@ -95,7 +95,7 @@ class MaskedSlots:
         self._plan = plan
         self._storage = storage
         self._lock = threading.Lock()
-        """Taken by writers; it guards the attributes below."""
+        """The lock that writers take; it guards the attributes below."""
         self._slots = np.full(plan.items, -1, dtype=np.int32)
         """Slot of each item, readable or not; -1 for none."""
         self._readable = np.zeros(plan.items, dtype=np.bool_)

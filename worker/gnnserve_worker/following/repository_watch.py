@@ -42,7 +42,7 @@ class RepositoryWatch:
         self._told: tuple[WatchedFiles, int, set[FileChange]] | None = None
         """Changes already reported of these files since their last verification (the number counts verifications)."""
         self._unseen: tuple[WatchedFiles, str] | None = None
-        """Which of these files the last look could not examine, or why it failed."""
+        """The files that the last look could not examine, or why it failed."""
         self._thread = threading.Thread(target=self._run, name="repository-watch", daemon=True)
 
     def start(self) -> None:

@@ -11,6 +11,7 @@ import msgspec
 from pydantic import ValidationError
 
 from gnnserve_api.routing import RoutingMode, RoutingTable, decode_routing
+from gnnserve_api.spec.endpoint import EndpointOverlay
 from gnnserve_api.spec.objective import ObjectiveSpec
 from gnnserve_api.spec.worker import BatchingSpec
 
@@ -30,6 +31,7 @@ def parse_routing(text: str | bytes) -> RoutingTable:
     for field, check, values in (
         ("objective", ObjectiveSpec, msgspec.to_builtins(table.objective)),
         ("batching", BatchingSpec, msgspec.to_builtins(table.batching)),
+        ("overlay", EndpointOverlay, msgspec.to_builtins(table.overlay)),
     ):
         try:
             check.model_validate(values)

@@ -17,9 +17,9 @@ from gnnserve_worker.inference.served import ServedRevision
 
 class Purpose(StrEnum):
     ANSWER = "Answer"
-    """To answer by the declared table."""
+    """The worker loads it to answer by the declared table."""
     ENLARGE = "Enlarge"
-    """To hold more of a device's memory than the copy that answers."""
+    """The worker loads it to hold more of a device's memory than the copy that answers."""
 
 
 @dataclass(frozen=True, slots=True)

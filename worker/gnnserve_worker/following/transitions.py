@@ -132,9 +132,11 @@ def _bring_into_effect(state: State, could_grow: bool, now_s: float) -> Step:
                 effects += (Report(problem),)
                 return _begin_to_enlarge(state, table, effects) if could_grow else (state, effects)
         else:
-            # The service's objective and batching apply to the present revision too, however long loading the next
-            # one takes.
-            wanted = msgspec.structs.replace(in_effect, objective=table.objective, batching=table.batching)
+            # The service's objective, batching and limits apply to the present revision too, however long loading the
+            # next one takes.
+            wanted = msgspec.structs.replace(
+                in_effect, objective=table.objective, batching=table.batching, overlay=table.overlay
+            )
             state, effects = _switch(state, answering, wanted, state.load_s)
     if waits:
         return state, effects
@@ -265,6 +267,7 @@ def _settings(table: RoutingTable) -> dict[str, Any]:
         "revision": table.revision,
         "objective": table.objective,
         "batching": table.batching,
+        "overlay": table.overlay,
         "mode": table.mode,
         "baseVariant": table.base_variant,
         "weights": table.weights,

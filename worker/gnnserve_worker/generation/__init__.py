@@ -1,4 +1,4 @@
-"""From a manifest to a published revision."""
+"""Turns a manifest into a published revision."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Which key of a given state dict is which weight of which layer.
+"""Finds which key of a given state dict is which weight of which layer.
 
 `torch_geometric.nn.GraphSAGE` and `GIN` call their layers `convs.0`, `convs.1`, …; a model as PyG's tutorial writes it
 calls them `conv1`, `conv2`, or whatever its attributes are. Layers whose names differ in their number alone are taken

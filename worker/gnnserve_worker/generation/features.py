@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -12,12 +11,7 @@ import scipy.sparse as sp
 from gnnserve_api.errors import InputError
 from gnnserve_api.spec.graph import Normalization
 from gnnserve_worker.graph.store import Features
-
-_ROW_NORMS: Mapping[Normalization, Literal[1, 2]] = {
-    Normalization.ROW_NORMALIZE: 1,
-    Normalization.L2_ROW_NORMALIZE: 2,
-}
-"""Order of the norm by which a row is divided, for the methods that divide rows."""
+from gnnserve_worker.tables.normalise import ROW_NORMS, divide_by_norms, row_factors
 
 _MOST_DENSE_BYTES = 16 * 2**30
 _BLOCK_VALUES = 1 << 22
@@ -52,8 +46,8 @@ def fit_normalization(features: Features, method: Normalization, visible: np.nda
         method = Normalization.ROW_NORMALIZE if sp.issparse(features) else Normalization.STANDARDIZE
     if method == Normalization.DISABLED:
         return Normalized(features, method)
-    if method in _ROW_NORMS:
-        return Normalized(_divide_rows(features, _row_norms(features, _ROW_NORMS[method])), method)
+    if method in ROW_NORMS:
+        return Normalized(_divide_rows(features, ROW_NORMS[method]), method)
     if not isinstance(features, np.ndarray):
         features = _dense(features)
     mean = features[visible].mean(axis=0, dtype=np.float64)
@@ -81,25 +75,13 @@ def _dense(features: sp.csr_array) -> np.ndarray:
     return np.asarray(features.toarray())
 
 
-def _row_norms(features: Features, order: Literal[1, 2]) -> np.ndarray:
-    """L1 or L2 norm of every row, in float64: in float32 the norm of large features overflows, although the quotients
-    do not."""
-    sums: np.ndarray
-    if not isinstance(features, np.ndarray):
-        rows = np.repeat(np.arange(features.shape[0]), np.diff(features.indptr))
-        powers = np.abs(features.data).astype(np.float64) ** order
-        sums = np.bincount(rows, weights=powers, minlength=features.shape[0])
-    elif order == 1:
-        sums = np.abs(features).sum(axis=1, dtype=np.float64)
-    else:
-        sums = np.einsum("ij,ij->i", features, features, dtype=np.float64)
-    return sums if order == 1 else np.sqrt(sums)
-
-
-def _divide_rows(features: Features, norms: np.ndarray) -> Features:
-    factors = np.divide(1.0, norms, out=np.ones_like(norms), where=norms > 0)
+def _divide_rows(features: Features, order: Literal[1, 2]) -> Features:
     if isinstance(features, np.ndarray):
-        return (features * factors[:, None]).astype(np.float32)
+        return divide_by_norms(features, order)
+    rows = np.repeat(np.arange(features.shape[0]), np.diff(features.indptr))
+    powers = np.abs(features.data).astype(np.float64) ** order
+    sums = np.bincount(rows, weights=powers, minlength=features.shape[0])
+    factors = row_factors(sums if order == 1 else np.sqrt(sums))
     return sp.csr_array(sp.diags_array(factors) @ features).astype(np.float32)
 
 

@@ -1,4 +1,4 @@
-"""Which of the measured variants are published.
+"""Decides which measured variants are published.
 
 Variants that the manifest asks for always are. A variant that a family adds unasked is published only if no other
 variant is at least as accurate and as fast.

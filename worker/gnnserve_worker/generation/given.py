@@ -30,7 +30,7 @@ class GivenModels:
 
     @property
     def training(self) -> None:
-        """Nothing is trained."""
+        """None: nothing is trained."""
 
     def master(self, name: str) -> Tensors:
         return self._master

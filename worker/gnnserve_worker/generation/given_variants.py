@@ -26,7 +26,7 @@ _SHOWN_NAMES = 12
 @dataclass(frozen=True, slots=True, eq=False)
 class GivenVariant:
     name: str
-    """Without storage and fan-outs."""
+    """The name without storage and fan-outs."""
     columns: np.ndarray
     """int64: ids of the features that it reads, each once, in the order of the first layer's inputs."""
     tensors: Tensors
@@ -41,7 +41,7 @@ def given_digests(variants: Variants) -> dict[str, str]:
 
 
 def load_given(spec: GNNServiceSpec, digests: Mapping[str, str], graph: GraphData) -> tuple[GivenVariant, ...]:
-    """In the order of the spec. Raises InputError."""
+    """The given variants in the order of the spec. Raises InputError."""
     variants = spec.variants
     return tuple(
         _load(spec, place, name, given, digests[name], graph)

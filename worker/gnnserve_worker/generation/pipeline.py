@@ -1,4 +1,4 @@
-"""From a manifest to a published revision: import, train, rank, prune, project, profile, publish.
+"""Turns a manifest into a published revision: import, train, rank, prune, project, profile, publish.
 
 A published revision is found without importing torch, so that a second start is fast. Given weights need no torch
 either. Training is `trained.py`, all else is `variants.py`.

@@ -133,7 +133,7 @@ def _measure_latencies(
 
 
 def with_thresholds(revision: LoadedRevision, generated: Sequence[GeneratedVariant]) -> list[GeneratedVariant]:
-    """Each with the thresholds that suit its scores of the validation nodes."""
+    """Each variant with the thresholds that suit its scores of the validation nodes."""
     nodes = revision.splits.validation
     found = []
     for made in generated:

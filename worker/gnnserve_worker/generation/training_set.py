@@ -1,4 +1,4 @@
-"""Which nodes and edges of a graph training may see; ranking and refitting see the same.
+"""The nodes and edges of a graph that training may see; ranking and refitting see the same.
 
 Inductive training, where test nodes are absent, is the setting of Dynamic GNN inference as-a-service, section 4.
 """

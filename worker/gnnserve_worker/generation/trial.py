@@ -1,4 +1,4 @@
-"""Which scope and which normalization suit a graph: short trainings are compared by their validation scores."""
+"""Finds the scope and the normalization that suit a graph: short trainings are compared by their validation scores."""
 
 from __future__ import annotations
 

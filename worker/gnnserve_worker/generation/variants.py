@@ -108,6 +108,7 @@ def generate_revision(
             created_at=datetime.now(UTC).isoformat(timespec="microseconds"),
             training=None if models is None else models.training,
             row_source=_write_row_source(graph, normalized, ingredients.master, variants, staged),
+            edge_rules=graph.edge_rules,
         )
 
 

@@ -1,4 +1,4 @@
-"""Which of the listed factors are written, where features are sparse and their dense tables would be very large.
+"""Decides which of the listed factors are written where features are sparse and their dense tables would be very large.
 
 31,241 columns of words take 28 MB as a projected table and 3.4 GB as that of x1, which computes the same. The rule
 looks at sizes and at the manifest alone. It cannot tell a default list that a user wrote from one that the API server

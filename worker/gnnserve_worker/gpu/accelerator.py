@@ -30,7 +30,7 @@ class Runner(Protocol):
         ...
 
     def forget(self) -> None:
-        """Nothing that was kept of any key is used again."""
+        """Drops what was kept of every key."""
         ...
 
 

@@ -33,7 +33,7 @@ from gnnserve_worker.tables.gather import (
 VECTOR_BYTES: Final = 16
 """The most that one lane of a GPU reads with one instruction; rows begin at multiples of it, if they are as long."""
 PADDING: Final = -1
-"""Instead of a node: there is none."""
+"""Stands in place of a node where there is none."""
 
 _STORED: Final[Mapping[Storage, torch.dtype]] = {
     Storage.FLOAT32: torch.float32,
@@ -84,7 +84,7 @@ class DeviceRows:
     """float32, float16, bfloat16 or int8 [nodes, stride], stride in columns with padding; in GPU memory or in pinned
     host memory. Rows of 16 bytes or more begin at multiples of 16 bytes, shorter ones at multiples of their length."""
     scales: Tensor | None
-    """Scales of int8 rows, float32 [nodes], in GPU memory."""
+    """Scales of int8 rows, float32 [nodes], in GPU memory; or where the values are, of rows behind a table's."""
 
     def __post_init__(self) -> None:
         if self.values.dtype not in _ROW_DTYPES:
@@ -112,6 +112,13 @@ class DeviceRows:
     def alignment_bytes(self) -> int:
         """Every row begins at a multiple of it; a power of two up to 16."""
         return math.gcd(VECTOR_BYTES, self.stride * self.item_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceTable:
+    rows: DeviceRows
+    own: DeviceRows
+    """Rows of the nodes themselves: the very same as `rows` where the table's are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,15 +264,28 @@ class DeviceAttention:
 
 
 @dataclass(frozen=True, slots=True)
-class AttentionRoom:
-    """What attention computes before rows are summed, in GPU memory; places and rows are those of a tree."""
+class Shares:
+    """Factors of the rows in a sum, in GPU memory; places and rows are those of a tree."""
 
-    scores: Tensor
-    """float32 [places, 2 · heads]: of a node as a neighbour, then as the one that attends (rows alone)."""
     of_neighbours: Tensor
     """float32 [places, heads]: the share that a place has in its row's sum."""
     of_itself: Tensor
     """float32 [rows, heads]."""
+
+    @staticmethod
+    def over(numbers: Tensor, rows: int, places: int, heads: int) -> Shares:
+        """Shares in the first heads · (places + rows) of `numbers`, float32."""
+        of_neighbours, of_itself = numbers[: heads * (places + rows)].split([heads * places, heads * rows])
+        return Shares(of_neighbours.view(places, heads), of_itself.view(rows, heads))
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionRoom:
+    """What attention computes before rows are summed, in GPU memory."""
+
+    scores: Tensor
+    """float32 [places, 2 · heads]: of a node as a neighbour, then as the one that attends (rows alone)."""
+    shares: Shares
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,9 +299,9 @@ class DeviceAggregation:
     """float32 [columns] in GPU memory."""
     relu: bool
     weights: DeviceWeights | None = None
-    """Where neighbours are weighed."""
+    """Weights of neighbours; None where none are weighed."""
     attention: DeviceAttention | None = None
-    """With the aggregator ATTENTION alone."""
+    """Attention; only with the aggregator ATTENTION."""
 
     def __post_init__(self) -> None:
         if is_weighted(self.aggregator) != (self.weights is not None):
@@ -294,6 +314,15 @@ class DeviceAggregation:
         if self.attention is not None:
             return self.attention.groups * self.attention.summed_columns(columns)
         return 2 * columns if self.stacked else columns
+
+    def heads_of(self, shares: Shares | None) -> int:
+        """Heads whose shares are factors of the sums; 0: there are none. Shares may also be what neighbours weigh, in
+        place of `weights`. ValueError: they do not belong to this aggregation."""
+        if shares is None and self.attention is None:
+            return 0
+        if shares is None or (self.attention is None and self.weights is None):
+            raise ValueError(f"aggregator {self.aggregator.value}, with shares: {shares is not None}")
+        return 1 if self.attention is None else self.attention.heads
 
     @property
     def mean(self) -> bool:

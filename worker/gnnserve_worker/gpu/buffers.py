@@ -15,7 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gnnserve_worker.gpu.arrays import AttentionRoom, PaddedTree
+from gnnserve_worker.gpu.arrays import AttentionRoom, PaddedTree, Shares
+from gnnserve_worker.gpu.behind import row_bytes_behind
 from gnnserve_worker.repository.loaded import LoadedVariant
 
 LARGEST_BUCKET = 256
@@ -23,6 +24,11 @@ LARGEST_BUCKET = 256
 has 6,656 rows at fan-outs of 25 and 10, more than any GPU works on at once."""
 _LANE_BYTES = 512 * 2**20
 """Largest memory of a lane; where fan-outs or rows would need more, chunks are smaller."""
+BEHIND_ROWS = 1024
+"""Rows behind a table's that a chunk may read: as many as a request may bring by default. The CPU computes a chunk that
+reads more."""
+_BEHIND_BYTES = 16 * 2**20
+"""Largest room of a lane for such rows, in pinned host memory. Wide rows have room for fewer."""
 _KEY_PLACES = 2
 """int64 values before the seeds: the key, and one that aligns the seeds to 16 bytes."""
 
@@ -38,17 +44,22 @@ class LaneSizes:
     """float32, of each of the two arrays of hidden states."""
     attention_numbers: int
     """float32, for the scores and shares of a layer's attention."""
+    share_numbers: int
+    """float32, for what neighbours weigh in a chunk that the CPU sampled."""
+    behind_bytes: int
+    """Pinned host memory for rows behind a table's; 0: no variant makes any."""
     tree_bytes: int
     """Bytes of all buckets' trees, for each of the fan-outs."""
     fanouts: tuple[tuple[int, ...], ...]
-    """Those that variants have, each once."""
+    """Fan-outs that variants have, each once."""
     classes: int
     embedding_columns: int
 
     @property
     def device_bytes(self) -> int:
         inbox = 8 * (_KEY_PLACES + self.seeds)
-        return inbox + self.aggregated_bytes + 4 * (2 * self.hidden_numbers + self.attention_numbers) + self.tree_bytes
+        numbers = 2 * self.hidden_numbers + self.attention_numbers + self.share_numbers
+        return inbox + self.aggregated_bytes + 4 * numbers + self.tree_bytes
 
     @property
     def buckets(self) -> tuple[int, ...]:
@@ -72,8 +83,13 @@ def bucket_of(seeds: int) -> int:
 
 def _sizes(variants: Sequence[LoadedVariant], seeds: int) -> LaneSizes:
     aggregated_bytes, hidden_numbers, attention_numbers, tree_bytes = 0, 1, 0, 0
+    share_numbers, behind_bytes = 0, 0
     for variant in variants:
         ends = _ends(variant.fanouts)
+        if variant.rows is not None:
+            behind_bytes = max(behind_bytes, BEHIND_ROWS * row_bytes_behind(variant.table))
+            if variant.network.weighs_neighbours:
+                share_numbers = max(share_numbers, seeds * (ends[-1] + ends[-2]))
         for layer, end, below in zip(variant.network.layers, reversed(ends[:-1]), reversed(ends[1:]), strict=True):
             rows = seeds * end
             if layer.aggregation.attention is not None:
@@ -98,6 +114,8 @@ def _sizes(variants: Sequence[LoadedVariant], seeds: int) -> LaneSizes:
         aggregated_bytes,
         hidden_numbers,
         attention_numbers,
+        share_numbers,
+        min(behind_bytes, _BEHIND_BYTES),
         tree_bytes,
         every_fanouts,
         classes=max(variant.network.classes for variant in variants),
@@ -124,6 +142,7 @@ class DeviceActivations:
         self._aggregated = torch.empty(sizes.aggregated_bytes, dtype=torch.uint8, device=device)
         self._hidden = [torch.empty(sizes.hidden_numbers, dtype=torch.float32, device=device) for _ in range(2)]
         self._attention = torch.empty(sizes.attention_numbers, dtype=torch.float32, device=device)
+        self._shares = torch.empty(sizes.share_numbers, dtype=torch.float32, device=device)
         self._turn = 0
 
     def begin(self) -> None:
@@ -134,11 +153,13 @@ class DeviceActivations:
         return self._aggregated[: rows * columns * dtype.itemsize].view(dtype).view(rows, columns)
 
     def attention(self, rows: int, places: int, heads: int) -> AttentionRoom:
-        """For one layer: the next one's is in the same place."""
-        scores, of_neighbours, of_itself = self._attention[: attention_room(rows, places, heads)].split(
-            [2 * places * heads, places * heads, rows * heads]
-        )
-        return AttentionRoom(scores.view(places, -1), of_neighbours.view(places, -1), of_itself.view(rows, -1))
+        """Attention's buffers of one layer: those of the next are in the same place."""
+        scores, shares = self._attention.split([2 * places * heads, len(self._attention) - 2 * places * heads])
+        return AttentionRoom(scores.view(places, -1), Shares.over(shares, rows, places, heads))
+
+    def shares(self, rows: int, places: int) -> Shares:
+        """What neighbours weigh, for all layers."""
+        return Shares.over(self._shares, rows, places, heads=1)
 
     def hidden(self, rows: int, columns: int) -> Tensor:
         """float32 [rows, columns]. What was given out the time before stays as it is."""

@@ -38,7 +38,7 @@ _WORD = torch.int64
 
 @dataclass(frozen=True, slots=True)
 class CacheStats:
-    """Since the cache was made; reads as of the updater's last round."""
+    """Counts since the cache was made; reads are those up to the updater's last round."""
 
     hits: int
     """Blocks that were read from the cache."""
@@ -47,7 +47,8 @@ class CacheStats:
     admissions: int
     evictions: int
     link_bytes: int
-    """Over the link: blocks that were not there, as whole ones, and blocks that were copied into the cache."""
+    """Bytes over the link: blocks that were not in the cache, as whole ones, and blocks that were copied into the
+    cache."""
 
 
 class FeatureCache:
@@ -109,11 +110,11 @@ class FeatureCache:
         self._updater.stop()
 
     def enter(self) -> int:
-        """Before the first launch of every batch that reads the cache. The ticket to leave with."""
+        """Begins a batch that reads the cache, before its first launch. Returns the ticket to leave with."""
         return self._epochs.enter()
 
     def leave(self, ticket: int) -> None:
-        """Once all of the batch's kernels have ended, as the host has seen; also of a batch that failed."""
+        """Ends a batch once all of its kernels have ended, as the host has seen; also of a batch that failed."""
         self._epochs.leave(ticket)
         self._updater.notice()
 
@@ -301,7 +302,7 @@ def _check(rows: DeviceRows, plan: CachePlan, policy: Policy, devices: Sequence[
 
 
 def _enable_peer_access(first: _Device, lender: _Device) -> None:
-    """So that kernels on `first` may read what lies on `lender`.
+    """Lets kernels on `first` read what lies on `lender`.
 
     torch has no call for it: it does so when it first copies from one to the other (`maybe_enable_p2p_access` in
     aten/src/ATen/native/cuda/Copy.cu), for the direction of the copy; so once each way.

@@ -26,7 +26,7 @@ _FEWEST_CAPABILITY: Final = (7, 5)
 _PORTABLE, _MAPPED, _READ_ONLY = 1, 2, 8
 """CU_MEMHOSTREGISTER_*: for all contexts; with an address on the device; the device only reads it."""
 _capturing: Final = threading.Lock()
-"""Only one stream of a process may be captured at a time, and no kernel may be loaded meanwhile."""
+"""Lock: only one stream of a process may be captured at a time, and no kernel may be loaded meanwhile."""
 
 
 def use_first_gpu() -> CudaAccelerator:
@@ -126,8 +126,8 @@ def _free_bytes(device: torch.device) -> int:
 
 
 def _bind_context(device: torch.device) -> None:
-    """To this thread, for the driver's own functions. The runtime does it at a thread's first call; choosing the device
-    that is chosen anyway is none, as torch does it."""
+    """Binds the context to this thread, for the driver's own functions. The runtime does it at a thread's first call;
+    choosing the device that is chosen anyway is none, as torch does it."""
     torch.cuda.mem_get_info(device)
 
 
@@ -153,7 +153,7 @@ def _error_of(code: int) -> str | None:
 class _Captured:
     graph: torch.cuda.CUDAGraph
     marks: tuple[torch.cuda.Event, ...]
-    """Before the first stage, and after each; recorded by the graph itself."""
+    """Events before the first stage, and after each; recorded by the graph itself."""
 
 
 class CudaRunner:
@@ -166,7 +166,7 @@ class CudaRunner:
     def __init__(self, device: torch.device) -> None:
         self._stream = torch.cuda.Stream(device, priority=_BEFORE_OTHERS)
         self._pool = torch.cuda.graph_pool_handle()
-        """Shared by graphs that never run at once."""
+        """Memory pool of graphs that never run at once."""
         self._graphs: dict[Hashable, _Captured] = {}
         self._running: _Captured | None = None
         self._ended = torch.cuda.Event()

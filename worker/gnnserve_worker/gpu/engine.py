@@ -11,6 +11,7 @@ import logging
 import threading
 import time
 import weakref
+from collections import deque
 from itertools import pairwise
 
 import numpy as np
@@ -18,10 +19,12 @@ import numpy as np
 from gnnserve_worker.gpu.cache import FeatureCache
 from gnnserve_worker.gpu.lane import DeviceVariant, Finished, GpuLane
 from gnnserve_worker.gpu.resident import LANES, Resident
-from gnnserve_worker.inference.batch import Inference, join_times
+from gnnserve_worker.gpu.viewed import RowsRead, UnsampledError, ViewSampler
+from gnnserve_worker.graph.view import BatchView, Part, find_distinct_in, view_of
+from gnnserve_worker.inference.batch import Inference, infer_each, join_times
 from gnnserve_worker.inference.device_stats import DeviceStats
 from gnnserve_worker.repository.loaded import LoadedRevision
-from gnnserve_worker.sampling.distinct import DistinctScratch, find_distinct
+from gnnserve_worker.sampling.distinct import DistinctScratch
 
 _log = logging.getLogger(__name__)
 
@@ -39,26 +42,45 @@ class GpuEngine:
         accelerator = resident.accelerator
         self._resident = resident
         self._nodes = loaded.graph.nodes
-        self._fanouts = {name: variant.fanouts for name, variant in loaded.variants.items()}
         self._distinct = DistinctScratch()
         self._row_bytes = {
             name: variant.table.format.row_bytes(variant.columns) for name, variant in loaded.variants.items()
         }
+        self._loaded = loaded
+        self._sampler = ViewSampler(loaded)
         self._lanes = [GpuLane(accelerator, resident.graph, resident.sizes) for _ in range(LANES)]
         self._variants: dict[str, DeviceVariant] = {}
         self._build_variants()
         self._uncached_link_bytes = 0
         accelerator.settle()
 
-    def infer(self, variant: str, seeds: np.ndarray, key: int, *, with_embeddings: bool = True) -> Inference:
+    def infer(
+        self,
+        variant: str,
+        seeds: np.ndarray,
+        key: int,
+        *,
+        with_embeddings: bool = True,
+        view: BatchView | None = None,
+    ) -> Inference:
         """Scores of `seeds` (int64 node ids in range) by one variant. Equal keys draw equal neighbours, for every
-        variant. Raises what went wrong on the device; then nothing of this batch runs there any more."""
-        distinct = find_distinct(seeds, self._distinct)
+        variant. With a `view`, seeds are those that `view_of` has numbered, and the variant is one of `viewed`. Raises
+        what went wrong on the device; then nothing of this batch runs there any more."""
+        distinct, view = find_distinct_in(view, seeds, self._distinct)
         if distinct is None:
-            return self.infer_each(variant, seeds, key, with_embeddings=with_embeddings)
-        return self.infer_each(variant, distinct.seeds, key, with_embeddings=with_embeddings).repeated(distinct.places)
+            return self.infer_each(variant, seeds, key, with_embeddings=with_embeddings, view=view)
+        inference = self.infer_each(variant, distinct.seeds, key, with_embeddings=with_embeddings, view=view)
+        return inference.repeated(distinct.places)
 
-    def infer_each(self, variant: str, seeds: np.ndarray, key: int, *, with_embeddings: bool = True) -> Inference:
+    def infer_each(
+        self,
+        variant: str,
+        seeds: np.ndarray,
+        key: int,
+        *,
+        with_embeddings: bool = True,
+        view: BatchView | None = None,
+    ) -> Inference:
         """The GPU's version of the CPU's `infer_each`."""
         known = self._variants[variant]
         cache = self._resident.caches.get(variant)
@@ -68,18 +90,23 @@ class GpuEngine:
         started = time.perf_counter()
         ticket = None if cache is None else cache.enter()
         try:
-            parts = self._run(known, seeds, key, scores, embeddings)
+            parts = self._run(known, seeds, key, view, scores, embeddings)
         finally:
             if cache is not None and ticket is not None:
                 cache.leave(ticket)
         times = join_times([part.times for part in parts], (time.perf_counter() - started) * 1e3)
         self._uncached_link_bytes += self._uncached_rows(variant, parts, cache is not None) * known.row_bytes
-        return Inference(scores, embeddings, times, sum(part.rows for part in parts) * known.row_bytes)
+        return Inference(scores, embeddings, times, sum(part.read.all for part in parts) * known.row_bytes)
 
     @property
     def variants(self) -> frozenset[str]:
-        """Those that it answers; others are left to the CPU."""
+        """Variants that it answers; others are left to the CPU."""
         return frozenset(self._variants)
+
+    @property
+    def viewed(self) -> frozenset[str]:
+        """Those of them that it also answers in a view."""
+        return frozenset(name for name, variant in self._variants.items() if variant.behind is not None)
 
     def warm_up(self) -> None:
         """Compile, load and capture everything that a batch of any size needs. Only then caches begin to change."""
@@ -91,8 +118,16 @@ class GpuEngine:
             for bucket in self._resident.sizes.buckets:
                 self.infer_each(variant, seeds[:bucket], key=0)
             self.infer_each(variant, seeds, key=0)
+        for variant in self.viewed:
+            for bucket in self._resident.sizes.buckets:
+                self.infer_each(variant, seeds[:bucket], key=0, view=self._with_a_seed(bucket))
+            self.infer_each(variant, seeds, key=0, view=self._with_a_seed(len(seeds)))
         for cache in set(self._resident.caches.values()):
             cache.start()
+
+    def _with_a_seed(self, seeds: int) -> BatchView | None:
+        """The view of one request about stored nodes, with a seed of its own."""
+        return view_of(self._nodes, [Part(seeds, None, 0)], np.zeros(seeds, np.int64))
 
     def would_gain(self) -> bool:
         """See `Resident.would_gain`."""
@@ -141,26 +176,46 @@ class GpuEngine:
         return set(dict(self._resident.caches).values())
 
     def _run(
-        self, variant: DeviceVariant, seeds: np.ndarray, key: int, scores: np.ndarray, embeddings: np.ndarray | None
+        self,
+        variant: DeviceVariant,
+        seeds: np.ndarray,
+        key: int,
+        view: BatchView | None,
+        scores: np.ndarray,
+        embeddings: np.ndarray | None,
     ) -> list[Finished]:
         """Chunk after chunk into lane after lane; a lane's next chunk waits for its last. Fills in both arrays."""
         parts: list[Finished] = []
         lanes = self._lanes
-        chunks = [slice(*bounds) for bounds in pairwise(chunk_bounds(len(seeds), self._resident.sizes.seeds))]
+        running: deque[tuple[GpuLane, slice]] = deque()
 
         def finish() -> None:
             """The oldest chunk that runs."""
-            number = len(parts)
-            rows = None if embeddings is None else embeddings[chunks[number]]
-            parts.append(lanes[number % LANES].finish(scores[chunks[number]], rows))
+            lane, chunk = running.popleft()
+            rows = None if embeddings is None else embeddings[chunk]
+            parts.append(lane.finish(scores[chunk], rows))
 
         try:
-            for number, chunk in enumerate(chunks):
-                lane = lanes[number % LANES]
-                if lane.busy:
+            bounds = chunk_bounds(len(seeds), self._resident.sizes.seeds)
+            for number, chunk in enumerate(slice(*ends) for ends in pairwise(bounds)):
+                lane, viewed = lanes[number % LANES], None
+                if view is not None and view.touches(chunk):
+                    # While others run; the lane's own chunk too.
+                    viewed = self._sampler.sample(variant.name, seeds[chunk], key, view.of_seeds(chunk))
+                    if not lane.has_room(variant, viewed):
+                        rows = None if embeddings is None else embeddings[chunk]
+                        parts.append(
+                            self._compute_on_cpu(variant, seeds[chunk], key, view.of_seeds(chunk), scores[chunk], rows)
+                        )
+                        continue
+                while lane.busy:
                     finish()
-                lane.start(variant, seeds[chunk], key)
-            while len(parts) < len(chunks):
+                if viewed is None:
+                    lane.start(variant, seeds[chunk], key)
+                else:
+                    lane.start_viewed(variant, viewed)
+                running.append((lane, chunk))
+            while running:
                 finish()
         except BaseException:
             for lane in lanes:
@@ -168,13 +223,34 @@ class GpuEngine:
             raise
         return parts
 
+    def _compute_on_cpu(
+        self,
+        variant: DeviceVariant,
+        seeds: np.ndarray,
+        key: int,
+        view: BatchView,
+        scores: np.ndarray,
+        embeddings: np.ndarray | None,
+    ) -> Finished:
+        """A chunk that reads more rows behind the table's than a lane has room for. Fills in both arrays."""
+        wants = embeddings is not None
+        try:
+            answer = infer_each(self._loaded, variant.name, seeds, key, with_embeddings=wants, view=view)
+        except Exception as error:
+            raise UnsampledError from error
+        scores[...] = answer.scores
+        if embeddings is not None and answer.embeddings is not None:
+            embeddings[...] = answer.embeddings
+        return Finished(answer.times, RowsRead(0, 0, by_cpu=answer.gathered_bytes // variant.row_bytes))
+
     def _uncached_rows(self, variant: str, parts: list[Finished], has_cache: bool) -> int:
-        """That came over the link, past any cache, which counts its own."""
+        """Rows that came over the link, past any cache, which counts its own."""
         resident = self._resident
-        own_rows, neighbour_rows = sum(part.own_rows for part in parts), sum(part.neighbour_rows for part in parts)
+        own_rows, neighbour_rows = sum(part.read.own for part in parts), sum(part.read.neighbours for part in parts)
+        over_link = sum(part.read.behind for part in parts)
         if resident.tables[variant].own is resident.tables[variant].rows:
-            return own_rows + neighbour_rows if variant in resident.on_host and not has_cache else 0
-        over_link = own_rows if variant in resident.own_on_host else 0
+            return over_link + (own_rows + neighbour_rows if variant in resident.on_host and not has_cache else 0)
+        over_link += own_rows if variant in resident.own_on_host else 0
         return over_link + (neighbour_rows if variant in resident.on_host and not has_cache else 0)
 
     def _build_variants(self) -> None:
@@ -182,11 +258,12 @@ class GpuEngine:
         self._variants = {
             name: DeviceVariant(
                 name,
-                self._fanouts[name],
+                self._loaded.variants[name].fanouts,
                 table,
                 resident.caches[name].view if name in resident.caches else None,
                 resident.networks[name],
                 self._row_bytes[name],
+                None if self._loaded.variants[name].rows is None else self._loaded.variants[name].table,
             )
             for name, table in resident.tables.items()
         }

@@ -20,6 +20,8 @@ import torch
 
 from gnnserve_api.errors import DeviceLostError
 from gnnserve_worker.gpu.engine import GpuEngine
+from gnnserve_worker.gpu.viewed import UnsampledError
+from gnnserve_worker.graph.view import BatchView
 from gnnserve_worker.inference.batch import Inference, infer_batch
 from gnnserve_worker.inference.device_stats import DeviceStats
 from gnnserve_worker.repository.loaded import LoadedRevision
@@ -69,7 +71,7 @@ class Trust:
 
 
 TRUST = Trust()
-"""This process's."""
+"""This process's trust in the GPU."""
 
 
 class GuardedEngine:
@@ -82,25 +84,36 @@ class GuardedEngine:
         self._may_fall_back = may_fall_back
         self._problem: str | None = None
 
-    def infer(self, variant: str, seeds: np.ndarray, key: int, *, with_embeddings: bool = True) -> Inference:
+    def infer(
+        self,
+        variant: str,
+        seeds: np.ndarray,
+        key: int,
+        *,
+        with_embeddings: bool = True,
+        view: BatchView | None = None,
+    ) -> Inference:
         """`infer_batch` on the GPU. Raises DeviceLostError where the GPU is lost and nothing else may answer."""
         if self._engine is not None and self._trust.lost is not None:
             self._leave(self._trust.lost)  # by another revision, or while one was loaded
         engine = self._engine
-        if engine is None or variant not in engine.variants:
-            return infer_batch(self._loaded, variant, seeds, key, with_embeddings=with_embeddings)
+        if engine is None or variant not in (engine.variants if view is None else engine.viewed):
+            return infer_batch(self._loaded, variant, seeds, key, with_embeddings=with_embeddings, view=view)
         try:
-            return engine.infer(variant, seeds, key, with_embeddings=with_embeddings)
+            return engine.infer(variant, seeds, key, with_embeddings=with_embeddings, view=view)
+        except UnsampledError:
+            # No failure of the GPU's, and one batch must not take it from the others.
+            return infer_batch(self._loaded, variant, seeds, key, with_embeddings=with_embeddings, view=view)
         except Exception as error:  # noqa: BLE001  (whatever it was, the CPU can answer)
             _let_go(error)
             if is_out_of_memory(error) and engine.has_cache:
-                return self._infer_without_cache(engine, error, variant, seeds, key, with_embeddings)
+                return self._infer_without_cache(engine, error, variant, seeds, key, with_embeddings, view)
             del engine
-            return self._infer_on_cpu(error, variant, seeds, key, with_embeddings)
+            return self._infer_on_cpu(error, variant, seeds, key, with_embeddings, view)
 
     def forget_copies(self) -> None:
-        """From any thread but that of `infer`. A GPU that fails at it is lost, for its copies may be wrong: the next
-        batch leaves it."""
+        """Drops copies on the GPU. May be called from any thread but that of `infer`. A GPU that fails at it is lost,
+        for its copies may be wrong: the next batch leaves it."""
         engine = self._engine
         if engine is None or self._trust.lost is not None:
             return
@@ -130,26 +143,39 @@ class GuardedEngine:
         return replace(stats, problem="; ".join(problems) or None)
 
     def _infer_without_cache(
-        self, engine: GpuEngine, failure: Exception, variant: str, seeds: np.ndarray, key: int, with_embeddings: bool
+        self,
+        engine: GpuEngine,
+        failure: Exception,
+        variant: str,
+        seeds: np.ndarray,
+        key: int,
+        with_embeddings: bool,
+        view: BatchView | None,
     ) -> Inference:
         self._problem = f"the cache was given back, because the GPU's memory ran out ({describe(failure)})"
         _log.error("%s", self._problem)
         try:
             engine.give_back_cache()
-            return engine.infer(variant, seeds, key, with_embeddings=with_embeddings)
+            return engine.infer(variant, seeds, key, with_embeddings=with_embeddings, view=view)
         except Exception as error:  # noqa: BLE001  (as in `infer`)
             _let_go(error)
-            return self._infer_on_cpu(error, variant, seeds, key, with_embeddings)
+            return self._infer_on_cpu(error, variant, seeds, key, with_embeddings, view)
 
     def _infer_on_cpu(
-        self, failure: Exception, variant: str, seeds: np.ndarray, key: int, with_embeddings: bool
+        self,
+        failure: Exception,
+        variant: str,
+        seeds: np.ndarray,
+        key: int,
+        with_embeddings: bool,
+        view: BatchView | None,
     ) -> Inference:
         if is_out_of_memory(failure):
             why = f"the GPU's memory ran out ({describe(failure)})"
         else:
             why = self._trust.lose(f"the GPU failed ({describe(failure)})")
         self._leave(why, failure)
-        return infer_batch(self._loaded, variant, seeds, key, with_embeddings=with_embeddings)
+        return infer_batch(self._loaded, variant, seeds, key, with_embeddings=with_embeddings, view=view)
 
     def _leave(self, why: str, failure: Exception | None = None) -> None:
         self._engine = None

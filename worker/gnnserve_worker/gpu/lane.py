@@ -6,19 +6,24 @@ be captured once and replayed. Seeds are padded up to a bucket; padding draws no
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from gnnserve_worker.gpu.accelerator import Accelerator
-from gnnserve_worker.gpu.arrays import PADDING, CacheView, DeviceGraph
+from gnnserve_worker.gpu.arrays import PADDING, CacheView, DeviceGraph, DeviceTable, PaddedTree, Shares
+from gnnserve_worker.gpu.behind import RoomBehind
 from gnnserve_worker.gpu.buffers import DeviceActivations, LaneSizes, bucket_of, trees_of
 from gnnserve_worker.gpu.kernels.sample import sample_tree
-from gnnserve_worker.gpu.network import DeviceNetwork, DeviceTable
+from gnnserve_worker.gpu.network import DeviceNetwork
+from gnnserve_worker.gpu.viewed import RowsRead, ViewedChunk
 from gnnserve_worker.inference.batch import StageTimes
+from gnnserve_worker.sampling.padded import TreeArrays, TreeShares
+from gnnserve_worker.tables.table import Table
 
 Stages = tuple[Callable[[], None], Callable[[], None], Callable[[], None]]
 """Sample, gather, infer."""
@@ -36,6 +41,8 @@ class DeviceVariant:
     network: DeviceNetwork
     row_bytes: int
     """Bytes of one gathered row of the table."""
+    behind: Table | None
+    """The table, where rows can be made that stand behind its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,15 +50,61 @@ class Finished:
     """Times and counts of a finished chunk."""
 
     times: StageTimes
-    """The device's own."""
-    own_rows: int
-    """Gathered for themselves: seeds, and the neighbours that draw some in turn."""
-    neighbour_rows: int
-    """Rows gathered as neighbours."""
+    """The device's own, after those of the CPU where it sampled."""
+    read: RowsRead
 
-    @property
-    def rows(self) -> int:
-        return self.own_rows + self.neighbour_rows
+
+class _Inbox:
+    """Pinned memory for chunks that the CPU sampled: their trees, what neighbours weigh there, and rows behind the
+    table's."""
+
+    def __init__(self, accelerator: Accelerator, trees: Iterable[PaddedTree], sizes: LaneSizes) -> None:
+        """`trees`: the largest."""
+        self._numbers = accelerator.pinned(max(len(tree.ids) + tree.rows for tree in trees), torch.int32)
+        self._shares = accelerator.pinned(sizes.share_numbers, torch.float32)
+        self._behind = accelerator.pinned(sizes.behind_bytes, torch.uint8)
+        self._arrays: dict[tuple[tuple[int, ...], int, bool], TreeArrays] = {}
+        """The same for Python, by fan-outs, seeds and whether neighbours are weighed."""
+        self._rooms: dict[str, RoomBehind] = {}
+        """Rooms by variant, all in the same place."""
+
+    def room(self, variant: DeviceVariant) -> RoomBehind | None:
+        """The room for rows behind the variant's table; None: it makes none."""
+        room = self._rooms.get(variant.name)
+        if room is None and variant.behind is not None:
+            room = self._rooms[variant.name] = RoomBehind(variant.behind, variant.table, self._behind)
+        return room
+
+    def tree(self, tree: PaddedTree) -> tuple[Tensor, Tensor]:
+        """Nodes of places, and counts of rows, of a chunk for that tree."""
+        ids, counts = self._numbers[: len(tree.ids) + tree.rows].split([len(tree.ids), tree.rows])
+        return ids, counts
+
+    def shares(self, tree: PaddedTree) -> Shares:
+        return Shares.over(self._shares, tree.rows, len(tree.ids), heads=1)
+
+    def write(self, variant: DeviceVariant, chunk: ViewedChunk, tree: PaddedTree) -> RowsRead:
+        place = tree.fanouts, tree.seeds, variant.network.weighs_neighbours
+        arrays = self._arrays.get(place)
+        if arrays is None:
+            arrays = self._arrays[place] = self._arrays_of(tree, is_weighed=variant.network.weighs_neighbours)
+        return chunk.write(arrays, self.room(variant))
+
+    def _arrays_of(self, tree: PaddedTree, *, is_weighed: bool) -> TreeArrays:
+        ids, counts = self.tree(tree)
+        shares = None
+        if is_weighed:
+            sent = self.shares(tree)
+            shares = TreeShares(sent.of_neighbours.view(-1).numpy(), sent.of_itself.view(-1).numpy())
+        return TreeArrays.over(tree.fanouts, tree.seeds, ids.numpy(), counts.numpy(), shares)
+
+
+@dataclass(frozen=True, slots=True)
+class _Started:
+    variant: DeviceVariant
+    seeds: int
+    from_cpu: Finished | None
+    """What the chunk reads, and what it took before, where the CPU sampled it."""
 
 
 class GpuLane:
@@ -63,6 +116,9 @@ class GpuLane:
         self._runner = accelerator.runner()
         self._trees = {fanouts: trees_of(sizes, fanouts, device) for fanouts in sizes.fanouts}
         self._scratch = DeviceActivations(sizes, device)
+        self._from_cpu: _Inbox | None = None
+        if sizes.behind_bytes:
+            self._from_cpu = _Inbox(accelerator, [trees[sizes.seeds] for trees in self._trees.values()], sizes)
         rows = max(trees[sizes.seeds].rows for trees in self._trees.values())
         self._inbox = accelerator.pinned(_SEEDS_FROM + sizes.seeds, torch.int64)
         self._inbox_on_device = torch.zeros(_SEEDS_FROM + sizes.seeds, dtype=torch.int64, device=device)
@@ -74,9 +130,9 @@ class GpuLane:
         self._scores_array = self._scores.numpy()
         self._embeddings_array = self._embeddings.numpy()
         self._counts_array = self._counts.numpy()
-        self._stages: dict[tuple[str, int], Stages] = {}
-        """Captured stages by variant and bucket."""
-        self._started: tuple[DeviceVariant, int] | None = None
+        self._stages: dict[tuple[str, int, bool], Stages] = {}
+        """Captured stages by variant, bucket and whether the CPU sampled."""
+        self._started: _Started | None = None
 
     @property
     def busy(self) -> bool:
@@ -88,11 +144,29 @@ class GpuLane:
         self._inbox_array[0] = key
         self._inbox_array[_SEEDS_FROM : _SEEDS_FROM + len(seeds)] = seeds
         self._inbox_array[_SEEDS_FROM + len(seeds) : _SEEDS_FROM + bucket] = PADDING
-        self._started = variant, len(seeds)
-        place = variant.name, bucket
+        self._started = _Started(variant, len(seeds), None)
+        place = variant.name, bucket, False
         stages = self._stages.get(place)
         if stages is None:
             stages = self._stages[place] = self._build_stages(variant, bucket)
+        self._runner.run(place, stages)
+
+    def has_room(self, variant: DeviceVariant, chunk: ViewedChunk) -> bool:
+        """Whether the lane can take a chunk's rows behind the table's."""
+        room = None if self._from_cpu is None else self._from_cpu.room(variant)
+        return room is not None and chunk.rows_behind <= room.capacity
+
+    def start_viewed(self, variant: DeviceVariant, chunk: ViewedChunk) -> None:
+        """`start` a chunk that the CPU sampled, for which there is room. What it says is copied."""
+        if self._from_cpu is None:
+            raise RuntimeError("no variant of the lane makes rows, so that it has no room for chunks of the CPU's")
+        seeds, bucket = chunk.seeds, bucket_of(chunk.seeds)
+        read = self._from_cpu.write(variant, chunk, self._trees[variant.fanouts][bucket])
+        self._started = _Started(variant, seeds, Finished(chunk.times, read))
+        place = variant.name, bucket, True
+        stages = self._stages.get(place)
+        if stages is None:
+            stages = self._stages[place] = self._build_viewed_stages(self._from_cpu, variant, bucket)
         self._runner.run(place, stages)
 
     def finish(self, scores: np.ndarray, embeddings: np.ndarray | None) -> Finished:
@@ -100,16 +174,20 @@ class GpuLane:
         they are wanted."""
         if self._started is None:
             raise RuntimeError("nothing was started")
-        (variant, seeds), self._started = self._started, None
+        started, self._started = self._started, None
+        variant, seeds = started.variant, started.seeds
         times = self._runner.wait()
         tree = self._trees[variant.fanouts][bucket_of(seeds)]
         classes, hidden = variant.network.classes, variant.network.embedding_columns
-        counts = self._counts_array[: tree.rows]
-        drawing = tree.ends[-3] if len(tree.fanouts) > 1 else 0
         scores[...] = self._scores_array[: seeds * classes].reshape(seeds, classes)
         if embeddings is not None:
             embeddings[...] = self._embeddings_array[: seeds * hidden].reshape(seeds, hidden)
-        return Finished(StageTimes(*times), seeds + int(counts[:drawing].sum()), int(counts.sum()))
+        if started.from_cpu is not None:
+            return Finished(started.from_cpu.times + StageTimes(*times), started.from_cpu.read)
+        counts = self._counts_array[: tree.rows]
+        drawing = tree.ends[-3] if len(tree.fanouts) > 1 else 0
+        read = RowsRead(seeds + int(counts[:drawing].sum()), int(counts.sum()))
+        return Finished(StageTimes(*times), read)
 
     def abandon(self) -> None:
         """What was started, if anything was: wait, and look at nothing. Where the device is lost, there is nothing to
@@ -126,12 +204,10 @@ class GpuLane:
     def _build_stages(self, variant: DeviceVariant, bucket: int) -> Stages:
         """Fetch the seeds and sample → gather → infer and send the scores."""
         tree, network, scratch = self._trees[variant.fanouts][bucket], variant.network, self._scratch
-        classes, hidden = network.classes, network.embedding_columns
+        scores, embeddings = self._outbox(network, bucket)
         length = _SEEDS_FROM + bucket
         inbox, arrived = self._inbox[:length], self._inbox_on_device[:length]
         key, seeds = arrived[:1], arrived[_SEEDS_FROM:]
-        scores = self._scores[: bucket * classes].view(bucket, classes)
-        embeddings = self._embeddings[: bucket * hidden].view(bucket, hidden)
         counts = self._counts[: tree.rows]
         aggregated = torch.empty(0)
 
@@ -149,3 +225,39 @@ class GpuLane:
             counts.copy_(tree.counts, non_blocking=True)
 
         return sample, gather, infer
+
+    def _build_viewed_stages(self, inbox: _Inbox, variant: DeviceVariant, bucket: int) -> Stages:
+        """Fetch the sample → gather, from behind the table too → infer and send the scores."""
+        tree, network, scratch = self._trees[variant.fanouts][bucket], variant.network, self._scratch
+        scores, embeddings = self._outbox(network, bucket)
+        ids, counts = inbox.tree(tree)
+        room = inbox.room(variant)
+        behind = None if room is None else room.table
+        shares = scratch.shares(tree.rows, len(tree.ids)) if network.weighs_neighbours else None
+        aggregated = torch.empty(0)
+
+        def fetch() -> None:
+            tree.ids.copy_(ids, non_blocking=True)
+            tree.counts.copy_(counts, non_blocking=True)
+            if shares is not None:
+                sent = inbox.shares(tree)
+                shares.of_neighbours.copy_(sent.of_neighbours, non_blocking=True)
+                shares.of_itself.copy_(sent.of_itself, non_blocking=True)
+
+        def gather() -> None:
+            nonlocal aggregated
+            scratch.begin()
+            aggregated = network.gather(variant.table, tree, variant.cache, scratch, behind, shares)
+
+        def infer() -> None:
+            network.infer(aggregated, tree, scratch, scores, embeddings, shares)
+
+        return fetch, gather, infer
+
+    def _outbox(self, network: DeviceNetwork, bucket: int) -> tuple[Tensor, Tensor]:
+        """Pinned memory for a bucket's scores and embeddings."""
+        classes, hidden = network.classes, network.embedding_columns
+        return (
+            self._scores[: bucket * classes].view(bucket, classes),
+            self._embeddings[: bucket * hidden].view(bucket, hidden),
+        )

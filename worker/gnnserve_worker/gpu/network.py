@@ -12,20 +12,13 @@ from typing import assert_never
 import torch
 from torch import Tensor
 
-from gnnserve_worker.gpu.arrays import CacheView, DeviceAggregation, DeviceRows, DeviceWeights, PaddedTree
+from gnnserve_worker.gpu.arrays import CacheView, DeviceAggregation, DeviceTable, DeviceWeights, PaddedTree, Shares
 from gnnserve_worker.gpu.buffers import DeviceActivations
 from gnnserve_worker.gpu.kernels.aggregate import aggregate_hidden
 from gnnserve_worker.gpu.kernels.attention import score_hidden, score_rows, share_out
 from gnnserve_worker.gpu.kernels.gather import gather_rows
 from gnnserve_worker.models.dense import Linear, PerHead, Product
 from gnnserve_worker.models.network import Layer, Network
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceTable:
-    rows: DeviceRows
-    own: DeviceRows
-    """The very same as `rows` where the table's is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +115,7 @@ class DeviceLayer:
         )
 
     def room(self, rows: int, scratch: DeviceActivations) -> Tensor:
-        """For what the layer aggregates; where nothing multiplies it, that is its output."""
+        """Buffer for what the layer aggregates, which is its output where nothing multiplies it."""
         if self.products:
             return scratch.aggregated(rows, self.aggregated, self.products[0].dtype)
         return scratch.hidden(rows, self.aggregated)
@@ -142,31 +135,47 @@ class DeviceNetwork:
     classes: int
     embedding_columns: int
     """Width of the last hidden layer; 0 for a one-layer network."""
+    weighs_neighbours: bool
 
     @staticmethod
     def of(network: Network, device: torch.device, weights: DeviceWeights | None = None) -> DeviceNetwork:
         layers = tuple(DeviceLayer.of(layer, device, weights) for layer in network.layers)
-        return DeviceNetwork(layers, network.classes, network.hidden)
+        return DeviceNetwork(layers, network.classes, network.hidden, network.weighs_neighbours)
 
     def gather(
-        self, table: DeviceTable, tree: PaddedTree, cache: CacheView | None, scratch: DeviceActivations
+        self,
+        table: DeviceTable,
+        tree: PaddedTree,
+        cache: CacheView | None,
+        scratch: DeviceActivations,
+        behind: DeviceTable | None = None,
+        shares: Shares | None = None,
     ) -> Tensor:
-        """What the first layer aggregates, for every row of the tree: [rows, aggregated columns]."""
+        """What the first layer aggregates, for every row of the tree: [rows, aggregated columns]. `behind`: rows that
+        are read as if they stood behind the table's. `shares`: what neighbours weigh, where that is known already."""
         first = self.layers[0]
         out = first.room(tree.rows, scratch)
-        attention, shares = first.aggregation.attention, None
+        attention = first.aggregation.attention
         if attention is not None:
-            shares = scratch.attention(tree.rows, tree.ends[-1], attention.heads)
-            score_rows(table.rows, first.inputs, tree, attention, shares, cache)
-            share_out(tree, tree.rows, attention, shares)
-        gather_rows(table.rows, table.own, first.inputs, tree, first.aggregation, out, cache, shares)
+            room = scratch.attention(tree.rows, tree.ends[-1], attention.heads)
+            score_rows(table.rows, first.inputs, tree, attention, room, cache, None if behind is None else behind.rows)
+            share_out(tree, tree.rows, attention, room)
+            shares = room.shares
+        gather_rows(table.rows, table.own, first.inputs, tree, first.aggregation, out, cache, shares, behind)
         return out
 
     def infer(
-        self, aggregated: Tensor, tree: PaddedTree, scratch: DeviceActivations, scores: Tensor, embeddings: Tensor
+        self,
+        aggregated: Tensor,
+        tree: PaddedTree,
+        scratch: DeviceActivations,
+        scores: Tensor,
+        embeddings: Tensor,
+        shares: Shares | None = None,
     ) -> None:
         """Into pinned memory, in the order of the stream: scores before softmax or sigmoid, float32 [seeds, classes],
-        and the seeds' last hidden layer, float32 [seeds, hidden]; nothing of a one-layer network."""
+        and the seeds' last hidden layer, float32 [seeds, hidden]; nothing of a one-layer network. `shares`: as for
+        `gather`."""
         hidden = self.layers[0].multiply(aggregated, scratch)
         for depth, layer in enumerate(self.layers[1:], start=1):
             rows = tree.ends[len(self.layers) - 1 - depth]
@@ -174,11 +183,12 @@ class DeviceNetwork:
                 # Now: the last layer's products may need its place.
                 embeddings.copy_(hidden[:rows], non_blocking=True)
             aggregated = layer.room(rows, scratch)
-            attention, shares = layer.aggregation.attention, None
+            attention = layer.aggregation.attention
             if attention is not None:
-                shares = scratch.attention(rows, tree.ends[tree.ends.index(rows) + 1], attention.heads)
-                score_hidden(hidden, attention, shares)
-                share_out(tree, rows, attention, shares)
+                room = scratch.attention(rows, tree.ends[tree.ends.index(rows) + 1], attention.heads)
+                score_hidden(hidden, attention, room)
+                share_out(tree, rows, attention, room)
+                shares = room.shares
             aggregate_hidden(hidden, tree, rows, layer.aggregation, aggregated, shares)
             hidden = layer.multiply(aggregated, scratch)
         scores.copy_(hidden, non_blocking=True)

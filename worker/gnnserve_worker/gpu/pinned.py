@@ -40,7 +40,7 @@ class Pinned:
     """Claim on the file's pages, where they are not a copy."""
 
     def release(self) -> None:
-        """Once no kernel reads it any more, and before the memory goes."""
+        """Unpins the array. Call it once no kernel reads it any more, and before the memory goes."""
         while self._blocks:
             self._accelerator.unregister(self._blocks.pop())
         if self._claim is not None:

@@ -35,7 +35,7 @@ class Part:
     group: PlacementGroup
     size_bytes: int
     read_bytes_per_seed: float
-    """Over the link, were it not on the device; mean over the variants."""
+    """Bytes that a seed reads over the link where it is not on the device; mean over the variants."""
     cacheable: bool = False
 
     @property
@@ -49,11 +49,11 @@ class Placement:
     on_device: tuple[str, ...]
     on_host: tuple[str, ...]
     left_out: tuple[str, ...]
-    """They can be neither: too large for the device, and host memory that it cannot read."""
+    """Parts that can be neither: too large for the device, and host memory that it cannot read."""
     cache_bytes: Mapping[str, int]
     """Cache memory on the computing device, by part, only for parts on the host. It leaves room for a live switch."""
     taken_bytes: int
-    """All of it, what is required and caches included."""
+    """All memory that is taken, what is required and caches included."""
 
 
 def plan_placement(

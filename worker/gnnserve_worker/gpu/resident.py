@@ -18,11 +18,11 @@ from torch import Tensor
 from gnnserve_api.device import CachePolicy
 from gnnserve_api.errors import DeviceError
 from gnnserve_worker.gpu.accelerator import Accelerator
-from gnnserve_worker.gpu.arrays import DeviceGraph, DeviceRows, DeviceWeights, tensor_over
+from gnnserve_worker.gpu.arrays import DeviceGraph, DeviceRows, DeviceTable, DeviceWeights, tensor_over
 from gnnserve_worker.gpu.buffers import LaneSizes, plan_lane
 from gnnserve_worker.gpu.cache import FeatureCache
 from gnnserve_worker.gpu.memory import Claim, HostMemory, Ledger
-from gnnserve_worker.gpu.network import DeviceNetwork, DeviceTable
+from gnnserve_worker.gpu.network import DeviceNetwork
 from gnnserve_worker.gpu.pinned import Pinned, UnpinnableError, pin
 from gnnserve_worker.gpu.placement import (
     INDICES,
@@ -111,7 +111,7 @@ class Resident:
         return self._means.available_bytes(self.accelerator.free_bytes())[0] > self.budget_bytes
 
     def release_caches(self) -> None:
-        """Nothing may be captured that reads them."""
+        """Releases the caches. No captured graph may still read them."""
         for cache in _distinct(self.caches):
             cache.stop()
         self.caches.clear()

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gnnserve_api.spec.tables import Direction, Duplicates, SelfLoops
+from gnnserve_api.edges import Direction, Duplicates, SelfLoops
 from gnnserve_worker.graph.store import Finding, Graph
 from gnnserve_worker.kernel_cache import inlined, kernel
 from gnnserve_worker.parallel import map_parallel, thread_count
@@ -40,7 +40,7 @@ class EdgeCounts:
     merged: int
     """Edges that were given before, with the same source and target."""
     reversed_added: int
-    """With `Direction.UNDIRECTED`: edges whose other direction was not given."""
+    """Edges, of `Direction.UNDIRECTED` alone, whose other direction was not given."""
 
     def findings(self) -> tuple[Finding, ...]:
         """The counts as findings, except the dangling edges: only the source knows the names of their ends."""
@@ -116,6 +116,12 @@ class EdgeList:
             indptr, indices = _united(indptr, indices, *_transposed(indptr, indices), merges=self._merges)
         counts = EdgeCounts(self._read, self._dangling, self._loops_removed, given - distinct, len(indices) - distinct)
         return Graph(indptr, indices), counts
+
+
+def is_symmetric(graph: Graph) -> bool:
+    """Whether every edge has its reverse, as often as itself."""
+    reverse = _transposed(graph.indptr, graph.indices)
+    return all(map(np.array_equal, reverse, _transposed(*reverse)))
 
 
 def row_blocks(indptr: np.ndarray, most_edges: int) -> Iterator[tuple[int, int]]:

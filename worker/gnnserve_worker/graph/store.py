@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 
 from gnnserve_api.classes import Classes
+from gnnserve_api.edges import EdgeRules
 from gnnserve_worker.graph.ids import NodeIds
 
 if TYPE_CHECKING:
@@ -98,6 +99,8 @@ class GraphData:
     classes: Classes
     """The source's own label of each class index, ascending; column numbers or names when multi-label."""
     splits: Splits
+    edge_rules: EdgeRules
+    """How the source's edges became neighbour lists."""
     ids: NodeIds | None = None
     """The source's own ids of the nodes; None: the source numbers them from 0."""
     findings: tuple[Finding, ...] = ()

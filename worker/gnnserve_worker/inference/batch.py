@@ -16,14 +16,19 @@ from typing import Protocol
 import msgspec
 import numpy as np
 
+from gnnserve_api.edges import Direction, EdgeRules
 from gnnserve_api.spec.model import FULL_NEIGHBOURHOOD
+from gnnserve_worker.graph.overlay import Overlay, arrange_overlay, number_overlay
+from gnnserve_worker.graph.view import BatchView, Part, find_distinct_in, name_rows, view_of
 from gnnserve_worker.models.network import Activations, copy_rows
 from gnnserve_worker.parallel import limit_blas_to_one_thread, map_parallel, thread_count
 from gnnserve_worker.repository.loaded import LoadedRevision, LoadedVariant
-from gnnserve_worker.sampling.distinct import DistinctScratch, find_distinct
-from gnnserve_worker.sampling.neighbours import Scratch, distinct_share, sample_neighbours
+from gnnserve_worker.sampling.distinct import DistinctScratch
+from gnnserve_worker.sampling.neighbours import NeighbourSample, Scratch, distinct_share, sample_neighbours
 from gnnserve_worker.sampling.normalised import WeightScratch, weigh
+from gnnserve_worker.sampling.view import SampleView
 from gnnserve_worker.tables.gather import gathered_bytes
+from gnnserve_worker.tables.table import RowsBehind
 
 _CHUNK_BYTES = 1024 * 1024
 """What one chunk gathers and computes: as much as stays in a core's own cache."""
@@ -41,15 +46,24 @@ class StageTimes(msgspec.Struct, frozen=True):
     sample_ms: float
     gather_ms: float
     compute_ms: float
+    overlay_ms: float = 0.0
+    """Joining the overlays of a batch's requests into one view, before the other stages, and making rows of what was
+    sampled of them."""
 
     @property
     def total_ms(self) -> float:
-        return self.sample_ms + self.gather_ms + self.compute_ms
+        return self.sample_ms + self.gather_ms + self.compute_ms + self.overlay_ms
 
     def __add__(self, other: StageTimes) -> StageTimes:
         return StageTimes(
-            self.sample_ms + other.sample_ms, self.gather_ms + other.gather_ms, self.compute_ms + other.compute_ms
+            self.sample_ms + other.sample_ms,
+            self.gather_ms + other.gather_ms,
+            self.compute_ms + other.compute_ms,
+            self.overlay_ms + other.overlay_ms,
         )
+
+    def after_overlay(self, overlay_ms: float) -> StageTimes:
+        return StageTimes(self.sample_ms, self.gather_ms, self.compute_ms, self.overlay_ms + overlay_ms)
 
 
 class Inference(msgspec.Struct, frozen=True):
@@ -70,7 +84,13 @@ class Infer(Protocol):
     """`infer_batch` of a revision, on whatever device."""
 
     def __call__(
-        self, variant: str, seeds: np.ndarray, key: int, *, with_embeddings: bool = True
+        self,
+        variant: str,
+        seeds: np.ndarray,
+        key: int,
+        *,
+        with_embeddings: bool = True,
+        view: BatchView | None = None,
     ) -> Inference: ...  # pragma: no cover
 
 
@@ -88,21 +108,36 @@ _workspace = _Workspace()
 
 
 def infer_batch(
-    revision: LoadedRevision, variant: str, seeds: np.ndarray, key: int, *, with_embeddings: bool = True
+    revision: LoadedRevision,
+    variant: str,
+    seeds: np.ndarray,
+    key: int,
+    *,
+    with_embeddings: bool = True,
+    view: BatchView | None = None,
 ) -> Inference:
     """Scores of `seeds` (int64 node ids in range) by one variant. Equal keys draw equal neighbours, for every variant.
 
     Of seeds that come several times one is computed. Large batches go through in chunks, side by side on all
-    processors. From one thread at a time, but for one that warms up another revision.
+    processors. From one thread at a time, but for one that warms up another revision. With a `view` seeds are those
+    that `view_of` has numbered, and each is answered as its request sees the graph: equal seeds of different views are
+    different seeds.
     """
-    distinct = find_distinct(seeds, _workspace.distinct)
+    distinct, view = find_distinct_in(view, seeds, _workspace.distinct)
     if distinct is None:
-        return infer_each(revision, variant, seeds, key, with_embeddings=with_embeddings)
-    return infer_each(revision, variant, distinct.seeds, key, with_embeddings=with_embeddings).repeated(distinct.places)
+        return infer_each(revision, variant, seeds, key, with_embeddings=with_embeddings, view=view)
+    inference = infer_each(revision, variant, distinct.seeds, key, with_embeddings=with_embeddings, view=view)
+    return inference.repeated(distinct.places)
 
 
 def infer_each(
-    revision: LoadedRevision, variant: str, seeds: np.ndarray, key: int, *, with_embeddings: bool = True
+    revision: LoadedRevision,
+    variant: str,
+    seeds: np.ndarray,
+    key: int,
+    *,
+    with_embeddings: bool = True,
+    view: BatchView | None = None,
 ) -> Inference:
     """As `infer_batch`, without deduplication: the cost of that many different seeds."""
     loaded = revision.variants[variant]
@@ -111,7 +146,7 @@ def infer_each(
     scores = np.empty((count, network.classes), dtype=np.float32)
     embeddings = np.empty((count, network.hidden), dtype=np.float32) if with_embeddings and network.hidden else None
     if chunks.count == 1:
-        times, read_bytes = _infer_chunk(revision, loaded, seeds, key, scores, embeddings, share=chunks.share)
+        times, read_bytes = _infer_chunk(revision, loaded, seeds, key, scores, embeddings, view, share=chunks.share)
         return Inference(scores, embeddings, times, read_bytes)
     started = time.perf_counter()
     bounds = [count * i // chunks.count for i in range(chunks.count + 1)]
@@ -119,7 +154,8 @@ def infer_each(
     def infer_part(i: int) -> tuple[StageTimes, int]:
         part = slice(bounds[i], bounds[i + 1])
         rows = None if embeddings is None else embeddings[part]
-        return _infer_chunk(revision, loaded, seeds[part], key, scores[part], rows, share=chunks.share)
+        seen = None if view is None else view.of_seeds(part)
+        return _infer_chunk(revision, loaded, seeds[part], key, scores[part], rows, seen, share=chunks.share)
 
     parts = map_parallel(infer_part, chunks.count)
     times = join_times([part for part, _ in parts], (time.perf_counter() - started) * 1e3)
@@ -131,9 +167,25 @@ def warm_up(revision: LoadedRevision) -> None:
     limit_blas_to_one_thread()
     # Enough for two chunks, so that the threads are there too.
     seeds = np.resize(np.arange(revision.graph.nodes, dtype=np.int64), 2 * _FEWEST_SEEDS)
-    for name in revision.variants:
+    for name, variant in revision.variants.items():
         infer_each(revision, name, seeds, key=0)
         infer_batch(revision, name, seeds[:2], key=0)
+        # A variant that cannot answer requests with an overlay answers those with a seed of their own by a view, too.
+        overlay = None if variant.rows is None else _smallest_overlay(revision)
+        asked = np.full(2, 0 if overlay is None else revision.graph.nodes, np.int64)
+        view = view_of(revision.graph.nodes, [Part(2, overlay, seed=0)], asked)
+        infer_batch(revision, name, asked, key=0, view=view)
+
+
+def _smallest_overlay(revision: LoadedRevision) -> Overlay:
+    """One new node that reads another one."""
+    nodes = revision.graph.nodes
+    features, edge = np.zeros((1, revision.features), np.float32), np.array([[0, nodes]])
+    number_overlay(np.array([0, -1]), features.ravel(), 1, 2, nodes)  # as it is in the body of a request
+    overlay, _ = arrange_overlay(
+        revision.graph, EdgeRules(Direction.DIRECTED), features, np.zeros(0, np.int64), edge, np.array([nodes])
+    )
+    return overlay
 
 
 class Chunks(msgspec.Struct, frozen=True):
@@ -157,23 +209,49 @@ def plan_chunks(seeds: int, fanouts: tuple[int, ...], row_bytes: int, effective_
 
 def _infer_chunk(
     revision: LoadedRevision, variant: LoadedVariant, seeds: np.ndarray, key: int,
-    scores: np.ndarray, embeddings: np.ndarray | None, *, share: bool,
+    scores: np.ndarray, embeddings: np.ndarray | None, view: BatchView | None, *, share: bool,
 ) -> tuple[StageTimes, int]:  # fmt: skip
     """Fills in scores and embeddings; what it took, and the bytes that it gathered."""
-    graph, network, activations = revision.graph, variant.network, _workspace.activations
+    network, activations = variant.network, _workspace.activations
     start = time.perf_counter()
-    sample = sample_neighbours(
-        graph.indptr, graph.indices, seeds, variant.fanouts, key, _workspace.scratch, share=share
-    )
-    if network.weighs_neighbours and revision.neighbour_roots is not None:
-        sample = weigh(sample, graph.indptr, revision.neighbour_roots, _workspace.weights)
-    sampled = time.perf_counter()
-    aggregated = network.gather(variant.table, sample, activations)
+    sampling = None if view is None else view.sampling
+    sample = draw_sample(revision, variant, seeds, key, sampling, _workspace.scratch, _workspace.weights, share=share)
+    sampled = drawn = time.perf_counter()
+    behind = None
+    if view is not None and view.features is not None:
+        behind = make_rows(variant, view, sample, revision.graph.nodes)
+        sampled = time.perf_counter()
+    aggregated = network.gather(variant.table, sample, activations, behind)
     gathered = time.perf_counter()
     network.infer(aggregated, sample, activations, scores, embeddings)
     end = time.perf_counter()
-    times = StageTimes((sampled - start) * 1e3, (gathered - sampled) * 1e3, (end - gathered) * 1e3)
+    times = StageTimes(
+        (drawn - start) * 1e3, (gathered - sampled) * 1e3, (end - gathered) * 1e3, (sampled - drawn) * 1e3
+    )
     return times, gathered_bytes(variant.table, variant.columns, sample)
+
+
+def draw_sample(
+    revision: LoadedRevision, variant: LoadedVariant, seeds: np.ndarray, key: int, view: SampleView | None,
+    scratch: Scratch, weights: WeightScratch, *, share: bool,
+) -> NeighbourSample:  # fmt: skip
+    """What the variant gathers for these seeds, with what neighbours weigh where its layers read that; in scratch."""
+    graph, is_weighed = revision.graph, variant.network.weighs_neighbours
+    sample = sample_neighbours(
+        graph.indptr, graph.indices, seeds, variant.fanouts, key, scratch, share=share, view=view,
+        names_leaves=is_weighed,
+    )  # fmt: skip
+    if is_weighed and revision.neighbour_roots is not None:
+        return weigh(sample, graph.indptr, revision.neighbour_roots, weights, view)
+    return sample
+
+
+def make_rows(variant: LoadedVariant, view: BatchView, sample: NeighbourSample, nodes: int) -> RowsBehind:
+    """Rows of what the sample reads of the view's features, which is named in the sample. ValueError: the variant
+    cannot answer requests with an overlay."""
+    if variant.rows is None or view.features is None:
+        raise ValueError(f"variant {variant.name} cannot answer requests with an overlay")
+    return variant.rows.make(view.features, name_rows(view, sample, nodes), variant.columns)
 
 
 def join_times(parts: Sequence[StageTimes], wall_ms: float) -> StageTimes:
@@ -182,7 +260,7 @@ def join_times(parts: Sequence[StageTimes], wall_ms: float) -> StageTimes:
     for part in parts[1:]:
         busy = busy + part
     share = wall_ms / max(busy.total_ms, 1e-9)
-    return StageTimes(busy.sample_ms * share, busy.gather_ms * share, busy.compute_ms * share)
+    return StageTimes(busy.sample_ms * share, busy.gather_ms * share, busy.compute_ms * share, busy.overlay_ms * share)
 
 
 def _rows_of(rows: np.ndarray, places: np.ndarray) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""The serving path over made-up revisions of every kind, for the sake of what it compiles.
+"""The serving path over made-up revisions of every kind, and training's sampler, for the sake of what they compile.
 
 They are published and loaded as any other, because kernels are compiled for the arrays that they are given: mapped ones
 are read-only, which is a type of its own. What a machine would not do by itself, here it does all the same: an image
@@ -16,9 +16,11 @@ from typing import Literal
 import msgspec
 import numpy as np
 
+from gnnserve_api.edges import Direction, Duplicates, EdgeRules
 from gnnserve_api.families import FamilyName
 from gnnserve_api.profile import Compute, LatencyProfile, Profile, VariantProfile
-from gnnserve_api.repository import NetworkManifest, RankingManifest, RevisionManifest, VariantManifest
+from gnnserve_api.repository import NetworkManifest, RankingManifest, RevisionManifest, RowSource, VariantManifest
+from gnnserve_api.spec.graph import Normalization
 from gnnserve_api.spec.model import FULL_NEIGHBOURHOOD, NO_NEIGHBOURS, Architecture, Model
 from gnnserve_api.variants import Storage, columns_of
 from gnnserve_worker.graph.ids import integer_ids, lay_out, string_ids
@@ -31,6 +33,9 @@ from gnnserve_worker.models.registry import spec_of
 from gnnserve_worker.repository import paths
 from gnnserve_worker.repository.loaded import LoadedRevision
 from gnnserve_worker.repository.repository import Repository
+from gnnserve_worker.sampling.neighbours import NeighbourSample, SampleWeights
+from gnnserve_worker.sampling.padded import PadScratch, TreeArrays, TreeShares, pad_sample
+from gnnserve_worker.sampling.subgraph import SubgraphSampler
 from gnnserve_worker.tables.table import feature_blocks
 
 _NODES, _DEGREE, _COLUMNS, _HIDDEN, _CLASSES = 100, 5, 24, 16, 3
@@ -65,8 +70,10 @@ class MadeUpVariant:
 
 
 def rehearse() -> None:
-    """Everything that any revision may make serving do."""
+    """Everything that any revision may make serving do, and the sampling of any training."""
+    _sample_for_training()
     _compute_in_bfloat16_anywhere()
+    _lay_out_for_gpus()
     with tempfile.TemporaryDirectory(prefix="gnnserve-rehearsal-") as folder:
         for revision in _revisions(Path(folder)):
             served_revision(revision).warm_up()
@@ -76,6 +83,22 @@ def rehearse() -> None:
                     infer_batch(revision, variant, seeds, key=0)
                     # As they come out of the body of a request.
                     infer_batch(revision, variant, np.frombuffer(seeds.tobytes(), dtype=np.int64), key=0)
+
+
+def _sample_for_training() -> None:
+    """From arrays in memory, not mapped ones: a graph is trained on before it is published."""
+    graph = made_up_graph(_NODES, _DEGREE, _COLUMNS, _CLASSES).graph
+    SubgraphSampler(graph.indptr, graph.indices, weighted=True).sample(np.arange(2, dtype=np.int64), (2,), key=0)
+
+
+def _lay_out_for_gpus() -> None:
+    """A sample as GPUs take it, with what neighbours weigh and without."""
+    one, shares = np.zeros(1, np.int32), TreeShares(np.zeros(2, np.float32), np.zeros(1, np.float32))
+    tree = TreeArrays.over((1,), 1, np.zeros(2, np.int32), np.zeros(1, np.int32), shares)
+    sample = NeighbourSample((1,), one, np.array([0, 1]), one.copy(), one.copy(), None)
+    weighed = msgspec.structs.replace(sample, weights=SampleWeights(np.ones(1, np.float32), np.ones(1, np.float32)))
+    for each in (sample, weighed):
+        pad_sample(each, tree, PadScratch())
 
 
 def _compute_in_bfloat16_anywhere() -> None:
@@ -123,6 +146,7 @@ def made_up_graph(nodes: int, degree: int, columns: int, classes: int) -> GraphD
         labels=np.arange(nodes, dtype=np.int64) % classes,
         classes=tuple(range(classes)),
         splits=Splits(*(np.arange(start, nodes, 3, dtype=np.int64) for start in range(3))),
+        edge_rules=EdgeRules(Direction.DIRECTED, Duplicates.KEEP),
     )
 
 
@@ -143,12 +167,14 @@ def publish_made_up(
                 rows = np.broadcast_to(np.float32(0.5), (nodes, outputs))
                 has_own = architecture.stores_own
                 staged.write_table(table, kind, storage, outputs, [rows], [rows] if has_own else None)
+        stored = architecture.first_product_keys()
+        master = _random_weights(network, columns, draw)
+        kept = staged.write_row_source({name: tensor for name, tensor in master.items() if name in stored})
         profiles, made = [], []
         for variant in variants:
             width = outputs if variant.kind == "projected" else columns_of(columns, variant.factor)
             tensors = _random_weights(network, width, draw)
             if variant.kind == "projected":
-                stored = architecture.first_product_keys()
                 tensors = {name: tensor for name, tensor in tensors.items() if name not in stored}
             staged.write_variant(variant.name, tensors)
             made.append(variant.made(network, width))
@@ -167,6 +193,8 @@ def publish_made_up(
             ),
             generator="made up",
             created_at="2026-01-01T00:00:00Z",
+            row_source=RowSource(columns=(), normalization=Normalization.DISABLED, tensors=kept),
+            edge_rules=graph.edge_rules,
         )
 
 

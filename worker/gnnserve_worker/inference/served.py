@@ -5,20 +5,26 @@ Narrow, so that they can be tried without kernels or files: a manifest, a few fa
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Protocol
 
 import msgspec
 import numpy as np
 
 from gnnserve_api.classes import Classes
 from gnnserve_api.errors import InputError
+from gnnserve_api.families import family_of
 from gnnserve_api.provenance import Provenance, provenance_of
 from gnnserve_api.repository import NodeIdKind, RevisionManifest
 from gnnserve_api.routing import RoutingTable
+from gnnserve_api.spec.model import FULL_NEIGHBOURHOOD
 from gnnserve_api.tiers import points_of, stated_tiers
+from gnnserve_worker.graph.feature_columns import FeatureColumns
 from gnnserve_worker.graph.ids import NodeIds
+from gnnserve_worker.graph.overlay import Overlay, arrange_overlay
 from gnnserve_worker.inference.batch import Infer, infer_batch, warm_up
 from gnnserve_worker.inference.device_stats import ON_CPU, DeviceStats
 from gnnserve_worker.inference.thresholds import decisive_scores
@@ -28,6 +34,25 @@ from gnnserve_worker.repository.watched import WatchedFiles
 
 class TableError(InputError):
     """A routing table asks for variants that its revision does not have: correct the table, or the manifest."""
+
+
+class Arrange(Protocol):
+    def __call__(
+        self, features: np.ndarray, overridden: np.ndarray, edges: np.ndarray, seeds: np.ndarray
+    ) -> tuple[Overlay, np.ndarray]: ...  # pragma: no cover
+
+
+@dataclass(frozen=True, slots=True)
+class OverlaySupport:
+    """What is needed to read requests that bring nodes, edges and features along."""
+
+    columns: FeatureColumns
+    """Features of a node, as in the source."""
+    arrange: Arrange
+    """`arrange_overlay` of the revision's graph."""
+    features_of: Callable[[np.ndarray], np.ndarray] | None = None
+    """Features of stored nodes (positions, int64) as in the source, float32 [nodes, features]. None: the revision does
+    not keep them, or not exactly."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +80,13 @@ class ServedRevision:
     would_gain: Callable[[], bool] = lambda: False
     """Whether it would have more of its device's memory, were it loaded again beside itself: another revision had that
     as this one was loaded, and has given it back. From any thread, and quickly."""
+    overlays: OverlaySupport | None = None
+    """None: requests cannot bring anything along, and `no_overlays` says why."""
+    no_overlays: str = ""
     most_embedding_columns: int = field(init=False)
     """Largest width of embeddings, over all variants."""
+    most_drawn_per_seed: float = field(init=False)
+    """Most rows that a variant gathers for a seed; infinite where it reads whole neighbourhoods."""
     class_ids: np.ndarray = field(init=False)
     """`classes` as int64; empty where they are texts."""
     has_text_ids: bool = field(init=False)
@@ -71,6 +101,8 @@ class ServedRevision:
     def __post_init__(self) -> None:
         columns = max(variant.network.embedding_columns for variant in self.manifest.variants)
         object.__setattr__(self, "most_embedding_columns", columns)
+        most_drawn = max(_most_drawn(variant.fanouts) for variant in self.manifest.variants)
+        object.__setattr__(self, "most_drawn_per_seed", most_drawn)
         object.__setattr__(self, "has_text_ids", self.node_ids is NodeIdKind.STRINGS)
         are_texts = isinstance(self.classes[0], str)
         object.__setattr__(self, "class_ids", np.array([] if are_texts else self.classes, np.int64))
@@ -117,9 +149,16 @@ class ServedRevision:
         return all(variant.network.embedding_columns for variant in self.manifest.variants)
 
 
+def _most_drawn(fanouts: tuple[int, ...]) -> float:
+    if FULL_NEIGHBOURHOOD in fanouts:
+        return math.inf
+    return sum(math.prod(fanouts[:depth]) for depth in range(len(fanouts) + 1))
+
+
 def served_revision(loaded: LoadedRevision) -> ServedRevision:
     if loaded.manifest is None:
         raise ValueError("a staged revision has no manifest: commit it, then load it")
+    no_overlays = _why_no_overlays(loaded.manifest)
     return ServedRevision(
         manifest=loaded.manifest,
         nodes=loaded.graph.nodes,
@@ -130,7 +169,27 @@ def served_revision(loaded: LoadedRevision) -> ServedRevision:
         warm_up=partial(_warm_up, loaded),
         ids=loaded.ids,
         files=loaded.files,
+        overlays=None if no_overlays else _overlay_support(loaded, loaded.manifest),
+        no_overlays=no_overlays,
     )
+
+
+def _why_no_overlays(manifest: RevisionManifest) -> str:
+    """Empty: at least one variant can answer such requests."""
+    if not any(family_of(variant).capabilities.overlay for variant in manifest.variants):
+        return "its variants read features that were propagated over the graph as it was generated"
+    if manifest.row_source is None or manifest.edge_rules is None:
+        return "an earlier gnnserve generated its revision and kept nothing of how rows are made; generate it again"
+    return ""
+
+
+def _overlay_support(loaded: LoadedRevision, manifest: RevisionManifest) -> OverlaySupport | None:
+    if manifest.row_source is None or manifest.edge_rules is None:
+        return None
+    columns = FeatureColumns(loaded.features, manifest.row_source.columns)
+    makers = [variant.rows for variant in loaded.variants.values() if variant.rows is not None]
+    features_of = next((maker.features_of for maker in makers if maker.keeps_features(loaded.features)), None)
+    return OverlaySupport(columns, partial(arrange_overlay, loaded.graph, manifest.edge_rules), features_of)
 
 
 def _warm_up(loaded: LoadedRevision) -> None:

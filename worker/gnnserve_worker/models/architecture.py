@@ -41,7 +41,7 @@ class Axis(Enum):
 
 @dataclass(frozen=True, slots=True)
 class LayerKey:
-    """Which weight of which layer a key of a checkpoint stands for."""
+    """The weight and the layer that a key of a checkpoint stands for."""
 
     layer: str
     """The layer's name in the file."""
@@ -131,9 +131,10 @@ class ArchitectureSpec(ABC):
         """The linear part of the first layer."""
 
     def project(self, tensors: Mapping[str, np.ndarray]) -> Projection:
-        """The matrices whose products with features a projected table stores."""
-        first = self.split_first_layer(tensors)
-        return Projection(first.neighbours, first.own)
+        """The matrices whose products with features a projected table stores. `tensors`: at least the
+        `first_products`."""
+        rows, *own = (np.ascontiguousarray(tensors[key_of(0, weight)].T) for weight in self.first_products)
+        return Projection(rows, own[0] if self.stores_own else None)
 
     @abstractmethod
     def first_layer_tensors(self, first: FirstLayer) -> dict[str, np.ndarray]:

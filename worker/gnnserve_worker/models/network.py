@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from gnnserve_worker.models.dense import Product
-from gnnserve_worker.sampling.neighbours import NeighbourSample, grown
+from gnnserve_worker.sampling.neighbours import NeighbourSample
+from gnnserve_worker.sampling.rows import grown
 from gnnserve_worker.tables.gather import Aggregation, aggregate, gather
-from gnnserve_worker.tables.table import Table
+from gnnserve_worker.tables.table import RowsBehind, Table
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +82,15 @@ class Network:
             self, "bytes_per_row", first.aggregated * np.dtype(first.aggregated_dtype).itemsize + written
         )
 
-    def gather(self, table: Table, sample: NeighbourSample, scratch: Activations) -> np.ndarray:
-        """Aggregate the input of the first layer for every row of the sample. The result is flat, in scratch memory."""
+    def gather(
+        self, table: Table, sample: NeighbourSample, scratch: Activations, behind: RowsBehind | None = None
+    ) -> np.ndarray:
+        """Aggregate the input of the first layer for every row of the sample, from the table and the rows behind it.
+        The result is flat, in scratch memory."""
         first = self.layers[0]
         size = sample.ends[-1] * first.aggregated
         out = scratch.aggregated(size, first.aggregated_dtype) if first.products else scratch.hidden(size)
-        gather(table, first.inputs, sample, first.aggregation, out)
+        gather(table, first.inputs, sample, first.aggregation, out, behind)
         return out
 
     @property

@@ -87,17 +87,8 @@ def read_revision_manifest(folder: Path) -> RevisionManifest:
     if (misfit := profile_misfit(revision.variants, revision.profile)) is not None:
         raise DamagedError(path, misfit, remedy(folder))
     for variant in revision.variants:
-        if variant.table not in revision.tables:
-            raise DamagedError(
-                path, f"has no table {variant.table!r}, expected it for variant {variant.name}", remedy(folder)
-            )
-        if len(variant.fanouts) != variant.network.layers:
-            raise DamagedError(
-                path,
-                f"has {len(variant.fanouts)} fan-outs for variant {variant.name}, expected one for each of its "
-                f"{variant.network.layers} layers",
-                remedy(folder),
-            )
+        if (misfit := variant_misfit(variant, revision.tables)) is not None:
+            raise DamagedError(path, misfit, remedy(folder))
     tables = [name for table in revision.tables.values() for name in files_of(table)]
     weights = [variant.weights for variant in revision.variants]
     source = revision.row_source
@@ -113,6 +104,20 @@ def profile_misfit(variants: Sequence[VariantManifest], profile: Profile) -> str
     if made == measured:
         return None
     return f"has a profile of {', '.join(measured)}, expected one of {', '.join(made)}"
+
+
+def variant_misfit(variant: VariantManifest, tables: Mapping[str, TableManifest]) -> str | None:
+    """What of a variant contradicts the rest of its revision; None: nothing does."""
+    layers, classes = variant.network.layers, variant.network.classes
+    if variant.table not in tables:
+        return f"has no table {variant.table!r}, expected it for variant {variant.name}"
+    if len(variant.fanouts) != layers:
+        found = f"{len(variant.fanouts)} fan-outs for variant {variant.name}"
+        return f"has {found}, expected one for each of its {layers} layers"
+    if variant.thresholds is not None and len(variant.thresholds) != classes:
+        found = f"{len(variant.thresholds)} thresholds for variant {variant.name}"
+        return f"has {found}, expected one for each of its {classes} classes"
+    return None
 
 
 def files_of(table: TableManifest) -> list[str]:

@@ -17,6 +17,7 @@ from safetensors import SafetensorError
 
 from gnnserve_api.classes import Classes
 from gnnserve_api.errors import DamagedError
+from gnnserve_api.families import family_of
 from gnnserve_api.profile import Compute
 from gnnserve_api.repository import (
     GraphManifest,
@@ -27,9 +28,12 @@ from gnnserve_api.repository import (
     TableManifest,
     VariantManifest,
 )
+from gnnserve_api.spec.graph import Normalization
 from gnnserve_worker.graph.ids import NO_OFFSETS, NodeIds, slot_count
 from gnnserve_worker.graph.store import Graph, Splits
 from gnnserve_worker.models.network import Network
+from gnnserve_worker.models.registry import spec_of
+from gnnserve_worker.models.rows import RowMaker, Scaling, first_products, row_maker
 from gnnserve_worker.repository import checks, paths
 from gnnserve_worker.repository.watched import WatchedFiles
 from gnnserve_worker.sampling.neighbours import effective_nodes
@@ -50,6 +54,9 @@ class LoadedVariant:
     fanouts: tuple[int, ...]
     """Neighbours that are sampled per layer, the seed's draw first; all -1: full neighbourhood."""
     network: Network
+    rows: RowMaker | None = None
+    """Makes rows of the table for nodes that it has none for. None: its family cannot, or nothing of what the table's
+    rows were made by is kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +67,7 @@ class LoadedRevision:
     effective_nodes: float
     """`sampling.neighbours.effective_nodes` of the graph: how soon draws meet the same node again."""
     variants: Mapping[str, LoadedVariant]
-    """By name, in the order of the profile."""
+    """Variants by name, in the order of the profile."""
     ids: NodeIds | None
     """The source's own ids of the nodes, mapped; None: it numbers them from 0."""
     classes: Classes
@@ -70,9 +77,12 @@ class LoadedRevision:
     """int64 [nodes], class indices with -1 for unknown; or uint8 [nodes, classes] when multi-label. Mapped."""
     splits: Splits
     manifest: RevisionManifest | None
-    """None while the revision is staged: it has no profile yet, because this is what gets profiled."""
+    """The revision's manifest; None while the revision is staged: it has no profile yet, because this is what gets
+    profiled."""
     neighbour_roots: np.ndarray | None = None
     """`sampling.normalised.inverse_roots` of the graph, float32 [nodes]; None where no variant weighs neighbours."""
+    features: int = 0
+    """Features of a node, as in the source."""
     files: WatchedFiles | None = None
     """Files that it was opened from; None where no other process can reach them, or it is not published yet."""
 
@@ -96,7 +106,8 @@ class RevisionFiles:
 
     @property
     def graph_remedy(self) -> str:
-        """Both, because generation starts only when the revision is gone, and keeps a graph that is there."""
+        """Names both folders, because generation starts only when the revision is gone, and keeps a graph that is
+        there."""
         return checks.remedy(self.graph_folder, self.folder)
 
 
@@ -106,7 +117,8 @@ def open_revision(revision: RevisionFiles, build: NetworkBuilder) -> LoadedRevis
     indptr = mapped(paths.INDPTR, np.int64, graph.nodes + 1)
     indices = mapped(paths.INDICES, np.int32, graph.edges)
     tables = {name: _open_table(revision, table) for name, table in revision.tables.items()}
-    variants = {variant.name: _open_variant(revision, variant, tables, build) for variant in revision.variants}
+    makers = _open_row_makers(revision, tables)
+    variants = {variant.name: _open_variant(revision, variant, tables, makers, build) for variant in revision.variants}
     weighs_neighbours = any(variant.network.weighs_neighbours for variant in variants.values())
     return LoadedRevision(
         source=graph.source,
@@ -128,6 +140,7 @@ def open_revision(revision: RevisionFiles, build: NetworkBuilder) -> LoadedRevis
         ),
         manifest=revision.manifest,
         neighbour_roots=inverse_roots(indptr, indices) if weighs_neighbours else None,
+        features=graph.features,
     )
 
 
@@ -167,8 +180,46 @@ def _open_rows(revision: RevisionFiles, table: TableManifest, rows: RowsManifest
     )
 
 
+def _open_row_makers(revision: RevisionFiles, tables: Mapping[str, Table]) -> dict[str, RowMaker]:
+    """For the tables of variants that can answer about nodes that the graph does not have."""
+    manifest = revision.manifest
+    if manifest is None or (source := manifest.row_source) is None:
+        return {}
+    # Tables of one family alone: a table of propagated features is read by no other.
+    made = {variant.table: variant for variant in manifest.variants if family_of(variant).capabilities.overlay}
+    path = revision.folder / (source.tensors or paths.REVISION_COMMIT)
+    try:
+        tensors = {} if source.tensors is None else _read_tensors(revision, path)
+        scaling = Scaling(Normalization(source.normalization), tensors.get("mean"), tensors.get("deviation"))
+        # One projection for all storages: only the master's first layer is projected.
+        projected = next((variant for name, variant in made.items() if tables[name].projected), None)
+        products = () if projected is None else first_products(spec_of(projected.network.architecture).project(tensors))
+        return {
+            name: row_maker(
+                tables[name],
+                revision.graph.features,
+                scaling,
+                np.array(revision.tables[name].source_columns or manifest.ranking.columns, np.int64),
+                products,
+            )
+            for name in made
+        }
+    except (OSError, SafetensorError, ValueError, KeyError) as error:
+        problem = f"does not hold what rows of its tables are made by: {error}"
+        raise DamagedError(path, problem, revision.remedy) from error
+
+
+def _read_tensors(revision: RevisionFiles, path: Path) -> dict[str, np.ndarray]:
+    content = revision.verified.read.get(path)
+    return safetensors.numpy.load_file(path) if content is None else safetensors.numpy.load(content)
+
+
 def _open_variant(
-    revision: RevisionFiles, variant: VariantManifest, tables: Mapping[str, Table], build: NetworkBuilder
+    revision: RevisionFiles,
+    variant: VariantManifest,
+    tables: Mapping[str, Table],
+    makers: Mapping[str, RowMaker],
+    build: NetworkBuilder,
 ) -> LoadedVariant:
     table, columns = tables[variant.table], variant.columns
     if not 1 <= columns <= table.columns or (table.projected and columns != table.columns):
@@ -179,9 +230,8 @@ def _open_variant(
         )
     path = revision.folder / variant.weights
     try:
-        content = revision.verified.read.get(path)
-        tensors = safetensors.numpy.load_file(path) if content is None else safetensors.numpy.load(content)
+        tensors = _read_tensors(revision, path)
         network = build(variant.network, tensors, columns, table.projected, variant.compute)
     except (OSError, SafetensorError, ValueError) as error:
         raise DamagedError(path, f"does not hold the weights of {variant.name}: {error}", revision.remedy) from error
-    return LoadedVariant(variant.name, table, columns, variant.fanouts, network)
+    return LoadedVariant(variant.name, table, columns, variant.fanouts, network, makers.get(variant.table))

@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 import safetensors.numpy
 
+from gnnserve_api.edges import EdgeRules
 from gnnserve_api.profile import Profile
 from gnnserve_api.repository import (
     SCHEMA_VERSION,
@@ -184,6 +185,7 @@ class StagedRevision:
         created_at: str,
         training: TrainingManifest | None = None,
         row_source: RowSource | None = None,
+        edge_rules: EdgeRules | None = None,
     ) -> RevisionManifest:
         """Publish. `variants` in the order of the profile. `created_at` is UTC in RFC 3339; revisions are ordered by
         it. `training`: None for given weights."""
@@ -214,6 +216,7 @@ class StagedRevision:
                 files=dict(sorted(self._files.items())),
                 training=training,
                 row_source=row_source,
+                edge_rules=edge_rules,
                 given=self._given,
             )
         )

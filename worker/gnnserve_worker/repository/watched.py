@@ -116,7 +116,7 @@ def _moved(verified: Stamp, found: Stamp | OSError | None, *, is_mapped: bool) -
 class _File:
     path: Path
     entry: FileEntry | None
-    """None: a commit file, which carries a checksum of its own."""
+    """Its size and digest; None: a commit file, which carries a checksum of its own."""
     descriptor: int | None
     """Descriptor of the mapped file; None: the file was read once, and only the next start depends on it."""
     stamp: Stamp

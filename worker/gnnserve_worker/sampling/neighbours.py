@@ -20,17 +20,24 @@ import numpy as np
 from gnnserve_worker.kernel_cache import inlined, kernel
 from gnnserve_worker.sampling.kernels import (
     choose_positions,
-    mix,
     prefetch,
     scratch_bitmap,
     scratch_table,
     stream,
 )
+from gnnserve_worker.sampling.rows import KnownNodes, grown, place_seeds, row_in_view, row_of
+from gnnserve_worker.sampling.view import (
+    HAS_KEY,
+    HAS_OVERLAY,
+    HAS_OVERRIDES,
+    SampleView,
+    read_whole_list,
+    seen_as,
+    unpack,
+)
 
 _BLOCK = 32
 """Nodes whose positions are drawn before the first of their neighbours is read."""
-LAST_GENERATION = 2**31 - 64
-"""Largest generation KnownNodes can store (32 bits). Each hop takes one; at the limit the table is cleared."""
 
 
 class SampleWeights(msgspec.Struct, frozen=True):
@@ -61,26 +68,6 @@ class NeighbourSample(msgspec.Struct, frozen=True):
     """Where a layer weighs its neighbours."""
 
 
-class KnownNodes:
-    """A hash table for kernels (`_row_of`): the row of each node met in the current generation."""
-
-    def __init__(self) -> None:
-        self.entries = np.zeros(0, dtype=np.int64)
-        """Open-addressed; a word holds generation and node of an entry. An older generation counts as an empty
-        entry."""
-        self.rows = np.empty(0, dtype=np.int32)
-        self.generation = np.zeros(1, dtype=np.int64)
-
-    def reserve(self, count: int) -> None:
-        """Make room for `count` different nodes."""
-        if len(self.entries) < 2 * count:
-            self.entries = np.zeros(2 * grown(count), dtype=np.int64)
-            self.rows = np.empty(len(self.entries), dtype=np.int32)
-        elif self.generation[0] > LAST_GENERATION:
-            self.entries.fill(0)
-            self.generation[0] = 0
-
-
 class Scratch:
     """Scratch memory that one thread samples into. It grows to the largest sample seen."""
 
@@ -92,19 +79,23 @@ class Scratch:
         self.neighbours = np.empty(0, dtype=np.int32)
         self.children = np.empty(0, dtype=np.int32)
         self.seed_rows = np.empty(0, dtype=np.int32)
+        self.views = np.empty(0, dtype=np.int32)
+        """View of each row, where there is any."""
         self.ends = np.zeros(8, dtype=np.int64)
         self.offsets = np.empty(0, dtype=np.int64)
         self.bitmap = scratch_bitmap()
         self.table = scratch_table(1)
         self.known = KnownNodes()
 
-    def reserve(self, seeds: int, rows: int, edges: int, fanout: int) -> None:
+    def reserve(self, seeds: int, rows: int, edges: int, fanout: int, *, has_views: bool) -> None:
         if len(self.seed_rows) < seeds:
             self.seed_rows = np.empty(grown(seeds), dtype=np.int32)
             self.seeds = np.empty(len(self.seed_rows), dtype=np.int64)
         if len(self.nodes) < rows:
             self.nodes = np.empty(grown(rows), dtype=np.int32)
             self.starts = np.empty(len(self.nodes) + 1, dtype=np.int64)
+        if has_views and len(self.views) < len(self.nodes):
+            self.views = np.empty(len(self.nodes), dtype=np.int32)
         self.known.reserve(rows)
         if len(self.neighbours) < edges:
             self.neighbours = np.empty(grown(edges), dtype=np.int32)
@@ -123,22 +114,26 @@ def sample_neighbours(
     scratch: Scratch,
     *,
     share: bool,
+    view: SampleView | None = None,
+    names_leaves: bool = False,
 ) -> NeighbourSample:
     """Sample up to `fanouts[d]` distinct neighbours of every row of hop d; -1 takes all of them.
 
     `seeds` are node ids in range, int64. `share` gives a node that a hop meets twice one row. Equal keys draw the same
-    sample.
+    sample. With a `view` ids may be those of overlay nodes, and what is sampled of them, and named so, is what each row
+    sees. Leaves that only gain neighbours keep their stored name, unless `names_leaves`: their lists are not read.
     """
     rows, edges = len(seeds), 1
     counts = _as_array(fanouts)
     while True:
-        scratch.reserve(len(seeds), rows, edges, max(1, *fanouts))
+        scratch.reserve(len(seeds), rows, edges, max(1, *fanouts), has_views=view is not None)
+        overlay = None if view is None else (scratch.views, view.packed, view.first_seed, names_leaves)
         known = scratch.known
         scratch.seeds[: len(seeds)] = seeds
         rows, edges = _sample(
             indptr, indices, scratch.seeds[: len(seeds)], counts, key, share,
             scratch.nodes, scratch.starts, scratch.neighbours, scratch.children, scratch.seed_rows, scratch.ends,
-            scratch.offsets, scratch.bitmap, scratch.table, known.entries, known.rows, known.generation,
+            scratch.offsets, scratch.bitmap, scratch.table, known.entries, known.rows, known.generation, overlay,
         )  # fmt: skip
         if rows <= len(scratch.nodes) and edges <= len(scratch.neighbours):
             break
@@ -167,22 +162,42 @@ def distinct_share(draws: int, nodes: float) -> float:
     return nodes * -math.expm1(-draws / nodes) / draws
 
 
-def grown(count: int) -> int:
-    """The next power of two, so that scratch memory is rarely allocated again."""
-    return 1 << max(6, (count - 1).bit_length())
-
-
 @kernel
 def _sample(
     indptr: np.ndarray, indices: np.ndarray, seeds: np.ndarray, fanouts: np.ndarray, key: int, share: bool,
     nodes: np.ndarray, starts: np.ndarray, neighbours: np.ndarray, children: np.ndarray, seed_rows: np.ndarray,
     ends: np.ndarray, offsets: np.ndarray, bitmap: np.ndarray, table: np.ndarray,
     known: np.ndarray, known_rows: np.ndarray, generation: np.ndarray,
+    overlay: tuple[np.ndarray, np.ndarray, int, bool] | None,
 ) -> tuple[int, int]:  # fmt: skip
-    """Rows and edges that were sampled; where scratch is too small, a lower bound of those needed."""
-    rows = place_seeds(seeds, share, nodes, seed_rows, known, known_rows, generation)
+    """Rows and edges that were sampled; where scratch is too small, a lower bound of those needed.
+
+    What stands under `overlay is None` is left out of the compiled code where there is one, and the other way round.
+    """
+    if overlay is None:
+        rows = place_seeds(seeds, share, nodes, seed_rows, known, known_rows, generation)
+    else:
+        views, packed, first_seed, names_leaves = overlay
+        seed_views, keys, flags, origins, streams, _, extra_starts, extra, found_keys, found_nodes, bits = unpack(
+            packed
+        )
+        stored = len(indptr) - 1
+        rows = 0
+        generation[0] += 1
+        for i in range(len(seeds)):
+            row = rows
+            if share:
+                row = row_in_view(seeds[i], seed_views[first_seed + i], rows, known, known_rows, views, generation[0])
+                seed_rows[i] = row
+            if row == rows:
+                nodes[rows] = seeds[i]
+                views[rows] = seed_views[first_seed + i]
+                rows += 1
     for row in range(min(rows, _BLOCK)):
-        prefetch(indptr, nodes[row])
+        if overlay is None:
+            prefetch(indptr, nodes[row])
+        else:
+            prefetch(indptr, _stored_list(nodes[row], stored, origins))
     starts[0] = 0
     begin = 0
     edges = 0
@@ -196,41 +211,101 @@ def _sample(
         while block < end:
             stop = min(block + _BLOCK, end)
             for row in range(stop, min(stop + _BLOCK, end)):
-                prefetch(indptr, nodes[row])
+                if overlay is None:
+                    prefetch(indptr, nodes[row])
+                else:
+                    prefetch(indptr, _stored_list(nodes[row], stored, origins))
             # First draw for every node of the block and prefetch what was drawn; then read it.
             first_edge = edges
             for row in range(block, stop):
                 node = nodes[row]
-                first = int(indptr[node])
-                degree = int(indptr[node + 1]) - first
                 chosen = edges - first_edge
+                if overlay is None:
+                    first = int(indptr[node])
+                    degree = int(indptr[node + 1]) - first
+                    start_of_draws = stream(key, depth, node)
+                else:
+                    stands_for = _stored_list(node, stored, origins)
+                    first = 0
+                    listed = 0
+                    if stands_for >= 0:
+                        first = int(indptr[stands_for])
+                        listed = int(indptr[stands_for + 1]) - first
+                    degree = listed
+                    extra_first = 0
+                    drawn_by = int(node)
+                    if node >= stored:
+                        extra_first = int(extra_starts[node - stored])
+                        degree += int(extra_starts[node - stored + 1]) - extra_first
+                        drawn_by = int(streams[node - stored])
+                    view_key = keys[views[row]] if flags[views[row]] & HAS_KEY else key
+                    start_of_draws = stream(view_key, depth, drawn_by)
                 if fanout < 0:
                     prefetch(indices, first)
                     edges += degree
                 elif fanout < degree:
-                    choose_positions(degree, fanout, stream(key, depth, node), offsets, chosen, bitmap, table)
+                    choose_positions(degree, fanout, start_of_draws, offsets, chosen, bitmap, table)
                     for i in range(chosen, chosen + fanout):
                         offset = first + offsets[i]
+                        if overlay is not None:
+                            offset = _offset_in_view(offsets[i], first, listed, extra_first)
                         offsets[i] = offset
                         prefetch(indices, offset)
                     edges += fanout
                 else:
                     prefetch(indices, first)
                     for i in range(degree):
-                        offsets[chosen + i] = first + i
+                        offset = first + i
+                        if overlay is not None:
+                            offset = _offset_in_view(i, first, listed, extra_first)
+                        offsets[chosen + i] = offset
                     edges += degree
                 starts[row + 1] = edges
             if edges > len(neighbours):
                 return rows, _at_least(edges, fanouts, depth, end)
-            if fanout < 0:
-                for row in range(block, stop):
-                    first = int(indptr[nodes[row]]) - starts[row]
-                    for edge in range(starts[row], starts[row + 1]):
-                        neighbours[edge] = indices[first + edge]
+            if overlay is None:
+                if fanout < 0:
+                    for row in range(block, stop):
+                        first = int(indptr[nodes[row]]) - starts[row]
+                        for edge in range(starts[row], starts[row + 1]):
+                            neighbours[edge] = indices[first + edge]
+                else:
+                    for i in range(edges - first_edge):
+                        neighbours[first_edge + i] = indices[offsets[i]]
             else:
-                for i in range(edges - first_edge):
-                    neighbours[first_edge + i] = indices[offsets[i]]
-            if depth < last:
+                for row in range(block, stop):
+                    view = views[row]
+                    if fanout < 0:
+                        read_whole_list(
+                            nodes[row], indptr, indices, origins, extra_starts, extra, starts[row], neighbours
+                        )
+                    else:
+                        for edge in range(starts[row], starts[row + 1]):
+                            offset = offsets[edge - first_edge]
+                            neighbours[edge] = indices[offset] if offset >= 0 else extra[-1 - offset]
+                    if flags[view] & (HAS_OVERLAY if depth < last or names_leaves else HAS_OVERRIDES):
+                        for edge in range(starts[row], starts[row + 1]):
+                            if neighbours[edge] < stored:
+                                neighbours[edge] = seen_as(neighbours[edge], view, found_keys, found_nodes, bits)
+            if depth < last and overlay is not None:
+                if rows + edges - first_edge > len(nodes):
+                    if share:
+                        return rows + edges - first_edge, edges
+                    return _at_least(rows + edges - first_edge, fanouts, depth, end), edges
+                for row in range(block, stop):
+                    view = views[row]
+                    for edge in range(starts[row], starts[row + 1]):
+                        node = neighbours[edge]
+                        child = rows
+                        if share:
+                            child = row_in_view(node, view, rows, known, known_rows, views, generation[0])
+                        children[edge] = child
+                        if child == rows:
+                            prefetch(indptr, _stored_list(node, stored, origins))
+                            nodes[rows] = node
+                            views[rows] = view
+                            rows += 1
+            elif depth < last:
                 if not share:
                     if rows + edges - first_edge > len(nodes):
                         return _at_least(rows + edges - first_edge, fanouts, depth, end), edges
@@ -245,7 +320,7 @@ def _sample(
                         return rows + edges - first_edge, edges
                     for edge in range(first_edge, edges):
                         node = neighbours[edge]
-                        row = _row_of(node, rows, known, known_rows, generation[0])
+                        row = row_of(node, rows, known, known_rows, generation[0])
                         if row == rows:
                             nodes[rows] = node
                             rows += 1
@@ -256,38 +331,16 @@ def _sample(
 
 
 @inlined
-def place_seeds(
-    seeds: np.ndarray, share: bool, nodes: np.ndarray, seed_rows: np.ndarray,
-    known: np.ndarray, known_rows: np.ndarray, generation: np.ndarray,
-) -> int:  # fmt: skip
-    if not share:
-        for i in range(len(seeds)):
-            nodes[i] = seeds[i]
-        return len(seeds)
-    generation[0] += 1
-    rows = 0
-    for i in range(len(seeds)):
-        row = _row_of(seeds[i], rows, known, known_rows, generation[0])
-        if row == rows:
-            nodes[rows] = seeds[i]
-            rows += 1
-        seed_rows[i] = row
-    return rows
+def _stored_list(node: int, stored: int, origins: np.ndarray) -> int:
+    """The stored node whose list a node has; -1: it is a new one."""
+    return int(node) if node < stored else int(origins[node - stored])
 
 
 @inlined
-def _row_of(node: int, rows: int, known: np.ndarray, known_rows: np.ndarray, generation: int) -> int:
-    """The node's row in this generation; a node met for the first time gets row `rows`."""
-    mask = len(known) - 1
-    word = (np.int64(generation) << np.int64(32)) | np.int64(node)
-    slot = np.int64(mix(np.uint64(node))) & mask
-    while known[slot] >> np.int64(32) == generation:
-        if known[slot] == word:
-            return int(known_rows[slot])
-        slot = (slot + 1) & mask
-    known[slot] = word
-    known_rows[slot] = rows
-    return rows
+def _offset_in_view(position: int, first: int, listed: int, extra_first: int) -> int:
+    """Where the neighbour at that position of a node's list is: in the stored list from `first` on, which has `listed`
+    entries, or, as -1 - its place, among those that lists gain."""
+    return first + position if position < listed else -1 - (extra_first + position - listed)
 
 
 @inlined

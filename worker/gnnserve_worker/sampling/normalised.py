@@ -13,9 +13,11 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from gnnserve_worker.kernel_cache import kernel
+from gnnserve_worker.kernel_cache import inlined, kernel
 from gnnserve_worker.sampling.kernels import prefetch
-from gnnserve_worker.sampling.neighbours import NeighbourSample, SampleWeights, grown
+from gnnserve_worker.sampling.neighbours import NeighbourSample, SampleWeights
+from gnnserve_worker.sampling.rows import grown
+from gnnserve_worker.sampling.view import SampleView, unpack
 
 _EDGES_AHEAD = 32
 """How many neighbours before their turn their roots are requested."""
@@ -42,10 +44,18 @@ class WeightScratch:
             self.rows = np.empty(grown(rows), dtype=np.float32)
 
 
-def weigh(sample: NeighbourSample, indptr: np.ndarray, roots: np.ndarray, scratch: WeightScratch) -> NeighbourSample:
-    """The sample with its weights, in scratch. `roots`: `inverse_roots` of the graph."""
+def weigh(
+    sample: NeighbourSample,
+    indptr: np.ndarray,
+    roots: np.ndarray,
+    scratch: WeightScratch,
+    view: SampleView | None = None,
+) -> NeighbourSample:
+    """The sample with its weights, in scratch. `roots`: `inverse_roots` of the graph; `view`: as it was sampled in.
+    Overlay nodes have the degrees that they have there."""
     scratch.reserve(len(sample.nodes), len(sample.neighbours))
-    _weigh(indptr, roots, sample.nodes, sample.starts, sample.neighbours, scratch.edges, scratch.rows)
+    packed = None if view is None else view.packed
+    _weigh(indptr, roots, sample.nodes, sample.starts, sample.neighbours, scratch.edges, scratch.rows, packed)
     return msgspec.structs.replace(sample, weights=SampleWeights(scratch.edges, scratch.rows))
 
 
@@ -59,24 +69,57 @@ def _inverse_roots(indptr: np.ndarray, indices: np.ndarray, out: np.ndarray) -> 
         out[node] = 1.0 / np.sqrt(np.float64(degree))
 
 
+@inlined
+def _degrees_in_view(packed: np.ndarray, indptr: np.ndarray, roots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return d^-1/2 (float32) and the length of the list (int64) of each overlay node."""
+    _, _, _, origins, _, _, starts, neighbours, _, _, _ = unpack(packed)
+    stored = len(roots)
+    of_overlay = np.empty(len(origins), dtype=np.float32)
+    lengths = np.empty(len(origins), dtype=np.int64)
+    for k in range(len(origins)):
+        degree = 1.0
+        lengths[k] = starts[k + 1] - starts[k]
+        if origins[k] >= 0:
+            root = np.float64(roots[origins[k]])
+            degree = np.rint(1.0 / (root * root))
+            lengths[k] += indptr[origins[k] + 1] - indptr[origins[k]]
+        for entry in range(starts[k], starts[k + 1]):
+            if neighbours[entry] != stored + k:
+                degree += 1.0
+        of_overlay[k] = 1.0 / np.sqrt(degree)
+    return of_overlay, lengths
+
+
 @kernel
 def _weigh(
     indptr: np.ndarray, roots: np.ndarray, nodes: np.ndarray, starts: np.ndarray, neighbours: np.ndarray,
-    of_neighbours: np.ndarray, of_itself: np.ndarray,
+    of_neighbours: np.ndarray, of_itself: np.ndarray, packed: np.ndarray | None,
 ) -> None:  # fmt: skip
+    if packed is not None:
+        overlay_roots, lengths = _degrees_in_view(packed, indptr, roots)
+        stored = len(roots)
     edges = len(neighbours)
     for edge in range(min(edges, _EDGES_AHEAD)):
         prefetch(roots, neighbours[edge])
     for row in range(len(nodes)):
         node = nodes[row]
-        root = np.float64(roots[node])
         start = starts[row]
         stop = starts[row + 1]
-        listed = indptr[node + 1] - indptr[node]
+        if packed is None or node < stored:
+            root = np.float64(roots[node])
+            listed = indptr[node + 1] - indptr[node]
+        else:
+            root = np.float64(overlay_roots[node - stored])
+            listed = lengths[node - stored]
         factor = root * listed / max(stop - start, 1)
         for edge in range(start, stop):
             if edge + _EDGES_AHEAD < edges:
                 prefetch(roots, neighbours[edge + _EDGES_AHEAD])
             neighbour = neighbours[edge]
-            of_neighbours[edge] = 0.0 if neighbour == node else factor * roots[neighbour]
+            if neighbour == node:
+                of_neighbours[edge] = 0.0
+            elif packed is None or neighbour < stored:
+                of_neighbours[edge] = factor * roots[neighbour]
+            else:
+                of_neighbours[edge] = factor * overlay_roots[neighbour - stored]
         of_itself[row] = root * root

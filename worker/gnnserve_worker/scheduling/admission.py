@@ -1,26 +1,31 @@
 """Admission control: which requests are queued, and which are refused on arrival.
 
 A request that could not be in time even if the fastest variants computed all that is due before it is refused at once,
-so that the queue never grows beyond what can be served. An idle worker refuses no feasible request.
+so that the queue never grows beyond what can be served. An idle worker refuses no feasible request, unless it is heavy:
+such requests are limited to a share of the time (`decision.py`).
 """
 
 from __future__ import annotations
 
 import math
 
-from gnnserve_api.objective import Objective
+from gnnserve_api.families import STORED_GRAPH
 from gnnserve_api.routing import RoutingTable
 from gnnserve_worker.scheduling.choice import Pins, VariantChooser
+from gnnserve_worker.scheduling.decision import Decider
 from gnnserve_worker.scheduling.groups import SOFT_DEADLINE_MS, Groups
+from gnnserve_worker.scheduling.load import load_of
 from gnnserve_worker.scheduling.occupancy import Occupancy
 from gnnserve_worker.scheduling.queue import Queue
 from gnnserve_worker.scheduling.refusal import (
     Refusal,
     RefusalMemory,
     refuse_full,
+    refuse_heavy,
     refuse_infeasible,
     refuse_unreachable,
 )
+from gnnserve_worker.scheduling.room import expects_late
 from gnnserve_worker.scheduling.waiting import Group, QueuedRequest, Request
 
 
@@ -28,6 +33,7 @@ class AdmissionControl:
     def __init__(
         self,
         chooser: VariantChooser,
+        decider: Decider,
         pins: Pins,
         max_queued_seeds: int,
         groups: Groups,
@@ -37,6 +43,7 @@ class AdmissionControl:
         self.pins = pins
         self.memory = RefusalMemory()
         self._chooser = chooser
+        self._decider = decider
         self._costs = chooser.costs
         self._max_seeds = chooser.costs.max_seeds
         self._max_queued_seeds = max_queued_seeds
@@ -47,41 +54,52 @@ class AdmissionControl:
     def admit(self, request: Request, strict: bool, now_ms: float) -> Refusal | None:
         """Queue the request, or refuse it. Unless it is `strict`, an objective that even an idle worker cannot meet is
         answered by the nearest variant, however late."""
-        objective, seeds = request.objective, request.seeds
-        pin = self.pins.draw()
-        if self._queue.seeds + seeds > self._max_queued_seeds:
+        objective, seeds, needs = request.objective, request.seeds, request.needs
+        load, is_heavy = seeds, False
+        if needs is not STORED_GRAPH:
+            load = load_of(seeds, request.overlay_load, self._max_seeds)
+            is_heavy = request.overlay_load >= self._max_seeds
+            needs = self._chooser.restricting(needs)
+        pin = self.pins.draw(needs)
+        if self._queue.seeds + load > self._max_queued_seeds and self._is_full(load, is_heavy):
             wait_ms = self._occupancy.rest_ms(now_ms) + self._groups.drain_ms()
-            refusal = refuse_full(seeds, self._queue.seeds, self._max_queued_seeds, wait_ms)
-            self._remember(objective, pin, seeds, math.inf, now_ms, refusal)
+            refusal = refuse_full(request, load, self._queue.seeds, self._max_queued_seeds, wait_ms)
+            self._remember(request, pin, math.inf, now_ms, refusal)
             return refusal
-        is_large = seeds >= self._max_seeds
-        group = self._groups.of(objective, pin, is_large, seeds, now_ms)
+        is_large = load >= self._max_seeds
+        group = self._groups.of(objective, needs, pin, is_large, is_heavy, load, now_ms)
         latency_ms = objective.latency_ms
         if latency_ms is None:
+            if strict and not self._chooser.can_keep(objective.accuracy_tolerance_permille, needs):
+                return refuse_infeasible(self._chooser, group, request, load)
             deadline_ms, order_ms = math.inf, now_ms + SOFT_DEADLINE_MS
             is_firm = True
-        elif group.is_hard and self._chooser.can_meet(group.candidates, seeds, latency_ms):
+        elif group.is_hard and self._chooser.can_meet(group.candidates, load, latency_ms):
             order_ms = deadline_ms = request.arrived_ms + latency_ms
-            group.count_arrival(seeds)
+            group.count_arrival(load)
             # Determined before the request is queued: an idle worker never refuses one.
             is_firm = not self._queue and not self._occupancy.is_busy
             if not is_firm:
-                end_ms = self._end_ms(group, seeds, deadline_ms, now_ms)
+                end_ms = self._end_ms(group, load, deadline_ms, now_ms)
                 if end_ms > deadline_ms:
                     refusal = refuse_unreachable(latency_ms, end_ms, deadline_ms)
-                    self._remember(objective, pin, seeds, end_ms - latency_ms, now_ms, refusal)
+                    self._remember(request, pin, end_ms - latency_ms, now_ms, refusal)
                     return refusal
             if is_large:
-                order_ms -= self._costs.compute_ms(group.fastest, seeds)
+                order_ms -= self._costs.compute_ms(group.fastest, load)
         else:
             if strict:
-                return refuse_infeasible(self._chooser, group, objective, seeds)
+                return refuse_infeasible(self._chooser, group, request, load)
             if group.is_hard:  # a smaller request may still be in time
-                group = self._groups.find(objective, pin, is_large, seeds, now_ms)
+                group = self._groups.find(objective, needs, pin, is_large, is_heavy, load, now_ms)
                 self._groups.derive(group)
             deadline_ms, order_ms = math.inf, now_ms + SOFT_DEADLINE_MS
             is_firm = True
-        self._queue.add(group, QueuedRequest(request, deadline_ms, order_ms, seeds, is_firm))
+        if load != seeds:
+            if is_heavy and (wait_ms := self._turn_in_ms(group, load, now_ms)) > 0:
+                return refuse_heavy(request, self._max_seeds, wait_ms)
+            self._queue.has_overlays = True
+        self._queue.add(group, QueuedRequest(request, deadline_ms, order_ms, seeds, load, is_firm))
         return None
 
     def route_by(self, table: RoutingTable) -> None:
@@ -89,20 +107,41 @@ class AdmissionControl:
         self.pins = Pins(self._chooser, table, self.pins.drawn)
         self.memory.clear()
 
-    def _remember(
-        self, objective: Objective, pin: int | None, seeds: int, until_ms: float, now_ms: float, refusal: Refusal
-    ) -> None:
-        if pin == self.pins.fixed:  # with weights, the next request may go to another variant, and may fit
-            self.memory.remember(objective, seeds, until_ms, now_ms, refusal)
+    def _remember(self, request: Request, pin: int | None, until_ms: float, now_ms: float, refusal: Refusal) -> None:
+        # With weights, the next request may go to another variant, and may fit; without an overlay it may fit too.
+        if pin == self.pins.fixed and request.needs is STORED_GRAPH:
+            self.memory.remember(request.objective, request.seeds, until_ms, now_ms, refusal)
 
-    def _end_ms(self, own: Group, seeds: int, deadline_ms: float, now_ms: float) -> float:
-        """Expected end of a request if everything due before it is drained by the fastest variants."""
+    def _is_full(self, load: int, is_heavy: bool) -> bool:
+        """Whether the queue has no room for this load. Only an empty queue takes a heavy request, whose overlay alone
+        may count as more than a queue may hold; while it waits it takes no room from the others."""
+        if is_heavy:
+            return bool(self._queue)
+        queued = self._queue.seeds - sum([group.seeds for group in self._groups.all if group.is_heavy])
+        return queued + load > self._max_queued_seeds
+
+    def _turn_in_ms(self, group: Group, load: int, now_ms: float) -> float:
+        """When a heavy request may be sent again; 0: it may be queued.
+
+        It is queued if it makes no expected request with a deadline late, or if there is no other of its kind and the
+        last one was long enough ago. It could not wait in the queue instead: a worker that has nothing else to do
+        computes what is queued.
+        """
+        batch_ms = self._costs.batch_ms(group.fastest, load, 1)
+        if not expects_late(self._costs, self._groups.all, batch_ms):
+            return 0.0
+        has_other = any(group.is_heavy and group.seeds for group in self._groups.all)
+        return max(self._decider.yields_until_ms - now_ms, batch_ms if has_other else 0.0)
+
+    def _end_ms(self, own: Group, load: int, deadline_ms: float, now_ms: float) -> float:
+        """Expected end of a request if everything due before it is drained by the fastest variants, except heavy
+        requests, which yield to others than their own kind."""
         costs = self._costs
         end_ms = max(now_ms, self._occupancy.running_until_ms)
         requests = 1.0
-        seeds_of: dict[int, float] = {own.fastest: seeds}
+        seeds_of: dict[int, float] = {own.fastest: load}
         for group in self._groups.all:
-            if not group.seeds or not group.is_hard:
+            if not group.seeds or not (group.is_urgent or (group.is_hard and own.is_heavy)):
                 continue
             share = 1.0
             if deadline_ms < group.last_due_ms:

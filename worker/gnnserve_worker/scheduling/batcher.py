@@ -41,8 +41,9 @@ class Batcher:
         self._queue = Queue(self.decider.small_seeds)
         self._occupancy = Occupancy(busy_until_ms)
         self._admission = AdmissionControl(
-            chooser, Pins(chooser, table, drawn), max_queued_seeds, self.groups, self._queue, self._occupancy
-        )
+            chooser, self.decider, Pins(chooser, table, drawn), max_queued_seeds, self.groups, self._queue,
+            self._occupancy,
+        )  # fmt: skip
         self.closer = BatchCloser(chooser, self.decider, self.groups, self._queue, self._occupancy)
         self._batches = 0
         self._observed_ms = -math.inf
@@ -100,11 +101,26 @@ class Batcher:
         self._admission.memory.expire()
         self._occupancy.finish()
 
-    def observe(self, batch: Batch, compute_ms: float, total_ms: float, now_ms: float) -> None:
-        """Record what a batch took: its computation, and in all, from when it could have begun to its last answer."""
+    def count_load(self, batch: Batch, overlay_ms: float) -> int:
+        """What the batch has counted as, by the time that its overlays took."""
+        return batch.seeds + round(self._overlay_load(batch, overlay_ms))
+
+    def _overlay_load(self, batch: Batch, overlay_ms: float) -> float:
+        if batch.load == batch.seeds:
+            return 0.0
+        return overlay_ms / self._costs.seed_ms(self._chooser.indices[batch.variant])
+
+    def observe(self, batch: Batch, compute_ms: float, total_ms: float, now_ms: float, overlay_ms: float = 0.0) -> None:
+        """Record what a batch took: its computation, and in all, from when it could have begun to its last answer.
+        `overlay_ms`: the part of both that its overlays took, which tells nothing of what seeds take, unless they are
+        too small to count."""
         if now_ms - self._observed_ms < _OBSERVE_EVERY_MS:
             return
         self._observed_ms = now_ms
+        if batch.load != batch.seeds:
+            self._costs.observe_overlays(batch.load - batch.seeds, self._overlay_load(batch, overlay_ms))
+            compute_ms -= overlay_ms
+            total_ms -= overlay_ms
         variant = self._chooser.indices[batch.variant]
         self._costs.observe(variant, batch.seeds, len(batch.pieces), compute_ms, total_ms, now_ms)
         self._batches += 1

@@ -34,6 +34,8 @@ class ChoiceReason(StrEnum):
     """Tolerate more for a faster variant."""
     LATENCY_OUT_OF_REACH = "LatencyOutOfReach"
     """No variant meets the objective: allow more time, tolerate more, or send fewer nodes."""
+    TOLERANCE_OUT_OF_REACH = "ToleranceOutOfReach"
+    """No variant within the tolerance can answer a request with an overlay: tolerate more, or leave the overlay out."""
 
 
 class Choice(msgspec.Struct, frozen=True):
@@ -43,11 +45,20 @@ class Choice(msgspec.Struct, frozen=True):
     reason: ChoiceReason
     expected_ms: float
     objective: Objective
+    loss_permille: float
+    """The variant's loss."""
     seeds: int
+    brings_overlay: bool
+
+    @property
+    def nodes(self) -> str:
+        """What is asked for, for a message."""
+        nodes = "1 node" if self.seeds == 1 else f"{self.seeds:,} nodes"
+        return f"{nodes} with an overlay" if self.brings_overlay else nodes
 
     @property
     def message(self) -> str:
-        nodes = "1 node" if self.seeds == 1 else f"{self.seeds:,} nodes"
+        nodes = self.nodes
         latency, tolerance = self.objective.latency_ms, self.objective.accuracy_tolerance_permille
         allowed = "" if tolerance is None else f" among those within {tolerance:g} permille of the most accurate"
         expected = f"{self.expected_ms:.3g} ms expected for {nodes}"
@@ -63,6 +74,13 @@ class Choice(msgspec.Struct, frozen=True):
                     f"no variant{allowed} answers {nodes} within {latency:.3g} ms; "
                     f"the fastest, {self.variant}, needs {self.expected_ms:.3g} ms"
                 )
+            case ChoiceReason.TOLERANCE_OUT_OF_REACH:
+                return (
+                    f"no variant{allowed} can answer requests with an overlay; "
+                    f"the nearest, {self.variant}, loses {self.loss_permille:.3g} permille"
+                )
+            case _:
+                assert_never(self.reason)
 
 
 class VariantChooser:
@@ -78,6 +96,12 @@ class VariantChooser:
         self.loss_permille = tuple(losses[name] for name in self.names)
         """Validation accuracy below the most accurate served variant; ascending."""
         self.capabilities = tuple(family_of(variant).capabilities for variant in ranked)
+        self._of_all = Capabilities(
+            overlay=all(each.overlay for each in self.capabilities),
+            changes=all(each.changes for each in self.capabilities),
+            instants=all(each.instants for each in self.capabilities),
+        )
+        """What every variant is capable of."""
         self.costs = CostModel(ranked, max_seeds, before)
         self.version = 0
         """Version of `frontier`: it changes when values derived from the frontier become stale."""
@@ -124,6 +148,23 @@ class VariantChooser:
         limit = tolerance_permille + _ROUNDING_PERMILLE
         return sum(loss <= limit for loss in self.loss_permille)
 
+    def count_allowed(self, tolerance_permille: float | None, needed: Capabilities) -> int:
+        """As `count_within`; where none of these can give what is `needed`, as many as include the nearest that can."""
+        if self.can_keep(tolerance_permille, needed):
+            return self.count_within(tolerance_permille)
+        nearest = min(variant for variant, gives in enumerate(self.capabilities) if gives.cover(needed))
+        return self.count_within(self.loss_permille[nearest])
+
+    def can_keep(self, tolerance_permille: float | None, needed: Capabilities) -> bool:
+        """Whether a variant that the tolerance allows can give what is `needed`."""
+        if needed is STORED_GRAPH:
+            return True
+        return any(gives.cover(needed) for gives in self.capabilities[: self.count_within(tolerance_permille)])
+
+    def restricting(self, needed: Capabilities) -> Capabilities:
+        """`needed`, if there are variants that cannot give it: what all can give leaves every choice open."""
+        return STORED_GRAPH if self._of_all.cover(needed) else needed
+
     def candidates(self, allowed: int, needed: Capabilities = STORED_GRAPH) -> tuple[int, ...]:
         """Variants worth choosing among the first `allowed`, the most accurate first, without those that cannot give
         what is `needed`. A variant that beats another is at least as accurate, so it is allowed wherever the other is.
@@ -143,31 +184,44 @@ class VariantChooser:
         equals = tuple(v for v in candidates if self.loss_permille[v] == self.loss_permille[first])
         return self.fastest(equals, seeds)
 
-    def can_meet(self, candidates: tuple[int, ...], seeds: int, latency_ms: float) -> bool:
+    def can_meet(self, candidates: tuple[int, ...], load: int, latency_ms: float) -> bool:
         """Whether an idle worker can meet the latency, by the shortest times that it ever proved."""
-        return any(self.costs.least_ms(variant, seeds) <= latency_ms for variant in reversed(candidates))
+        return any(self.costs.least_ms(variant, load) <= latency_ms for variant in reversed(candidates))
 
-    def choose(self, objective: Objective, seeds: int) -> Choice:
-        """Choose for a single request on an idle worker."""
-        candidates = self.candidates(self.count_within(objective.accuracy_tolerance_permille))
+    def choose(
+        self, objective: Objective, seeds: int, needed: Capabilities = STORED_GRAPH, load: int | None = None
+    ) -> Choice:
+        """Choose for a single request on an idle worker. `load`: what it counts as (`load.py`); None: its seeds."""
+        load = seeds if load is None else load
+        candidates = self.candidates(self.count_allowed(objective.accuracy_tolerance_permille, needed), needed)
         latency_ms = objective.latency_ms
         feasible = True
-        if latency_ms is None:
+        if not self.can_keep(objective.accuracy_tolerance_permille, needed):
+            feasible = False
+            reason, index = ChoiceReason.TOLERANCE_OUT_OF_REACH, self.fastest(candidates, load)
+        elif latency_ms is None:
             if objective.accuracy_tolerance_permille is None:
-                reason, index = ChoiceReason.MOST_ACCURATE, self.most_accurate(candidates, seeds)
+                reason, index = ChoiceReason.MOST_ACCURATE, self.most_accurate(candidates, load)
             else:
-                reason, index = ChoiceReason.FASTEST_WITHIN_TOLERANCE, self.fastest(candidates, seeds)
+                reason, index = ChoiceReason.FASTEST_WITHIN_TOLERANCE, self.fastest(candidates, load)
         else:
-            feasible = self.can_meet(candidates, seeds, latency_ms)
+            feasible = self.can_meet(candidates, load, latency_ms)
             reason = ChoiceReason.MOST_ACCURATE_WITHIN_LATENCY if feasible else ChoiceReason.LATENCY_OUT_OF_REACH
             growth = 1 + self.costs.margin
-            fitting = [v for v in candidates if growth * self.costs.batch_ms(v, seeds, 1) <= latency_ms]
-            if feasible and fitting:
-                index = self.most_accurate(tuple(fitting), seeds)
-            else:
-                index = self.fastest(candidates, seeds)
-        expected_ms = self.costs.batch_ms(index, seeds, 1)
-        return Choice(self.names[index], feasible, reason, expected_ms, objective, seeds)
+            fitting = [v for v in candidates if growth * self.costs.batch_ms(v, load, 1) <= latency_ms]
+            is_in_time = feasible and fitting
+            index = self.most_accurate(tuple(fitting), load) if is_in_time else self.fastest(candidates, load)
+        expected_ms = self.costs.batch_ms(index, load, 1)
+        return Choice(
+            self.names[index],
+            feasible,
+            reason,
+            expected_ms,
+            objective,
+            self.loss_permille[index],
+            seeds,
+            needed.overlay,
+        )
 
 
 class Pins:
@@ -238,6 +292,7 @@ def decide_route(
         allowed_variants=chooser.names[:allowed],
         objective=objective,
         batching=table.batching,
+        overlay=table.overlay,
         problem=problem,
         mode=table.mode,
         issued_at=table.issued_at,

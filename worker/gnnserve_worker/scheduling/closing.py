@@ -13,6 +13,7 @@ import msgspec
 from gnnserve_worker.scheduling.choice import VariantChooser
 from gnnserve_worker.scheduling.decision import BatchPlan, Decider
 from gnnserve_worker.scheduling.groups import SOFT_DEADLINE_MS, Groups
+from gnnserve_worker.scheduling.load import load_of
 from gnnserve_worker.scheduling.occupancy import Occupancy
 from gnnserve_worker.scheduling.queue import Queue
 from gnnserve_worker.scheduling.refusal import Refusal, refuse_late, retry_after_s
@@ -39,6 +40,8 @@ class Batch(msgspec.Struct, frozen=True):
     variant: str
     pieces: tuple[Piece, ...]
     seeds: int
+    load: int
+    """What costs are counted by: its seeds, and its overlays as seeds."""
     predicted_ms: float
     """Expected time to compute the batch."""
 
@@ -111,9 +114,9 @@ class BatchCloser:
             return False
         costs, left_ms = self._costs, head.deadline_ms - now_ms
         variant = group.fastest if head.variant is None else head.variant
-        if costs.compute_ms(variant, head.remaining) <= left_ms:
+        if costs.compute_ms(variant, head.load) <= left_ms:
             return False
-        return head.variant is not None or costs.compute_ms(group.fastest_small, head.remaining) > left_ms
+        return head.variant is not None or costs.compute_ms(group.fastest_small, head.load) > left_ms
 
     def _give_up(self, plan: BatchPlan, now_ms: float, refused: list[tuple[Request, Refusal]]) -> None:
         """Refuse requests whose deadline falls before the end of a full batch."""
@@ -135,30 +138,40 @@ class BatchCloser:
 
     def _close(self, plan: BatchPlan, now_ms: float) -> Batch:
         pieces: list[Piece] = []
-        total, has_deadline = 0, False
+        seeds, load, has_deadline = 0, 0, False
         if plan.large is not None:
-            pieces.append(self._cut(plan, plan.large, now_ms))
-            total, has_deadline = plan.piece, plan.large.is_hard
-        members = self._queue.take(plan.members, plan.limit - total, needs_one=plan.large is None)
-        pieces += [Piece(waiting.request, 0, waiting.remaining, True, True) for waiting in members]
-        total += sum([waiting.remaining for waiting in members])
+            piece = self._cut(plan, plan.large, now_ms)
+            pieces.append(piece)
+            seeds, load, has_deadline = plan.piece, plan.piece + piece.request.overlay_load, plan.large.is_hard
         costs = self._costs
-        until_ms = now_ms + costs.batch_ms(plan.variant, total, len(pieces))
+        limit = max(0, min(plan.limit, costs.max_seeds) - load)
+        members = self._queue.take(plan.members, limit, needs_one=plan.large is None)
+        pieces += [Piece(waiting.request, 0, waiting.remaining, True, True) for waiting in members]
+        joined = sum([waiting.remaining for waiting in members])
+        seeds += joined
+        if self._queue.has_overlays:
+            load += sum([waiting.load for waiting in members])
+            self._queue.has_overlays = bool(self._queue)
+        else:
+            load += joined
+        until_ms = now_ms + costs.batch_ms(plan.variant, load, len(pieces))
         self._occupancy.running_until_ms = until_ms
         if has_deadline or (plan.members and plan.members[0].is_hard):
             self._decider.note_usual(plan.variant, until_ms)
-        return Batch(self._chooser.names[plan.variant], tuple(pieces), total, costs.computing_ms(plan.variant, total))
+        predicted_ms = costs.computing_ms(plan.variant, load)
+        return Batch(self._chooser.names[plan.variant], tuple(pieces), seeds, load, predicted_ms)
 
     def _cut(self, plan: BatchPlan, large: Group, now_ms: float) -> Piece:
         """Take the planned piece of the group's first request; the rest of the request is queued again."""
         waiting = self._queue.pop(large)
         start = waiting.request.seeds - waiting.remaining
         waiting.remaining -= plan.piece
+        waiting.load = load_of(waiting.remaining, waiting.request.overlay_load, self._costs.max_seeds)
         last = not waiting.remaining
         if not last:
             waiting.variant = plan.variant
             if large.is_hard:
-                waiting.order_ms = waiting.deadline_ms - self._costs.compute_ms(plan.variant, waiting.remaining)
+                waiting.order_ms = waiting.deadline_ms - self._costs.compute_ms(plan.variant, waiting.load)
             else:
                 waiting.order_ms = now_ms + SOFT_DEADLINE_MS
             self._queue.add(large, waiting)

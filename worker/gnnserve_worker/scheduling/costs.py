@@ -42,6 +42,9 @@ _FIRST_BATCHES = 8
 """The first batches, which correct by more."""
 _LARGEST_STEP = 2.0
 """A batch that took more than twice, or less than half, of what was expected counts as that: a stall is no drift."""
+_OVERLAY_GAIN = 0.05
+"""Share of a batch in what overlays are expected to count, where it takes that down. Up it goes at once, since a batch
+that takes longer than expected makes others late."""
 _FORGET_MS = 30_000.0
 _FORGET_EVERY_MS = 250.0
 _PROVEN_BATCHES = 20
@@ -66,6 +69,8 @@ class CostModel:
         self.max_seeds = max_seeds
         self.margin: float = LEAST_MARGIN if before is None else before.margin
         self.overhead: Overhead = Overhead() if before is None else before.overhead
+        self.overlay_share = 1.0
+        """What overlays count as, as a share of the most that they may (`load.py`)."""
         self.factors = [1.0] * len(variants)
         """Current factor of each variant's curve."""
         self._profiled = [_segments(variant) for variant in variants]
@@ -155,6 +160,11 @@ class CostModel:
             return self.compute_ms(variant, seeds)
         return self._machine * _at(self._profiled[variant], seeds)
 
+    def seed_ms(self, variant: int) -> float:
+        """Expected time of one seed more, over the sizes of batches."""
+        factor, more = self.factors[variant], max(1, self.max_seeds - 1)
+        return max(_LEAST_MS, factor * (self._full_ms[variant] - self.base_ms(variant, 1)) / more)
+
     def profiled(self, variant: int) -> AffineCost:
         return self._fitted[variant]
 
@@ -207,6 +217,12 @@ class CostModel:
         gain = min(total_ms / _DEVIATION_MEMORY_MS, _MOST_DEVIATION_GAIN)
         self._deviation += gain * (min(deviation, 1.0) - self._deviation)
         self.margin = min(max(LEAST_MARGIN, _MARGIN_PER_DEVIATION * self._deviation), _MOST_MARGIN)
+
+    def observe_overlays(self, assumed: int, counted: float) -> None:
+        """Record what the overlays of a batch counted as, in seeds, where so much (not 0) was assumed."""
+        share = self.overlay_share
+        found = min(1.0, share * counted / assumed)
+        self.overlay_share = max(found, share + _OVERLAY_GAIN * (found - share))
 
     def _correct(self, variant: int, step: float) -> None:
         self._machine *= 1 + _MACHINE_GAIN * _hurry(self._all_batches) * step

@@ -4,9 +4,11 @@ It is arithmetic on groups, without I/O. In short: of the variants allowed to th
 the most accurate one whose batch ends in time for it and leaves enough time for the next batch (the requests left
 behind and those expected to arrive meanwhile) at the same variant. If there is none, the fastest drains the queue.
 
-Three kinds of requests have rules of their own. Requests without a latency have an order but no deadline: they get
-their turn when it comes if that makes no other request late, and at most `SOFT_SHARE` of the time if it does. Requests
-that want the lowest latency join the next batch. Requests larger than a batch contribute one piece at a time.
+Four kinds of requests have rules of their own. Requests without a latency have an order but no deadline: they get
+their turn when it comes if that makes no other request late, and at most `SOFT_SHARE` of the time if it does. Heavy
+requests, whose overlay alone is at least a full batch, yield in the same way, with a latency or without. Requests that
+want the lowest latency join the next batch. Requests whose load is at least a full batch contribute one piece at a
+time; each piece pays for the overlay again, so it is not cut smaller than what the overlay counts.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from gnnserve_worker.scheduling.room import room_ms
 from gnnserve_worker.scheduling.waiting import Group, QueuedRequest
 
 SOFT_SHARE = 0.25
-"""Largest share of the worker's time for requests without a latency whose turn makes others late."""
+"""Largest share of the worker's time for requests that yield, and whose turn makes others late."""
 SMALL_SHARE = 4
 """A request is small up to a fourth of a batch; a large one gets that much of a batch while small ones wait."""
 _HASTE = 2
@@ -34,7 +36,7 @@ class BatchPlan(msgspec.Struct):
     members: list[Group]
     """Groups whose requests may be in the batch, the earliest first."""
     limit: int
-    """Most seeds of the batch."""
+    """Most load of the batch, in seeds."""
     large: Group | None = None
     """The group of large requests whose first one contributes a piece."""
     piece: int = 0
@@ -52,8 +54,8 @@ class Decider:
         self._usual = 0.0
         """Running mean of the variants used recently (an index): what waiting requests may expect."""
         self._usual_until_ms = -math.inf
-        self._soft_turn_ms = -math.inf
-        """Time from which requests without a latency may make others late again."""
+        self.yields_until_ms = -math.inf
+        """Time from which requests that yield may make others late again."""
 
     def decide(self, groups: Sequence[Group], now_ms: float, small_wait: bool) -> BatchPlan:
         """Decide. At least one group has queued requests, and such groups have `head` and `due_ms` set; the others are
@@ -65,13 +67,13 @@ class Decider:
         for group in groups:
             if group.head is None:
                 continue
-            if group.is_hard:
+            if group.is_urgent:
                 if hard is None or group.head.order_ms < _order(hard):
                     hard = group
             elif soft is None or group.head.order_ms < _order(soft):
                 soft = group
         if soft is not None and (hard is None or _order(soft) < _order(hard)):
-            plan = self._decide_soft(groups, soft, hard is not None, now_ms, small_wait)
+            plan = self._decide_yielding(groups, soft, hard is not None, now_ms, small_wait)
             if plan is not None:
                 return plan
         assert hard is not None  # noqa: S101
@@ -92,7 +94,7 @@ class Decider:
         slack_ms = anchor.due_ms - now_ms
         growth = 1 + self._costs.margin
         for variant in candidates:
-            if growth * self._costs.compute_ms(variant, head.remaining) > slack_ms:
+            if growth * self._costs.compute_ms(variant, head.load) > slack_ms:
                 continue
             plan = self._try(groups, anchor, head, variant, slack_ms, now_ms, small_wait)
             if plan is not None:
@@ -106,7 +108,11 @@ class Decider:
         """Plan a batch by this variant; None if it would be late, or make the next one late."""
         costs, limit = self._costs, self._max_seeds
         growth = 1 + costs.margin
-        anchor.take = self._piece(head, variant, slack_ms, small_wait) if anchor.is_large else anchor.seeds
+        piece = self._piece(head, variant, slack_ms, small_wait) if anchor.is_large else 0
+        anchor.take = anchor.seeds
+        if piece:
+            anchor.take = piece + head.request.overlay_load
+            limit = max(limit, anchor.take)
         total, requests = anchor.take, (1.0 if anchor.is_large else anchor.requests)
         # The least wait of requests that do not join.
         wait_ms = growth * costs.batch_ms(variant, min(limit, total), requests)
@@ -149,8 +155,8 @@ class Decider:
         if batch_ms > room_ms(costs, groups, variant, batch_ms, share, now_ms):
             return None
         plan = BatchPlan(variant, members, limit)
-        if anchor.is_large:
-            plan.large, plan.piece = anchor, int(anchor.take)
+        if piece:
+            plan.large, plan.piece = anchor, piece
         elif total < limit:
             self._add_piece(plan, groups, total, requests, slack_ms, now_ms)
         return plan
@@ -202,11 +208,13 @@ class Decider:
             alone_ms = growth * costs.batch_ms(variant, total, requests)
             if not self._may_join(group, variant, alone_ms, now_ms):
                 continue
-            piece = min(self._piece(head, variant, own_slack_ms, True), int(plan.limit - total))
-            batch_ms = growth * costs.batch_ms(variant, total + piece, requests + 1)
-            group.take = piece
+            carried = head.request.overlay_load
+            whole = self._piece(head, variant, own_slack_ms, True)
+            piece = min(whole, int(plan.limit - total) - carried)
+            batch_ms = growth * costs.batch_ms(variant, total + piece + carried, requests + 1)
+            group.take = piece + carried
             if (
-                piece > 0
+                piece >= min(whole, max(1, carried))
                 and batch_ms <= slack_ms
                 and batch_ms <= room_ms(costs, groups, variant, batch_ms, 1.0, now_ms)
             ):
@@ -215,9 +223,10 @@ class Decider:
             group.take = 0
 
     def _piece(self, head: QueuedRequest, variant: int, slack_ms: float, small_wait: bool) -> int:
-        """Number of seeds of a large request that the batch may take."""
-        if small_wait and slack_ms >= _HASTE * self._costs.compute_ms(variant, head.remaining):
-            return min(head.remaining, self.small_seeds)
+        """Number of seeds of a large request that the batch may take: no fewer than its overlay counts, so that small
+        pieces at most double the work."""
+        if small_wait and slack_ms >= _HASTE * self._costs.compute_ms(variant, head.load):
+            return min(head.remaining, max(self.small_seeds, head.request.overlay_load), self._max_seeds)
         return min(head.remaining, self._max_seeds)
 
     def _drain(
@@ -234,7 +243,8 @@ class Decider:
         growth = 1 + costs.margin
         variant = self._fastest(anchor, head, anchor.seeds)
         if anchor.is_large:
-            anchor.take = piece = self._piece(head, variant, slack_ms, small_wait)
+            piece = self._piece(head, variant, slack_ms, small_wait)
+            anchor.take = piece + head.request.overlay_load
             return BatchPlan(variant, [], limit, anchor, piece)
         members: list[Group] = []
         total, requests = 0, 0
@@ -269,9 +279,9 @@ class Decider:
         if total > self._max_seeds / 2:
             # A backlog: keep batches full, and refuse requests for which that is too late.
             return BatchPlan(variant, members, limit, drains_until_ms=now_ms + batch_ms)
-        if growth * costs.batch_ms(variant, head.remaining, 1) <= slack_ms:
+        if growth * costs.batch_ms(variant, head.load, 1) <= slack_ms:
             # Take only as many as leave the first in time, but never shrink a batch for one that is late anyway.
-            limit = max(head.remaining, min(limit, costs.seeds_within(variant, slack_ms / growth, requests / total)))
+            limit = max(head.load, min(limit, costs.seeds_within(variant, slack_ms / growth, requests / total)))
         return BatchPlan(variant, members, limit)
 
     def _fastest(self, group: Group, head: QueuedRequest, seeds: int) -> int:
@@ -281,7 +291,7 @@ class Decider:
             return group.fastest
         return self._chooser.fastest((group.fastest, group.fastest_small), min(seeds, self._max_seeds))
 
-    # Without one
+    # Without one, or heavy
 
     def _wanted(self, group: Group) -> int:
         """The variant that requests without a deadline want."""
@@ -292,16 +302,41 @@ class Decider:
             return group.fastest
         return self._chooser.fastest((group.fastest, group.fastest_small), seeds)
 
-    def _decide_soft(
+    def _wanted_by_heavy(self, groups: Sequence[Group], head: QueuedRequest, anchor: Group, now_ms: float) -> int:
+        """The variant of a heavy request with a deadline: the most accurate one in time for it, for those of its group
+        that are queued behind it, and for the requests that it yields to; or else the fastest."""
+        costs = self._costs
+        growth = 1 + costs.margin
+        for variant in anchor.candidates:
+            batch_ms = growth * costs.batch_ms(variant, head.load, 1)
+            if (
+                batch_ms <= min(anchor.due_ms - now_ms, room_ms(costs, groups, None, batch_ms, 0.0, now_ms))
+                and growth * costs.batch_ms(variant, anchor.seeds, anchor.requests) <= anchor.last_due_ms - now_ms
+            ):
+                return variant
+        return anchor.fastest
+
+    def _decide_yielding(
         self, groups: Sequence[Group], anchor: Group, hard_wait: bool, now_ms: float, small_wait: bool
     ) -> BatchPlan | None:
-        """Plan a batch for requests without a deadline; None: those with deadlines go first this time."""
+        """Plan a batch for requests without a deadline, or for a heavy one; None: those with deadlines go first this
+        time."""
         costs, limit = self._costs, self._max_seeds
         growth = 1 + costs.margin
         head = anchor.head
         assert head is not None  # noqa: S101
-        variant = self._wanted(anchor) if head.variant is None else head.variant
-        anchor.take = self._piece(head, variant, math.inf, small_wait) if anchor.is_large else anchor.seeds
+        if head.variant is not None:
+            variant = head.variant
+        elif anchor.is_hard:
+            variant = self._wanted_by_heavy(groups, head, anchor, now_ms)
+        else:
+            variant = self._wanted(anchor)
+        carried = head.request.overlay_load
+        piece = self._piece(head, variant, math.inf, small_wait) if anchor.is_large else 0
+        anchor.take = anchor.seeds
+        if piece:
+            anchor.take = piece + carried
+            limit = max(limit, anchor.take)
         total, requests = anchor.take, (1.0 if anchor.is_large else anchor.requests)
         members = [] if anchor.is_large else [anchor]
         alone_ms = growth * costs.batch_ms(variant, min(limit, total), requests)
@@ -326,18 +361,20 @@ class Decider:
         longest_ms = room_ms(costs, groups, None, batch_ms, share, now_ms)
         if batch_ms > longest_ms:
             fitting = costs.seeds_within(variant, longest_ms / growth, requests / total)
-            least = min(head.remaining, self.small_seeds) if anchor.is_large else head.remaining
+            least = min(piece, max(self.small_seeds, carried)) + carried if piece else head.load
             if fitting >= least and (hard_wait or fitting >= self.small_seeds):
                 limit = fitting
-            elif hard_wait and now_ms < self._soft_turn_ms:
+            elif hard_wait and now_ms < self.yields_until_ms:
                 return None
             else:
                 limit = max(least, self.small_seeds)
                 turn_ms = growth * costs.batch_ms(variant, min(limit, total), requests * min(1.0, limit / total))
-                self._soft_turn_ms = now_ms + turn_ms / SOFT_SHARE
+                self.yields_until_ms = now_ms + turn_ms / SOFT_SHARE
+        elif anchor.is_heavy:  # two of them in a row would make late what one of them does not
+            self.yields_until_ms = max(self.yields_until_ms, now_ms + batch_ms / SOFT_SHARE)
         plan = BatchPlan(variant, members, limit)
-        if anchor.is_large:
-            plan.large, plan.piece = anchor, min(int(anchor.take), limit)
+        if piece:
+            plan.large, plan.piece = anchor, min(piece, limit - carried)
         elif total < limit:
             self._add_piece(plan, groups, total, requests, min(tightest_ms, longest_ms), now_ms)
         return plan

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from gnnserve_api.families import STORED_GRAPH, Capabilities
 from gnnserve_api.objective import Objective
 from gnnserve_worker.scheduling.choice import VariantChooser
 from gnnserve_worker.scheduling.waiting import Group
@@ -15,7 +16,7 @@ _MOST_GROUPS = 16
 _LATENCY_STEP = 1.25
 """Largest ratio of two latencies in one group."""
 _KNOWN_OBJECTIVES = 1024
-_GroupKey = tuple[int, int | None, bool, bool, bool]
+_GroupKey = tuple[int, Capabilities, int | None, bool, bool, bool, bool]
 _ODD = None
 """Stands for the step of latencies that share the overflow group, however far apart they are."""
 
@@ -27,34 +28,46 @@ class Groups:
         self._max_seeds = chooser.costs.max_seeds
         self._by_kind: dict[_GroupKey, dict[int | None, Group]] = {}
         """Groups by kind, then by step of the latency."""
-        self._known: dict[tuple[Objective, int | None, bool], Group] = {}
-        """Cache of the group of each objective."""
+        self._known: dict[tuple[Objective, int | None, bool, bool], Group] = {}
+        """Cache of the group of each objective, for requests that every variant can answer."""
 
-    def of(self, objective: Objective, drawn_pin: int | None, is_large: bool, seeds: int, now_ms: float) -> Group:
-        """The group of a request. `drawn_pin`: the only variant that routing leaves it; `seeds`: its size."""
-        group = self._known.get((objective, drawn_pin, is_large))
+    def of(
+        self, objective: Objective, needs: Capabilities, drawn_pin: int | None, is_large: bool, is_heavy: bool,
+        load: int, now_ms: float,
+    ) -> Group:  # fmt: skip
+        """The group of a request. `needs`: what it needs that not every variant can give; `drawn_pin`: the only variant
+        that routing leaves it."""
+        group = self._known.get((objective, drawn_pin, is_large, is_heavy)) if needs is STORED_GRAPH else None
         if group is None:
-            group = self.find(objective, drawn_pin, is_large, seeds, now_ms)
+            group = self.find(objective, needs, drawn_pin, is_large, is_heavy, load, now_ms)
         if group.version != self._chooser.version:
             self.derive(group)
         return group
 
-    def find(self, objective: Objective, drawn_pin: int | None, is_large: bool, seeds: int, now_ms: float) -> Group:
+    def find(
+        self, objective: Objective, needs: Capabilities, drawn_pin: int | None, is_large: bool, is_heavy: bool,
+        load: int, now_ms: float,
+    ) -> Group:  # fmt: skip
         """As `of`, without the cache. An objective that cannot be met belongs to the group of requests without a
         deadline that want the nearest variant."""
         chooser, tolerance = self._chooser, objective.accuracy_tolerance_permille
-        allowed, pin = chooser.count_within(tolerance), drawn_pin
-        candidates = chooser.candidates(allowed)
+        allowed, pin = chooser.count_allowed(tolerance, needs), drawn_pin
+        candidates = chooser.candidates(allowed, needs)
+        is_tolerated = chooser.can_keep(tolerance, needs)
         if pin is not None:
             if pin >= allowed:
                 pin = chooser.fastest(candidates, 1)
             candidates = (pin,)
         latency_ms, is_hard = SOFT_DEADLINE_MS, False
-        if objective.latency_ms is not None and chooser.can_meet(candidates, seeds, objective.latency_ms):
+        if (
+            objective.latency_ms is not None
+            and is_tolerated
+            and chooser.can_meet(candidates, load, objective.latency_ms)
+        ):
             latency_ms, is_hard = objective.latency_ms, True
-        out_of_reach = objective.latency_ms is not None and not is_hard
+        out_of_reach = not is_tolerated or (objective.latency_ms is not None and not is_hard)
         is_hurried = pin is None and not is_hard and (out_of_reach or tolerance is not None)
-        kind = (allowed, pin, is_hard, is_hurried, is_large)
+        kind = (allowed, needs, pin, is_hard, is_hurried, is_large, is_heavy)
         steps = self._by_kind.setdefault(kind, {})
         step: int | None = math.floor(math.log(latency_ms) / math.log(_LATENCY_STEP))
         group = steps.get(step)
@@ -66,14 +79,14 @@ class Groups:
                 step = _ODD
                 group = steps.get(step)
         if group is None:
-            group = Group(allowed, pin, is_hard, is_hurried, is_large, latency_ms)
+            group = Group(allowed, needs, pin, is_hard, is_hurried, is_large, is_heavy, latency_ms)
             steps[step] = group
             self.all.append(group)
         group.latency_ms = min(group.latency_ms, latency_ms) if group.waiting else latency_ms
-        if not out_of_reach:
+        if not out_of_reach and needs is STORED_GRAPH:
             if len(self._known) >= _KNOWN_OBJECTIVES:
                 self._known.clear()
-            self._known[objective, drawn_pin, is_large] = group
+            self._known[objective, drawn_pin, is_large, is_heavy] = group
         return group
 
     def derive(self, group: Group) -> None:
@@ -86,8 +99,11 @@ class Groups:
             group.candidates = (group.pin,)
             group.allowed = tuple(variant == group.pin for variant in range(len(chooser.names)))
         else:
-            group.candidates = chooser.candidates(group.allowed_count)
-            group.allowed = tuple(variant < group.allowed_count for variant in range(len(chooser.names)))
+            group.candidates = chooser.candidates(group.allowed_count, group.needs)
+            group.allowed = tuple(
+                variant < group.allowed_count and (group.needs is STORED_GRAPH or capabilities.cover(group.needs))
+                for variant, capabilities in enumerate(chooser.capabilities)
+            )
         group.fastest = chooser.fastest(group.candidates, self._max_seeds)
         group.fastest_small = chooser.fastest(group.candidates, 1)
 

@@ -10,11 +10,13 @@ _MOST_PASSED_OVER = 8
 
 class Queue:
     def __init__(self, small_seeds: int) -> None:
-        """`small_seeds`: most seeds of a request that counts as small."""
+        """`small_seeds`: largest load of a request that counts as small."""
         self.seeds = 0
-        """Seeds of all queued requests."""
+        """Load of all queued requests, in seeds."""
         self.small = 0
         """Number of small requests."""
+        self.has_overlays = False
+        """False: the load of each queued request is its seeds."""
         self._small_seeds = small_seeds
         self._group_of: dict[int, Group] = {}
         """Group of each queued request, by the request's key."""
@@ -29,8 +31,9 @@ class Queue:
     def add(self, group: Group, waiting: QueuedRequest) -> None:
         group.add(waiting)
         self._group_of[waiting.request.key] = group
-        self.seeds += waiting.remaining
-        if waiting.request.seeds <= self._small_seeds:
+        self.seeds += waiting.load
+        request = waiting.request
+        if request.seeds + request.overlay_load <= self._small_seeds:
             self.small += 1
 
     def pop(self, group: Group) -> QueuedRequest:
@@ -52,8 +55,8 @@ class Queue:
         return True
 
     def take(self, members: list[Group], limit: int, *, needs_one: bool) -> list[QueuedRequest]:
-        """Remove and return the requests that are due first, up to `limit` seeds. `needs_one`: the first is taken
-        whatever its size, since a batch without requests would be none."""
+        """Remove and return the requests that are due first, up to a load of `limit` seeds. `needs_one`: the first is
+        taken whatever its load, since a batch without requests would be none."""
         chosen: list[QueuedRequest] = []
         if sum([group.seeds for group in members]) <= limit:
             for group in members:
@@ -69,21 +72,22 @@ class Queue:
                 break
             group, waiting = first
             group.pop()
-            if waiting.remaining > left and (chosen or not needs_one):
+            if waiting.load > left and (chosen or not needs_one):
                 passed_over.append((group, waiting))
                 continue
             self._forget(waiting)
             chosen.append(waiting)
-            left = max(0, left - waiting.remaining)
+            left = max(0, left - waiting.load)
         for group, waiting in passed_over:
             group.add(waiting)
         return chosen
 
     def _forget(self, waiting: QueuedRequest) -> None:
         """Drop a request that its group no longer has."""
-        del self._group_of[waiting.request.key]
-        self.seeds -= waiting.remaining
-        if waiting.request.seeds <= self._small_seeds:
+        request = waiting.request
+        del self._group_of[request.key]
+        self.seeds -= waiting.load
+        if request.seeds + request.overlay_load <= self._small_seeds:
             self.small -= 1
 
 

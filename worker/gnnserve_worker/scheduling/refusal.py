@@ -8,7 +8,7 @@ from enum import StrEnum
 import msgspec
 
 from gnnserve_api.objective import Objective
-from gnnserve_worker.scheduling.choice import VariantChooser
+from gnnserve_worker.scheduling.choice import ChoiceReason, VariantChooser
 from gnnserve_worker.scheduling.waiting import Group, Request
 
 
@@ -55,6 +55,7 @@ class RefusalMemory:
     """The last refusal, and for which requests it holds.
 
     Until a batch is closed the queue only grows, so an unreachable deadline stays unreachable until it has passed.
+    What is remembered was said of a request about the stored graph; one that brings an overlay costs no less.
     """
 
     def __init__(self) -> None:
@@ -86,11 +87,22 @@ class RefusalMemory:
         self._known = None
 
 
-def refuse_full(seeds: int, queued_seeds: int, max_queued_seeds: int, wait_ms: float) -> Refusal:
+def refuse_full(request: Request, load: int, queued_seeds: int, max_queued_seeds: int, wait_ms: float) -> Refusal:
+    counted = "" if load == request.seeds else f", the overlay counted as {load - request.seeds:,},"
     return Refusal(
         RefusalReason.QUEUE_FULL,
-        f"the queue holds {queued_seeds:,} nodes of at most {max_queued_seeds:,}, so {seeds:,} more "
+        f"the queue holds {queued_seeds:,} nodes of at most {max_queued_seeds:,}, so {load:,} more{counted} "
         "do not fit; send again later, or raise spec.worker.batching.maxQueuedSeeds",
+        retry_after_s(wait_ms),
+    )
+
+
+def refuse_heavy(request: Request, max_seeds: int, wait_ms: float) -> Refusal:
+    return Refusal(
+        RefusalReason.QUEUE_FULL,
+        f"the overlay counts as {request.overlay_load:,} nodes, no less than a full batch of {max_seeds:,}; such "
+        "requests have a quarter of the time if they make requests with a deadline late, and have had it just now; "
+        "send again later, or bring less",
         retry_after_s(wait_ms),
     )
 
@@ -105,16 +117,18 @@ def refuse_unreachable(latency_ms: float, end_ms: float, deadline_ms: float) -> 
     )
 
 
-def refuse_infeasible(chooser: VariantChooser, group: Group, objective: Objective, seeds: int) -> Refusal:
+def refuse_infeasible(chooser: VariantChooser, group: Group, request: Request, load: int) -> Refusal:
     remedy = "allow more time or a larger tolerance, send fewer nodes, or leave out strict"
-    message = chooser.choose(objective, seeds).message
-    if group.pin is not None:
+    choice = chooser.choose(request.objective, request.seeds, request.needs, load)
+    message = choice.message
+    if choice.reason is ChoiceReason.TOLERANCE_OUT_OF_REACH:
+        remedy = "allow a larger tolerance, leave out the overlay, or leave out strict"
+    elif group.pin is not None:
         remedy = "allow more time, send fewer nodes, or leave out strict"
-        nodes = "1 node" if seeds == 1 else f"{seeds:,} nodes"
-        needed_ms = chooser.costs.batch_ms(group.pin, seeds, 1)
+        needed_ms = chooser.costs.batch_ms(group.pin, load, 1)
         message = (
             f"the service's routing binds the request to {chooser.names[group.pin]}, which needs "
-            f"{needed_ms:.3g} ms for {nodes}, more than {objective.latency_ms:g} ms"
+            f"{needed_ms:.3g} ms for {choice.nodes}, more than {request.objective.latency_ms:g} ms"
         )
     return Refusal(RefusalReason.OBJECTIVE_INFEASIBLE, f"{message}; {remedy}", None)
 

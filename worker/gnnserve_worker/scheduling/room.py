@@ -15,6 +15,18 @@ _FEW_REQUESTS = 0.5
 """Fewer expected requests count as none, so that a lone request gets the best that an idle worker can give."""
 
 
+def expects_late(costs: CostModel, groups: Sequence[Group], batch_ms: float) -> bool:
+    """Whether requests that are expected during a batch would be late because of it."""
+    for group in groups:
+        coming = group.request_rate * batch_ms
+        if not group.is_urgent or coming < _FEW_REQUESTS:
+            continue
+        need_ms = costs.stretched_ms(group.fastest, max(1.0, group.rate * batch_ms))
+        if batch_ms + (1 + costs.margin) * (need_ms + costs.overhead_ms(group.fastest, coming)) > group.latency_ms:
+            return True
+    return False
+
+
 def room_ms(
     costs: CostModel, groups: Sequence[Group], variant: int | None, batch_ms: float, share: float, now_ms: float
 ) -> float:
@@ -22,11 +34,11 @@ def room_ms(
 
     The following requests are those left behind and those expected meanwhile, in order of their deadlines, by
     `variant`, or by their fastest variant where that is not allowed or None. Groups give `share` of their `take` to
-    the batch.
+    the batch. Groups that yield (`Group.is_urgent`) follow when there is time for them.
     """
     following: list[tuple[float, int, float, float]] = []
     for group in groups:
-        if not group.is_hard:
+        if not group.is_urgent:
             continue
         queued, take = group.seeds, group.take
         seeds = left = queued - take * share

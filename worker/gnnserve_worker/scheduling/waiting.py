@@ -2,6 +2,7 @@
 
 A group's requests allow the same variants, want the same kind of answer, and have about the same latency. A decision
 looks at groups, so that its cost does not grow with the queue. Deadlines stay exact: the earliest of a group is first.
+What a group counts in seeds are loads (`load.py`).
 
 Objects that are made per request are msgspec structs, which cost a sixth of a frozen dataclass.
 """
@@ -13,6 +14,7 @@ import math
 
 import msgspec
 
+from gnnserve_api.families import STORED_GRAPH, Capabilities
 from gnnserve_api.objective import Objective
 
 RATE_MEMORY_MS = 400.0
@@ -28,6 +30,11 @@ class Request(msgspec.Struct, frozen=True):
     objective: Objective
     """The objective in effect: the request's own, or the service's."""
     arrived_ms: float
+    needs: Capabilities = STORED_GRAPH
+    """What a variant must be capable of to answer it."""
+    overlay_load: int = 0
+    """What its overlay adds to the load of each batch that it takes part in, in seeds (`load.py`). 0 unless `needs`
+    says that there is one."""
 
 
 class QueuedRequest(msgspec.Struct, eq=False):
@@ -40,6 +47,8 @@ class QueuedRequest(msgspec.Struct, eq=False):
     """Sort key: the smallest goes first."""
     remaining: int
     """Seeds that were not in a batch yet."""
+    load: int
+    """Load of the remaining seeds; equal to them where there is no overlay."""
     is_firm: bool
     """Whether it arrived at an idle worker, and so is not refused any more."""
     variant: int | None = None
@@ -51,15 +60,26 @@ class Group:
 
     __slots__ = (
         "_came", "_came_requests", "_counted_ms", "_heap", "_sequence", "allowed", "allowed_count", "candidates",
-        "due_ms", "fastest", "fastest_small", "head", "is_hard", "is_hurried", "is_large", "last_due_ms", "latency_ms",
-        "pin", "rate", "request_rate", "requests", "seeds", "take", "version", "waiting",
+        "due_ms", "fastest", "fastest_small", "head", "is_hard", "is_heavy", "is_hurried", "is_large", "is_urgent",
+        "last_due_ms", "latency_ms", "needs", "pin", "rate", "request_rate", "requests", "seeds", "take", "version",
+        "waiting",
     )  # fmt: skip
 
     def __init__(
-        self, allowed_count: int, pin: int | None, is_hard: bool, is_hurried: bool, is_large: bool, latency_ms: float
+        self,
+        allowed_count: int,
+        needs: Capabilities,
+        pin: int | None,
+        is_hard: bool,
+        is_hurried: bool,
+        is_large: bool,
+        is_heavy: bool,
+        latency_ms: float,
     ) -> None:
         self.allowed_count = allowed_count
-        """Number of variants allowed, from the most accurate on."""
+        """Number of variants allowed, from the most accurate on; of these, those that can give what it needs."""
+        self.needs = needs
+        """What its requests need that not every variant can give."""
         self.pin = pin
         """The only variant allowed, where the routing mode pins one."""
         self.is_hard = is_hard
@@ -67,7 +87,12 @@ class Group:
         self.is_hurried = is_hurried
         """Whether its requests want the fastest variant, not the most accurate one in time."""
         self.is_large = is_large
-        """Whether its requests take several batches, with one piece in each."""
+        """Whether its requests take several batches, with one piece in each: their load is at least a full batch."""
+        self.is_heavy = is_heavy
+        """Whether the overlay of each of its requests alone is at least a full batch. Such requests are large too, but
+        no piece of them is small."""
+        self.is_urgent = is_hard and not is_heavy
+        """Whether the worker's time is planned by the deadlines of its requests; the others yield to such groups."""
         self.latency_ms = latency_ms
         """The smallest latency among its requests; without deadlines, how long they wait before others must yield."""
         self.version = -1
@@ -119,7 +144,7 @@ class Group:
     def add(self, waiting: QueuedRequest) -> None:
         key = waiting.request.key
         self.waiting[key] = waiting
-        self.seeds += waiting.remaining
+        self.seeds += waiting.load
         self.requests += 1
         self._sequence += 1
         heapq.heappush(self._heap, (waiting.order_ms, self._sequence, key))
@@ -127,7 +152,7 @@ class Group:
 
     def remove(self, waiting: QueuedRequest) -> None:
         del self.waiting[waiting.request.key]
-        self.seeds -= waiting.remaining
+        self.seeds -= waiting.load
         self.requests -= 1
         if not self.waiting:
             self._heap.clear()

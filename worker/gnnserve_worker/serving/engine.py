@@ -23,7 +23,7 @@ from gnnserve_worker.serving.executor import BatchExecutor, Computed
 from gnnserve_worker.serving.lane import Lane
 from gnnserve_worker.serving.metrics import ServingMetrics
 from gnnserve_worker.serving.model import ModelState, ServedModel, monotonic_ms
-from gnnserve_worker.serving.requests import Outcome, Pending, deliver_all, fail, fetch_seeds, settle, share_out
+from gnnserve_worker.serving.requests import Outcome, Pending, deliver_all, fail, fetch_inputs, settle, share_out
 
 SHORT_BATCH_MS = 0.6
 """Expected time up to which a batch is computed on the event loop. Two thread hops cost 0.1 ms, and under load more,
@@ -147,13 +147,13 @@ class Engine:
 
     def _answer(self, model: ServedModel, lane: Lane, batch: Batch) -> None:
         """Fetch the seeds → sample, gather, infer → split → deliver; long batches run in the engine's thread."""
-        seeds, with_embeddings = fetch_seeds(model.accepted, lane, batch)
+        inputs = fetch_inputs(model.accepted, lane, batch)
         if batch.predicted_ms > SHORT_BATCH_MS:
             self._computing = model
-            self._executor.hand(lane, batch, seeds, with_embeddings)
+            self._executor.hand(lane, batch, inputs)
         else:
             begun_ms = self._could_begin_ms(batch)
-            computed = self._executor.infer(lane, batch, seeds, with_embeddings)
+            computed = self._executor.infer(lane, batch, inputs)
             deliver_all(self._split(model, lane, batch, computed))
             self._released_ms = released_ms = self._clock_ms()
             if isinstance(computed, Computed):
@@ -193,8 +193,10 @@ class Engine:
     ) -> None:
         """Record a batch. `occupied_ms`: time in which the worker could do nothing else; `total_ms`: until the last
         answer."""
-        self._metrics.observe_batch(batch.variant, batch.seeds, occupied_ms, computed.inference.times)
-        lane.batcher.observe(batch, computed.finished_ms - computed.started_ms, total_ms, now_ms)
+        times = computed.inference.times
+        load = lane.batcher.count_load(batch, times.overlay_ms)
+        self._metrics.observe_batch(batch.variant, load, occupied_ms, times)
+        lane.batcher.observe(batch, computed.finished_ms - computed.started_ms, total_ms, now_ms, times.overlay_ms)
 
     def _split(
         self, model: ServedModel, lane: Lane, batch: Batch, computed: Computed | BaseException

@@ -1,7 +1,7 @@
 """Running batches: a short one in the thread of the caller, a long one in the engine's thread.
 
-The result of a long one is given back on the event loop. Nothing here knows requests: a batch is a lane, seeds and a
-variant.
+The result of a long one is given back on the event loop. Nothing here knows requests: a batch is a lane, a
+variant, seeds, and the overlays of its parts.
 """
 
 from __future__ import annotations
@@ -9,17 +9,29 @@ from __future__ import annotations
 import asyncio
 import itertools
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 
 import msgspec
 import numpy as np
 
+from gnnserve_worker.graph.view import Part, view_of
 from gnnserve_worker.inference.batch import Inference
 from gnnserve_worker.scheduling.closing import Batch
 from gnnserve_worker.serving.lane import Lane
 
 _MAX_BATCH_SEEDS = 65_536
+
+
+class BatchInputs(msgspec.Struct, frozen=True):
+    """What a batch is computed from, beside its lane and variant."""
+
+    seeds: np.ndarray
+    """int64. With `parts`, a copy that the batch may change."""
+    with_embeddings: bool
+    parts: Sequence[Part] | None = None
+    """The requests, or pieces of them, whose seeds these are, in order; None: none of them has an overlay or a seed."""
 
 
 class Computed(msgspec.Struct, frozen=True):
@@ -39,8 +51,8 @@ class BatchExecutor:
         self._give_back = give_back
         self._draw_keys = itertools.count(step=_MAX_BATCH_SEEDS)
         """Keys of batches, further apart than the seeds of a batch, which may add to the key."""
-        self._handed: SimpleQueue[tuple[Lane, Batch, np.ndarray, bool] | None] = SimpleQueue()
-        """Queue to the thread: a batch, its seeds, whether embeddings are wanted; or None to end it."""
+        self._handed: SimpleQueue[tuple[Lane, Batch, BatchInputs] | None] = SimpleQueue()
+        """Queue to the thread: a batch and what it is computed from; or None to end it."""
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._on_stopped: Callable[[], None] | None = None
@@ -62,16 +74,21 @@ class BatchExecutor:
     def join(self) -> None:
         self._thread.join()
 
-    def hand(self, lane: Lane, batch: Batch, seeds: np.ndarray, with_embeddings: bool) -> None:
+    def hand(self, lane: Lane, batch: Batch, inputs: BatchInputs) -> None:
         """Hand a batch to the thread."""
-        self._handed.put((lane, batch, seeds, with_embeddings))
+        self._handed.put((lane, batch, inputs))
 
-    def infer(self, lane: Lane, batch: Batch, seeds: np.ndarray, with_embeddings: bool) -> Computed | BaseException:
+    def infer(self, lane: Lane, batch: Batch, inputs: BatchInputs) -> Computed | BaseException:
         """Run one batch, in the calling thread. Errors are returned."""
         try:
             started_ms = self._clock_ms()
             key = next(self._draw_keys)
-            inference = lane.revision.infer(batch.variant, seeds, key, with_embeddings=with_embeddings)
+            if inputs.parts is None:
+                inference = lane.revision.infer(
+                    batch.variant, inputs.seeds, key, with_embeddings=inputs.with_embeddings
+                )
+            else:
+                inference = _infer_parts(lane, batch.variant, inputs, inputs.parts, key)
             return Computed(inference, started_ms, self._clock_ms())
         except BaseException as error:  # noqa: BLE001  (one bad batch must not take the others with it)
             return error
@@ -92,8 +109,8 @@ class BatchExecutor:
         handed = self._handed.get()
         if handed is None or self._loop is None:
             return False
-        lane, batch, seeds, with_embeddings = handed
-        computed = self.infer(lane, batch, seeds, with_embeddings)
+        lane, batch, inputs = handed
+        computed = self.infer(lane, batch, inputs)
         try:
             self._loop.call_soon_threadsafe(self._give_back, lane, batch, computed)
         except RuntimeError:
@@ -102,3 +119,12 @@ class BatchExecutor:
                 raise
             return False
         return True
+
+
+def _infer_parts(lane: Lane, variant: str, inputs: BatchInputs, parts: Sequence[Part], key: int) -> Inference:
+    """As `infer`, by a view of the graph with the overlays and seeds of the parts."""
+    started = time.perf_counter()
+    view = view_of(lane.revision.nodes, parts, inputs.seeds)
+    overlay_ms = (time.perf_counter() - started) * 1e3
+    inference = lane.revision.infer(variant, inputs.seeds, key, with_embeddings=inputs.with_embeddings, view=view)
+    return msgspec.structs.replace(inference, times=inference.times.after_overlay(overlay_ms))

@@ -10,6 +10,7 @@ import numpy as np
 
 from gnnserve_api.batching import Batching
 from gnnserve_api.objective import Objective
+from gnnserve_api.overlay import OverlayLimits
 from gnnserve_api.routing import RoutingTable
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.scheduling.batcher import Batcher
@@ -24,6 +25,7 @@ class Lane:
     objective: Objective
     """The service's own objective, for requests that state none."""
     batching: Batching
+    overlay_limits: OverlayLimits
     chooser: VariantChooser
     batcher: Batcher
     seeds: np.ndarray
@@ -44,4 +46,6 @@ def open_lane(
     # A random start: replicas with equal starts would go through their weights in step.
     drawn = secrets.randbelow(1 << 20) / (1 << 20)
     batcher = Batcher(chooser, table, batching.max_queued_seeds, busy_until_ms, drawn)
-    return Lane(revision, table.objective, batching, chooser, batcher, np.empty(batching.max_seeds, np.int64))
+    return Lane(
+        revision, table.objective, batching, table.overlay, chooser, batcher, np.empty(batching.max_seeds, np.int64)
+    )

@@ -9,10 +9,8 @@ must; gauges that describe the revision are removed with it.
 from __future__ import annotations
 
 import time
-from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
-from itertools import accumulate
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Info, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -22,12 +20,9 @@ from gnnserve_api.repository import RevisionManifest
 from gnnserve_api.routing import CredentialState, Route
 from gnnserve_worker.inference.batch import StageTimes
 from gnnserve_worker.inference.device_stats import ON_CPU, DeviceStats
+from gnnserve_worker.serving.durations import Durations, add_histogram
+from gnnserve_worker.serving.overlay_metrics import OverlayCounts
 
-LATENCY_BUCKETS_S = (
-    0.0001, 0.00025, 0.0005,
-    0.001, 0.0015, 0.0025, 0.0035, 0.005, 0.0075, 0.01, 0.015, 0.025, 0.035, 0.05, 0.075,
-    0.1, 0.15, 0.25, 0.35, 0.5, 0.75, 1.0, 2.5, 5.0, 10.0,
-)  # fmt: skip
 _BATCH_COUNTERS = {
     "gnnserve_batches": "Batches computed.",
     "gnnserve_batch_seeds": "Seeds of the batches computed.",
@@ -42,7 +37,7 @@ _DEVICE_COUNTERS = {
     "gnnserve_cache_evictions": "Blocks that lost theirs.",
     "gnnserve_link_bytes": "Bytes of rows that came from the host's memory over the link.",
 }
-"""On a GPU; they begin anew with each revision, whose cache is its own."""
+"""Counters on a GPU; they begin anew with each revision, whose cache is its own."""
 _OFFERED = "gnnserve_offered_seeds"
 _REQUESTS = "gnnserve_requests"
 
@@ -62,7 +57,7 @@ class RoutingSample:
 
     route: Route
     corrections: Mapping[str, float]
-    """By variant: what batches take, over what the table or the profile says; 1 where nothing was learnt."""
+    """For each variant: what batches take, over what the table or the profile says; 1 where nothing was learnt."""
 
 
 @dataclass(slots=True)
@@ -86,26 +81,14 @@ class _Errors:
 
 
 @dataclass(slots=True)
-class _Durations:
-    """A histogram of seconds."""
-
-    counts: list[int] = field(default_factory=lambda: [0] * (len(LATENCY_BUCKETS_S) + 1))
-    """Per bucket, the last one without an end; not cumulative."""
-    total_s: float = 0.0
-
-    def observe(self, seconds: float) -> None:
-        self.counts[bisect_left(LATENCY_BUCKETS_S, seconds)] += 1
-        self.total_s += seconds
-
-
-@dataclass(slots=True)
 class _OfVariant:
     created_s: float = field(default_factory=time.time)
-    request: _Durations = field(default_factory=_Durations)
-    queue: _Durations = field(default_factory=_Durations)
-    sample: _Durations = field(default_factory=_Durations)
-    gather: _Durations = field(default_factory=_Durations)
-    compute: _Durations = field(default_factory=_Durations)
+    request: Durations = field(default_factory=Durations)
+    queue: Durations = field(default_factory=Durations)
+    sample: Durations = field(default_factory=Durations)
+    gather: Durations = field(default_factory=Durations)
+    compute: Durations = field(default_factory=Durations)
+    overlay: Durations = field(default_factory=Durations)
     batches: int = 0
     seeds: int = 0
     seconds: float = 0.0
@@ -114,7 +97,7 @@ class _OfVariant:
 
     @property
     def sums(self) -> tuple[float, ...]:
-        """In the order of `_BATCH_COUNTERS`."""
+        """Sums in the order of `_BATCH_COUNTERS`."""
         return self.batches, self.seeds, self.seconds, self.seeds_squared, self.seed_seconds
 
 
@@ -127,8 +110,9 @@ class ServingMetrics:
         self._variants: dict[str, _OfVariant] = {}
         self._offered_seeds = 0
         self._outcomes = _Outcomes()
+        self._overlays = OverlayCounts()
         self._errors: dict[str, _Errors] = {}
-        """By reason, those that happened."""
+        """Errors that happened, by reason."""
         self._routing: Callable[[], RoutingSample | None] = lambda: None
         self._device: Callable[[], DeviceStats | None] = lambda: None
         self._created_s = self._shown_s = time.time()
@@ -209,15 +193,23 @@ class ServingMetrics:
         self._in_flight.set_function(in_flight)
 
     def watch_routing(self, routing: Callable[[], RoutingSample | None]) -> None:
-        """As `watch`, for the routing. None: nothing answers yet."""
+        """Sets where the routing is read at a scrape; None: nothing answers yet."""
         self._routing = routing
 
     def watch_device(self, device: Callable[[], DeviceStats | None]) -> None:
-        """As `watch_routing`, for the device."""
+        """Sets where the device's state is read at a scrape."""
         self._device = device
 
     def count_offered(self, seeds: int) -> None:
         self._offered_seeds += seeds
+
+    def count_overlay(self, new_nodes: int, edges: int, admission_ms: float) -> None:
+        """Count a request with an overlay. `admission_ms`: reading it, from its arrival until it can be queued."""
+        self._overlays.count(new_nodes, edges, admission_ms)
+
+    def count_unread_overlay(self) -> None:
+        """Count a request with an overlay that is refused before it is read."""
+        self._overlays.requests += 1
 
     def count_error(self, reason: str) -> None:
         errors = self._errors.get(reason)
@@ -226,6 +218,7 @@ class ServingMetrics:
         errors.count += 1
 
     def observe_batch(self, variant: str, seeds: int, duration_ms: float, times: StageTimes) -> None:
+        """`seeds`: the batch's load (`scheduling/load.py`), by which its cost is fitted."""
         of = self._variants[variant]
         seconds = duration_ms / 1000
         of.batches += 1
@@ -236,6 +229,8 @@ class ServingMetrics:
         of.sample.observe(times.sample_ms / 1000)
         of.gather.observe(times.gather_ms / 1000)
         of.compute.observe(times.compute_ms / 1000)
+        if times.overlay_ms:
+            of.overlay.observe(times.overlay_ms / 1000)
 
     def count_refused(self, reason: str) -> None:
         """Count a request that got 429."""
@@ -281,11 +276,13 @@ class ServingMetrics:
         counters = [CounterMetricFamily(name, text, labels=labels) for name, text in _BATCH_COUNTERS.items()]
         for name, of in self._variants.items():
             values = {"service": self._service, "variant": name}
-            _add_histogram(request, values, of.request, of.created_s)
+            add_histogram(request, values, of.request, of.created_s)
             for stage_name, durations in (
                 ("queue", of.queue), ("sample", of.sample), ("gather", of.gather), ("compute", of.compute)
             ):  # fmt: skip
-                _add_histogram(stage, {**values, "stage": stage_name}, durations, of.created_s)
+                add_histogram(stage, {**values, "stage": stage_name}, durations, of.created_s)
+            if of.overlay.total_s:  # few services get overlays, and a histogram is 27 series
+                add_histogram(stage, {**values, "stage": "overlay"}, of.overlay, of.created_s)
             for family, value in zip(counters, of.sums, strict=True):
                 family.add_metric(tuple(values.values()), value, created=of.created_s)
         yield from (request, stage, *counters)
@@ -294,6 +291,7 @@ class ServingMetrics:
         )
         offered.add_metric((self._service,), self._offered_seeds, created=self._created_s)
         yield offered
+        yield from self._overlays.collect(self._service, self._created_s)
         outcomes = CounterMetricFamily(
             _REQUESTS, "Requests answered, or refused with 429, by outcome.", labels=("service", "outcome")
         )
@@ -371,12 +369,3 @@ class _Counted(Collector):
 
     def collect(self) -> Iterator[Metric]:
         return self._families()
-
-
-def _add_histogram(
-    family: HistogramMetricFamily, labels: dict[str, str], durations: _Durations, created_s: float
-) -> None:
-    ends = (*map(str, LATENCY_BUCKETS_S), "+Inf")
-    buckets = list(zip(ends, accumulate(durations.counts), strict=True))
-    family.add_metric(tuple(labels.values()), buckets, durations.total_s)
-    family.add_sample(f"{family.name}_created", labels, created_s)

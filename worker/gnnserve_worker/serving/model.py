@@ -17,10 +17,13 @@ from enum import StrEnum
 
 import numpy as np
 
+from gnnserve_api.families import Capabilities
 from gnnserve_api.objective import NO_OBJECTIVE, Objective
 from gnnserve_api.routing import Damage, Route, RoutingTable
+from gnnserve_worker.graph.overlay import Overlay
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.scheduling.choice import decide_route
+from gnnserve_worker.scheduling.load import load_of, overlay_load
 from gnnserve_worker.scheduling.refusal import Refusal, RefusalReason
 from gnnserve_worker.scheduling.waiting import Request
 from gnnserve_worker.serving.lane import Lane, open_lane
@@ -28,6 +31,7 @@ from gnnserve_worker.serving.metrics import ServingMetrics
 from gnnserve_worker.serving.requests import AcceptedRequests, Outcome, Pending, deliver_all, forget, settle
 
 _RETRY_WHEN_UNAVAILABLE_S = 1
+_NEEDS_OVERLAY = Capabilities(overlay=True)
 
 
 def monotonic_ms() -> float:
@@ -81,7 +85,7 @@ class ServedModel:
         revision.check(table)
         lane, now_ms = self.lane, self._clock_ms()
         same = lane is not None and lane.revision is revision and lane.batching == table.batching
-        if lane is None or not same or lane.objective != table.objective:
+        if lane is None or not same or lane.objective != table.objective or lane.overlay_limits != table.overlay:
             chooser = lane.chooser if lane is not None and same else None
             self.lane = lane = open_lane(revision, table, chooser, self.lane, now_ms)
             self._lanes.append(lane)
@@ -142,19 +146,35 @@ class ServedModel:
         wants_embeddings: bool,
         arrived_ms: float,
         deliver: Callable[[Outcome], None],
+        overlay: Overlay | None = None,
+        seed: int | None = None,
     ) -> Pending | Refusal:
-        """Submit a request to the present lane, against which its nodes were checked. With an empty objective the
-        service's own applies. `deliver` is called later, never during this call."""
+        """Submit a request to the present lane, against whose revision its nodes were checked and its overlay was
+        arranged. With an empty objective the service's own applies. `deliver` is called later, never during this
+        call."""
         seeds = len(nodes)
-        self._metrics.count_offered(seeds)
+        extra = 0
+        if overlay is not None:
+            most_drawn = seeds * lane.revision.most_drawn_per_seed
+            features = overlay.features
+            share = lane.chooser.costs.overlay_share
+            extra = overlay_load(overlay.nodes, overlay.edges, len(features), features.nbytes, most_drawn, share)
+        self._metrics.count_offered(load_of(seeds, extra, lane.batching.max_seeds) if extra else seeds)
         if self.state is not ModelState.READY:
             return self.refuse()
         holding = lane.objective if objective == NO_OBJECTIVE else objective
-        request = Request(next(self._request_keys), seeds, holding, arrived_ms)
+        key = next(self._request_keys)
+        if overlay is None:
+            request = Request(key, seeds, holding, arrived_ms)
+        else:
+            request = Request(key, seeds, holding, arrived_ms, _NEEDS_OVERLAY, extra)
         refusal = lane.batcher.admit(request, strict, self._clock_ms())
         if refusal is not None:
             return refusal
-        pending = Pending(lane, request, nodes, wants_embeddings, deliver)
+        if overlay is None and seed is None:
+            pending = Pending(lane, request, nodes, wants_embeddings, deliver)
+        else:
+            pending = Pending(lane, request, nodes, wants_embeddings, deliver, overlay, seed, is_own_part=True)
         self.accepted[request.key] = pending
         self._go_on()
         return pending

@@ -15,7 +15,7 @@ class FirstOfAKind(logging.Filter):
         super().__init__()
         self._every_s = every_s
         self._said: dict[str, tuple[float, int]] = {}
-        """By kind: when a record passed last, and how many were held back since."""
+        """For each kind: when a record passed last, and how many were held back since."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         if record.levelno != logging.WARNING:

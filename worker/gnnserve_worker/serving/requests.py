@@ -15,11 +15,13 @@ import msgspec
 import numpy as np
 
 from gnnserve_api.objective import Objective
+from gnnserve_worker.graph.overlay import Overlay
+from gnnserve_worker.graph.view import Part
 from gnnserve_worker.inference.batch import StageTimes
 from gnnserve_worker.scheduling.closing import Batch, Piece
 from gnnserve_worker.scheduling.refusal import Refusal
 from gnnserve_worker.scheduling.waiting import Request
-from gnnserve_worker.serving.executor import Computed
+from gnnserve_worker.serving.executor import BatchInputs, Computed
 from gnnserve_worker.serving.lane import Lane
 
 _log = logging.getLogger(__name__)
@@ -55,7 +57,13 @@ class Failure(msgspec.Struct, frozen=True):
     error_id: str
 
 
-Outcome = Answer | Refusal | Failure
+class NotFinite(msgspec.Struct, frozen=True):
+    """The features that the request brings give scores, or embeddings, that are not finite."""
+
+    variant: str
+
+
+Outcome = Answer | Refusal | Failure | NotFinite
 
 
 class Pending(msgspec.Struct):
@@ -66,6 +74,12 @@ class Pending(msgspec.Struct):
     nodes: np.ndarray
     wants_embeddings: bool
     deliver: Callable[[Outcome], None]
+    overlay: Overlay | None = None
+    """Arranged against the revision of `lane`."""
+    seed: int | None = None
+    """What its draws depend on; None: on its batch."""
+    is_own_part: bool = False
+    """Whether it has an overlay or a seed, so that its batches need a view."""
     parts: list[Answer] = []
     """Partial answers of a request that takes several batches."""
     cancelled: bool = False
@@ -75,15 +89,23 @@ AcceptedRequests = dict[int, Pending]
 """Requests that have no final outcome yet, by the key of their request."""
 
 
-def fetch_seeds(accepted: AcceptedRequests, lane: Lane, batch: Batch) -> tuple[np.ndarray, bool]:
-    """Copy the batch's seeds; returns them and whether any request wants embeddings."""
-    parts, with_embeddings = [], False
+def fetch_inputs(accepted: AcceptedRequests, lane: Lane, batch: Batch) -> BatchInputs:
+    """Copy the batch's seeds, and collect what its requests want and bring."""
+    nodes, with_embeddings, has_parts = [], False, False
     for piece in batch.pieces:
         pending = accepted[piece.request.key]
-        parts.append(pending.nodes if piece.whole else pending.nodes[piece.start : piece.stop])
+        nodes.append(pending.nodes if piece.whole else pending.nodes[piece.start : piece.stop])
         with_embeddings |= pending.wants_embeddings
-    seeds = parts[0] if len(parts) == 1 else np.concatenate(parts, out=lane.seeds[: batch.seeds])
-    return seeds, with_embeddings
+        has_parts |= pending.is_own_part
+    if has_parts:
+        seeds = np.concatenate(nodes, out=lane.seeds[: batch.seeds])  # a copy: the view changes it
+        return BatchInputs(seeds, with_embeddings, [_part_of(accepted[p.request.key], p) for p in batch.pieces])
+    seeds = nodes[0] if len(nodes) == 1 else np.concatenate(nodes, out=lane.seeds[: batch.seeds])
+    return BatchInputs(seeds, with_embeddings)
+
+
+def _part_of(pending: Pending, piece: Piece) -> Part:
+    return Part(piece.stop - piece.start, pending.overlay, pending.seed)
 
 
 def share_out(accepted: AcceptedRequests, batch: Batch, computed: Computed) -> list[tuple[Pending, Outcome]]:
@@ -102,8 +124,11 @@ def share_out(accepted: AcceptedRequests, batch: Batch, computed: Computed) -> l
         if pending.wants_embeddings and inference.embeddings is not None:
             embeddings = inference.embeddings[first:start]
         if not (finite or _is_finite(scores)) or not (embeddings is None or _is_finite(embeddings)):
-            error = ArithmeticError(f"variant {batch.variant} gave scores or embeddings that are not finite")
-            settled += settle(accepted, [(piece.request.key, fail(batch, piece, error))])
+            outcome: Outcome = NotFinite(batch.variant)
+            if pending.overlay is None:
+                error = ArithmeticError(f"variant {batch.variant} gave scores or embeddings that are not finite")
+                outcome = fail(batch, piece, error)
+            settled += settle(accepted, [(piece.request.key, outcome)])
             continue
         part = Answer(
             batch.variant, scores, embeddings, piece.request.objective, piece.request.arrived_ms,

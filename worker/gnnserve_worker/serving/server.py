@@ -123,7 +123,7 @@ class Serving:
     revision: ServedRevision
 
     def look(self) -> Look | None:
-        """None: the worker has ended."""
+        """What the worker serves; None: the worker has ended."""
         return self.worker.look()
 
     def route(self, table: RoutingTable) -> None:

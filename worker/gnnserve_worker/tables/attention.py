@@ -19,7 +19,7 @@ import numpy as np
 from gnnserve_worker.kernel_cache import inlined, kernel
 from gnnserve_worker.sampling.kernels import prefetch
 from gnnserve_worker.sampling.neighbours import NeighbourSample
-from gnnserve_worker.tables.table import NO_SCALES, Table
+from gnnserve_worker.tables.table import NO_SCALES, RowsBehind, Table
 from gnnserve_worker.tables.vectors import dot_row, number_of, sum_weighted_columns
 
 _ROWS_AHEAD = 2
@@ -29,6 +29,10 @@ _LEAST_EXPONENT = np.float32(-87.0)
 """Below it exp is 0 in float32, but for numbers without full precision."""
 _LOG2_E = np.float32(1.4426950408889634)
 _LN2_HIGH, _LN2_LOW = np.float32(0.693359375), np.float32(-2.12194440e-4)
+
+
+Source = np.ndarray | tuple[np.ndarray, np.ndarray | None]
+"""Rows in one array, or in one and another behind it (`vectors.py`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +55,14 @@ class Attention:
 
 def gather_attending(
     table: Table, columns: int, sample: NeighbourSample, attention: Attention, bias: np.ndarray, relu: bool,
-    out: np.ndarray,
+    out: np.ndarray, behind: RowsBehind,
 ) -> None:  # fmt: skip
-    """For each row of `sample` the heads' sums beside each other, [rows, heads · head_columns], from the table."""
+    """For each row of `sample` the heads' sums beside each other, [rows, heads · head_columns], from the table and the
+    rows behind it."""
     rows, own = table.rows, table.own
     _gather(
-        rows.values, rows.scales, own.values, own.scales, columns, sample.nodes, sample.starts, sample.neighbours,
+        rows.values, rows.scales, own.values, own.scales, *behind, columns,
+        sample.nodes, sample.starts, sample.neighbours,
         attention.heads, attention.head_columns(columns), attention.stored, attention.vectors,
         attention.negative_slope, bias, relu, out,
     )  # fmt: skip
@@ -77,7 +83,9 @@ def aggregate_attending(
 
 @kernel
 def _gather(
-    values: np.ndarray, scales: np.ndarray, own_values: np.ndarray, own_scales: np.ndarray, columns: int,
+    values: np.ndarray, scales: np.ndarray, own_values: np.ndarray, own_scales: np.ndarray,
+    more_values: np.ndarray | None, more_scales: np.ndarray | None,
+    more_own_values: np.ndarray | None, more_own_scales: np.ndarray | None, columns: int,
     nodes: np.ndarray, starts: np.ndarray, neighbours: np.ndarray,
     heads: int, width: int, stored: bool, vectors: np.ndarray, slope: float,
     bias: np.ndarray, relu: bool, out: np.ndarray,
@@ -102,7 +110,8 @@ def _gather(
                 prefetch(own_values, begin + column)
             if len(own_scales):
                 prefetch(own_scales, nodes[ahead])
-        _attend(values, scales, own_values, own_scales, columns, row, np.int64(nodes[row]), nodes[row],
+        _attend((values, more_values), (scales, more_scales), (own_values, more_own_values),
+                (own_scales, more_own_scales), columns, row, np.int64(nodes[row]), nodes[row],
                 starts, neighbours, neighbours, heads, width, stored, vectors, slope, bias, relu,
                 longest, weights, of_row, out)  # fmt: skip
 
@@ -134,7 +143,7 @@ def _longest(starts: np.ndarray, rows: int) -> int:
 
 @inlined
 def _attend(
-    values: np.ndarray, scales: np.ndarray, own_values: np.ndarray, own_scales: np.ndarray, columns: int,
+    values: Source, scales: Source, own_values: Source, own_scales: Source, columns: int,
     row: int, own_row: np.int64, node: int, starts: np.ndarray, neighbours: np.ndarray, ids: np.ndarray,
     heads: int, width: int, stored: bool, vectors: np.ndarray, slope: float, bias: np.ndarray, relu: bool,
     longest: int, weights: np.ndarray, of_row: np.ndarray, out: np.ndarray,

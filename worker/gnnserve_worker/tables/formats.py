@@ -26,6 +26,10 @@ class TableFormat(ABC):
     dtype: ClassVar[np.dtype]
     scale_bytes: ClassVar[int] = 0
     """Bytes of a row's scale, a float32 beside the row; 0: rows have none."""
+    is_exact: ClassVar[bool] = False
+    """Whether it holds every float32 as it is."""
+    largest: ClassVar[float | None] = None
+    """The largest number that it holds; None: as float32, or whatever a row's scale makes possible."""
 
     @abstractmethod
     def encode(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
@@ -59,6 +63,7 @@ class TableFormat(ABC):
 class _Float32(TableFormat):
     storage = Storage.FLOAT32
     dtype = np.dtype(np.float32)
+    is_exact = True
 
     def encode(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
         return rows, None
@@ -70,6 +75,7 @@ class _Float32(TableFormat):
 class _Float16(TableFormat):
     storage = Storage.FLOAT16
     dtype = np.dtype(np.int16)
+    largest = 65_504.0
 
     def encode(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
         with np.errstate(over="ignore"):

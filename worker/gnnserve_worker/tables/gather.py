@@ -18,7 +18,7 @@ from gnnserve_worker.kernel_cache import kernel
 from gnnserve_worker.sampling.kernels import prefetch
 from gnnserve_worker.sampling.neighbours import NeighbourSample, SampleWeights
 from gnnserve_worker.tables.attention import Attention, aggregate_attending, gather_attending
-from gnnserve_worker.tables.table import NO_SCALES, Table
+from gnnserve_worker.tables.table import NO_SCALES, NOTHING_BEHIND, RowsBehind, Table
 from gnnserve_worker.tables.vectors import sum_rows, sum_weighted_rows
 
 _ROWS_AHEAD = 2
@@ -133,23 +133,34 @@ def is_stacked(own: Own) -> bool:
             assert_never(own)
 
 
-def gather(table: Table, columns: int, sample: NeighbourSample, aggregation: Aggregation, out: np.ndarray) -> None:
+def gather(
+    table: Table,
+    columns: int,
+    sample: NeighbourSample,
+    aggregation: Aggregation,
+    out: np.ndarray,
+    behind: RowsBehind | None = None,
+) -> None:
     """For each row of `sample`, what `aggregation` makes of the first `columns` of the table's rows.
 
-    `out` is flat, float32 or the bits of bfloat16 (uint16): [rows · columns], or twice that when stacked.
+    `out` is flat, float32 or the bits of bfloat16 (uint16): [rows · columns], or twice that when stacked. `behind`:
+    rows that come after the table's.
     """
     rows, own = table.rows, table.own
+    more = NOTHING_BEHIND if behind is None else behind
     if aggregation.plain:
         _gather(
-            rows.values, rows.scales, own.values, own.scales, columns, sample.nodes, sample.starts, sample.neighbours,
+            rows.values, rows.scales, own.values, own.scales, *more, columns,
+            sample.nodes, sample.starts, sample.neighbours,
             aggregation.mean, aggregation.stacked, aggregation.own_factor, aggregation.bias, aggregation.relu, out,
         )  # fmt: skip
     elif aggregation.attention is not None:
-        gather_attending(table, columns, sample, aggregation.attention, aggregation.bias, aggregation.relu, out)
+        gather_attending(table, columns, sample, aggregation.attention, aggregation.bias, aggregation.relu, out, more)
     else:
         weights = weights_of(sample)
         _gather_weighted(
-            rows.values, rows.scales, own.values, own.scales, columns, sample.nodes, sample.starts, sample.neighbours,
+            rows.values, rows.scales, own.values, own.scales, *more, columns,
+            sample.nodes, sample.starts, sample.neighbours,
             weights.of_neighbours, weights.of_itself, aggregation.bias, aggregation.relu, out,
         )  # fmt: skip
 
@@ -187,7 +198,9 @@ def gathered_bytes(table: Table, columns: int, sample: NeighbourSample) -> int:
 
 @kernel
 def _gather(
-    values: np.ndarray, scales: np.ndarray, own_values: np.ndarray, own_scales: np.ndarray, columns: int,
+    values: np.ndarray, scales: np.ndarray, own_values: np.ndarray, own_scales: np.ndarray,
+    more_values: np.ndarray | None, more_scales: np.ndarray | None,
+    more_own_values: np.ndarray | None, more_own_scales: np.ndarray | None, columns: int,
     nodes: np.ndarray, starts: np.ndarray, neighbours: np.ndarray,
     mean: bool, stacked: bool, own_factor: float, bias: np.ndarray, relu: bool, out: np.ndarray,
 ) -> None:  # fmt: skip
@@ -197,6 +210,10 @@ def _gather(
     own_line = _LINE_BYTES // own_values.itemsize
     stride = values.shape[1]
     own_stride = own_values.shape[1]
+    rows_read = (values, more_values)
+    scales_read = (scales, more_scales)
+    own_read = (own_values, more_own_values)
+    own_scales_read = (own_scales, more_own_scales)
     for row in range(rows):
         ahead = row + _ROWS_AHEAD
         if ahead < rows:
@@ -217,13 +234,13 @@ def _gather(
         place = row * width
         node = np.int64(nodes[row])
         if stacked:
-            sum_rows(out, place, columns, values, scales, neighbours, start, stop, factor,
-                     own_values, own_scales, node, 0.0, bias, relu)  # fmt: skip
-            sum_rows(out, place + columns, columns, values, scales, neighbours, 0, 0, 0.0,
-                     own_values, own_scales, node, 1.0, bias, relu)  # fmt: skip
+            sum_rows(out, place, columns, rows_read, scales_read, neighbours, start, stop, factor,
+                     own_read, own_scales_read, node, 0.0, bias, relu)  # fmt: skip
+            sum_rows(out, place + columns, columns, rows_read, scales_read, neighbours, 0, 0, 0.0,
+                     own_read, own_scales_read, node, 1.0, bias, relu)  # fmt: skip
         else:
-            sum_rows(out, place, columns, values, scales, neighbours, start, stop, factor,
-                     own_values, own_scales, node, own_factor, bias, relu)  # fmt: skip
+            sum_rows(out, place, columns, rows_read, scales_read, neighbours, start, stop, factor,
+                     own_read, own_scales_read, node, own_factor, bias, relu)  # fmt: skip
 
 
 @kernel
@@ -249,7 +266,9 @@ def _aggregate(
 
 @kernel
 def _gather_weighted(
-    values: np.ndarray, scales: np.ndarray, own_values: np.ndarray, own_scales: np.ndarray, columns: int,
+    values: np.ndarray, scales: np.ndarray, own_values: np.ndarray, own_scales: np.ndarray,
+    more_values: np.ndarray | None, more_scales: np.ndarray | None,
+    more_own_values: np.ndarray | None, more_own_scales: np.ndarray | None, columns: int,
     nodes: np.ndarray, starts: np.ndarray, neighbours: np.ndarray,
     of_neighbours: np.ndarray, of_itself: np.ndarray, bias: np.ndarray, relu: bool, out: np.ndarray,
 ) -> None:  # fmt: skip
@@ -258,6 +277,10 @@ def _gather_weighted(
     own_line = _LINE_BYTES // own_values.itemsize
     stride = values.shape[1]
     own_stride = own_values.shape[1]
+    rows_read = (values, more_values)
+    scales_read = (scales, more_scales)
+    own_read = (own_values, more_own_values)
+    own_scales_read = (own_scales, more_own_scales)
     for row in range(rows):
         ahead = row + _ROWS_AHEAD
         if ahead < rows:
@@ -272,8 +295,8 @@ def _gather_weighted(
                 prefetch(own_values, begin + column)
             if len(own_scales):
                 prefetch(own_scales, nodes[ahead])
-        sum_weighted_rows(out, row * columns, columns, values, scales, neighbours, starts[row], starts[row + 1],
-                          1.0, own_values, own_scales, np.int64(nodes[row]), of_itself[row],
+        sum_weighted_rows(out, row * columns, columns, rows_read, scales_read, neighbours, starts[row], starts[row + 1],
+                          1.0, own_read, own_scales_read, np.int64(nodes[row]), of_itself[row],
                           bias, relu, of_neighbours)  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tokenize import TokenError
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -66,6 +66,19 @@ class Table:
 
 
 NO_SCALES = np.zeros(0, dtype=np.float32)
+
+
+class RowsBehind(NamedTuple):
+    """Rows that are read as if they stood behind a table's, in its format and as wide: the row of overlay node k of a
+    batch is row N + k. They are written by `inference/rows.py`. None: there are none."""
+
+    values: np.ndarray | None
+    scales: np.ndarray | None
+    own_values: np.ndarray | None
+    own_scales: np.ndarray | None
+
+
+NOTHING_BEHIND = RowsBehind(None, None, None, None)
 
 
 def map_array(path: Path) -> np.ndarray:

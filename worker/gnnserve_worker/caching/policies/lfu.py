@@ -27,9 +27,9 @@ class LfuPolicy:
         slots = max(1, self.capacity)
         self._slot_of = np.full(items, _NONE, dtype=np.int32)
         self._slots = np.full((slots, 4), _NONE, dtype=np.int32)
-        """Per slot: its item, its group, and the slots before and after it in the group."""
+        """For each slot: its item, its group, and the slots before and after it in the group."""
         self._groups = np.full((slots + 1, 4), _NONE, dtype=np.int32)
-        """Per group: its first and its last slot, the groups of the next lower and of the next higher count."""
+        """For each group: its first and its last slot, the groups of the next lower and of the next higher count."""
         self._counts = np.zeros(slots + 1, dtype=np.int64)
         """Count of reads that each group stands for."""
         self._free = np.arange(slots + 1, dtype=np.int32)

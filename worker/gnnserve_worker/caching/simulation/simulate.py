@@ -168,7 +168,8 @@ class Recovery:
 
 
 def recovery_of(found: Replay, moves: Sequence[int], window: int) -> Recovery | None:
-    """None where nothing moved, or phases are shorter than four windows."""
+    """Requests until the hit rate recovers from a move; None where nothing moved, or phases are shorter than four
+    windows."""
     if not moves:
         return None
     ends = [*moves[1:], len(found.hits)]

@@ -38,9 +38,9 @@ class TraceKind(StrEnum):
     MOVING = "moving"
     """Most seeds are of a hot subgraph, which moves to another part of the graph all at once."""
     RECURRING = "recurring"
-    """As moving, among three hot subgraphs in turn, which come back."""
+    """Like moving, among three hot subgraphs in turn, which come back."""
     DRIFTING = "drifting"
-    """As zipf, while nodes pass on their ranks to others, a few after each request."""
+    """Like zipf, while nodes pass on their ranks to others, a few after each request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Trace:
     seeds: np.ndarray
     """Node ids of all requests, concatenated, int64."""
     starts: np.ndarray
-    """Where the seeds of each request begin in `seeds`, int64 [requests + 1]."""
+    """Position in `seeds` where each request begins, int64 [requests + 1]."""
     moves: tuple[int, ...] = ()
     """Numbers of the requests before which the hot set moved."""
     moving: bool = False
@@ -265,7 +265,7 @@ class TraceReads:
     nodes: np.ndarray
     """int32 [reads]."""
     starts: np.ndarray
-    """Where the reads of each request begin in `nodes`, int64 [requests + 1]."""
+    """Position in `nodes` where the reads of each request begin, int64 [requests + 1]."""
 
 
 def expand_trace(

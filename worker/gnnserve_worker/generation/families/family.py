@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Models(Protocol):
-    """Where weights come from. `name` is what progress calls them."""
+    """A source of weights. `name` is what progress calls it."""
 
     @property
     def training(self) -> TrainingManifest | None:
@@ -34,11 +34,11 @@ class Models(Protocol):
         ...
 
     def master(self, name: str) -> Tensors:
-        """For all columns, in the order of the source."""
+        """Weights for all columns, in the order of the source."""
         ...
 
     def pruned(self, columns: np.ndarray, name: str) -> Tensors:
-        """For the given columns (ids), in their order."""
+        """Weights for the given columns (ids), in their order."""
         ...
 
     def another_master(self, seed: int, name: str) -> Tensors:
@@ -52,16 +52,16 @@ class Ingredients:
 
     spec: GNNServiceSpec
     network: NetworkManifest
-    """As the spec has it; every family of today keeps it."""
+    """The network of the spec; every family of today keeps it."""
     features: Features
     """Normalised, columns in the order of the source."""
     ranking: Ranking
     master: Tensors | None
-    """For inputs in the order of the source. None: no family needs it."""
+    """Weights of the master, for inputs in the order of the source; None: no family needs them."""
     models: Models | None
-    """None: every variant is given."""
+    """The source of weights; None: every variant is given."""
     given: Sequence[GivenVariant] = ()
-    """Those of spec.variants.given, in its order."""
+    """Variants of spec.variants.given, in its order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class Outline:
     nodes: int
     features: int
     given: Sequence[GivenVariant] = ()
-    """As in `Ingredients`."""
+    """The given variants, as in `Ingredients`."""
 
 
 Blocks = Callable[[], Iterable[np.ndarray]]
@@ -90,7 +90,7 @@ class PlannedTable:
     own: Blocks | None = None
     """What is read of a node itself; None: the same rows."""
     source_columns: tuple[int, ...] | None = None
-    """As in the table's manifest."""
+    """The columns of the source that the table holds, as in its manifest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,14 +99,14 @@ class PlannedVariant:
     factor: int
     """k of the feature columns that it goes without; 1: it loses none."""
     tensors: Tensors | None
-    """None: it shares another variant's weights."""
+    """The variant's weights; None: it shares another variant's."""
 
 
 @dataclass(frozen=True, slots=True)
 class FamilyPlan:
     tables: Sequence[PlannedTable] = ()
     variants: Sequence[PlannedVariant] = ()
-    """In the order of the profile."""
+    """Variants in the order of the profile."""
 
 
 class VariantFamily(Protocol):
@@ -127,5 +127,5 @@ class VariantFamily(Protocol):
 
 
 def storages_of(spec: GNNServiceSpec) -> list[Storage]:
-    """Those that the spec lists, in one order for all specs."""
+    """Storages that the spec lists, in one order for all specs."""
     return [storage for storage in Storage if storage in spec.variants.storage]

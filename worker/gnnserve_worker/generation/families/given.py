@@ -121,7 +121,7 @@ def _joined_columns(chain: Sequence[GivenVariant]) -> np.ndarray:
 
 
 def _ranked_tables(made_from: Ingredients, earlier: Sequence[PlannedVariant]) -> SharedTable:
-    """Those of the pruned variants; without columns where there are none."""
+    """The table of the pruned variants; without columns where there are none."""
     pruned = [planned.manifest for planned in earlier if planned.manifest.family is FamilyName.PRUNED]
     width = max((manifest.columns for manifest in pruned), default=0)
     return SharedTable("features", made_from.ranking.columns[:width])

@@ -73,7 +73,7 @@ class PrunedFamily:
         )
 
     def _weights(self, made_from: Ingredients, factor: int) -> Tensors:
-        """For inputs in rank order."""
+        """Weights for inputs in rank order."""
         columns = made_from.ranking.columns
         if factor == 1 and made_from.master is not None:
             return keep_columns_of(made_from.master, columns)

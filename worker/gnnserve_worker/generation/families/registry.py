@@ -20,7 +20,7 @@ FAMILIES: tuple[VariantFamily, ...] = (
     FanoutsFamily(FamilyName.PROJECTED_FANOUTS, base=FamilyName.PROJECTED),
     FanoutsFamily(FamilyName.GIVEN_FANOUTS, base=FamilyName.GIVEN),
 )
-"""In the order of the profile, which begins with the widest variant."""
+"""Families in the order of the profile, which begins with the widest variant."""
 
 
 def plan_families(made_from: Ingredients) -> list[FamilyPlan]:

@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from gnnserve_worker.gpu.arrays import AttentionRoom, DeviceAggregation, PaddedTree
+from gnnserve_worker.gpu.arrays import DeviceAggregation, PaddedTree, Shares
 from gnnserve_worker.gpu.kernels.gather import check_out
 from gnnserve_worker.gpu.kernels.launch import as_words, launch, rows_at_once
 from gnnserve_worker.gpu.kernels.rows import neighbour_roots, store_aggregated, weighted
@@ -27,7 +27,7 @@ def aggregate_hidden(
     rows: int,
     aggregation: DeviceAggregation,
     out: Tensor,
-    shares: AttentionRoom | None = None,
+    shares: Shares | None = None,
 ) -> None:
     """Apply `aggregation` to the hidden states of the neighbours and of the node itself, for each of the first `rows`
     rows of `tree`. `rows` is one of the tree's `ends`, except the last two.
@@ -48,10 +48,8 @@ def aggregate_hidden(
     tiles = triton.cdiv(width, tile)
     neighbours = min(_IN_FLIGHT, triton.next_power_of_2(max(tree.fanouts)))
     at_once = rows_at_once(_IN_FLIGHT * _TILE // (neighbours * tile), neighbours * tile)
-    weights = aggregation.weights
-    if (aggregation.attention is None) != (shares is None):
-        raise ValueError(f"aggregator {aggregation.aggregator.value}, with shares: {shares is not None}")
-    heads = 0 if aggregation.attention is None else aggregation.attention.heads
+    heads = aggregation.heads_of(shares)
+    weights = aggregation.weights if shares is None else None
     groups = max(1, heads)
     launch(
         _aggregate, triton.cdiv(rows, at_once) * tiles * groups,

@@ -17,7 +17,7 @@ import triton.language as tl
 from torch import Tensor
 
 from gnnserve_worker.gpu.arrays import AttentionRoom, CacheView, DeviceAttention, DeviceRows, PaddedTree
-from gnnserve_worker.gpu.kernels.gather import locate, padded
+from gnnserve_worker.gpu.kernels.gather import check_behind, locate, padded, scale_of
 from gnnserve_worker.gpu.kernels.launch import as_words, launch, rows_at_once
 from gnnserve_worker.gpu.kernels.rows import widened
 
@@ -35,8 +35,12 @@ def score_rows(
     attention: DeviceAttention,
     room: AttentionRoom,
     cache: CacheView | None,
+    behind: DeviceRows | None = None,
 ) -> None:
-    """Scores of every place from its table row: as a neighbour, and of rows of the tree as attending nodes too."""
+    """Scores of every place from its table row: as a neighbour, and of rows of the tree as attending nodes too.
+    `behind`: as those of `gather_rows`."""
+    if behind is not None:
+        check_behind(rows, behind)
     heads, vectors = attention.heads, attention.vectors
     summed = attention.summed_columns(columns)
     tile = triton.next_power_of_2(min(padded(rows, summed), _WARP_BYTES // rows.item_bytes))
@@ -48,6 +52,7 @@ def score_rows(
         launch(
             _score, triton.cdiv(end - begin, places),
             as_words(rows.values), rows.scales,
+            None if behind is None else as_words(behind.values), None if behind is None else behind.scales,
             nowhere if cache is None else cache.directory, nowhere if cache is None else cache.pools,
             tree.ids, nowhere if vectors is None else vectors, room.scores, begin, end, rows.values.shape[0],
             1 if cache is None else cache.slots_per_device,
@@ -72,7 +77,7 @@ def share_out(tree: PaddedTree, rows: int, attention: DeviceAttention, room: Att
     at_once = rows_at_once(max(1, _POSITIONS // positions), positions)
     launch(
         _share_out, triton.cdiv(rows, at_once) * attention.heads,
-        room.scores, tree.ids, tree.counts, tree.starts, room.of_neighbours, room.of_itself, rows,
+        room.scores, tree.ids, tree.counts, tree.starts, room.shares.of_neighbours, room.shares.of_itself, rows,
         float(attention.negative_slope),
         HEADS=attention.heads, ROWS=at_once, POSITIONS=positions, num_warps=1,
     )  # fmt: skip
@@ -80,7 +85,7 @@ def share_out(tree: PaddedTree, rows: int, attention: DeviceAttention, room: Att
 
 @triton.jit(do_not_specialize=["begin", "end", "nodes", "slots_per_device"])
 def _score(
-    values, scales, directory, pools, ids, vectors, scores, begin, end, nodes, slots_per_device,
+    values, scales, behind, behind_scales, directory, pools, ids, vectors, scores, begin, end, nodes, slots_per_device,
     COLUMNS: tl.constexpr, STRIDE: tl.constexpr, READ: tl.constexpr, ALIGNMENT: tl.constexpr, TILE: tl.constexpr,
     TILES: tl.constexpr, PLACES: tl.constexpr, BLOCK: tl.constexpr, DEVICES: tl.constexpr, CACHED: tl.constexpr,
     SCALED: tl.constexpr, STORED: tl.constexpr, SCORES: tl.constexpr, COUNT: tl.constexpr, COUNT_PADDED: tl.constexpr,
@@ -96,7 +101,7 @@ def _score(
     if STORED:
         for each in range(COUNT):
             address, _in_cache = locate(
-                values, node, real, COLUMNS + each, directory, pools, nodes, slots_per_device,
+                values, behind, node, real, COLUMNS + each, directory, pools, nodes, slots_per_device,
                 STRIDE, BLOCK, dtype.primitive_bitwidth // 8, CACHED, DEVICES,
             )  # fmt: skip
             stored = tl.load(
@@ -108,7 +113,7 @@ def _score(
         for tile in range(TILES):
             column = tile * TILE
             address, _in_cache = locate(
-                values, node, real, column, directory, pools, nodes, slots_per_device,
+                values, behind, node, real, column, directory, pools, nodes, slots_per_device,
                 STRIDE, BLOCK, dtype.primitive_bitwidth // 8, CACHED, DEVICES,
             )  # fmt: skip
             pointer = tl.multiple_of(address.to(tl.pointer_type(dtype)), ALIGNMENT)
@@ -121,7 +126,7 @@ def _score(
                 dot = tl.sum(numbers * vector[None, :], axis=1)
                 found += tl.where((number == each)[None, :], dot[:, None], 0.0)
     if SCALED:
-        found *= tl.load(scales + node, mask=real, other=0.0)[:, None]
+        found *= scale_of(scales, behind_scales, node, real, nodes)[:, None]
     to = scores + place.to(tl.int64)[:, None] * SCORES + number[None, :]
     tl.store(to, found, mask=inside[:, None] & (number < COUNT)[None, :])
 

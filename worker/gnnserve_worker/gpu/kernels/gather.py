@@ -12,6 +12,9 @@ rows of 11 on average, fills the link as well.
 As many programs as fit iterate over all rows and tiles; each counts its cache hits and adds them to the totals once.
 Leaf rows are never written back.
 
+Rows behind the table's, which a batch's requests bring along, are read from where they are in the host's memory: a
+comparison chooses the address, in kernels that are compiled for it. Batches without any run kernels that have none.
+
 A cache block is a whole number of tiles, so that one entry of the directory serves a tile. The entry is read here and
 not in an earlier kernel: it stays valid until the batch ends (`gpu/cache.py`).
 """
@@ -26,7 +29,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from gnnserve_worker.gpu.arrays import AttentionRoom, CacheView, DeviceAggregation, DeviceRows, PaddedTree
+from gnnserve_worker.gpu.arrays import CacheView, DeviceAggregation, DeviceRows, DeviceTable, PaddedTree, Shares
 from gnnserve_worker.gpu.kernels.launch import as_words, launch, resident_programs, rows_at_once
 from gnnserve_worker.gpu.kernels.rows import neighbour_roots, store_aggregated, weighted, widened
 
@@ -45,19 +48,24 @@ def gather_rows(
     aggregation: DeviceAggregation,
     out: Tensor,
     cache: CacheView | None,
-    shares: AttentionRoom | None = None,
+    shares: Shares | None = None,
+    behind: DeviceTable | None = None,
 ) -> None:
     """Apply `aggregation` to the first `columns` of the neighbours' rows and of the node's own, for each row of `tree`.
 
     `own` may be `rows`: then its reads go through the cache as well. `out` is float32 or bfloat16
     [tree.rows, columns], or twice the columns when stacked, or of attention the heads' columns; padding rows become 0.
-    `shares`: what `kernels/attention.py` made for an aggregation with attention.
+    `shares`: what `kernels/attention.py` made for an aggregation with attention; or weights of neighbours, which then
+    take the place of the aggregation's. `behind`: rows that are read as if they stood behind these, of the same kind
+    and stride; the tree names them by numbers from the number of nodes on.
     """
     _check(rows, own, columns, tree, aggregation, out, cache)
+    if behind is not None:
+        check_behind(rows, behind.rows)
+        check_behind(own, behind.own)
     item_bytes = rows.item_bytes
     attention = aggregation.attention
-    if (attention is None) != (shares is None):
-        raise ValueError(f"aggregator {aggregation.aggregator.value}, with shares: {shares is not None}")
+    heads = aggregation.heads_of(shares)
     # Of attention, rows may end with scores, which are not summed.
     summed = columns if attention is None else attention.summed_columns(columns)
     groups = 1 if attention is None else attention.groups
@@ -68,11 +76,13 @@ def gather_rows(
     in_flight = max(1, _IN_FLIGHT * rows.alignment_bytes // (tile * item_bytes))
     neighbours = min(triton.next_power_of_2(max(1, *tree.fanouts)), in_flight)
     at_once = rows_at_once(in_flight // neighbours, neighbours * tile)
-    weights = aggregation.weights
+    weights = aggregation.weights if shares is None else None
     nowhere = tree.ids  # for pointers that are not read
     launch(
         _gather, resident_programs(triton.cdiv(tree.rows, at_once) * tiles * groups, out.device),
         as_words(rows.values), rows.scales, as_words(own.values), own.scales,
+        None if behind is None else as_words(behind.rows.values), None if behind is None else behind.rows.scales,
+        None if behind is None else as_words(behind.own.values), None if behind is None else behind.own.scales,
         nowhere if cache is None else cache.directory, nowhere if cache is None else cache.pools,
         nowhere if cache is None else cache.accesses[triton.cdiv(columns, cache.block_columns) - 1],
         nowhere if cache is None else cache.totals,
@@ -88,7 +98,7 @@ def gather_rows(
         BLOCK=tile if cache is None else cache.block_columns, DEVICES=0 if cache is None else cache.pools.numel(),
         CACHED=cache is not None, OWN_CACHED=cache is not None and own is rows,
         SCALED=rows.scales is not None, WEIGHTED=weights is not None,
-        HEADS=0 if attention is None else attention.heads,
+        HEADS=heads,
         HEAD_COLUMNS=columns if attention is None else summed * groups // attention.heads, GROUPS=groups,
         MEAN=aggregation.mean, STACKED=aggregation.stacked,
         HAS_OWN=aggregation.stacked or aggregation.own_factor != 0,
@@ -134,6 +144,14 @@ def _check(
         )
 
 
+def check_behind(rows: DeviceRows, behind: DeviceRows) -> None:
+    if rows.values.dtype != behind.values.dtype or rows.stride != behind.stride:
+        raise ValueError(
+            f"rows are {rows.stride} numbers of {rows.values.dtype}, and those behind them {behind.stride} of "
+            f"{behind.values.dtype}"
+        )
+
+
 def check_out(out: Tensor, rows: int, columns: int, aggregation: DeviceAggregation) -> None:
     shape = (rows, aggregation.width(columns))
     if out.dtype not in _OUT_DTYPES or out.shape != shape or not out.is_contiguous():
@@ -148,12 +166,17 @@ def check_out(out: Tensor, rows: int, columns: int, aggregation: DeviceAggregati
 
 @triton.jit
 def locate(
-    values, node, wanted, column, directory, pools, nodes, slots_per_device,
+    values, behind, node, wanted, column, directory, pools, nodes, slots_per_device,
     STRIDE: tl.constexpr, BLOCK: tl.constexpr, ITEM_BYTES: tl.constexpr, CACHED: tl.constexpr, DEVICES: tl.constexpr,
 ):  # fmt: skip
-    """Address of `column` in the row of each `wanted` node, int64, and whether it lies in the cache."""
-    address = values.to(tl.int64) + (node.to(tl.int64) * STRIDE + column) * ITEM_BYTES
+    """Address of `column` in the row of each `wanted` node, int64, and whether it lies in the cache. Rows from `nodes`
+    on are those of `behind`, unless that is None."""
+    table = values.to(tl.int64)
+    if behind is not None:
+        table = tl.where(node < nodes, table, behind.to(tl.int64) - nodes.to(tl.int64) * (STRIDE * ITEM_BYTES))
+    address = table + (node.to(tl.int64) * STRIDE + column) * ITEM_BYTES
     if CACHED:
+        wanted = in_table(behind, node, wanted, nodes)
         entry = directory + (column // BLOCK).to(tl.int64) * nodes + node
         # Read past the first-level cache, as the cache's rows below: lines left there by other kernels may be stale
         # (`caching/slots.py`).
@@ -172,10 +195,28 @@ def locate(
     return address, found
 
 
+@triton.jit
+def in_table(behind, node, wanted, nodes):
+    """Which of the `wanted` nodes have their rows in the table itself."""
+    if behind is not None:
+        wanted = wanted & (node < nodes)
+    return wanted
+
+
+@triton.jit
+def scale_of(scales, behind, node, wanted, nodes):
+    """Scale of each `wanted` node's row; `behind`: those of rows from `nodes` on, or None."""
+    place = scales + node
+    if behind is not None:
+        place = tl.where(node < nodes, place, behind + (node - nodes))
+    return tl.load(place, mask=wanted, other=0.0)
+
+
 # Compiled once for all buckets, graphs and caches.
 @triton.jit(do_not_specialize=["rows", "nodes", "slots_per_device"], do_not_specialize_on_alignment=["accesses"])
 def _gather(
-    values, scales, own_values, own_scales, directory, pools, accesses, totals,
+    values, scales, own_values, own_scales, behind, behind_scales, own_behind, own_behind_scales,
+    directory, pools, accesses, totals,
     ids, counts, starts, bias, roots, indptr, shares, own_shares, out, rows, nodes, slots_per_device, own_factor,
     COLUMNS: tl.constexpr, STRIDE: tl.constexpr, OWN_STRIDE: tl.constexpr, READ: tl.constexpr, OWN_READ: tl.constexpr,
     ALIGNMENT: tl.constexpr, OWN_ALIGNMENT: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr, ROWS: tl.constexpr,
@@ -221,7 +262,7 @@ def _gather(
         own = tl.full((ROWS, TILE), 0.0, tl.float32)
         if HAS_OWN:
             own_address, in_cache = locate(
-                own_values, node, real, begin, directory, pools, nodes, slots_per_device,
+                own_values, own_behind, node, real, begin, directory, pools, nodes, slots_per_device,
                 OWN_STRIDE, BLOCK, ITEM_BYTES, OWN_CACHED, DEVICES,
             )  # fmt: skip
             own_pointer = tl.multiple_of(own_address.to(tl.pointer_type(dtype)), OWN_ALIGNMENT)
@@ -229,12 +270,13 @@ def _gather(
             own_place = own_pointer[:, None] + offset[None, :]
             own = widened(tl.load(own_place, mask=own_mask, other=0, cache_modifier=".cg" if OWN_CACHED else ""))
             if SCALED:
-                own *= tl.load(own_scales + node, mask=real, other=0.0)[:, None]
+                own *= scale_of(own_scales, own_behind_scales, node, real, nodes)[:, None]
             if OWN_CACHED:
+                own_stored = in_table(behind, node, real, nodes)
                 own_found += in_cache.to(tl.int32) * begins_block
-                own_read += real.to(tl.int32) * begins_block
+                own_read += own_stored.to(tl.int32) * begins_block
                 if begins_row:
-                    tl.atomic_add(accesses + node, 1, mask=real, sem="relaxed")
+                    tl.atomic_add(accesses + node, 1, mask=own_stored, sem="relaxed")
 
         total = tl.full((ROWS, TILE), 0.0, tl.float32)
         for first in range(0, tl.max(count, axis=0), NEIGHBOURS):
@@ -242,7 +284,7 @@ def _gather(
             wanted = place < count[:, None]
             neighbour = tl.load(ids + start[:, None] + place, mask=wanted, other=0)
             address, found = locate(
-                values, neighbour, wanted, begin, directory, pools, nodes, slots_per_device,
+                values, behind, neighbour, wanted, begin, directory, pools, nodes, slots_per_device,
                 STRIDE, BLOCK, ITEM_BYTES, CACHED, DEVICES,
             )  # fmt: skip
             # Hint along both axes: Triton 3.6 gives the columns' axis, once added, the smallest alignment of the
@@ -252,7 +294,7 @@ def _gather(
             places = pointer[:, :, None] + offset[None, None, :]
             numbers = widened(tl.load(places, mask=mask, other=0, cache_modifier=".cg" if CACHED else ""))
             if SCALED:
-                numbers *= tl.load(scales + neighbour, mask=wanted, other=0.0)[:, :, None]
+                numbers *= scale_of(scales, behind_scales, neighbour, wanted, nodes)[:, :, None]
             if WEIGHTED:
                 numbers *= neighbour_roots(roots, node, neighbour, wanted)[:, :, None]
             if HEADS:
@@ -264,10 +306,11 @@ def _gather(
                     numbers *= tl.load(share + head, mask=wanted, other=0.0)[:, :, None]
             total += tl.sum(numbers, axis=1)
             if CACHED:
+                stored = in_table(behind, neighbour, wanted, nodes)
                 blocks_found += found.to(tl.int32) * begins_block
-                blocks_read += wanted.to(tl.int32) * begins_block
+                blocks_read += stored.to(tl.int32) * begins_block
                 if begins_row:
-                    tl.atomic_add(accesses + neighbour, 1, mask=wanted, sem="relaxed")
+                    tl.atomic_add(accesses + neighbour, 1, mask=stored, sem="relaxed")
         if WEIGHTED:
             total, own = weighted(roots, indptr, node, real, count, total, own)
         if HEADS:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 import scipy.sparse as sp
 
+from gnnserve_api.edges import Direction, EdgeRules
 from gnnserve_worker.graph.sources.splits import random_splits
 from gnnserve_worker.graph.store import Graph, GraphData
 
@@ -33,4 +34,5 @@ def load(digest: str) -> GraphData:
         labels=labels.astype(np.int64),
         classes=tuple(range(10)),
         splits=random_splits(np.ones(len(labels), dtype=bool)),
+        edge_rules=EdgeRules(Direction.UNDIRECTED),
     )

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gnnserve_api.spec.tables import Direction, SelfLoops
+from gnnserve_api.edges import Direction, SelfLoops
 from gnnserve_worker.graph.sources.raw import CsrParts, RawGraph, read_members, unexpected, whole_numbers
 
 _MEMBERS = (
@@ -32,4 +32,4 @@ def read(path: Path, direction: Direction) -> RawGraph:
     features = attributes.to_features(attr_data, "attr_data")
     features.data[features.data > 0] = 1
     graph, counts = adjacency.to_graph(direction, SelfLoops.REMOVE)
-    return RawGraph(graph, features, labels, None, counts.findings())
+    return RawGraph(graph, features, labels, None, counts.findings(), SelfLoops.REMOVE)

@@ -12,7 +12,7 @@ from typing import TypeVar
 import msgspec
 import numpy as np
 
-from gnnserve_api.spec.tables import Direction
+from gnnserve_api.edges import Direction
 from gnnserve_worker.graph.sources import archive
 from gnnserve_worker.graph.sources.raw import CsrParts, RawGraph, float32, read_members, unexpected, unlabelled
 from gnnserve_worker.progress import Progress, ProgressListener

@@ -14,7 +14,7 @@ from gnnserve_worker.graph.store import GraphData
 from gnnserve_worker.progress import ProgressListener, silent
 
 IMPORTER_VERSION = 1
-"""To be increased when the same source is read into another graph than before."""
+"""Increase it when the same source is read into another graph than before."""
 
 
 def source_digest(source: GraphSource) -> str:

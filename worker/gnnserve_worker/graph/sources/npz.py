@@ -11,8 +11,10 @@ from __future__ import annotations
 import numpy as np
 import scipy.sparse as sp
 
+from gnnserve_api.edges import Direction, Duplicates, EdgeRules
 from gnnserve_api.errors import InputError, ResourceError
 from gnnserve_api.spec.graph import NpzSource
+from gnnserve_worker.graph.edges import is_symmetric
 from gnnserve_worker.graph.sources import archive
 from gnnserve_worker.graph.sources.checks import (
     MAX_COLUMNS,
@@ -66,7 +68,9 @@ class _GraphFile:
         features = without_zeros(given) if isinstance(given, np.ndarray) else given
         findings = sparse_finding(features) if isinstance(given, np.ndarray) else ()
         labels, classes, known = self._labels(graph.nodes)
-        return GraphData(uri, digest, graph, features, labels, classes, self._splits(known), findings=findings)
+        # The file has neighbour lists, which are taken as they are; whether each link is listed both ways, they show.
+        rules = EdgeRules(Direction.UNDIRECTED if is_symmetric(graph) else Direction.DIRECTED, Duplicates.KEEP)
+        return GraphData(uri, digest, graph, features, labels, classes, self._splits(known), rules, findings=findings)
 
     def _error(self, array: str, problem: str, remedy: str) -> InputError:
         return InputError(f"{self._path}: {array}", problem, remedy)

@@ -15,7 +15,7 @@ from typing import TypeVar
 import numpy as np
 import scipy.sparse as sp
 
-from gnnserve_api.spec.tables import Direction, SelfLoops
+from gnnserve_api.edges import Direction, SelfLoops
 from gnnserve_worker.graph.edges import EdgeCounts, EdgeList
 from gnnserve_worker.graph.sources.pickled import RefusedPickleError, read_matrix, read_neighbours
 from gnnserve_worker.graph.sources.raw import RawGraph, check_columns, float32, unexpected, unlabelled
@@ -55,6 +55,7 @@ def read(files: Mapping[str, Path], prefix: str, direction: Direction) -> RawGra
         labels,
         (np.arange(train), np.arange(train, train + VALIDATION_NODES), listed),
         (*counts.findings(), *unlabelled(labels, "nodes without features and class")),
+        SelfLoops.REMOVE,
     )
 
 

@@ -13,6 +13,7 @@ from urllib.parse import quote
 
 import numpy as np
 
+from gnnserve_api.edges import EdgeRules
 from gnnserve_api.errors import InputError, ResourceError
 from gnnserve_api.spec.published import OgbSource, PublishedSource, PygSource
 from gnnserve_worker.graph.sources import gnn_benchmark, graphsaint, planetoid
@@ -27,7 +28,7 @@ from gnnserve_worker.graph.store import GraphData, Splits
 from gnnserve_worker.progress import ProgressListener
 
 READER_VERSION = 1
-"""To be increased when the same files are read into another graph than before."""
+"""Increase it when the same files are read into another graph than before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +185,8 @@ def _checked(source: OgbSource | PygSource, digest: str, raw: RawGraph) -> Graph
         labels[known] = indices
         classes = tuple(int(label) for label in distinct)
     splits = random_splits(known) if raw.splits is None else _splits(where, raw.splits, known)
-    return GraphData(where, digest, raw.graph, raw.features, labels, classes, splits, findings=raw.findings)
+    rules = EdgeRules(source.direction, self_loops=raw.self_loops)
+    return GraphData(where, digest, raw.graph, raw.features, labels, classes, splits, rules, findings=raw.findings)
 
 
 def _splits(where: str, given: tuple[np.ndarray, np.ndarray, np.ndarray], known: np.ndarray) -> Splits:

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import scipy.sparse as sp
 
+from gnnserve_api.edges import Direction, SelfLoops
 from gnnserve_api.errors import InputError
-from gnnserve_api.spec.tables import Direction, SelfLoops
 from gnnserve_worker.graph.edges import EdgeCounts, EdgeList, row_blocks
 from gnnserve_worker.graph.sources import archive
 from gnnserve_worker.graph.sources.checks import MAX_COLUMNS
@@ -34,6 +34,8 @@ class RawGraph:
     splits: tuple[np.ndarray, np.ndarray, np.ndarray] | None
     """Ids of training, validation and test nodes, integers; None where the data set has no split of its own."""
     findings: tuple[Finding, ...]
+    self_loops: SelfLoops = SelfLoops.KEEP
+    """What became of edges from a node to itself."""
 
 
 def unexpected(path: Path, part: str, problem: str) -> InputError:

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from gnnserve_api.classes import Classes
+from gnnserve_api.edges import EdgeRules
 from gnnserve_api.errors import InputError
 from gnnserve_api.spec.tables import CsvSource, DanglingEdge, EdgeTable, NodeTable, ParquetSource
 from gnnserve_worker.graph.edges import EdgeList
@@ -67,6 +68,7 @@ def load(source: ParquetSource | CsvSource, digest: str, progress: ProgressListe
         labels=data.labels,
         classes=data.classes,
         splits=data.splits,
+        edge_rules=EdgeRules(source.edges.direction, source.edges.duplicates, source.edges.self_loops),
         ids=order.ids,
         findings=(*data.findings, *edge_findings),
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.metadata
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -23,7 +24,7 @@ from swagger_ui_bundle import swagger_ui_path
 from gnnserve_api.protocol import AccuracyTier, ErrorDetail, NodesAnswer, VariantsAnswer
 from gnnserve_api.routing import CredentialState, Damage, Route
 from gnnserve_api.tiers import points_of, stated_tiers
-from gnnserve_worker.inference.device_stats import DeviceStats
+from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.serving.engine import Engine
 from gnnserve_worker.serving.http import openapi
 from gnnserve_worker.serving.http.asgi_predict import (
@@ -177,10 +178,10 @@ def _build_rest(
 
     @app.get("/v1/route", tags=["variants"], response_class=Response, responses=_described(Route))
     async def get_route() -> Response:
-        """Which variant answers a one-node request that states no objective, and why; and on which device."""
+        """Tells which variant answers a one-node request that states no objective, why, and on which device."""
         if model.lane is None and model.damage is not None:
             return _damaged(refusal_reply(model.refuse()), model.damage)
-        return about_lane(lambda lane: _route(model.route(), lane.revision.device_stats(), serving, model.damage))
+        return about_lane(lambda lane: _route(model.route(), lane.revision, serving, model.damage))
 
     @app.head("/healthz", include_in_schema=False)
     @app.get("/healthz", tags=["health"], response_class=Response, responses={503: {"description": "Restart it."}})
@@ -199,7 +200,7 @@ def _build_rest(
 
     @app.get("/metrics", tags=["health"], response_class=Response, responses={200: {"content": {"text/plain": {}}}})
     async def get_metrics() -> Response:
-        """For Prometheus."""
+        """Metrics for Prometheus."""
         return Response(metrics.render(), headers={"content-type": CONTENT_TYPE_LATEST})
 
     page = build_page(service)
@@ -228,7 +229,7 @@ def _build_rest(
     async def get_description(request: Request) -> Response:
         # Open without a token, so that /docs can be read; ids of the graph only with one.
         may_see = serving.access.accepts(request.scope["headers"])
-        revision = model.lane.revision if model.lane is not None and may_see else None
+        revision = _as_offered(model.lane) if model.lane is not None and may_see else None
         description = openapi.complete(described, revision, needs_token=serving.access.needs_token)
         return Response(_json(description), media_type="application/json")
 
@@ -246,6 +247,12 @@ def _build_rest(
         return Response(body, error.status_code, error.headers, media_type="application/json")
 
     return app
+
+
+def _as_offered(lane: Lane) -> ServedRevision:
+    """The revision, without overlays where the service takes none."""
+    revision = lane.revision
+    return revision if lane.overlay_limits.max_nodes else replace(revision, overlays=None)
 
 
 def _json(value: Any) -> bytes:
@@ -290,9 +297,12 @@ def _damaged(reply: Reply, damage: Damage) -> Response:
     return Response(msgspec.json.encode(body), response.status_code, media_type="application/json")
 
 
-def _route(route: Route, device: DeviceStats, serving: ServingApp, damage: Damage | None) -> Route:
+def _route(route: Route, revision: ServedRevision, serving: ServingApp, damage: Damage | None) -> Route:
+    device = revision.device_stats()
     return msgspec.structs.replace(
         route,
+        # Limits of what is refused whatever they are would promise it.
+        overlay=msgspec.UNSET if revision.overlays is None else route.overlay,
         needs_token=serving.access.needs_token,
         credentials=serving.credentials(),
         device=device.device,

@@ -7,11 +7,13 @@ because the Swagger UI that is packaged for offline use reads no 3.1.
 
 from __future__ import annotations
 
+import json
+import re
 from typing import Any
 
 import msgspec
 
-from gnnserve_api.protocol import ErrorAnswer, NodesAnswer, PredictAnswer, PredictRequest, VariantsAnswer
+from gnnserve_api.protocol import MAX_SEED, ErrorAnswer, NodesAnswer, PredictAnswer, PredictRequest, VariantsAnswer
 from gnnserve_api.routing import Route
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.serving.http.codecs.binary import OUTPUTS
@@ -22,6 +24,7 @@ from gnnserve_worker.serving.http.question import (
     MAX_LATENCY_MS,
     MAX_TOLERANCE_PERMILLE,
     PREDICT_PATH,
+    SEED_HEADER,
     STRICT_HEADER,
     TOLERANCE_HEADER,
 )
@@ -42,6 +45,14 @@ _EXAMPLE_ANSWER = {
     "objectiveMet": True,
     "tierPermille": 10,
 }
+_OVERLAYS = (
+    " `overlay` brings nodes that the graph does not have, edges and new features, for the request alone: "
+    '`{"nodes": ["order-9"], "overlay": {"nodes": [{"id": "order-9", "features": {"amount": 12.5}}], '
+    '"edges": [["user-17", "order-9"]]}}`. `application/vnd.gnnserve.overlay` is its binary form: int64 '
+    "counts of nodes, new nodes, edges and overrides; the ids of nodes, of edges (source, target) and of "
+    "overrides as int64, where -1 - k is the k-th new node; float32 features of new nodes and overrides."
+)
+"""What the description says besides where requests may bring an overlay."""
 _TOKEN = "token"  # noqa: S105 - the name of the scheme
 _CHALLENGE = {"WWW-Authenticate": {"description": "What to send.", "schema": {"type": "string"}}}
 _LATENCY_BOUNDS = {"minimum": 0, "exclusiveMinimum": True, "maximum": MAX_LATENCY_MS}
@@ -61,7 +72,7 @@ def complete(
 
 
 def _with_tokens(description: dict[str, Any]) -> dict[str, Any]:
-    """Which operations want one, so that /docs asks for it."""
+    """Says which operations want a token, so that /docs asks for it."""
     refused = error_response("The token is missing, or is none that the service accepts.", _CHALLENGE)
     paths = {
         path: item
@@ -79,19 +90,29 @@ def _with_tokens(description: dict[str, Any]) -> dict[str, Any]:
 def _component_schemas(revision: ServedRevision | None) -> dict[str, Any]:
     """Requests are those that the served graph takes; of any graph, where none is served."""
     request: Any = PredictRequest[str] if _are_texts(revision) else PredictRequest[int]
-    (reference, *_), components = msgspec.json.schema_components(
+    _, components = msgspec.json.schema_components(
         [request, PredictAnswer, ErrorAnswer, VariantsAnswer, NodesAnswer, Route], ref_template=_REF_TEMPLATE
     )
-    schemas = {name: _to_openapi_30(schema) for name, schema in components.items()}
-    described = schemas.pop(reference["$ref"].rpartition("/")[2])
+    # Types with ids are named by the kind of ids as well: PredictRequest_int_, PredictRequest[int].
+    plain: dict[str, Any] = json.loads(re.sub(r"(?:_(?:int|str)_|\[(?:int|str)\])(?=\")", "", json.dumps(components)))
+    schemas = {name: _to_openapi_30(schema) for name, schema in plain.items()}
+    nodes = schemas["PredictRequest"]["properties"]["nodes"]
     if revision is None:
-        described["properties"]["nodes"]["items"] = {"anyOf": [{"type": "integer"}, {"type": "string"}]}
-    elif revision.ids is None:
-        described["properties"]["nodes"]["items"] |= {"minimum": 0, "maximum": revision.nodes - 1}
+        either = {"anyOf": [{"type": "integer"}, {"type": "string"}]}
+        nodes["items"] = schemas["RequestOverlay"]["properties"]["edges"]["items"]["items"] = either
+        schemas["NodeFeatures"]["properties"]["id"] = either
+    elif revision.ids is None and revision.overlays is None:
+        nodes["items"] |= {"minimum": 0, "maximum": revision.nodes - 1}
+    if not _takes_overlays(revision):
+        del schemas["RequestOverlay"], schemas["NodeFeatures"], schemas["PredictRequest"]["properties"]["overlay"]
     objective = schemas["Objective"]["properties"]
     objective["latencyMs"] |= _LATENCY_BOUNDS
     objective["accuracyTolerancePermille"] |= _TOLERANCE_BOUNDS
-    return {"PredictRequest": described | {"title": "PredictRequest"}, **schemas}
+    return schemas
+
+
+def _takes_overlays(revision: ServedRevision | None) -> bool:
+    return revision is None or revision.overlays is not None
 
 
 def _are_texts(revision: ServedRevision | None) -> bool:
@@ -114,7 +135,7 @@ def nodes_parameters() -> list[dict[str, Any]]:
 
 
 def _predict_path(revision: ServedRevision | None) -> dict[str, Any]:
-    """With ids and labels that the served graph has."""
+    """The path of predictions, with ids and labels that the served graph has."""
     nodes = [3, 7] if revision is None else list(revision.shown_ids(0, 2))
     labels = [0, 4] if revision is None else list((revision.classes * 2)[: len(nodes)])
     example_request = {"nodes": nodes, **_EXAMPLE_WISHES}
@@ -139,6 +160,7 @@ def _predict_path(revision: ServedRevision | None) -> dict[str, Any]:
                 "`Content-Type: application/octet-stream` the body is int64 "
                 "node ids, little-endian, and so is the answer: float32 [nodes, width], or int64 [nodes] for labels; "
                 "graphs whose node ids are texts have no such form. Errors are JSON in either form."
+                + (_OVERLAYS if _takes_overlays(revision) else "")
             ),
             "operationId": "predict",
             "parameters": [
@@ -161,6 +183,7 @@ def _predict_path(revision: ServedRevision | None) -> dict[str, Any]:
                     _TOLERANCE_BOUNDS,
                 ),
                 _header(STRICT_HEADER, "As strict; the body's goes first.", "boolean"),
+                _header(SEED_HEADER, "As seed; the body's goes first.", "integer", {"minimum": 0, "maximum": MAX_SEED}),
             ],
             "requestBody": {
                 "required": True,
@@ -171,7 +194,7 @@ def _predict_path(revision: ServedRevision | None) -> dict[str, Any]:
                     "description": "One entry per node, in the order asked.",
                     "headers": {
                         "Server-Timing": {
-                            "description": "Milliseconds in queue, sample, gather and compute.",
+                            "description": "Milliseconds in queue, overlay (if any), sample, gather and compute.",
                             "schema": {"type": "string"},
                             "example": "queue;dur=0.052, sample;dur=0.081, gather;dur=0.120, compute;dur=0.210",
                         },
@@ -183,11 +206,11 @@ def _predict_path(revision: ServedRevision | None) -> dict[str, Any]:
                     "content": _possible(answers),
                 },
                 "400": error_response(
-                    "The request is malformed, has a field or parameter that does not exist, or names a node that the "
-                    "graph lacks."
+                    "The request is malformed, has a field or parameter that does not exist, names a node that the "
+                    "graph lacks, or brings what cannot be."
                 ),
                 "405": error_response("Another method than POST."),
-                "413": error_response("The body is too large: split the request."),
+                "413": error_response("The body or the overlay is too large: split the request."),
                 "431": error_response("Address and headers are too long, or too many: send less."),
                 "501": error_response("Another transfer coding than chunked."),
                 "505": error_response("Another version than HTTP/1.0 or 1.1."),
@@ -201,7 +224,7 @@ def _predict_path(revision: ServedRevision | None) -> dict[str, Any]:
 
 
 def _possible(media: dict[str, dict[str, Any] | None]) -> dict[str, dict[str, Any]]:
-    """Without the media types that the served graph has no form in."""
+    """The content without media types that have no form for the served graph."""
     return {content_type: described for content_type, described in media.items() if described is not None}
 
 
@@ -223,7 +246,7 @@ def error_response(description: str, headers: dict[str, Any] | None = None) -> d
 
 
 def _to_openapi_30(schema: Any) -> Any:
-    """3.0 has no null type: an alternative to null becomes `nullable`."""
+    """3.0 has no null type: an alternative to null becomes `nullable`. Nor has it tuples."""
     if isinstance(schema, list):
         return [_to_openapi_30(entry) for entry in schema]
     if not isinstance(schema, dict):
@@ -231,6 +254,8 @@ def _to_openapi_30(schema: Any) -> Any:
     converted = {key: _to_openapi_30(value) for key, value in schema.items()}
     if converted.get("required") == []:
         del converted["required"]
+    if "prefixItems" in converted:  # a pair, whose ends are alike
+        converted["items"] = converted.pop("prefixItems")[0]
     alternatives = converted.get("anyOf", [])
     if {"type": "null"} in alternatives:
         rest = [alternative for alternative in alternatives if alternative != {"type": "null"}]

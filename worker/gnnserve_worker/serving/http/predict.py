@@ -11,6 +11,7 @@ import logging
 import secrets
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from typing import assert_never
 
 import msgspec
 
@@ -33,7 +34,7 @@ from gnnserve_worker.serving.http.question import (
 from gnnserve_worker.serving.lane import Lane
 from gnnserve_worker.serving.metrics import ServingMetrics
 from gnnserve_worker.serving.model import ServedModel, monotonic_ms
-from gnnserve_worker.serving.requests import Answer, Outcome, Pending
+from gnnserve_worker.serving.requests import Answer, Failure, NotFinite, Outcome, Pending
 
 MAX_BODY_BYTES = 16 * 1024 * 1024
 READ_HEADERS = WISH_HEADERS | {b"content-type"}
@@ -54,12 +55,19 @@ ERROR_STATUS = {
     ErrorCode.UNAUTHORIZED: 401,
     ErrorCode.METHOD_NOT_ALLOWED: 405,
     ErrorCode.BODY_TOO_LARGE: 413,
+    ErrorCode.TOO_MANY_OVERLAY_NODES: 413,
+    ErrorCode.TOO_MANY_OVERLAY_EDGES: 413,
+    ErrorCode.OVERLAY_TOO_LARGE: 413,
     ErrorCode.HEAD_TOO_LARGE: 431,
     ErrorCode.INTERNAL_ERROR: 500,
     ErrorCode.UNSUPPORTED_CODING: 501,
     ErrorCode.UNSUPPORTED_VERSION: 505,
     ErrorCode.TOO_MANY_CONNECTIONS: 503,
 }
+_OF_FIELDS = frozenset(
+    (ErrorCode.TOO_MANY_OVERLAY_NODES, ErrorCode.TOO_MANY_OVERLAY_EDGES, ErrorCode.OVERLAY_TOO_LARGE)
+)
+"""Errors with another status than 400 that name a field of the request."""
 _JSON = b"content-type: application/json\r\n"
 _HEAD_OF_ERROR = {
     ErrorCode.UNAUTHORIZED: _JSON + b'www-authenticate: Bearer realm="gnnserve"\r\n',
@@ -95,6 +103,8 @@ class Asked(msgspec.Struct, frozen=True):
     arrived_ms: float
     large: bool
     """Its answer is sent in pieces."""
+    read_ms: float
+    """Time of reading its overlay; 0 without one."""
 
 
 class Reply(msgspec.Struct, frozen=True):
@@ -127,15 +137,21 @@ class Predict:
         seeds = head.codec.estimate_seeds(body, are_texts=lane.revision.has_text_ids)
         refused = self._model.would_refuse(seeds, arrived_ms)
         if refused is not None and not _may_have_objective(head, body):
-            return self._refuse_unread(refused, seeds)
+            return self._refuse_unread(refused, seeds, head.codec.may_have_overlay(body))
         revision, max_nodes = lane.revision, lane.batching.max_queued_seeds
         try:
-            question = head.codec.parse_question(body, head.query, head.wishes, revision, max_nodes)
+            question = head.codec.parse_question(
+                body, head.query, head.wishes, revision, max_nodes, lane.overlay_limits
+            )
         except RequestError as error:
             return self.refuse_request(error)
         except Exception as error:  # noqa: BLE001  (whatever it is, this client gets an answer and the others theirs)
             return self._fail(error)
-        return Asked(lane, question, head.codec, arrived_ms, is_large(question, revision, _MOST_AT_ONCE))
+        overlay, read_ms = question.overlay, 0.0
+        if overlay is not None:
+            read_ms = monotonic_ms() - arrived_ms
+            self._metrics.count_overlay(overlay.new_nodes, overlay.edges, read_ms)
+        return Asked(lane, question, head.codec, arrived_ms, is_large(question, revision, _MOST_AT_ONCE), read_ms)
 
     def ask(self, asked: Asked, respond: Callable[[Reply], None]) -> Pending | Reply:
         """`respond` is called later, unless there is a reply at once or the request is cancelled."""
@@ -143,14 +159,17 @@ class Predict:
         pending = self._model.submit(
             asked.lane, question.nodes, question.objective, question.strict, "embeddings" in question.outputs,
             asked.arrived_ms, lambda outcome: respond(self._respond(asked, outcome)),
+            question.overlay, question.seed,
         )  # fmt: skip
         return self.refuse(pending) if isinstance(pending, Refusal) else pending
 
-    def _refuse_unread(self, refusal: Refusal, seeds: int) -> Reply:
+    def _refuse_unread(self, refusal: Refusal, seeds: int, brings_overlay: bool) -> Reply:
         """Under overload most requests end here, so that refusing takes little of what answering needs: the body is not
         parsed, and the reply is encoded once for as long as the reason is the same."""
         self._metrics.count_offered(seeds)
         self._metrics.count_refused(refusal.reason)
+        if brings_overlay:
+            self._metrics.count_unread_overlay()
         if refusal is not self._refusal:
             self._refusal, self._refusal_reply = refusal, refusal_reply(refusal)
         return self._refusal_reply
@@ -182,8 +201,14 @@ class Predict:
                     return self._fail(error)
             case Refusal():
                 return self.refuse(outcome)
-            case _:
+            case NotFinite():
+                problem = f"variant {outcome.variant} makes scores of its features that are not finite"
+                remedy = "give features in the range of those of the graph's source"
+                return self.refuse_request(RequestError(ErrorCode.INVALID_VALUE, "overlay", problem, remedy))
+            case Failure():
                 return self._internal_error(outcome.error_id)
+            case _:
+                assert_never(outcome)
 
     def _fail(self, error: Exception) -> Reply:
         error_id = secrets.token_hex(8)
@@ -202,8 +227,10 @@ class Predict:
             self._stages = b", sample;dur=%.3f, gather;dur=%.3f, compute;dur=%.3f\r\n" % (
                 times.sample_ms, times.gather_ms, times.compute_ms
             )  # fmt: skip
-        queue_ms = answer.queue_ms
-        timing = b"server-timing: queue;dur=%.3f" % queue_ms + self._stages
+        # Reading an overlay takes the longer, the more it brings: it counts as what it is, and not as waiting.
+        queue_ms, overlay_ms = max(0.0, answer.queue_ms - asked.read_ms), times.overlay_ms + asked.read_ms
+        overlay = b", overlay;dur=%.3f" % overlay_ms if overlay_ms else b""
+        timing = b"server-timing: queue;dur=%.3f%b%b" % (queue_ms, overlay, self._stages)
         encoded = asked.codec.encode_answer(
             answer, asked.question.outputs, asked.lane.revision, partial(_objective_met, answer), in_pieces=asked.large
         )
@@ -233,7 +260,7 @@ def _objective_met(answer: Answer) -> bool:
 
 def error_reply(error: RequestError) -> Reply:
     status = ERROR_STATUS.get(error.code, 400)
-    field = error.where if status == 400 else None
+    field = error.where if status == 400 or error.code in _OF_FIELDS else None
     return Reply(
         status, _HEAD_OF_ERROR.get(error.code, _JSON), encode_error(ErrorDetail(error.code, str(error), field))
     )

@@ -17,6 +17,8 @@ import numpy as np
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.objective import NO_OBJECTIVE, Objective
+from gnnserve_api.protocol import MAX_SEED
+from gnnserve_worker.graph.overlay import Overlay
 from gnnserve_worker.inference.served import ServedRevision
 
 PREDICT_PATH = "/v1/predict"
@@ -25,8 +27,15 @@ MAX_TOLERANCE_PERMILLE = 1000
 LATENCY_HEADER = b"gnnserve-latency-ms"
 TOLERANCE_HEADER = b"gnnserve-accuracy-tolerance-permille"
 STRICT_HEADER = b"gnnserve-strict"
+SEED_HEADER = b"gnnserve-seed"
 _SHOWN_CHARACTERS = 60
-WISH_HEADERS = frozenset((LATENCY_HEADER, TOLERANCE_HEADER, STRICT_HEADER))
+SEED_REMEDY = f"give an integer from 0 to {MAX_SEED}, or leave it out"
+WISH_HEADERS = frozenset((LATENCY_HEADER, TOLERANCE_HEADER, STRICT_HEADER, SEED_HEADER))
+HEADERS_REMEDY = (
+    f"headers have the rest: {LATENCY_HEADER.decode()}, {TOLERANCE_HEADER.decode()}, {STRICT_HEADER.decode()}, "
+    f"{SEED_HEADER.decode()}"
+)
+"""What to do about a parameter of the query that would be a wish."""
 
 
 class ErrorCode(StrEnum):
@@ -44,6 +53,15 @@ class ErrorCode(StrEnum):
     NO_EMBEDDINGS = "NoEmbeddings"
     NO_BINARY_LABELS = "NoBinaryLabels"
     NO_BINARY_NODES = "NoBinaryNodes"
+    NO_OVERLAYS = "NoOverlays"
+    STORED_NODE = "StoredNode"
+    REPEATED_NODE = "RepeatedNode"
+    UNKNOWN_COLUMN = "UnknownColumn"
+    MISSING_COLUMN = "MissingColumn"
+    WRONG_FEATURES = "WrongFeatures"
+    TOO_MANY_OVERLAY_NODES = "TooManyOverlayNodes"
+    TOO_MANY_OVERLAY_EDGES = "TooManyOverlayEdges"
+    OVERLAY_TOO_LARGE = "OverlayTooLarge"
     BODY_TOO_LARGE = "BodyTooLarge"
     METHOD_NOT_ALLOWED = "MethodNotAllowed"
     HEAD_TOO_LARGE = "HeadTooLarge"
@@ -55,7 +73,7 @@ class ErrorCode(StrEnum):
     NOT_FOUND = "NotFound"
     INTERNAL_ERROR = "InternalError"
     CLIENT_GONE = "ClientGone"
-    """Only counted: the client has disconnected."""
+    """The client has disconnected; this is only counted."""
 
 
 class RequestError(InputError):
@@ -71,6 +89,7 @@ class Wishes(msgspec.Struct, frozen=True):
 
     objective: Objective = NO_OBJECTIVE
     strict: bool = False
+    seed: int | None = None
 
 
 NO_WISHES = Wishes()
@@ -81,11 +100,15 @@ class Question(msgspec.Struct, frozen=True):
 
     # A msgspec struct, as all that is made per request: it costs a sixth of a frozen dataclass.
     nodes: np.ndarray
-    """int64, positions in the graph, all in range."""
+    """int64, positions in the graph, all in range; N + k for overlay node k."""
     objective: Objective
     strict: bool
     outputs: tuple[str, ...]
     """Requested outputs, without repetition."""
+    overlay: Overlay | None = None
+    """What the request brings; arranged against the revision that its nodes were found in."""
+    seed: int | None = None
+    """What its draws depend on; None: the batch's key."""
 
 
 def read_wishes(headers: Mapping[bytes, bytes]) -> Wishes:
@@ -105,7 +128,24 @@ def read_wishes(headers: Mapping[bytes, bytes]) -> Wishes:
             f"{_shown(strict)} is not possible here",
             "give true or false",
         )
-    return Wishes(objective, strict == b"true")
+    return Wishes(objective, strict == b"true", _read_seed(headers))
+
+
+def _read_seed(headers: Mapping[bytes, bytes]) -> int | None:
+    value = headers.get(SEED_HEADER)
+    if value is None:
+        return None
+    text = value.strip(b" \t")
+    # 20 digits are more than any seed has, and Python refuses to read thousands of them.
+    if not re.fullmatch(rb"\d{1,20}", text):
+        raise RequestError(ErrorCode.INVALID_VALUE, SEED_HEADER.decode(), f"{_shown(text)} is no seed", SEED_REMEDY)
+    return check_seed(int(text), SEED_HEADER.decode())
+
+
+def check_seed(seed: int, where: str) -> int:
+    if not 0 <= seed <= MAX_SEED:
+        raise RequestError(ErrorCode.INVALID_VALUE, where, f"{shown_value(seed)} is out of range", SEED_REMEDY)
+    return seed
 
 
 def _read_number(headers: Mapping[bytes, bytes], name: bytes, remedy: str) -> float | None:
@@ -165,39 +205,42 @@ def check_node_count(count: int, max_nodes: int) -> None:
         )
 
 
-def find_integers(wanted: np.ndarray, revision: ServedRevision) -> np.ndarray:
-    """Positions of these ids, int64 both."""
+def find_integers(wanted: np.ndarray, revision: ServedRevision, otherwise: str = "") -> np.ndarray:
+    """Positions of these ids, int64 both. `otherwise`: as `unknown_node` takes it."""
     if revision.ids is None:
-        _check_positions(wanted, revision)
+        _check_positions(wanted, revision, otherwise)
         return wanted
     positions = revision.ids.find_integers(wanted)
     if positions.min() < 0:
         first = int(positions.argmin())  # all that are missing are -1
-        raise unknown_node(first, str(wanted[first]), revision)
+        raise unknown_node(f"nodes[{first}]", str(wanted[first]), revision, otherwise)
     return positions
 
 
-def find_texts(wanted: Sequence[str], revision: ServedRevision) -> np.ndarray:
+def find_texts(wanted: Sequence[str], revision: ServedRevision, otherwise: str = "") -> np.ndarray:
     """Byte for byte: texts that look alike but are written by other code points are other nodes."""
     assert revision.ids is not None  # noqa: S101
     positions = revision.ids.find_texts(wanted)
     if positions.min() < 0:
         first = int(positions.argmin())
-        raise unknown_node(first, shown_value(wanted[first]), revision)
+        raise unknown_node(f"nodes[{first}]", shown_value(wanted[first]), revision, otherwise)
     return positions
 
 
-def _check_positions(nodes: np.ndarray, revision: ServedRevision) -> None:
+def _check_positions(nodes: np.ndarray, revision: ServedRevision, otherwise: str) -> None:
     """Check positions by one comparison: as unsigned, a negative id is beyond any graph."""
     unsigned = nodes.view(np.uint64)
     if unsigned.max() >= revision.nodes:
         first = int((unsigned >= revision.nodes).argmax())
-        raise unknown_node(first, str(nodes[first]), revision)
+        raise unknown_node(f"nodes[{first}]", str(nodes[first]), revision, otherwise)
 
 
-def unknown_node(index: int, shown: str, revision: ServedRevision) -> RequestError:
+def unknown_node(where: str, shown: str, revision: ServedRevision, otherwise: str = "") -> RequestError:
+    """`otherwise`: what else may be meant by such an id."""
     remedy = f"node ids are 0 to {revision.nodes - 1}" if revision.ids is None else "GET /v1/nodes lists its node ids"
-    return RequestError(ErrorCode.UNKNOWN_NODE, f"nodes[{index}]", f"node {shown} is not in the graph", remedy)
+    if otherwise:
+        remedy += f"; {otherwise}"
+    return RequestError(ErrorCode.UNKNOWN_NODE, where, f"node {shown} is not in the graph", remedy)
 
 
 def shown_value(value: Any) -> str:

@@ -13,9 +13,11 @@ from urllib.parse import parse_qsl
 
 import numpy as np
 
+from gnnserve_api.overlay import OverlayLimits
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.serving.http.codecs.codec import Encoded
 from gnnserve_worker.serving.http.question import (
+    HEADERS_REMEDY,
     PREDICT_PATH,
     ErrorCode,
     Question,
@@ -29,7 +31,7 @@ from gnnserve_worker.serving.http.question import (
 from gnnserve_worker.serving.requests import Answer
 
 OUTPUTS = ("scores", "embeddings", "labels")
-_ID_BYTES = 8
+ID_BYTES = 8
 _SCORES = ("scores",)
 
 
@@ -41,34 +43,35 @@ class BinaryCodec:
         """The query names the output; it is read with the body, when the served graph is known."""
 
     def estimate_seeds(self, body: bytes, *, are_texts: bool) -> int:
-        return len(body) // _ID_BYTES
+        return len(body) // ID_BYTES
 
     def may_have_objective(self, body: bytes) -> bool:
         return False
 
+    def may_have_overlay(self, body: bytes) -> bool:
+        return False
+
     def parse_question(
-        self, body: bytes, query: bytes, wishes: Wishes, revision: ServedRevision, max_nodes: int
+        self,
+        body: bytes,
+        query: bytes,
+        wishes: Wishes,
+        revision: ServedRevision,
+        max_nodes: int,
+        limits: OverlayLimits,
     ) -> Question:
-        if revision.has_text_ids:
-            raise RequestError(
-                ErrorCode.NO_BINARY_NODES,
-                "body",
-                "the node ids of this graph are texts, and lists of them are no array",
-                f'send JSON, such as {{"nodes": [{shown_value(revision.shown_ids(0, 1)[0])}]}}',
-            )
-        outputs = _read_outputs(query, revision) if query else _SCORES
-        if len(body) % _ID_BYTES:
-            raise RequestError(
-                ErrorCode.INVALID_BINARY,
-                "body",
-                f"{len(body):,} bytes are no whole number of node ids, which have {_ID_BYTES} bytes each",
+        check_integer_ids(revision)
+        outputs = read_outputs(query, revision)
+        if len(body) % ID_BYTES:
+            raise binary_error(
+                f"{len(body):,} bytes are no whole number of node ids, which have {ID_BYTES} bytes each",
                 "send int64, little-endian",
             )
-        check_node_count(len(body) // _ID_BYTES, max_nodes)
+        check_node_count(len(body) // ID_BYTES, max_nodes)
         nodes = np.frombuffer(body, "<i8")
         if sys.byteorder == "big":
             nodes = nodes.astype(np.int64)
-        return Question(find_integers(nodes, revision), wishes.objective, wishes.strict, outputs)
+        return Question(find_integers(nodes, revision), wishes.objective, wishes.strict, outputs, None, wishes.seed)
 
     def encode_answer(
         self,
@@ -98,11 +101,30 @@ class BinaryCodec:
     describe_answer = describe_request
 
 
-def _read_outputs(query: bytes, revision: ServedRevision) -> tuple[str, ...]:
+def check_integer_ids(revision: ServedRevision) -> None:
+    if revision.has_text_ids:
+        raise RequestError(
+            ErrorCode.NO_BINARY_NODES,
+            "body",
+            "the node ids of this graph are texts, and lists of them are no array",
+            f'send JSON, such as {{"nodes": [{shown_value(revision.shown_ids(0, 1)[0])}]}}',
+        )
+
+
+def binary_error(problem: str, remedy: str) -> RequestError:
+    return RequestError(ErrorCode.INVALID_BINARY, "body", problem, remedy)
+
+
+def read_outputs(query: bytes, revision: ServedRevision) -> tuple[str, ...]:
+    """The one output that the query names; scores where there is no query."""
+    if not query or query == b"return=scores":
+        return _SCORES
     outputs = []
     for name, value in parse_qsl(query.decode("latin-1"), keep_blank_values=True):
         if name != "return":
-            raise RequestError(ErrorCode.UNKNOWN_FIELD, name[:60], "there is no such field", "known is return")
+            raise RequestError(
+                ErrorCode.UNKNOWN_FIELD, name[:60], "there is no such field", f"known is return; {HEADERS_REMEDY}"
+            )
         outputs.append(value)
     if len(outputs) != 1 or outputs[0] not in OUTPUTS:
         shown = "&".join(outputs)[:60] or "nothing"

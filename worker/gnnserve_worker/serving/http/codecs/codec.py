@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from gnnserve_api.overlay import OverlayLimits
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.serving.http.question import Question, Wishes
 from gnnserve_worker.serving.requests import Answer
@@ -45,10 +46,21 @@ class Codec(Protocol):
     def may_have_objective(self, body: bytes) -> bool:
         """Whether the body could carry an objective, so that it has to be parsed before the request is refused."""
 
+    def may_have_overlay(self, body: bytes) -> bool:
+        """Whether the body seems to bring an overlay, without parsing it; requests that are refused unread are counted
+        by it."""
+
     def parse_question(
-        self, body: bytes, query: bytes, wishes: Wishes, revision: ServedRevision, max_nodes: int
+        self,
+        body: bytes,
+        query: bytes,
+        wishes: Wishes,
+        revision: ServedRevision,
+        max_nodes: int,
+        limits: OverlayLimits,
     ) -> Question:
-        """Raises RequestError, which names the field. What the body says takes precedence over `wishes`."""
+        """Raises RequestError, which names the field. What the body says takes precedence over `wishes`; `limits` are
+        those of an overlay."""
 
     def encode_answer(
         self,
@@ -66,4 +78,4 @@ class Codec(Protocol):
         """OpenAPI's media type object; None: the served graph cannot be asked in this form."""
 
     def describe_answer(self, revision: ServedRevision | None, example: Any) -> dict[str, Any] | None:
-        """As `describe_request`."""
+        """Describes the answer for OpenAPI, as `describe_request` describes the request."""

@@ -8,7 +8,6 @@ encoded in blocks of rows, because one call for millions of scores would hold up
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from urllib.parse import parse_qsl
@@ -19,10 +18,17 @@ import orjson
 from msgspec import UNSET
 
 from gnnserve_api.objective import NO_OBJECTIVE
+from gnnserve_api.overlay import OverlayLimits
 from gnnserve_api.protocol import ErrorAnswer, ErrorDetail, PredictAnswer, PredictRequest
-from gnnserve_api.repository import NodeIdKind
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.serving.http.codecs.codec import Encoded
+from gnnserve_worker.serving.http.codecs.json_mistakes import FIELDS, body_remedy, field_error
+from gnnserve_worker.serving.http.codecs.large_json import (
+    LARGE_BYTES,
+    check_values,
+    without_collection,
+)
+from gnnserve_worker.serving.http.overlay import BRING_IT, read_overlay, support_of
 from gnnserve_worker.serving.http.question import (
     PREDICT_PATH,
     ErrorCode,
@@ -32,6 +38,7 @@ from gnnserve_worker.serving.http.question import (
     check_node_count,
     check_objective,
     check_outputs,
+    check_seed,
     cut,
     find_integers,
     find_texts,
@@ -44,14 +51,13 @@ _BLOCK_VALUES = 65_536
 """Numbers encoded in one go: about 2 ms."""
 _FEW_NODES = 32
 """Up to here Python looks at each node before numpy has begun."""
+_SHORTEST_OVERLAY = len('{"overlay":')
 _ARRAYS = orjson.OPT_SERIALIZE_NUMPY
 
 _decoder = msgspec.json.Decoder(PredictRequest[int])
 _text_decoder = msgspec.json.Decoder(PredictRequest[str])
 """Decodes requests for graphs whose node ids are texts."""
 _encoder = msgspec.json.Encoder()
-_FIELDS = ("nodes", "objective", "strict", "return")
-"""Fields of the body, as clients write them."""
 _ALWAYS_POSSIBLE = frozenset((("labels",), ("scores",), ("labels", "scores")))
 _HEAD = b"content-type: application/json\r\n"
 _REFERENCE = "#/components/schemas/{name}"
@@ -68,12 +74,15 @@ class JsonCodec:
                 ErrorCode.UNKNOWN_FIELD,
                 cut(name),
                 "there is no such parameter",
-                f"JSON has its fields in the body: {', '.join(_FIELDS)}",
+                f"JSON has its fields in the body: {', '.join(FIELDS)}",
             )
 
     def estimate_seeds(self, body: bytes, *, are_texts: bool) -> int:
         """Ids are separated by commas; texts by commas after quotes, which few texts contain."""
-        start = body.find(b"[", body.find(b'"nodes"') + 1)
+        nodes = body.find(b'"nodes"')
+        if nodes > _SHORTEST_OVERLAY and body.find(b'"overlay"', 0, nodes) >= 0:
+            return 1  # those that were found are the overlay's
+        start = body.find(b"[", nodes + 1)
         if are_texts:
             return body.count(b'",', start, body.find(b'"]', start)) + 1
         return body.count(b",", start, body.find(b"]", start)) + 1
@@ -81,10 +90,28 @@ class JsonCodec:
     def may_have_objective(self, body: bytes) -> bool:
         return any(part in body for part in _OBJECTIVES)
 
+    def may_have_overlay(self, body: bytes) -> bool:
+        return b'"overlay"' in body  # written with escapes it is not counted, which no program does
+
     def parse_question(
-        self, body: bytes, query: bytes, wishes: Wishes, revision: ServedRevision, max_nodes: int
+        self,
+        body: bytes,
+        query: bytes,
+        wishes: Wishes,
+        revision: ServedRevision,
+        max_nodes: int,
+        limits: OverlayLimits,
     ) -> Question:
         """`query` is empty: `check_query` refuses every parameter."""
+        if len(body) <= LARGE_BYTES:
+            return self._parse(body, wishes, revision, max_nodes, limits)
+        check_values(body, revision, max_nodes, limits)
+        with without_collection():
+            return self._parse(body, wishes, revision, max_nodes, limits)
+
+    def _parse(
+        self, body: bytes, wishes: Wishes, revision: ServedRevision, max_nodes: int, limits: OverlayLimits
+    ) -> Question:
         request: PredictRequest[Any] = _decode(body, revision)
         objective = request.objective
         if objective is None or objective == NO_OBJECTIVE:
@@ -98,8 +125,16 @@ class JsonCodec:
         if not 0 < len(nodes) <= max_nodes:
             check_node_count(len(nodes), max_nodes)
         strict = wishes.strict if request.strict is UNSET else request.strict
+        seed = wishes.seed if request.seed is None else check_seed(request.seed, "seed")
+        overlay = request.overlay
+        if overlay is not None and (overlay.nodes or overlay.edges or overlay.overrides):
+            support = support_of(revision, limits)
+            brought = read_overlay(nodes, overlay, revision, support, limits)
+            arranged, seeds = support.arrange(brought.features, brought.overridden, brought.edges, brought.seeds)
+            return Question(seeds, objective, strict, outputs, arranged, seed)
         positions = find_texts if revision.has_text_ids else _find_integers
-        return Question(positions(nodes, revision), objective, strict, outputs)
+        otherwise = BRING_IT if revision.overlays is not None and limits.max_nodes else ""
+        return Question(positions(nodes, revision, otherwise), objective, strict, outputs, None, seed)
 
     def encode_answer(
         self,
@@ -201,100 +236,21 @@ def _decode(body: bytes, revision: ServedRevision) -> PredictRequest[int] | Pred
     try:
         return (_text_decoder if revision.has_text_ids else _decoder).decode(body)
     except msgspec.ValidationError as error:
-        raise _field_error(str(error), body, revision) from None
+        raise field_error(str(error), body, revision) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         problem = f"not JSON: {error}" if body.strip() else "it is empty"
-        raise RequestError(ErrorCode.INVALID_JSON, "body", problem, _body_remedy(revision)) from None
+        raise RequestError(ErrorCode.INVALID_JSON, "body", problem, body_remedy(revision)) from None
 
 
-def _find_integers(nodes: tuple[int, ...], revision: ServedRevision) -> np.ndarray:
+def _find_integers(nodes: tuple[int, ...], revision: ServedRevision, otherwise: str) -> np.ndarray:
     try:
         wanted = np.array(nodes, dtype=np.int64)
     except OverflowError:
         # Beyond 64 bits, and so no node's; unless one before it is unknown too.
         first = next(i for i, node in enumerate(nodes) if not -(2**63) <= node < 2**63)
         if first > 0:
-            _find_integers(nodes[:first], revision)
-        raise unknown_node(first, shown_value(nodes[first]), revision) from None
+            _find_integers(nodes[:first], revision, otherwise)
+        raise unknown_node(f"nodes[{first}]", shown_value(nodes[first]), revision, otherwise) from None
     if revision.ids is None and len(nodes) <= _FEW_NODES and min(nodes) >= 0 and max(nodes) < revision.nodes:
         return wanted
-    return find_integers(wanted, revision)
-
-
-_PATH = re.compile(r" - at `\$\.((?:nodes|objective|strict|return)[\w.\[\]]*)`$")
-_NODES_REMEDIES = {
-    NodeIdKind.POSITIONS: "give a list of node ids, each an integer from 0",
-    NodeIdKind.INTEGERS: "node ids of this graph are integers: give a list of them; GET /v1/nodes lists them",
-    NodeIdKind.STRINGS: "node ids of this graph are texts: give a list of them; GET /v1/nodes lists them",
-}
-_REMEDIES = {
-    "objective": "give an object with latencyMs, accuracyTolerancePermille, or both",
-    "objective.latencyMs": "give milliseconds as a number, or leave it out",
-    "objective.accuracyTolerancePermille": "give permille as a number (10 is one point), or leave it out",
-    "strict": "give true or false",
-    "return": "give a list of labels, scores and embeddings",
-}
-
-
-def _body_remedy(revision: ServedRevision) -> str:
-    shown = ", ".join(map(shown_value, revision.shown_ids(0, 2)))
-    return f'send an object such as {{"nodes": [{shown}]}}'
-
-
-def _remedy(where: str, revision: ServedRevision) -> str:
-    match re.sub(r"\[\d+\]", "", where):
-        case "body":
-            return _body_remedy(revision)
-        case "nodes":
-            return _NODES_REMEDIES[revision.node_ids]
-        case field:
-            return _REMEDIES.get(field, "")
-
-
-def _field_error(text: str, body: bytes, revision: ServedRevision) -> RequestError:
-    """msgspec's message in ours: with the value that was found and what to write instead.
-
-    The text may quote the client's own, so nothing here relies on more than its beginning and its end.
-    """
-    at = _PATH.search(text)
-    path = at[1] if at else ""
-    problem = text[: at.start()] if at else text
-    where = path or "body"
-    remedy = _remedy(where, revision)
-    if problem.startswith("Object contains unknown field"):
-        name = cut(problem.removeprefix("Object contains unknown field").strip(" `"))
-        known = ("latencyMs", "accuracyTolerancePermille") if path else _FIELDS
-        where = f"{path}.{name}" if path else name
-        return RequestError(ErrorCode.UNKNOWN_FIELD, where, "there is no such field", f"known are {', '.join(known)}")
-    if problem.startswith("Object missing required field"):
-        return RequestError(ErrorCode.MISSING_FIELD, "nodes", "it is missing", _remedy("nodes", revision))
-    if problem.startswith("Expected"):
-        expected = problem.split("`")[1].removesuffix(" | null")
-        found = _found_at(body, path)
-        return RequestError(
-            ErrorCode.INVALID_TYPE, where, f"expected {_KINDS.get(expected, expected)}, got {found}", remedy
-        )
-    if problem.endswith("out of range"):
-        return RequestError(ErrorCode.INVALID_VALUE, where, "the number is out of range", remedy)
-    return RequestError(ErrorCode.INVALID_VALUE, where, f"{_found_at(body, path)} is not possible here", remedy)
-
-
-_KINDS = {
-    "int": "an integer",
-    "float": "a number",
-    "bool": "true or false",
-    "str": "text",
-    "object": "an object",
-    "array": "a list",
-}
-
-
-def _found_at(body: bytes, path: str) -> str:
-    """Decoding once more without types is slow, and only done for a request that is refused."""
-    try:
-        value: Any = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return "something unreadable"
-    for name, index in re.findall(r"([^.\[\]]+)|\[(\d+)\]", path):
-        value = value[name] if name else value[int(index)]
-    return shown_value(value)
+    return find_integers(wanted, revision, otherwise)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from gnnserve_worker.serving.http.codecs.binary import BinaryCodec
+from gnnserve_worker.serving.http.codecs.binary_overlay import BinaryOverlayCodec
 from gnnserve_worker.serving.http.codecs.codec import Codec
 from gnnserve_worker.serving.http.codecs.json import JsonCodec
 
-CODECS: tuple[Codec, ...] = (JsonCodec(), BinaryCodec())
+CODECS: tuple[Codec, ...] = (JsonCodec(), BinaryCodec(), BinaryOverlayCodec())
 """The first codec of a path also reads what names no media type, or an unknown one: `curl -d` announces a form."""
 
 _BY_TYPE = {(codec.path, codec.content_type.encode()): codec for codec in CODECS}

@@ -99,7 +99,7 @@ class AsgiExchange(Exchange):
         """Received, and not yet taken by the application."""
         self._more_body = True
         self._changed = asyncio.Event()
-        """More of the body came, the answer is complete, or the client is gone."""
+        """Set when more of the body came, the answer is complete, or the client is gone."""
         self._gone = False
         self._is_started = False
         """The answer's head was sent."""

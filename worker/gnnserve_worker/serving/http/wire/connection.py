@@ -50,7 +50,7 @@ class Shared:
         self.known = KnownHeads(app.access)
         self.connections: set[Connection] = set()
         self.tasks: set[asyncio.Task[None]] = set()
-        """Those that run exchanges, and those that send answers in pieces."""
+        """Tasks that run exchanges, and those that send answers in pieces."""
         self.places: Places[Connection] = Places(room)
 
 
@@ -174,7 +174,7 @@ class Connection(asyncio.Protocol):
                 assert_never(trouble)
 
     def _refuse_unheard(self, reply: Reply) -> None:
-        """Before there is a request that the application could answer."""
+        """Refuses a connection before there is a request that the application could answer."""
         framing = b"content-length: %d\r\nconnection: close\r\n\r\n" % len(reply.body)
         self.transport.write(b"".join((self._shared.start.encode(reply.status), reply.head, framing, reply.body)))
         self.transport.close()

@@ -11,7 +11,7 @@ class Flow:
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport
         self._writable: asyncio.Event | None = None
-        """Made when writing is paused for the first time: most clients read what they are sent."""
+        """An event that is made when writing is paused for the first time: most clients read what they are sent."""
         self.read_paused = False
         self.write_paused = False
 

@@ -36,8 +36,9 @@ class KnownHeads:
     def __init__(self, access: Access) -> None:
         self._access = access
         self.by_bytes: dict[bytes, KnownHead] = {}
-        """Only of requests after which the parser is as it was before, and whose token is accepted. Bytes are compared
-        only where all bits of their keyed hash agree, so that time tells nothing of a token."""
+        """Heads by their bytes, only of requests after which the parser is as it was before, and whose token is
+        accepted. Bytes are compared only where all bits of their keyed hash agree, so that time tells nothing of a
+        token."""
         access.when_changed(self.by_bytes.clear)
 
     def remember(self, data: bytes, known: KnownHead) -> None:

@@ -20,16 +20,16 @@ class Patience:
     """Time limits of a client. They are checked now and then, so a client may exceed them by one interval."""
 
     request_s: float = 60.0
-    """From the connection or a request's first byte until the request is complete."""
+    """Seconds from the connection or a request's first byte until the request is complete."""
     idle_s: float = 75.0
     """Time from an answer to the next request."""
     linger_s: float = 30.0
-    """From an answer to the end of its request, where the answer came first: a client that is still sending must not
-    lose it to a reset connection."""
+    """Seconds from an answer to the end of its request, where the answer came first: a client that is still sending
+    must not lose it to a reset connection."""
     unread_s: float = 60.0
     """Time for which a client may read nothing of what it is sent."""
     surplus_s: float = 5.0
-    """As `request_s`, for a connection beyond the limit."""
+    """`request_s` of a connection beyond the limit."""
     look_every_s: float = 5.0
 
 
@@ -42,8 +42,8 @@ class Room:
 
     connections: int = MOST_CONNECTIONS
     reserved: int = RESERVED_CONNECTIONS
-    """Beyond those: for probes, scrapes and the operator, each for one answer. When these are taken too, a new
-    connection takes the place of the one among them that has been silent for longest."""
+    """Connections beyond those, for probes, scrapes and the operator, each for one answer. When these are taken too, a
+    new connection takes the place of the one among them that has been silent for longest."""
 
 
 DEFAULT_ROOM = Room()
@@ -68,14 +68,14 @@ T = TypeVar("T", bound=Occupant)
 
 
 class Places(Generic[T]):
-    """Which connections are within the limit, which are surplus, and which idle one is closed for a new one."""
+    """Tells which connections are within the limit, which are surplus, and which idle one is closed for a new one."""
 
     def __init__(self, room: Room) -> None:
         self._room = room
         self._surplus: dict[T, None] = {}
         """Open connections beyond the limit, the oldest first."""
         self._unheard: dict[T, None] = {}
-        """Those among them whose request's head is not complete."""
+        """Surplus connections whose request's head is not complete."""
         self._dismissed: set[T] = set()
         """Aborted idle connections that are still counted."""
         self._idle: list[T] = []

@@ -27,7 +27,7 @@ class Listener:
     def __init__(self, app: ServingApp, patience: Patience = DEFAULT_PATIENCE, room: Room = DEFAULT_ROOM) -> None:
         self.shared = Shared(app, patience, room, ResponseStart(_encode_date()))
         self.tls: TlsListener | None = None
-        """Where connections are encrypted."""
+        """The TLS listener, where connections are encrypted."""
         self._sock: socket.socket | None = None
         self._server: asyncio.Server | None = None
         self._dating: asyncio.TimerHandle | None = None

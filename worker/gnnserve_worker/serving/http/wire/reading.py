@@ -52,7 +52,7 @@ class Reader:
         self.headers: list[tuple[bytes, bytes]] = []
         """Names in lower case."""
         self.between_messages = True
-        """Only whole messages were read."""
+        """Whether only whole messages were read."""
         self.is_head_open = False
         """The request that is being read has no complete head yet."""
         self.begun = 0

@@ -19,7 +19,7 @@ _STATUS_LINES = {status: _encode_status_line(status) for status in range(100, 60
 
 
 class ResponseStart:
-    """Shared by all connections of a server."""
+    """The beginning of responses, shared by all connections of a server."""
 
     __slots__ = ("_date_line", "ok")
 

@@ -1,0 +1,69 @@
+"""Blocks of figures on a page: which results a block quotes, who renders it, and how it is put into its page.
+
+A page marks a block with `<!-- figures: NAME -->` before it and `<!-- end of figures -->` after it. Every block ends
+with the commits and days of the runs that it quotes, because figures age.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks.results import FOLDER
+
+_BLOCK = re.compile(r"(<!-- figures: (?P<name>[\w-]+) -->\n).*?(<!-- end of figures -->)", re.DOTALL)
+
+
+@dataclass(slots=True)
+class Results:
+    """Reads committed result files, and remembers which ones a block quotes."""
+
+    folder: Path = FOLDER
+    quoted: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    def __getitem__(self, name: str) -> Any:
+        result = json.loads((self.folder / f"{name}.json").read_text())
+        self.quoted[name] = result
+        return result
+
+    def source(self) -> str:
+        """One line per run that was quoted, by commit and day."""
+        runs: dict[tuple[str, str], list[str]] = {}
+        for name, result in self.quoted.items():
+            runs.setdefault((result["date"][:10], result["commit"]["id"][:7]), []).append(f"`{name}`")
+        said = (f"{', '.join(names)} at {commit} on {day}" for (day, commit), names in sorted(runs.items()))
+        return f"Measured: {'; '.join(said)}."
+
+
+Renderer = Callable[[Results], str]
+RENDERERS: dict[str, Renderer] = {}
+
+
+def figures(name: str) -> Callable[[Renderer], Renderer]:
+    def register(render: Renderer) -> Renderer:
+        RENDERERS[name] = render
+        return render
+
+    return register
+
+
+def render(name: str) -> str:
+    """The block's text, ending with a line break. Raises KeyError for a name that has no renderer."""
+    results = Results()
+    body = RENDERERS[name](results)
+    return f"{body.rstrip()}\n\n{results.source()}\n"
+
+
+def fill(page: str) -> str:
+    """The page with every block rendered anew."""
+    return _BLOCK.sub(lambda found: f"{found[1]}{render(found['name'])}{found[3]}", page)
+
+
+def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    names = list(head)
+    lines = [names, ["---"] * len(names), *(list(row) for row in rows)]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)

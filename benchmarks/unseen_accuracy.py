@@ -1,0 +1,161 @@
+"""How good answers about nodes are that the graph has not seen.
+
+A public graph is generated as usual; then its test nodes are hidden: no stored list has them any more, and they are
+asked for as new nodes, with their features as the source has them and their edges. Once each alone, with its edges to
+nodes that are not hidden, which is all that a client knows that brings one node; and once all together, with the edges
+among them, as the stored graph has them.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from gnnserve_api.edges import Direction, Duplicates, EdgeRules
+from gnnserve_api.spec.graph import GraphSource, NpzSource
+from gnnserve_api.spec.service import GNNService
+from gnnserve_worker.generation.pipeline import generate
+from gnnserve_worker.graph.overlay import arrange_overlay
+from gnnserve_worker.graph.sources.load import load_source
+from gnnserve_worker.graph.store import Features, Graph
+from gnnserve_worker.graph.view import Part, view_of
+from gnnserve_worker.inference.batch import infer_batch
+from gnnserve_worker.repository.loaded import LoadedRevision
+from gnnserve_worker.repository.repository import Repository
+from gnnserve_worker.sampling.normalised import inverse_roots
+
+DATASETS = Path(os.environ.get("GNNSERVE_DATASETS", Path(__file__).parents[2] / "shared" / "datasets"))
+GRAPHS = ("cora", "citeseer", "amazon_photo", "amazon_computers", "coauthor_cs")
+_FACTORS = [1, 2, 4, 8]
+_RUNS = 5
+"""Keys over which accuracies are averaged, since neighbours are drawn."""
+_AT_ONCE = 512
+# Edges of a hidden node are listed one by one as its list has them, and so are those of the others.
+_RULES = EdgeRules(Direction.DIRECTED, Duplicates.KEEP)
+
+
+class HiddenAccuracy(msgspec.Struct, frozen=True, rename="camel"):
+    graph: str
+    variant: str
+    stored: float
+    """Test accuracy of the stored graph, as a fraction of 1."""
+    unseen: float
+    """The same for these nodes hidden, and asked for together."""
+    alone: float
+    """The same, each asked for without the other hidden ones."""
+
+
+def measure_accuracy(graphs: int) -> list[HiddenAccuracy]:
+    found = []
+    for name in GRAPHS[:graphs]:
+        found += _of_graph(name)
+    return found
+
+
+def _of_graph(name: str) -> list[HiddenAccuracy]:
+    source = GraphSource(npz=NpzSource(uri=(DATASETS / f"{name}.npz").resolve().as_uri()))
+    with tempfile.TemporaryDirectory(prefix="gnnserve-unseen-") as folder:
+        repository = Repository(Path(folder), "benchmarks", name.replace("_", "-"))
+        published = generate(_service(name, source), repository).revision
+        loaded = repository.load(published)
+        features = load_source(source, Path(folder)).features
+        hidden = Hidden(loaded, features)
+        variants = [variant for variant, read in loaded.variants.items() if read.rows is not None]
+        return [
+            HiddenAccuracy(
+                name, variant, hidden.stored(variant), hidden.together(variant), hidden.alone(variant)
+            )
+            for variant in variants
+        ]  # fmt: skip
+
+
+def _service(name: str, source: GraphSource) -> GNNService:
+    spec = {
+        "graph": {"source": source.model_dump(by_alias=True, exclude_none=True, mode="json")},
+        "model": {"architecture": "GraphSAGE"},
+        "variants": {"pruning": {"factors": _FACTORS, "wideTables": "Keep"}, "storage": ["float32"]},
+    }
+    metadata = {"name": name.replace("_", "-")}
+    return GNNService.model_validate(
+        {"apiVersion": "gnnserve.dev/v1alpha1", "kind": "GNNService", "metadata": metadata, "spec": spec}
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """New nodes, in the order of `nodes`, and the edges that come with them."""
+
+    nodes: np.ndarray
+    edges: np.ndarray
+
+
+class Hidden:
+    """A revision whose test nodes no list has."""
+
+    def __init__(self, loaded: LoadedRevision, features: Features) -> None:
+        self._loaded = loaded
+        self._features = features
+        self._test = np.asarray(loaded.splits.test)
+        self._labels = np.asarray(loaded.labels)[self._test]
+        kept = np.ones(loaded.graph.nodes, dtype=bool)
+        kept[self._test] = False
+        self._kept = kept
+        graph = loaded.graph.induced(kept)
+        roots = None if loaded.neighbour_roots is None else inverse_roots(graph.indptr, graph.indices)
+        self._revision = replace(loaded, graph=graph, neighbour_roots=roots)
+
+    def stored(self, variant: str) -> float:
+        return self._mean(lambda key: infer_batch(self._loaded, variant, self._test, key).scores)
+
+    def together(self, variant: str) -> float:
+        asked = [self._ask(self._test)]
+        return self._mean(lambda key: self._infer(variant, asked, key))
+
+    def alone(self, variant: str) -> float:
+        asked = [self._ask(np.array([node])) for node in self._test]
+        parts = [asked[first : first + _AT_ONCE] for first in range(0, len(asked), _AT_ONCE)]
+        return self._mean(lambda key: np.concatenate([self._infer(variant, part, key) for part in parts]))
+
+    def _mean(self, scores_by: Callable[[int], np.ndarray]) -> float:
+        right = [(scores_by(key).argmax(axis=1) == self._labels).mean() for key in range(_RUNS)]
+        return round(float(np.mean(right)), 4)
+
+    def _ask(self, nodes: np.ndarray) -> _Asked:
+        """The nodes as new ones: their lists, and the lists of stored nodes that had them."""
+        full, first = self._loaded.graph, self._loaded.graph.nodes
+        numbers = {int(node): first + k for k, node in enumerate(nodes)}
+        seen = self._kept.copy()
+        seen[nodes] = True
+        edges = [
+            (numbers.get(int(sender), int(sender)), numbers[node])
+            for node in numbers
+            for sender in _list_of(full, node)
+            if seen[sender]
+        ]
+        for node, number in numbers.items():
+            # The graphs are symmetric: who reads a node is in its own list.
+            edges += [(number, int(reader)) for reader in _list_of(full, node) if self._kept[reader]]
+        return _Asked(nodes, np.array(edges, np.int64).reshape(-1, 2))
+
+    def _infer(self, variant: str, asked: list[_Asked], key: int) -> np.ndarray:
+        graph, parts, seeds = self._revision.graph, [], []
+        for one in asked:
+            features = self._features[one.nodes]
+            dense = np.asarray(features if isinstance(features, np.ndarray) else features.toarray(), np.float32)
+            new = np.arange(graph.nodes, graph.nodes + len(one.nodes))
+            overlay, numbered = arrange_overlay(graph, _RULES, dense, np.zeros(0, np.int64), one.edges, new)
+            parts.append(Part(len(numbered), overlay, None))
+            seeds.append(numbered)
+        together = np.concatenate(seeds)
+        return infer_batch(self._revision, variant, together, key, view=view_of(graph.nodes, parts, together)).scores
+
+
+def _list_of(graph: Graph, node: int) -> list[int]:
+    listed: list[int] = graph.indices[graph.indptr[node] : graph.indptr[node + 1]].tolist()
+    return listed

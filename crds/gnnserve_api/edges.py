@@ -1,0 +1,40 @@
+"""How edges of a source become neighbour lists."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+
+class Direction(StrEnum):
+    """Which way messages go along an edge from a source to a target."""
+
+    UNDIRECTED = "Undirected"
+    """Both ways, whichever of the two is listed."""
+    DIRECTED = "Directed"
+    """From the source to the target: the target reads the source's features."""
+    REVERSED = "Reversed"
+    """From the target to the source."""
+
+
+class Duplicates(StrEnum):
+    MERGE = "Merge"
+    """One edge of each."""
+    KEEP = "Keep"
+    """As they are: a neighbour that is listed twice counts, and is drawn, twice."""
+
+
+class SelfLoops(StrEnum):
+    KEEP = "Keep"
+    """As they are."""
+    REMOVE = "Remove"
+    """None."""
+
+
+class EdgeRules(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    """How edges of the source became neighbour lists, for edges that come later."""
+
+    direction: Direction
+    duplicates: Duplicates = Duplicates.MERGE
+    self_loops: SelfLoops = SelfLoops.KEEP

@@ -1,0 +1,145 @@
+"""Worlds of overlays: a stored graph, what a request brings, and the graph that has both, built anew."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from tests.support.graphs import (
+    dense_features,
+    graph_of,
+    network_manifest,
+    projected_table_of,
+    random_tensors,
+    table_of,
+)
+
+from gnnserve_api.edges import Direction, Duplicates, EdgeRules, SelfLoops
+from gnnserve_api.spec.graph import Normalization
+from gnnserve_api.variants import Storage
+from gnnserve_worker.generation.features import fit_normalization
+from gnnserve_worker.generation.tensors import Tensors, projection_of, without_first_product
+from gnnserve_worker.graph.edges import EdgeList
+from gnnserve_worker.graph.overlay import Overlay, arrange_overlay
+from gnnserve_worker.graph.store import Graph, Splits
+from gnnserve_worker.graph.view import Part, view_of
+from gnnserve_worker.inference.batch import infer_batch
+from gnnserve_worker.models.build import build_network
+from gnnserve_worker.models.rows import Scaling, first_products, row_maker
+from gnnserve_worker.repository.loaded import LoadedRevision, LoadedVariant
+from gnnserve_worker.sampling.neighbours import Scratch, effective_nodes, sample_neighbours
+from gnnserve_worker.sampling.normalised import inverse_roots
+
+NODES, FEATURES = 60, 20
+ALL = (-1, -1)
+NOBODY = np.zeros(0, np.int64)
+ARCHITECTURES = {
+    "GraphSAGE": network_manifest("GraphSAGE", ALL),
+    "GIN": network_manifest("GIN", ALL, mlp_hidden=12),
+    "GCN": network_manifest("GCN", ALL),
+    "GAT": network_manifest("GAT", ALL, heads=2, output_heads=2),
+}
+
+
+def _graph_of(sources: np.ndarray, targets: np.ndarray, nodes: int, rules: EdgeRules) -> Graph:
+    edges = EdgeList(nodes, rules.direction, rules.duplicates, rules.self_loops)
+    edges.add(sources, targets)
+    return edges.to_graph()[0]
+
+
+def revision_over(
+    architecture: str,
+    graph: Graph,
+    features: np.ndarray,
+    scaling: Scaling,
+    storage: Storage,
+    order: np.ndarray,
+    fanouts: tuple[int, ...] = ALL,
+) -> LoadedRevision:
+    """Variants x1, x2 and projected, over `features` as in the source."""
+    manifest = ARCHITECTURES[architecture]
+    scaled = scaling.scale(features, np.arange(len(features)), np.arange(FEATURES), FEATURES)
+    master: Tensors = random_tensors(manifest, features.shape[1], 3)
+    half = features.shape[1] // 2
+    projection = projection_of(master)
+    table = table_of(scaled[:, order], storage)
+    projected = projected_table_of(
+        scaled @ projection.rows, None if projection.own is None else scaled @ projection.own, storage
+    )
+    variants = {}
+    for name, read, columns, tensors in (
+        ("x1", table, features.shape[1], master),
+        ("x2", table, half, random_tensors(manifest, half, 4)),
+        ("projected", projected, projected.columns, without_first_product(master)),
+    ):
+        network = build_network(manifest, tensors, columns, read.projected, "float32")
+        maker = row_maker(read, features.shape[1], scaling, order, first_products(projection))
+        variants[name] = LoadedVariant(name, read, columns, fanouts, network, maker)
+    return LoadedRevision(
+        source="made up", graph=graph, effective_nodes=effective_nodes(graph.indptr), variants=variants, ids=None,
+        classes=(0, 1, 2), multi_label=False, labels=NOBODY, splits=Splits(NOBODY, NOBODY, NOBODY), manifest=None,
+        neighbour_roots=inverse_roots(graph.indptr, graph.indices) if architecture == "GCN" else None,
+    )  # fmt: skip
+
+
+def scaling_of(features: np.ndarray, method: Normalization) -> Scaling:
+    fitted = fit_normalization(features, method, np.arange(len(features)))
+    return Scaling(fitted.method, fitted.mean, fitted.deviation)
+
+
+class World:
+    """A stored graph, an overlay over it, and the graph that has both."""
+
+    def __init__(
+        self, seed: int, rules: EdgeRules, *, new: int = 4, overridden: int = 3, edges: int = 25, isolated: int = 0
+    ) -> None:
+        draw = np.random.default_rng(seed)
+        stored_edges = draw.integers(0, NODES - isolated, (2, 6 * NODES))
+        self.graph = _graph_of(*stored_edges, NODES, rules)
+        self.features = dense_features(NODES, FEATURES, seed)
+        self.overridden = draw.choice(NODES, overridden, replace=False)
+        self.brought = dense_features(new + overridden, FEATURES, seed + 1) * 2
+        # Among new, among stored, between both; with self-loops, repetitions, and edges that the graph has already.
+        few = np.concatenate([draw.integers(0, NODES, 12), np.arange(NODES, NODES + new)])
+        drawn = draw.choice(few, (edges, 2))
+        self.edges = np.concatenate([drawn, stored_edges.T[:3], drawn[:2]]) if edges else np.zeros((0, 2), np.int64)
+        self.seeds = np.concatenate([draw.integers(0, NODES, 20), few])
+        self.rules = rules
+        both = np.concatenate([stored_edges, self.edges.T], axis=1)
+        self.rebuilt = _graph_of(*both, NODES + new, rules)
+        self.rebuilt_features = np.concatenate([self.features, self.brought[:new]])
+        self.rebuilt_features[self.overridden] = self.brought[new:]
+
+    def arranged(self) -> tuple[Overlay, np.ndarray]:
+        return arrange_overlay(self.graph, self.rules, self.brought, self.overridden, self.edges, self.seeds)
+
+    def answers(self, revision: LoadedRevision, variant: str, seed: int | None = None, key: int = 1) -> np.ndarray:
+        overlay, seeds = self.arranged()
+        view = view_of(NODES, [Part(len(seeds), overlay, seed)], seeds)
+        return infer_batch(revision, variant, seeds, key, view=view).scores
+
+
+RULES = [
+    EdgeRules(direction, duplicates, self_loops)
+    for direction in Direction
+    for duplicates, self_loops in ((Duplicates.MERGE, SelfLoops.REMOVE), (Duplicates.KEEP, SelfLoops.KEEP))
+]
+
+
+def drawn_of_list(stored: int, gained: int, fanout: int, keys: int, *, share: bool) -> Iterator[np.ndarray]:
+    """For each key, the draws of a node with so many stored neighbours, numbered from 0, and new ones after them."""
+    graph = graph_of([list(range(1, stored + 1)), *[[] for _ in range(stored)]])
+    nodes, rules, asked = graph.nodes, EdgeRules(Direction.DIRECTED), np.zeros(1, np.int64)
+    edges = np.stack([np.arange(nodes, nodes + gained), np.zeros(gained, np.int64)], axis=1)
+    overlay, seeds = arrange_overlay(graph, rules, np.zeros((gained, 1), np.float32), NOBODY, edges, asked)
+    scratch = Scratch()
+    for key in range(keys):
+        numbered = seeds.copy()
+        view = view_of(nodes, [Part(1, overlay, None)], numbered)
+        assert view is not None
+        sample = sample_neighbours(
+            graph.indptr, graph.indices, numbered, (fanout,), key, scratch, share=share, view=view.sampling
+        )
+        drawn = sample.neighbours[: sample.starts[1]]
+        # Stored neighbours are 1 to `stored`, new ones N + 0 …
+        yield np.where(drawn < nodes, drawn - 1, drawn - nodes + stored)

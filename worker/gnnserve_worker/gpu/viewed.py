@@ -1,0 +1,142 @@
+"""Chunks in which requests see the graph otherwise than it is stored, or draw by a seed of their own.
+
+The CPU samples them, since its sampler knows such views, and makes rows of the features that they bring: in pieces,
+side by side on all processors. The GPU then gathers and computes as ever: what a node draws depends on key, depth and
+node alone, on either device.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import numpy as np
+
+from gnnserve_worker.gpu.behind import RoomBehind
+from gnnserve_worker.graph.view import BatchView
+from gnnserve_worker.inference.batch import StageTimes, draw_sample, join_times, make_rows
+from gnnserve_worker.parallel import map_parallel, thread_count
+from gnnserve_worker.repository.loaded import LoadedRevision
+from gnnserve_worker.sampling.neighbours import NeighbourSample, Scratch
+from gnnserve_worker.sampling.normalised import WeightScratch
+from gnnserve_worker.sampling.padded import PadScratch, TreeArrays, pad_sample
+from gnnserve_worker.tables.table import RowsBehind
+
+_FEWEST_SEEDS = 32
+"""Below it per piece, handing work to another thread costs more than it saves."""
+
+
+class UnsampledError(Exception):
+    """The CPU failed at its part of a batch: it could not sample a chunk, make its rows or compute it. The GPU has seen
+    nothing of that chunk."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowsRead:
+    """Rows that a chunk gathers."""
+
+    own: int
+    """The table's, for themselves: seeds, and the neighbours that draw some in turn."""
+    neighbours: int
+    """The table's, as neighbours."""
+    behind: int = 0
+    """Rows of either kind that stand behind the table's."""
+    by_cpu: int = 0
+    """Rows that the CPU gathered, which computed the chunk."""
+
+    @property
+    def all(self) -> int:
+        return self.own + self.neighbours + self.behind + self.by_cpu
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A part of a chunk's seeds."""
+
+    first_seed: int
+    """Place of its first seed in the chunk."""
+    sample: NeighbourSample
+    """Its rows are not shared. Ids from the number of nodes on are those of the piece's rows behind the table's."""
+    behind: RowsBehind | None
+    """Rows that the sample reads; None: all of them are the table's."""
+    times: StageTimes
+    scratch: PadScratch
+
+    @property
+    def rows_behind(self) -> int:
+        return 0 if self.behind is None or self.behind.values is None else len(self.behind.values)
+
+
+@dataclass(frozen=True, slots=True)
+class ViewedChunk:
+    """Valid until the sampler's next one."""
+
+    seeds: int
+    nodes: int
+    """Nodes of the graph."""
+    pieces: list[Piece]
+    times: StageTimes
+
+    @property
+    def rows_behind(self) -> int:
+        """Rows behind the table's, those of each piece apart."""
+        return sum(piece.rows_behind for piece in self.pieces)
+
+    def write(self, tree: TreeArrays, room: RoomBehind | None) -> RowsRead:
+        """Lay out the samples as one tree, and put its rows where there is room for all of them."""
+        tree.clear()
+        own, neighbours, own_behind, neighbours_behind, shift = 0, 0, 0, 0, 0
+        for piece in self.pieces:
+            counts = pad_sample(
+                piece.sample, tree, piece.scratch, first_seed=piece.first_seed, nodes=self.nodes, shift=shift
+            )
+            own_behind, neighbours_behind = own_behind + counts[0], neighbours_behind + counts[1]
+            own, neighbours = own + len(piece.sample.nodes), neighbours + len(piece.sample.neighbours)
+            if room is not None and piece.behind is not None:
+                room.write(piece.behind, shift)
+            shift += piece.rows_behind
+        return RowsRead(own - own_behind, neighbours - neighbours_behind, own_behind + neighbours_behind)
+
+
+class _Workspace:
+    """What a piece is sampled in."""
+
+    def __init__(self) -> None:
+        self.scratch = Scratch()
+        self.weights = WeightScratch()
+        self.padding = PadScratch()
+
+
+class ViewSampler:
+    """Samples one chunk at a time."""
+
+    def __init__(self, loaded: LoadedRevision) -> None:
+        self._loaded = loaded
+        self._workspaces: list[_Workspace] = []
+
+    def sample(self, name: str, seeds: np.ndarray, key: int, view: BatchView) -> ViewedChunk:
+        """`view`: that of these seeds. Raises UnsampledError."""
+        loaded, variant, started = self._loaded, self._loaded.variants[name], time.perf_counter()
+        count = max(1, min(thread_count(), len(seeds) // _FEWEST_SEEDS))
+        while len(self._workspaces) < count:
+            self._workspaces.append(_Workspace())
+        bounds = [len(seeds) * number // count for number in range(count + 1)]
+
+        def sample_piece(number: int) -> Piece:
+            part, workspace = slice(bounds[number], bounds[number + 1]), self._workspaces[number]
+            seen, begun = view.of_seeds(part), time.perf_counter()
+            sample = draw_sample(
+                loaded, variant, seeds[part], key, seen.sampling, workspace.scratch, workspace.weights, share=False
+            )
+            sampled = time.perf_counter()
+            behind = None if view.features is None else make_rows(variant, seen, sample, loaded.graph.nodes)
+            made = time.perf_counter()
+            times = StageTimes((sampled - begun) * 1e3, 0.0, 0.0, (made - sampled) * 1e3)
+            return Piece(part.start, sample, behind, times, workspace.padding)
+
+        try:
+            pieces = map_parallel(sample_piece, count)
+        except Exception as error:
+            raise UnsampledError from error
+        times = join_times([piece.times for piece in pieces], (time.perf_counter() - started) * 1e3)
+        return ViewedChunk(len(seeds), loaded.graph.nodes, pieces, times)

@@ -1,0 +1,202 @@
+"""The overlays of a batch's requests as one view of the graph: what sampling and gathering need of them.
+
+Requests are numbered independently: N + k is the overlay node k of a request until its requests meet others in a
+batch. Then all overlay nodes are numbered through, and seeds with them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+
+from gnnserve_worker.graph.overlay import Overlay
+from gnnserve_worker.kernel_cache import brief_kernel, inlined
+from gnnserve_worker.sampling.distinct import DistinctScratch, DistinctSeeds, find_distinct, find_distinct_in_views
+from gnnserve_worker.sampling.kernels import mix
+from gnnserve_worker.sampling.neighbours import NeighbourSample
+from gnnserve_worker.sampling.view import (
+    HAS_KEY,
+    HAS_OVERLAY,
+    HAS_OVERRIDES,
+    HEADER,
+    SampleView,
+    filter_bit,
+    packed_size,
+    unpack,
+)
+
+_NEW_STREAMS = 1 << 32
+"""Draws of a request's k-th new node depend on this + k: no stored node has such a number."""
+_OF_PART = 6
+"""Numbers that `_number` is told of each part."""
+
+
+class Part(msgspec.Struct, frozen=True):
+    """A request's seeds in a batch, one after the other."""
+
+    seeds: int
+    overlay: Overlay | None
+    seed: int | None
+    """What the request's draws depend on in place of the batch's key."""
+
+
+class BatchView(msgspec.Struct, frozen=True):
+    sampling: SampleView
+    features: np.ndarray | None
+    """Features of new nodes, and of those with other ones: float32 [rows, features], as in the source. None: there are
+    no overlay nodes."""
+
+    def touches(self, part: slice) -> bool:
+        """Whether any of that part of its seeds sees another graph than the stored one, or has a key of its own."""
+        return self.sampling.touches(part)
+
+    def of_seeds(self, part: slice) -> BatchView:
+        """The view of a part of its seeds."""
+        return BatchView(self.sampling.of_seeds(part), self.features)
+
+
+def view_of(nodes: int, parts: Sequence[Part], seeds: np.ndarray) -> BatchView | None:
+    """The view in which a batch is answered; None: none of its requests has an overlay or a seed of its own.
+
+    `nodes`: those of the stored graph. `seeds`, int64, are those of all parts, each in the numbering of its request;
+    they are numbered anew, in place.
+    """
+    overlays: list[np.ndarray] = []
+    features: list[np.ndarray] = []
+    of_parts: list[int] = []
+    views, count, entries = 1, 0, 0
+    for part in parts:
+        overlay, flags, rows = part.overlay, 0 if part.seed is None else HAS_KEY, 0
+        if overlay is not None:
+            flags |= HAS_OVERLAY
+            overlays.append(overlay.packed)
+            features.append(overlay.features)
+            rows = len(overlay.features)
+            flags |= HAS_OVERRIDES if rows > overlay.new_nodes else 0
+            count += overlay.nodes
+            entries += overlay.edges
+        view = views if flags else 0
+        views += flags != 0
+        of_parts += (part.seeds, view, flags, part.seed or 0, rows, 0 if overlay is None else len(overlay.packed))
+    if views == 1:
+        return None
+    slots = 1 << max(1, 2 * count - 1).bit_length()
+    packed = np.empty(packed_size(len(seeds), views, count, entries, slots), dtype=np.int64)
+    packed[:HEADER] = (len(seeds), views, count, entries, slots)
+    joined = overlays[0] if len(overlays) == 1 else np.concatenate(overlays) if overlays else _NOTHING
+    _number(nodes, np.array(of_parts, np.int64), joined, seeds, packed)
+    all_features = None if not features else features[0] if len(features) == 1 else np.concatenate(features)
+    return BatchView(SampleView(packed), all_features)
+
+
+_NOTHING = np.zeros(0, dtype=np.int64)
+
+
+def find_distinct_in(
+    view: BatchView | None, seeds: np.ndarray, scratch: DistinctScratch
+) -> tuple[DistinctSeeds | None, BatchView | None]:
+    """As `find_distinct`, for seeds as they are in their views; and the view of the distinct ones, or of all where too
+    few repeat."""
+    if view is None:
+        return find_distinct(seeds, scratch), None
+    found = find_distinct_in_views(seeds, view.sampling, scratch)
+    return (None, view) if found is None else (found[0], BatchView(found[1], view.features))
+
+
+def name_rows(view: BatchView, sample: NeighbourSample, nodes: int) -> np.ndarray:
+    """Put the rows that are gathered in place of overlay nodes, in the sample's own arrays: positions, and N + i for
+    the i-th of those of the view's features whose numbers are returned (int64), each once: what was not drawn needs no
+    row. `nodes`: N, those of the stored graph."""
+    count = 0 if view.features is None else len(view.features)
+    read = np.empty(count, dtype=np.int64)
+    found = _name_rows(nodes, view.sampling.packed, sample.nodes, sample.neighbours, read)
+    return read[:found]
+
+
+@brief_kernel
+def _name_rows(stored: int, packed: np.ndarray, nodes: np.ndarray, neighbours: np.ndarray, read: np.ndarray) -> int:
+    _, _, _, _, _, rows, _, _, _, _, _ = unpack(packed)
+    places = np.full(len(read), -1, dtype=np.int64)
+    found = _name_each(stored, rows, nodes, places, read, 0)
+    return _name_each(stored, rows, neighbours, places, read, found)
+
+
+@inlined
+def _name_each(stored: int, rows: np.ndarray, ids: np.ndarray, places: np.ndarray, read: np.ndarray, found: int) -> int:
+    """`places` has the place in `read` of each row of features, -1 of those that are not in the first `found` of it.
+    Returns how many are now."""
+    for i in range(len(ids)):
+        if ids[i] < stored:
+            continue
+        row = rows[ids[i] - stored]
+        if row >= stored:
+            if places[row - stored] < 0:
+                places[row - stored] = found
+                read[found] = row - stored
+                found += 1
+            row = stored + places[row - stored]
+        ids[i] = row
+    return found
+
+
+@brief_kernel
+def _number(stored: int, of_parts: np.ndarray, overlays: np.ndarray, seeds: np.ndarray, packed: np.ndarray) -> None:
+    """`of_parts` has of each part: seeds, view, flags, key, rows of features, length in `overlays`. `packed` has its
+    header."""
+    seed_views, keys, flags, origins, streams, rows, starts, neighbours, found_keys, found_nodes, bits = unpack(packed)
+    mask = len(found_keys) - 1
+    found_keys[:] = -1
+    bits[:] = 0
+    keys[0] = 0
+    flags[0] = 0
+    first_seed = 0
+    first_node = 0
+    first_entry = 0
+    first_row = 0
+    begin = 0
+    for part in range(len(of_parts) // _OF_PART):
+        own = of_parts[_OF_PART * part : _OF_PART * (part + 1)]
+        view = own[1]
+        if view > 0:
+            flags[view] = own[2]
+            keys[view] = own[3]
+        for i in range(first_seed, first_seed + own[0]):
+            seed_views[i] = view
+            if seeds[i] >= stored:
+                seeds[i] += first_node
+        first_seed += own[0]
+        if own[5] == 0:
+            continue
+        nodes = overlays[begin]
+        entries = overlays[begin + 1]
+        own_origins = begin + 2
+        own_starts = own_origins + nodes
+        own_neighbours = own_starts + nodes + 1
+        for k in range(nodes):
+            node = first_node + k
+            origin = overlays[own_origins + k]
+            origins[node] = origin
+            starts[node] = first_entry + overlays[own_starts + k]
+            rows[node] = stored + first_row + k if k < own[4] else origin
+            if origin < 0:
+                streams[node] = _NEW_STREAMS + k
+                continue
+            streams[node] = origin
+            key = (view << np.int64(32)) | origin
+            slot = np.int64(mix(np.uint64(key))) & mask
+            while found_keys[slot] != -1:
+                slot = (slot + 1) & mask
+            found_keys[slot] = key
+            bit = filter_bit(key, len(bits))
+            bits[bit >> 6] |= np.int64(1) << np.int64(bit & 63)
+            found_nodes[slot] = stored + node
+        for entry in range(entries):
+            neighbour = overlays[own_neighbours + entry]
+            neighbours[first_entry + entry] = neighbour + first_node if neighbour >= stored else neighbour
+        first_node += nodes
+        first_entry += entries
+        first_row += own[4]
+        begin += own[5]
+    starts[first_node] = first_entry

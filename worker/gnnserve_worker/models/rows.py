@@ -1,0 +1,167 @@
+"""Rows of tables, made of the features of nodes that the tables have no row for.
+
+A row is made as the table's own were: features scaled by what the revision's were scaled by, then either the table's
+columns of them or the product that the table stores, in its format.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gnnserve_api.spec.graph import Normalization
+from gnnserve_worker.kernel_cache import kernel
+from gnnserve_worker.models.architecture import Projection
+from gnnserve_worker.models.dense import Linear
+from gnnserve_worker.tables.normalise import ROW_NORMS, divide_by_norms
+from gnnserve_worker.tables.table import NO_SCALES, Rows, RowsBehind, Table
+
+
+@dataclass(frozen=True, slots=True)
+class Scaling:
+    """How a revision's features were scaled."""
+
+    method: Normalization
+    """The method that was applied; never AUTO."""
+    mean: np.ndarray | None = None
+    """float64 [features], with STANDARDIZE."""
+    deviation: np.ndarray | None = None
+    """float64 [features], with STANDARDIZE."""
+
+    def scale(self, features: np.ndarray, read: np.ndarray, columns: np.ndarray, width: int) -> np.ndarray:
+        """The given columns of those rows of the features (int64), scaled: float32 [rows read, width], zeros behind
+        them. `features`: float32, as in the source."""
+        if self.method in ROW_NORMS:
+            features = divide_by_norms(features[read], ROW_NORMS[self.method])
+            read = np.arange(len(read))
+        make = np.empty if width == len(columns) else np.zeros
+        scaled: np.ndarray = make((len(read), width), np.float32)
+        mean, deviation = (_NO_MOMENTS if given is None else given for given in (self.mean, self.deviation))
+        _scale(features, read, mean, deviation, columns, scaled)
+        return scaled
+
+    @property
+    def can_be_undone(self) -> bool:
+        """Whether scaled features tell those of the source: not where rows were divided by norms, which are lost."""
+        return self.method not in ROW_NORMS
+
+    def undo(self, scaled: np.ndarray, columns: np.ndarray) -> np.ndarray:
+        """Features as in the source, float32 [rows, features], of all scaled ones. `columns`: the source's column of
+        each, int64."""
+        rows = scaled.astype(np.float64)
+        if self.mean is not None and self.deviation is not None:
+            rows = rows * self.deviation[columns] + self.mean[columns]
+        features = np.empty(rows.shape, np.float32)
+        features[:, columns] = rows
+        return features
+
+
+_NO_MOMENTS = np.zeros(0)
+
+
+@dataclass(frozen=True, slots=True)
+class RowMaker:
+    """Makes rows of one table."""
+
+    table: Table
+    scaling: Scaling
+    columns: np.ndarray
+    """The source's column of each column that is read, int64: of the table's, or all in their order where it stores
+    products."""
+    products: tuple[Linear, ...]
+    """What scaled features are multiplied by where the table stores products: for its rows, and for those of a node
+    itself where they are others. Empty: it stores features."""
+
+    def keeps_features(self, features: int) -> bool:
+        """Whether the table holds all features of the source, as many as given, to the precision of float32."""
+        is_exact = self.table.rows.format.is_exact and self.scaling.can_be_undone
+        return not self.products and len(self.columns) == features and is_exact
+
+    def features_of(self, nodes: np.ndarray) -> np.ndarray:
+        """Features of stored nodes as in the source, float32 [nodes, features], where `keeps_features`."""
+        return self.scaling.undo(self.table.rows.values[nodes, : len(self.columns)], self.columns)
+
+    def make(self, features: np.ndarray, read: np.ndarray, columns: int) -> RowsBehind:
+        """Rows that stand behind the table's, one for each of `read`, the rows of the features that are wanted (int64).
+
+        `features`: as in the source, float32 [rows, features], writable. Of a table of features the leading `columns`
+        are written at least. A number beyond what the format holds becomes the largest that it does.
+        """
+        rows, own = self.table.rows, self.table.own
+        if not self.products:
+            # A row's scale is that of all its columns.
+            wanted = self.columns if rows.format.has_scales else self.columns[:columns]
+            values, scales = _encode(rows, self.scaling.scale(features, read, wanted, rows.values.shape[1]))
+            return RowsBehind(values, scales, values, scales)
+        scaled = self.scaling.scale(features, read, self.columns, len(self.columns))
+        values, scales = _encode(rows, _multiplied(scaled, self.products[0], rows))
+        if len(self.products) == 1:
+            return RowsBehind(values, scales, values, scales)
+        return RowsBehind(values, scales, *_encode(own, _multiplied(scaled, self.products[1], own)))
+
+
+def _multiplied(scaled: np.ndarray, product: Linear, rows: Rows) -> np.ndarray:
+    """The product of scaled features, as wide as `rows`."""
+    made = np.empty((len(scaled), product.outputs), dtype=np.float32)
+    product.apply(scaled.ravel(), len(scaled), made.ravel())
+    padding = rows.values.shape[1] - product.outputs
+    return np.pad(made, ((0, 0), (0, padding))) if padding else made
+
+
+def _encode(rows: Rows, made: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """In the format of `rows`. `made`: float32, as wide as they are with padding."""
+    if (largest := rows.format.largest) is not None:
+        made = made.clip(-largest, largest)
+    values, scales = rows.format.encode(made)
+    return values, NO_SCALES if scales is None else scales
+
+
+@kernel
+def _scale(
+    features: np.ndarray, read: np.ndarray, mean: np.ndarray, deviation: np.ndarray, columns: np.ndarray,
+    scaled: np.ndarray,
+) -> None:  # fmt: skip
+    for place in range(len(read)):
+        row = read[place]
+        for i in range(len(columns)):
+            column = columns[i]
+            if len(mean) > 0:
+                scaled[place, i] = (features[row, column] - mean[column]) / deviation[column]
+            else:
+                scaled[place, i] = features[row, column]
+
+
+def first_products(projection: Projection) -> tuple[Linear, ...]:
+    """What features are multiplied by for the rows of projected tables, whatever they are stored in."""
+    # The networks' own products: another library's beside them would take turns with them in the processor's caches.
+    matrices = (projection.rows,) if projection.own is None else (projection.rows, projection.own)
+    return tuple(
+        Linear.build(matrix, np.zeros(matrix.shape[1], np.float32), relu=False, compute="float32")
+        for matrix in matrices
+    )
+
+
+def row_maker(
+    table: Table, features: int, scaling: Scaling, columns: np.ndarray, products: tuple[Linear, ...]
+) -> RowMaker:
+    """`columns`: the source's columns in the order of the table, where it holds features; those beyond the table's own
+    are left out. `products`: `first_products`, where it holds products. ValueError: something does not fit."""
+    for name, moment in (("mean", scaling.mean), ("deviation", scaling.deviation)):
+        if moment is not None and (moment.shape != (features,) or moment.dtype != np.float64):
+            raise ValueError(f"{name!r} is {moment.dtype} {list(moment.shape)}, expected float64 {[features]}")
+    if scaling.method is Normalization.STANDARDIZE and (scaling.mean is None or scaling.deviation is None):
+        raise ValueError("features were standardized, and 'mean' or 'deviation' is missing")
+    if not table.projected:
+        # Where no variant reads all columns, the table has the first ones alone.
+        read = np.array(columns[: table.columns], np.int64)
+        if len(read) != table.columns or read.min() < 0 or read.max() >= features:
+            raise ValueError(f"{len(columns)} columns of {features} features, expected at least {table.columns}")
+        return RowMaker(table, scaling, read, ())
+    if not products:
+        raise ValueError("the first layer's weights are missing")
+    expected = [features, table.columns]
+    for product in products:
+        if [product.inputs, product.outputs] != expected:
+            raise ValueError(f"the first layer's weights are {[product.inputs, product.outputs]}, expected {expected}")
+    return RowMaker(table, scaling, np.arange(features), products)

@@ -1,0 +1,230 @@
+"""The binary form of requests with an overlay: counts, then ids, then features, all little-endian.
+
+    int64 [4]        nodes asked for, new nodes, edges, overrides
+    int64 [nodes]    nodes asked for
+    int64 [edges, 2] source and target of each edge
+    int64 [overrides]
+    float32 [new nodes + overrides, features]
+
+-1 - k is the k-th new node, whatever the graph's ids are, so that a client need not know how many nodes the graph has.
+Everything else is as in the binary form without an overlay.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from gnnserve_api.overlay import OverlayLimits
+from gnnserve_worker.graph.feature_columns import FeatureColumns
+from gnnserve_worker.graph.overlay import number_overlay
+from gnnserve_worker.inference.served import ServedRevision
+from gnnserve_worker.serving.http.codecs.binary import (
+    ID_BYTES,
+    BinaryCodec,
+    binary_error,
+    check_integer_ids,
+    read_outputs,
+)
+from gnnserve_worker.serving.http.codecs.codec import Encoded
+from gnnserve_worker.serving.http.overlay import (
+    NUMBER_BYTES,
+    Brought,
+    check_sizes,
+    new_node,
+    place_of,
+    repeated,
+    support_of,
+)
+from gnnserve_worker.serving.http.question import (
+    PREDICT_PATH,
+    ErrorCode,
+    Question,
+    RequestError,
+    Wishes,
+    check_node_count,
+    unknown_node,
+)
+from gnnserve_worker.serving.requests import Answer
+
+COUNTS = struct.Struct("<4q")
+
+
+class BinaryOverlayCodec:
+    path = PREDICT_PATH
+    content_type = "application/vnd.gnnserve.overlay"
+
+    def check_query(self, query: bytes) -> None:
+        """The query names the output; it is read with the body, when the served graph is known."""
+
+    def estimate_seeds(self, body: bytes, *, are_texts: bool) -> int:
+        return max(1, min(COUNTS.unpack_from(body)[0], len(body) // ID_BYTES)) if len(body) >= COUNTS.size else 1
+
+    def may_have_objective(self, body: bytes) -> bool:
+        return False
+
+    def may_have_overlay(self, body: bytes) -> bool:
+        return not _brings_nothing(body)
+
+    def parse_question(
+        self,
+        body: bytes,
+        query: bytes,
+        wishes: Wishes,
+        revision: ServedRevision,
+        max_nodes: int,
+        limits: OverlayLimits,
+    ) -> Question:
+        check_integer_ids(revision)
+        if _brings_nothing(body):
+            return _PLAIN.parse_question(body[COUNTS.size :], query, wishes, revision, max_nodes, limits)
+        support = support_of(revision, limits)
+        outputs = read_outputs(query, revision)
+        brought = read_arrays(body, revision, support.columns, max_nodes, limits)
+        overlay, seeds = support.arrange(brought.features, brought.overridden, brought.edges, brought.seeds)
+        return Question(seeds, wishes.objective, wishes.strict, outputs, overlay, wishes.seed)
+
+    def encode_answer(
+        self,
+        answer: Answer,
+        outputs: tuple[str, ...],
+        revision: ServedRevision,
+        objective_met: Callable[[], bool],
+        *,
+        in_pieces: bool,
+    ) -> Encoded:
+        return _PLAIN.encode_answer(answer, outputs, revision, objective_met, in_pieces=in_pieces)
+
+    def describe_request(self, revision: ServedRevision | None, example: Any) -> dict[str, Any] | None:
+        if revision is not None and revision.overlays is None:
+            return None
+        return _PLAIN.describe_request(revision, example)
+
+    def describe_answer(self, revision: ServedRevision | None, example: Any) -> dict[str, Any] | None:
+        """None: answers are those of the binary form, with its media type."""
+        return None
+
+
+_PLAIN = BinaryCodec()
+_NOTHING = bytes(COUNTS.size - ID_BYTES)
+"""Counts of a body without new nodes, edges and overrides."""
+
+
+def _brings_nothing(body: bytes) -> bool:
+    """Whether it is an ordinary request behind its counts, as one in JSON whose overlay is empty."""
+    is_empty = body[ID_BYTES : COUNTS.size] == _NOTHING
+    return is_empty and len(body) == COUNTS.size + ID_BYTES * COUNTS.unpack_from(body)[0]
+
+
+def read_arrays(
+    body: bytes, revision: ServedRevision, columns: FeatureColumns, max_nodes: int, limits: OverlayLimits
+) -> Brought:
+    if len(body) < COUNTS.size:
+        raise binary_error(
+            f"{len(body):,} bytes are less than the {COUNTS.size} of its counts",
+            "begin with the numbers of nodes, new nodes, edges and overrides: int64, little-endian",
+        )
+    asked, new, edges, overrides = counts = COUNTS.unpack_from(body)
+    if min(counts) < 0:
+        raise binary_error(f"the counts {', '.join(map(str, counts))} are not all from 0", "send int64, little-endian")
+    ids, rows = asked + 2 * edges + overrides, new + overrides
+    start = COUNTS.size + ID_BYTES * ids
+    expected = start + NUMBER_BYTES * rows * columns.features
+    if start <= len(body):  # otherwise it may be something else altogether, and its counts mean nothing
+        check_node_count(asked, max_nodes)
+        check_sizes(new, overrides, edges, columns.features, limits)
+    if len(body) != expected:
+        raise binary_error(
+            f"{len(body):,} bytes, where its counts make {expected:,}: {COUNTS.size} of counts, {ID_BYTES} of each of "
+            f"{ids:,} ids, {NUMBER_BYTES} of each of {columns.features:,} features of {rows:,} nodes",
+            "send int64 and float32, little-endian",
+        )
+    # A copy, which the request keeps; read-only arrays would compile kernels a second time.
+    kept = bytearray(body)
+    numbers = np.frombuffer(kept, "<i8", ids, COUNTS.size)
+    features = np.frombuffer(kept, "<f4", rows * columns.features, start)
+    if sys.byteorder == "big":
+        numbers, features = numbers.astype(np.int64), features.astype(np.float32)
+    ends = asked + 2 * edges
+    if revision.ids is None and number_overlay(numbers, features, new, ends, revision.nodes):
+        positions = numbers
+    else:
+        positions = _find_positions(numbers, features, new, asked, ends, columns, revision)
+    return Brought(
+        positions[:asked],
+        features.reshape(rows, columns.features),
+        positions[ends:],
+        positions[asked:ends].reshape(-1, 2),
+    )
+
+
+def _find_positions(
+    numbers: np.ndarray,
+    features: np.ndarray,
+    new: int,
+    asked: int,
+    ends: int,
+    columns: FeatureColumns,
+    revision: ServedRevision,
+) -> np.ndarray:
+    """Positions of ids of any kind. Raises RequestError where anything is wrong."""
+    if np.count_nonzero(np.isfinite(features)) < len(features):
+        first = int(np.isfinite(features).argmin())
+        row, column = divmod(first, columns.features)
+        field = f"overlay.nodes[{row}]" if row < new else f"overlay.overrides[{row - new}]"
+        raise RequestError(
+            ErrorCode.INVALID_VALUE,
+            f"{field}.features[{column}]",
+            f"{features[first]} is not finite",
+            "give a number",
+        )
+    positions = _find(numbers, new, revision)
+    _check_positions(positions, numbers, new, asked, ends, revision)
+    return positions
+
+
+def _find(numbers: np.ndarray, new: int, revision: ServedRevision) -> np.ndarray:
+    """Positions, N + k for the k-th new node; -1: there is no such node."""
+    stored = revision.nodes
+    if revision.ids is None:
+        lowest, highest = int(np.minimum.reduce(numbers)), int(np.maximum.reduce(numbers))
+        if lowest >= 0 and highest < stored:
+            return numbers
+        positions = np.where(numbers < 0, stored - 1 - numbers, numbers)
+        if lowest < -new or highest >= stored:
+            positions[(numbers < -new) | (numbers >= stored)] = -1
+        return positions
+    positions = revision.ids.find_integers(numbers)
+    if new:
+        are_new = (numbers < 0) & (numbers >= -new)
+        if (positions[are_new] >= 0).any():
+            taken = int(numbers[are_new & (positions >= 0)][0])
+            raise RequestError(
+                ErrorCode.STORED_NODE,
+                f"overlay.nodes[{-1 - taken}]",
+                f"{taken} is a node of the graph, and stands for a new one here",
+                "send JSON, where new nodes have ids of their own",
+            )
+        positions = np.where(are_new, stored - 1 - numbers, positions)
+    return positions
+
+
+def _check_positions(
+    positions: np.ndarray, numbers: np.ndarray, new: int, asked: int, ends: int, revision: ServedRevision
+) -> None:
+    if np.minimum.reduce(positions) < 0:
+        first = int(positions.argmin())
+        brought = f"-1 to -{new} are the new nodes" if new > 1 else "-1 is the new node" if new else "none is new"
+        raise unknown_node(place_of(first, asked, ends), str(numbers[first]), revision, f"of this request {brought}")
+    overridden = positions[ends:].tolist()
+    if not overridden:
+        return
+    if max(overridden) >= revision.nodes:
+        first = next(i for i, position in enumerate(overridden) if position >= revision.nodes)
+        raise new_node(place_of(ends + first, asked, ends), str(numbers[ends + first]))
+    if len(set(overridden)) < len(overridden):
+        raise repeated(numbers[ends:].tolist(), "overlay.overrides")

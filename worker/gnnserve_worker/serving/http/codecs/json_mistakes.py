@@ -1,0 +1,186 @@
+"""What is wrong with a JSON body that msgspec refuses: the place, what was found there, what was expected, what to do.
+
+msgspec's message tells the place and the types. The value is looked for in the body a second time, one level of it at a
+time and only in bodies of ordinary size, so that a wrong request costs no more than a right one.
+"""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+from msgspec import Raw
+
+from gnnserve_api.repository import NodeIdKind
+from gnnserve_worker.inference.served import ServedRevision
+from gnnserve_worker.serving.http.overlay import RANGE_REMEDY
+from gnnserve_worker.serving.http.question import SEED_REMEDY, ErrorCode, RequestError, cut, shown_value
+
+FIELDS = ("nodes", "objective", "strict", "return", "overlay", "seed")
+"""Fields of the body, as clients write them."""
+_LARGEST_SEARCHED_BYTES = 1024 * 1024
+"""Bodies up to here are searched for the value that is wrong: a few milliseconds at most."""
+_LONGEST_SHOWN_BYTES = 4096
+"""Lists and objects up to here are shown without their blanks."""
+_PATH = re.compile(
+    r" - at `\$\.((?:nodes|objective|strict|return|overlay|seed)"
+    r"(?:\.(?:latencyMs|accuracyTolerancePermille|nodes|edges|overrides|id|features)|\[(?:\d{1,9}|\.\.\.)\]){0,6})`$"
+)
+_LONGEST_PATH = 200
+_INDEX = re.compile(r"\[\d+\]")
+_STEP = re.compile(r"([^.\[\]]+)|\[(\d+|\.\.\.)\]")
+_NODES_REMEDIES = {
+    NodeIdKind.POSITIONS: "give a list of node ids, each an integer from 0",
+    NodeIdKind.INTEGERS: "node ids of this graph are integers: give a list of them; GET /v1/nodes lists them",
+    NodeIdKind.STRINGS: "node ids of this graph are texts: give a list of them; GET /v1/nodes lists them",
+}
+_NODE = '{"id": …, "features": …}'
+_LIST_OF_NODES = f"give a list of objects, each with a node's id and features: [{_NODE}]"
+_ONE_NODE = f"give an object with a node's id and features: {_NODE}"
+_FEATURES = "give a list of numbers, or an object with the names of columns"
+_FEATURE = "give a number"
+_COLUMN = "give a number, or a list of numbers if the source's column has lists"
+_REMEDIES = {
+    "objective": "give an object with latencyMs, accuracyTolerancePermille, or both",
+    "objective.latencyMs": "give milliseconds as a number, or leave it out",
+    "objective.accuracyTolerancePermille": "give permille as a number (10 is one point), or leave it out",
+    "strict": "give true or false",
+    "return": "give a list of labels, scores and embeddings",
+    "return[]": "give labels, scores or embeddings",
+    "seed": SEED_REMEDY,
+    "overlay": "give an object with nodes, edges and overrides, or leave it out",
+    "overlay.edges": "give a list of pairs of node ids: [[source, target], …]",
+    "overlay.edges[]": "give a pair of node ids: [source, target]",
+    "overlay.nodes": _LIST_OF_NODES,
+    "overlay.nodes[]": _ONE_NODE,
+    "overlay.nodes[].features": _FEATURES,
+    "overlay.nodes[].features[]": _FEATURE,
+    "overlay.nodes[].features[...]": _COLUMN,
+    "overlay.nodes[].features[...][]": _FEATURE,
+    "overlay.overrides": _LIST_OF_NODES,
+    "overlay.overrides[]": _ONE_NODE,
+    "overlay.overrides[].features": _FEATURES,
+    "overlay.overrides[].features[]": _FEATURE,
+    "overlay.overrides[].features[...]": _COLUMN,
+    "overlay.overrides[].features[...][]": _FEATURE,
+}
+"""By the place, with [] for an entry of a list and [...] for one of an object."""
+_MEMBERS = {
+    "": FIELDS,
+    "objective": ("latencyMs", "accuracyTolerancePermille"),
+    "overlay": ("nodes", "edges", "overrides"),
+    "overlay.nodes[]": ("id", "features"),
+    "overlay.overrides[]": ("id", "features"),
+}
+"""Fields of each object that a body may have."""
+_KINDS = {
+    "int": "an integer",
+    "float": "a number",
+    "bool": "true or false",
+    "str": "text",
+    "null": "null",
+    "object": "an object",
+    "array": "a list",
+    "object | array": "a list or an object",
+    "float | array": "a number",
+}
+_members = msgspec.json.Decoder(dict[str, Raw])
+_entries = msgspec.json.Decoder(list[Raw])
+_feature = msgspec.json.Decoder(float | list[float])
+
+
+def body_remedy(revision: ServedRevision) -> str:
+    shown = ", ".join(map(shown_value, revision.shown_ids(0, 2)))
+    return f'send an object such as {{"nodes": [{shown}]}}'
+
+
+def _remedy(where: str, revision: ServedRevision) -> str:
+    match _INDEX.sub("[]", where):
+        case "body":
+            return body_remedy(revision)
+        case "nodes" | "nodes[]":
+            return _NODES_REMEDIES[revision.node_ids]
+        case "overlay.nodes[].id" | "overlay.overrides[].id" | "overlay.edges[][]":
+            return f"node ids of this graph are {'texts' if revision.has_text_ids else 'integers'}"
+        case field:
+            return _REMEDIES.get(field, "")
+
+
+def field_error(text: str, body: bytes, revision: ServedRevision) -> RequestError:
+    """msgspec's message in ours: with the value that was found and what to write instead.
+
+    The text may quote the client's own, of any length, so nothing here relies on more than its beginning and its end.
+    """
+    at = _PATH.search(text, max(0, len(text) - _LONGEST_PATH))
+    path = at[1] if at else ""
+    problem = text[: at.start()] if at else text
+    remedy = _remedy(path or "body", revision)
+    if problem.startswith("Object contains unknown field"):
+        name = cut(problem.removeprefix("Object contains unknown field").strip(" `"))
+        known = ", ".join(_MEMBERS.get(_INDEX.sub("[]", path), FIELDS))
+        where = f"{path}.{name}" if path else name
+        return RequestError(ErrorCode.UNKNOWN_FIELD, where, "there is no such field", f"known are {known}")
+    if problem.startswith("Object missing required field"):
+        if not path:
+            return RequestError(ErrorCode.MISSING_FIELD, "nodes", "it is missing", _remedy("nodes", revision))
+        where = f"{path}.{problem.split('`')[1]}"
+        return RequestError(ErrorCode.MISSING_FIELD, where, "it is missing", _remedy(where, revision))
+    where, found = _look_at(body, path)
+    if problem.startswith("Expected"):
+        told = problem.split("`")
+        kind = "a pair" if problem.endswith(" of length 2") else _kind(told[1])
+        if not found:
+            found = _kind(told[3]) if len(told) > 3 else "another list"
+        return RequestError(ErrorCode.INVALID_TYPE, where, f"expected {kind}, got {found}", remedy)
+    if problem.endswith("out of range"):
+        if ".features" in path:
+            remedy = RANGE_REMEDY
+        return RequestError(ErrorCode.INVALID_VALUE, where, "the number is out of range", remedy)
+    return RequestError(ErrorCode.INVALID_VALUE, where, f"{found or 'this'} is not possible here", remedy)
+
+
+def _kind(type_: str) -> str:
+    type_ = type_.removesuffix(" | null")
+    return _KINDS.get(type_, type_)
+
+
+def _look_at(body: bytes, path: str) -> tuple[str, str]:
+    """Where the value at that path stands, with the name of a column for msgspec's `[...]`, and the value, shown.
+
+    Empty where the value is not looked for, or is not there: a key that is given twice has its last value here, and
+    msgspec may have refused the first.
+    """
+    unnamed = path.replace("[...]", "") or "body"
+    if len(body) > _LARGEST_SEARCHED_BYTES:
+        return unnamed, ""
+    where, value = "", Raw(body)
+    try:
+        for name, index in _STEP.findall(path):
+            if name:
+                where, value = f"{where}.{name}" if where else name, _members.decode(value)[name]
+            elif index == "...":
+                column, value = next((n, given) for n, given in _members.decode(value).items() if not _is_right(given))
+                where = f"{where}.{cut(column)}"
+            else:
+                where, value = f"{where}[{index}]", _entries.decode(value)[int(index)]
+        return where or "body", _shown(bytes(value).strip())
+    except (LookupError, StopIteration, ValueError, RecursionError):
+        return unnamed, ""
+
+
+def _is_right(feature: Raw) -> bool:
+    try:
+        _feature.decode(feature)
+    except msgspec.DecodeError:
+        return False
+    return True
+
+
+def _shown(value: bytes) -> str:
+    """A value as the client wrote it; a list or an object without its blanks."""
+    if value[:1] in b"[{" and len(value) <= _LONGEST_SHOWN_BYTES:
+        try:
+            return shown_value(msgspec.json.decode(value))
+        except (ValueError, RecursionError):
+            pass  # a number or a text in it cannot be read
+    return cut(value[:_LONGEST_SHOWN_BYTES].decode("utf-8", "replace"))

@@ -1,0 +1,115 @@
+"""What large JSON bodies need, since decoding one holds up every other client: a bound on their values before they are
+decoded, and no garbage collection while.
+
+Limits of what a request may bring are checked on its lists, when these exist. A body of millions of values is refused
+before.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+
+from gnnserve_api.overlay import OverlayLimits
+from gnnserve_worker.inference.served import ServedRevision
+from gnnserve_worker.serving.http.overlay import MOST_FEATURE_BYTES, NUMBER_BYTES, support_of
+from gnnserve_worker.serving.http.question import ErrorCode, RequestError
+
+LARGE_BYTES = 32 * 1024
+"""Smaller bodies are decoded as they are: they have few values, whatever these are."""
+_ALWAYS_VALUES = 262_144
+"""Values that a body may have whatever the limits are, so that requests that exceed these by little are told by how
+much."""
+_ALWAYS_CONTAINERS = 65_536
+"""Lists and objects that a body may have whatever the limits are."""
+_OTHER = 64
+"""Values of a request besides ids and features, counted generously."""
+_BLOCK_BYTES = 128 * 1024
+"""Characters counted at a time: what is made of them stays in a core's cache."""
+_COMMA, _QUOTE, _BRACE = (np.uint8(ord(character)) for character in ',"{')
+_BRACES = np.uint8(ord("{") ^ ord("["))
+_OVERLAY = (b'"overlay"', b"\\u006", b"\\u007")
+"""A letter of the field's name may also be an escape; other escapes occur in ids."""
+
+
+@contextmanager
+def without_collection() -> Iterator[None]:
+    """Pause garbage collection: it would look through the objects that decoding makes again and again, and nothing
+    that JSON becomes is garbage of its kind."""
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def check_values(body: bytes, revision: ServedRevision, max_nodes: int, limits: OverlayLimits) -> None:
+    """Refuse a body with more values than any request within the limits has, without decoding it.
+
+    What no request can mean counts too: the values of a field that is given twice, and what is not JSON.
+    """
+    features = 0 if revision.overlays is None else revision.overlays.columns.features
+    columns = 0 if revision.overlays is None else len(revision.overlays.columns.columns)
+    numbers = min(limits.max_nodes * features, MOST_FEATURE_BYTES // NUMBER_BYTES)
+    most_commas = max(_ALWAYS_VALUES, max_nodes + numbers + 4 * limits.max_nodes + 2 * limits.max_edges + _OTHER)
+    # Of a node: itself, its features, and each column of lists, of which there are no more than features.
+    lists = min(limits.max_nodes * columns, numbers)
+    most_containers = max(_ALWAYS_CONTAINERS, 2 * limits.max_nodes + lists + limits.max_edges + _OTHER)
+    # Those in texts are counted as well, which is quick, and nearly always enough to know.
+    characters = np.frombuffer(body, np.uint8)
+    if (
+        np.count_nonzero(characters == _COMMA) <= most_commas
+        and np.count_nonzero(_are_beginnings(characters)) <= most_containers
+    ):
+        return
+    commas, containers = _count_outside_texts(body)
+    if commas <= most_commas and containers <= most_containers:
+        return
+    if not any(part in body for part in _OVERLAY):
+        if commas <= most_commas:
+            return  # nothing of it may be a list in a list, so that decoding ends at the first
+        raise RequestError(
+            ErrorCode.TOO_MANY_NODES,
+            "nodes",
+            f"the body has {commas + 1:,} values, more than the {max_nodes:,} nodes that one request may have",
+            "split the list over several requests, or raise spec.worker.batching.maxQueuedSeeds",
+        )
+    support_of(revision, limits)
+    values = max(commas + 1, containers)
+    raise RequestError(
+        ErrorCode.OVERLAY_TOO_LARGE,
+        "overlay",
+        f"the body has {values:,} values, more than any request within the limits: {limits.max_nodes:,} new nodes and "
+        f"overrides of {features:,} features each, and {limits.max_edges:,} edges",
+        "split the request",
+    )
+
+
+def _count_outside_texts(body: bytes) -> tuple[int, int]:
+    """Commas, and beginnings of lists and objects, that are no part of a text."""
+    if b"\\" in body:
+        body = body.replace(b"\\\\", b"").replace(b'\\"', b"")
+    characters = np.frombuffer(body, np.uint8)
+    commas = containers = 0
+    quotes = np.uint8(0)  # only whether they are odd matters, so that they may overflow
+    for start in range(0, len(characters), _BLOCK_BYTES):
+        block = characters[start : start + _BLOCK_BYTES]
+        before = np.cumsum(block == _QUOTE, dtype=np.uint8)
+        before += quotes
+        quotes = before[-1]
+        are_outside = before & 1 == 0
+        commas += int(np.count_nonzero((block == _COMMA) & are_outside))
+        containers += int(np.count_nonzero(_are_beginnings(block) & are_outside))
+    return commas, containers
+
+
+def _are_beginnings(characters: np.ndarray) -> np.ndarray:
+    """Which characters begin a list or an object: `[` and `{` differ in one bit."""
+    are_beginnings: np.ndarray = characters | _BRACES == _BRACE
+    return are_beginnings
