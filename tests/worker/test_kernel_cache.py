@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import importlib.util
 import itertools
 import logging
+import os
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -77,6 +80,34 @@ def test_kernel_is_compiled_once_for_all_processes(source: Source) -> None:
     assert not source.compiles(ONES)
     assert source.compiles(OTHERS)
     assert len(source.kept()) == 2
+
+
+def test_processes_that_compile_at_once_write_one_after_the_other(
+    source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save = caching.IndexDataCacheFile.save
+
+    def save_alone(self: Any, key: Any, data: Any) -> None:
+        descriptor = os.open(source.file.parent / "__pycache__", os.O_RDONLY)
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.close(descriptor)
+        save(self, key, data)
+
+    monkeypatch.setattr(caching.IndexDataCacheFile, "save", save_alone)
+
+    assert source.compiles(ONES)
+    assert not source.compiles(ONES)
+
+
+def test_where_folders_cannot_be_locked_kernels_are_kept_too(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(9, "Bad file descriptor")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+
+    assert source.compiles(ONES)
+    assert not source.compiles(ONES)
 
 
 def test_kernels_are_listed_for_who_compiles_ahead(source: Source) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 T = TypeVar("T")
 
@@ -31,10 +31,18 @@ class Told(Protocol):
     def get(self) -> Compiled | None: ...
 
 
+class Counts(NamedTuple):
+    """Kernels of one level, the parts of which they consist included."""
+
+    compiled: int
+    found: int
+    """Those that were there already. Parts of them are not looked for."""
+
+
 def main() -> int:
     started_s = time.perf_counter()
     own, others = _in_a_fresh_process(_levels)
-    count = _compile_all(own, others)
+    counts = _compile_all(own, others)
     if forgotten := _in_a_fresh_process(_compiled_again, own):
         print("error: compiled, but not found again:", *forgotten, sep="\n  ", file=sys.stderr)
         return 1
@@ -42,14 +50,16 @@ def main() -> int:
     kept = [path.stat().st_size for path in folder.rglob("*.nbc")]
     names = ", ".join(level or "this very processor" for level in (own, *others))
     took_s = time.perf_counter() - started_s
+    compiled, found = map(sum, zip(*counts, strict=True))
     print(
-        f"compiled {count} kernels for {names} in {took_s:.0f} s: {len(kept)} files of {sum(kept):,} bytes in {folder}"
+        f"compiled {compiled} kernels and found {found} for {names} in {took_s:.0f} s: {len(kept)} files of "
+        f"{sum(kept):,} bytes in {folder}"
     )
     return 0
 
 
-def _compile_all(own: str | None, others: Sequence[str]) -> int:
-    """Compile for every level at once; how many kernels each has."""
+def _compile_all(own: str | None, others: Sequence[str]) -> list[Counts]:
+    """Compile for every level at once; what was done for each."""
     context = multiprocessing.get_context("spawn")
     queues: list[Told] = [context.SimpleQueue() for _ in others]
     with ExitStack() as pools:
@@ -59,13 +69,11 @@ def _compile_all(own: str | None, others: Sequence[str]) -> int:
         ]
         try:
             rehearsing = pools.enter_context(ProcessPoolExecutor(1, context, _take, (*queues,)))
-            count = rehearsing.submit(_rehearse, own).result()
+            rehearsed = rehearsing.submit(_rehearse, own).result()
         finally:
             for queue in queues:
                 queue.put(None)
-        for each in waiting:
-            each.result()
-    return count
+        return [rehearsed, *(each.result() for each in waiting)]
 
 
 def _in_a_fresh_process(work: Callable[..., T], *arguments: object) -> T:
@@ -94,34 +102,51 @@ def _take(*queues: Told) -> None:
     _queues.extend(queues)
 
 
-def _rehearse(level: str | None) -> int:
-    """Tell each kernel as it is compiled, and at the end those that were found; how many there are."""
+def _rehearse(level: str | None) -> Counts:
+    """Tell each kernel as it is compiled, and at the end all of them, those that were found too."""
     _prepare(level)
     from gnnserve_worker.inference.rehearsal import rehearse  # noqa: PLC0415
-    from gnnserve_worker.kernel_cache import KERNELS, on_compile  # noqa: PLC0415
+    from gnnserve_worker.kernel_cache import KERNELS  # noqa: PLC0415
 
-    def tell(name: str, signature: Any) -> None:
+    def tell(kernel: Compiled) -> None:
         for queue in _queues:
-            queue.put((name, signature))
+            queue.put(kernel)
 
-    on_compile(lambda name, signature: tell(name, signature) if name in KERNELS else None)
+    compiled = _follow_compiling(tell)
     rehearse()
-    compiled = [(name, signature) for name, found in KERNELS.items() for signature in found.signatures]
-    for name, signature in compiled:
-        tell(name, signature)
-    return len(compiled)
+    kernels = [(name, signature) for name, kernel in KERNELS.items() for signature in kernel.signatures]
+    for each in kernels:
+        tell(each)
+    return Counts(len(compiled), len(kernels) - len(compiled))
 
 
-def _compile(level: str) -> None:
+def _compile(level: str) -> Counts:
     """Compile what is told until None is; what is there already is only loaded."""
     _prepare(level)
     from gnnserve_worker.inference import rehearsal  # noqa: F401, PLC0415 - brings every kernel
     from gnnserve_worker.kernel_cache import KERNELS  # noqa: PLC0415
 
+    compiled = _follow_compiling(lambda _: None)
     (queue,) = _queues
     while (told := queue.get()) is not None:
         name, signature = told
         KERNELS[name].compile(signature)
+    return Counts(len(compiled), sum(len(kernel.signatures) for kernel in KERNELS.values()) - len(compiled))
+
+
+def _follow_compiling(tell: Callable[[Compiled], None]) -> list[Compiled]:
+    """A list to which each kernel is added as it is compiled, and told."""
+    from gnnserve_worker.kernel_cache import KERNELS, on_compile  # noqa: PLC0415
+
+    compiled: list[Compiled] = []
+
+    def follow(name: str, signature: Any) -> None:
+        if name in KERNELS:
+            compiled.append((name, signature))
+            tell((name, signature))
+
+    on_compile(follow)
+    return compiled
 
 
 def _compiled_again(level: str | None) -> list[str]:

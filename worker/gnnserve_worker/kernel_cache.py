@@ -11,11 +11,13 @@ compile at all:
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import logging
+import os
 import platform
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -171,7 +173,24 @@ class _Cache(caching.FunctionCache):
 
     def save_overload(self, sig: Any, data: Any) -> None:
         with suppress(OSError):
-            super().save_overload(sig, data)
+            self._impl.locator.ensure_cache_path()
+            # Another process may compile the same kernel, for another level above all. Each reads the kernel's index,
+            # chooses a file for its code and writes the index anew: at once, one would lose its entry, or have the
+            # other's code.
+            with _alone_in(Path(self.cache_path)):
+                super().save_overload(sig, data)
+
+
+@contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """Wait for other processes that are in here for that folder; do not, where its file system locks no folders."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def watch_compiling() -> list[str]:
