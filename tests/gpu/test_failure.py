@@ -206,9 +206,6 @@ def test_a_loss_by_one_revision_holds_for_the_other(process: Process, loaded: Lo
 def test_the_memory_of_a_gpu_that_failed_is_free_while_the_cpu_answers(
     process: Process, loaded: LoadedRevision, no_cycles: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    served = process.serve(loaded)
-    engine = weakref.ref(_engine_of(served))
-    process.twin.failures = [MEMORY["torch's"]]
     kept: list[object] = []
 
     def answer(*of: Any, **options: bool) -> Inference:
@@ -216,6 +213,9 @@ def test_the_memory_of_a_gpu_that_failed_is_free_while_the_cpu_answers(
         return infer_batch(*of, **options)
 
     monkeypatch.setattr(failure_module, "infer_batch", answer)
+    served = process.serve(loaded)
+    engine = weakref.ref(_engine_of(served))
+    process.twin.failures = [MEMORY["torch's"]]
     served.infer("x1", some_seeds(1), 1)
 
     assert kept == [None]

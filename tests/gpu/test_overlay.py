@@ -145,8 +145,7 @@ def test_rows_behind_are_stored_as_the_tables_are(
 def test_a_chunk_is_sampled_in_pieces_on_several_processors(
     architecture: str, accelerator: Accelerator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(viewed_module, "_FEWEST_SEEDS", 2)
-    monkeypatch.setattr(viewed_module, "thread_count", lambda: 2)
+    monkeypatch.setattr(viewed_module, "count_parts", lambda seeds, _: min(2, seeds))
     world = _world()
     made = _revision(world, architecture, Storage.INT8)
     loaded = replace(made, variants={"projected": made.variants["projected"]})
@@ -189,7 +188,7 @@ class TestPlacement:
     def test_answers_are_the_cpus_through_a_cache(
         self, world: World, loaded: LoadedRevision, accelerator: Accelerator
     ) -> None:
-        """Which knows the table's rows alone: neither its directory nor its counters have a place for others."""
+        """The cache knows the table's rows alone: neither its directory nor its counters have a place for others."""
         rows = {"the table": loaded.variants["x1"].table.rows}
         resident = make_resident(loaded, accelerator, means(CachePolicy.NONE, _required(loaded)))
         plan = plan_caches(loaded, rows, {"the table": CACHE_BYTES}, [])["the table"]

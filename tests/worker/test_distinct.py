@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from gnnserve_worker.graph.view import Part, view_of
 from gnnserve_worker.sampling.distinct import DistinctScratch, find_distinct
 from gnnserve_worker.sampling.rows import LAST_GENERATION
 
@@ -29,6 +30,21 @@ def test_a_few_among_many_are_not_worth_the_copies(repeated: int, is_worth_it: b
     seeds = np.concatenate([np.arange(1024 - repeated), np.zeros(repeated, np.int64)])
 
     assert (find_distinct(seeds, DistinctScratch()) is not None) == is_worth_it
+
+
+def test_equal_seeds_of_different_views_are_distinct() -> None:
+    given = np.array([4, 9, 4, 4, 4, 9, 9])
+    view = view_of(10, [Part(3, None, None), Part(2, None, seed=1), Part(2, None, seed=2)], given)
+    assert view is not None
+
+    found = find_distinct(given, DistinctScratch(), view.sampling)
+
+    assert found is not None and found.views is not None
+    assert found.places.tolist() == [0, 1, 0, 2, 2, 3, 3]
+    assert list(zip(found.seeds.tolist(), found.views.tolist(), strict=True)) == [(4, 0), (9, 0), (4, 1), (9, 2)]
+    distinct = view.of_distinct(found.views)
+    assert [distinct.touches(slice(i, i + 1)) for i in range(4)] == [False, False, True, True]
+    assert view.touches(slice(3, 4)), "the batch's own view stays as it is"
 
 
 def test_scratch_is_used_again_by_batches_of_any_size() -> None:

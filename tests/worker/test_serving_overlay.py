@@ -240,7 +240,6 @@ def test_ids_that_are_wrong_are_refused_by_place_value_and_remedy(
         ("[1, 2, null, 4, 5]", "InvalidType", "[2]", "expected a number, got null"),
         ("[1, 2, 1e999, 4, 5]", "InvalidValue", "[2]", "the number is out of range; give a number from -3.402823e"),
         ("[1, 2, 1e39, 4, 5]", "InvalidValue", "[2]", "1e39 is beyond the range of float32; give a number from -3.4"),
-        ('{"hour": 3}', "MissingColumn", ".amount", "it is missing, and missing values are refused, as in the graph's"),
         ('{"amont": 3}', "UnknownColumn", ".amont", "the graph's source has no such column; its columns are amount, e"),
         ('{"amount": "3"}', "InvalidType", ".amount", 'expected a number, got "3"; give a number, or a list'),
         ('{"hour": 1, "amount": null}', "InvalidType", ".amount", "expected a number, got null"),
@@ -258,12 +257,16 @@ def test_ids_that_are_wrong_are_refused_by_place_value_and_remedy(
 def test_features_that_are_wrong_are_refused_by_place_value_and_remedy(
     kind: str, features: str, code: str, place: str, message: str
 ) -> None:
-    if (kind, code) == ("overrides", "MissingColumn"):
-        return  # what is not named stays as it is
     id_ = 99 if kind == "nodes" else 3
     found = refused(f'{{"overlay": {{"{kind}": [{{"id": {id_}, "features": {features}}}]}}, "nodes": [0]}}')
     assert found[:2] == (code, f"overlay.{kind}[0].features{place}")
     assert found[2].startswith(message)
+
+
+def test_a_new_node_without_a_column_that_the_source_requires_is_refused() -> None:
+    found = refused({"overlay": {"nodes": [{"id": 99, "features": {"hour": 3}}]}, "nodes": [0]})
+    assert found[:2] == ("MissingColumn", "overlay.nodes[0].features.amount")
+    assert found[2].startswith("it is missing, and missing values are refused, as in the graph's")
 
 
 @pytest.mark.parametrize("name", ["5", "-1", "04", "x", "", "٣", "1.0", "9" * 400])

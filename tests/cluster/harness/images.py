@@ -32,7 +32,7 @@ TAGS = {"operator": OPERATOR_IMAGE, THIN: WORKER_IMAGE}
 PACKAGES_PATH = "/packages"
 """The folder in which the thin image finds its packages, while it is built as in pods."""
 KERNELS_PATH = "/kernels"
-"""Where the image's build finds kernels that were compiled already, laid out as the worker's package."""
+"""The folder in which the image's build finds kernels that were compiled already, laid out as the worker's package."""
 DEBIAN_PACKAGES = ("python3", "python3-pip", "python3-venv", "ca-certificates")
 CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from gnnserve_api.variants import Storage
+from gnnserve_worker.sampling.neighbours import most_by_hop
 from gnnserve_worker.tables.attention import Attention
 from gnnserve_worker.tables.formats import TableFormat
 from gnnserve_worker.tables.gather import (
@@ -181,7 +182,7 @@ class PaddedTree:
                 f"a tree of {seeds} seeds with fan-outs {list(fanouts)}: expected at least one seed and fan-outs of at "
                 "least 1; full neighbourhoods (-1) are served on the CPU"
             )
-        widths = list(accumulate(fanouts, lambda width, fanout: width * fanout, initial=seeds))
+        widths = most_by_hop(fanouts, seeds)
         ends = tuple(accumulate(widths))
         if ends[-1] >= 2**31:
             raise ValueError(f"a tree of {ends[-1]:,} places, expected less than 2^31: smaller buckets or fan-outs")

@@ -6,7 +6,6 @@ allocated, and so that a CUDA graph finds everything where it was when it was ca
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -18,6 +17,7 @@ from torch import Tensor
 from gnnserve_worker.gpu.arrays import AttentionRoom, PaddedTree, Shares
 from gnnserve_worker.gpu.behind import row_bytes_behind
 from gnnserve_worker.repository.loaded import LoadedVariant
+from gnnserve_worker.sampling.neighbours import most_by_hop
 
 LARGEST_BUCKET = 256
 """Seeds of a chunk at most. Four chunks are a batch of 1024, in which sampling, gathering and computing overlap; one
@@ -130,8 +130,7 @@ def attention_room(rows: int, places: int, heads: int) -> int:
 
 def _ends(fanouts: tuple[int, ...]) -> list[int]:
     """Places within d hops of one seed, for d = 0 … layers."""
-    widths = [math.prod(fanouts[:depth]) for depth in range(len(fanouts) + 1)]
-    return list(accumulate(widths))
+    return list(accumulate(most_by_hop(fanouts)))
 
 
 class DeviceActivations:

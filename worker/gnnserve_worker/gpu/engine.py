@@ -20,8 +20,8 @@ from gnnserve_worker.gpu.cache import FeatureCache
 from gnnserve_worker.gpu.lane import DeviceVariant, Finished, GpuLane
 from gnnserve_worker.gpu.resident import LANES, Resident
 from gnnserve_worker.gpu.viewed import RowsRead, UnsampledError, ViewSampler
-from gnnserve_worker.graph.view import BatchView, Part, find_distinct_in, view_of
-from gnnserve_worker.inference.batch import Inference, infer_each, join_times
+from gnnserve_worker.graph.view import BatchView, Part, view_of
+from gnnserve_worker.inference.batch import Inference, infer_distinct, infer_each, join_times
 from gnnserve_worker.inference.device_stats import DeviceStats
 from gnnserve_worker.repository.loaded import LoadedRevision
 from gnnserve_worker.sampling.distinct import DistinctScratch
@@ -66,11 +66,9 @@ class GpuEngine:
         """Scores of `seeds` (int64 node ids in range) by one variant. Equal keys draw equal neighbours, for every
         variant. With a `view`, seeds are those that `view_of` has numbered, and the variant is one of `viewed`. Raises
         what went wrong on the device; then nothing of this batch runs there any more."""
-        distinct, view = find_distinct_in(view, seeds, self._distinct)
-        if distinct is None:
-            return self.infer_each(variant, seeds, key, with_embeddings=with_embeddings, view=view)
-        inference = self.infer_each(variant, distinct.seeds, key, with_embeddings=with_embeddings, view=view)
-        return inference.repeated(distinct.places)
+        return infer_distinct(
+            self.infer_each, variant, seeds, key, self._distinct, with_embeddings=with_embeddings, view=view
+        )
 
     def infer_each(
         self,

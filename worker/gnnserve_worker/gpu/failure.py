@@ -12,8 +12,10 @@ from __future__ import annotations
 import logging
 import threading
 import traceback
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -22,7 +24,7 @@ from gnnserve_api.errors import DeviceLostError
 from gnnserve_worker.gpu.engine import GpuEngine
 from gnnserve_worker.gpu.viewed import UnsampledError
 from gnnserve_worker.graph.view import BatchView
-from gnnserve_worker.inference.batch import Inference, infer_batch
+from gnnserve_worker.inference.batch import Infer, Inference, infer_batch
 from gnnserve_worker.inference.device_stats import DeviceStats
 from gnnserve_worker.repository.loaded import LoadedRevision
 
@@ -31,6 +33,9 @@ _MEMORY_WORDS = ("out of memory", "cublas_status_alloc_failed", "cuda_error_out_
 _DEVICE_WORDS = ("cuda error", "cuda driver error", "[cuda]", "cublas_status_", "cudnn_status_")
 START_ANEW = "start the worker anew to use it again"
 _log = logging.getLogger(__name__)
+
+_Answer = Callable[[Infer], Inference]
+"""One batch, by whatever computes it."""
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -78,7 +83,7 @@ class GuardedEngine:
     """A GPU's engine, and the CPU's beside it where that may answer. `infer` in one thread at a time."""
 
     def __init__(self, loaded: LoadedRevision, engine: GpuEngine, trust: Trust, *, may_fall_back: bool) -> None:
-        self._loaded = loaded
+        self._infer_on_cpu: Infer = partial(infer_batch, loaded)
         self._engine: GpuEngine | None = engine
         self._trust = trust
         self._may_fall_back = may_fall_back
@@ -96,20 +101,24 @@ class GuardedEngine:
         """`infer_batch` on the GPU. Raises DeviceLostError where the GPU is lost and nothing else may answer."""
         if self._engine is not None and self._trust.lost is not None:
             self._leave(self._trust.lost)  # by another revision, or while one was loaded
+
+        def answer(infer: Infer) -> Inference:
+            return infer(variant, seeds, key, with_embeddings=with_embeddings, view=view)
+
         engine = self._engine
         if engine is None or variant not in (engine.variants if view is None else engine.viewed):
-            return infer_batch(self._loaded, variant, seeds, key, with_embeddings=with_embeddings, view=view)
+            return answer(self._infer_on_cpu)
         try:
-            return engine.infer(variant, seeds, key, with_embeddings=with_embeddings, view=view)
+            return answer(engine.infer)
         except UnsampledError:
             # No failure of the GPU's, and one batch must not take it from the others.
-            return infer_batch(self._loaded, variant, seeds, key, with_embeddings=with_embeddings, view=view)
+            return answer(self._infer_on_cpu)
         except Exception as error:  # noqa: BLE001  (whatever it was, the CPU can answer)
             _let_go(error)
             if is_out_of_memory(error) and engine.has_cache:
-                return self._infer_without_cache(engine, error, variant, seeds, key, with_embeddings, view)
+                return self._answer_without_cache(engine, error, answer)
             del engine
-            return self._infer_on_cpu(error, variant, seeds, key, with_embeddings, view)
+            return self._answer_on_cpu(error, answer)
 
     def forget_copies(self) -> None:
         """Drops copies on the GPU. May be called from any thread but that of `infer`. A GPU that fails at it is lost,
@@ -142,40 +151,23 @@ class GuardedEngine:
         problems = [problem for problem in (self._problem, stats.problem) if problem is not None]
         return replace(stats, problem="; ".join(problems) or None)
 
-    def _infer_without_cache(
-        self,
-        engine: GpuEngine,
-        failure: Exception,
-        variant: str,
-        seeds: np.ndarray,
-        key: int,
-        with_embeddings: bool,
-        view: BatchView | None,
-    ) -> Inference:
+    def _answer_without_cache(self, engine: GpuEngine, failure: Exception, answer: _Answer) -> Inference:
         self._problem = f"the cache was given back, because the GPU's memory ran out ({describe(failure)})"
         _log.error("%s", self._problem)
         try:
             engine.give_back_cache()
-            return engine.infer(variant, seeds, key, with_embeddings=with_embeddings, view=view)
+            return answer(engine.infer)
         except Exception as error:  # noqa: BLE001  (as in `infer`)
             _let_go(error)
-            return self._infer_on_cpu(error, variant, seeds, key, with_embeddings, view)
+            return self._answer_on_cpu(error, answer)
 
-    def _infer_on_cpu(
-        self,
-        failure: Exception,
-        variant: str,
-        seeds: np.ndarray,
-        key: int,
-        with_embeddings: bool,
-        view: BatchView | None,
-    ) -> Inference:
+    def _answer_on_cpu(self, failure: Exception, answer: _Answer) -> Inference:
         if is_out_of_memory(failure):
             why = f"the GPU's memory ran out ({describe(failure)})"
         else:
             why = self._trust.lose(f"the GPU failed ({describe(failure)})")
         self._leave(why, failure)
-        return infer_batch(self._loaded, variant, seeds, key, with_embeddings=with_embeddings, view=view)
+        return answer(self._infer_on_cpu)
 
     def _leave(self, why: str, failure: Exception | None = None) -> None:
         self._engine = None

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from gnnserve_worker.repository.loaded import LoadedRevision, LoadedVariant
+from gnnserve_worker.sampling.neighbours import most_by_hop
 from gnnserve_worker.tables.table import Rows
 
 LINK_BYTES = 32
@@ -150,8 +151,8 @@ def roots_bytes(loaded: LoadedRevision) -> int:
 
 def _reads_per_seed(fanouts: Sequence[int]) -> tuple[int, int]:
     """Rows that draw neighbours, and neighbours that are drawn, at most."""
-    widths = [math.prod(fanouts[:depth]) for depth in range(len(fanouts) + 1)]
-    return sum(widths[:-1]), sum(widths[1:])
+    by_hop = most_by_hop(fanouts)
+    return sum(by_hop[:-1]), sum(by_hop[1:])
 
 
 def _row_reads(variant: LoadedVariant, rows: Rows) -> float:

@@ -14,16 +14,13 @@ import numpy as np
 
 from gnnserve_worker.gpu.behind import RoomBehind
 from gnnserve_worker.graph.view import BatchView
-from gnnserve_worker.inference.batch import StageTimes, draw_sample, join_times, make_rows
+from gnnserve_worker.inference.batch import StageTimes, count_parts, cut_evenly, draw_sample, join_times, make_rows
 from gnnserve_worker.parallel import map_parallel, thread_count
 from gnnserve_worker.repository.loaded import LoadedRevision
 from gnnserve_worker.sampling.neighbours import NeighbourSample, Scratch
 from gnnserve_worker.sampling.normalised import WeightScratch
 from gnnserve_worker.sampling.padded import PadScratch, TreeArrays, pad_sample
 from gnnserve_worker.tables.table import RowsBehind
-
-_FEWEST_SEEDS = 32
-"""Below it per piece, handing work to another thread costs more than it saves."""
 
 
 class UnsampledError(Exception):
@@ -117,19 +114,19 @@ class ViewSampler:
     def sample(self, name: str, seeds: np.ndarray, key: int, view: BatchView) -> ViewedChunk:
         """`view`: that of these seeds. Raises UnsampledError."""
         loaded, variant, started = self._loaded, self._loaded.variants[name], time.perf_counter()
-        count = max(1, min(thread_count(), len(seeds) // _FEWEST_SEEDS))
+        count = count_parts(len(seeds), thread_count())
         while len(self._workspaces) < count:
             self._workspaces.append(_Workspace())
-        bounds = [len(seeds) * number // count for number in range(count + 1)]
+        slices = cut_evenly(len(seeds), count)
 
         def sample_piece(number: int) -> Piece:
-            part, workspace = slice(bounds[number], bounds[number + 1]), self._workspaces[number]
+            part, workspace = slices[number], self._workspaces[number]
             seen, begun = view.of_seeds(part), time.perf_counter()
             sample = draw_sample(
                 loaded, variant, seeds[part], key, seen.sampling, workspace.scratch, workspace.weights, share=False
             )
             sampled = time.perf_counter()
-            behind = None if view.features is None else make_rows(variant, seen, sample, loaded.graph.nodes)
+            behind = make_rows(variant, seen, sample, loaded.graph.nodes)
             made = time.perf_counter()
             times = StageTimes((sampled - begun) * 1e3, 0.0, 0.0, (made - sampled) * 1e3)
             return Piece(part.start, sample, behind, times, workspace.padding)

@@ -13,7 +13,6 @@ import numpy as np
 
 from gnnserve_worker.graph.overlay import Overlay
 from gnnserve_worker.kernel_cache import brief_kernel, inlined
-from gnnserve_worker.sampling.distinct import DistinctScratch, DistinctSeeds, find_distinct, find_distinct_in_views
 from gnnserve_worker.sampling.kernels import mix
 from gnnserve_worker.sampling.neighbours import NeighbourSample
 from gnnserve_worker.sampling.view import (
@@ -56,6 +55,10 @@ class BatchView(msgspec.Struct, frozen=True):
         """The view of a part of its seeds."""
         return BatchView(self.sampling.of_seeds(part), self.features)
 
+    def of_distinct(self, views: np.ndarray) -> BatchView:
+        """The view of a batch's distinct seeds. `views`, int32: that of each."""
+        return BatchView(self.sampling.of_distinct(views), self.features)
+
 
 def view_of(nodes: int, parts: Sequence[Part], seeds: np.ndarray) -> BatchView | None:
     """The view in which a batch is answered; None: none of its requests has an overlay or a seed of its own.
@@ -92,17 +95,6 @@ def view_of(nodes: int, parts: Sequence[Part], seeds: np.ndarray) -> BatchView |
 
 
 _NOTHING = np.zeros(0, dtype=np.int64)
-
-
-def find_distinct_in(
-    view: BatchView | None, seeds: np.ndarray, scratch: DistinctScratch
-) -> tuple[DistinctSeeds | None, BatchView | None]:
-    """As `find_distinct`, for seeds as they are in their views; and the view of the distinct ones, or of all where too
-    few repeat."""
-    if view is None:
-        return find_distinct(seeds, scratch), None
-    found = find_distinct_in_views(seeds, view.sampling, scratch)
-    return (None, view) if found is None else (found[0], BatchView(found[1], view.features))
 
 
 def name_rows(view: BatchView, sample: NeighbourSample, nodes: int) -> np.ndarray:

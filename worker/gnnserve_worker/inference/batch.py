@@ -6,11 +6,11 @@ promised is what is served.
 
 from __future__ import annotations
 
-import math
 import threading
 import time
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
+from itertools import pairwise
 from typing import Protocol
 
 import msgspec
@@ -19,12 +19,12 @@ import numpy as np
 from gnnserve_api.edges import Direction, EdgeRules
 from gnnserve_api.spec.model import FULL_NEIGHBOURHOOD
 from gnnserve_worker.graph.overlay import Overlay, arrange_overlay, number_overlay
-from gnnserve_worker.graph.view import BatchView, Part, find_distinct_in, name_rows, view_of
+from gnnserve_worker.graph.view import BatchView, Part, name_rows, view_of
 from gnnserve_worker.models.network import Activations, copy_rows
 from gnnserve_worker.parallel import limit_blas_to_one_thread, map_parallel, thread_count
 from gnnserve_worker.repository.loaded import LoadedRevision, LoadedVariant
-from gnnserve_worker.sampling.distinct import DistinctScratch
-from gnnserve_worker.sampling.neighbours import NeighbourSample, Scratch, distinct_share, sample_neighbours
+from gnnserve_worker.sampling.distinct import DistinctScratch, find_distinct
+from gnnserve_worker.sampling.neighbours import NeighbourSample, Scratch, distinct_share, most_by_hop, sample_neighbours
 from gnnserve_worker.sampling.normalised import WeightScratch, weigh
 from gnnserve_worker.sampling.view import SampleView
 from gnnserve_worker.tables.gather import gathered_bytes
@@ -33,7 +33,7 @@ from gnnserve_worker.tables.table import RowsBehind
 _CHUNK_BYTES = 1024 * 1024
 """What one chunk gathers and computes: as much as stays in a core's own cache."""
 _FEWEST_SEEDS = 32
-"""Below it per chunk, handing work to another thread costs more than it saves."""
+"""Below it per part, handing work to another thread costs more than it saves."""
 _SHARE_BELOW = 0.95
 """Expected share of distinct nodes among a chunk's draws, below which looking each of them up pays. Measured: at 0.82
 sharing is faster for every table, at 0.94 for wide ones by 5 to 10 % while it costs narrow ones as much."""
@@ -123,10 +123,21 @@ def infer_batch(
     that `view_of` has numbered, and each is answered as its request sees the graph: equal seeds of different views are
     different seeds.
     """
-    distinct, view = find_distinct_in(view, seeds, _workspace.distinct)
+    infer = partial(infer_each, revision)
+    return infer_distinct(infer, variant, seeds, key, _workspace.distinct, with_embeddings=with_embeddings, view=view)
+
+
+def infer_distinct(
+    infer: Infer, variant: str, seeds: np.ndarray, key: int, scratch: DistinctScratch, *,
+    with_embeddings: bool, view: BatchView | None,
+) -> Inference:  # fmt: skip
+    """As `infer`, with each of `seeds` computed once where enough of them repeat. `scratch`: the calling thread's."""
+    distinct = find_distinct(seeds, scratch, None if view is None else view.sampling)
     if distinct is None:
-        return infer_each(revision, variant, seeds, key, with_embeddings=with_embeddings, view=view)
-    inference = infer_each(revision, variant, distinct.seeds, key, with_embeddings=with_embeddings, view=view)
+        return infer(variant, seeds, key, with_embeddings=with_embeddings, view=view)
+    if view is not None and distinct.views is not None:
+        view = view.of_distinct(distinct.views)
+    inference = infer(variant, distinct.seeds, key, with_embeddings=with_embeddings, view=view)
     return inference.repeated(distinct.places)
 
 
@@ -149,10 +160,10 @@ def infer_each(
         times, read_bytes = _infer_chunk(revision, loaded, seeds, key, scores, embeddings, view, share=chunks.share)
         return Inference(scores, embeddings, times, read_bytes)
     started = time.perf_counter()
-    bounds = [count * i // chunks.count for i in range(chunks.count + 1)]
+    slices = cut_evenly(count, chunks.count)
 
     def infer_part(i: int) -> tuple[StageTimes, int]:
-        part = slice(bounds[i], bounds[i + 1])
+        part = slices[i]
         rows = None if embeddings is None else embeddings[part]
         seen = None if view is None else view.of_seeds(part)
         return _infer_chunk(revision, loaded, seeds[part], key, scores[part], rows, seen, share=chunks.share)
@@ -188,6 +199,16 @@ def _smallest_overlay(revision: LoadedRevision) -> Overlay:
     return overlay
 
 
+def count_parts(seeds: int, threads: int) -> int:
+    """Parts in which so many seeds are best computed, side by side on so many threads."""
+    return max(1, min(threads, seeds // _FEWEST_SEEDS))
+
+
+def cut_evenly(seeds: int, parts: int) -> list[slice]:
+    """Slices of the seeds, one after the other; their lengths differ by one at most."""
+    return [slice(start, end) for start, end in pairwise(seeds * i // parts for i in range(parts + 1))]
+
+
 class Chunks(msgspec.Struct, frozen=True):
     count: int
     share: bool
@@ -197,10 +218,10 @@ class Chunks(msgspec.Struct, frozen=True):
 @lru_cache(4096)
 def plan_chunks(seeds: int, fanouts: tuple[int, ...], row_bytes: int, effective_nodes: float, threads: int) -> Chunks:
     """Chunks that stay in a core's cache; or, where nodes are met again and again, as few as there are threads."""
-    fewest = max(1, min(threads, seeds // _FEWEST_SEEDS))
+    fewest = count_parts(seeds, threads)
     if fanouts[0] == FULL_NEIGHBOURHOOD:
         return Chunks(fewest, share=True)
-    rows_per_seed = sum(math.prod(fanouts[:depth]) for depth in range(len(fanouts)))
+    rows_per_seed = sum(most_by_hop(fanouts)[:-1])
     if distinct_share(seeds * rows_per_seed // fewest, effective_nodes) < _SHARE_BELOW:
         return Chunks(fewest, share=True)
     most_seeds = max(1, _CHUNK_BYTES // (row_bytes * rows_per_seed))
@@ -216,18 +237,14 @@ def _infer_chunk(
     start = time.perf_counter()
     sampling = None if view is None else view.sampling
     sample = draw_sample(revision, variant, seeds, key, sampling, _workspace.scratch, _workspace.weights, share=share)
-    sampled = drawn = time.perf_counter()
-    behind = None
-    if view is not None and view.features is not None:
-        behind = make_rows(variant, view, sample, revision.graph.nodes)
-        sampled = time.perf_counter()
+    drawn = time.perf_counter()
+    behind = make_rows(variant, view, sample, revision.graph.nodes)
+    made = drawn if behind is None else time.perf_counter()
     aggregated = network.gather(variant.table, sample, activations, behind)
     gathered = time.perf_counter()
     network.infer(aggregated, sample, activations, scores, embeddings)
     end = time.perf_counter()
-    times = StageTimes(
-        (drawn - start) * 1e3, (gathered - sampled) * 1e3, (end - gathered) * 1e3, (sampled - drawn) * 1e3
-    )
+    times = StageTimes((drawn - start) * 1e3, (gathered - made) * 1e3, (end - gathered) * 1e3, (made - drawn) * 1e3)
     return times, gathered_bytes(variant.table, variant.columns, sample)
 
 
@@ -246,10 +263,12 @@ def draw_sample(
     return sample
 
 
-def make_rows(variant: LoadedVariant, view: BatchView, sample: NeighbourSample, nodes: int) -> RowsBehind:
-    """Rows of what the sample reads of the view's features, which is named in the sample. ValueError: the variant
-    cannot answer requests with an overlay."""
-    if variant.rows is None or view.features is None:
+def make_rows(variant: LoadedVariant, view: BatchView | None, sample: NeighbourSample, nodes: int) -> RowsBehind | None:
+    """Rows of what the sample reads of the view's features, which is named in the sample; None: the view has none.
+    `nodes`: those of the stored graph. ValueError: the variant cannot answer requests with an overlay."""
+    if view is None or view.features is None:
+        return None
+    if variant.rows is None:
         raise ValueError(f"variant {variant.name} cannot answer requests with an overlay")
     return variant.rows.make(view.features, name_rows(view, sample, nodes), variant.columns)
 

@@ -30,6 +30,7 @@ from gnnserve_worker.inference.device_stats import ON_CPU, DeviceStats
 from gnnserve_worker.inference.thresholds import decisive_scores
 from gnnserve_worker.repository.loaded import LoadedRevision
 from gnnserve_worker.repository.watched import WatchedFiles
+from gnnserve_worker.sampling.neighbours import most_by_hop
 
 
 class TableError(InputError):
@@ -152,7 +153,7 @@ class ServedRevision:
 def _most_drawn(fanouts: tuple[int, ...]) -> float:
     if FULL_NEIGHBOURHOOD in fanouts:
         return math.inf
-    return sum(math.prod(fanouts[:depth]) for depth in range(len(fanouts) + 1))
+    return sum(most_by_hop(fanouts))
 
 
 def served_revision(loaded: LoadedRevision) -> ServedRevision:

@@ -14,7 +14,7 @@ import numpy as np
 
 from gnnserve_worker.kernel_cache import kernel
 from gnnserve_worker.sampling.rows import KnownNodes, grown, place_seeds, row_in_view
-from gnnserve_worker.sampling.view import HEADER, SampleView
+from gnnserve_worker.sampling.view import SampleView, unpack
 
 _WORTH_IT = 64
 """Deduplicate only where at least one seed in this many is a repetition. Finding one takes a few ns, copying its scores
@@ -28,6 +28,8 @@ class DistinctSeeds(NamedTuple):
     """int64, each once, in the order of first appearance."""
     places: np.ndarray
     """int32: for each seed that was given, its position in `seeds`."""
+    views: np.ndarray | None = None
+    """int32: the view of each of `seeds`; None: they were given without any."""
 
 
 class DistinctScratch:
@@ -50,39 +52,26 @@ class DistinctScratch:
         self.known.reserve(count)
 
 
-def find_distinct(seeds: np.ndarray, scratch: DistinctScratch) -> DistinctSeeds | None:
-    """The distinct ones of `seeds` (int64 node ids in range); None where too few repeat to be worth the work."""
+def find_distinct(seeds: np.ndarray, scratch: DistinctScratch, view: SampleView | None = None) -> DistinctSeeds | None:
+    """The distinct ones of `seeds` (int64 node ids in range); None where too few repeat to be worth the work. With the
+    view of a whole batch they are its seeds, and equal ones of different views are distinct."""
     count = len(seeds)
     if count < 2:
         return None
     scratch.reserve(count)
     scratch.given[:count] = seeds
-    known = scratch.known
-    found = _find(scratch.given[:count], scratch.seeds, scratch.places, known.entries, known.rows, known.generation)
+    given, known = scratch.given[:count], scratch.known
+    if view is None:
+        found = _find(given, scratch.seeds, scratch.places, known.entries, known.rows, known.generation)
+    else:
+        found = _find_in_views(
+            given, view.packed, scratch.seeds, scratch.places, scratch.views,
+            known.entries, known.rows, known.generation,
+        )  # fmt: skip
     if (count - found) * _WORTH_IT < count:
         return None
-    return DistinctSeeds(scratch.seeds[:found], scratch.places[:count])
-
-
-def find_distinct_in_views(
-    seeds: np.ndarray, view: SampleView, scratch: DistinctScratch
-) -> tuple[DistinctSeeds, SampleView] | None:
-    """As `find_distinct`, for seeds as they are in their views; and the view whose seeds the distinct ones are."""
-    count = len(seeds)
-    if count < 2:
-        return None
-    scratch.reserve(count)
-    scratch.given[:count] = seeds
-    known = scratch.known
-    found = _find_in_views(
-        scratch.given[:count], view.packed, scratch.seeds, scratch.places, scratch.views,
-        known.entries, known.rows, known.generation,
-    )  # fmt: skip
-    if (count - found) * _WORTH_IT < count:
-        return None
-    packed = view.packed.copy()
-    packed[HEADER : HEADER + found] = scratch.views[:found]
-    return DistinctSeeds(scratch.seeds[:found], scratch.places[:count]), SampleView(packed)
+    views = None if view is None else scratch.views[:found]
+    return DistinctSeeds(scratch.seeds[:found], scratch.places[:count], views)
 
 
 @kernel
@@ -98,10 +87,11 @@ def _find_in_views(
     given: np.ndarray, packed: np.ndarray, seeds: np.ndarray, places: np.ndarray, views: np.ndarray,
     known: np.ndarray, known_rows: np.ndarray, generation: np.ndarray,
 ) -> int:  # fmt: skip
+    seed_views = unpack(packed)[0]
     generation[0] += 1
     rows = 0
     for i in range(len(given)):
-        view = packed[HEADER + i]
+        view = seed_views[i]
         row = row_in_view(given[i], view, rows, known, known_rows, views, generation[0])
         if row == rows:
             seeds[rows] = given[i]

@@ -12,7 +12,10 @@ prefetched a block of nodes ahead. All arrays are reused scratch memory (`Scratc
 from __future__ import annotations
 
 import math
+import operator
+from collections.abc import Sequence
 from functools import cache
+from itertools import accumulate
 
 import msgspec
 import numpy as np
@@ -147,6 +150,11 @@ def sample_neighbours(
 @cache
 def _as_array(fanouts: tuple[int, ...]) -> np.ndarray:
     return np.array(fanouts, dtype=np.int64)
+
+
+def most_by_hop(fanouts: Sequence[int], seeds: int = 1) -> list[int]:
+    """Most nodes that a sample has in each hop, seeds first. No fan-out is -1."""
+    return list(accumulate(fanouts, operator.mul, initial=seeds))
 
 
 def effective_nodes(indptr: np.ndarray) -> float:

@@ -38,6 +38,12 @@ class SampleView(msgspec.Struct, frozen=True):
         """The view of a part of its seeds."""
         return SampleView(self.packed, self.first_seed + part.start)
 
+    def of_distinct(self, views: np.ndarray) -> SampleView:
+        """The view of a batch's distinct seeds. `views`, int32: that of each."""
+        packed = self.packed.copy()
+        packed[HEADER : HEADER + len(views)] = views
+        return SampleView(packed)
+
 
 def packed_size(seeds: int, views: int, nodes: int, entries: int, slots: int) -> int:
     return HEADER + seeds + 2 * views + 3 * nodes + nodes + 1 + entries + 2 * slots + filter_size(slots)

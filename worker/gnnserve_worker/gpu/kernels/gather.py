@@ -197,7 +197,7 @@ def locate(
 
 @triton.jit
 def in_table(behind, node, wanted, nodes):
-    """Which of the `wanted` nodes have their rows in the table itself."""
+    """The mask of the `wanted` nodes whose rows are in the table itself, and not behind it."""
     if behind is not None:
         wanted = wanted & (node < nodes)
     return wanted

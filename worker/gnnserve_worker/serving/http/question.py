@@ -1,8 +1,8 @@
 """What can be asked of `POST /v1/predict`, in whatever form it is written, and what is wrong with a request.
 
-A codec (`codecs/`) reads the body; what spans a request and the served graph is
-checked here, so that the engine sees only requests it can answer. A message names the field, the value, what was
-expected and what to do. Objective and strictness may stand in the head of a request in either form.
+A codec (`codecs/`) reads the body; what spans a request and the served graph is checked here, so that the engine sees
+only requests it can answer. A message names the field, the value, what was expected and what to do. Objective,
+strictness and seed may stand in the head of a request in any form.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ TOLERANCE_HEADER = b"gnnserve-accuracy-tolerance-permille"
 STRICT_HEADER = b"gnnserve-strict"
 SEED_HEADER = b"gnnserve-seed"
 _SHOWN_CHARACTERS = 60
+POSSIBLE_IDS = range(-(2**63), 2**63)
+"""Integers that a node of some graph may have as its id: those of 64 bits with a sign."""
 SEED_REMEDY = f"give an integer from 0 to {MAX_SEED}, or leave it out"
 WISH_HEADERS = frozenset((LATENCY_HEADER, TOLERANCE_HEADER, STRICT_HEADER, SEED_HEADER))
 HEADERS_REMEDY = (
@@ -246,6 +248,10 @@ def unknown_node(where: str, shown: str, revision: ServedRevision, otherwise: st
 def shown_value(value: Any) -> str:
     """A value as JSON, for a message."""
     return cut(msgspec.json.encode(value).decode())
+
+
+def counted(count: int, thing: str) -> str:
+    return f"1 {thing}" if count == 1 else f"{count:,} {thing}s"
 
 
 def cut(text: str) -> str:

@@ -26,10 +26,12 @@ from gnnserve_worker.serving.http.codecs.json_mistakes import FIELDS, body_remed
 from gnnserve_worker.serving.http.codecs.large_json import (
     LARGE_BYTES,
     check_values,
+    may_have_field,
     without_collection,
 )
 from gnnserve_worker.serving.http.overlay import BRING_IT, read_overlay, support_of
 from gnnserve_worker.serving.http.question import (
+    POSSIBLE_IDS,
     PREDICT_PATH,
     ErrorCode,
     Question,
@@ -88,10 +90,10 @@ class JsonCodec:
         return body.count(b",", start, body.find(b"]", start)) + 1
 
     def may_have_objective(self, body: bytes) -> bool:
-        return any(part in body for part in _OBJECTIVES)
+        return may_have_field(body, b"objective")
 
     def may_have_overlay(self, body: bytes) -> bool:
-        return b'"overlay"' in body  # written with escapes it is not counted, which no program does
+        return may_have_field(body, b"overlay")
 
     def parse_question(
         self,
@@ -166,10 +168,6 @@ class JsonCodec:
 
     def describe_answer(self, revision: ServedRevision | None, example: Any) -> dict[str, Any]:
         return {"schema": {"$ref": _REFERENCE.format(name=PredictAnswer.__name__)}, "example": example}
-
-
-_OBJECTIVES = (b'"objective"', b"\\u006", b"\\u007")
-"""A letter of the field's name may also be an escape, `\\u006f`; other escapes, `\\u00eb`, occur in ids."""
 
 
 def _check_outputs(outputs: Sequence[str], revision: ServedRevision) -> None:
@@ -247,7 +245,7 @@ def _find_integers(nodes: tuple[int, ...], revision: ServedRevision, otherwise: 
         wanted = np.array(nodes, dtype=np.int64)
     except OverflowError:
         # Beyond 64 bits, and so no node's; unless one before it is unknown too.
-        first = next(i for i, node in enumerate(nodes) if not -(2**63) <= node < 2**63)
+        first = next(i for i, node in enumerate(nodes) if node not in POSSIBLE_IDS)
         if first > 0:
             _find_integers(nodes[:first], revision, otherwise)
         raise unknown_node(f"nodes[{first}]", shown_value(nodes[first]), revision, otherwise) from None

@@ -13,7 +13,7 @@ from msgspec import Raw
 
 from gnnserve_api.repository import NodeIdKind
 from gnnserve_worker.inference.served import ServedRevision
-from gnnserve_worker.serving.http.overlay import RANGE_REMEDY
+from gnnserve_worker.serving.http.features import RANGE_REMEDY
 from gnnserve_worker.serving.http.question import SEED_REMEDY, ErrorCode, RequestError, cut, shown_value
 
 FIELDS = ("nodes", "objective", "strict", "return", "overlay", "seed")

@@ -1,5 +1,5 @@
-"""What large JSON bodies need, since decoding one holds up every other client: a bound on their values before they are
-decoded, and no garbage collection while.
+"""JSON bodies before they are decoded: which fields they may have, and what large ones need, since decoding one holds
+up every other client: a bound on their values, and no garbage collection while.
 
 Limits of what a request may bring are checked on its lists, when these exist. A body of millions of values is refused
 before.
@@ -31,8 +31,13 @@ _BLOCK_BYTES = 128 * 1024
 """Characters counted at a time: what is made of them stays in a core's cache."""
 _COMMA, _QUOTE, _BRACE = (np.uint8(ord(character)) for character in ',"{')
 _BRACES = np.uint8(ord("{") ^ ord("["))
-_OVERLAY = (b'"overlay"', b"\\u006", b"\\u007")
-"""A letter of the field's name may also be an escape; other escapes occur in ids."""
+_ESCAPED_LETTERS = (b"\\u006", b"\\u007")
+"""A letter of a field's name may also be an escape, `\\u006f`; other escapes, `\\u00eb`, occur in ids."""
+
+
+def may_have_field(body: bytes, name: bytes) -> bool:
+    """Whether a body may have the field of that name, which is of small letters. False: it has none."""
+    return b'"%b"' % name in body or any(letter in body for letter in _ESCAPED_LETTERS)
 
 
 @contextmanager
@@ -71,7 +76,7 @@ def check_values(body: bytes, revision: ServedRevision, max_nodes: int, limits: 
     commas, containers = _count_outside_texts(body)
     if commas <= most_commas and containers <= most_containers:
         return
-    if not any(part in body for part in _OVERLAY):
+    if not may_have_field(body, b"overlay"):
         if commas <= most_commas:
             return  # nothing of it may be a list in a list, so that decoding ends at the first
         raise RequestError(
@@ -110,6 +115,6 @@ def _count_outside_texts(body: bytes) -> tuple[int, int]:
 
 
 def _are_beginnings(characters: np.ndarray) -> np.ndarray:
-    """Which characters begin a list or an object: `[` and `{` differ in one bit."""
+    """A mask of the characters that begin a list or an object: `[` and `{` differ in one bit."""
     are_beginnings: np.ndarray = characters | _BRACES == _BRACE
     return are_beginnings

@@ -1,0 +1,190 @@
+"""Features that a request brings, from lists of numbers, or from objects with the names of columns, to rows.
+
+Every mistake is told by its place in the request, the value and the remedy.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from gnnserve_api.protocol import NodeFeatures
+from gnnserve_worker.graph.feature_columns import FeatureColumns
+from gnnserve_worker.inference.served import OverlaySupport
+from gnnserve_worker.serving.http.question import ErrorCode, RequestError, counted, cut, shown_value
+
+RANGE_REMEDY = f"give a number from {np.finfo(np.float32).min:.7g} to {np.finfo(np.float32).max:.7g}"
+_SHOWN_COLUMNS = 4
+_Named = Mapping[str, float | list[float]]
+"""Features by the names of columns."""
+
+
+def keep_features(
+    overrides: Sequence[NodeFeatures[Any]], positions: np.ndarray, support: OverlaySupport, rows: np.ndarray
+) -> None:
+    """Write the stored features of nodes of which some columns are not given. `rows`: float32 [overrides, features]."""
+    columns = support.columns
+    most = len(columns.columns) or columns.features
+    partly = [
+        i for i, node in enumerate(overrides) if isinstance(node.features, dict) and len(node.features) < most
+    ]  # fmt: skip
+    if not partly:
+        return
+    if support.features_of is not None:
+        rows[partly] = support.features_of(positions[partly])
+        return
+    given = overrides[partly[0]].features
+    names = (column.name for column in columns.columns) if columns.columns else map(str, range(columns.features))
+    raise RequestError(
+        ErrorCode.MISSING_COLUMN,
+        f"overlay.overrides[{partly[0]}].features.{cut(next(name for name in names if name not in given))}",
+        "it is missing, and this revision does not keep what the node has: it stores no table of all features in "
+        "float32, or rows were divided by their norms",
+        "give every column",
+    )
+
+
+def write_features(
+    given: Sequence[NodeFeatures[Any]],
+    field: str,
+    columns: FeatureColumns,
+    rows: np.ndarray,
+    *,
+    are_kept: bool = False,
+) -> None:
+    """Write one row for each node; `rows`: float32 [at least as many, features], C-contiguous. `are_kept`: they hold
+    what columns that are not given stay at; otherwise those get what missing values get."""
+    for i, node in enumerate(given):
+        values = node.features
+        if isinstance(values, dict):
+            _write_named(values, f"{field}[{i}].features", columns, rows[i], are_kept=are_kept)
+            continue
+        if len(values) != columns.features:
+            raise _wrong_length(f"{field}[{i}].features", len(values), columns)
+        try:
+            columns.row.pack_into(rows[i].data, 0, *values)
+        except OverflowError:
+            raise _out_of_range(f"{field}[{i}].features", enumerate(values)) from None
+
+
+def _write_named(values: _Named, where: str, columns: FeatureColumns, row: np.ndarray, *, are_kept: bool) -> None:
+    # From the quickest way on: a row of 602 columns takes them 14, 39 and 148 µs.
+    if not _write_all_numbers(values, columns, row) and not _write_some_numbers(
+        values, columns, row, are_kept=are_kept
+    ):
+        _write_each(values, where, columns, row, are_kept=are_kept)
+
+
+def _write_all_numbers(values: _Named, columns: FeatureColumns, row: np.ndarray) -> bool:
+    """Write a number for each column of the source; False: something else is given, and the row may be half written."""
+    if columns.in_order is None or len(values) != len(columns.columns):
+        return False
+    try:
+        columns.row.pack_into(row.data, 0, *columns.in_order(values))
+    except (KeyError, OverflowError, struct.error):
+        return False
+    return True
+
+
+def _write_some_numbers(values: _Named, columns: FeatureColumns, row: np.ndarray, *, are_kept: bool) -> bool:
+    """Write a number for each column that is given; False, and nothing is written: some are lists, wrong or missing."""
+    if not are_kept and not columns.required <= values.keys():
+        return False
+    try:
+        places = np.fromiter(map(columns.single.__getitem__, values), np.intp, len(values))
+        packed = struct.pack(f"={len(values)}f", *values.values())
+    except (KeyError, OverflowError, struct.error):
+        return False
+    if not are_kept:
+        row[:] = columns.filled
+    row[places] = np.frombuffer(packed, np.float32)
+    return True
+
+
+def _write_each(values: _Named, where: str, columns: FeatureColumns, row: np.ndarray, *, are_kept: bool) -> None:
+    """Write the number or list of each column that is given. Raises RequestError for what is wrong."""
+    places: list[int] = []
+    numbers: list[float] = []
+    for name, value in values.items():
+        start, width = columns.place(name) or (0, 0)
+        if isinstance(value, list):
+            if len(value) != width or not width:
+                raise _wrong_column(where, name, value, width, columns)
+            places += range(start, start + width)
+            numbers += value
+        elif width != 1:
+            raise _wrong_column(where, name, value, width, columns)
+        else:
+            places.append(start)
+            numbers.append(value)
+    if not are_kept:
+        _check_required(values, where, columns)
+        row[:] = columns.filled
+    try:
+        row[places] = np.frombuffer(struct.pack(f"={len(numbers)}f", *numbers), np.float32)
+    except OverflowError:
+        raise _out_of_range(where, values.items()) from None
+
+
+def _check_required(values: Mapping[str, object], where: str, columns: FeatureColumns) -> None:
+    if not columns.required or len(values) == len(columns.columns):
+        return
+    for column in columns.columns:
+        if column.fill is None and column.name not in values:
+            raise RequestError(
+                ErrorCode.MISSING_COLUMN,
+                f"{where}.{cut(column.name)}",
+                "it is missing, and missing values are refused, as in the graph's source",
+                f"give {_described(column.width)}",
+            )
+
+
+def _described(width: int) -> str:
+    return "a number" if width == 1 else f"a list of {width:,} numbers"
+
+
+def _wrong_length(where: str, numbers: int, columns: FeatureColumns) -> RequestError:
+    return RequestError(
+        ErrorCode.WRONG_FEATURES,
+        where,
+        f"{counted(numbers, 'number')}, where the graph has {columns.features:,} features",
+        f"give {columns.features:,} numbers, or an object with the names of columns",
+    )
+
+
+def _wrong_column(
+    where: str, name: str, value: float | list[float], width: int, columns: FeatureColumns
+) -> RequestError:
+    where = f"{where}.{cut(name)}"
+    if not width:
+        known = [column.name for column in columns.columns[:_SHOWN_COLUMNS]]
+        more = ", …" if len(columns.columns) > len(known) else ""
+        remedy = f"its columns are {cut(', '.join(known))}{more}"
+        if not known:
+            remedy = f"it does not name them, so they are called by their numbers, 0 to {columns.features - 1}"
+        return RequestError(ErrorCode.UNKNOWN_COLUMN, where, "the graph's source has no such column", remedy)
+    found = counted(len(value), "number") if isinstance(value, list) else shown_value(value)
+    return RequestError(
+        ErrorCode.WRONG_FEATURES, where, f"expected {_described(width)}, got {found}", f"give {_described(width)}"
+    )
+
+
+def _out_of_range(where: str, given: Iterable[tuple[int | str, float | list[float]]]) -> RequestError:
+    """Names the first number that float32 cannot hold. `given`: by the name of its column, or by its index."""
+    for name, value in given:
+        place = f"{where}[{name}]" if isinstance(name, int) else f"{where}.{cut(name)}"
+        for index, number in enumerate(value if isinstance(value, list) else [value]):
+            try:
+                struct.pack("=f", number)
+            except OverflowError:
+                place = f"{place}[{index}]" if isinstance(value, list) else place
+                return RequestError(
+                    ErrorCode.INVALID_VALUE,
+                    place,
+                    f"{shown_value(number)} is beyond the range of float32",
+                    RANGE_REMEDY,
+                )
+    raise AssertionError("float32 holds every number")
