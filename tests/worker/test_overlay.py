@@ -27,8 +27,9 @@ from gnnserve_worker.graph.overlay import arrange_overlay
 from gnnserve_worker.graph.view import Part, view_of
 from gnnserve_worker.inference import batch as inference_module
 from gnnserve_worker.inference.batch import Inference, infer_batch
-from gnnserve_worker.models.rows import Scaling
+from gnnserve_worker.models.rows import RowMaker, Scaling
 from gnnserve_worker.repository.loaded import LoadedRevision
+from gnnserve_worker.tables.table import RowsBehind
 
 CLOSE = {Storage.FLOAT32: 1e-5, Storage.FLOAT16: 2e-2, Storage.BFLOAT16: 1e-1, Storage.INT8: 1e-1}
 """Largest difference of scores: of equal sums in another order, and of rows that are rounded after being made of sums
@@ -246,3 +247,30 @@ def test_tables_that_do_not_have_them_say_so(storage: Storage, method: Normaliza
     revision = revision_over("GraphSAGE", world.graph, world.features, scaling, storage, np.arange(FEATURES))
     maker = revision.variants[variant].rows
     assert maker is not None and not maker.keeps_features(FEATURES)
+
+
+@pytest.mark.parametrize(("architecture", "made"), [("GraphSAGE", (2, 2)), ("GIN", (3, 3))])
+def test_of_a_new_node_only_those_rows_are_made_that_are_read(
+    architecture: str, made: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new node that is asked for reads a second one, and that a third one: two layers read the first two themselves,
+    and the last two as neighbours."""
+    world = World(2, EdgeRules(Direction.DIRECTED), new=0, overridden=0, edges=0)
+    revision = _sampled(architecture, world)
+    edges = np.array([[NODES + 1, NODES], [NODES + 2, NODES + 1]])
+    overlay, seeds = arrange_overlay(
+        world.graph, world.rules, np.ones((3, FEATURES), np.float32), np.zeros(0, np.int64), edges, np.array([NODES])
+    )
+    view = view_of(NODES, [Part(1, overlay, None)], seeds)
+    found: list[tuple[int, int]] = []
+    make = RowMaker.make
+
+    def counted(*arguments: Any) -> RowsBehind:
+        behind = make(*arguments)
+        assert behind.values is not None and behind.own_values is not None
+        found.append((len(behind.values), len(behind.own_values)))
+        return behind
+
+    monkeypatch.setattr(RowMaker, "make", counted)
+    infer_batch(revision, "projected", seeds, 1, view=view)
+    assert found == [made]

@@ -126,7 +126,8 @@ class ViewSampler:
                 loaded, variant, seeds[part], key, seen.sampling, workspace.scratch, workspace.weights, share=False
             )
             sampled = time.perf_counter()
-            behind = make_rows(variant, seen, sample, loaded.graph.nodes)
+            # Its tree has one number for each node, whichever way it is read.
+            behind = make_rows(variant, seen, sample, loaded.graph.nodes, apart=False)
             made = time.perf_counter()
             times = StageTimes((sampled - begun) * 1e3, 0.0, 0.0, (made - sampled) * 1e3)
             return Piece(part.start, sample, behind, times, workspace.padding)

@@ -97,22 +97,38 @@ def view_of(nodes: int, parts: Sequence[Part], seeds: np.ndarray) -> BatchView |
 _NOTHING = np.zeros(0, dtype=np.int64)
 
 
-def name_rows(view: BatchView, sample: NeighbourSample, nodes: int) -> np.ndarray:
+class RowsNamed(msgspec.Struct, frozen=True):
+    """Rows of a view's features that a sample reads, by number (int64), each once: what was not drawn needs no row."""
+
+    neighbours: np.ndarray
+    own: np.ndarray
+    """Those that are read of nodes themselves."""
+
+
+def name_rows(view: BatchView, sample: NeighbourSample, nodes: int, *, apart: bool) -> RowsNamed:
     """Put the rows that are gathered in place of overlay nodes, in the sample's own arrays: positions, and N + i for
-    the i-th of those of the view's features whose numbers are returned (int64), each once: what was not drawn needs no
-    row. `nodes`: N, those of the stored graph."""
+    the i-th of the named ones. `nodes`: N, those of the stored graph. `apart`: neighbours and nodes themselves read
+    other rows, so that they are named apart; otherwise both name the same ones."""
     count = 0 if view.features is None else len(view.features)
-    read = np.empty(count, dtype=np.int64)
-    found = _name_rows(nodes, view.sampling.packed, sample.nodes, sample.neighbours, read)
-    return read[:found]
+    own, neighbours = np.empty(count, dtype=np.int64), np.empty(count if apart else 0, dtype=np.int64)
+    found, found_own = _name_rows(nodes, view.sampling.packed, sample.nodes, sample.neighbours, own, neighbours, apart)
+    own = own[:found_own]
+    return RowsNamed(neighbours[:found] if apart else own, own)
 
 
 @brief_kernel
-def _name_rows(stored: int, packed: np.ndarray, nodes: np.ndarray, neighbours: np.ndarray, read: np.ndarray) -> int:
+def _name_rows(
+    stored: int, packed: np.ndarray, nodes: np.ndarray, neighbours: np.ndarray, own_read: np.ndarray,
+    read: np.ndarray, apart: bool,
+) -> tuple[int, int]:  # fmt: skip
     _, _, _, _, _, rows, _, _, _, _, _ = unpack(packed)
-    places = np.full(len(read), -1, dtype=np.int64)
-    found = _name_each(stored, rows, nodes, places, read, 0)
-    return _name_each(stored, rows, neighbours, places, read, found)
+    places = np.full(len(own_read), -1, dtype=np.int64)
+    found = _name_each(stored, rows, nodes, places, own_read, 0)
+    if not apart:
+        found = _name_each(stored, rows, neighbours, places, own_read, found)
+        return found, found
+    places[:] = -1
+    return _name_each(stored, rows, neighbours, places, read, 0), found
 
 
 @inlined

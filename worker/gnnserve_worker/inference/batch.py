@@ -263,14 +263,20 @@ def draw_sample(
     return sample
 
 
-def make_rows(variant: LoadedVariant, view: BatchView | None, sample: NeighbourSample, nodes: int) -> RowsBehind | None:
+def make_rows(
+    variant: LoadedVariant, view: BatchView | None, sample: NeighbourSample, nodes: int, *, apart: bool = True
+) -> RowsBehind | None:
     """Rows of what the sample reads of the view's features, which is named in the sample; None: the view has none.
-    `nodes`: those of the stored graph. ValueError: the variant cannot answer requests with an overlay."""
+    `nodes`: those of the stored graph. `apart`: rows of neighbours and of nodes themselves are numbered apart where
+    they are others, and made for what is read of either. ValueError: the variant cannot answer requests with an
+    overlay."""
     if view is None or view.features is None:
         return None
-    if variant.rows is None:
+    maker = variant.rows
+    if maker is None:
         raise ValueError(f"variant {variant.name} cannot answer requests with an overlay")
-    return variant.rows.make(view.features, name_rows(view, sample, nodes), variant.columns)
+    named = name_rows(view, sample, nodes, apart=apart and maker.has_own_rows)
+    return maker.make(view.features, named.neighbours, named.own, variant.columns)
 
 
 def join_times(parts: Sequence[StageTimes], wall_ms: float) -> StageTimes:

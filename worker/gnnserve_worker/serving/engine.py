@@ -26,9 +26,10 @@ from gnnserve_worker.serving.model import ModelState, ServedModel, monotonic_ms
 from gnnserve_worker.serving.requests import Outcome, Pending, deliver_all, fail, fetch_inputs, settle, share_out
 
 SHORT_BATCH_MS = 2.0
-"""Expected time up to which a batch is computed on the event loop. Two thread hops cost 0.1 ms, and under load far more,
-since both threads then want the interpreter: at 32 connections batches of 1.5 ms are answered 1.4 times as fast as
-through the thread, and of open loads as much or more is in time. It also bounds how long the loop does not listen."""
+"""Expected time up to which a batch is computed on the event loop. Two thread hops cost 0.1 ms, and under load far
+more, since both threads then want the interpreter: at 32 connections batches of 1.5 ms are answered 1.4 times as fast
+as through the thread, and of open loads as much or more is in time. It also bounds how long the loop does not
+listen."""
 _log = logging.getLogger(__name__)
 
 

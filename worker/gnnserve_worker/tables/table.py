@@ -69,8 +69,8 @@ NO_SCALES = np.zeros(0, dtype=np.float32)
 
 
 class RowsBehind(NamedTuple):
-    """Rows that are read as if they stood behind a table's, in its format and as wide: the row of overlay node k of a
-    batch is row N + k. They are made by `models/rows.py`. None: there are none."""
+    """Rows that are read as if they stood behind a table's, in its format and as wide, from row N on: those of
+    neighbours, and those of nodes themselves. They are made by `models/rows.py`. None: there are none."""
 
     values: np.ndarray | None
     scales: np.ndarray | None
