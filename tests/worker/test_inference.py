@@ -64,7 +64,7 @@ def _use(monkeypatch: pytest.MonkeyPatch, *, threads: int) -> None:
 
 
 def _use_chunks(monkeypatch: pytest.MonkeyPatch, count: int, *, share: bool) -> None:
-    monkeypatch.setattr(inference_module, "plan_chunks", lambda *_: Chunks(count, share))
+    monkeypatch.setattr(inference_module, "plan_chunks", lambda *_, **__: Chunks(count, share))
 
 
 def _assert_same(one: Inference, other: Inference) -> None:
@@ -461,6 +461,11 @@ MANY = 1e12
 def test_chunks_stay_in_the_cache(seeds: int, row_bytes: int, threads: int, chunks: int) -> None:
     """At the fan-outs (25, 10) a seed has 26 rows: itself and 25 neighbours."""
     assert plan_chunks(seeds, (25, 10), row_bytes, MANY, threads) == Chunks(chunks, share=False)
+
+
+@pytest.mark.parametrize(("seeds", "threads", "chunks"), [(1, 2, 1), (256, 2, 2), (1024, 4, 4)])
+def test_rows_are_made_in_as_few_chunks_as_there_are_threads(seeds: int, threads: int, chunks: int) -> None:
+    assert plan_chunks(seeds, (25, 10), 2**20, MANY, threads, makes_rows=True) == Chunks(chunks, share=False)
 
 
 @pytest.mark.parametrize("effective_nodes", [10.0, MANY, math.inf])

@@ -153,7 +153,11 @@ def infer_each(
     """As `infer_batch`, without deduplication: the cost of that many different seeds."""
     loaded = revision.variants[variant]
     network, count = loaded.network, len(seeds)
-    chunks = plan_chunks(count, loaded.fanouts, network.bytes_per_row, revision.effective_nodes, thread_count())
+    features = None if view is None else view.features
+    chunks = plan_chunks(
+        count, loaded.fanouts, network.bytes_per_row, revision.effective_nodes, thread_count(),
+        makes_rows=features is not None and 2 * len(features) >= count,
+    )  # fmt: skip
     scores = np.empty((count, network.classes), dtype=np.float32)
     embeddings = np.empty((count, network.hidden), dtype=np.float32) if with_embeddings and network.hidden else None
     if chunks.count == 1:
@@ -216,14 +220,20 @@ class Chunks(msgspec.Struct, frozen=True):
 
 
 @lru_cache(4096)
-def plan_chunks(seeds: int, fanouts: tuple[int, ...], row_bytes: int, effective_nodes: float, threads: int) -> Chunks:
-    """Chunks that stay in a core's cache; or, where nodes are met again and again, as few as there are threads."""
+def plan_chunks(
+    seeds: int, fanouts: tuple[int, ...], row_bytes: int, effective_nodes: float, threads: int, *,
+    makes_rows: bool = False,
+) -> Chunks:  # fmt: skip
+    """Chunks that stay in a core's cache; or, where nodes are met again and again, as few as there are threads, and
+    likewise where rows are made for many seeds: each chunk would read the weights for that anew."""
     fewest = count_parts(seeds, threads)
     if fanouts[0] == FULL_NEIGHBOURHOOD:
         return Chunks(fewest, share=True)
     rows_per_seed = sum(most_by_hop(fanouts)[:-1])
     if distinct_share(seeds * rows_per_seed // fewest, effective_nodes) < _SHARE_BELOW:
         return Chunks(fewest, share=True)
+    if makes_rows:
+        return Chunks(fewest, share=False)
     most_seeds = max(1, _CHUNK_BYTES // (row_bytes * rows_per_seed))
     return Chunks(max(fewest, -(-seeds // most_seeds)), share=False)
 
