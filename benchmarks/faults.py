@@ -56,7 +56,7 @@ class Found:
     scene: str
     what: str
     mended: str
-    """Where it was mended; empty: a false alarm, and `what` says why."""
+    """The place where it was mended; empty for a false alarm, of which `what` gives the reason."""
 
 
 FOUND = (

@@ -226,7 +226,7 @@ class CorrectedModel:
     gather: StageRates
     compute: StageRates
     notes: tuple[str, ...]
-    """Which measurements did not fit the model, and what was done about it."""
+    """The measurements that did not fit the model, and what was done about them."""
 
     def window_ms(self, gathered_bytes: float, operations_: float) -> float:
         return self.gather.ms(gathered_bytes) + self.compute.ms(operations_)

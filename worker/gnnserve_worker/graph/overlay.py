@@ -16,7 +16,7 @@ import numpy as np
 from gnnserve_api.edges import Direction, Duplicates, EdgeRules, SelfLoops
 from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.kernel_cache import brief_kernel, inlined
-from gnnserve_worker.sampling.kernels import mix
+from gnnserve_worker.sampling.kernels import slot_of
 
 _SHORT = 24
 """Lists up to here are sorted by insertion."""
@@ -226,12 +226,9 @@ def _sort(numbers: np.ndarray) -> None:
 @inlined
 def _place(node: int, place: int, keys: np.ndarray, places: np.ndarray, origins: np.ndarray) -> int:
     """The place of a stored node among the overlay nodes, which is `place` where it had none."""
-    mask = len(keys) - 1
-    slot = np.int64(mix(np.uint64(node))) & mask
-    while keys[slot] != -1:
-        if keys[slot] == node:
-            return int(places[slot])
-        slot = (slot + 1) & mask
+    slot = slot_of(node, keys)
+    if keys[slot] == node:
+        return int(places[slot])
     keys[slot] = node
     places[slot] = place
     origins[place] = node
@@ -241,13 +238,8 @@ def _place(node: int, place: int, keys: np.ndarray, places: np.ndarray, origins:
 @inlined
 def _find(node: int, keys: np.ndarray, places: np.ndarray) -> int:
     """The place of a stored node among the overlay nodes; -1: it is none."""
-    mask = len(keys) - 1
-    slot = np.int64(mix(np.uint64(node))) & mask
-    while keys[slot] != -1:
-        if keys[slot] == node:
-            return int(places[slot])
-        slot = (slot + 1) & mask
-    return -1
+    slot = slot_of(node, keys)
+    return int(places[slot]) if keys[slot] == node else -1
 
 
 @inlined

@@ -13,7 +13,7 @@ import numpy as np
 
 from gnnserve_worker.graph.overlay import Overlay
 from gnnserve_worker.kernel_cache import brief_kernel, inlined
-from gnnserve_worker.sampling.kernels import mix
+from gnnserve_worker.sampling.kernels import slot_of
 from gnnserve_worker.sampling.neighbours import NeighbourSample
 from gnnserve_worker.sampling.view import (
     HAS_KEY,
@@ -154,7 +154,6 @@ def _number(stored: int, of_parts: np.ndarray, overlays: np.ndarray, seeds: np.n
     """`of_parts` has of each part: seeds, view, flags, key, rows of features, length in `overlays`. `packed` has its
     header."""
     seed_views, keys, flags, origins, streams, rows, starts, neighbours, found_keys, found_nodes, bits = unpack(packed)
-    mask = len(found_keys) - 1
     found_keys[:] = -1
     bits[:] = 0
     keys[0] = 0
@@ -193,9 +192,7 @@ def _number(stored: int, of_parts: np.ndarray, overlays: np.ndarray, seeds: np.n
                 continue
             streams[node] = origin
             key = (view << np.int64(32)) | origin
-            slot = np.int64(mix(np.uint64(key))) & mask
-            while found_keys[slot] != -1:
-                slot = (slot + 1) & mask
+            slot = slot_of(key, found_keys)
             found_keys[slot] = key
             bit = filter_bit(key, len(bits))
             bits[bit >> 6] |= np.int64(1) << np.int64(bit & 63)

@@ -1,4 +1,5 @@
-"""Helpers that kernels share: prefetching, random numbers at a nanosecond each, and distinct positions in a list.
+"""Helpers that kernels share: prefetching, random numbers at a nanosecond each, slots of a hash table, and distinct
+positions in a list.
 
 Random numbers are counter-based (SplitMix64): a draw depends on the key, the depth and the node, never on which thread
 drew it. `kernel_cache.py` compiles kernels and keeps them on disk.
@@ -49,6 +50,17 @@ def mix(z: np.uint64) -> np.uint64:
     z = (z ^ (z >> _30)) * _M1
     z = (z ^ (z >> _27)) * _M2
     return z ^ (z >> _31)
+
+
+@inlined
+def slot_of(key: int, keys: np.ndarray) -> int:
+    """The slot of a key in an open-addressed hash table, or the empty one (-1) that would be its own. `keys`: int64, a
+    power of two of them, never all taken; no key is negative."""
+    mask = len(keys) - 1
+    slot = np.int64(mix(np.uint64(key))) & mask
+    while keys[slot] != -1 and keys[slot] != key:
+        slot = (slot + 1) & mask
+    return int(slot)
 
 
 @inlined

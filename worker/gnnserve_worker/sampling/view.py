@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from gnnserve_worker.kernel_cache import inlined
-from gnnserve_worker.sampling.kernels import GOLDEN, mix
+from gnnserve_worker.sampling.kernels import GOLDEN, slot_of
 
 HEADER = 5
 HAS_KEY, HAS_OVERLAY, HAS_OVERRIDES = 1, 2, 4
@@ -117,10 +117,5 @@ def seen_as(node: int, view: int, found_keys: np.ndarray, found_nodes: np.ndarra
     bit = filter_bit(int(key), len(bits))
     if not (bits[bit >> 6] >> (bit & 63)) & 1:
         return int(node)
-    mask = len(found_keys) - 1
-    slot = np.int64(mix(np.uint64(key))) & mask
-    while found_keys[slot] != -1:
-        if found_keys[slot] == key:
-            return int(found_nodes[slot])
-        slot = (slot + 1) & mask
-    return int(node)
+    slot = slot_of(int(key), found_keys)
+    return int(found_nodes[slot]) if found_keys[slot] == key else int(node)
