@@ -314,14 +314,15 @@ def observed_deployment(raw: Raw) -> ObservedDeployment:
     total, updated = int(status.get("replicas") or 0), int(status.get("updatedReplicas") or 0)
     failure, progressing = _condition(raw, "ReplicaFailure"), _condition(raw, "Progressing")
     template: Raw = spec.get("template") or {}
+    # Until then the status is that of an earlier spec, which the edit may have mended.
+    is_of_this_spec = int(status.get("observedGeneration") or 0) >= int(metadata.get("generation") or 0)
     return ObservedDeployment(
         replicas=int(spec.get("replicas", 1)),
         template_digest=str((metadata.get("annotations") or {}).get(TEMPLATE_ANNOTATION, "")),
-        rolled_out=int(status.get("observedGeneration") or 0) >= int(metadata.get("generation") or 0)
-        and total == updated,
+        rolled_out=is_of_this_spec and total == updated,
         ready_replicas=int(status.get("readyReplicas") or 0),
-        progress_stopped=progressing.get("reason") == "ProgressDeadlineExceeded",
-        replica_failure=str(failure.get("message", "")) if _is_true(failure) else None,
+        progress_stopped=is_of_this_spec and progressing.get("reason") == "ProgressDeadlineExceeded",
+        replica_failure=str(failure.get("message", "")) if is_of_this_spec and _is_true(failure) else None,
         deleting=bool(metadata.get("deletionTimestamp")),
         claim=_repository_claim(template),
         claim_uid=str((metadata.get("annotations") or {}).get(CLAIM_ANNOTATION, "")),

@@ -82,6 +82,12 @@ def test_a_job_is_read() -> None:
     assert observed_job({"metadata": {"name": "j"}}) == ObservedJob("j", "")
 
 
+_FAILING = [
+    {"type": "Progressing", "status": "False", "reason": "ProgressDeadlineExceeded"},
+    {"type": "ReplicaFailure", "status": "True", "message": "exceeded quota"},
+]
+
+
 def test_a_deployment_is_rolled_out_when_its_controller_says_so_of_this_generation() -> None:
     raw: dict[str, Any] = {
         "metadata": {"generation": 2, "annotations": {"gnnserve.dev/template": "d"}},
@@ -95,14 +101,15 @@ def test_a_deployment_is_rolled_out_when_its_controller_says_so_of_this_generati
     assert not observed_deployment(raw).rolled_out
     raw["status"] = {"observedGeneration": 2, "replicas": 3, "updatedReplicas": 2}
     assert not observed_deployment(raw).rolled_out
-    raw["status"] = {
-        "conditions": [
-            {"type": "Progressing", "status": "False", "reason": "ProgressDeadlineExceeded"},
-            {"type": "ReplicaFailure", "status": "True", "message": "exceeded quota"},
-        ]
-    }
+    raw["status"] = {"observedGeneration": 2, "conditions": _FAILING}
     stopped = observed_deployment(raw)
     assert (stopped.progress_stopped, stopped.replica_failure) == (True, "exceeded quota")
+
+
+def test_what_stopped_an_earlier_generation_of_a_deployment_is_not_said_of_the_next() -> None:
+    status = {"observedGeneration": 1, "conditions": _FAILING}
+    edited = observed_deployment({"metadata": {"generation": 2}, "spec": {}, "status": status})
+    assert (edited.progress_stopped, edited.replica_failure, edited.rolled_out) == (False, None, False)
 
 
 def test_a_pod_is_read() -> None:

@@ -377,9 +377,13 @@ def test_a_quota_that_forbids_pods_stalls() -> None:
     namespace = serving()
     namespace.edit(worker={"replicas": 2})
     namespace.settle()
-    namespace.get("Deployment")["status"]["conditions"] = [
-        {"type": "ReplicaFailure", "status": "True", "message": 'pods "digits-worker-x" is forbidden: exceeded quota'}
-    ]
+    deployment = namespace.get("Deployment")
+    failure = {
+        "type": "ReplicaFailure",
+        "status": "True",
+        "message": 'pods "digits-worker-x" is forbidden: exceeded quota',
+    }
+    deployment["status"] |= {"observedGeneration": deployment["metadata"]["generation"], "conditions": [failure]}
     namespace.settle()
     assert namespace.reason() == "False PodsForbidden"
     assert namespace.reason("Stalled") == "True PodsForbidden"

@@ -210,7 +210,8 @@ def test_a_roll_without_progress_gives_its_turn_to_the_next() -> None:
     with_rollout(namespace, OURS)
     namespace.settle()
     stopped = {"type": "Progressing", "status": "False", "reason": "ProgressDeadlineExceeded"}
-    namespace.get("Deployment")["status"]["conditions"] = [stopped]
+    deployment = namespace.get("Deployment")
+    deployment["status"] |= {"observedGeneration": deployment["metadata"]["generation"], "conditions": [stopped]}
     assert namespace.settle().standings.rollout == IDLE
 
 
