@@ -42,9 +42,30 @@ class Capabilities:
     """Features and edges that have changed since."""
     instants: bool = False
     """The graph as it was at a moment that the request names."""
+    embeddings: bool = False
+    """The model's last hidden layer, beside the scores."""
 
     def cover(self, needed: Capabilities) -> bool:
-        return self.overlay >= needed.overlay and self.changes >= needed.changes and self.instants >= needed.instants
+        return (
+            self.overlay >= needed.overlay
+            and self.changes >= needed.changes
+            and self.instants >= needed.instants
+            and self.embeddings >= needed.embeddings
+        )
+
+    def both(self, other: Capabilities) -> Capabilities:
+        """What is among these and among the others."""
+        return Capabilities(
+            self.overlay and other.overlay,
+            self.changes and other.changes,
+            self.instants and other.instants,
+            self.embeddings and other.embeddings,
+        )
+
+    def in_words(self, article: str = "an") -> str:
+        """What a request that needs these has: `an overlay and embeddings`."""
+        parts = ((f"{article} overlay", self.overlay), ("embeddings", self.embeddings))
+        return " and ".join(name for name, is_needed in parts if is_needed)
 
 
 STORED_GRAPH = Capabilities()
@@ -70,7 +91,8 @@ class Family:
 
 # What is propagated holds the neighbours of the graph as it was generated: such variants can follow nothing else.
 # Other rows are made from features alone and neighbours are sampled for each request, so those variants can follow all.
-_FOLLOWS_ALL = Capabilities(overlay=True, changes=True, instants=True)
+_FOLLOWS_ALL = Capabilities(overlay=True, changes=True, instants=True, embeddings=True)
+_FOLLOWS_NOTHING = Capabilities(embeddings=True)
 
 FAMILIES: Mapping[FamilyName, Family] = {
     family.name: family
@@ -86,7 +108,7 @@ FAMILIES: Mapping[FamilyName, Family] = {
         Family(
             FamilyName.PROPAGATED,
             description="reads columns of propagated features, and no neighbours",
-            capabilities=STORED_GRAPH,
+            capabilities=_FOLLOWS_NOTHING,
             is_asked_for=True,
             stores_product=False,
             spans_widths=True,
@@ -102,7 +124,7 @@ FAMILIES: Mapping[FamilyName, Family] = {
         Family(
             FamilyName.PROPAGATED_PROJECTED,
             description="scores stored per node: nothing lost but rounding",
-            capabilities=STORED_GRAPH,
+            capabilities=_FOLLOWS_NOTHING,
             is_asked_for=False,
             stores_product=True,
             spans_widths=False,

@@ -196,3 +196,11 @@ def test_capabilities_cover_what_they_include() -> None:
     assert both.cover(Capabilities(overlay=True))
     assert both.cover(both)
     assert not both.cover(Capabilities(instants=True))
+    assert both.both(Capabilities(overlay=True, embeddings=True)) == Capabilities(overlay=True)
+    assert not both.cover(Capabilities(embeddings=True))
+
+
+def test_what_a_request_needs_is_said_in_words() -> None:
+    assert STORED_GRAPH.in_words() == ""
+    assert Capabilities(embeddings=True).in_words() == "embeddings"
+    assert Capabilities(overlay=True, embeddings=True).in_words("the") == "the overlay and embeddings"

@@ -1,7 +1,7 @@
 """Decides which measured variants are published.
 
 Variants that the manifest asks for always are. A variant that a family adds unasked is published only if no other
-variant is at least as accurate and as fast.
+variant that can answer all that it can is at least as accurate and as fast.
 """
 
 from __future__ import annotations
@@ -23,5 +23,7 @@ def worth_keeping(variants: Sequence[VariantProfile]) -> tuple[VariantProfile, .
 
 
 def dominates(one: VariantProfile, other: VariantProfile) -> bool:
-    """Whether `one` is at least as accurate, and as fast at every batch size, and strictly better in one of these."""
-    return beats(one, other) and not beats(other, one)
+    """Whether `one` can answer all that the other can, is at least as accurate, and as fast at every batch size, and
+    strictly better in one of these."""
+    can_stand_in = family_of(one).capabilities.cover(family_of(other).capabilities)
+    return can_stand_in and beats(one, other) and not beats(other, one)

@@ -146,8 +146,11 @@ class ServedRevision:
 
     @property
     def has_embeddings(self) -> bool:
-        """Whether every variant has a hidden layer to return: a network of one layer has none."""
-        return all(variant.network.embedding_columns for variant in self.manifest.variants)
+        """Whether a variant can give its last hidden layer: a network of one layer has none."""
+        return any(
+            variant.network.embedding_columns and family_of(variant).capabilities.embeddings
+            for variant in self.manifest.variants
+        )
 
 
 def _most_drawn(fanouts: tuple[int, ...]) -> float:

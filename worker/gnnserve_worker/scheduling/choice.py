@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
+from functools import reduce
 from typing import assert_never
 
 import msgspec
@@ -35,7 +36,8 @@ class ChoiceReason(StrEnum):
     LATENCY_OUT_OF_REACH = "LatencyOutOfReach"
     """No variant meets the objective: allow more time, tolerate more, or send fewer nodes."""
     TOLERANCE_OUT_OF_REACH = "ToleranceOutOfReach"
-    """No variant within the tolerance can answer a request with an overlay: tolerate more, or leave the overlay out."""
+    """No variant within the tolerance can give what the request needs, as with an overlay or embeddings: tolerate more,
+    or leave that out."""
 
 
 class Choice(msgspec.Struct, frozen=True):
@@ -48,13 +50,14 @@ class Choice(msgspec.Struct, frozen=True):
     loss_permille: float
     """The variant's loss."""
     seeds: int
-    brings_overlay: bool
+    needed: Capabilities
 
     @property
     def nodes(self) -> str:
         """What is asked for, for a message."""
         nodes = "1 node" if self.seeds == 1 else f"{self.seeds:,} nodes"
-        return f"{nodes} with an overlay" if self.brings_overlay else nodes
+        extras = self.needed.in_words()
+        return f"{nodes} with {extras}" if extras else nodes
 
     @property
     def message(self) -> str:
@@ -76,7 +79,7 @@ class Choice(msgspec.Struct, frozen=True):
                 )
             case ChoiceReason.TOLERANCE_OUT_OF_REACH:
                 return (
-                    f"no variant{allowed} can answer requests with an overlay; "
+                    f"no variant{allowed} can answer requests with {self.needed.in_words()}; "
                     f"the nearest, {self.variant}, loses {self.loss_permille:.3g} permille"
                 )
             case _:
@@ -96,11 +99,7 @@ class VariantChooser:
         self.loss_permille = tuple(losses[name] for name in self.names)
         """Validation accuracy below the most accurate served variant; ascending."""
         self.capabilities = tuple(family_of(variant).capabilities for variant in ranked)
-        self._of_all = Capabilities(
-            overlay=all(each.overlay for each in self.capabilities),
-            changes=all(each.changes for each in self.capabilities),
-            instants=all(each.instants for each in self.capabilities),
-        )
+        self._of_all = reduce(Capabilities.both, self.capabilities)
         """What every variant is capable of."""
         self.costs = CostModel(ranked, max_seeds, before)
         self.version = 0
@@ -220,7 +219,7 @@ class VariantChooser:
             objective,
             self.loss_permille[index],
             seeds,
-            needed.overlay,
+            needed,
         )
 
 

@@ -122,7 +122,7 @@ def refuse_infeasible(chooser: VariantChooser, group: Group, request: Request, l
     choice = chooser.choose(request.objective, request.seeds, request.needs, load)
     message = choice.message
     if choice.reason is ChoiceReason.TOLERANCE_OUT_OF_REACH:
-        remedy = "allow a larger tolerance, leave out the overlay, or leave out strict"
+        remedy = f"allow a larger tolerance, leave out {request.needs.in_words('the')}, or leave out strict"
     elif group.pin is not None:
         remedy = "allow more time, send fewer nodes, or leave out strict"
         needed_ms = chooser.costs.batch_ms(group.pin, load, 1)

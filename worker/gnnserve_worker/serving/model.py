@@ -17,7 +17,7 @@ from enum import StrEnum
 
 import numpy as np
 
-from gnnserve_api.families import Capabilities
+from gnnserve_api.families import STORED_GRAPH, Capabilities
 from gnnserve_api.objective import NO_OBJECTIVE, Objective
 from gnnserve_api.routing import Damage, Route, RoutingTable
 from gnnserve_worker.graph.overlay import Overlay
@@ -31,7 +31,11 @@ from gnnserve_worker.serving.metrics import ServingMetrics
 from gnnserve_worker.serving.requests import AcceptedRequests, Outcome, Pending, deliver_all, forget, settle
 
 _RETRY_WHEN_UNAVAILABLE_S = 1
-_NEEDS_OVERLAY = Capabilities(overlay=True)
+_NEEDS = {
+    (has_overlay, has_embeddings): Capabilities(overlay=has_overlay, embeddings=has_embeddings)
+    for has_overlay in (False, True)
+    for has_embeddings in (False, True)
+} | {(False, False): STORED_GRAPH}
 
 
 def monotonic_ms() -> float:
@@ -165,9 +169,10 @@ class ServedModel:
         holding = lane.objective if objective == NO_OBJECTIVE else objective
         key = next(self._request_keys)
         if overlay is None:
-            request = Request(key, seeds, holding, arrived_ms)
+            needs = _NEEDS[False, True] if wants_embeddings else STORED_GRAPH
+            request = Request(key, seeds, holding, arrived_ms, needs)
         else:
-            request = Request(key, seeds, holding, arrived_ms, _NEEDS_OVERLAY, extra)
+            request = Request(key, seeds, holding, arrived_ms, _NEEDS[True, wants_embeddings], extra)
         refusal = lane.batcher.admit(request, strict, self._clock_ms())
         if refusal is not None:
             return refusal
