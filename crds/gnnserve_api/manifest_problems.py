@@ -11,6 +11,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
+from gnnserve_api.docstrings import attribute_docstrings
 from gnnserve_api.excerpts import short, shown
 from gnnserve_api.spec.service import GNNService
 
@@ -135,8 +136,11 @@ def _nearest(field: str, owner: type[BaseModel] | None) -> str:
 
 
 def _purpose(owner: type[BaseModel] | None, field: str) -> str:
-    info = _aliases(owner).get(field) if owner is not None else None
-    return f": {info.description}" if info is not None and info.description else ""
+    if owner is None:
+        return ""
+    names = {info.alias or name: name for name, info in owner.model_fields.items()}
+    purpose = attribute_docstrings(owner).get(names.get(field, ""))
+    return f": {purpose}" if purpose else ""
 
 
 # --- pydantic's locations

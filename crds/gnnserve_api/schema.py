@@ -8,11 +8,9 @@ booleans for exclusive bounds), and fills in defaults only inside objects that e
 from __future__ import annotations
 
 import argparse
-import ast
 import inspect
 import json
 import sys
-import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 from functools import lru_cache
@@ -22,6 +20,7 @@ from typing import Any, get_args
 import yaml
 from pydantic import BaseModel
 
+from gnnserve_api.docstrings import attribute_docstrings
 from gnnserve_api.generated_file import write_or_compare
 from gnnserve_api.spec.rules import rules_of
 from gnnserve_api.spec.service import GROUP, KIND, VERSION, GNNService, GNNServiceSpec
@@ -216,17 +215,12 @@ def _without_indirection(node: Mapping[str, Any], definitions: Mapping[str, Any]
 
 
 def _member_lines(enum_name: str) -> list[str]:
-    """`- Value: docstring` of each member; the docstrings exist only in the source."""
+    """`- Value: docstring` of each member."""
     enum = _enums()[enum_name]
-    (class_body,) = ast.parse(textwrap.dedent(inspect.getsource(enum))).body
-    statements = class_body.body if isinstance(class_body, ast.ClassDef) else []
+    docstrings = attribute_docstrings(enum)
     lines = []
-    for statement, following in zip(statements, [*statements[1:], None], strict=True):
-        if not isinstance(statement, ast.Assign) or not isinstance(statement.targets[0], ast.Name):
-            continue
-        member: StrEnum = enum[statement.targets[0].id]
-        doc = following.value if isinstance(following, ast.Expr) else None
-        text = " ".join(doc.value.split()) if isinstance(doc, ast.Constant) and isinstance(doc.value, str) else ""
+    for member in enum:
+        text = " ".join(docstrings.get(member.name, "").split())
         lines.append(f"- {member.value}: {text}" if text else f"- {member.value}")
     return lines
 
