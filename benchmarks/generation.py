@@ -43,7 +43,7 @@ from gnnserve_api.spec.graph import GraphSource, Normalization, NpzSource
 from gnnserve_api.spec.model import Model, Scope, Training
 from gnnserve_api.spec.variants import Pruning, RankingMethod
 from gnnserve_api.variants import Storage, variant_name
-from gnnserve_worker.generation.features import normalize
+from gnnserve_worker.generation.features import fit_normalization
 from gnnserve_worker.generation.networks import build_module, to_tensors
 from gnnserve_worker.generation.scores import evaluate
 from gnnserve_worker.generation.train import Trained, predict, train
@@ -138,7 +138,7 @@ def prepare(case: Case) -> Prepared:
         GraphSource(npz=NpzSource(uri=(DATASETS / f"{case.graph}.npz").resolve().as_uri())), Path("unused")
     )
     visible = visible_nodes(graph.graph.nodes, graph.splits, case.scope)
-    features = normalize(graph.features, Normalization.AUTO, visible)
+    features = fit_normalization(graph.features, Normalization.AUTO, visible).features
     data = training_set(graph.graph, graph.labels, len(graph.classes), graph.splits, case.scope)
     return Prepared(case, graph, features, data)
 

@@ -32,7 +32,6 @@ from gnnserve_api.protocol import (
 )
 from gnnserve_api.repository import NetworkManifest
 from gnnserve_api.routing import Route
-from gnnserve_api.spec.model import NO_NEIGHBOURS
 from gnnserve_api.tokens import check_token, read_client_token
 from gnnserve_api.variants import MAX_LAYERS
 from gnnserve_cli.exits import ServerRefusedError
@@ -201,7 +200,7 @@ def _network_misfit(network: NetworkManifest) -> str | None:
     drawn = network.fanouts
     is_full = all(fanout == -1 for fanout in drawn)
     if not 1 <= len(drawn) <= MAX_LAYERS or not (
-        is_full or drawn == NO_NEIGHBOURS or all(1 <= fanout <= _MOST_DRAWN for fanout in drawn)
+        is_full or not any(drawn) or all(1 <= fanout <= _MOST_DRAWN for fanout in drawn)
     ):
         return f"a network of fan-outs {list(drawn)[:10]}"
     widths = (network.hidden, network.classes, 1 if network.mlp_hidden is None else network.mlp_hidden)

@@ -120,7 +120,7 @@ class NetworkManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknow
     attention: AttentionManifest | None = None
     """GAT's alone."""
     hops: int | None = None
-    """SGC's alone: how often the features in its tables were propagated over the graph."""
+    """SGC's and SIGN's alone: how often the features in its tables were propagated over the graph."""
 
     @property
     def layers(self) -> int:

@@ -109,14 +109,22 @@ BREAKS_RULE = {
     },
     "must be Auto, or a whole number from 1 to 10000": {**MINIMAL, "model": {"training": {"epochs": "auto"}}},
     "mlpHidden may be given with architecture GIN only": {**MINIMAL, "model": {"mlpHidden": 64}},
-    "hops may be given with architecture SGC only": {**MINIMAL, "model": {"hops": 2}},
-    "fanouts must be [0] with architecture SGC, whose neighbours are in its table, and with no other": {
+    "hops may be given with architectures SGC and SIGN only": {**MINIMAL, "model": {"hops": 2}},
+    "hops must be at least 1 with architecture SGC": {
         **MINIMAL,
-        "model": {"architecture": "SGC"},
+        "model": {"architecture": "SGC", "fanouts": [0], "hops": 0},
     },
-    "variants.given must not be given with model.architecture SGC": {
+    "fanouts must be 0 with architectures SGC and SIGN, whose neighbours are in their tables, and with no other": {
         **MINIMAL,
-        "model": {"architecture": "SGC", "fanouts": [0]},
+        "model": {"architecture": "SIGN"},
+    },
+    "fanouts must be [0] with architecture SGC, which has one layer": {
+        **MINIMAL,
+        "model": {"architecture": "SGC", "fanouts": [0, 0]},
+    },
+    "variants.given must not be given with model.architecture SGC or SIGN": {
+        **MINIMAL,
+        "model": {"architecture": "SIGN", "fanouts": [0, 0]},
         "variants": {"given": [{"checkpoint": {"uri": "file:///a.safetensors"}, "columns": [0]}]},
     },
     "heads, outputHeads and negativeSlope may be given with architecture GAT only": {**MINIMAL, "model": {"heads": 2}},

@@ -1,4 +1,4 @@
-"""SGC on a GPU: a row and a product, and no neighbours."""
+"""SGC and SIGN on a GPU: a row and products, and no neighbours."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ pytestmark = pytest.mark.usefixtures("chunks_of_4")
         pytest.param(revision("SGC", (0,)), id="propagated features"),
         pytest.param(revision("SGC", (0,), storage=Storage.INT8), id="propagated features in int8"),
         pytest.param(projected_revision("SGC", (0,), Storage.FLOAT32), id="scores"),
+        pytest.param(revision("SIGN", (0, 0, 0)), id="three products"),
+        pytest.param(projected_revision("SIGN", (0, 0), Storage.INT8), id="a stored product and another"),
     ],
 )
 def test_answers_are_the_cpus(loaded: LoadedRevision, accelerator: Accelerator) -> None:

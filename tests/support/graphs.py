@@ -146,6 +146,8 @@ def random_tensors(manifest: NetworkManifest, columns: int, seed: int) -> Tensor
                 shapes = {"lin.weight": (outputs, inputs), "bias": (outputs,)}
             case Architecture.SGC:
                 shapes = {"lin.weight": (outputs, inputs), "lin.bias": (outputs,)}
+            case Architecture.SIGN:
+                shapes = {"weight": (outputs, inputs), "bias": (outputs,)}
             case Architecture.GAT:
                 heads = manifest.heads_of(layer)
                 each = outputs if layer == depth - 1 else outputs // heads

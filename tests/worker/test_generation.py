@@ -29,7 +29,7 @@ from gnnserve_api.spec.service import GNNService
 from gnnserve_api.variants import Storage, projected_name, variant_name
 from gnnserve_worker.generation import profile as profile_module
 from gnnserve_worker.generation import variants as variants_module
-from gnnserve_worker.generation.features import keep_columns, normalize
+from gnnserve_worker.generation.features import fit_normalization, keep_columns
 from gnnserve_worker.generation.networks import build_module, to_tensors
 from gnnserve_worker.generation.pipeline import generate
 from gnnserve_worker.generation.profile import GeneratedVariant, measure_profile
@@ -148,7 +148,7 @@ def test_the_ranking_is_a_permutation_of_the_sources_columns(generated: Generate
 
 def test_the_table_holds_the_scaled_features_in_rank_order(generated: Generated) -> None:
     """So the columns of every variant are a prefix of the next wider one's."""
-    scaled = normalize(generated.graph.features, Normalization.AUTO, generated.graph.splits.train)
+    scaled = fit_normalization(generated.graph.features, Normalization.AUTO, generated.graph.splits.train).features
 
     np.testing.assert_array_equal(
         _features(generated.loaded), np.asarray(scaled)[:, list(generated.manifest.ranking.columns)]
@@ -173,7 +173,7 @@ def test_the_network_is_the_manifests(generated: Generated) -> None:
 def _retrain(generated: Generated, columns: np.ndarray | None = None) -> Any:
     """The module that generation trained, trained once more."""
     spec, graph = generated.service.spec, generated.graph
-    scaled = normalize(graph.features, Normalization.AUTO, graph.splits.train)
+    scaled = fit_normalization(graph.features, Normalization.AUTO, graph.splits.train).features
     data = training_set(graph.graph, graph.labels, 3, graph.splits, Scope.INDUCTIVE)
     return train(data, scaled if columns is None else keep_columns(scaled, columns), spec.model).module
 
@@ -204,7 +204,9 @@ def test_a_pruned_variant_is_trained_anew_on_its_columns(generated: Generated, v
 
 def test_served_scores_of_x1_equal_the_trained_modules(generated: Generated) -> None:
     module, nodes = _retrain(generated), np.arange(NODES)
-    scaled = np.asarray(normalize(generated.graph.features, Normalization.AUTO, generated.graph.splits.train))
+    scaled = np.asarray(
+        fit_normalization(generated.graph.features, Normalization.AUTO, generated.graph.splits.train).features
+    )
 
     served = _full(generated.loaded, "x1", nodes)
 

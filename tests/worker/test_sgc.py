@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -24,13 +25,16 @@ from tests.support.graphs import (
 from tests.support.pyg import assert_close, edges_of_graph, module_of, scores_of
 
 from gnnserve_api.families import FamilyName, family_of
+from gnnserve_api.spec.graph import Normalization
 from gnnserve_api.spec.model import Model, Scope
 from gnnserve_api.variants import Storage
+from gnnserve_worker.generation.features import Normalized
 from gnnserve_worker.generation.networks import to_tensors
 from gnnserve_worker.generation.pipeline import generate
-from gnnserve_worker.generation.propagation import propagated, training_features
+from gnnserve_worker.generation.propagation import model_rows
 from gnnserve_worker.generation.tensors import projection_of, without_first_product
-from gnnserve_worker.generation.training_set import training_set
+from gnnserve_worker.generation.training_set import TrainingSet, training_set
+from gnnserve_worker.graph.store import Features
 from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.models.build import build_network
 from gnnserve_worker.models.network import Activations, Network
@@ -44,6 +48,14 @@ GRAPH = random_graph(NODES, seed=3, isolated=0.2)  # with self-loops, and neighb
 
 def _model(hops: int) -> Model:
     return Model.model_validate({"architecture": "SGC", "hops": hops, "fanouts": [0]})
+
+
+def _data(scope: Scope = Scope.TRANSDUCTIVE) -> TrainingSet:
+    return training_set(GRAPH, np.zeros(NODES, dtype=np.int64), 2, random_splits(NODES, seed=2), scope)
+
+
+def _served(model: Model, features: Features) -> Features:
+    return model_rows(model, _data(), Normalized(features, Normalization.DISABLED)).served
 
 
 def _infer(network: Network, table: Table, seeds: list[int], *, share: bool) -> np.ndarray:
@@ -61,7 +73,7 @@ def test_scores_equal_pyg_on_the_whole_graph(hops: int, share: bool) -> None:
     module = module_of("SGC", (0,), WIDTH, hops=hops)
     manifest, tensors = network_manifest("SGC", (0,), hops=hops), to_tensors(module)
     expected = scores_of(module, features, edges_of_graph(GRAPH))[seeds]
-    read = propagated(_model(hops), GRAPH, features)
+    read = _served(_model(hops), features)
     assert isinstance(read, np.ndarray)
 
     x1 = build_network(manifest, tensors, WIDTH, False, "float32")
@@ -77,26 +89,27 @@ def test_scores_equal_pyg_on_the_whole_graph(hops: int, share: bool) -> None:
 def test_sparse_features_are_propagated_as_dense_ones_are() -> None:
     sparse = sparse_features(NODES, WIDTH, seed=1)
 
-    found = propagated(_model(2), GRAPH, sparse)
+    found = _served(_model(2), sparse)
 
     assert not isinstance(found, np.ndarray)
-    np.testing.assert_allclose(found.toarray(), propagated(_model(2), GRAPH, sparse.toarray()), atol=1e-6)
+    np.testing.assert_allclose(found.toarray(), _served(_model(2), sparse.toarray()), atol=1e-6)
 
 
 @pytest.mark.parametrize("make", [dense_features, sparse_features])
 def test_training_nodes_are_propagated_over_what_training_may_see(make) -> None:  # type: ignore[no-untyped-def]
-    features, splits = make(NODES, WIDTH, 1), random_splits(NODES, seed=2)
-    data = training_set(GRAPH, np.zeros(NODES, dtype=np.int64), 2, splits, Scope.INDUCTIVE)
-    served = propagated(_model(2), GRAPH, features)
+    features, data = make(NODES, WIDTH, 1), _data(Scope.INDUCTIVE)
+    normalized = Normalized(features, Normalization.DISABLED)
+    visible = replace(data, graph=data.visible)
 
-    found = training_features(_model(2), data, features, served)
+    rows = model_rows(_model(2), data, normalized)
 
-    found, served, seen = (
+    trained, served, seen = (
         each if isinstance(each, np.ndarray) else each.toarray()
-        for each in (found, served, propagated(_model(2), data.visible, features))
+        for each in (rows.trained, rows.served, model_rows(_model(2), visible, normalized).served)
     )
-    np.testing.assert_array_equal(found[splits.train], seen[splits.train])
-    np.testing.assert_array_equal(found[splits.test], served[splits.test])
+    splits = data.splits
+    np.testing.assert_array_equal(trained[splits.train], seen[splits.train])
+    np.testing.assert_array_equal(trained[splits.test], served[splits.test])
     assert not np.allclose(seen[splits.train], served[splits.train])
 
 

@@ -12,7 +12,7 @@ from tests.support.graphs import npz_arrays, planted_graph, write_npz
 from tests.support.tables import edges_of, import_tables, nodes_of
 
 from gnnserve_api.spec.graph import GraphSource, Normalization, NpzSource
-from gnnserve_worker.generation.features import normalize
+from gnnserve_worker.generation.features import fit_normalization
 from gnnserve_worker.graph.sources import tables
 from gnnserve_worker.graph.sources.density import FEWEST_COLUMNS, FeatureBlocks, without_zeros
 from gnnserve_worker.graph.sources.load import load_source
@@ -78,7 +78,7 @@ def test_dense_features_of_an_npz_file_that_are_mostly_zero_are_kept_sparse(tmp_
 def test_auto_normalises_them_by_row(tmp_path: Path) -> None:
     data = _read(tmp_path, _table(_words()))
 
-    scaled = normalize(data.features, Normalization.AUTO, np.arange(NODES))
+    scaled = fit_normalization(data.features, Normalization.AUTO, np.arange(NODES)).features
 
     sums = _dense(scaled).sum(axis=1)
     np.testing.assert_allclose(sums[sums > 0], 1, rtol=1e-5)

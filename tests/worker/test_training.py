@@ -20,9 +20,10 @@ from gnnserve_worker.generation.training_set import TrainingSet, training_set
 from gnnserve_worker.graph.store import Graph, GraphData
 from gnnserve_worker.models import registry
 from gnnserve_worker.sampling.subgraph import SampledSubgraph, SubgraphSampler
+from gnnserve_worker.tables.gather import Aggregator
 
 INFORMATIVE = (2, 5, 7)
-SAMPLED = [name for name, spec in registry.ARCHITECTURES.items() if not spec.propagates]
+SAMPLED = [name for name, spec in registry.ARCHITECTURES.items() if spec.aggregator is not Aggregator.NONE]
 """Those whose features are propagated before training are in test_sgc.py."""
 ARCHITECTURES = pytest.mark.parametrize("architecture", SAMPLED)
 

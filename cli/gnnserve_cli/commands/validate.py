@@ -120,6 +120,7 @@ def _printable(text: str) -> str:
 
 
 def _facts(service: GNNService) -> list[tuple[str, str]]:
+    from gnnserve_api.spec.model import says_hops  # noqa: PLC0415
     from gnnserve_cli.render import count  # noqa: PLC0415
 
     spec = service.spec
@@ -131,7 +132,8 @@ def _facts(service: GNNService) -> list[tuple[str, str]]:
         heads = ", ".join(count(network.heads_of(layer), "head") for layer in range(network.layers))
         layers += f", attention of {heads}"
     if network.hops is not None:
-        layers = f"features propagated over {count(network.hops, 'hop')}"
+        shape = f"{count(network.layers, 'layer')}, hidden {model.hidden}, " * (network.layers > 1)
+        layers = shape + says_hops(network.hops)
     wanted = [
         *([f"latency within {objective.latency_ms:,.10g} ms"] if objective.latency_ms is not None else []),
         *(

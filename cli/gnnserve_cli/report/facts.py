@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gnnserve_api.repository import NOT_RANKED, AttentionManifest
+from gnnserve_api.spec.model import column_blocks, says_hops
 from gnnserve_api.training import says_length
 from gnnserve_cli.report.data import ModelFit, Report
 from gnnserve_cli.report.words import ms, number
@@ -23,7 +24,8 @@ def made_facts(report: Report) -> list[tuple[str, str]]:
         model.append(f"{network.mlp_hidden:,} between the two products of a layer")
     if network.attention is not None:
         model.append(_heads(network.attention, len(network.fanouts)))
-    model.append(f"fan-outs {fanouts}" if network.hops is None else f"features propagated over {network.hops} hops")
+    model.append(f"fan-outs {fanouts}" if network.hops is None else says_hops(network.hops))
+    features = report.features // column_blocks(network.architecture, network.hops)
     if made.training is not None or not made.has_given_weights:
         model.append(f"{made.scope.lower()} training")
     weights = f"given: SHA-256 {made.checkpoint}" if made.checkpoint else "trained"
@@ -38,7 +40,7 @@ def made_facts(report: Report) -> list[tuple[str, str]]:
         ("Graph", f"{made.source} (digest {made.graph})"),
         (
             "Of size",
-            f"{report.nodes:,} nodes, {made.edges:,} edges, {report.features:,} features, {report.classes:,} {labels}",
+            f"{report.nodes:,} nodes, {made.edges:,} edges, {features:,} features, {report.classes:,} {labels}",
         ),
         (
             "Splits",

@@ -98,7 +98,7 @@ def load_subject(root: Path, service: str | None, revision: str | None) -> Subje
         revision=manifest.revision,
         recipe=manifest.recipe,
         nodes=graph.nodes,
-        features=graph.features,
+        features=len(manifest.ranking.columns),
         classes=len(graph.classes),
         multi_label=graph.multi_label,
         profile=manifest.profile,

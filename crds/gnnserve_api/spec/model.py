@@ -14,7 +14,7 @@ from gnnserve_api.variants import MAX_LAYERS
 
 FULL_NEIGHBOURHOOD = -1
 NO_NEIGHBOURS = (0,)
-"""Fan-outs of a network of one layer that reads nothing but a node's own row."""
+"""Fan-outs of a network of one layer that reads nothing but a node's own row. With more layers they are all 0."""
 _HEADS, _NEGATIVE_SLOPE, _HOPS = 1, 0.2, 2
 _HIDDEN = 128
 MAX_TREE_NODES = 1_000_000
@@ -32,9 +32,30 @@ class Architecture(StrEnum):
     SGC = "SGC"
     """Simple graph convolution (torch_geometric.nn.SGConv): features are propagated over the whole graph when variants
     are made, and an answer is one row times one matrix. For nodes of the stored graph."""
+    SIGN = "SIGN"
+    """A multilayer perceptron over a node's features beside those propagated over 1 to `hops` hops by the mean of the
+    neighbours, all of which are one row (SIGN: Scalable Inception Graph Neural Networks). With `hops: 0` it reads the
+    features alone, and can answer about nodes that requests bring."""
     GAT = "GAT"
     """Graph attention network (torch_geometric.nn.GAT): neighbours and the node itself weighed by a softmax over those
     that were sampled."""
+
+
+_PROPAGATING = (Architecture.SGC, Architecture.SIGN)
+"""Architectures that sample nothing: their networks read a row that was made ahead of time."""
+
+
+def column_blocks(architecture: str, hops: int | None) -> int:
+    """Blocks of columns in a row, each as wide as the features: the features themselves and, with SIGN, those of each
+    hop beside them. With SGC the row is that of the last hop alone."""
+    return 1 if hops is None or architecture != Architecture.SIGN else 1 + hops
+
+
+def says_hops(hops: int) -> str:
+    """What a network reads that samples nothing."""
+    if not hops:
+        return "its own features alone"
+    return f"features propagated over {hops} {'hop' if hops == 1 else 'hops'}"
 
 
 class Scope(StrEnum):
@@ -84,7 +105,7 @@ class Training(ApiModel):
     scope: Scope = Scope.INDUCTIVE
     """Whether training may see nodes outside of the training split."""
     learning_rate: Annotated[float, Field(gt=0, le=1)] | None = None
-    """Step size of Adam. Absent: 0.01 for GraphSAGE and GCN, 0.05 for SGC, 0.005 for GAT, 0.001 for GIN,
+    """Step size of Adam. Absent: 0.01 for GraphSAGE, GCN and SIGN, 0.05 for SGC, 0.005 for GAT, 0.001 for GIN,
     whose sums make larger steps diverge."""
     weight_decay: Annotated[float, Field(ge=0, le=1)] = 0.0005
     """L2 penalty on the weights."""
@@ -106,9 +127,10 @@ class Checkpoint(ApiModel):
         ),
     ]
     """State dict of a torch_geometric.nn.GraphSAGE, GIN, GCN or GAT, or of a model of their convolutions (conv1,
-    conv2) or of one SGConv, percent-encoded. Its content is part of the revision's identity: another file at the same
-    place generates anew. Over more than 16,384 feature columns it is not pruned: generation then refuses factors other
-    than `[1]`, and the ranking method Lasso, which knows that limit without a checkpoint too."""
+    conv2), of one SGConv, or of a torch_geometric.nn.MLP for SIGN, percent-encoded. Its content is part of the
+    revision's identity: another file at the same place generates anew. Over more than 16,384 feature columns it is not
+    pruned: generation then refuses factors other than `[1]`, and the ranking method Lasso, which knows that limit
+    without a checkpoint too."""
     sha256: Sha256 | None = None
     """Expected SHA-256 of the file. When set, another file is refused."""
 
@@ -140,22 +162,22 @@ class Model(ApiModel):
     """GAT only: heads of the last layer, whose scores are averaged. Absent: as many as heads."""
     negative_slope: Annotated[float, Field(ge=0, le=1)] | None = None
     """GAT only: slope of the leaky ReLU over attention scores below 0. Absent: 0.2, torch_geometric's."""
-    hops: Annotated[int, Field(ge=1, le=16)] | None = None
-    """SGC only: how often features are propagated (SGConv's K). Absent: 2."""
+    hops: Annotated[int, Field(ge=0, le=16)] | None = None
+    """SGC and SIGN only: how often features are propagated (SGConv's K). Absent: 2. 0 with SIGN: never."""
     fanouts: Annotated[tuple[Fanout, ...], Field(min_length=1, max_length=MAX_LAYERS)] = (25, 10)
-    """Neighbours sampled per layer, the seed's draw first; one entry per layer. All -1: every neighbour. `[0]`
-    with SGC, which samples none."""
+    """Neighbours sampled per layer, the seed's draw first; one entry per layer. All -1: every neighbour. All 0 with
+    SGC and SIGN, which sample none: `[0]` for SGC, `[0, 0]` for a SIGN of two layers."""
     training: Training = Training()
     """How the model is trained. With a checkpoint only scope and seed count."""
     checkpoint: Checkpoint | None = None
     """Weights to serve instead of training."""
 
     @rule(
-        "self.fanouts.all(f, f > 0) || self.fanouts.all(f, f == -1) || self.fanouts == [0]",
+        "self.fanouts.all(f, f > 0) || self.fanouts.all(f, f == -1) || self.fanouts.all(f, f == 0)",
         "fanouts must be all positive, or all -1 for the full neighbourhood",
     )
     def _fanouts_agree(self) -> bool | str:
-        if self._is_full_neighbourhood or min(self.fanouts) > 0 or self.fanouts == NO_NEIGHBOURS:
+        if self._is_full_neighbourhood or min(self.fanouts) > 0 or self.reads_one_row:
             return True
         return f"fanouts {list(self.fanouts)} must be all positive, or all -1 for the full neighbourhood"
 
@@ -207,21 +229,57 @@ class Model(ApiModel):
         )
 
     @rule(
-        "(self.architecture == 'SGC') == (self.fanouts == [0])",
-        "fanouts must be [0] with architecture SGC, whose neighbours are in its table, and with no other",
+        "(self.architecture in ['SGC', 'SIGN']) == self.fanouts.all(f, f == 0)",
+        "fanouts must be 0 with architectures SGC and SIGN, whose neighbours are in their tables, and with no other",
     )
-    def _sgc_samples_nothing(self) -> bool | str:
-        if (self.architecture is Architecture.SGC) == (self.fanouts == NO_NEIGHBOURS):
+    def _rows_need_no_neighbours(self) -> bool | str:
+        if (self.architecture in _PROPAGATING) == self.reads_one_row:
             return True
-        if self.architecture is Architecture.SGC:
-            return f"fanouts {list(self.fanouts)} must be [0] with architecture SGC, whose neighbours are in its table"
-        return f"fanouts [0] may be given with architecture SGC only: {self.architecture} samples neighbours"
+        fanouts, name = list(self.fanouts), self.architecture
+        if name in _PROPAGATING:
+            return f"fanouts {fanouts} must be 0 with architecture {name}, whose neighbours are in its table"
+        return f"fanouts {fanouts} may be given with architectures SGC and SIGN only: {name} samples neighbours"
 
-    @rule("self.architecture == 'SGC' || !has(self.hops)", "hops may be given with architecture SGC only")
-    def _hops_are_of_sgc(self) -> bool | str:
-        if self.hops is None or self.architecture is Architecture.SGC:
+    @rule(
+        "self.architecture != 'SGC' || size(self.fanouts) == 1",
+        "fanouts must be [0] with architecture SGC, which has one layer",
+    )
+    def _sgc_has_one_layer(self) -> bool | str:
+        if self.architecture is not Architecture.SGC or len(self.fanouts) == 1:
             return True
-        return f"hops {self.hops} may be given with architecture SGC only: leave it out, or use SGC"
+        return f"fanouts {list(self.fanouts)} must be [0] with architecture SGC, which has one layer: use SIGN for more"
+
+    @rule(
+        "self.architecture in ['SGC', 'SIGN'] || !has(self.hops)",
+        "hops may be given with architectures SGC and SIGN only",
+    )
+    def _hops_are_propagated(self) -> bool | str:
+        if self.hops is None or self.architecture in _PROPAGATING:
+            return True
+        return f"hops {self.hops} may be given with architectures SGC and SIGN only: leave it out, or use one of them"
+
+    @rule(
+        "self.architecture != 'SGC' || !has(self.hops) || self.hops > 0",
+        "hops must be at least 1 with architecture SGC",
+    )
+    def _sgc_propagates(self) -> bool | str:
+        if self.architecture is not Architecture.SGC or self.hops != 0:
+            return True
+        return "hops 0 must be at least 1 with architecture SGC: use SIGN for a network on the features alone"
+
+    @property
+    def reads_one_row(self) -> bool:
+        """Whether nothing is sampled: what a network reads of the neighbours is in the node's own row."""
+        return not any(self.fanouts)
+
+    @property
+    def propagates(self) -> bool:
+        """Whether features are propagated over the graph before anything is trained or written."""
+        return bool(self._propagated_hops())
+
+    def row_columns(self, features: int) -> int:
+        """Columns that a network of this model reads of a node, for so many features of the source."""
+        return features * column_blocks(self.architecture, self._propagated_hops())
 
     @property
     def _is_full_neighbourhood(self) -> bool:
@@ -236,8 +294,13 @@ class Model(ApiModel):
             classes=classes,
             mlp_hidden=self.mlp_hidden,
             attention=self._attention(),
-            hops=(self.hops or _HOPS) if self.architecture is Architecture.SGC else None,
+            hops=self._propagated_hops(),
         )
+
+    def _propagated_hops(self) -> int | None:
+        if self.architecture not in _PROPAGATING:
+            return None
+        return _HOPS if self.hops is None else self.hops
 
     def _attention(self) -> AttentionManifest | None:
         if self.architecture is not Architecture.GAT:
@@ -259,5 +322,6 @@ class Model(ApiModel):
             changes["negative_slope"] = None if slope == _NEGATIVE_SLOPE else slope
         if self.architecture is Architecture.SGC:
             changes["hidden"] = _HIDDEN
+        if self.architecture in _PROPAGATING:
             changes["hops"] = None if self.hops == _HOPS else self.hops
         return self.model_copy(update=changes) if changes else self

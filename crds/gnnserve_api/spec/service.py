@@ -13,7 +13,7 @@ from gnnserve_api.spec.endpoint import EndpointSpec
 from gnnserve_api.spec.fields import ApiModel, ObjectName, text
 from gnnserve_api.spec.generation import Generation
 from gnnserve_api.spec.graph import Graph
-from gnnserve_api.spec.model import NO_NEIGHBOURS, Model
+from gnnserve_api.spec.model import Model
 from gnnserve_api.spec.objective import ObjectiveSpec
 from gnnserve_api.spec.recipe import digest_of_recipe
 from gnnserve_api.spec.repository import DEFAULT_STORAGE, RepositorySpec
@@ -108,16 +108,16 @@ class GNNServiceSpec(ApiModel):
         return self.model.checkpoint is None or not self.variants.are_all_given
 
     @rule(
-        "self.model.architecture != 'SGC' || !has(self.variants.given) || size(self.variants.given) == 0",
-        "variants.given must not be given with model.architecture SGC",
+        "!(self.model.architecture in ['SGC', 'SIGN']) || !has(self.variants.given) || size(self.variants.given) == 0",
+        "variants.given must not be given with model.architecture SGC or SIGN",
     )
     def _given_variants_sample(self) -> bool | str:
         return (
-            self.model.fanouts != NO_NEIGHBOURS
+            not self.model.reads_one_row
             or not self.variants.given
             or (
-                "variants.given must not be given with model.architecture SGC, whose features are propagated: "
-                "leave it out, or use model.checkpoint"
+                f"variants.given must not be given with model.architecture {self.model.architecture}, whose features "
+                "are propagated: leave it out, or use model.checkpoint"
             )
         )
 

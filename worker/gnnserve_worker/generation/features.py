@@ -31,11 +31,6 @@ class Normalized:
     """Standard deviation of each column, float64 [columns], never 0; None unless the method is STANDARDIZE."""
 
 
-def normalize(features: Features, method: Normalization, visible: np.ndarray) -> Features:
-    """Return a scaled copy of the features; `visible` as for `fit_normalization`."""
-    return fit_normalization(features, method, visible).features
-
-
 def fit_normalization(features: Features, method: Normalization, visible: np.ndarray) -> Normalized:
     """Return a scaled copy and the statistics it was scaled by.
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ with warnings.catch_warnings():
     # torch_geometric 2.8 calls torch.jit.script while it is imported, which torch 2.15 deprecates.
     warnings.filterwarnings("ignore", message="`torch.jit.script` is deprecated", category=FutureWarning)
     import torch_geometric.nn as pyg
+    from torch_geometric.nn.conv.gcn_conv import gcn_norm
     from torch_geometric.utils import add_self_loops, remove_self_loops
 
 
@@ -257,12 +259,50 @@ def _no_layer(conv: Any, hidden: torch.Tensor, hop: Hop) -> torch.Tensor:
     raise ValueError("a simple graph convolution has one layer")
 
 
+class PropagatedPerceptron(nn.Module):
+    """SIGN: a perceptron over features beside their propagated ones. Its `forward` propagates them as SGConv does;
+    `networks.forward` gets rows that were propagated already (`propagation.py`)."""
+
+    def __init__(
+        self, in_channels: int, hidden_channels: int, num_layers: int, out_channels: int, dropout: float, hops: int
+    ) -> None:
+        """`in_channels`: those of a whole row."""
+        super().__init__()
+        widths = [in_channels, *[hidden_channels] * (num_layers - 1), out_channels]
+        self.convs = nn.ModuleList(nn.Linear(*ends) for ends in pairwise(widths))
+        self.act = nn.ReLU()
+        self.dropout = nn.Dropout(dropout)
+        self.hops = hops
+
+    def forward(self, features: torch.Tensor, edges: torch.Tensor) -> torch.Tensor:
+        edges, weights = gcn_norm(edges, num_nodes=len(features), add_self_loops=True)
+        propagate = pyg.SimpleConv(aggr="sum")
+        blocks = [features]
+        for _ in range(self.hops):
+            blocks.append(propagate(blocks[-1], edges, weights))
+        hidden = torch.cat(blocks, dim=1)
+        for layer in self.convs[:-1]:
+            hidden = self.dropout(self.act(layer(hidden)))
+        scores: torch.Tensor = self.convs[-1](hidden)
+        return scores
+
+
+def _first_sign(layer: Any, rows: Rows, hop: Hop) -> torch.Tensor:
+    hidden: torch.Tensor = _multiply(rows, layer.weight)[: hop.targets] + layer.bias
+    return hidden
+
+
+def _layer_sign(layer: Any, hidden: torch.Tensor, hop: Hop) -> torch.Tensor:
+    scores: torch.Tensor = layer(hidden[: hop.targets])
+    return scores
+
+
 @dataclass(frozen=True, slots=True)
 class TrainedArchitecture:
     """The torch side of a `models.architecture.ArchitectureSpec`."""
 
     module: Any
-    """Class of torch_geometric's model."""
+    """Class of torch_geometric's model, or one that takes the same arguments."""
     first_layer: Callable[[Any, Rows, Hop], torch.Tensor]
     """The first layer: from a convolution and feature rows to hidden states, float32 [targets, outputs]."""
     layer: Callable[[Any, torch.Tensor, Hop], torch.Tensor]
@@ -274,6 +314,7 @@ MODULES: Mapping[Architecture, TrainedArchitecture] = {
     Architecture.GIN: TrainedArchitecture(pyg.GIN, _first_gin, _convolve),
     Architecture.GCN: TrainedArchitecture(pyg.GCN, _first_gcn, _layer_gcn),
     Architecture.SGC: TrainedArchitecture(SimpleGraphConvolution, _first_sgc, _no_layer),
+    Architecture.SIGN: TrainedArchitecture(PropagatedPerceptron, _first_sign, _layer_sign),
     Architecture.GAT: TrainedArchitecture(pyg.GAT, _first_gat, _layer_gat),
 }
 """The torch side of each entry of `models.registry.ARCHITECTURES`, which is free of torch."""

@@ -48,8 +48,8 @@ def generate(
     graph = _import_graph(spec, repository, progress)
     spec = _without_wide_tables(spec, graph.features, progress)
     given = _load_given(spec, identity, graph, progress)
-    nodes, columns = graph.features.shape
-    outline = Outline(spec, spec.model.network(len(graph.classes)), nodes, columns, given)
+    columns = spec.model.row_columns(graph.features.shape[1])
+    outline = Outline(spec, spec.model.network(len(graph.classes)), graph.graph.nodes, columns, given)
     repository.require_free(sum(family.tables_bytes(outline) for family in FAMILIES))
     master = _load_checkpoint(spec, identity, graph, progress)
     waiting = Progress("wait for another process that is generating", 0, 1)
@@ -77,12 +77,13 @@ def _find(repository: Repository, identity: RevisionIdentity) -> RevisionManifes
 def _import_graph(spec: GNNServiceSpec, repository: Repository, progress: ProgressListener) -> GraphData:
     progress(Progress("import graph", 0, 1))
     graph = load_source(spec.graph.source, repository.downloads, progress)
-    check_factors(spec.variants.pruning.factors, graph.features.shape[1])
+    columns = spec.model.row_columns(graph.features.shape[1])
+    check_factors(spec.variants.pruning.factors, columns)
     progress(Progress("import graph", 1, 1, f"{graph.graph.nodes:,} nodes, {graph.graph.edges:,} edges"))
     # A left-out column must be reported, not only show as a poor accuracy.
     for finding in graph.findings:
         progress(Progress(f"imported: {finding.what}", 1, 1, f"{finding.count:,}  {finding.example}".rstrip()))
-    if (advice := says_expected(spec, graph.features.shape[1], len(graph.classes))) is not None:
+    if (advice := says_expected(spec, columns, len(graph.classes))) is not None:
         progress(Progress("expected", 1, 1, advice))
     return graph
 
@@ -113,7 +114,8 @@ def _load_checkpoint(
     if given is None or identity.checkpoint is None:
         return None
     progress(Progress("load checkpoint", 0, 1))
-    tensors = load_checkpoint(given, identity.checkpoint, spec.model, graph.features.shape[1], len(graph.classes))
+    columns = spec.model.row_columns(graph.features.shape[1])
+    tensors = load_checkpoint(given, identity.checkpoint, spec.model, columns, len(graph.classes))
     progress(Progress("load checkpoint", 1, 1))
     return tensors
 

@@ -11,8 +11,8 @@ from gnnserve_api.intervals import difference_interval
 from gnnserve_api.spec.graph import Normalization
 from gnnserve_api.spec.model import Model, Scope
 from gnnserve_api.spec.service import GNNServiceSpec
-from gnnserve_worker.generation.features import normalize
-from gnnserve_worker.generation.propagation import propagated, training_features
+from gnnserve_worker.generation.features import fit_normalization
+from gnnserve_worker.generation.propagation import model_rows
 from gnnserve_worker.generation.train import train
 from gnnserve_worker.generation.training_set import training_set, visible_nodes
 from gnnserve_worker.graph.inspection import FEW_EDGES_SHARE, inductive_share
@@ -72,9 +72,9 @@ def _try(
     found = []
     for done, (scope, method) in enumerate(wanted):
         progress(Progress("try", done, len(wanted), f"{scope}, {method}"))
-        features = normalize(data.features, method, visible_nodes(data.graph.nodes, data.splits, scope))
+        normalized = fit_normalization(data.features, method, visible_nodes(data.graph.nodes, data.splits, scope))
         seen = training_set(data.graph, data.labels, len(data.classes), data.splits, scope)
-        trained_on = training_features(short, seen, features, propagated(short, data.graph, features))
+        trained_on = model_rows(short, seen, normalized).trained
         found.append(Candidate(scope, method, train(seen, trained_on, short).validation_score))
     progress(Progress("try", len(wanted), len(wanted)))
     return tuple(sorted(found, key=lambda candidate: -candidate.validation))

@@ -37,7 +37,7 @@ from gnnserve_worker.generation.frontier import worth_keeping
 from gnnserve_worker.generation.given_variants import GivenVariant
 from gnnserve_worker.generation.identity import RevisionIdentity
 from gnnserve_worker.generation.profile import measure_profile, profile_budget_s, with_thresholds
-from gnnserve_worker.generation.propagation import propagated, training_features
+from gnnserve_worker.generation.propagation import ModelRows, model_rows
 from gnnserve_worker.generation.ranking.rank import Ranking, rank
 from gnnserve_worker.generation.scores import metric_of
 from gnnserve_worker.generation.tensors import Tensors, first_layer, without_first_product
@@ -75,13 +75,12 @@ def generate_revision(
     # Before training, since a damaged copy of it in the repository should not cost the time.
     repository.put_graph(graph)
     data = training_set(graph.graph, graph.labels, len(graph.classes), graph.splits, training.scope, metric)
-    features = propagated(spec.model, graph.graph, normalized.features)
-    trained_on = training_features(spec.model, data, normalized.features, features)
-    models = None if models_of is None else models_of(data, trained_on)
+    rows = model_rows(spec.model, data, normalized)
+    models = None if models_of is None else models_of(data, rows.trained)
     network = spec.model.network(len(graph.classes))
-    ingredients = _make_ingredients(spec, network, data, features, trained_on, models, given, progress)
+    ingredients = _make_ingredients(spec, network, data, rows, models, given, progress)
     plans = plan_families(ingredients)
-    other_rankings = () if models is None else _rank_again(spec, data, trained_on, models, progress)
+    other_rankings = () if models is None else _rank_again(spec, data, rows.trained, models, progress)
     with repository.stage(identity.recipe, identity.graph, identity.checkpoint, identity.given) as staged:
         generated = write_plans(plans, staged, progress)
         loaded = staged.open([made.variant for made in generated])
@@ -160,25 +159,24 @@ def _make_ingredients(
     spec: GNNServiceSpec,
     network: NetworkManifest,
     data: TrainingSet,
-    features: Features,
-    trained_on: Features,
+    rows: ModelRows,
     models: Models | None,
     given: Sequence[GivenVariant],
     progress: ProgressListener,
 ) -> Ingredients:
     pruning = spec.variants.pruning
     if models is None:
-        as_it_is = Ranking(np.arange(features.shape[1]), {})
-        return Ingredients(spec, network, features, as_it_is, None, models, given)
+        as_it_is = Ranking(np.arange(rows.served.shape[1]), {})
+        return Ingredients(spec, network, rows.served, as_it_is, None, models, given)
     master: Tensors | None = None
     if pruning.method != RankingMethod.RANDOM or any(family.needs_master(spec) for family in FAMILIES):
         master = models.master(variant_name(1) if 1 in pruning.factors else "master")
     stage = f"rank by {pruning.method}"
     progress(Progress(stage, 0, 1))
     first = None if master is None else first_layer(master)
-    ranking = rank(pruning, first, trained_on, data, spec.model.training.seed)
+    ranking = rank(pruning, first, rows.trained, data, spec.model.training.seed)
     progress(Progress(stage, 1, 1))
-    return Ingredients(spec, network, features, ranking, master, models, given)
+    return Ingredients(spec, network, rows.served, ranking, master, models, given)
 
 
 def _rank_again(

@@ -50,7 +50,7 @@ def written_factors(spec: GNNServiceSpec, features: Features) -> WrittenFactors:
         or spec.variants.projection is not Projection.AUTO
     ):
         return WrittenFactors(factors, (), 0)
-    nodes, columns = features.shape
+    nodes, columns = features.shape[0], spec.model.row_columns(features.shape[1])
     source_bytes = features.data.nbytes + features.indices.nbytes + features.indptr.nbytes
     sizes = {
         factor: sum(stored_bytes(nodes, columns_of(columns, factor), storage) for storage in spec.variants.storage)

@@ -176,8 +176,8 @@ class PaddedTree:
 
     @staticmethod
     def allocate(seeds: int, fanouts: tuple[int, ...], device: torch.device) -> PaddedTree:
-        """`seeds`: of the bucket, padding included. Fan-outs are at least 1, or (0,): no neighbours."""
-        if seeds < 1 or not fanouts or (min(fanouts) < 1 and fanouts != (0,)):
+        """`seeds`: of the bucket, padding included. Fan-outs are at least 1, or all 0: no neighbours."""
+        if seeds < 1 or not fanouts or (min(fanouts) < 1 and set(fanouts) != {0}):
             raise ValueError(
                 f"a tree of {seeds} seeds with fan-outs {list(fanouts)}: expected at least one seed and fan-outs of at "
                 "least 1; full neighbourhoods (-1) are served on the CPU"

@@ -36,6 +36,7 @@ from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.sampling.neighbours import NeighbourSample, SampleWeights
 from gnnserve_worker.sampling.padded import PadScratch, TreeArrays, TreeShares, pad_sample
 from gnnserve_worker.sampling.subgraph import SubgraphSampler
+from gnnserve_worker.tables.gather import Aggregator
 from gnnserve_worker.tables.table import feature_blocks
 
 _NODES, _DEGREE, _COLUMNS, _HIDDEN, _CLASSES = 100, 5, 24, 16, 3
@@ -121,7 +122,7 @@ def _revisions(root: Path) -> Iterator[LoadedRevision]:
     graphs = [replace(plain, ids=found) for found in ids]
     for architecture in Architecture:
         for graph, sampled in zip(graphs, _FANOUTS, strict=True):
-            fanouts = NO_NEIGHBOURS if spec_of(architecture).propagates else sampled
+            fanouts = NO_NEIGHBOURS if spec_of(architecture).aggregator is Aggregator.NONE else sampled
             repository = Repository(root, "rehearsal", f"{architecture}-{len(sampled)}-{abs(sampled[0])}".lower())
             network = Model(architecture=architecture, hidden=_HIDDEN, fanouts=fanouts).network(_CLASSES)
             if network.attention is not None:

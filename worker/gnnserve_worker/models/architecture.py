@@ -99,9 +99,6 @@ class ArchitectureSpec(ABC):
     """The tensors that a checkpoint must have, for messages."""
     aggregator: ClassVar[Aggregator]
     """How a layer aggregates neighbours."""
-    propagates: ClassVar[bool] = False
-    """Whether its features are propagated over the whole graph when variants are made, so that none of its layers
-    reads a neighbour (`NetworkManifest.hops`)."""
     stores_own: ClassVar[bool] = False
     """Whether a projected table has a second matrix of rows, for the node itself."""
     learning_rate: ClassVar[float]

@@ -118,8 +118,11 @@ class Network:
             rows = sample.ends[len(self.layers) - 1 - depth]
             if depth == len(self.layers) - 1 and embeddings is not None:
                 _copy_of_seeds(sample, below[:rows], embeddings)
-            aggregated = scratch.aggregated(rows * layer.aggregated, layer.aggregated_dtype)
-            aggregate(below, sample, rows, layer.aggregation, aggregated)
+            if layer.aggregation.passes_on and layer.aggregated_dtype is np.float32:
+                aggregated = hidden
+            else:
+                aggregated = scratch.aggregated(rows * layer.aggregated, layer.aggregated_dtype)
+                aggregate(below, sample, rows, layer.aggregation, aggregated)
             hidden = _multiply(layer, aggregated, rows, scratch)
         _copy_of_seeds(sample, hidden[: rows * self.classes].reshape(rows, self.classes), scores)
 

@@ -11,9 +11,10 @@ from gnnserve_worker.models.gcn import GcnSpec
 from gnnserve_worker.models.gin import GinSpec
 from gnnserve_worker.models.graphsage import GraphSageSpec
 from gnnserve_worker.models.sgc import SgcSpec
+from gnnserve_worker.models.sign import SignSpec
 
 ARCHITECTURES: Mapping[Architecture, ArchitectureSpec] = {
-    spec.architecture: spec for spec in (GraphSageSpec(), GinSpec(), GcnSpec(), SgcSpec(), GatSpec())
+    spec.architecture: spec for spec in (GraphSageSpec(), GinSpec(), GcnSpec(), SgcSpec(), SignSpec(), GatSpec())
 }
 
 

@@ -29,7 +29,6 @@ class SgcSpec(SingleProductSpec):
     bias = _BIAS
     layer_tensors = "lin.weight and lin.bias of one SGConv"
     aggregator = Aggregator.NONE
-    propagates = True
     learning_rate = 0.05
 
     def recognise(self, keys: Iterable[str]) -> dict[str, LayerKey]:

@@ -1,4 +1,4 @@
-"""Architectures whose layer is one product of what was aggregated, h' = W · aggregate + b, with PyG's `lin.weight`."""
+"""Architectures whose layer is one product of what was aggregated, h' = W · aggregate + b."""
 
 from __future__ import annotations
 
@@ -16,12 +16,15 @@ from gnnserve_worker.models.network import Layer, no_bias
 from gnnserve_worker.tables.gather import Aggregation, Own
 
 WEIGHT = "lin.weight"
+"""PyG's name of W in its convolutions."""
 
 
 class SingleProductSpec(ArchitectureSpec):
     """The node itself is in its aggregate, which the aggregator weighs: neighbours and node have the same matrix."""
 
     first_products = (WEIGHT,)
+    weight: ClassVar[str] = WEIGHT
+    """Name of W, the one of `first_products`."""
     bias: ClassVar[str]
     """Name of the layer's bias."""
 
@@ -29,7 +32,7 @@ class SingleProductSpec(ArchitectureSpec):
         return preferred_compute(storage)
 
     def build_layer(self, weights: LayerWeights, *, relu: bool, compute: Compute) -> Layer:
-        product = Linear.build(weights[WEIGHT].T, weights[self.bias], relu=relu, compute=compute)
+        product = Linear.build(weights[self.weight].T, weights[self.bias], relu=relu, compute=compute)
         aggregation = Aggregation(self.aggregator, Own.ADDED, 1.0, no_bias(), relu=False)
         return Layer(weights.size(Axis.INPUTS), weights.size(Axis.OUTPUTS), aggregation, (product,))
 
@@ -40,7 +43,7 @@ class SingleProductSpec(ArchitectureSpec):
         return Layer(outputs, outputs, aggregation, ())
 
     def split_first_layer(self, tensors: Mapping[str, np.ndarray]) -> FirstLayer:
-        return FirstLayer(self.aggregator, tensors[key_of(0, WEIGHT)].T, None, tensors[key_of(0, self.bias)], 1.0)
+        return FirstLayer(self.aggregator, tensors[key_of(0, self.weight)].T, None, tensors[key_of(0, self.bias)], 1.0)
 
     def first_layer_tensors(self, first: FirstLayer) -> dict[str, np.ndarray]:
-        return {WEIGHT: first.neighbours.T, self.bias: first.bias}
+        return {self.weight: first.neighbours.T, self.bias: first.bias}

@@ -73,12 +73,16 @@ class Aggregation:
     """Whether the kernel reads the weights of the sample's edges."""
     plain: bool = field(init=False)
     """Whether rows are summed without weights."""
+    passes_on: bool = field(init=False)
+    """Whether a row comes out as it went in, so that float32 rows need not be copied."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "mean", is_mean(self.aggregator))
         object.__setattr__(self, "weighted", is_weighted(self.aggregator))
         object.__setattr__(self, "stacked", is_stacked(self.own))
         object.__setattr__(self, "plain", not self.weighted and self.attention is None)
+        is_as_it_is = not self.stacked and self.own_factor == 1.0 and not len(self.bias) and not self.relu
+        object.__setattr__(self, "passes_on", self.aggregator is Aggregator.NONE and is_as_it_is)
         if is_attention(self.aggregator) != (self.attention is not None):
             raise ValueError(f"aggregator {self.aggregator.value}, with attention: {self.attention is not None}")
 

@@ -54,7 +54,7 @@ class Ingredients:
     network: NetworkManifest
     """The network of the spec; every family of today keeps it."""
     features: Features
-    """Normalised, columns in the order of the source."""
+    """Normalised, or made of these where the model propagates them; columns in the order of the source."""
     ranking: Ranking
     master: Tensors | None
     """Weights of the master, for inputs in the order of the source; None: no family needs them."""
@@ -72,6 +72,7 @@ class Outline:
     network: NetworkManifest
     nodes: int
     features: int
+    """Columns of `Ingredients.features`."""
     given: Sequence[GivenVariant] = ()
     """The given variants, as in `Ingredients`."""
 

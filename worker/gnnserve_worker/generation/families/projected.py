@@ -37,14 +37,14 @@ from gnnserve_worker.tables.table import projected_blocks
 
 @dataclass(frozen=True, slots=True)
 class ProjectedFamily:
-    """One variant from each storage, unless `spec.variants.projection` is Disabled, of architectures that propagate
-    features ahead of time or of those that do not."""
+    """One variant from each storage, unless `spec.variants.projection` is Disabled, of models that propagate features
+    ahead of time or of those that do not."""
 
     name: FamilyName
     propagates: bool
 
     def needs_master(self, spec: GNNServiceSpec) -> bool:
-        is_for = ARCHITECTURES[spec.model.architecture].propagates is self.propagates
+        is_for = spec.model.propagates is self.propagates
         return is_for and spec.variants.projection is ProjectionChoice.AUTO
 
     def tables_bytes(self, outline: Outline) -> int:

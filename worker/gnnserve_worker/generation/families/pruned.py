@@ -24,7 +24,6 @@ from gnnserve_worker.generation.families.family import (
 )
 from gnnserve_worker.generation.tensors import Tensors, keep_columns_of
 from gnnserve_worker.models.build import compute_for
-from gnnserve_worker.models.registry import ARCHITECTURES
 from gnnserve_worker.repository import paths
 from gnnserve_worker.repository.staged import stored_bytes
 from gnnserve_worker.tables.table import feature_blocks
@@ -32,8 +31,8 @@ from gnnserve_worker.tables.table import feature_blocks
 
 @dataclass(frozen=True, slots=True)
 class PrunedFamily:
-    """One variant for each of `spec.variants.pruning.factors`, from each storage, of architectures that propagate
-    features ahead of time or of those that do not."""
+    """One variant for each of `spec.variants.pruning.factors`, from each storage, of models that propagate features
+    ahead of time or of those that do not."""
 
     name: FamilyName
     propagates: bool
@@ -42,7 +41,7 @@ class PrunedFamily:
         return self._is_for(spec) and 1 in spec.variants.pruning.factors
 
     def _is_for(self, spec: GNNServiceSpec) -> bool:
-        return ARCHITECTURES[spec.model.architecture].propagates is self.propagates
+        return spec.model.propagates is self.propagates
 
     def tables_bytes(self, outline: Outline) -> int:
         factors = outline.spec.variants.pruning.factors

@@ -46,7 +46,7 @@ def aggregate_hidden(
     check_out(out, rows, width, aggregation)
     tile = min(_TILE, triton.next_power_of_2(width))
     tiles = triton.cdiv(width, tile)
-    neighbours = min(_IN_FLIGHT, triton.next_power_of_2(max(tree.fanouts)))
+    neighbours = min(_IN_FLIGHT, triton.next_power_of_2(max(1, *tree.fanouts)))
     at_once = rows_at_once(_IN_FLIGHT * _TILE // (neighbours * tile), neighbours * tile)
     heads = aggregation.heads_of(shares)
     weights = aggregation.weights if shares is None else None

@@ -38,6 +38,8 @@ def sample_tree(graph: DeviceGraph, seeds: Tensor, key: Tensor, tree: PaddedTree
         raise ValueError(f"key is {key.dtype} {list(key.shape)}, expected torch.int64 [1]")
     for depth, fanout in enumerate(tree.fanouts):
         begin, end = tree.begin(depth), tree.ends[depth]
+        if begin == end:
+            break  # nothing was drawn in the hop before
         places = triton.next_power_of_2(max(1, fanout))
         nodes = max(1, min(_NODES, _POSITIONS // places))
         if INTERPRETED:
