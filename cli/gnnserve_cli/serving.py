@@ -53,13 +53,14 @@ def read_options(
     tls_cert: Path | None,
     tls_key: Path | None,
     token_file: Path | None,
+    write_token_file: Path | None,
     named_device: Device | None,
     cache: CachePolicy | None,
     gpu_memory: str | None,
 ) -> ServerOptions:
     return ServerOptions(
         source_of_load(prometheus, service),
-        choose_credentials(service, tls_cert, tls_key, token_file),
+        choose_credentials(service, tls_cert, tls_key, token_file, write_token_file),
         choose_device(service, named_device, cache, gpu_memory),
     )
 
@@ -81,7 +82,7 @@ def source_of_load(prometheus: str | None, service: GNNService) -> Source:
 
 
 def choose_credentials(
-    service: GNNService, certificate: Path | None, key: Path | None, tokens: Path | None
+    service: GNNService, certificate: Path | None, key: Path | None, tokens: Path | None, write_tokens: Path | None
 ) -> Credentials:
     """What the options say. A manifest's own words are for a cluster; where nothing takes their place, it is said."""
     if (certificate is None) != (key is None):
@@ -92,8 +93,10 @@ def choose_credentials(
         _note_secret("spec.endpoint.tls", "this server speaks plain HTTP", "--tls-cert and --tls-key")
     if endpoint.tokens is not None and tokens is None:
         _note_secret("spec.endpoint.tokens", "this server answers every client that reaches it", "--token-file")
+    if endpoint.write_tokens is not None and write_tokens is None:
+        _note_secret("spec.endpoint.writeTokens", "this server takes no labels", "--write-token-file")
     pair = None if certificate is None or key is None else KeyPairFiles(certificate, key)
-    return Credentials(pair, tokens)
+    return Credentials(pair, tokens, write_tokens)
 
 
 def choose_device(

@@ -29,7 +29,8 @@ WINDOW_VALUES = 2000
 _STARTS_PER_WINDOW = 8
 _PRIOR = 0.5
 _LOG_PRIOR = 2 * lgamma(_PRIOR) - lgamma(2 * _PRIOR)
-_HALVINGS = 40
+_HALVINGS = 25
+"""Halvings of the range of an end: it is found to 3e-8."""
 
 
 def mean_interval(total: float, count: int, chance: float) -> Interval:
@@ -37,29 +38,33 @@ def mean_interval(total: float, count: int, chance: float) -> Interval:
     with at most that chance."""
     if count < 1:
         return Interval(0.0, 1.0)
-    mean = min(1.0, total / count)
-    limit = -math.log(chance)
+    total = min(total, float(count))  # sums of floats may exceed it
+    mean = total / count
+    limit = _limit(total, count, chance)
     return Interval(_boundary(total, count, limit, mean, 0.0), _boundary(total, count, limit, mean, 1.0))
 
 
+def _limit(total: float, count: int, chance: float) -> float:
+    """Largest log likelihood that a mean outside of the interval has: that of the mixture, less the evidence needed."""
+    mixture = lgamma(total + _PRIOR) + lgamma(count - total + _PRIOR) - lgamma(count + 2 * _PRIOR) - _LOG_PRIOR
+    return mixture + math.log(chance)
+
+
 def _boundary(total: float, count: int, limit: float, inside: float, outside: float) -> float:
-    """The end of the interval between its mean and 0 or 1. The evidence against a mean grows with its distance."""
-    if _log_evidence(total, count, outside) < limit:
+    """The end of the interval between its mean and 0 or 1: likelihood falls with the distance from the mean."""
+    if _log_likelihood(total, count, outside) > limit:
         return outside
     for _ in range(_HALVINGS):
         middle = (inside + outside) / 2
-        if _log_evidence(total, count, middle) < limit:
+        if _log_likelihood(total, count, middle) > limit:
             inside = middle
         else:
             outside = middle
     return outside
 
 
-def _log_evidence(total: float, count: int, mean: float) -> float:
-    """Logarithm of the mixture's likelihood ratio against this mean."""
-    failures = max(0.0, count - total)
-    mixture = lgamma(total + _PRIOR) + lgamma(failures + _PRIOR) - lgamma(count + 2 * _PRIOR) - _LOG_PRIOR
-    return mixture - _log_power(mean, total) - _log_power(1 - mean, failures)
+def _log_likelihood(total: float, count: int, mean: float) -> float:
+    return _log_power(mean, total) + _log_power(1 - mean, count - total)
 
 
 def _log_power(base: float, exponent: float) -> float:
@@ -87,7 +92,7 @@ class SlidingMean:
         self._start_every = max(1, window_values // _STARTS_PER_WINDOW)
         self._starts: deque[_Start] = deque([_Start(0)])
         """The oldest first; there is always one."""
-        self._last: Interval | None = None
+        self._recent: Interval | None = None
 
     def add(self, total: float, count: int) -> None:
         """Add `count` values by their sum."""
@@ -101,7 +106,7 @@ class SlidingMean:
             start.count += count
         while len(self._starts) > 1 and self._starts[0].count > self._window_values:
             self._starts.popleft()
-        self._last = None
+        self._recent = None
 
     @property
     def count(self) -> int:
@@ -122,22 +127,23 @@ class SlidingMean:
     def recent(self) -> Interval:
         """The interval, among those since each start in the window, that ends lowest: after a sudden fall the values of
         before leave the window only slowly."""
-        if self._last is None:
-            self._last = min(map(self._of, self._starts), key=lambda interval: interval.high)
-        return self._last
+        if self._recent is None:
+            self._recent = min(map(self._of, self._starts), key=lambda interval: interval.high)
+        return self._recent
 
     def is_below(self, value: float) -> bool:
         """Whether `recent` lies below the value, without the work of finding its ends."""
         return any(
             start.total < value * start.count
-            and _log_evidence(start.total, start.count, value) >= -math.log(self._share(start))
+            and _log_likelihood(start.total, start.count, value)
+            <= _limit(start.total, start.count, self._chance_of(start))
             for start in self._starts
         )
 
     def _of(self, start: _Start) -> Interval:
-        return mean_interval(start.total, start.count, self._share(start))
+        return mean_interval(start.total, start.count, self._chance_of(start))
 
-    def _share(self, start: _Start) -> float:
+    def _chance_of(self, start: _Start) -> float:
         return self._chance / ((start.number + 1) * (start.number + 2))
 
 

@@ -12,6 +12,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from gnnserve_api.batching import DEFAULT_BATCHING, Batching
+from gnnserve_api.live_accuracy import VariantAccuracy
 from gnnserve_api.objective import NO_OBJECTIVE, Objective
 from gnnserve_api.overlay import DEFAULT_OVERLAY_LIMITS, OverlayLimits
 
@@ -100,6 +101,8 @@ class CredentialKind(StrEnum):
     """Certificate and key."""
     TOKENS = "tokens"
     """Accepted tokens."""
+    WRITE_TOKENS = "writeTokens"
+    """Tokens that may write."""
 
 
 class CredentialState(msgspec.Struct, frozen=True, rename="camel"):
@@ -149,6 +152,8 @@ class Route(msgspec.Struct, frozen=True, rename="camel"):
     """State of each kind of credentials that the worker was told to use; empty from older workers."""
     overlay: OverlayLimits | UnsetType = UNSET
     """Limits of what a request may bring. Workers that know no overlays do not say so."""
+    accuracy: tuple[VariantAccuracy, ...] | UnsetType = UNSET
+    """The variants in service, by the labels that clients sent; a worker that has evaluated none does not say it."""
     damaged: Damage | UnsetType = UNSET
     """The declared revision, where its files are damaged; a worker that answers from nothing says it in its 503."""
 

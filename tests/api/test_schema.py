@@ -77,6 +77,10 @@ BREAKS_RULE = {
         **MINIMAL,
         "endpoint": {"tls": {"secretName": "one"}, "tokens": {"secretName": "one"}},
     },
+    "writeTokens must name a Secret of its own: every value of it is a token that may write": {
+        **MINIMAL,
+        "endpoint": {"tokens": {"secretName": "one"}, "writeTokens": {"secretName": "one"}},
+    },
     "at most one of claimName and claim may be set": {**MINIMAL, "repository": {"claimName": "a", "claim": {}}},
     "exactly one of builtin, npz, ogb, pyg, parquet and csv must be set": {"graph": {"source": {}}},
     "each of variants.fanouts must be smaller than model.fanouts: as many numbers, none above it, one below it": {

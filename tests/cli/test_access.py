@@ -142,7 +142,7 @@ kind: GNNService
 metadata: {name: digits}
 spec:
   graph: {source: {builtin: Digits}}
-  endpoint: {tls: {secretName: pair}, tokens: {secretName: accepted}}
+  endpoint: {tls: {secretName: pair}, tokens: {secretName: accepted}, writeTokens: {secretName: writing}}
 """
 
 
@@ -166,12 +166,14 @@ def test_a_manifests_secrets_are_a_clusters_and_it_is_said_what_a_laptop_does_wi
     _, said = serve(manifest, tmp_path)
     assert "note: spec.endpoint.tls names a Secret of a cluster: this server speaks plain HTTP" in said
     assert "note: spec.endpoint.tokens names a Secret of a cluster: this server answers every client" in said
+    assert "note: spec.endpoint.writeTokens names a Secret of a cluster: this server takes no labels" in said
     pair = make_key_pair(tmp_path / "pair")
     tokens = tmp_path / "tokens"
     tokens.write_text(TOKEN)
     _, said = serve(
-        manifest, tmp_path, "--tls-cert", str(pair.certificate), "--tls-key", str(pair.key), "--token-file", str(tokens)
-    )
+        manifest, tmp_path, "--tls-cert", str(pair.certificate), "--tls-key", str(pair.key),
+        "--token-file", str(tokens), "--write-token-file", str(tokens),
+    )  # fmt: skip
     assert "note" not in said
 
 

@@ -16,6 +16,7 @@ from gnnserve_operator.desired.service import service_url
 
 TLS: dict[str, Any] = {"tls": {"secretName": "pair"}}
 TOKENS: dict[str, Any] = {"tokens": {"secretName": "accepted"}}
+WRITE_TOKENS: dict[str, Any] = {"writeTokens": {"secretName": "writing"}}
 PARENT = Parent("digits", "shop", "uid")
 
 
@@ -40,7 +41,7 @@ def test_without_an_endpoint_the_pod_template_is_as_before_there_was_one() -> No
     }
 
 
-@pytest.mark.parametrize("endpoint", [TLS, TOKENS, TLS | TOKENS])
+@pytest.mark.parametrize("endpoint", [TLS, TOKENS, TLS | TOKENS, WRITE_TOKENS])
 def test_another_endpoint_is_another_template_and_the_same_recipe(endpoint: dict[str, Any]) -> None:
     with_it, without = make_service(endpoint=endpoint), make_service()
     assert digest_of(template_of(with_it)) != digest_of(template_of(without))
@@ -50,11 +51,12 @@ def test_another_endpoint_is_another_template_and_the_same_recipe(endpoint: dict
 
 def test_secrets_are_mounted_read_only_for_the_group_and_may_be_missing() -> None:
     """The kubelet takes away the files of a deleted Secret only where it is optional."""
-    pod = pod_of(build(make_service(endpoint=TLS | TOKENS)), "Deployment")
+    pod = pod_of(build(make_service(endpoint=TLS | TOKENS | WRITE_TOKENS)), "Deployment")
     volumes = {volume["name"]: volume["secret"] for volume in pod["volumes"] if "secret" in volume}
     assert volumes == {
         "tls": {"secretName": "pair", "optional": True, "defaultMode": 0o440},
         "tokens": {"secretName": "accepted", "optional": True, "defaultMode": 0o440},
+        "write-tokens": {"secretName": "writing", "optional": True, "defaultMode": 0o440},
     }
     container = pod["containers"][0]
     mounts = {mount["name"]: mount for mount in container["volumeMounts"]}
@@ -62,6 +64,7 @@ def test_secrets_are_mounted_read_only_for_the_group_and_may_be_missing() -> Non
     assert mounts["tokens"] == {"name": "tokens", "mountPath": "/etc/gnnserve/tokens", "readOnly": True}
     env = {variable["name"]: variable.get("value") for variable in container["env"]}
     assert (env["GNNSERVE_TLS"], env["GNNSERVE_TOKENS"]) == ("/etc/gnnserve/tls", "/etc/gnnserve/tokens")
+    assert env["GNNSERVE_WRITE_TOKENS"] == mounts["write-tokens"]["mountPath"] == "/etc/gnnserve/write-tokens"
     assert violations(pod) == []
     assert "accepted" not in str(container)  # nor is what is in it: neither variables nor arguments
 

@@ -17,7 +17,7 @@ EMPTY = "/etc/gnnserve/tokens: holds no token, so that every request is refused;
 MISMATCH = (
     "/etc/gnnserve/tls/tls.key: is not the key of /etc/gnnserve/tls/tls.crt; put a valid certificate and its key there"
 )
-GOOD = (CredentialState("tokens", is_usable=True), CredentialState("tls", is_usable=True))
+GOOD = tuple(CredentialState(kind, is_usable=True) for kind in ("tokens", "writeTokens", "tls"))
 
 
 def tell(namespace: Namespace, *states: CredentialState) -> None:
@@ -57,6 +57,18 @@ def test_secrets_that_can_be_used_are_said_to_be_and_looked_at_again() -> None:
     assert namespace.reason("CredentialsValid") == "True CredentialsInUse"
     assert "pair (spec.endpoint.tls.secretName) and accepted (spec.endpoint.tokens.secretName)" in message(namespace)
     assert namespace.settle().look_again_s == 15.0
+
+
+def test_without_tokens_that_may_write_requests_are_answered_and_the_condition_tells() -> None:
+    namespace = secured(TOKENS | {"writeTokens": {"secretName": "writing"}})
+    assert namespace.reason("CredentialsValid") == "True CredentialsInUse"
+    tell(
+        namespace, CredentialState("writeTokens", is_usable=True, problem="/etc/gnnserve/write-tokens: holds no token")
+    )
+    namespace.settle()
+    assert (namespace.reason(), namespace.reason("CredentialsValid")) == ("True Serving", "False CredentialsRefused")
+    assert "Secret writing (spec.endpoint.writeTokens.secretName)" in message(namespace)
+    assert "Requests are answered" in message(namespace)
 
 
 UNUSABLE = [

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 import typer.main
 from prometheus_client.parser import text_string_to_metric_families
-from tests.support.exposed import ON_GPU
+from tests.support.exposed import ON_GPU, watched
 from tests.support.pages import DOCS, anchors, code_blocks, first_cells, links, read_page, section
 from tests.support.profiles import revision_manifest
 from tests.support.serving import FakeWorker, running
@@ -147,6 +147,7 @@ def exposed() -> Iterator[tuple[str, str, set[str]]]:
     route = Route("r1", "x1", "most accurate", ("x1",), Objective(latency_ms=5))
     metrics.watch_routing(lambda: RoutingSample(route, {"x1": 1.0}))
     metrics.watch_device(lambda: ON_GPU)
+    metrics.watch_accuracy(watched())
     for family in text_string_to_metric_families(metrics.render().decode()):
         if family.name.endswith("_created"):
             continue

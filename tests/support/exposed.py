@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import numpy as np
 from tests.support.profiles import revision_manifest
+from tests.support.serving import FakeWorker
 
 from gnnserve_api.objective import Objective
 from gnnserve_api.reasons import Reason
@@ -16,12 +18,23 @@ from gnnserve_routing.decision import Advice, RoutingDecision, RoutingState
 from gnnserve_routing.verdict import Verdict
 from gnnserve_worker.inference.device_stats import DeviceStats
 from gnnserve_worker.serving import metrics as serving
+from gnnserve_worker.serving.accuracy.watch import AccuracyWatch
 
 ON_GPU = DeviceStats(
     "NVIDIA H200", memory_bytes={"graph": 4, "tables": 3, "cache": 2, "weights": 1}, memory_budget_bytes=16, hits=9,
     misses=5, link_bytes=320, admissions=7, evictions=3,
 )  # fmt: skip
 """What a worker with a GPU tells of it."""
+
+
+def watched() -> AccuracyWatch:
+    """A watch that has evaluated every variant on some labels."""
+    watch, revision = AccuracyWatch(lambda: None), FakeWorker().revision()
+    watch.follow(revision)
+    assert watch._tally is not None
+    watch._tally.add_labels({variant.name: np.ones(3) for variant in revision.manifest.variants})
+    watch.outcomes["accepted"] = 3
+    return watch
 
 
 def worker_metrics() -> bytes:
@@ -39,6 +52,7 @@ def worker_metrics() -> bytes:
     )
     metrics.watch_routing(lambda: serving.RoutingSample(route, {"x1": 1.0}))
     metrics.watch_device(lambda: ON_GPU)
+    metrics.watch_accuracy(watched())
     return metrics.render()
 
 

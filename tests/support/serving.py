@@ -238,12 +238,13 @@ async def running(
     of: GNNService | None = None,
     clock_ms: Callable[[], float] = monotonic_ms,
     access: Access | None = None,
+    write_access: Access | None = None,
 ) -> AsyncIterator[Client]:
     """A ready engine and its application, without sockets."""
     of = of or service()
     metrics = ServingMetrics(of.metadata.name)
     engine = Engine(metrics, (of.metadata.name,), clock_ms)
-    app = ServingApp(of.metadata.name, engine, metrics, access)
+    app = ServingApp(of.metadata.name, engine, metrics, access, write_access=write_access)
     engine.start()
     try:
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://worker") as http:

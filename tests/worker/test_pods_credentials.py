@@ -27,14 +27,16 @@ POD = {
 
 def test_without_words_about_them_there_are_none() -> None:
     settings = WorkerSettings.read(POD)
-    assert (settings.tls, settings.tokens) == (None, None)
+    assert (settings.tls, settings.tokens, settings.write_tokens) == (None, None, None)
 
 
 def test_folders_are_those_of_the_environment() -> None:
     settings = WorkerSettings.read(
         {**POD, "GNNSERVE_TLS": "/etc/gnnserve/tls", "GNNSERVE_TOKENS": "/etc/gnnserve/tokens"}
+        | {"GNNSERVE_WRITE_TOKENS": "/etc/gnnserve/write-tokens"}
     )
     assert (settings.tls, settings.tokens) == (Path("/etc/gnnserve/tls"), Path("/etc/gnnserve/tokens"))
+    assert settings.write_tokens == Path("/etc/gnnserve/write-tokens")
 
 
 def test_a_pod_waits_for_what_its_secrets_lack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,7 +58,8 @@ def test_a_pod_waits_for_what_its_secrets_lack(tmp_path: Path, monkeypatch: pyte
         port=0,
         tls=tmp_path / "tls",
         tokens=tmp_path / "tokens",
+        write_tokens=tmp_path / "write",
     )
     serve.run(lambda: settings)
     pair = KeyPairFiles(tmp_path / "tls" / "tls.crt", tmp_path / "tls" / "tls.key")
-    assert used == [Credentials(pair, tmp_path / "tokens", waits=True)]
+    assert used == [Credentials(pair, tmp_path / "tokens", tmp_path / "write", waits=True)]

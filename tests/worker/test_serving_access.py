@@ -145,7 +145,7 @@ def paths_of(description: dict[str, Any]) -> list[tuple[str, str, dict[str, Any]
 
 def test_every_path_is_open_by_decision_or_refuses_without_a_token() -> None:
     async def run() -> None:
-        async with running(FakeWorker(), access=Access((A,))) as client:
+        async with running(FakeWorker(), access=Access((A,)), write_access=Access((B,))) as client:
             described = (await client.http.get("/openapi.json")).json()
             routes = {route.path for route in client.app._rest.routes} | {"/v1/predict"}  # type: ignore[attr-defined]
             unlisted = {"/", "/docs", "/docs-assets", "/openapi.json"}

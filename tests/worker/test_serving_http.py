@@ -538,7 +538,8 @@ def test_openapi_describes_the_predict_path_and_every_refusal() -> None:
         document = (await client.http.get("/openapi.json")).json()
         OpenAPI.model_validate(document)
         assert set(document["paths"]) == {
-            "/v1/predict", "/v1/variants", "/v1/nodes", "/v1/route", "/healthz", "/readyz", "/metrics",
+            "/v1/predict", "/v1/variants", "/v1/nodes", "/v1/route", "/v1/accuracy", "/v1/labels", "/healthz",
+            "/readyz", "/metrics",
         }  # fmt: skip
         predict = document["paths"]["/v1/predict"]["post"]
         assert set(predict["responses"]) == {

@@ -18,7 +18,7 @@ import pytest
 from tests.support.browser import PROGRAM, Browser, browser
 from tests.support.contrasts import CONTRASTS
 from tests.support.secured_worker import started
-from tests.support.serving import FakeWorker, running
+from tests.support.serving import CLASSES, FakeWorker, running
 from tests.support.slow_worker import PROFILE, SlowWorker, slow_worker
 
 from gnnserve_worker.serving.http.page import build_page
@@ -275,3 +275,17 @@ def test_where_tokens_are_wanted_the_page_asks_for_one_and_then_shows_the_varian
         tab.wait_for("document.querySelector('#access').hidden")
         tab.wait_for("document.querySelectorAll('#rows tr').length === 3")
         assert "alpha" not in tab.evaluate("document.documentElement.outerHTML + location.href")
+
+
+def test_the_page_shows_accuracy_in_service_beside_the_profile(tab: Browser, tmp_path: Path) -> None:
+    writing = "writing-0123456789ab"
+    (tmp_path / "writing").write_text(writing)
+    with started(Credentials(write_tokens=tmp_path / "writing")) as running:
+        url = f"http://127.0.0.1:{running.port}"
+        nodes = [*range(40)]
+        body = {"nodes": nodes, "labels": [CLASSES[node % 4] if node % 4 else CLASSES[1] for node in nodes]}
+        answer = httpx.post(f"{url}/v1/labels", json=body, headers={"authorization": f"Bearer {writing}"})
+        assert answer.json()["accepted"] == 40
+        tab.open(url + "/")
+        tab.wait_for("document.querySelector('#rows').textContent.includes('75.0 (')")
+        assert "of 40 labelled nodes" in str(tab.evaluate("document.querySelector('#rows td[title]').title"))

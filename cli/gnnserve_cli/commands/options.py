@@ -106,6 +106,16 @@ AcceptedTokens = Annotated[
         show_default=False,
     ),
 ]
+WriteTokens = Annotated[
+    Path | None,
+    typer.Option(
+        "--write-token-file",
+        metavar="FILE",
+        rich_help_panel=_ACCESS,
+        help="Take labels with a token of this file, one in each line; changes are followed. Unset: take none.",
+        show_default=False,
+    ),
+]
 _DEVICE = "Device"
 
 

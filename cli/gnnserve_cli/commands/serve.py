@@ -18,6 +18,7 @@ from gnnserve_cli.commands.options import (
     RepositoryRoot,
     TlsCertificate,
     TlsKey,
+    WriteTokens,
 )
 
 
@@ -30,6 +31,7 @@ def serve(
     tls_cert: TlsCertificate = None,
     tls_key: TlsKey = None,
     token_file: AcceptedTokens = None,
+    write_token_file: WriteTokens = None,
     device: DeviceName = None,
     cache: CacheName = None,
     gpu_memory: GpuMemory = None,
@@ -42,7 +44,9 @@ def serve(
     from gnnserve_worker.serving.server import bind  # noqa: PLC0415
 
     service = load_manifest(manifest)
-    options = read_options(service, prometheus, tls_cert, tls_key, token_file, device, cache, gpu_memory)
+    options = read_options(
+        service, prometheus, tls_cert, tls_key, token_file, write_token_file, device, cache, gpu_memory
+    )
     with closing(bind(host, port)) as sock:
         stored = Repository(repository, service.metadata.namespace, service.metadata.name)
         published = stored.find(service.spec.recipe())

@@ -25,6 +25,12 @@ class EndpointTokens(ApiModel):
     -._~+/ with = at the end. Several make rotation possible; changes are followed without a restart."""
 
 
+class EndpointWriteTokens(ApiModel):
+    secret_name: ObjectName
+    """A Secret in the namespace of the service. Each of its values is a token that may write, and does nothing else:
+    as those of `tokens`, and followed as they are."""
+
+
 class ServiceType(StrEnum):
     CLUSTER_IP = "ClusterIP"
     """Reached from inside of the cluster, or through an Ingress or Gateway."""
@@ -63,13 +69,16 @@ class EndpointOverlay(ApiModel):
 
 class EndpointSpec(ApiModel):
     """How clients reach the workers, and which of them get answers. But for `overlay`, in a cluster only; `gnnserve
-    run` has `--tls-cert`, `--tls-key` and `--token-file`."""
+    run` has `--tls-cert`, `--tls-key`, `--token-file` and `--write-token-file`."""
 
     tls: EndpointTls | None = None
     """HTTPS, on port 443 of the Service. Absent: HTTP, on port 80."""
     tokens: EndpointTokens | None = None
     """Requests must send `Authorization: Bearer` and one of these tokens. Absent: anyone who reaches a worker is
     answered."""
+    write_tokens: EndpointWriteTokens | None = None
+    """`POST /v1/labels` must send `Authorization: Bearer` and one of these tokens; one of `tokens` never writes.
+    Absent: no request may write."""
     service: EndpointService = EndpointService()
     """The Service that clients use."""
     overlay: EndpointOverlay = EndpointOverlay()
@@ -86,3 +95,22 @@ class EndpointSpec(ApiModel):
             f"tls and tokens both name the Secret {self.tls.secret_name!r}, and must name two: every value of the "
             "second is an accepted token"
         )
+
+    @rule(
+        "!has(self.writeTokens) || ((!has(self.tls) || self.tls.secretName != self.writeTokens.secretName) && "
+        "(!has(self.tokens) || self.tokens.secretName != self.writeTokens.secretName))",
+        "writeTokens must name a Secret of its own: every value of it is a token that may write",
+    )
+    def _write_tokens_are_apart(self) -> bool | str:
+        if self.write_tokens is None:
+            return True
+        name = self.write_tokens.secret_name
+        same = [field for field, other in (("tls", self.tls), ("tokens", self.tokens)) if _names(other, name)]
+        return not same or (
+            f"writeTokens and {same[0]} both name the Secret {name!r}, and writeTokens must name one of its own: every "
+            "value of it is a token that may write"
+        )
+
+
+def _names(section: EndpointTls | EndpointTokens | None, secret: str) -> bool:
+    return section is not None and section.secret_name == secret

@@ -15,7 +15,12 @@ from gnnserve_api.reasons import Reason
 from gnnserve_api.routing import CredentialKind, CredentialState
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_operator.decide.problem import Problem
-from gnnserve_operator.desired.endpoint import TLS_SECRET_FIELD, TOKENS_SECRET_FIELD, secrets_of
+from gnnserve_operator.desired.endpoint import (
+    TLS_SECRET_FIELD,
+    TOKENS_SECRET_FIELD,
+    WRITE_TOKENS_SECRET_FIELD,
+    secrets_of,
+)
 from gnnserve_operator.observed import Observed
 from gnnserve_routing.verdict import Verdict, sentence
 
@@ -48,6 +53,13 @@ _WORDS: Mapping[str, _Words] = {
         pods.TOKENS_PATH,
         "No token is accepted: every request gets 401",
         "The other tokens are accepted",
+        "See that the Secret exists and that each of its values is a token (`openssl rand -hex 32` makes one)",
+    ),
+    CredentialKind.WRITE_TOKENS: _Words(
+        WRITE_TOKENS_SECRET_FIELD,
+        pods.WRITE_TOKENS_PATH,
+        "No token may write: labels get 401",
+        "Requests are answered, and labels taken with its other tokens, if it has any",
         "See that the Secret exists and that each of its values is a token (`openssl rand -hex 32` makes one)",
     ),
 }

@@ -14,8 +14,10 @@ _READABLE_BY_GROUP = 0o440
 """Files of a Secret belong to root and to the pod's group, as which the worker runs."""
 TLS_VOLUME = "tls"
 TOKENS_VOLUME = "tokens"
+WRITE_TOKENS_VOLUME = "write-tokens"
 TLS_SECRET_FIELD = "spec.endpoint.tls.secretName"  # noqa: S105 - a field
 TOKENS_SECRET_FIELD = "spec.endpoint.tokens.secretName"  # noqa: S105 - a field
+WRITE_TOKENS_SECRET_FIELD = "spec.endpoint.writeTokens.secretName"  # noqa: S105 - a field
 
 
 def speaks_tls(spec: GNNServiceSpec) -> bool:
@@ -42,16 +44,21 @@ def secrets_of(spec: GNNServiceSpec) -> dict[str, str]:
         found[TLS_SECRET_FIELD] = spec.endpoint.tls.secret_name
     if spec.endpoint.tokens is not None:
         found[TOKENS_SECRET_FIELD] = spec.endpoint.tokens.secret_name
+    if spec.endpoint.write_tokens is not None:
+        found[WRITE_TOKENS_SECRET_FIELD] = spec.endpoint.write_tokens.secret_name
     return found
 
 
 def build_environment(spec: GNNServiceSpec) -> dict[str, str]:
-    """Folders of the credentials that a worker must use; it does not serve without them."""
+    """Folders of the credentials that a worker must use; it does not serve without certificate and tokens, and takes
+    nothing in without those that may write."""
     found = {}
     if spec.endpoint.tls is not None:
         found[pods.TLS_VARIABLE] = pods.TLS_PATH
     if spec.endpoint.tokens is not None:
         found[pods.TOKENS_VARIABLE] = pods.TOKENS_PATH
+    if spec.endpoint.write_tokens is not None:
+        found[pods.WRITE_TOKENS_VARIABLE] = pods.WRITE_TOKENS_PATH
     return found
 
 
@@ -75,8 +82,13 @@ def build_volumes(spec: GNNServiceSpec) -> list[Manifest]:
 
 
 def _secrets(spec: GNNServiceSpec) -> tuple[tuple[str, str, str | None], ...]:
-    tls, tokens = spec.endpoint.tls, spec.endpoint.tokens
+    tls, tokens, write_tokens = spec.endpoint.tls, spec.endpoint.tokens, spec.endpoint.write_tokens
     return (
         (TLS_VOLUME, pods.TLS_PATH, None if tls is None else tls.secret_name),
         (TOKENS_VOLUME, pods.TOKENS_PATH, None if tokens is None else tokens.secret_name),
+        (
+            WRITE_TOKENS_VOLUME,
+            pods.WRITE_TOKENS_PATH,
+            None if write_tokens is None else write_tokens.secret_name,
+        ),
     )

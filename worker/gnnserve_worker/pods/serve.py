@@ -31,6 +31,7 @@ from gnnserve_api.pods import (
     TLS_PRIVATE_KEY_KEY,
     TLS_VARIABLE,
     TOKENS_VARIABLE,
+    WRITE_TOKENS_VARIABLE,
     PodExit,
 )
 from gnnserve_api.routing import ROUTING_KEY
@@ -59,6 +60,8 @@ class WorkerSettings:
     """Folder with certificate and key; None: plain HTTP."""
     tokens: Path | None = None
     """Folder with a token in each file; None: no token is needed."""
+    write_tokens: Path | None = None
+    """Folder with a token that may write in each file; None: no request may write."""
     host: str = ""
     """Address to listen on; empty: every address of the pod."""
     port: int = HTTP_PORT
@@ -76,6 +79,7 @@ class WorkerSettings:
             lame_duck_s=_seconds(environ, LAME_DUCK_VARIABLE),
             tls=_folder(environ, TLS_VARIABLE),
             tokens=_folder(environ, TOKENS_VARIABLE),
+            write_tokens=_folder(environ, WRITE_TOKENS_VARIABLE),
             device=DeviceSettings.read(environ),
         )
 
@@ -131,6 +135,7 @@ def _serve(settings: WorkerSettings) -> int:
     credentials = Credentials(
         None if tls is None else KeyPairFiles(tls / TLS_CERTIFICATE_KEY, tls / TLS_PRIVATE_KEY_KEY),
         settings.tokens,
+        settings.write_tokens,
         waits=True,
     )
     host = settings.host or ("::" if socket.has_dualstack_ipv6() else "0.0.0.0")  # noqa: S104 - a pod's own addresses

@@ -19,7 +19,9 @@ from collections.abc import Callable, Iterable
 
 from gnnserve_api.errors import DeviceLostError
 from gnnserve_worker.scheduling.closing import Batch
-from gnnserve_worker.serving.executor import BatchExecutor, Computed
+from gnnserve_worker.serving.accuracy.idle import LOOK_AGAIN_MS, QUIET_AFTER_MS, IdleTimer, pause_ms
+from gnnserve_worker.serving.accuracy.watch import Job
+from gnnserve_worker.serving.executor import BatchExecutor, BatchInputs, Computed
 from gnnserve_worker.serving.lane import Lane
 from gnnserve_worker.serving.metrics import ServingMetrics
 from gnnserve_worker.serving.model import ModelState, ServedModel, monotonic_ms
@@ -40,7 +42,8 @@ class Engine:
         self, metrics: ServingMetrics, models: Iterable[str], clock_ms: Callable[[], float] = monotonic_ms
     ) -> None:
         """`models`: their names."""
-        self.models = {name: ServedModel(metrics, clock_ms, self._go_on) for name in models}
+        self._idle = IdleTimer(self._work_when_idle)
+        self.models = {name: ServedModel(metrics, clock_ms, self._go_on, self._idle.wake) for name in models}
         self.failure: BaseException | None = None
         """Why the engine stopped by itself, if it did."""
         self._turns = deque(self.models.values())
@@ -53,6 +56,10 @@ class Engine:
         """Whether `_serve_next` is scheduled for this round of the loop or the next."""
         self._computing: ServedModel | None = None
         """The model whose batch the thread has."""
+        self._job: Job | None = None
+        """The job that the thread has, if what it has is no batch."""
+        self._answered_ms = -math.inf
+        """When the last batch was computed."""
         self._released_ms = -math.inf
         """When the last batch released the worker."""
         self._executor = BatchExecutor(clock_ms, self._take_back)
@@ -77,6 +84,7 @@ class Engine:
     def start(self, on_stopped: Callable[[], None] | None = None) -> None:
         """Start, on the event loop that the engine will belong to. `on_stopped` runs in the engine's thread."""
         self._loop = asyncio.get_running_loop()
+        self._idle.start(self._loop)
         self._executor.start(on_stopped)
 
     def drain(self) -> None:
@@ -164,6 +172,11 @@ class Engine:
     def _take_back(self, lane: Lane, batch: Batch, computed: Computed | BaseException) -> None:
         model, self._computing = self._computing, None
         assert model is not None  # noqa: S101
+        if self._job is not None:
+            job, self._job = self._job, None
+            self._finish_job(model, job, computed)
+            self._go_on()
+            return
         begun_ms = self._could_begin_ms(batch)
         outcomes, withdrawals = self._split(model, lane, batch, computed), model.withdrawals
         # The thread gets its next batch before these are encoded.
@@ -183,6 +196,42 @@ class Engine:
 
         asyncio.get_running_loop().call_soon(deliver)
 
+    def _work_when_idle(self) -> float | None:
+        """Compute one job of a model's watch, if no request waits. Returns how long to wait before the next one, in ms;
+        None: there is nothing more to compute."""
+        if self._closing is not None:
+            return None
+        if self._computing is not None or self._turn_is_due or self._has_more():
+            return LOOK_AGAIN_MS
+        for model in self._turns:
+            lane = model.lane
+            job = None if lane is None else model.watch.next_job(lane)
+            if lane is None or job is None:
+                continue
+            inputs = BatchInputs(job.seeds, with_embeddings=False)
+            batch = Batch(job.variant, (), len(job.seeds), len(job.seeds), job.expected_ms)
+            is_quiet = self._clock_ms() - self._answered_ms > QUIET_AFTER_MS
+            if job.expected_ms > SHORT_BATCH_MS:
+                self._computing, self._job = model, job
+                self._executor.hand(lane, batch, inputs)
+                return pause_ms(job.expected_ms, is_quiet=is_quiet)
+            return pause_ms(self._finish_job(model, job, self._executor.infer(lane, batch, inputs)), is_quiet=is_quiet)
+        return None
+
+    def _finish_job(self, model: ServedModel, job: Job, computed: Computed | BaseException) -> float:
+        """Hand the result of a job to its watch. Returns how long it took, in ms."""
+        self._released_ms = self._clock_ms()
+        if isinstance(computed, Computed):
+            took_ms = computed.finished_ms - computed.started_ms
+            model.watch.finish(job, computed.inference.scores, took_ms)
+            return took_ms
+        if isinstance(computed, Exception) and not isinstance(computed, DeviceLostError):
+            _log.error("accuracy in service could not be evaluated by %s", job.variant, exc_info=computed)
+            model.watch.drop(job)
+        else:
+            self._die(computed)
+        return job.expected_ms
+
     def _could_begin_ms(self, batch: Batch) -> float:
         """The first time at which a request of the batch was queued and the worker was free."""
         released_ms = self._released_ms
@@ -195,6 +244,7 @@ class Engine:
     ) -> None:
         """Record a batch. `occupied_ms`: time in which the worker could do nothing else; `total_ms`: until the last
         answer."""
+        self._answered_ms = now_ms
         times = computed.inference.times
         load = lane.batcher.count_load(batch, times.overlay_ms)
         self._metrics.observe_batch(batch.variant, load, occupied_ms, times)

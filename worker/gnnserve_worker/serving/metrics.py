@@ -20,6 +20,8 @@ from gnnserve_api.repository import RevisionManifest
 from gnnserve_api.routing import CredentialState, Route
 from gnnserve_worker.inference.batch import StageTimes
 from gnnserve_worker.inference.device_stats import ON_CPU, DeviceStats
+from gnnserve_worker.serving.accuracy.metrics import collect_accuracy
+from gnnserve_worker.serving.accuracy.watch import AccuracyWatch
 from gnnserve_worker.serving.durations import Durations, add_histogram
 from gnnserve_worker.serving.overlay_metrics import OverlayCounts
 
@@ -115,6 +117,7 @@ class ServingMetrics:
         """Errors that happened, by reason."""
         self._routing: Callable[[], RoutingSample | None] = lambda: None
         self._device: Callable[[], DeviceStats | None] = lambda: None
+        self._watch: AccuracyWatch | None = None
         self._created_s = self._shown_s = time.time()
 
         def counter(name: str, text: str, *label_names: str) -> Counter:
@@ -199,6 +202,10 @@ class ServingMetrics:
     def watch_device(self, device: Callable[[], DeviceStats | None]) -> None:
         """Sets where the device's state is read at a scrape."""
         self._device = device
+
+    def watch_accuracy(self, watch: AccuracyWatch) -> None:
+        """Sets where accuracy in service is read at a scrape."""
+        self._watch = watch
 
     def count_offered(self, seeds: int) -> None:
         self._offered_seeds += seeds
@@ -308,6 +315,8 @@ class ServingMetrics:
             yield from self._collect_routing(routing)
         if (device := self._device()) is not None:
             yield from self._collect_device(device)
+        if self._watch is not None:
+            yield from collect_accuracy(self._watch, self._service, self._created_s)
 
     def _collect_routing(self, routing: RoutingSample) -> Iterator[Metric]:
         service, route = self._service, routing.route

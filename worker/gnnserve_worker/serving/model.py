@@ -26,6 +26,7 @@ from gnnserve_worker.scheduling.choice import decide_route
 from gnnserve_worker.scheduling.load import load_of, overlay_load
 from gnnserve_worker.scheduling.refusal import Refusal, RefusalReason
 from gnnserve_worker.scheduling.waiting import Request
+from gnnserve_worker.serving.accuracy.watch import AccuracyWatch
 from gnnserve_worker.serving.lane import Lane, open_lane
 from gnnserve_worker.serving.metrics import ServingMetrics
 from gnnserve_worker.serving.requests import AcceptedRequests, Outcome, Pending, deliver_all, forget, settle
@@ -54,8 +55,14 @@ class ModelState(StrEnum):
 
 
 class ServedModel:
-    def __init__(self, metrics: ServingMetrics, clock_ms: Callable[[], float], go_on: Callable[[], None]) -> None:
-        """`go_on` tells the engine that something may be due."""
+    def __init__(
+        self,
+        metrics: ServingMetrics,
+        clock_ms: Callable[[], float],
+        go_on: Callable[[], None],
+        wake: Callable[[], None],
+    ) -> None:
+        """`go_on` tells the engine that something may be due, `wake` that there is something to compute when idle."""
         self.lane: Lane | None = None
         """The lane that admits requests now. It changes on the event loop only, so code that does not await sees one
         lane."""
@@ -68,6 +75,8 @@ class ServedModel:
         self.state = ModelState.LOADING
         self.accepted: AcceptedRequests = {}
         self.withdrawals = 0
+        self.watch = AccuracyWatch(wake)
+        """Accuracy in service; it computes only while no request waits."""
         self._metrics = metrics
         self._clock_ms = clock_ms
         self._go_on = go_on
@@ -100,6 +109,7 @@ class ServedModel:
         lane.chooser.use(table.costs)
         if self.state is ModelState.LOADING:
             self.state = ModelState.READY
+        self.watch.follow(revision)
         self._go_on()
 
     def withdraw(self, problem: str) -> None:
@@ -110,6 +120,7 @@ class ServedModel:
         if self.state is ModelState.READY:
             self.state = ModelState.LOADING
         self.lane = self.table = None
+        self.watch.forget_revision()
         self.drop_accepted()
         self._lanes.clear()
         self._go_on()

@@ -154,7 +154,14 @@ class WorkerServer:
         self._model = self._engine.models[service]
         self._sock = sock
         self._failure: BaseException | None = None
-        app = ServingApp(service, self._engine, self._metrics, self._credentials.access, self._credentials.states)
+        app = ServingApp(
+            service,
+            self._engine,
+            self._metrics,
+            self._credentials.access,
+            self._credentials.states,
+            self._credentials.write_access,
+        )
         listener = Listener(app, patience, room)
         self._process = _Process(sock, listener, app, self._engine, lame_duck_s, self._credentials.tls, handshakes)
 

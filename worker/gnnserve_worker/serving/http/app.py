@@ -21,24 +21,29 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
 from swagger_ui_bundle import swagger_ui_path
 
+from gnnserve_api.live_accuracy import AccuracyAnswer, LabelsAnswer, LabelsRequest
 from gnnserve_api.protocol import AccuracyTier, ErrorDetail, NodesAnswer, VariantsAnswer
 from gnnserve_api.routing import CredentialState, Damage, Route
 from gnnserve_api.tiers import points_of, stated_tiers
 from gnnserve_worker.inference.served import ServedRevision
+from gnnserve_worker.scheduling.refusal import Refusal
 from gnnserve_worker.serving.engine import Engine
 from gnnserve_worker.serving.http import openapi
 from gnnserve_worker.serving.http.asgi_predict import (
     AsgiApp,
+    ClientGoneError,
     Message,
     Receive,
     Scope,
     Send,
+    read_body,
     send_response,
     serve_prediction,
     split_header,
 )
 from gnnserve_worker.serving.http.codecs.json import encode_error
 from gnnserve_worker.serving.http.codecs.registry import PREDICT_PATHS
+from gnnserve_worker.serving.http.labels import LABELS_PATH, describe_accuracy, take_labels
 from gnnserve_worker.serving.http.nodes import list_nodes
 from gnnserve_worker.serving.http.page import build_page
 from gnnserve_worker.serving.http.predict import (
@@ -51,7 +56,7 @@ from gnnserve_worker.serving.http.question import ErrorCode, RequestError
 from gnnserve_worker.serving.lane import Lane
 from gnnserve_worker.serving.metrics import RoutingSample, ServingMetrics
 from gnnserve_worker.serving.model import ModelState, ServedModel
-from gnnserve_worker.serving.security.access import RESERVED_PATHS, Access, is_open
+from gnnserve_worker.serving.security.access import RESERVED_PATHS, WRITE_PATHS, Access, is_open
 
 MOST_CONNECTIONS = 4096
 RESERVED_CONNECTIONS = 64
@@ -68,30 +73,46 @@ class ServingApp:
         metrics: ServingMetrics,
         access: Access | None = None,
         credentials: Callable[[], tuple[CredentialState, ...]] = tuple,
+        write_access: Access | None = None,
     ) -> None:
-        """`access`: None means that no token is needed. `credentials`: their states, for `/v1/route`."""
+        """`access`: None means that no token is needed. `credentials`: their states, for `/v1/route`. `write_access`:
+        None means that no request may write."""
         self.leaving = False
         """Answer on, but ask clients to go elsewhere: `/readyz` says no, and no connection is kept."""
         self.most_connections = MOST_CONNECTIONS
         """The server's limit of ordinary connections."""
         self.access = access or Access()
+        self._write_access = write_access
         self.credentials = credentials
         model = engine.models[service]
         self.predict = Predict(model, metrics)
         self._rest = _build_rest(service, self, engine, model, metrics)
         metrics.watch(queue_seeds=lambda: engine.queued_seeds, in_flight=lambda: self.predict.in_flight)
         metrics.watch_routing(lambda: None if model.lane is None else RoutingSample(model.route(), model.corrections()))
+        metrics.watch_accuracy(model.watch)
         metrics.watch_device(lambda: None if model.lane is None else model.lane.revision.device_stats())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self.leaving:
             send = _closing(send)
-        if self.access.needs_token and not is_open(scope["path"]) and not self.access.accepts(scope["headers"]):
-            await send_response(send, self.predict.refuse_request(_unauthorized()))
+        wrong = self._wrong_access(scope)
+        if wrong is not None:
+            await send_response(send, self.predict.refuse_request(wrong))
         elif scope["type"] == "http" and scope["path"] in PREDICT_PATHS:
             await serve_prediction(self.predict, scope, receive, send)
         else:
             await self._rest(scope, receive, send)
+
+    def _wrong_access(self, scope: Scope) -> RequestError | None:
+        """Why the request may not be answered, or not write; None: it may."""
+        path = scope["path"]
+        if path in WRITE_PATHS:
+            if self._write_access is None:
+                return _no_writing(path)
+            return None if self._write_access.accepts(scope["headers"]) else _unauthorized("that may write")
+        if not self.access.needs_token or is_open(path) or self.access.accepts(scope["headers"]):
+            return None
+        return _unauthorized("that the service accepts")
 
     async def answer_surplus(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer on a connection beyond the limit: only reserved paths."""
@@ -119,13 +140,22 @@ class ServingApp:
         )
 
 
-def _unauthorized() -> RequestError:
+def _unauthorized(which: str) -> RequestError:
     # The same words whether a token is missing or wrong, and nothing of what was sent.
     return RequestError(
         ErrorCode.UNAUTHORIZED,
         "Authorization",
-        "this needs a token that the service accepts",
+        f"this needs a token {which}",
         "send `Authorization: Bearer` and the token",
+    )
+
+
+def _no_writing(path: str) -> RequestError:
+    return RequestError(
+        ErrorCode.NO_WRITING,
+        path,
+        "no request may write to this worker",
+        "name a Secret of tokens in spec.endpoint.writeTokens, or a file with --write-token-file",
     )
 
 
@@ -176,12 +206,48 @@ def _build_rest(
         """Some of the ids that requests call nodes by, in the graph's order."""
         return about_lane(lambda lane: list_nodes(request.scope["query_string"], lane.revision))
 
+    @app.get("/v1/accuracy", tags=["variants"], response_class=Response, responses=_described(AccuracyAnswer))
+    async def get_accuracy() -> Response:
+        """Accuracy of the variants in service, by the labels that clients sent, beside what their profile promised."""
+        return about_lane(lambda lane: describe_accuracy(service, lane.revision, model.watch))
+
+    @app.post(
+        LABELS_PATH,
+        tags=["variants"],
+        response_class=Response,
+        responses=_described(LabelsAnswer)
+        | {
+            400: openapi.error_response("The body is malformed as a whole; nothing of it was taken."),
+            401: openapi.error_response("The token is missing, or is none that may write."),
+            403: openapi.error_response("No request may write to this worker."),
+            413: openapi.error_response("The body is too large: split the request."),
+            429: openapi.error_response("Too many labels wait already.", openapi.RETRY_AFTER),
+        },
+        openapi_extra={"requestBody": {"required": True, "content": openapi.json_content(LabelsRequest)}},
+    )
+    async def post_labels(request: Request) -> Response:
+        """What nodes turned out to be. Every variant is evaluated on them when the worker is idle. Labels that are
+        wrong are named in the answer, and the others are kept."""
+        try:
+            body = await read_body(request.scope, request.receive)
+            lane = model.lane  # of now: the body may have taken long
+            answer = model.refuse() if lane is None else take_labels(body, lane.revision, model.watch)
+        except RequestError as error:
+            return _as_response(serving.predict.refuse_request(error))
+        except ClientGoneError:
+            serving.predict.count_gone()
+            return Response()
+        if isinstance(answer, Refusal):
+            metrics.count_error(answer.reason)
+            return _as_response(refusal_reply(answer))
+        return Response(_json(answer), media_type="application/json")
+
     @app.get("/v1/route", tags=["variants"], response_class=Response, responses=_described(Route))
     async def get_route() -> Response:
         """Tells which variant answers a one-node request that states no objective, why, and on which device."""
         if model.lane is None and model.damage is not None:
             return _damaged(refusal_reply(model.refuse()), model.damage)
-        return about_lane(lambda lane: _route(model.route(), lane.revision, serving, model.damage))
+        return about_lane(lambda lane: _route(model, lane.revision, serving))
 
     @app.head("/healthz", include_in_schema=False)
     @app.get("/healthz", tags=["health"], response_class=Response, responses={503: {"description": "Restart it."}})
@@ -240,13 +306,17 @@ def _build_rest(
             case 404:
                 detail = ErrorDetail(ErrorCode.NOT_FOUND, f"{asked}: no such path; /docs lists what there is")
             case 405:
-                detail = ErrorDetail(ErrorCode.METHOD_NOT_ALLOWED, f"{asked} is not possible; use GET")
+                detail = ErrorDetail(ErrorCode.METHOD_NOT_ALLOWED, f"{asked} is not possible; use {_method(request)}")
             case _:
                 detail = ErrorDetail(ErrorCode.INTERNAL_ERROR, f"{asked}: {error.detail}")
         body = encode_error(detail)
         return Response(body, error.status_code, error.headers, media_type="application/json")
 
     return app
+
+
+def _method(request: Request) -> str:
+    return "POST" if request.url.path == LABELS_PATH else "GET"
 
 
 def _as_offered(lane: Lane) -> ServedRevision:
@@ -297,8 +367,9 @@ def _damaged(reply: Reply, damage: Damage) -> Response:
     return Response(msgspec.json.encode(body), response.status_code, media_type="application/json")
 
 
-def _route(route: Route, revision: ServedRevision, serving: ServingApp, damage: Damage | None) -> Route:
-    device = revision.device_stats()
+def _route(model: ServedModel, revision: ServedRevision, serving: ServingApp) -> Route:
+    device, route, damage = revision.device_stats(), model.route(), model.damage
+    observed = tuple(figure for figure in model.watch.figures() if figure.labels is not None)
     return msgspec.structs.replace(
         route,
         # Limits of what is refused whatever they are would promise it.
@@ -307,6 +378,7 @@ def _route(route: Route, revision: ServedRevision, serving: ServingApp, damage: 
         credentials=serving.credentials(),
         device=device.device,
         device_problem=msgspec.UNSET if device.problem is None else device.problem,
+        accuracy=observed or msgspec.UNSET,
         damaged=msgspec.UNSET if damage is None else damage,
     )
 

@@ -23,7 +23,7 @@ Send = Callable[[Message], Awaitable[None]]
 AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
-class _ClientGoneError(Exception):
+class ClientGoneError(Exception):
     """The client has disconnected."""
 
 
@@ -33,7 +33,7 @@ async def serve_prediction(predict: Predict, scope: Scope, receive: Receive, sen
         await send_response(send, await _respond(predict, scope, receive))
     except RequestError as error:
         await send_response(send, predict.refuse_request(error))
-    except _ClientGoneError:
+    except ClientGoneError:
         predict.count_gone()
     finally:
         predict.in_flight -= 1
@@ -46,7 +46,7 @@ async def _respond(predict: Predict, scope: Scope, receive: Receive) -> Reply:
     headers = {name: value for name, value in scope["headers"] if name in READ_HEADERS}
     head = read_head(scope["path"], headers, scope["query_string"])
     assert head is not None  # noqa: S101  (only paths of codecs lead here)
-    asked = predict.read(head, await _read_body(scope, receive))
+    asked = predict.read(head, await read_body(scope, receive))
     if isinstance(asked, Reply):
         return asked
     outcome: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
@@ -69,7 +69,7 @@ async def _wait(predict: Predict, pending: Pending, outcome: asyncio.Future[Repl
     except asyncio.CancelledError:
         predict.cancel(pending)
         if gone is not None and gone.done():
-            raise _ClientGoneError from None
+            raise ClientGoneError from None
         raise
     finally:
         timer.cancel()
@@ -102,7 +102,8 @@ def split_header(line: bytes) -> tuple[bytes, bytes]:
     return name, value
 
 
-async def _read_body(scope: Scope, receive: Receive) -> bytes:
+async def read_body(scope: Scope, receive: Receive) -> bytes:
+    """The body of a request. Raises RequestError where it is too large, and ClientGoneError."""
     for name, value in scope["headers"]:
         # By its digits first: Python refuses to read a number of thousands of them.
         if name == b"content-length" and (len(value) > 18 or int(value) > MAX_BODY_BYTES):
@@ -122,7 +123,7 @@ async def _read_body(scope: Scope, receive: Receive) -> bytes:
 async def _receive_part(receive: Receive) -> Message:
     message = await receive()
     if message["type"] == "http.disconnect":
-        raise _ClientGoneError
+        raise ClientGoneError
     return message
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from gnnserve_api.live_accuracy import AccuracyAnswer, LabelsAnswer, LabelsRequest
 from gnnserve_api.protocol import MAX_SEED, ErrorAnswer, NodesAnswer, PredictAnswer, PredictRequest, VariantsAnswer
 from gnnserve_api.routing import Route
 from gnnserve_worker.inference.served import ServedRevision
@@ -28,7 +29,7 @@ from gnnserve_worker.serving.http.question import (
     STRICT_HEADER,
     TOLERANCE_HEADER,
 )
-from gnnserve_worker.serving.security.access import is_open
+from gnnserve_worker.serving.security.access import WRITE_PATHS, is_open
 
 OPENAPI_VERSION = "3.0.3"
 
@@ -68,15 +69,15 @@ def complete(
     schemas = {**components.get("schemas", {}), **_component_schemas(revision)}
     paths = {PREDICT_PATH: _predict_path(revision), **described["paths"]}
     whole = {**described, "paths": paths, "components": {**components, "schemas": schemas}}
-    return _with_tokens(whole) if needs_token else whole
+    return _with_tokens(whole, needs_token=needs_token)
 
 
-def _with_tokens(description: dict[str, Any]) -> dict[str, Any]:
-    """Says which operations want a token, so that /docs asks for it."""
+def _with_tokens(description: dict[str, Any], *, needs_token: bool) -> dict[str, Any]:
+    """Says which operations want a token, so that /docs asks for it: to write always, otherwise by `needs_token`."""
     refused = error_response("The token is missing, or is none that the service accepts.", _CHALLENGE)
     paths = {
         path: item
-        if is_open(path)
+        if is_open(path) or not (needs_token or path in WRITE_PATHS)
         else {
             method: {**operation, "security": [{_TOKEN: []}], "responses": {**operation["responses"], "401": refused}}
             for method, operation in item.items()
@@ -91,7 +92,18 @@ def _component_schemas(revision: ServedRevision | None) -> dict[str, Any]:
     """Requests are those that the served graph takes; of any graph, where none is served."""
     request: Any = PredictRequest[str] if _are_texts(revision) else PredictRequest[int]
     _, components = msgspec.json.schema_components(
-        [request, PredictAnswer, ErrorAnswer, VariantsAnswer, NodesAnswer, Route], ref_template=_REF_TEMPLATE
+        [
+            request,
+            PredictAnswer,
+            ErrorAnswer,
+            VariantsAnswer,
+            NodesAnswer,
+            Route,
+            AccuracyAnswer,
+            LabelsRequest,
+            LabelsAnswer,
+        ],
+        ref_template=_REF_TEMPLATE,
     )
     # Types with ids are named by the kind of ids as well: PredictRequest_int_, PredictRequest[int].
     plain: dict[str, Any] = json.loads(re.sub(r"(?:_(?:int|str)_|\[(?:int|str)\])(?=\")", "", json.dumps(components)))

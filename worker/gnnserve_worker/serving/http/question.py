@@ -71,6 +71,7 @@ class ErrorCode(StrEnum):
     UNSUPPORTED_CODING = "UnsupportedCoding"
     UNSUPPORTED_VERSION = "UnsupportedVersion"
     UNAUTHORIZED = "Unauthorized"
+    NO_WRITING = "NoWriting"
     TOO_MANY_CONNECTIONS = "TooManyConnections"
     NOT_FOUND = "NotFound"
     INTERNAL_ERROR = "InternalError"

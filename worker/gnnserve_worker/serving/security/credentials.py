@@ -28,6 +28,11 @@ from gnnserve_worker.serving.security.placeholder import make_placeholder_pair
 from gnnserve_worker.serving.security.tls import RENEW_WORDS, KeyPair, KeyPairFiles, ListeningTls, load_key_pair
 
 LOOK_EVERY_S = 2.0
+_REPLACED = {
+    CredentialKind.TLS: "certificate and key",
+    CredentialKind.TOKENS: "tokens",
+    CredentialKind.WRITE_TOKENS: "tokens that may write",
+}
 _log = logging.getLogger(__name__)
 
 
@@ -39,6 +44,8 @@ class Credentials:
     """Files of certificate and key; None: plain HTTP."""
     tokens: Path | None = None
     """A folder with a token in each file, or a file with a token in each line; None: no token is needed."""
+    write_tokens: Path | None = None
+    """Tokens that may write, as `tokens`; None: no request may write."""
     waits: bool = False
     """Whether a worker starts without them and waits. False: it does not start."""
 
@@ -73,7 +80,8 @@ class _Source(Protocol):
 
 
 class _Tokens:
-    def __init__(self, place: Path, access: Access) -> None:
+    def __init__(self, kind: CredentialKind, place: Path, access: Access) -> None:
+        self._kind = kind
         self._place = place
         self._access = access
 
@@ -85,7 +93,9 @@ class _Tokens:
         return _Reading(lambda: self._access.replace(found.tokens), found.problems)
 
     def state(self, problem: str) -> CredentialState:
-        return CredentialState(CredentialKind.TOKENS, self._access.accepts_any, problem)
+        # Without tokens that may write, labels are refused and everything else is answered.
+        is_usable = self._kind is CredentialKind.WRITE_TOKENS or self._access.accepts_any
+        return CredentialState(self._kind, is_usable, problem)
 
 
 class _Pair:
@@ -135,12 +145,18 @@ class CredentialsInUse:
         self.complete = threading.Event()
         """Set once every kind was usable at the same time."""
         self.access = Access(None if credentials.tokens is None else ())
+        self.write_access = None if credentials.write_tokens is None else Access(())
+        """Tokens that may write; None: there are none, and never will be."""
         pair = None if credentials.tls is None else _Pair(credentials.tls, metrics, now_s)
-        tokens = None if credentials.tokens is None else _Tokens(credentials.tokens, self.access)
-        found: dict[CredentialKind, _Source | None] = {CredentialKind.TOKENS: tokens, CredentialKind.TLS: pair}
-        self._sources: Mapping[CredentialKind, _Source] = {
-            kind: source for kind, source in found.items() if source is not None
-        }
+        sources: dict[CredentialKind, _Source] = {}
+        if credentials.tokens is not None:
+            sources[CredentialKind.TOKENS] = _Tokens(CredentialKind.TOKENS, credentials.tokens, self.access)
+        if credentials.write_tokens is not None and self.write_access is not None:
+            kind = CredentialKind.WRITE_TOKENS
+            sources[kind] = _Tokens(kind, credentials.write_tokens, self.write_access)
+        if pair is not None:
+            sources[CredentialKind.TLS] = pair
+        self._sources: Mapping[CredentialKind, _Source] = sources
         for kind, source in self._sources.items():
             self._begin(kind, source, waits=credentials.waits)
         if pair is not None and pair.listening is None:
@@ -192,7 +208,7 @@ class CredentialsInUse:
         def take() -> None:
             found.take()
             self._problems[kind] = found.words
-            _log.info("%s were replaced", "tokens" if kind is CredentialKind.TOKENS else "certificate and key")
+            _log.info("%s were replaced", _REPLACED[kind])
             self._review()
 
         on_loop(take)

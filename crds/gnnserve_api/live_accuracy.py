@@ -1,0 +1,106 @@
+"""Accuracy in service: truths that clients send later, and how often each variant was right by them.
+
+Clients and workers exchange these as JSON, and the operator reads a worker's figures in `GET /v1/route`.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from enum import StrEnum
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+MOST_LABELS = 10_000
+"""Most labels of one request: some milliseconds of work, during which the event loop answers nothing else."""
+MOST_TOLD = 100
+"""Most labels whose refusal an answer explains one by one."""
+
+
+class LabelProblem(StrEnum):
+    """Why a label was not taken; each is counted."""
+
+    UNKNOWN_NODE = "UnknownNode"
+    """The served graph has no such node."""
+    UNKNOWN_LABEL = "UnknownLabel"
+    """The served graph has no such class, or one node has several labels where the graph has one."""
+    FUTURE_TIME = "FutureTime"
+    """Its time is later than the worker's clock by more than a minute."""
+    REPEATED = "Repeated"
+    """A label of that node and that time was taken before."""
+
+
+class LabelsRequest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True, omit_defaults=True):
+    """What nodes turned out to be."""
+
+    nodes: Annotated[tuple[int | str, ...], Meta(description="Node ids of the served graph, as predictions take them.")]
+    labels: Annotated[
+        tuple[int | str | tuple[int | str, ...], ...],
+        Meta(description="The graph's own label per node; for multi-label graphs a list of labels per node."),
+    ]
+    times: Annotated[
+        tuple[Annotated[datetime, Meta(tz=True)], ...] | None,
+        Meta(
+            description="When each node turned out to be that (RFC 3339). A label of the same node and time counts "
+            "once, so that a request may be sent again. Absent: now; then a label that is sent again counts again."
+        ),
+    ] = None
+
+
+class RefusedLabel(msgspec.Struct, frozen=True, rename="camel"):
+    """A label that was not taken."""
+
+    index: Annotated[int, Meta(description="Its place in the request, from 0.")]
+    reason: LabelProblem
+    message: str
+
+
+class LabelsAnswer(msgspec.Struct, frozen=True, rename="camel"):
+    """What became of the labels of a request."""
+
+    accepted: Annotated[int, Meta(description="Labels that were taken; each variant is evaluated on them.")]
+    refused: Annotated[int, Meta(description="Labels that were not.")]
+    problems: Annotated[
+        tuple[RefusedLabel, ...], Meta(description=f"The first {MOST_TOLD} labels that were not taken, and why.")
+    ]
+    revision: Annotated[str, Meta(description="The revision whose nodes and classes they were checked against.")]
+
+
+class ObservedShare(msgspec.Struct, frozen=True, rename="camel"):
+    """A share of the last nodes, with an interval that holds at every moment."""
+
+    mean: float
+    low: float
+    high: float
+    nodes: Annotated[int, Meta(description="Nodes in the window.")]
+
+
+class VariantAccuracy(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """One variant in service, beside what its profile states."""
+
+    name: str
+    promised: Annotated[
+        float | None,
+        Meta(
+            description="Accuracy by the profile: on test nodes, or on validation nodes where there are none. Absent "
+            "where the profile's metric is another one."
+        ),
+    ] = None
+    promised_nodes: Annotated[int, Meta(description="Nodes that the promised accuracy was counted on.")] = 0
+    labels: Annotated[ObservedShare | None, Meta(description="Share of labelled nodes that it answers correctly.")] = (
+        None
+    )
+    is_broken: Annotated[
+        bool, Meta(description="It is significantly less accurate in service than its profile promised.")
+    ] = False
+
+
+class AccuracyAnswer(msgspec.Struct, frozen=True, rename="camel"):
+    """Accuracy in service of the revision that answers, on this worker."""
+
+    service: str
+    revision: str
+    waiting: Annotated[int, Meta(description="Labels that no variant was evaluated on yet.")]
+    window: Annotated[int, Meta(description="Most nodes of a window.")]
+    variants: tuple[VariantAccuracy, ...]

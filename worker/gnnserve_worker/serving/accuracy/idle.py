@@ -1,0 +1,48 @@
+"""When the engine works for itself: between requests, for a small share of its time.
+
+A job runs only while no request waits; one that arrives meanwhile waits for it. The share bounds how many requests that
+can be, and a job is short, so that the 99th percentile of answers does not notice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+LOOK_AGAIN_MS = 5.0
+"""Time between two looks whether the engine is idle."""
+QUIET_AFTER_MS = 1000.0
+"""Time without a request after which none is expected to meet a job."""
+_SHARE_PERMILLE = 5
+"""Most of the time that jobs take between requests: requests that meet one are half of what the percentile leaves."""
+_QUIET_SHARE_PERMILLE = 250
+
+
+def pause_ms(took_ms: float, *, is_quiet: bool) -> float:
+    """Time to wait after a job that took so long."""
+    permille = _QUIET_SHARE_PERMILLE if is_quiet else _SHARE_PERMILLE
+    return max(LOOK_AGAIN_MS, took_ms * (1000 / permille - 1))
+
+
+class IdleTimer:
+    """Calls `work` again and again while there is some. It belongs to the event loop's thread."""
+
+    def __init__(self, work: Callable[[], float | None]) -> None:
+        """`work` returns how many ms to wait before it is called again; None: until the next `wake`."""
+        self._work = work
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._due: asyncio.TimerHandle | None = None
+
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+
+    def wake(self) -> None:
+        """Tell that there is work."""
+        if self._due is None and self._loop is not None:
+            self._due = self._loop.call_later(LOOK_AGAIN_MS / 1000, self._run)
+
+    def _run(self) -> None:
+        self._due = None
+        wait_ms = self._work()
+        if wait_ms is not None and self._due is None and self._loop is not None:
+            self._due = self._loop.call_later(wait_ms / 1000, self._run)

@@ -1,0 +1,56 @@
+"""Labels as clients send them, by the ids of the graph's source: which nodes and classes of a revision they mean."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+import numpy as np
+
+from gnnserve_worker.inference.served import ServedRevision
+
+NodeId = int | str
+Label = int | str | tuple[int | str, ...]
+"""The label of a node; where nodes have several, all of them."""
+TimedNode = tuple[NodeId, datetime]
+_INT64 = range(-(2**63), 2**63)
+
+
+def find_nodes(ids: Sequence[NodeId], revision: ServedRevision) -> np.ndarray:
+    """Positions int64 of nodes; -1 where the graph has no such node, an id of the other kind among them."""
+    positions = np.full(len(ids), -1, np.int64)
+    wanted = str if revision.has_text_ids else int
+    places = [i for i, node in enumerate(ids) if isinstance(node, wanted) and (wanted is str or node in _INT64)]
+    if not places:
+        return positions
+    asked = [ids[i] for i in places]
+    if revision.has_text_ids:
+        assert revision.ids is not None  # noqa: S101
+        positions[places] = revision.ids.find_texts([str(node) for node in asked])
+        return positions
+    integers = np.array(asked, np.int64)
+    if revision.ids is not None:
+        positions[places] = revision.ids.find_integers(integers)
+    else:
+        positions[places] = np.where((integers >= 0) & (integers < revision.nodes), integers, -1)
+    return positions
+
+
+def find_truths(labels: Sequence[Label], revision: ServedRevision) -> tuple[np.ndarray, np.ndarray]:
+    """Classes as scores have them, and which labels have one (bool [labels]). Classes are int64 [labels], or uint8
+    [labels, classes] where nodes may have several. A list has none where nodes have one label each, and the other way
+    round."""
+    columns: dict[int | str, int] = {label: column for column, label in enumerate(revision.classes)}
+    known = np.zeros(len(labels), bool)
+    if not revision.multi_label:
+        truths = np.full(len(labels), -1, np.int64)
+        for i, label in enumerate(labels):
+            if not isinstance(label, tuple) and label in columns:
+                truths[i], known[i] = columns[label], True
+        return truths, known
+    flags = np.zeros((len(labels), len(columns)), np.uint8)
+    for i, label in enumerate(labels):
+        if isinstance(label, tuple) and all(each in columns for each in label):
+            flags[i, [columns[each] for each in label]] = 1
+            known[i] = True
+    return flags, known

@@ -1,0 +1,74 @@
+"""How often each variant of one revision was right in service, beside what its profile promised.
+
+It is pure: what was right is an argument. A node's value is 1 or 0; where nodes have several labels, the F1 of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from gnnserve_api.confidence_sequence import Promise, SlidingMean
+from gnnserve_api.live_accuracy import ObservedShare, VariantAccuracy
+from gnnserve_api.profile import Profile, VariantProfile
+
+_COMPARABLE_METRIC = "accuracy"
+"""The metric that is a mean over nodes, so that a stream of nodes can be compared with it."""
+
+
+class Tally:
+    """The figures of one revision."""
+
+    def __init__(self, profile: Profile) -> None:
+        count = len(profile.variants)
+        self._promises = {variant.name: _promise(profile, variant, count) for variant in profile.variants}
+        self._labels = {name: _stream(promise, count) for name, promise in self._promises.items()}
+
+    def add_labels(self, values: Mapping[str, np.ndarray]) -> None:
+        """Count labelled nodes. `values`: by variant, how right it was of each of them, from 0 to 1."""
+        for name, found in values.items():
+            self._labels[name].add(float(found.sum()), len(found))
+
+    def figures(self) -> tuple[VariantAccuracy, ...]:
+        return tuple(self._figure(name, promise) for name, promise in self._promises.items())
+
+    def _figure(self, name: str, promise: Promise | None) -> VariantAccuracy:
+        labels = self._labels[name]
+        found = _observed(labels)
+        if promise is None:
+            return VariantAccuracy(name, labels=found)
+        return VariantAccuracy(name, promise.accuracy, promise.nodes, found, promise.is_broken_by(labels))
+
+
+def _promise(profile: Profile, variant: VariantProfile, comparisons: int) -> Promise | None:
+    """The profile's accuracy on nodes that took no part in training, if there are any, nor in when it ended."""
+    if profile.metric != _COMPARABLE_METRIC:
+        return None
+    if variant.test_accuracy is not None and profile.test_nodes:
+        return Promise(variant.test_accuracy, profile.test_nodes, comparisons)
+    return Promise(variant.validation_accuracy, profile.validation_nodes, comparisons)
+
+
+def _stream(promise: Promise | None, comparisons: int) -> SlidingMean:
+    return Promise(0.0, 0, comparisons).stream() if promise is None else promise.stream()
+
+
+def _observed(stream: SlidingMean) -> ObservedShare | None:
+    if not stream.count:
+        return None
+    interval = stream.recent
+    return ObservedShare(stream.mean, interval.low, interval.high, stream.count)
+
+
+def values_of(scores: np.ndarray, truths: np.ndarray) -> np.ndarray:
+    """How right scores (float32 [nodes, classes], those that decide) are, float64 [nodes]. `truths`: int64 [nodes], or
+    uint8 [nodes, classes] where a node may have several labels."""
+    if truths.ndim == 1:
+        right: np.ndarray = (scores.argmax(axis=1) == truths).astype(np.float64)
+        return right
+    predicted, true = scores > 0, truths != 0
+    hits = np.count_nonzero(predicted & true, axis=1)
+    total = np.count_nonzero(predicted, axis=1) + np.count_nonzero(true, axis=1)
+    shares: np.ndarray = np.where(total > 0, 2 * hits / np.maximum(total, 1), 1.0)
+    return shares

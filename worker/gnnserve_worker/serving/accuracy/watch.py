@@ -1,0 +1,165 @@
+"""Watching accuracy in service: labels wait here until the engine is idle, then every variant is evaluated on them.
+
+The watch says what to compute, one short job at a time, and takes the scores; when there is time for a job is the
+engine's decision. Labels are kept by the source's own ids, so that they survive a change of revision. All of it belongs
+to the event loop's thread.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+import numpy as np
+
+from gnnserve_api.live_accuracy import LabelProblem, VariantAccuracy
+from gnnserve_worker.inference.served import ServedRevision
+from gnnserve_worker.scheduling.costs import CostModel
+from gnnserve_worker.serving.accuracy.labels import Label, NodeId, TimedNode, find_nodes, find_truths
+from gnnserve_worker.serving.accuracy.tally import Tally, values_of
+from gnnserve_worker.serving.lane import Lane
+
+MOST_WAITING = 100_000
+"""Most labels that wait for their evaluation."""
+MOST_REMEMBERED = 100_000
+"""Most labels whose node and time are remembered, to notice repeated ones."""
+JOB_MS = 0.5
+"""Longest expected time of a job, unless one node takes longer: a request that arrives meanwhile waits for it."""
+_OVER_ONE_NODE = 1.5
+"""Where one node takes longer, how much longer a job may take than that: most of it is the batch's fixed cost."""
+_MOST_NODES = 256
+ACCEPTED = "accepted"
+FAILED = "failed"
+"""Outcome of labels that were accepted, and on which evaluating a variant failed."""
+
+
+@dataclass(slots=True)
+class _Chunk:
+    """Labels that are being evaluated, variant by variant."""
+
+    labels: list[tuple[NodeId, Label]]
+    nodes: np.ndarray
+    """int64, positions in the graph."""
+    truths: np.ndarray
+    missing: list[str]
+    """Variants that are still to be evaluated."""
+    values: dict[str, np.ndarray] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A short computation: seeds (int64, positions in the graph) by one variant."""
+
+    variant: str
+    seeds: np.ndarray
+    expected_ms: float
+
+
+class AccuracyWatch:
+    def __init__(self, wake: Callable[[], None]) -> None:
+        """`wake` tells the engine that there is something to compute."""
+        self._wake = wake
+        self._waiting: deque[tuple[NodeId, Label]] = deque()
+        self._chunk: _Chunk | None = None
+        self._seen: dict[TimedNode, None] = {}
+        """Nodes and times of the last labels, the oldest first."""
+        self._revision: ServedRevision | None = None
+        self._tally: Tally | None = None
+        self.outcomes: Counter[str] = Counter()
+        """Labels by what became of them: accepted, or why not."""
+        self.seconds = 0.0
+        """Time that went into evaluating labels."""
+
+    @property
+    def waiting(self) -> int:
+        """Labels that some variant is still to be evaluated on."""
+        return len(self._waiting) + (0 if self._chunk is None else len(self._chunk.labels))
+
+    @property
+    def room(self) -> int:
+        """Labels that may still be taken."""
+        return MOST_WAITING - self.waiting
+
+    def figures(self) -> tuple[VariantAccuracy, ...]:
+        """The variants of the served revision in service; empty before there is one."""
+        return () if self._tally is None else self._tally.figures()
+
+    def follow(self, revision: ServedRevision) -> None:
+        """Evaluate the variants of this revision from now on. Another one's figures begin anew."""
+        if revision is self._revision:
+            return
+        self._revision, self._tally = revision, Tally(revision.manifest.profile)
+        if self._chunk is not None:
+            self._waiting.extendleft(reversed(self._chunk.labels))
+            self._chunk = None
+
+    def forget_revision(self) -> None:
+        """The revision answers no more; labels wait for the next one."""
+        self._revision = self._tally = None
+
+    def was_seen(self, node: NodeId, time: datetime) -> bool:
+        return (node, time) in self._seen
+
+    def take(self, labels: Sequence[tuple[NodeId, Label]], seen: Iterable[TimedNode]) -> None:
+        """Take checked labels, as many as there is room for. `seen`: nodes and times to remember."""
+        self._waiting.extend(labels)
+        self.outcomes[ACCEPTED] += len(labels)
+        for timed in seen:
+            self._seen[timed] = None
+        while len(self._seen) > MOST_REMEMBERED:
+            del self._seen[next(iter(self._seen))]
+        if labels:
+            self._wake()
+
+    def next_job(self, lane: Lane) -> Job | None:
+        """What is to be computed next, by the revision of this lane; None: nothing."""
+        if lane.revision is not self._revision:
+            return None
+        costs, indices = lane.chooser.costs, lane.chooser.indices
+        while self._chunk is None and self._waiting:
+            count = min(_nodes_of_job(costs, index) for index in indices.values())
+            self._chunk = self._next_chunk(lane.revision, min(count, _MOST_NODES))
+        chunk = self._chunk
+        if chunk is None:
+            return None
+        variant = chunk.missing[-1]
+        # A copy: infer may be given seeds that nothing else refers to.
+        return Job(variant, chunk.nodes.copy(), costs.compute_ms(indices[variant], len(chunk.nodes)))
+
+    def finish(self, job: Job, scores: np.ndarray, took_ms: float) -> None:
+        """Count what a job computed."""
+        self.seconds += took_ms / 1000
+        chunk, revision, tally = self._chunk, self._revision, self._tally
+        if chunk is None or revision is None or tally is None or not chunk.missing or chunk.missing[-1] != job.variant:
+            return  # another revision took over meanwhile
+        chunk.missing.pop()
+        chunk.values[job.variant] = values_of(revision.decisive_scores(job.variant, scores), chunk.truths)
+        if not chunk.missing:
+            tally.add_labels(chunk.values)
+            self._chunk = None
+
+    def drop(self, job: Job) -> None:
+        """Give up the labels of a job that failed: it would fail again."""
+        chunk = self._chunk
+        if chunk is not None and chunk.missing and chunk.missing[-1] == job.variant:
+            self.outcomes[FAILED] += len(chunk.labels)
+            self._chunk = None
+
+    def _next_chunk(self, revision: ServedRevision, count: int) -> _Chunk | None:
+        """The next labels, as far as the revision knows their nodes and classes, which were another's perhaps."""
+        labels = [self._waiting.popleft() for _ in range(min(count, len(self._waiting)))]
+        nodes = find_nodes([node for node, _ in labels], revision)
+        truths, is_known = find_truths([label for _, label in labels], revision)
+        kept = np.flatnonzero((nodes >= 0) & is_known)
+        self.outcomes[LabelProblem.UNKNOWN_NODE] += int(np.count_nonzero(nodes < 0))
+        self.outcomes[LabelProblem.UNKNOWN_LABEL] += int(np.count_nonzero((nodes >= 0) & ~is_known))
+        if not len(kept):
+            return None
+        missing = [variant.name for variant in revision.manifest.profile.variants]
+        return _Chunk([labels[i] for i in kept], nodes[kept], truths[kept], missing)
+
+
+def _nodes_of_job(costs: CostModel, variant: int) -> int:
+    return costs.seeds_within(variant, max(JOB_MS, _OVER_ONE_NODE * costs.batch_ms(variant, 1, 0.0)), 0.0)

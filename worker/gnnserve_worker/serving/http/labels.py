@@ -1,0 +1,109 @@
+"""`POST /v1/labels` and `GET /v1/accuracy`: truths that come later, and how right the variants were by them.
+
+A request is taken label by label: those that are wrong are named in the answer and counted, the others are kept.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+
+from gnnserve_api.confidence_sequence import WINDOW_VALUES
+from gnnserve_api.live_accuracy import (
+    MOST_LABELS,
+    MOST_TOLD,
+    AccuracyAnswer,
+    LabelProblem,
+    LabelsAnswer,
+    LabelsRequest,
+    RefusedLabel,
+)
+from gnnserve_worker.inference.served import ServedRevision
+from gnnserve_worker.scheduling.refusal import Refusal, RefusalReason
+from gnnserve_worker.serving.accuracy.labels import Label, NodeId, TimedNode, find_nodes, find_truths
+from gnnserve_worker.serving.accuracy.watch import AccuracyWatch
+from gnnserve_worker.serving.http.question import ErrorCode, RequestError, counted, shown_value
+
+LABELS_PATH = "/v1/labels"
+_CLOCKS_DIFFER = timedelta(minutes=1)
+"""How far clocks of two machines may differ."""
+_RETRY_S = 10
+_REMEDY = 'send {"nodes": [3, 7], "labels": [0, 4]}, with labels as predictions answer them'
+_decoder = msgspec.json.Decoder(LabelsRequest)
+
+
+def take_labels(
+    body: bytes, revision: ServedRevision, watch: AccuracyWatch, now: datetime | None = None
+) -> LabelsAnswer | Refusal:
+    """Take the labels of a request. Raises RequestError where it is malformed as a whole, and takes nothing then."""
+    request = _read(body)
+    if len(request.nodes) > watch.room:
+        message = f"{counted(watch.waiting, 'label')} wait for an idle moment of the worker; send these again later"
+        return Refusal(RefusalReason.QUEUE_FULL, message, _RETRY_S)
+    latest = (datetime.now(UTC) if now is None else now) + _CLOCKS_DIFFER
+    positions = find_nodes(request.nodes, revision).tolist()
+    known = find_truths(request.labels, revision)[1].tolist()
+    kept: list[tuple[NodeId, Label]] = []
+    seen: dict[TimedNode, None] = {}
+    problems: list[RefusedLabel] = []
+    for i, (node, label) in enumerate(zip(request.nodes, request.labels, strict=True)):
+        time = None if request.times is None else request.times[i]
+        if positions[i] < 0:
+            problems.append(_refused(i, LabelProblem.UNKNOWN_NODE, f"node {shown_value(node)} is not in the graph"))
+        elif not known[i]:
+            problems.append(_refused(i, LabelProblem.UNKNOWN_LABEL, _unknown_label(label, revision)))
+        elif time is not None and time > latest:
+            problems.append(_refused(i, LabelProblem.FUTURE_TIME, f"{time.isoformat()} is still to come"))
+        elif time is not None and ((node, time) in seen or watch.was_seen(node, time)):
+            message = f"a label of node {shown_value(node)} at {time.isoformat()} was taken before"
+            problems.append(_refused(i, LabelProblem.REPEATED, message))
+        else:
+            kept.append((node, label))
+            if time is not None:
+                seen[node, time] = None
+    watch.take(kept, seen)
+    for problem in problems:
+        watch.outcomes[problem.reason] += 1
+    return LabelsAnswer(len(kept), len(problems), tuple(problems[:MOST_TOLD]), revision.manifest.revision)
+
+
+def describe_accuracy(service: str, revision: ServedRevision, watch: AccuracyWatch) -> AccuracyAnswer:
+    return AccuracyAnswer(service, revision.manifest.revision, watch.waiting, WINDOW_VALUES, watch.figures())
+
+
+def _read(body: bytes) -> LabelsRequest:
+    try:
+        request = _decoder.decode(body)
+    except msgspec.ValidationError as error:
+        raise RequestError(ErrorCode.INVALID_TYPE, "body", str(error), _REMEDY) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        problem = f"not JSON: {error}" if body.strip() else "it is empty"
+        raise RequestError(ErrorCode.INVALID_JSON, "body", problem, _REMEDY) from None
+    count = len(request.nodes)
+    if not count:
+        raise RequestError(ErrorCode.EMPTY_NODES, "nodes", "the list is empty", "name at least one node id")
+    if count > MOST_LABELS:
+        raise RequestError(
+            ErrorCode.TOO_MANY_NODES,
+            "nodes",
+            f"{count:,} nodes, more than the {MOST_LABELS:,} that one request may have",
+            "split the list over several requests",
+        )
+    for field, entries in (("labels", request.labels), ("times", request.times)):
+        if entries is not None and len(entries) != count:
+            problem = f"{len(entries):,} entries for {counted(count, 'node')}"
+            raise RequestError(ErrorCode.INVALID_VALUE, field, problem, "give one for each node")
+    return request
+
+
+def _refused(index: int, reason: LabelProblem, message: str) -> RefusedLabel:
+    return RefusedLabel(index, reason, message)
+
+
+def _unknown_label(label: Label, revision: ServedRevision) -> str:
+    if revision.multi_label and not isinstance(label, tuple):
+        return f"{shown_value(label)} is no list, and nodes of this graph have lists of labels"
+    if isinstance(label, tuple) and not revision.multi_label:
+        return f"{shown_value(label)} is a list, and nodes of this graph have one label each"
+    return f"{shown_value(label)} is none of the graph's classes; GET /v1/variants lists them"
