@@ -30,6 +30,10 @@ class FamilyName(StrEnum):
     """A projected variant's table and network, with fewer neighbours sampled."""
     GIVEN_FANOUTS = "given-fanouts"
     """A given variant's table and network, with fewer neighbours sampled."""
+    ONE_ROW = "one-row"
+    """A perceptron of its own over a node's features, whose first layer is stored per node."""
+    PROPAGATED_ONE_ROW = "propagated-one-row"
+    """The same over features beside those that were propagated over the graph."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +163,22 @@ FAMILIES: Mapping[FamilyName, Family] = {
             capabilities=_FOLLOWS_ALL,
             is_asked_for=True,
             stores_product=False,
+            spans_widths=False,
+        ),
+        Family(
+            FamilyName.ONE_ROW,
+            description="a perceptron over the node's own features, one stored row",
+            capabilities=_FOLLOWS_ALL,
+            is_asked_for=True,
+            stores_product=True,
+            spans_widths=False,
+        ),
+        Family(
+            FamilyName.PROPAGATED_ONE_ROW,
+            description="a perceptron over propagated features, one stored row",
+            capabilities=STORED_GRAPH,
+            is_asked_for=True,
+            stores_product=True,
             spans_widths=False,
         ),
     )

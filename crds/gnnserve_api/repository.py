@@ -93,6 +93,9 @@ class TableManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_
     source_columns: tuple[int, ...] | None = None
     """Original column ids, for features: column j of the table is `source_columns[j]` of the source. None: as the
     ranking has them."""
+    made_by: str = ""
+    """What the keys of the weights that a projected table was made by begin with, in `RowSource.tensors`. Empty: they
+    are the model's."""
 
 
 class AttentionManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
@@ -209,7 +212,8 @@ class RowSource(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fiel
     """The normalisation that was applied: never Auto."""
     tensors: str | None
     """Path of a safetensors file: `mean` and `deviation`, float64 [features], with Standardize; with projected tables
-    the first layer's weights that are in them, under the checkpoint's keys. None: there are neither."""
+    the first layer's weights that are in them, under the checkpoint's keys behind `TableManifest.made_by`. None: there
+    are neither."""
 
 
 class RevisionManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):

@@ -6,12 +6,15 @@ Recorded in a revision, so that its report can say what its log said.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
 
 from gnnserve_api.profile import Count, Share
+
+Source = Literal["labels", "scores", "both"]
+"""What a network learns from: true labels, the scores of the model that it is to stand in for, or both."""
 
 
 class TrainingRun(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
@@ -23,6 +26,14 @@ class TrainingRun(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fi
     best_epoch: Annotated[Count, Meta(description="The one whose weights are kept, by validation.")]
     validation: Annotated[Share, Meta(description="Validation score of that epoch, as training measured it.")]
     rising: Annotated[bool, Meta(description="Whether validation was still improving when training ended.")]
+    tried: Annotated[
+        dict[Source, Share],
+        Meta(
+            description="Of a one-row variant: the validation scores of what it may learn from, of which the best is "
+            "kept. Empty: it learns from labels."
+        ),
+    ] = {}
+    learnt_from: Annotated[Source, Meta(description="`labels`, the `scores` of the model, or `both`.")] = "labels"
 
 
 class TrainingManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
@@ -56,6 +67,12 @@ def says_length(training: TrainingManifest) -> str:
     best = _span([run.best_epoch for run in training.runs])
     stated = "Auto: " if training.epochs is None else ""
     return f"{stated}{epochs} epochs, {steps} steps; the best at epoch {best}"
+
+
+def says_learnt(run: TrainingRun) -> str:
+    """`both: 91.2 % of validation, labels 90.8 %, scores 91.0 %`, of a one-row variant."""
+    others = [f"{source} {score:.1%}" for source, score in run.tried.items() if source != run.learnt_from]
+    return ", ".join([f"{run.learnt_from}: validation {run.validation:.1%}", *others])
 
 
 def _span(counts: Sequence[int]) -> str:

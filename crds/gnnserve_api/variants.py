@@ -48,6 +48,11 @@ def projected_name(storage: Storage) -> str:
     return stored_name(PROJECTED_NAME, storage)
 
 
+def one_row_name(hops: int) -> str:
+    """Name of the one-row variant over features of so many hops: `mlp0` reads a node's own alone."""
+    return f"mlp{hops}"
+
+
 def given_name(place: int) -> str:
     """Name of the given variant that has none of its own, by its place in the list, from 1."""
     return f"given-{place}"

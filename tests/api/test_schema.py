@@ -131,6 +131,28 @@ BREAKS_RULE = {
         "model": {"architecture": "SIGN", "fanouts": [0, 0]},
         "variants": {"given": [{"checkpoint": {"uri": "file:///a.safetensors"}, "columns": [0]}]},
     },
+    "with oneRow, its entries and factors, given and one more, these times fanouts and one more, times storages, must "
+    "be at most 36 variants": {
+        **MINIMAL,
+        "variants": {
+            "fanouts": [[5, 5], [4, 4]],
+            "oneRow": [{"hops": hops} for hops in range(5)],
+            "storage": ["int8", "float32"],
+        },
+    },
+    "oneRow must not be given where given variants are all there is: there is no model to learn from": {
+        **MINIMAL,
+        "variants": {
+            "given": [GIVEN],
+            "pruning": {"factors": []},
+            "projection": "Disabled",
+            "oneRow": [{"hops": 0}],
+        },
+    },
+    "names of given variants must not be those of oneRow, as mlp2": {
+        **MINIMAL,
+        "variants": {"given": [{**GIVEN, "name": "mlp2"}], "oneRow": [{"hops": 2}]},
+    },
     "heads, outputHeads and negativeSlope may be given with architecture GAT only": {**MINIMAL, "model": {"heads": 2}},
     "hidden must be a multiple of heads: each head has hidden / heads columns": {
         **MINIMAL,

@@ -143,3 +143,16 @@ def drawn_of_list(stored: int, gained: int, fanout: int, keys: int, *, share: bo
         drawn = sample.neighbours[: sample.starts[1]]
         # Stored neighbours are 1 to `stored`, new ones N + 0 …
         yield np.where(drawn < nodes, drawn - 1, drawn - nodes + stored)
+
+
+def scores_of_new_node(loaded: LoadedRevision, variant: str, features: np.ndarray, neighbour: int) -> np.ndarray:
+    """Scores, float32 [1, classes], of a node that a request brings, with features as in the source and one edge."""
+    assert loaded.manifest is not None
+    assert loaded.manifest.edge_rules is not None
+    nodes = loaded.graph.nodes
+    overlay, seeds = arrange_overlay(
+        loaded.graph, loaded.manifest.edge_rules, features[None].copy(), NOBODY, np.array([[neighbour, nodes]]),
+        np.array([nodes]),
+    )  # fmt: skip
+    view = view_of(nodes, [Part(1, overlay, seed=None)], seeds)
+    return infer_batch(loaded, variant, seeds, key=1, view=view).scores

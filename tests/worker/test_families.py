@@ -31,7 +31,7 @@ MASTER = random_tensors(NETWORK, WIDTH, seed=0)
 class FakeModels:
     """Trains nothing, and notes what it is asked for."""
 
-    training = None
+    runs = ()
 
     def __init__(self) -> None:
         self.pruned_to: list[tuple[str, list[int]]] = []
@@ -174,7 +174,8 @@ def test_given_variants_are_served_with_smaller_fanouts_too() -> None:
 
 @pytest.mark.parametrize("storage", list(Storage))
 def test_families_say_what_their_tables_take(storage: Storage) -> None:
-    spec = spec_of(pruning={"factors": [2, 3]}, storage=[storage])
+    one_row = [{"hops": 1}, {"hops": 0}, {"hops": 2}]
+    spec = spec_of(pruning={"factors": [2, 3]}, storage=[storage], oneRow=one_row)
     outline = Outline(spec, NETWORK, NODES, WIDTH, [given_variant("a", [4, 0, 1, 2]), given_variant("b", [1, 4])])
     found = {family.name: family.tables_bytes(outline) for family in FAMILIES}
 
@@ -187,6 +188,8 @@ def test_families_say_what_their_tables_take(storage: Storage) -> None:
         FamilyName.FANOUTS: 0,
         FamilyName.PROJECTED_FANOUTS: 0,
         FamilyName.GIVEN_FANOUTS: 0,
+        FamilyName.ONE_ROW: stored_bytes(NODES, 8, storage),
+        FamilyName.PROPAGATED_ONE_ROW: 2 * stored_bytes(NODES, 8, storage),
     }
 
 

@@ -22,6 +22,7 @@ from tests.support.graphs import (
     table_of,
     write_npz,
 )
+from tests.support.overlays import scores_of_new_node
 from tests.support.pyg import assert_close, edges_of_graph, module_of, scores_of
 
 from gnnserve_api.families import FamilyName, family_of
@@ -35,14 +36,11 @@ from gnnserve_worker.generation.pipeline import generate
 from gnnserve_worker.generation.propagation import model_rows
 from gnnserve_worker.generation.tensors import projection_of, without_first_product
 from gnnserve_worker.generation.training_set import training_set
-from gnnserve_worker.graph.overlay import arrange_overlay
 from gnnserve_worker.graph.store import Features
-from gnnserve_worker.graph.view import Part, view_of
 from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.inference.served import served_revision
 from gnnserve_worker.models.build import build_network
 from gnnserve_worker.models.network import Activations, Network
-from gnnserve_worker.repository.loaded import LoadedRevision
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.sampling.neighbours import Scratch, sample_neighbours
 from gnnserve_worker.tables.table import Table
@@ -171,19 +169,7 @@ def test_over_features_alone_it_answers_about_nodes_that_requests_bring(tmp_path
     assert served_revision(loaded).overlays is not None
     for name in loaded.variants:
         known = infer_batch(loaded, name, np.array([7]), key=1).scores
-        assert_close(_scores_of_new_node(loaded, name, data.features[7]), known, 1e-5)
-
-
-def _scores_of_new_node(loaded: LoadedRevision, variant: str, features: np.ndarray) -> np.ndarray:
-    nodes = loaded.graph.nodes
-    rows, edges = features[None].copy(), np.array([[3, nodes]])
-    assert loaded.manifest is not None
-    assert loaded.manifest.edge_rules is not None
-    overlay, seeds = arrange_overlay(
-        loaded.graph, loaded.manifest.edge_rules, rows, np.zeros(0, np.int64), edges, np.array([nodes])
-    )
-    view = view_of(nodes, [Part(1, overlay, seed=None)], seeds)
-    return infer_batch(loaded, variant, seeds, key=1, view=view).scores
+        assert_close(scores_of_new_node(loaded, name, data.features[7], neighbour=3), known, 1e-5)
 
 
 def test_a_checkpoint_of_a_users_perceptron_is_served(tmp_path: Path) -> None:

@@ -60,9 +60,16 @@ class Shape(StrEnum):
     DIAMOND = "diamond"
     TRIANGLE = "triangle"
     SQUARE = "square"
+    PENTAGON = "pentagon"
 
 
-_CORNERS: Mapping[Shape, int] = {Shape.CIRCLE: 0, Shape.DIAMOND: 4, Shape.TRIANGLE: 3, Shape.SQUARE: 4}
+_CORNERS: Mapping[Shape, int] = {
+    Shape.CIRCLE: 0,
+    Shape.DIAMOND: 4,
+    Shape.TRIANGLE: 3,
+    Shape.SQUARE: 4,
+    Shape.PENTAGON: 5,
+}
 _TURNS: Mapping[Shape, float] = {Shape.SQUARE: math.pi / 4}
 """Radians by which a shape is turned; 0 where it is absent, with a corner on top."""
 

@@ -33,6 +33,8 @@ _SHAPES: Mapping[FamilyName, Shape] = {
     FamilyName.FANOUTS: Shape.TRIANGLE,
     FamilyName.PROJECTED_FANOUTS: Shape.TRIANGLE,
     FamilyName.GIVEN_FANOUTS: Shape.TRIANGLE,
+    FamilyName.ONE_ROW: Shape.PENTAGON,
+    FamilyName.PROPAGATED_ONE_ROW: Shape.PENTAGON,
 }
 STAGES = (("sample", "c1", "Sampling"), ("gather", "c2", "Gathering"), ("compute", "c3", "Computing"))
 

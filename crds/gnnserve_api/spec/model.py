@@ -15,6 +15,8 @@ from gnnserve_api.variants import MAX_LAYERS
 FULL_NEIGHBOURHOOD = -1
 NO_NEIGHBOURS = (0,)
 """Fan-outs of a network of one layer that reads nothing but a node's own row. With more layers they are all 0."""
+_ONE_ROW_LAYERS = (0, 0)
+"""Fan-outs of one-row variants: two layers, the first of which is stored."""
 _HEADS, _NEGATIVE_SLOPE, _HOPS = 1, 0.2, 2
 _HIDDEN = 128
 MAX_TREE_NODES = 1_000_000
@@ -168,7 +170,8 @@ class Model(ApiModel):
     """Neighbours sampled per layer, the seed's draw first; one entry per layer. All -1: every neighbour. All 0 with
     SGC and SIGN, which sample none: `[0]` for SGC, `[0, 0]` for a SIGN of two layers."""
     training: Training = Training()
-    """How the model is trained. With a checkpoint only scope and seed count."""
+    """How the model is trained. With a checkpoint only scope and seed count, unless one-row variants are trained
+    beside it."""
     checkpoint: Checkpoint | None = None
     """Weights to serve instead of training."""
 
@@ -297,6 +300,13 @@ class Model(ApiModel):
             hops=self._propagated_hops(),
         )
 
+    def one_row(self, hops: int) -> Model:
+        """The model of the one-row variant that is trained beside this one, with steps of its own size."""
+        training = self.training.model_copy(update={"learning_rate": None})
+        return Model(
+            architecture=Architecture.SIGN, hidden=self.hidden, hops=hops, fanouts=_ONE_ROW_LAYERS, training=training
+        )
+
     def _propagated_hops(self) -> int | None:
         if self.architecture not in _PROPAGATING:
             return None
@@ -309,11 +319,11 @@ class Model(ApiModel):
         slope = _NEGATIVE_SLOPE if self.negative_slope is None else self.negative_slope
         return AttentionManifest(heads=heads, output_heads=self.output_heads or heads, negative_slope=slope)
 
-    def canonical(self, *, is_trained: bool = True) -> Model:
-        """The same for models that are trained alike: how to train does nothing for weights that are given, a hidden
+    def canonical(self, *, is_trained: bool) -> Model:
+        """The same for models that are trained alike: how to train does nothing where all weights are given, a hidden
         width nothing for SGC, and a field may have the value that it has when absent."""
         changes: dict[str, Any] = {}
-        if self.checkpoint is not None or not is_trained:
+        if not is_trained:
             changes["training"] = Training(scope=self.training.scope, seed=self.training.seed)
         if (attention := self._attention()) is not None:
             heads, slope = attention.heads, attention.negative_slope

@@ -65,6 +65,7 @@ HISTORICAL_DEFAULTS: Mapping[str, Any] = MappingProxyType(
         "variants.fanouts": [],
         "variants.metric": "Auto",
         "variants.given": [],
+        "variants.one_row": [],
         "variants.thresholds": "Fixed",
     }
 )

@@ -131,6 +131,11 @@ class GNNServiceSpec(ApiModel):
         """Variants that `routing` names and that generation may leave out."""
         return tuple(name for name in self.routing.named_variants if name in self.variants.optional_names())
 
+    @property
+    def trains_networks(self) -> bool:
+        """Whether anything is trained: not where all weights are given."""
+        return bool(self.variants.one_row) or (self.model.checkpoint is None and not self.variants.are_all_given)
+
     def recipe(self) -> str:
         """Digest of what generation depends on: equal recipes need no new training."""
         return self._recipe
@@ -140,7 +145,7 @@ class GNNServiceSpec(ApiModel):
         # Cached: a spec never changes, and each plan of a service compares its recipe several times.
         parts = {
             "graph": self.graph.canonical(),
-            "model": self.model.canonical(is_trained=not self.variants.are_all_given),
+            "model": self.model.canonical(is_trained=self.trains_networks),
             "variants": self.variants.canonical(),
         }
         return digest_of_recipe({name: part.model_dump(mode="json") for name, part in parts.items()})

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from enum import StrEnum
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
+from pydantic import Field, model_validator
 
-from gnnserve_api.spec.fields import ApiModel, text
-from gnnserve_api.spec.model import Checkpoint
+from gnnserve_api.spec.fields import ApiModel
+from gnnserve_api.spec.given import Given
 from gnnserve_api.spec.rules import rule
 from gnnserve_api.variants import (
     MAX_FANOUT,
-    MAX_GIVEN_NAME,
     MAX_LAYERS,
     MAX_VARIANTS,
     PROJECTED_NAME,
     Storage,
     fanouts_name,
     given_name,
+    one_row_name,
     stored_name,
     variant_name,
 )
@@ -132,57 +131,13 @@ class MetricChoice(StrEnum):
     second's."""
 
 
-_MAX_COLUMNS = 65_536
-_MAX_COLUMN_NAME = 253
+_MAX_ONE_ROW_HOPS = 4
 
 
-def _parse_column(value: object) -> object:
-    is_index = isinstance(value, int) and not isinstance(value, bool) and value >= 0
-    is_name = isinstance(value, str) and 0 < len(value) <= _MAX_COLUMN_NAME
-    if not is_index and not is_name:
-        raise ValueError("must be the name of a column, or its index among the features, from 0")
-    return value
-
-
-Column = Annotated[
-    int | str,
-    BeforeValidator(_parse_column),
-    WithJsonSchema({"x-kubernetes-int-or-string": True, "minimum": 0, "minLength": 1, "maxLength": _MAX_COLUMN_NAME}),
-]
-_GENERATED_NAME = "^(x[0-9]+|projected|given-[0-9]+)(-.*)?$|-(float16|bfloat16|int8|f[0-9x]+)$"
-"""Names that generation makes up itself."""
-
-
-class Given(ApiModel):
-    checkpoint: Checkpoint
-    """Weights of spec.model's architecture, hidden width and layers, whose first layer reads these columns."""
-    columns: Annotated[tuple[Column, ...], Field(min_length=1, max_length=_MAX_COLUMNS)]
-    """The feature columns that it reads, in the order of the first layer's inputs: names of the source's columns, or
-    indices among the features, from 0. A name of a column of lists stands for all of its features."""
-    name: (
-        Annotated[
-            str,
-            text(
-                r"^[a-z]([-a-z0-9]*[a-z0-9])?$",
-                f"at most {MAX_GIVEN_NAME} lower-case letters, digits and '-', a letter first, as in small",
-                MAX_GIVEN_NAME,
-            ),
-        ]
-        | None
-    ) = None
-    """Name of the variant. Absent: given- and its place in the list, as in given-1."""
-
-    @rule(
-        f"!has(self.name) || !self.name.matches('{_GENERATED_NAME}')",
-        "name must not be one that variants get by themselves, as x2, projected, given-1, a-int8 and a-f15x5 are",
-    )
-    def _name_is_free(self) -> bool | str:
-        if self.name is None or re.search(_GENERATED_NAME, self.name) is None:
-            return True
-        return (
-            f"name {self.name} must not be one that variants get by themselves, as x2, projected, given-1, a-int8 and "
-            "a-f15x5 are: use another, or leave it out"
-        )
+class OneRow(ApiModel):
+    hops: Annotated[int, Field(ge=0, le=_MAX_ONE_ROW_HOPS)]
+    """How often features are propagated over the graph. What the perceptron reads are the features and those of each
+    hop beside them. 0: a node's own features alone, also those of nodes that requests bring."""
 
 
 class Thresholds(StrEnum):
@@ -232,10 +187,21 @@ class Variants(ApiModel):
     every storage beside the others: given-1, given-1-int8. With `pruning.factors: []` and `projection: Disabled` they
     are all there is, and nothing is trained."""
 
+    one_row: Annotated[tuple[OneRow, ...], Field(max_length=_MAX_ONE_ROW_HOPS + 1)] = ()
+    """Perceptrons that answer from one small row per node and sample nothing, as in `[{hops: 0}, {hops: 2}]`: mlp0,
+    mlp2, and mlp2-int8 from each storage. Each is trained from the labels, from the scores of the model, and from both;
+    the one with the best validation score is kept. All but mlp0 answer about nodes of the stored graph only."""
+
     def listed_names(self) -> tuple[str, ...]:
-        """Variants that every revision has: a factor in a storage, or a given one, with each of the fan-outs."""
+        """Variants that every revision has: a factor in a storage, or a given one, with each of the fan-outs; and
+        one-row ones."""
         factors = [name for factor in sorted(self.pruning.factors) for name in self.names_of(factor)]
-        return (*factors, *self._with_fanouts([name for base in self.given_names() for name in self._stored(base)]))
+        given = self._with_fanouts([name for base in self.given_names() for name in self._stored(base)])
+        return (*factors, *given, *(name for base in self.one_row_names() for name in self._stored(base)))
+
+    def one_row_names(self) -> tuple[str, ...]:
+        """Names of `one_row`, by hops, without storages."""
+        return tuple(one_row_name(each.hops) for each in self.canonical().one_row)
 
     def given_names(self) -> tuple[str, ...]:
         """Names of `given`, in its order, without storages."""
@@ -323,8 +289,55 @@ class Variants(ApiModel):
             )
         )
 
+    @model_validator(mode="after")
+    def _one_rows_differ(self) -> Variants:
+        hops = [each.hops for each in self.one_row]
+        if len(set(hops)) != len(hops):
+            raise ValueError(f"hops {hops} of oneRow must not repeat")
+        return self
+
+    @rule(
+        f"!has(self.oneRow) || size(self.oneRow) == 0 || (({_LISTED} + 1) * (1 + (has(self.fanouts) ? "
+        f"size(self.fanouts) : 0)) + size(self.oneRow)) * size(self.storage) <= {MAX_VARIANTS}",
+        "with oneRow, its entries and factors, given and one more, these times fanouts and one more, times storages, "
+        f"must be at most {MAX_VARIANTS} variants",
+    )
+    def _one_rows_leave_few_variants(self) -> bool | str:
+        others = (len(self.pruning.factors) + len(self.given) + 1) * (1 + len(self.fanouts))
+        count = (others + len(self.one_row)) * len(self.storage)
+        return (
+            not self.one_row
+            or count <= MAX_VARIANTS
+            or (
+                f"{self._counted()}, projected and their fan-outs, and {len(self.one_row)} of oneRow, times "
+                f"{len(self.storage)} storages are {count} variants; they must be at most {MAX_VARIANTS}"
+            )
+        )
+
+    @rule(
+        "!has(self.oneRow) || size(self.oneRow) == 0 || size(self.pruning.factors) > 0 || "
+        "self.projection != 'Disabled'",
+        "oneRow must not be given where given variants are all there is: there is no model to learn from",
+    )
+    def _one_rows_have_a_master(self) -> bool:
+        return not self.one_row or not self.are_all_given
+
+    @rule(
+        "!has(self.oneRow) || !has(self.given) || !self.given.exists(one, has(one.name) && "
+        "self.oneRow.exists(other, one.name == 'mlp' + string(other.hops)))",
+        "names of given variants must not be those of oneRow, as mlp2",
+    )
+    def _given_names_are_not_of_one_rows(self) -> bool | str:
+        taken = sorted({*self.given_names()} & {*self.one_row_names()})
+        return not taken or f"names of given variants must not be those of oneRow: {', '.join(taken)}"
+
     def canonical(self) -> Variants:
-        """The same where the same is generated: the order of storages and fan-outs does nothing."""
+        """The same where the same is generated: the order of storages, fan-outs and one-row variants does nothing."""
         storages = tuple(storage for storage in Storage if storage in self.storage)
         fanouts = tuple(sorted(self.fanouts, reverse=True))
-        return self.model_copy(update={"pruning": self.pruning.canonical(), "storage": storages, "fanouts": fanouts})
+        ordered = {"storage": storages, "fanouts": fanouts, "one_row": tuple(sorted(self.one_row, key=_hops_of))}
+        return self.model_copy(update={"pruning": self.pruning.canonical(), **ordered})
+
+
+def _hops_of(one: OneRow) -> int:
+    return one.hops

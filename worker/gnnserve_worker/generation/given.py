@@ -8,6 +8,7 @@ import numpy as np
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.spec.model import Training
+from gnnserve_api.training import TrainingRun
 from gnnserve_worker.generation.moments import MAX_COLUMNS, Moments, first_layer_moments
 from gnnserve_worker.generation.refit import refit, sample_nodes
 from gnnserve_worker.generation.tensors import Tensors, first_layer, with_first_layer
@@ -29,8 +30,9 @@ class GivenModels:
         self._progress = progress
 
     @property
-    def training(self) -> None:
-        """None: nothing is trained."""
+    def runs(self) -> tuple[TrainingRun, ...]:
+        """Empty: nothing is trained."""
+        return ()
 
     def master(self, name: str) -> Tensors:
         return self._master

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from gnnserve_api.errors import InputError
+from gnnserve_api.spec.given import Given
 from gnnserve_api.spec.service import GNNServiceSpec
-from gnnserve_api.spec.variants import Given, Variants
+from gnnserve_api.spec.variants import Variants
 from gnnserve_worker.generation.checkpoint import load_checkpoint
 from gnnserve_worker.generation.tensors import Tensors
 from gnnserve_worker.graph.sources.files import pinned_digest

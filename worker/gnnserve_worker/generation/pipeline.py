@@ -1,7 +1,7 @@
 """Turns a manifest into a published revision: import, train, rank, prune, project, profile, publish.
 
 A published revision is found without importing torch, so that a second start is fast. Given weights need no torch
-either. Training is `trained.py`, all else is `variants.py`.
+either, unless one-row variants are trained beside them. Training is `trained.py`, all else is `variants.py`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,11 @@ from gnnserve_worker.progress import Progress, ProgressListener, silent
 from gnnserve_worker.repository.repository import Repository
 
 if TYPE_CHECKING:
-    from gnnserve_worker.generation.families.family import Models
+    import torch
+
+    from gnnserve_worker.generation.families.family import Models, OneRowModels
+    from gnnserve_worker.generation.features import Normalized
+    from gnnserve_worker.generation.propagation import ModelRows
     from gnnserve_worker.generation.tensors import Tensors
     from gnnserve_worker.generation.training_set import TrainingSet
 
@@ -59,15 +63,16 @@ def generate(
         # Imported here: profiling loads every kernel, which a start that finds its revision does not need yet.
         from gnnserve_worker.generation.variants import generate_revision  # noqa: PLC0415
 
-        models_of: ModelsOf | None
-        if spec.variants.are_all_given:
-            models_of, generator = None, _versions("gnnserve")
-        elif master is None:
-            models_of, generator = _training(spec, progress, use_gpu=use_gpu)
+        device = _load_torch(progress, use_gpu=use_gpu) if spec.trains_networks else None
+        models_of: ModelsOf | None = None
+        if master is not None:
+            models_of = _giving(spec, master, progress)
+        elif device is not None:
+            models_of = _training(spec, progress, device)
             _advise_scope(spec, graph, progress)
-        else:
-            models_of, generator = _giving(spec, master, progress)
-        return generate_revision(spec, identity, graph, given, repository, progress, models_of, generator)
+        one_rows_of = _training_one_rows(spec, progress, device) if device is not None else None
+        generator = _versions("gnnserve", *(() if device is None else ("torch", "torch_geometric")))
+        return generate_revision(spec, identity, graph, given, repository, progress, models_of, one_rows_of, generator)
 
 
 def _find(repository: Repository, identity: RevisionIdentity) -> RevisionManifest | None:
@@ -121,19 +126,33 @@ def _load_checkpoint(
 
 
 ModelsOf = Callable[["TrainingSet", Features], "Models"]
+OneRowsOf = Callable[["TrainingSet", "Normalized", "ModelRows"], "OneRowModels"]
 
 
-def _training(spec: GNNServiceSpec, progress: ProgressListener, *, use_gpu: bool) -> tuple[ModelsOf, str]:
+def _load_torch(progress: ProgressListener, *, use_gpu: bool) -> torch.device:
+    """The device to train on."""
     # Imported here: torch and torch_geometric take many seconds.
     progress(Progress("load torch", 0, 1))
     from gnnserve_worker.generation.device import training_device  # noqa: PLC0415
     from gnnserve_worker.generation.networks import CPU  # noqa: PLC0415
-    from gnnserve_worker.generation.trained import TrainedModels  # noqa: PLC0415
 
     device, which = training_device() if use_gpu else (CPU, "")
     progress(Progress("load torch", 1, 1, which))
-    generator = _versions("gnnserve", "torch", "torch_geometric")
-    return lambda data, features: TrainedModels(spec.model, data, features, progress, device), generator
+    return device
+
+
+def _training(spec: GNNServiceSpec, progress: ProgressListener, device: torch.device) -> ModelsOf:
+    from gnnserve_worker.generation.trained import TrainedModels  # noqa: PLC0415
+
+    return lambda data, features: TrainedModels(spec.model, data, features, progress, device)
+
+
+def _training_one_rows(spec: GNNServiceSpec, progress: ProgressListener, device: torch.device) -> OneRowsOf | None:
+    if not spec.variants.one_row:
+        return None
+    from gnnserve_worker.generation.one_row import TrainedOneRows  # noqa: PLC0415
+
+    return lambda data, normalized, rows: TrainedOneRows(spec.model, data, normalized, rows, progress, device)
 
 
 def _advise_scope(spec: GNNServiceSpec, graph: GraphData, progress: ProgressListener) -> None:
@@ -144,11 +163,11 @@ def _advise_scope(spec: GNNServiceSpec, graph: GraphData, progress: ProgressList
         progress(Progress("advice", 1, 1, advice))
 
 
-def _giving(spec: GNNServiceSpec, master: Tensors, progress: ProgressListener) -> tuple[ModelsOf, str]:
+def _giving(spec: GNNServiceSpec, master: Tensors, progress: ProgressListener) -> ModelsOf:
     from gnnserve_worker.generation.given import GivenModels  # noqa: PLC0415
 
     training = spec.model.training
-    return lambda data, features: GivenModels(master, data, features, training, progress), _versions("gnnserve")
+    return lambda data, features: GivenModels(master, data, features, training, progress)
 
 
 def _versions(*packages: str) -> str:

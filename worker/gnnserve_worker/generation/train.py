@@ -27,6 +27,20 @@ _VALIDATION_KEY = 1 << 40
 
 
 @dataclass(frozen=True, slots=True)
+class Lesson:
+    """What a network learns from."""
+
+    nodes: np.ndarray
+    """Ids of nodes that training goes through."""
+    loss: Callable[[torch.Tensor, np.ndarray], torch.Tensor]
+    """Loss of the scores, float32 [seeds, classes], of some of them (ids)."""
+
+
+def label_lesson(data: TrainingSet) -> Lesson:
+    return Lesson(data.splits.train, lambda scores, seeds: label_loss(scores, data.labels[seeds]))
+
+
+@dataclass(frozen=True, slots=True)
 class Trained:
     module: nn.Module
     """The trained module with the weights of its best epoch, in evaluation mode, on the CPU."""
@@ -56,12 +70,13 @@ def train(
     model: Model,
     report: Report = _silent,
     device: torch.device = CPU,
+    lesson: Lesson | None = None,
 ) -> Trained:
-    """Train with Adam on cross-entropy, and keep the weights of the epoch with the best validation score.
+    """Train with Adam, and keep the weights of the epoch with the best validation score.
 
-    On the CPU the result depends on the seed alone.
+    On the CPU the result depends on the seed alone. `lesson` None: the labels of training nodes, by cross-entropy.
     """
-    settings = model.training
+    settings, taught = model.training, lesson or label_lesson(data)
     torch.manual_seed(settings.seed)
     order = np.random.default_rng(settings.seed)
     module = build_module(model, features.shape[1], data.classes).to(device)
@@ -71,7 +86,7 @@ def train(
     weighted = is_weighted(architecture.aggregator)
     sampler = SubgraphSampler(data.visible.indptr, data.visible.indices, weighted=weighted)
     judge = SubgraphSampler(data.graph.indptr, data.graph.indices, weighted=weighted)
-    schedule = schedule_of(settings.epochs, -(-len(data.splits.train) // settings.batch_size))
+    schedule = schedule_of(settings.epochs, -(-len(taught.nodes) // settings.batch_size))
     history = History()
     best_score, best_epoch = -1.0, 0
     best_state: dict[str, torch.Tensor] = {}
@@ -80,13 +95,13 @@ def train(
     while epoch < history.ends_at(schedule):
         epoch += 1
         module.train()
-        shuffled = order.permutation(data.splits.train)
+        shuffled = order.permutation(taught.nodes)
         for start in range(0, len(shuffled), settings.batch_size):
             seeds = shuffled[start : start + settings.batch_size]
             subgraph = sampler.sample(seeds, model.fanouts, step)
             step += 1
             scores = forward(module, rows_of(features, subgraph.nodes, device), subgraph)
-            loss = _loss(scores, data.labels[seeds])
+            loss = taught.loss(scores, seeds)
             optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
@@ -95,7 +110,7 @@ def train(
             data.labels[data.splits.validation],
         )
         score = evaluate(found, expected, data.metric)
-        history.add(score, float(_loss(torch.from_numpy(found), expected)))
+        history.add(score, float(label_loss(torch.from_numpy(found), expected)))
         if score > best_score:
             best_score, best_epoch = score, epoch
             best_state = {key: value.clone() for key, value in module.state_dict().items()}
@@ -121,7 +136,7 @@ def predict(
     return np.concatenate(parts)
 
 
-def _loss(scores: torch.Tensor, labels: np.ndarray) -> torch.Tensor:
+def label_loss(scores: torch.Tensor, labels: np.ndarray) -> torch.Tensor:
     if labels.ndim == 2:
         wanted = torch.from_numpy(labels.astype(np.float32)).to(scores.device)
         return nn.functional.binary_cross_entropy_with_logits(scores, wanted)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 
-from gnnserve_api.spec.model import AUTO, Model
-from gnnserve_api.training import TrainingManifest, TrainingRun
+from gnnserve_api.spec.model import Model
+from gnnserve_api.training import TrainingRun
 from gnnserve_worker.generation.features import keep_columns
 from gnnserve_worker.generation.networks import to_tensors
 from gnnserve_worker.generation.tensors import Tensors
@@ -30,9 +32,8 @@ class TrainedModels:
         self._runs: list[TrainingRun] = []
 
     @property
-    def training(self) -> TrainingManifest:
-        stated = self._model.training.epochs
-        return TrainingManifest(epochs=None if stated == AUTO else stated, runs=tuple(self._runs))
+    def runs(self) -> Sequence[TrainingRun]:
+        return self._runs
 
     def master(self, name: str) -> Tensors:
         return self._train_recorded(self._features, name)

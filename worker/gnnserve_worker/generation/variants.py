@@ -14,7 +14,6 @@ import msgspec
 import numpy as np
 
 from gnnserve_api.errors import InputError
-from gnnserve_api.families import family_of
 from gnnserve_api.repository import (
     NOT_RANKED,
     NetworkManifest,
@@ -26,10 +25,12 @@ from gnnserve_api.repository import (
     VariantManifest,
 )
 from gnnserve_api.spec.graph import Normalization
+from gnnserve_api.spec.model import AUTO
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.spec.variants import RankingMethod, Thresholds
+from gnnserve_api.training import TrainingManifest
 from gnnserve_api.variants import Storage, variant_name
-from gnnserve_worker.generation.families.family import Ingredients, Models
+from gnnserve_worker.generation.families.family import FamilyPlan, Ingredients, Models, OneRowModels
 from gnnserve_worker.generation.families.registry import FAMILIES, plan_families
 from gnnserve_worker.generation.families.write import write_plans
 from gnnserve_worker.generation.features import Normalized, fit_normalization
@@ -40,7 +41,7 @@ from gnnserve_worker.generation.profile import measure_profile, profile_budget_s
 from gnnserve_worker.generation.propagation import ModelRows, model_rows
 from gnnserve_worker.generation.ranking.rank import Ranking, rank
 from gnnserve_worker.generation.scores import metric_of
-from gnnserve_worker.generation.tensors import Tensors, first_layer, without_first_product
+from gnnserve_worker.generation.tensors import Tensors, first_layer
 from gnnserve_worker.generation.thresholds import check_thresholds
 from gnnserve_worker.generation.training_set import TrainingSet, training_set, visible_nodes
 from gnnserve_worker.graph.store import Features, GraphData
@@ -60,10 +61,11 @@ def generate_revision(
     repository: Repository,
     progress: ProgressListener,
     models_of: Callable[[TrainingSet, Features], Models] | None,
+    one_rows_of: Callable[[TrainingSet, Normalized, ModelRows], OneRowModels] | None,
     generator: str,
 ) -> RevisionManifest:
     """Rank, prune, project, profile, publish; nothing is visible before the last file is written. `models_of` None:
-    every variant is given."""
+    every variant is given. `one_rows_of` None: the spec asks for no one-row variants."""
     training = spec.model.training
     # Before training, since a metric may not fit the graph, and a variable may be no number.
     metric = metric_of(graph.labels.ndim == 2, spec.variants.metric)
@@ -77,8 +79,9 @@ def generate_revision(
     data = training_set(graph.graph, graph.labels, len(graph.classes), graph.splits, training.scope, metric)
     rows = model_rows(spec.model, data, normalized)
     models = None if models_of is None else models_of(data, rows.trained)
+    one_rows = None if one_rows_of is None else one_rows_of(data, normalized, rows)
     network = spec.model.network(len(graph.classes))
-    ingredients = _make_ingredients(spec, network, data, rows, models, given, progress)
+    ingredients = _make_ingredients(spec, network, data, rows, models, one_rows, given, progress)
     plans = plan_families(ingredients)
     other_rankings = () if models is None else _rank_again(spec, data, rows.trained, models, progress)
     with repository.stage(identity.recipe, identity.graph, identity.checkpoint, identity.given) as staged:
@@ -105,16 +108,23 @@ def generate_revision(
             profile=profile,
             generator=generator,
             created_at=datetime.now(UTC).isoformat(timespec="microseconds"),
-            training=None if models is None else models.training,
-            row_source=_write_row_source(graph, normalized, ingredients.master, variants, staged),
+            training=_training_of(spec, models, one_rows),
+            row_source=_write_row_source(graph, normalized, plans, variants, staged),
             edge_rules=graph.edge_rules,
         )
+
+
+def _training_of(spec: GNNServiceSpec, models: Models | None, one_rows: OneRowModels | None) -> TrainingManifest | None:
+    """How all networks were trained; None: all weights are given."""
+    runs = tuple(run for source in (models, one_rows) if source is not None for run in source.runs)
+    stated = spec.model.training.epochs
+    return TrainingManifest(epochs=None if stated == AUTO else stated, runs=runs) if runs else None
 
 
 def _write_row_source(
     graph: GraphData,
     normalized: Normalized,
-    master: Tensors | None,
+    plans: Sequence[FamilyPlan],
     variants: Sequence[VariantManifest],
     staged: StagedRevision,
 ) -> RowSource:
@@ -122,9 +132,10 @@ def _write_row_source(
     tensors: Tensors = {}
     if normalized.mean is not None and normalized.deviation is not None:
         tensors |= {"mean": normalized.mean, "deviation": normalized.deviation}
-    if master is not None and any(family_of(variant).stores_product for variant in variants):
-        left = without_first_product(master)
-        tensors |= {key: tensor for key, tensor in master.items() if key not in left}
+    kept = {variant.table for variant in variants}
+    for table in (table for plan in plans for table in plan.tables if table.name in kept):
+        if table.made_by is not None:
+            tensors |= {table.made_by.prefix + key: tensor for key, tensor in table.made_by.tensors.items()}
     return RowSource(
         columns=tuple(SourceColumn(column.name, column.width, column.fill) for column in graph.feature_columns),
         normalization=normalized.method,
@@ -161,6 +172,7 @@ def _make_ingredients(
     data: TrainingSet,
     rows: ModelRows,
     models: Models | None,
+    one_rows: OneRowModels | None,
     given: Sequence[GivenVariant],
     progress: ProgressListener,
 ) -> Ingredients:
@@ -176,7 +188,7 @@ def _make_ingredients(
     first = None if master is None else first_layer(master)
     ranking = rank(pruning, first, rows.trained, data, spec.model.training.seed)
     progress(Progress(stage, 1, 1))
-    return Ingredients(spec, network, rows.served, ranking, master, models, given)
+    return Ingredients(spec, network, rows.served, ranking, master, models, given, one_rows)
 
 
 def _rank_again(

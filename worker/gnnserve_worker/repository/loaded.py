@@ -31,6 +31,7 @@ from gnnserve_api.repository import (
 from gnnserve_api.spec.graph import Normalization
 from gnnserve_worker.graph.ids import NO_OFFSETS, NodeIds, slot_count
 from gnnserve_worker.graph.store import Graph, Splits
+from gnnserve_worker.models.dense import Linear
 from gnnserve_worker.models.network import Network
 from gnnserve_worker.models.registry import spec_of
 from gnnserve_worker.models.rows import RowMaker, Scaling, first_products, row_maker
@@ -191,22 +192,28 @@ def _open_row_makers(revision: RevisionFiles, tables: Mapping[str, Table]) -> di
     try:
         tensors = {} if source.tensors is None else _read_tensors(revision, path)
         scaling = Scaling(Normalization(source.normalization), tensors.get("mean"), tensors.get("deviation"))
-        # One projection for all storages: only the master's first layer is projected.
-        projected = next((variant for name, variant in made.items() if tables[name].projected), None)
-        products = () if projected is None else first_products(spec_of(projected.network.architecture).project(tensors))
+        # One projection for all storages of a first layer.
+        stored = {revision.tables[name].made_by: variant for name, variant in made.items() if tables[name].projected}
+        products = {prefix: _first_products(variant, prefix, tensors) for prefix, variant in stored.items()}
         return {
             name: row_maker(
                 tables[name],
                 revision.graph.features,
                 scaling,
                 np.array(revision.tables[name].source_columns or manifest.ranking.columns, np.int64),
-                products,
+                products[revision.tables[name].made_by] if tables[name].projected else (),
             )
             for name in made
         }
     except (OSError, SafetensorError, ValueError, KeyError) as error:
         problem = f"does not hold what rows of its tables are made by: {error}"
         raise DamagedError(path, problem, revision.remedy) from error
+
+
+def _first_products(variant: VariantManifest, prefix: str, tensors: Mapping[str, np.ndarray]) -> tuple[Linear, ...]:
+    """What rows of the variant's projected table are made by, from tensors whose keys begin with the prefix."""
+    found = {key.removeprefix(prefix): tensor for key, tensor in tensors.items() if key.startswith(prefix)}
+    return first_products(spec_of(variant.network.architecture).project(found))
 
 
 def _read_tensors(revision: RevisionFiles, path: Path) -> dict[str, np.ndarray]:

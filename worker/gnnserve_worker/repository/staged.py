@@ -78,9 +78,10 @@ class StagedRevision:
         rows: Iterable[np.ndarray],
         own: Iterable[np.ndarray] | None = None,
         source_columns: tuple[int, ...] | None = None,
+        made_by: str = "",
     ) -> TableManifest:
         """`rows` and `own` are float32 blocks that add up to [nodes, columns], as `tables/table.py` makes them.
-        `source_columns`: as in the manifest.
+        `source_columns` and `made_by`: as in the manifest.
 
         Raises ValueError for a number that the storage cannot hold; then no file of the table is left.
         """
@@ -93,6 +94,7 @@ class StagedRevision:
                 rows=self._write_rows(paths.rows_of(name), rows, columns, storage, written),
                 own=None if own is None else self._write_rows(paths.own_rows_of(name), own, columns, storage, written),
                 source_columns=source_columns,
+                made_by=made_by,
             )
         except ValueError:
             self._remove(written)

@@ -15,7 +15,7 @@ import numpy as np
 from gnnserve_api.families import FamilyName
 from gnnserve_api.repository import NetworkManifest, VariantManifest
 from gnnserve_api.spec.service import GNNServiceSpec
-from gnnserve_api.training import TrainingManifest
+from gnnserve_api.training import TrainingRun
 from gnnserve_api.variants import Storage
 from gnnserve_worker.generation.given_variants import GivenVariant
 from gnnserve_worker.generation.tensors import Tensors
@@ -29,8 +29,8 @@ class Models(Protocol):
     """A source of weights. `name` is what progress calls it."""
 
     @property
-    def training(self) -> TrainingManifest | None:
-        """How the networks so far were trained, those of other seeds apart. None: the weights are given."""
+    def runs(self) -> Sequence[TrainingRun]:
+        """How the networks so far were trained, those of other seeds apart. Empty: the weights are given."""
         ...
 
     def master(self, name: str) -> Tensors:
@@ -47,12 +47,35 @@ class Models(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class OneRowNetwork:
+    """A trained perceptron over one row per node."""
+
+    network: NetworkManifest
+    tensors: Tensors
+    product: np.ndarray
+    """The first layer's product with the row of each node, float32 [nodes, hidden]."""
+
+
+class OneRowModels(Protocol):
+    """A source of one-row variants' networks, which are trained even beside given weights."""
+
+    @property
+    def runs(self) -> Sequence[TrainingRun]:
+        """How the networks so far were trained."""
+        ...
+
+    def one_row(self, hops: int, name: str, master: Tensors) -> OneRowNetwork:
+        """Train one over features of that many hops. `master`: weights of the model whose scores it may learn from."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
 class Ingredients:
     """What families make variants from."""
 
     spec: GNNServiceSpec
     network: NetworkManifest
-    """The network of the spec; every family of today keeps it."""
+    """The network of the spec. One-row variants have others."""
     features: Features
     """Normalised, or made of these where the model propagates them; columns in the order of the source."""
     ranking: Ranking
@@ -62,6 +85,8 @@ class Ingredients:
     """The source of weights; None: every variant is given."""
     given: Sequence[GivenVariant] = ()
     """Variants of spec.variants.given, in its order."""
+    one_rows: OneRowModels | None = None
+    """None: the spec asks for no one-row variants."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +107,16 @@ Blocks = Callable[[], Iterable[np.ndarray]]
 
 
 @dataclass(frozen=True, slots=True)
+class MadeBy:
+    """The first layer's weights whose products a table stores, which rows of later nodes are made by."""
+
+    prefix: str
+    """As `TableManifest.made_by`."""
+    tensors: Tensors
+    """Under the checkpoint's keys."""
+
+
+@dataclass(frozen=True, slots=True)
 class PlannedTable:
     name: str
     kind: Literal["features", "projected"]
@@ -92,6 +127,8 @@ class PlannedTable:
     """What is read of a node itself; None: the same rows."""
     source_columns: tuple[int, ...] | None = None
     """The columns of the source that the table holds, as in its manifest."""
+    made_by: MadeBy | None = None
+    """None: it stores features, or neighbours are in its rows, so that none are made for later nodes."""
 
 
 @dataclass(frozen=True, slots=True)

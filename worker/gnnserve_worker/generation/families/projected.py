@@ -20,6 +20,7 @@ from gnnserve_api.variants import Storage, projected_name
 from gnnserve_worker.generation.families.family import (
     FamilyPlan,
     Ingredients,
+    MadeBy,
     Outline,
     PlannedTable,
     PlannedVariant,
@@ -62,8 +63,10 @@ class ProjectedFamily:
             return FamilyPlan()
         projection, tensors = projection_of(made_from.master), without_first_product(made_from.master)
         storages = storages_of(made_from.spec)
+        stored = {key: tensor for key, tensor in made_from.master.items() if key not in tensors}
+        made_by = None if self.propagates else MadeBy("", stored)
         return FamilyPlan(
-            tables=[_plan_table(made_from.features, projection, storage) for storage in storages],
+            tables=[_plan_table(made_from.features, projection, storage, made_by) for storage in storages],
             variants=[
                 PlannedVariant(
                     VariantManifest(
@@ -84,7 +87,7 @@ class ProjectedFamily:
         )
 
 
-def _plan_table(features: Features, projection: Projection, storage: Storage) -> PlannedTable:
+def _plan_table(features: Features, projection: Projection, storage: Storage, made_by: MadeBy | None) -> PlannedTable:
     return PlannedTable(
         _table(storage),
         "projected",
@@ -94,6 +97,7 @@ def _plan_table(features: Features, projection: Projection, storage: Storage) ->
         own=None
         if projection.own is None
         else partial(projected_blocks, features, np.ascontiguousarray(projection.own)),
+        made_by=made_by,
     )
 
 

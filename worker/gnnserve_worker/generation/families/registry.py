@@ -7,6 +7,7 @@ from gnnserve_api.families import FamilyName
 from gnnserve_worker.generation.families.family import FamilyPlan, Ingredients, PlannedVariant, VariantFamily
 from gnnserve_worker.generation.families.fanouts import FanoutsFamily
 from gnnserve_worker.generation.families.given import GivenFamily
+from gnnserve_worker.generation.families.one_row import OneRowFamily
 from gnnserve_worker.generation.families.projected import ProjectedFamily
 from gnnserve_worker.generation.families.pruned import PrunedFamily
 
@@ -19,6 +20,8 @@ FAMILIES: tuple[VariantFamily, ...] = (
     FanoutsFamily(FamilyName.FANOUTS, base=FamilyName.PRUNED),
     FanoutsFamily(FamilyName.PROJECTED_FANOUTS, base=FamilyName.PROJECTED),
     FanoutsFamily(FamilyName.GIVEN_FANOUTS, base=FamilyName.GIVEN),
+    OneRowFamily(FamilyName.ONE_ROW, propagates=False),
+    OneRowFamily(FamilyName.PROPAGATED_ONE_ROW, propagates=True),
 )
 """Families in the order of the profile, which begins with the widest variant."""
 

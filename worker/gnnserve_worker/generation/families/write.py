@@ -32,7 +32,8 @@ def write_plans(
                 _write(table, staged)
             except ValueError as error:
                 if table.name in asked_for:
-                    raise
+                    remedy = "use float32 or bfloat16, or scale the features (spec.graph.normalization)"
+                    raise InputError("spec.variants.storage", f"table {table.name}: {error}", remedy) from error
                 progress(Progress(_STAGE, done, total, f"{table.name} is left out: {error}"))
                 left_out.add(table.name)
             done += 1
@@ -57,5 +58,6 @@ def write_plans(
 def _write(table: PlannedTable, staged: StagedRevision) -> None:
     own = None if table.own is None else table.own()
     staged.write_table(
-        table.name, table.kind, table.storage, table.columns, table.rows(), own, source_columns=table.source_columns
-    )
+        table.name, table.kind, table.storage, table.columns, table.rows(), own,
+        source_columns=table.source_columns, made_by="" if table.made_by is None else table.made_by.prefix,
+    )  # fmt: skip

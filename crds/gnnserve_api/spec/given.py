@@ -1,0 +1,65 @@
+"""A finished variant that the user gives."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+from pydantic import BeforeValidator, Field, WithJsonSchema
+
+from gnnserve_api.spec.fields import ApiModel, text
+from gnnserve_api.spec.model import Checkpoint
+from gnnserve_api.spec.rules import rule
+from gnnserve_api.variants import MAX_GIVEN_NAME
+
+_MAX_COLUMNS = 65_536
+_MAX_COLUMN_NAME = 253
+
+
+def _parse_column(value: object) -> object:
+    is_index = isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    is_name = isinstance(value, str) and 0 < len(value) <= _MAX_COLUMN_NAME
+    if not is_index and not is_name:
+        raise ValueError("must be the name of a column, or its index among the features, from 0")
+    return value
+
+
+Column = Annotated[
+    int | str,
+    BeforeValidator(_parse_column),
+    WithJsonSchema({"x-kubernetes-int-or-string": True, "minimum": 0, "minLength": 1, "maxLength": _MAX_COLUMN_NAME}),
+]
+_GENERATED_NAME = "^(x[0-9]+|projected|given-[0-9]+)(-.*)?$|-(float16|bfloat16|int8|f[0-9x]+)$"
+"""Names that generation makes up itself."""
+
+
+class Given(ApiModel):
+    checkpoint: Checkpoint
+    """Weights of spec.model's architecture, hidden width and layers, whose first layer reads these columns."""
+    columns: Annotated[tuple[Column, ...], Field(min_length=1, max_length=_MAX_COLUMNS)]
+    """The feature columns that it reads, in the order of the first layer's inputs: names of the source's columns, or
+    indices among the features, from 0. A name of a column of lists stands for all of its features."""
+    name: (
+        Annotated[
+            str,
+            text(
+                r"^[a-z]([-a-z0-9]*[a-z0-9])?$",
+                f"at most {MAX_GIVEN_NAME} lower-case letters, digits and '-', a letter first, as in small",
+                MAX_GIVEN_NAME,
+            ),
+        ]
+        | None
+    ) = None
+    """Name of the variant. Absent: given- and its place in the list, as in given-1."""
+
+    @rule(
+        f"!has(self.name) || !self.name.matches('{_GENERATED_NAME}')",
+        "name must not be one that variants get by themselves, as x2, projected, given-1, a-int8 and a-f15x5 are",
+    )
+    def _name_is_free(self) -> bool | str:
+        if self.name is None or re.search(_GENERATED_NAME, self.name) is None:
+            return True
+        return (
+            f"name {self.name} must not be one that variants get by themselves, as x2, projected, given-1, a-int8 and "
+            "a-f15x5 are: use another, or leave it out"
+        )

@@ -1,0 +1,130 @@
+"""Networks of one-row variants: perceptrons that stand in for the model, trained in three ways.
+
+From the labels; from the scores of the model, its master, as *Graph-less neural networks* (GLNN) distils them; and from
+both. Which is best differs from graph to graph, so the one with the best validation score is kept. With inductive
+training a network sees training nodes alone, and of them what the visible part of the graph makes of them; so does the
+master whose scores it learns. With transductive training it learns the master's scores of all nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from torch import nn
+
+from gnnserve_api.spec.model import Model
+from gnnserve_api.training import Source, TrainingRun
+from gnnserve_worker.generation.families.family import OneRowNetwork
+from gnnserve_worker.generation.features import Normalized
+from gnnserve_worker.generation.networks import build_module, to_tensors
+from gnnserve_worker.generation.propagation import ModelRows, model_rows
+from gnnserve_worker.generation.tensors import Tensors, projection_of
+from gnnserve_worker.generation.train import Lesson, Trained, label_lesson, label_loss, predict, train
+from gnnserve_worker.generation.training_set import TrainingSet, visible_nodes
+from gnnserve_worker.models.registry import ARCHITECTURES
+from gnnserve_worker.progress import Progress, ProgressListener
+from gnnserve_worker.sampling.subgraph import SubgraphSampler
+from gnnserve_worker.tables.gather import is_weighted
+from gnnserve_worker.tables.table import projected_blocks
+
+
+class TrainedOneRows:
+    """The `families.family.OneRowModels` of a service, on a torch device."""
+
+    def __init__(
+        self,
+        model: Model,
+        data: TrainingSet,
+        normalized: Normalized,
+        rows: ModelRows,
+        progress: ProgressListener,
+        device: torch.device,
+    ) -> None:
+        """`model` and `rows`: the master's."""
+        self._model = model
+        self._data = data
+        self._normalized = normalized
+        self._rows = rows
+        self._progress = progress
+        self._device = device
+        self._runs: list[TrainingRun] = []
+        self._taught: np.ndarray | None = None
+
+    @property
+    def runs(self) -> list[TrainingRun]:
+        return self._runs
+
+    def one_row(self, hops: int, name: str, master: Tensors) -> OneRowNetwork:
+        model = self._model.one_row(hops)
+        rows = model_rows(model, self._data, self._normalized)
+        tried: dict[Source, Trained] = {}
+        for source, lesson in self._lessons(master):
+            tried[source] = self._train(model, rows, lesson, f"train {name} from {source}")
+        kept = max(tried, key=lambda source: tried[source].validation_score)
+        best = tried[kept]
+        self._runs.append(
+            TrainingRun(
+                name=name,
+                epochs=best.epochs,
+                steps=best.steps,
+                best_epoch=best.epoch,
+                validation=best.validation_score,
+                rising=best.rising,
+                tried={source: trained.validation_score for source, trained in tried.items()},
+                learnt_from=kept,
+            )
+        )
+        tensors = to_tensors(best.module)
+        # Made now, so that wide propagated features need not be kept until tables are written.
+        blocks = projected_blocks(rows.served, projection_of(tensors).rows)
+        return OneRowNetwork(model.network(self._data.classes), tensors, np.concatenate(list(blocks)))
+
+    def _train(self, model: Model, rows: ModelRows, lesson: Lesson, stage: str) -> Trained:
+        def report(done: int, ends_at: int, score: float) -> None:
+            if done < ends_at:  # the last epoch is reported below, with the result
+                self._progress(Progress(stage, done, ends_at, f"validation {score:.3f}"))
+
+        trained = train(self._data, rows.trained, model, report, self._device, lesson)
+        came_to = f"validation {trained.validation_score:.3f} at epoch {trained.epoch:,}, {trained.steps:,} steps"
+        self._progress(Progress(stage, trained.epochs, trained.epochs, came_to))
+        return trained
+
+    def _lessons(self, master: Tensors) -> Iterator[tuple[Source, Lesson]]:
+        data = self._data
+        yield "labels", label_lesson(data)
+        nodes, taught = visible_nodes(data.graph.nodes, data.splits, self._model.training.scope), self._teach(master)
+        is_labelled = np.zeros(data.graph.nodes, dtype=bool)
+        is_labelled[data.splits.train] = True
+
+        def score_loss(scores: torch.Tensor, seeds: np.ndarray) -> torch.Tensor:
+            wanted = torch.from_numpy(taught[seeds]).to(scores.device)
+            if data.labels.ndim == 2:
+                return nn.functional.binary_cross_entropy_with_logits(scores, wanted.sigmoid())
+            return nn.functional.cross_entropy(scores, wanted.softmax(dim=1))
+
+        def both_losses(scores: torch.Tensor, seeds: np.ndarray) -> torch.Tensor:
+            labelled = np.flatnonzero(is_labelled[seeds])
+            distilled = score_loss(scores, seeds)
+            if not len(labelled):
+                return distilled
+            return (distilled + label_loss(scores[torch.from_numpy(labelled)], data.labels[seeds[labelled]])) / 2
+
+        yield "scores", Lesson(nodes, score_loss)
+        yield "both", Lesson(nodes, both_losses)
+
+    def _teach(self, master: Tensors) -> np.ndarray:
+        """The master's scores of the nodes that training may see, float32 [nodes, classes]; 0 of all others."""
+        if self._taught is None:
+            data, model = self._data, self._model
+            self._progress(Progress("scores to learn from", 0, 1))
+            module = build_module(model, self._rows.trained.shape[1], data.classes)
+            module.load_state_dict({key: torch.from_numpy(tensor) for key, tensor in master.items()})
+            weighted = is_weighted(ARCHITECTURES[model.architecture].aggregator)
+            sampler = SubgraphSampler(data.visible.indptr, data.visible.indices, weighted=weighted)
+            nodes = visible_nodes(data.graph.nodes, data.splits, model.training.scope)
+            self._taught = np.zeros((data.graph.nodes, data.classes), dtype=np.float32)
+            self._taught[nodes] = predict(module.to(self._device), self._rows.trained, sampler, nodes, model)
+            self._progress(Progress("scores to learn from", 1, 1))
+        return self._taught
