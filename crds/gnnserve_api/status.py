@@ -30,6 +30,9 @@ class ConditionType(StrEnum):
     """Workers use all that is in the Secrets of spec.endpoint; absent where it names none."""
     REPOSITORY_KEPT = "RepositoryKept"
     """The claim with the revisions is not being deleted; else the message says what is lost with it."""
+    ACCURACY_HOLDS = "AccuracyHolds"
+    """By the labels that clients sent, no variant is significantly less accurate in service than its profile promised;
+    absent where spec.endpoint names no writeTokens."""
     METRICS_AVAILABLE = "MetricsAvailable"
     """Prometheus tells of the workers' load."""
     OBJECTIVE_MET = "ObjectiveMet"
@@ -103,7 +106,7 @@ class GNNServiceStatus(ApiModel):
         ),
     ] = ()
     """Ready, Reconciling, Stalled, VariantsGenerated, WorkersAvailable, RepositoryKept, CredentialsValid,
-    MetricsAvailable, ObjectiveMet, CapacitySufficient."""
+    AccuracyHolds, MetricsAvailable, ObjectiveMet, CapacitySufficient."""
     endpoint: Annotated[str, Field(max_length=512)] | None = None
     """URL of the service inside the cluster."""
     revision: Annotated[str, Field(max_length=63)] | None = None

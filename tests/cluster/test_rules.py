@@ -113,6 +113,7 @@ HEALTHY = {
     **missed((MINUTES, 0.002)),
     f'gnnserve_routing_info{{{WORKER},mode="Adaptive",base_variant="x1"}}': constant(1),
     f"gnnserve_routing_table_expired{{{WORKER}}}": constant(0),
+    f'gnnserve_accuracy_broken{{{WORKER},variant="x1"}}': constant(0),
     f'gnnserve_credentials_refused{{{WORKER},kind="tokens"}}': constant(0),
     f'gnnserve_credentials_usable{{{WORKER},kind="tokens"}}': constant(1),
     f"gnnserve_operator_objective_wanted_ratio{{{SERVICE}}}": constant(0.99),
@@ -308,6 +309,9 @@ CASES: dict[str, Case] = {
             condition("Ready", "True", "Serving"): f"1x{MINUTES - 10} stale 1x8",
         },
         ("GnnserveRevisionDamaged",),
+    ),
+    "a variant that is worse in service than promised": Case(
+        {f'gnnserve_accuracy_broken{{{WORKER},variant="x1"}}': for_the_last(3, 1, 0)}, ("GnnserveAccuracyBroken",)
     ),
     "a routing table that nobody renews": Case({EXPIRED: for_the_last(10, 1, 0)}, ("GnnserveRoutingTableExpired",)),
 }  # fmt: skip

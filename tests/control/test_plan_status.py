@@ -40,7 +40,8 @@ from gnnserve_operator.observed import (
 from gnnserve_operator.plan import ServiceIdentity, plan, plan_for_invalid
 
 SETTINGS = make_settings()
-CONDITIONS = [kind.value for kind in ConditionType if kind is not ConditionType.CREDENTIALS_VALID]
+OF_SECRETS = {ConditionType.CREDENTIALS_VALID, ConditionType.ACCURACY_HOLDS}
+CONDITIONS = [kind.value for kind in ConditionType if kind not in OF_SECRETS]
 """Of a service whose spec names no Secret."""
 
 

@@ -54,6 +54,7 @@ def decide_events(
         _revision_published(before, now),
         _turned(before, now, ConditionType.CREDENTIALS_VALID),
         _turned(before, now, ConditionType.REPOSITORY_KEPT),
+        _turned(before, now, ConditionType.ACCURACY_HOLDS),
         _ready(ready, was_ready),
         _stalled(before, now),
         _routing_changed(before, now, why_base),

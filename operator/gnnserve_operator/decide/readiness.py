@@ -12,6 +12,7 @@ from gnnserve_api.reasons import Reason
 from gnnserve_api.routing import RoutingTable
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.status import ConditionType
+from gnnserve_operator.decide.accuracy import decide_accuracy
 from gnnserve_operator.decide.answers import decide_answers, describe_devices, find_open_worker
 from gnnserve_operator.decide.credentials import decide_credentials, find_unusable
 from gnnserve_operator.decide.generation import GenerationDecision, GenerationStage
@@ -73,6 +74,7 @@ def decide_conditions(situation: Situation) -> Conditions:
         still = Verdict(False, stalled.reason, "Nothing goes on until a person acts; see Stalled.")
     quiet = Reason.PROGRESSING if is_reconciling else Reason.SETTLED
     credentials = decide_credentials(situation.spec, situation.workers.is_rolled_out, situation.observed)
+    accuracy = decide_accuracy(situation.spec, situation.observed)
     return {
         ConditionType.READY: ready,
         ConditionType.RECONCILING: under_way if is_reconciling else still,
@@ -87,6 +89,7 @@ def decide_conditions(situation: Situation) -> Conditions:
         ConditionType.WORKERS_AVAILABLE: situation.workers.verdict,
         ConditionType.REPOSITORY_KEPT: situation.repository_kept,
         **({} if credentials is None else {ConditionType.CREDENTIALS_VALID: credentials}),
+        **({} if accuracy is None else {ConditionType.ACCURACY_HOLDS: accuracy}),
     }
 
 

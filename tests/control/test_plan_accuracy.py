@@ -1,0 +1,58 @@
+"""The condition AccuracyHolds: what workers tell of their variants in service, by the labels that they got."""
+
+from __future__ import annotations
+
+from tests.support.observed import Namespace
+
+from gnnserve_api.live_accuracy import ObservedShare, VariantAccuracy
+from gnnserve_api.routing import CredentialState
+
+AS_PROMISED = VariantAccuracy("x1", 0.9, 1000, ObservedShare(0.89, 0.86, 0.92, 900))
+BROKEN = VariantAccuracy("x4", 0.88, 1000, ObservedShare(0.71, 0.66, 0.755, 900), is_broken=True)
+WRITING = (CredentialState("writeTokens", is_usable=True),)
+
+
+def serving() -> Namespace:
+    namespace = Namespace(endpoint={"writeTokens": {"secretName": "writing"}})
+    namespace.settle()
+    namespace.finish_job()
+    namespace.settle()
+    namespace.roll_out()
+    tell(namespace)
+    namespace.events.clear()
+    return namespace
+
+
+def tell(namespace: Namespace, *figures: VariantAccuracy) -> None:
+    if figures:
+        namespace.answer(credentials=WRITING, accuracy=figures)
+    else:
+        namespace.answer(credentials=WRITING)
+    namespace.settle()
+
+
+def test_without_tokens_that_may_write_there_is_no_such_condition() -> None:
+    namespace = Namespace()
+    namespace.serve()
+    assert namespace.condition("AccuracyHolds") == {}
+
+
+def test_before_the_first_label_nothing_is_known_and_workers_are_asked_again() -> None:
+    namespace = serving()
+    assert (namespace.reason(), namespace.reason("AccuracyHolds")) == ("True Serving", "Unknown NoLabels")
+    assert namespace.settle().look_again_s == 15.0
+
+
+def test_a_variant_that_is_worse_than_promised_is_named_with_both_figures_and_ready_stays() -> None:
+    namespace = serving()
+    tell(namespace, AS_PROMISED)
+    assert namespace.reason("AccuracyHolds") == "True AccuracyAsPromised"
+    assert namespace.events == []
+    tell(namespace, AS_PROMISED, BROKEN)
+    assert (namespace.reason(), namespace.reason("AccuracyHolds")) == ("True Serving", "False AccuracyBroken")
+    message = str(namespace.condition("AccuracyHolds")["message"])
+    assert "x4 is right for at most 76% of the nodes, where its profile promised 88%" in message
+    assert "x1" not in message
+    assert namespace.events == [("Warning", "AccuracyBroken")]
+    tell(namespace, AS_PROMISED)
+    assert namespace.events == [("Warning", "AccuracyBroken"), ("Normal", "AccuracyAsPromised")]
