@@ -91,6 +91,10 @@ class VariantAccuracy(msgspec.Struct, frozen=True, rename="camel", omit_defaults
     labels: Annotated[ObservedShare | None, Meta(description="Share of labelled nodes that it answers correctly.")] = (
         None
     )
+    agreement: Annotated[
+        ObservedShare | None,
+        Meta(description="Share of nodes on which its answers were those of the most accurate variant."),
+    ] = None
     is_broken: Annotated[
         bool, Meta(description="It is significantly less accurate in service than its profile promised.")
     ] = False
@@ -103,4 +107,5 @@ class AccuracyAnswer(msgspec.Struct, frozen=True, rename="camel"):
     revision: str
     waiting: Annotated[int, Meta(description="Labels that no variant was evaluated on yet.")]
     window: Annotated[int, Meta(description="Most nodes of a window.")]
+    reference: Annotated[str, Meta(description="The most accurate variant, which computes answers again.")]
     variants: tuple[VariantAccuracy, ...]

@@ -70,6 +70,8 @@ class RoutingTable(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_f
     ttl_seconds: float | None = None
     """How long `costs` hold, counted from when the worker got the table: clocks of two machines are never compared.
     None: for ever. The base variant and everything else stay until there is another table."""
+    shadow_permille: int = 0
+    """Most of a worker's time, in permille, in which the most accurate variant computes answers again."""
     repair: int = 0
     """How often a damaged revision of the service was generated again. A worker that finds damage tells this number
     with it. Another number has the worker try again at once."""

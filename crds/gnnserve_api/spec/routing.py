@@ -11,6 +11,8 @@ from gnnserve_api.spec.fields import ApiModel, text
 from gnnserve_api.spec.rules import rule
 from gnnserve_api.variants import MAX_VARIANT_NAME
 
+MOST_SHADOW_PERMILLE = 100
+
 
 class PrometheusSpec(ApiModel):
     url: (
@@ -38,6 +40,10 @@ class RoutingSpec(ApiModel):
     """Mode Weights: the share of the requests that each variant answers, as in `{x1: 9, x4: 1}`."""
     interval_seconds: Annotated[int, Field(ge=1, le=3600)] = 15
     """How often the operator looks at the measured load and latency."""
+    shadow_permille: Annotated[int, Field(ge=0, le=MOST_SHADOW_PERMILLE)] = 0
+    """Most of a worker's time, in permille, in which it computes answers again by the most accurate variant while no
+    request waits, to tell how often the variants agree with it. 5 cannot be noticed in the 99th percentile; 0: it
+    does not."""
     prometheus: PrometheusSpec = PrometheusSpec()
     """Where they are measured."""
 

@@ -167,6 +167,7 @@ class GNNServiceSpec(ApiModel):
             mode=self.routing.mode,
             base_variant=self.routing.variant,
             weights=self.routing.weights or {},
+            shadow_permille=self.routing.shadow_permille,
         )
 
 

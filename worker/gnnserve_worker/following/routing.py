@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from gnnserve_api.routing import RoutingMode, RoutingTable, decode_routing
 from gnnserve_api.spec.endpoint import EndpointOverlay
 from gnnserve_api.spec.objective import ObjectiveSpec
+from gnnserve_api.spec.routing import MOST_SHADOW_PERMILLE
 from gnnserve_api.spec.worker import BatchingSpec
 
 _LONGEST_MS = 3_600_000
@@ -39,6 +40,8 @@ def parse_routing(text: str | bytes) -> RoutingTable:
             detail = error.errors()[0]
             name = ".".join([field, *map(str, detail["loc"])])
             raise ValueError(f"{name}: {detail['msg']}, found {detail['input']!r}") from error
+    if not 0 <= table.shadow_permille <= MOST_SHADOW_PERMILLE:
+        raise ValueError(f"shadowPermille: expected 0 to {MOST_SHADOW_PERMILLE}, found {table.shadow_permille}")
     _check_mode(table)
     _check_costs(table)
     return table

@@ -20,12 +20,21 @@ from collections.abc import Callable, Iterable
 from gnnserve_api.errors import DeviceLostError
 from gnnserve_worker.scheduling.closing import Batch
 from gnnserve_worker.serving.accuracy.idle import LOOK_AGAIN_MS, QUIET_AFTER_MS, IdleTimer, pause_ms
-from gnnserve_worker.serving.accuracy.watch import Job
+from gnnserve_worker.serving.accuracy.watch import AccuracyWatch, Job
 from gnnserve_worker.serving.executor import BatchExecutor, BatchInputs, Computed
 from gnnserve_worker.serving.lane import Lane
 from gnnserve_worker.serving.metrics import ServingMetrics
 from gnnserve_worker.serving.model import ModelState, ServedModel, monotonic_ms
-from gnnserve_worker.serving.requests import Outcome, Pending, deliver_all, fail, fetch_inputs, settle, share_out
+from gnnserve_worker.serving.requests import (
+    Answer,
+    Outcome,
+    Pending,
+    deliver_all,
+    fail,
+    fetch_inputs,
+    settle,
+    share_out,
+)
 
 SHORT_BATCH_MS = 2.0
 """Expected time up to which a batch is computed on the event loop. Two thread hops cost 0.1 ms, and under load far
@@ -33,6 +42,14 @@ more, since both threads then want the interpreter: at 32 connections batches of
 as through the thread, and of open loads as much or more is in time. It also bounds how long the loop does not
 listen."""
 _log = logging.getLogger(__name__)
+
+
+def note_answer(watch: AccuracyWatch, outcomes: Iterable[tuple[Pending, Outcome]]) -> None:
+    """Show the watch the first answer about stored nodes: what a request brought is not there any more."""
+    for pending, outcome in outcomes:
+        if isinstance(outcome, Answer) and pending.overlay is None:
+            watch.note_answer(pending.lane, outcome.variant, pending.nodes, outcome.scores)
+            return
 
 
 class Engine:
@@ -164,7 +181,10 @@ class Engine:
         else:
             begun_ms = self._could_begin_ms(batch)
             computed = self._executor.infer(lane, batch, inputs)
-            deliver_all(self._split(model, lane, batch, computed))
+            outcomes = self._split(model, lane, batch, computed)
+            deliver_all(outcomes)
+            if model.watch.shadows.wants_answer:
+                note_answer(model.watch, outcomes)
             self._released_ms = released_ms = self._clock_ms()
             if isinstance(computed, Computed):
                 self._account(lane, batch, computed, released_ms - begun_ms, released_ms - begun_ms, released_ms)
@@ -179,6 +199,8 @@ class Engine:
             return
         begun_ms = self._could_begin_ms(batch)
         outcomes, withdrawals = self._split(model, lane, batch, computed), model.withdrawals
+        if model.watch.shadows.wants_answer:
+            note_answer(model.watch, outcomes)
         # The thread gets its next batch before these are encoded.
         self._go_on()
         self._released_ms = released_ms = self._clock_ms()
@@ -211,11 +233,12 @@ class Engine:
             inputs = BatchInputs(job.seeds, with_embeddings=False)
             batch = Batch(job.variant, (), len(job.seeds), len(job.seeds), job.expected_ms)
             is_quiet = self._clock_ms() - self._answered_ms > QUIET_AFTER_MS
+            permille = job.quiet_permille if is_quiet else job.permille
             if job.expected_ms > SHORT_BATCH_MS:
                 self._computing, self._job = model, job
                 self._executor.hand(lane, batch, inputs)
-                return pause_ms(job.expected_ms, is_quiet=is_quiet)
-            return pause_ms(self._finish_job(model, job, self._executor.infer(lane, batch, inputs)), is_quiet=is_quiet)
+                return pause_ms(job.expected_ms, permille)
+            return pause_ms(self._finish_job(model, job, self._executor.infer(lane, batch, inputs)), permille)
         return None
 
     def _finish_job(self, model: ServedModel, job: Job, computed: Computed | BaseException) -> float:

@@ -109,7 +109,7 @@ class ServedModel:
         lane.chooser.use(table.costs)
         if self.state is ModelState.LOADING:
             self.state = ModelState.READY
-        self.watch.follow(revision)
+        self.watch.follow(revision, table.shadow_permille)
         self._go_on()
 
     def withdraw(self, problem: str) -> None:

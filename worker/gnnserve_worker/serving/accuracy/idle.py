@@ -13,14 +13,10 @@ LOOK_AGAIN_MS = 5.0
 """Time between two looks whether the engine is idle."""
 QUIET_AFTER_MS = 1000.0
 """Time without a request after which none is expected to meet a job."""
-_SHARE_PERMILLE = 5
-"""Most of the time that jobs take between requests: requests that meet one are half of what the percentile leaves."""
-_QUIET_SHARE_PERMILLE = 250
 
 
-def pause_ms(took_ms: float, *, is_quiet: bool) -> float:
-    """Time to wait after a job that took so long."""
-    permille = _QUIET_SHARE_PERMILLE if is_quiet else _SHARE_PERMILLE
+def pause_ms(took_ms: float, permille: int) -> float:
+    """Time to wait after a job that took so long, so that such jobs take that share of the time."""
     return max(LOOK_AGAIN_MS, took_ms * (1000 / permille - 1))
 
 

@@ -11,8 +11,8 @@ from gnnserve_worker.serving.accuracy.watch import ACCEPTED, AccuracyWatch
 
 
 def collect_accuracy(watch: AccuracyWatch, service: str, created_s: float) -> Iterator[Metric]:
-    """The watch at the moment of a scrape; nothing before the first label came."""
-    if not watch.outcomes:
+    """The watch at the moment of a scrape; nothing before the first label came, or the first shadow was computed."""
+    if not watch.outcomes and not any(watch.seconds.values()):
         return
     labels = CounterMetricFamily(
         "gnnserve_labels", "Labels that clients sent, by what became of them.", labels=("service", "outcome")
@@ -24,9 +24,12 @@ def collect_accuracy(watch: AccuracyWatch, service: str, created_s: float) -> It
     )
     waiting.add_metric((service,), watch.waiting)
     seconds = CounterMetricFamily(
-        "gnnserve_accuracy_watch_seconds", "Time that went into evaluating labels.", labels=("service",)
+        "gnnserve_accuracy_watch_seconds",
+        "Time that went into evaluating labels, and into shadows.",
+        labels=("service", "purpose"),
     )
-    seconds.add_metric((service,), watch.seconds, created=created_s)
+    for purpose, spent_s in watch.seconds.items():
+        seconds.add_metric((service, purpose), spent_s, created=created_s)
     yield from (labels, waiting, seconds)
     live = GaugeMetricFamily(
         "gnnserve_live_accuracy",
@@ -41,14 +44,24 @@ def collect_accuracy(watch: AccuracyWatch, service: str, created_s: float) -> It
         "1 where a variant is significantly less accurate in service than its profile promised.",
         labels=("service", "variant"),
     )
+    agreement = GaugeMetricFamily(
+        "gnnserve_live_agreement",
+        "Share of nodes on which a variant answered as the most accurate one, and the ends of its interval.",
+        labels=("service", "variant", "bound"),
+    )
+    compared = GaugeMetricFamily("gnnserve_live_agreement_nodes", "Nodes in the window.", labels=("service", "variant"))
     for figure in watch.figures():
+        of = (service, figure.name)
+        if figure.agreement is not None:
+            _add_share(agreement, of, figure.agreement)
+            compared.add_metric(of, figure.agreement.nodes)
         if figure.labels is None:
             continue
-        _add_share(live, (service, figure.name), figure.labels)
-        nodes.add_metric((service, figure.name), figure.labels.nodes)
+        _add_share(live, of, figure.labels)
+        nodes.add_metric(of, figure.labels.nodes)
         if figure.promised is not None:
-            broken.add_metric((service, figure.name), int(figure.is_broken))
-    yield from (live, nodes, broken)
+            broken.add_metric(of, int(figure.is_broken))
+    yield from (live, nodes, broken, agreement, compared)
 
 
 def _add_share(family: GaugeMetricFamily, labels: tuple[str, str], share: ObservedShare) -> None:

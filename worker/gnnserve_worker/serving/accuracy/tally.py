@@ -23,6 +23,7 @@ class Tally:
     def __init__(self, profile: Profile) -> None:
         count = len(profile.variants)
         self._promises = {variant.name: _promise(profile, variant, count) for variant in profile.variants}
+        self._agreement = {name: _stream(None, count) for name in self._promises}
         self._labels = {name: _stream(promise, count) for name, promise in self._promises.items()}
 
     def add_labels(self, values: Mapping[str, np.ndarray]) -> None:
@@ -30,15 +31,21 @@ class Tally:
         for name, found in values.items():
             self._labels[name].add(float(found.sum()), len(found))
 
+    def add_agreement(self, variant: str, values: np.ndarray) -> None:
+        """Count nodes that were computed again. `values`: how far the answer was the most accurate variant's, from 0
+        to 1."""
+        self._agreement[variant].add(float(values.sum()), len(values))
+
     def figures(self) -> tuple[VariantAccuracy, ...]:
         return tuple(self._figure(name, promise) for name, promise in self._promises.items())
 
     def _figure(self, name: str, promise: Promise | None) -> VariantAccuracy:
         labels = self._labels[name]
-        found = _observed(labels)
+        found, agreement = _observed(labels), _observed(self._agreement[name])
         if promise is None:
-            return VariantAccuracy(name, labels=found)
-        return VariantAccuracy(name, promise.accuracy, promise.nodes, found, promise.is_broken_by(labels))
+            return VariantAccuracy(name, labels=found, agreement=agreement)
+        is_broken = promise.is_broken_by(labels)
+        return VariantAccuracy(name, promise.accuracy, promise.nodes, found, agreement, is_broken)
 
 
 def _promise(profile: Profile, variant: VariantProfile, comparisons: int) -> Promise | None:

@@ -1,4 +1,6 @@
-"""Watching accuracy in service: labels wait here until the engine is idle, then every variant is evaluated on them.
+"""Watching accuracy in service: what there is to compute when the engine is idle, and what came of it.
+
+Labels wait until then, and every variant is evaluated on them; after them come shadows (`shadows.py`).
 
 The watch says what to compute, one short job at a time, and takes the scores; when there is time for a job is the
 engine's decision. Labels are kept by the source's own ids, so that they survive a change of revision. All of it belongs
@@ -11,6 +13,8 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from enum import StrEnum
+from typing import assert_never
 
 import numpy as np
 
@@ -18,6 +22,7 @@ from gnnserve_api.live_accuracy import LabelProblem, VariantAccuracy
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.scheduling.costs import CostModel
 from gnnserve_worker.serving.accuracy.labels import Label, NodeId, TimedNode, find_nodes, find_truths
+from gnnserve_worker.serving.accuracy.shadows import Shadows
 from gnnserve_worker.serving.accuracy.tally import Tally, values_of
 from gnnserve_worker.serving.lane import Lane
 
@@ -30,9 +35,24 @@ JOB_MS = 0.5
 _OVER_ONE_NODE = 1.5
 """Where one node takes longer, how much longer a job may take than that: most of it is the batch's fixed cost."""
 _MOST_NODES = 256
+_LABELS_PERMILLE = 5
+"""Most of the time that evaluating labels takes between requests: those that meet a job are half of what a 99th
+percentile leaves out."""
+_QUIET_LABELS_PERMILLE = 250
+_MOST_ACCURATE = 0
+"""Index of the most accurate variant."""
 ACCEPTED = "accepted"
 FAILED = "failed"
 """Outcome of labels that were accepted, and on which evaluating a variant failed."""
+
+
+class Purpose(StrEnum):
+    """What a job is for."""
+
+    LABELS = "labels"
+    """A variant is evaluated on labelled nodes."""
+    SHADOWS = "shadows"
+    """The most accurate variant computes an answer again."""
 
 
 @dataclass(slots=True)
@@ -55,6 +75,11 @@ class Job:
     variant: str
     seeds: np.ndarray
     expected_ms: float
+    purpose: Purpose
+    permille: int
+    """Most of the time, in permille, that such jobs may take between requests."""
+    quiet_permille: int
+    """The same once no request has come for a while."""
 
 
 class AccuracyWatch:
@@ -69,8 +94,9 @@ class AccuracyWatch:
         self._tally: Tally | None = None
         self.outcomes: Counter[str] = Counter()
         """Labels by what became of them: accepted, or why not."""
-        self.seconds = 0.0
-        """Time that went into evaluating labels."""
+        self.shadows = Shadows()
+        self.seconds = dict.fromkeys(Purpose, 0.0)
+        """Time that went into jobs."""
 
     @property
     def waiting(self) -> int:
@@ -86,18 +112,21 @@ class AccuracyWatch:
         """The variants of the served revision in service; empty before there is one."""
         return () if self._tally is None else self._tally.figures()
 
-    def follow(self, revision: ServedRevision) -> None:
-        """Evaluate the variants of this revision from now on. Another one's figures begin anew."""
+    def follow(self, revision: ServedRevision, shadow_permille: int) -> None:
+        """Evaluate the variants of this revision from now on. Another one's figures begin anew. `shadow_permille`: most
+        of the time that shadows may take."""
+        self.shadows.permille = shadow_permille
         if revision is self._revision:
             return
         self._revision, self._tally = revision, Tally(revision.manifest.profile)
+        self.shadows.sample = None
         if self._chunk is not None:
             self._waiting.extendleft(reversed(self._chunk.labels))
             self._chunk = None
 
     def forget_revision(self) -> None:
         """The revision answers no more; labels wait for the next one."""
-        self._revision = self._tally = None
+        self._revision = self._tally = self.shadows.sample = None
 
     def was_seen(self, node: NodeId, time: datetime) -> bool:
         return (node, time) in self._seen
@@ -117,6 +146,16 @@ class AccuracyWatch:
         """What is to be computed next, by the revision of this lane; None: nothing."""
         if lane.revision is not self._revision:
             return None
+        return self._next_labels(lane) or self._next_shadow(lane)
+
+    def note_answer(self, lane: Lane, variant: str, nodes: np.ndarray, scores: np.ndarray) -> None:
+        """Keep some nodes of an answer, to compute them again. `scores`: float32 [nodes, classes]."""
+        if lane.revision is self._revision and self.shadows.wants_answer:
+            count = _nodes_of_job(lane.chooser.costs, _MOST_ACCURATE)
+            self.shadows.take(lane.revision, variant, nodes[:count], scores[:count])
+            self._wake()
+
+    def _next_labels(self, lane: Lane) -> Job | None:
         costs, indices = lane.chooser.costs, lane.chooser.indices
         while self._chunk is None and self._waiting:
             count = min(_nodes_of_job(costs, index) for index in indices.values())
@@ -126,11 +165,35 @@ class AccuracyWatch:
             return None
         variant = chunk.missing[-1]
         # A copy: infer may be given seeds that nothing else refers to.
-        return Job(variant, chunk.nodes.copy(), costs.compute_ms(indices[variant], len(chunk.nodes)))
+        expected_ms = costs.compute_ms(indices[variant], len(chunk.nodes))
+        return Job(variant, chunk.nodes.copy(), expected_ms, Purpose.LABELS, _LABELS_PERMILLE, _QUIET_LABELS_PERMILLE)
+
+    def _next_shadow(self, lane: Lane) -> Job | None:
+        sample, permille = self.shadows.sample, self.shadows.permille
+        if sample is None or not permille:
+            return None
+        expected_ms = lane.chooser.costs.compute_ms(_MOST_ACCURATE, len(sample.nodes))
+        name = lane.chooser.names[_MOST_ACCURATE]
+        return Job(name, sample.nodes.copy(), expected_ms, Purpose.SHADOWS, permille, permille)
 
     def finish(self, job: Job, scores: np.ndarray, took_ms: float) -> None:
         """Count what a job computed."""
-        self.seconds += took_ms / 1000
+        self.seconds[job.purpose] += took_ms / 1000
+        match job.purpose:
+            case Purpose.LABELS:
+                self._finish_labels(job, scores)
+            case Purpose.SHADOWS:
+                self._finish_shadow(job, scores)
+            case _:
+                assert_never(job.purpose)
+
+    def _finish_shadow(self, job: Job, scores: np.ndarray) -> None:
+        sample, self.shadows.sample = self.shadows.sample, None
+        if sample is not None and self._revision is not None and self._tally is not None:
+            decisive = self._revision.decisive_scores(job.variant, scores)
+            self._tally.add_agreement(sample.variant, values_of(decisive, sample.decided))
+
+    def _finish_labels(self, job: Job, scores: np.ndarray) -> None:
         chunk, revision, tally = self._chunk, self._revision, self._tally
         if chunk is None or revision is None or tally is None or not chunk.missing or chunk.missing[-1] != job.variant:
             return  # another revision took over meanwhile
@@ -141,7 +204,10 @@ class AccuracyWatch:
             self._chunk = None
 
     def drop(self, job: Job) -> None:
-        """Give up the labels of a job that failed: it would fail again."""
+        """Give up what a job was for, which failed: it would fail again."""
+        if job.purpose is Purpose.SHADOWS:
+            self.shadows.sample = None
+            return
         chunk = self._chunk
         if chunk is not None and chunk.missing and chunk.missing[-1] == job.variant:
             self.outcomes[FAILED] += len(chunk.labels)

@@ -209,7 +209,7 @@ def _build_rest(
     @app.get("/v1/accuracy", tags=["variants"], response_class=Response, responses=_described(AccuracyAnswer))
     async def get_accuracy() -> Response:
         """Accuracy of the variants in service, by the labels that clients sent, beside what their profile promised."""
-        return about_lane(lambda lane: describe_accuracy(service, lane.revision, model.watch))
+        return about_lane(lambda lane: describe_accuracy(service, lane, model.watch))
 
     @app.post(
         LABELS_PATH,
@@ -369,7 +369,7 @@ def _damaged(reply: Reply, damage: Damage) -> Response:
 
 def _route(model: ServedModel, revision: ServedRevision, serving: ServingApp) -> Route:
     device, route, damage = revision.device_stats(), model.route(), model.damage
-    observed = tuple(figure for figure in model.watch.figures() if figure.labels is not None)
+    observed = tuple(figure for figure in model.watch.figures() if figure.labels or figure.agreement)
     return msgspec.structs.replace(
         route,
         # Limits of what is refused whatever they are would promise it.

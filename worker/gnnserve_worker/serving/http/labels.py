@@ -24,6 +24,7 @@ from gnnserve_worker.scheduling.refusal import Refusal, RefusalReason
 from gnnserve_worker.serving.accuracy.labels import Label, NodeId, TimedNode, find_nodes, find_truths
 from gnnserve_worker.serving.accuracy.watch import AccuracyWatch
 from gnnserve_worker.serving.http.question import ErrorCode, RequestError, counted, shown_value
+from gnnserve_worker.serving.lane import Lane
 
 LABELS_PATH = "/v1/labels"
 _CLOCKS_DIFFER = timedelta(minutes=1)
@@ -68,8 +69,9 @@ def take_labels(
     return LabelsAnswer(len(kept), len(problems), tuple(problems[:MOST_TOLD]), revision.manifest.revision)
 
 
-def describe_accuracy(service: str, revision: ServedRevision, watch: AccuracyWatch) -> AccuracyAnswer:
-    return AccuracyAnswer(service, revision.manifest.revision, watch.waiting, WINDOW_VALUES, watch.figures())
+def describe_accuracy(service: str, lane: Lane, watch: AccuracyWatch) -> AccuracyAnswer:
+    revision, reference = lane.revision.manifest.revision, lane.chooser.names[0]
+    return AccuracyAnswer(service, revision, watch.waiting, WINDOW_VALUES, reference, watch.figures())
 
 
 def _read(body: bytes) -> LabelsRequest:
