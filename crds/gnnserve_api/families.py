@@ -22,12 +22,20 @@ class FamilyName(StrEnum):
     """The first layer's product per node instead of features."""
     PROPAGATED_PROJECTED = "propagated-projected"
     """A row of scores per node, of features that were propagated over the graph."""
+    STORED = "stored"
+    """The first layer's output, over all neighbours, as the second layer's product per node."""
+    STORED_DEEPER = "stored-deeper"
+    """The same of a later layer; of the last one it is the scores."""
     GIVEN = "given"
     """Feature columns and a network that the user has chosen and trained."""
     FANOUTS = "fanouts"
     """A pruned variant's table and network, with fewer neighbours sampled."""
     PROJECTED_FANOUTS = "projected-fanouts"
     """A projected variant's table and network, with fewer neighbours sampled."""
+    STORED_FANOUTS = "stored-fanouts"
+    """A stored variant's table and network, with fewer neighbours sampled."""
+    STORED_DEEPER_FANOUTS = "stored-deeper-fanouts"
+    """The same of a later layer."""
     GIVEN_FANOUTS = "given-fanouts"
     """A given variant's table and network, with fewer neighbours sampled."""
     ONE_ROW = "one-row"
@@ -86,7 +94,7 @@ class Family:
     """Whether the manifest lists its variants. Others are added unasked, and kept only where no other variant is as
     accurate and as fast."""
     stores_product: bool
-    """Whether a row of its tables is the first layer's product, as wide as that layer's output. Otherwise it is feature
+    """Whether a row of its tables is a layer's product, as wide as that layer's output. Otherwise it is feature
     columns, of which a variant reads a prefix."""
     spans_widths: bool
     """Whether its variants of one storage differ in nothing but the columns that they read, so that latency is a curve
@@ -96,7 +104,12 @@ class Family:
 # What is propagated holds the neighbours of the graph as it was generated: such variants can follow nothing else.
 # Other rows are made from features alone and neighbours are sampled for each request, so those variants can follow all.
 _FOLLOWS_ALL = Capabilities(overlay=True, changes=True, instants=True, embeddings=True)
+_FOLLOWS_ALL_ALONE = Capabilities(overlay=True, changes=True, instants=True)
+"""A network of its own, whose hidden layer is not the model's."""
 _FOLLOWS_NOTHING = Capabilities(embeddings=True)
+# A stored first layer is corrected where an overlay reaches; further layers reach too far for that. None has the last
+# hidden layer: products of it are gathered in its place.
+_FOLLOWS_OVERLAYS = Capabilities(overlay=True)
 
 FAMILIES: Mapping[FamilyName, Family] = {
     family.name: family
@@ -134,6 +147,22 @@ FAMILIES: Mapping[FamilyName, Family] = {
             spans_widths=False,
         ),
         Family(
+            FamilyName.STORED,
+            description="first layer stored per node, over all neighbours",
+            capabilities=_FOLLOWS_OVERLAYS,
+            is_asked_for=True,
+            stores_product=True,
+            spans_widths=False,
+        ),
+        Family(
+            FamilyName.STORED_DEEPER,
+            description="a later layer stored per node, over all neighbours",
+            capabilities=STORED_GRAPH,
+            is_asked_for=True,
+            stores_product=True,
+            spans_widths=False,
+        ),
+        Family(
             FamilyName.GIVEN,
             description="given, with feature columns of its own",
             capabilities=_FOLLOWS_ALL,
@@ -158,6 +187,22 @@ FAMILIES: Mapping[FamilyName, Family] = {
             spans_widths=False,
         ),
         Family(
+            FamilyName.STORED_FANOUTS,
+            description="samples fewer neighbours",
+            capabilities=_FOLLOWS_OVERLAYS,
+            is_asked_for=True,
+            stores_product=True,
+            spans_widths=False,
+        ),
+        Family(
+            FamilyName.STORED_DEEPER_FANOUTS,
+            description="samples fewer neighbours",
+            capabilities=STORED_GRAPH,
+            is_asked_for=True,
+            stores_product=True,
+            spans_widths=False,
+        ),
+        Family(
             FamilyName.GIVEN_FANOUTS,
             description="samples fewer neighbours",
             capabilities=_FOLLOWS_ALL,
@@ -168,7 +213,7 @@ FAMILIES: Mapping[FamilyName, Family] = {
         Family(
             FamilyName.ONE_ROW,
             description="a perceptron over the node's own features, one stored row",
-            capabilities=_FOLLOWS_ALL,
+            capabilities=_FOLLOWS_ALL_ALONE,
             is_asked_for=True,
             stores_product=True,
             spans_widths=False,

@@ -78,11 +78,15 @@ class RowsManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_f
     """Path of float32 [nodes], for int8: a row's numbers are its integers times its scale."""
 
 
+TableKind = Literal["features", "projected", "aggregated"]
+"""The rank-ordered features, of which a variant reads a prefix; a product of a layer's input, X·W of the first; or what
+a layer aggregates over all neighbours, before its bias, which corrects such a product where an overlay reaches."""
+
+
 class TableManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
     """What variants gather from."""
 
-    kind: Literal["features", "projected"]
-    """The rank-ordered features, of which a variant reads a prefix; or X·W of the first layer."""
+    kind: TableKind
     storage: Storage
     columns: int
     """Columns without the padding."""
@@ -150,6 +154,26 @@ class NetworkManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknow
         return self.attention.output_heads if layer == self.layers - 1 else self.attention.heads
 
 
+class CorrectionManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    """What makes rows of a table of a stored layer for nodes that a request brings, or whose neighbours it changes."""
+
+    network: NetworkManifest
+    """The network with all its layers; the variant's weights hold them under `correction.`."""
+    products: str
+    """The table, in float32, of the products of the layer's inputs."""
+    aggregated: str | None
+    """The table, in float32, of what the layer aggregates. None: it cannot be continued, and is aggregated anew."""
+
+
+class StoredManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    """What was computed ahead of time for a table."""
+
+    layer: int
+    """The layer, the first being 1, whose output over all neighbours the table was made of."""
+    correction: CorrectionManifest | None = None
+    """None: its rows hold for the graph as it was generated alone."""
+
+
 class VariantManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
     """Everything that makes a variant: the table to gather from, the hops to sample, the network to run."""
 
@@ -169,6 +193,16 @@ class VariantManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknow
     thresholds: tuple[float, ...] | None = None
     """What is taken from the score of each class before labels are decided: a node has the classes that are then above
     0; of classes that exclude each other, the highest. None: nothing."""
+    stored: StoredManifest | None = None
+    """None: its table was made of features alone, not of hidden layers."""
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """Keys of all tables that it reads."""
+        if self.stored is None or (correction := self.stored.correction) is None:
+            return (self.table,)
+        read = (self.table, correction.products, correction.aggregated)
+        return tuple(name for name in read if name is not None)
 
 
 NOT_RANKED = "None"

@@ -53,6 +53,11 @@ def one_row_name(hops: int) -> str:
     return f"mlp{hops}"
 
 
+def stored_layer_name(layer: int, storage: Storage) -> str:
+    """Name of the variant whose table was made of that layer's output, the first being 1."""
+    return stored_name(f"stored{layer}", storage)
+
+
 def given_name(place: int) -> str:
     """Name of the given variant that has none of its own, by its place in the list, from 1."""
     return f"given-{place}"

@@ -87,7 +87,7 @@ BREAKS_RULE = {
         **MINIMAL,
         "variants": {"fanouts": [[15, 11]]},
     },
-    "with fanouts, factors, given and one more, times storages, times fanouts and one more must be at most "
+    "with fanouts, factors, given, stored and one more, times storages, times fanouts and one more must be at most "
     "36 variants": {
         **MINIMAL,
         "variants": {"fanouts": [[fanout, 5] for fanout in range(1, 9)]},
@@ -131,8 +131,8 @@ BREAKS_RULE = {
         "model": {"architecture": "SIGN", "fanouts": [0, 0]},
         "variants": {"given": [{"checkpoint": {"uri": "file:///a.safetensors"}, "columns": [0]}]},
     },
-    "with oneRow, its entries and factors, given and one more, these times fanouts and one more, times storages, must "
-    "be at most 36 variants": {
+    "with oneRow, its entries and factors, given, stored and one more, these times fanouts and one more, times "
+    "storages, must be at most 36 variants": {
         **MINIMAL,
         "variants": {
             "fanouts": [[5, 5], [4, 4]],
@@ -149,7 +149,7 @@ BREAKS_RULE = {
             "oneRow": [{"hops": 0}],
         },
     },
-    "names of given variants must not be those of oneRow, as mlp2": {
+    "names of given variants must not be those of oneRow or stored, as mlp2 and stored1": {
         **MINIMAL,
         "variants": {"given": [{**GIVEN, "name": "mlp2"}], "oneRow": [{"hops": 2}]},
     },
@@ -158,11 +158,23 @@ BREAKS_RULE = {
         **MINIMAL,
         "model": {"architecture": "GAT", "heads": 3},
     },
-    "factors and given, times storages, must be at most 32 variants": {
+    "factors, given and stored, times storages, must be at most 32 variants": {
         **MINIMAL,
         "variants": {"pruning": {"factors": [1, 2, 3, 4, 5, 6, 7, 8]}, "storage": [*Storage], "given": [GIVEN]},
     },
-    "pruning.factors may be empty beside given variants only": {**MINIMAL, "variants": {"pruning": {"factors": []}}},
+    "pruning.factors may be empty beside given or stored variants only": {
+        **MINIMAL,
+        "variants": {"pruning": {"factors": []}},
+    },
+    "each of variants.stored must be a layer of the model, which has one for each of model.fanouts": {
+        **MINIMAL,
+        "variants": {"stored": [1, 3]},
+    },
+    "variants.stored must not be given where model.fanouts are 0: nothing but the features is aggregated": {
+        **MINIMAL,
+        "model": {"architecture": "SGC", "fanouts": [0]},
+        "variants": {"stored": [1]},
+    },
     "names of given variants must not repeat": {
         **MINIMAL,
         "variants": {"given": [{**GIVEN, "name": "a"}, {**GIVEN, "name": "a"}]},

@@ -11,6 +11,7 @@ from tests.support.graphs import (
     network_manifest,
     projected_table_of,
     random_tensors,
+    rows_of,
     table_of,
 )
 
@@ -18,6 +19,7 @@ from gnnserve_api.edges import Direction, Duplicates, EdgeRules, SelfLoops
 from gnnserve_api.spec.graph import Normalization
 from gnnserve_api.variants import Storage
 from gnnserve_worker.generation.features import fit_normalization
+from gnnserve_worker.generation.hidden import aggregated_blocks, hidden_blocks
 from gnnserve_worker.generation.tensors import Tensors, projection_of, without_first_product
 from gnnserve_worker.graph.edges import EdgeList
 from gnnserve_worker.graph.overlay import Overlay, arrange_overlay
@@ -25,7 +27,10 @@ from gnnserve_worker.graph.store import Graph, Splits
 from gnnserve_worker.graph.view import Part, view_of
 from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.models.build import build_network
-from gnnserve_worker.models.rows import Scaling, first_products, row_maker
+from gnnserve_worker.models.network import Network
+from gnnserve_worker.models.rows import RowMaker, Scaling, first_products, row_maker
+from gnnserve_worker.models.stored_rows import StoredRowMaker
+from gnnserve_worker.models.tail import tail_of, tail_tensors
 from gnnserve_worker.repository.loaded import LoadedRevision, LoadedVariant
 from gnnserve_worker.sampling.neighbours import Scratch, effective_nodes, sample_neighbours
 from gnnserve_worker.sampling.normalised import inverse_roots
@@ -56,7 +61,7 @@ def revision_over(
     order: np.ndarray,
     fanouts: tuple[int, ...] = ALL,
 ) -> LoadedRevision:
-    """Variants x1, x2 and projected, over `features` as in the source."""
+    """Variants x1, x2, projected and stored1, over `features` as in the source."""
     manifest = ARCHITECTURES[architecture]
     scaled = scaling.scale(features, np.arange(len(features)), np.arange(FEATURES), FEATURES)
     master: Tensors = random_tensors(manifest, features.shape[1], 3)
@@ -75,11 +80,37 @@ def revision_over(
         network = build_network(manifest, tensors, columns, read.projected, "float32")
         maker = row_maker(read, features.shape[1], scaling, order, first_products(projection))
         variants[name] = LoadedVariant(name, read, columns, fanouts, network, maker)
+    roots = inverse_roots(graph.indptr, graph.indices) if architecture == "GCN" else None
+    products = projected_table_of(scaled @ projection.rows, None if projection.own is None else scaled @ projection.own)
+    of_products = row_maker(products, features.shape[1], scaling, order, first_products(projection))
+    variants["stored1"] = _stored_variant(architecture, graph, master, of_products, storage, fanouts, roots)
     return LoadedRevision(
         source="made up", graph=graph, effective_nodes=effective_nodes(graph.indptr), variants=variants, ids=None,
         classes=(0, 1, 2), multi_label=False, labels=NOBODY, splits=Splits(NOBODY, NOBODY, NOBODY), manifest=None,
-        neighbour_roots=inverse_roots(graph.indptr, graph.indices) if architecture == "GCN" else None,
+        neighbour_roots=roots,
     )  # fmt: skip
+
+
+def _stored_variant(
+    architecture: str, graph: Graph, master: Tensors, products: RowMaker, storage: Storage, fanouts: tuple[int, ...],
+    roots: np.ndarray | None,
+) -> LoadedVariant:  # fmt: skip
+    manifest, table = ARCHITECTURES[architecture], products.table
+    left, behind = tail_of(manifest, 1), tail_tensors(master, 1)
+    network = build_network(manifest, without_first_product(master), table.columns, True, "float32")
+    layer = network.layers[0]
+    aggregated = rows_of(np.concatenate([*aggregated_blocks(graph, layer, table)]), Storage.FLOAT32)
+    hidden = np.concatenate([*hidden_blocks(aggregated, layer)])
+    projection = projection_of(behind)
+    stored = projected_table_of(
+        hidden @ projection.rows, None if projection.own is None else hidden @ projection.own, storage
+    )
+    maker = StoredRowMaker(
+        stored, graph, Network((layer,), layer.outputs), products, aggregated if layer.aggregation.plain else None,
+        roots, first_products(projection),
+    )  # fmt: skip
+    served = build_network(left, without_first_product(behind), stored.columns, True, "float32")
+    return LoadedVariant("stored1", stored, stored.columns, fanouts[:1], served, maker)
 
 
 def scaling_of(features: np.ndarray, method: Normalization) -> Scaling:

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from tests.support.graphs import dense_features, network_manifest, random_tensors
+from tests.support.graphs import dense_features, network_manifest, random_graph, random_tensors
 
 from gnnserve_api.families import FAMILIES as CONTRACT
 from gnnserve_api.families import STORED_GRAPH, Capabilities, FamilyName
@@ -55,7 +55,8 @@ def spec_of(**variants: Any) -> GNNServiceSpec:
 
 def plans_of(models: FakeModels, loaded: Sequence[GivenVariant] = (), **variants: Any) -> dict[FamilyName, FamilyPlan]:
     features = dense_features(NODES, WIDTH, seed=0)
-    made_from = Ingredients(spec_of(**variants), NETWORK, features, Ranking(RANKED, {}), MASTER, models, loaded)
+    graph = random_graph(NODES, 0)
+    made_from = Ingredients(spec_of(**variants), NETWORK, graph, features, Ranking(RANKED, {}), MASTER, models, loaded)
     return dict(zip([family.name for family in FAMILIES], plan_families(made_from), strict=True))
 
 
@@ -175,8 +176,9 @@ def test_given_variants_are_served_with_smaller_fanouts_too() -> None:
 @pytest.mark.parametrize("storage", list(Storage))
 def test_families_say_what_their_tables_take(storage: Storage) -> None:
     one_row = [{"hops": 1}, {"hops": 0}, {"hops": 2}]
-    spec = spec_of(pruning={"factors": [2, 3]}, storage=[storage], oneRow=one_row)
+    spec = spec_of(pruning={"factors": [2, 3]}, storage=[storage], oneRow=one_row, stored=[1, 2])
     outline = Outline(spec, NETWORK, NODES, WIDTH, [given_variant("a", [4, 0, 1, 2]), given_variant("b", [1, 4])])
+    float32_8, float32_3 = (stored_bytes(NODES, columns, Storage.FLOAT32) for columns in (8, 3))
     found = {family.name: family.tables_bytes(outline) for family in FAMILIES}
 
     assert found == {
@@ -184,9 +186,15 @@ def test_families_say_what_their_tables_take(storage: Storage) -> None:
         FamilyName.PROPAGATED: 0,
         FamilyName.PROJECTED: 2 * stored_bytes(NODES, 8, storage),
         FamilyName.PROPAGATED_PROJECTED: 0,
+        # Products and what is aggregated of them, in float32; then a product as wide as the classes.
+        FamilyName.STORED: 3 * float32_8 + 2 * stored_bytes(NODES, 3, storage),
+        # The same in float32, and what the second layer aggregates of it; then the scores.
+        FamilyName.STORED_DEEPER: 3 * float32_8 + (2 + 1) * float32_3 + stored_bytes(NODES, 3, storage),
         FamilyName.GIVEN: stored_bytes(NODES, 4, storage),
         FamilyName.FANOUTS: 0,
         FamilyName.PROJECTED_FANOUTS: 0,
+        FamilyName.STORED_FANOUTS: 0,
+        FamilyName.STORED_DEEPER_FANOUTS: 0,
         FamilyName.GIVEN_FANOUTS: 0,
         FamilyName.ONE_ROW: stored_bytes(NODES, 8, storage),
         FamilyName.PROPAGATED_ONE_ROW: 2 * stored_bytes(NODES, 8, storage),

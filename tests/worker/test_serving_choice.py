@@ -230,6 +230,21 @@ def test_a_request_is_bound_to_no_variant_that_cannot_answer_it(
     assert None not in [pins.draw() for _ in range(4)]
 
 
+def test_embeddings_come_of_a_variant_that_has_them_though_it_is_slower() -> None:
+    stored = msgspec.structs.replace(variant("x2", 0.95, 1), name="stored1", family=FamilyName.STORED)
+    chooser = VariantChooser(profile(variant("x1", 0.9, 10), stored), 100)
+    wanted = Capabilities(embeddings=True)
+
+    assert chooser.choose(Objective(), 1).variant == "stored1"
+    assert chooser.choose(Objective(), 1, wanted).variant == "x1"
+    choice = chooser.choose(Objective(accuracy_tolerance_permille=10), 2, wanted)
+    assert (choice.variant, choice.feasible) == ("x1", False)
+    assert choice.message == (
+        "no variant among those within 10 permille of the most accurate can answer requests with embeddings; "
+        "the nearest, x1, loses 50 permille"
+    )
+
+
 _accuracies = st.lists(st.integers(0, 10_000), min_size=1, max_size=8)
 
 

@@ -86,7 +86,9 @@ def costs(rows: Sequence[VariantRow], seeds: int) -> str:
         "memory is weights and the columns of the table that it reads."
     )
     if any(family_of(row).stores_product for row in rows):
-        text += " Projected variants add a table of their own on disk, which is no part of the weights."
+        text += (
+            " Variants that store a layer's product add tables of their own on disk, which are no part of the weights."
+        )
     least = min(rows, key=lambda row: at_size(row, seeds).gathered_bytes)
     most = max(rows, key=lambda row: at_size(row, seeds).gathered_bytes)
     if least is most:

@@ -67,6 +67,7 @@ HISTORICAL_DEFAULTS: Mapping[str, Any] = MappingProxyType(
         "variants.given": [],
         "variants.one_row": [],
         "variants.thresholds": "Fixed",
+        "variants.stored": [],
     }
 )
 """The default that each field had in the release which introduced it. A field of this value is left out of the recipe,

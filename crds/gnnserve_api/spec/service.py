@@ -101,7 +101,7 @@ class GNNServiceSpec(ApiModel):
 
     @rule(
         "!has(self.model.checkpoint) || size(self.variants.pruning.factors) > 0 || "
-        "self.variants.projection != 'Disabled'",
+        "self.variants.projection != 'Disabled' || (has(self.variants.stored) && size(self.variants.stored) > 0)",
         "model.checkpoint must not be given where variants.given are all there is: none is made of it",
     )
     def _checkpoint_is_used(self) -> bool:
@@ -120,6 +120,25 @@ class GNNServiceSpec(ApiModel):
                 "are propagated: leave it out, or use model.checkpoint"
             )
         )
+
+    @rule(
+        "!has(self.variants.stored) || self.variants.stored.all(layer, layer <= size(self.model.fanouts))",
+        "each of variants.stored must be a layer of the model, which has one for each of model.fanouts",
+    )
+    def _stored_layers_exist(self) -> bool | str:
+        layers = len(self.model.fanouts)
+        beyond = [layer for layer in self.variants.stored if layer > layers]
+        return not beyond or (
+            f"variants.stored {beyond[0]} must be a layer of the model, which has {layers}, one for each of "
+            "model.fanouts"
+        )
+
+    @rule(
+        "self.model.fanouts[0] != 0 || !has(self.variants.stored) || size(self.variants.stored) == 0",
+        "variants.stored must not be given where model.fanouts are 0: nothing but the features is aggregated",
+    )
+    def _stored_layers_aggregate(self) -> bool:
+        return self.model.fanouts[0] != 0 or not self.variants.stored
 
     def impossible_variants(self) -> tuple[str, ...]:
         """Variants that `routing` names and that no revision of this spec has. Not a rule of the schema: a spec that

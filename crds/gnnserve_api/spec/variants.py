@@ -20,6 +20,7 @@ from gnnserve_api.variants import (
     fanouts_name,
     given_name,
     one_row_name,
+    stored_layer_name,
     stored_name,
     variant_name,
 )
@@ -152,7 +153,9 @@ class Thresholds(StrEnum):
 MAX_LISTED_VARIANTS = MAX_VARIANTS - len(Storage)
 """Variants without `fanouts` and without projected ones, of which there is one per storage."""
 
-_LISTED = "size(self.pruning.factors) + (has(self.given) ? size(self.given) : 0)"
+_LISTED = (
+    "size(self.pruning.factors) + (has(self.given) ? size(self.given) : 0) + (has(self.stored) ? size(self.stored) : 0)"
+)
 """CEL: variants of one storage that are always there."""
 
 SmallerFanouts = Annotated[
@@ -192,16 +195,36 @@ class Variants(ApiModel):
     mlp2, and mlp2-int8 from each storage. Each is trained from the labels, from the scores of the model, and from both;
     the one with the best validation score is kept. All but mlp0 answer about nodes of the stored graph only."""
 
+    stored: Annotated[
+        tuple[Annotated[int, Field(ge=1, le=MAX_LAYERS)], ...],
+        Field(max_length=MAX_LAYERS, json_schema_extra={"x-kubernetes-list-type": "set"}),
+    ] = ()
+    """Layers whose output is computed ahead of time for every node, over all of its neighbours, as in `[1]`: stored1
+    reads what is left of the network, with the second layer's product stored, and samples the first of model.fanouts
+    alone. The last layer's output is the scores: a row for each seed. Computed over all neighbours, so that answers
+    differ from those of x1, which samples them. Only stored1 answers requests with an overlay, and none gives
+    embeddings."""
+
     def listed_names(self) -> tuple[str, ...]:
-        """Variants that every revision has: a factor in a storage, or a given one, with each of the fan-outs; and
-        one-row ones."""
+        """Variants that every revision has: a factor in a storage, a stored layer or a given one, with each of the
+        fan-outs; and one-row ones."""
         factors = [name for factor in sorted(self.pruning.factors) for name in self.names_of(factor)]
-        given = self._with_fanouts([name for base in self.given_names() for name in self._stored(base)])
-        return (*factors, *given, *(name for base in self.one_row_names() for name in self._stored(base)))
+        layers = [name for layer in sorted(self.stored) for name in self._names_of_stored(layer)]
+        given = self._with_fanouts([name for base in self.given_names() for name in self._in_storages(base)])
+        one_row = [name for base in self.one_row_names() for name in self._in_storages(base)]
+        return (*factors, *layers, *given, *one_row)
 
     def one_row_names(self) -> tuple[str, ...]:
         """Names of `one_row`, by hops, without storages."""
         return tuple(one_row_name(each.hops) for each in self.canonical().one_row)
+
+    def _names_of_stored(self, layer: int) -> tuple[str, ...]:
+        names = [stored_layer_name(layer, storage) for storage in Storage if storage in self.storage]
+        return (*names, *(fanouts_name(name, fanouts) for name in names for fanouts in self.fanouts_left(layer)))
+
+    def fanouts_left(self, layer: int) -> tuple[tuple[int, ...], ...]:
+        """What of `fanouts` is left for variants of which that many layers are stored, each once."""
+        return tuple(dict.fromkeys(fanouts[:-layer] for fanouts in self.fanouts if len(fanouts) > layer))
 
     def given_names(self) -> tuple[str, ...]:
         """Names of `given`, in its order, without storages."""
@@ -210,13 +233,13 @@ class Variants(ApiModel):
     @property
     def are_all_given(self) -> bool:
         """Whether nothing is made of a master: neither trained nor ranked."""
-        return not self.pruning.factors and self.projection is Projection.DISABLED
+        return not self.pruning.factors and self.projection is Projection.DISABLED and not self.stored
 
     def names_of(self, factor: int) -> tuple[str, ...]:
         """Variants of one factor."""
-        return self._with_fanouts(self._stored(variant_name(factor)))
+        return self._with_fanouts(self._in_storages(variant_name(factor)))
 
-    def _stored(self, name: str) -> list[str]:
+    def _in_storages(self, name: str) -> list[str]:
         return [stored_name(name, storage) for storage in Storage if storage in self.storage]
 
     def _with_fanouts(self, names: Sequence[str]) -> tuple[str, ...]:
@@ -226,7 +249,7 @@ class Variants(ApiModel):
         """Variants that a revision may have: those that are kept only where the profile finds them worth it."""
         if self.projection is not Projection.AUTO:
             return ()
-        return self._with_fanouts(self._stored(PROJECTED_NAME))
+        return self._with_fanouts(self._in_storages(PROJECTED_NAME))
 
     @model_validator(mode="after")
     def _storages_differ(self) -> Variants:
@@ -236,25 +259,25 @@ class Variants(ApiModel):
 
     @rule(
         f"({_LISTED}) * size(self.storage) <= {MAX_LISTED_VARIANTS}",
-        f"factors and given, times storages, must be at most {MAX_LISTED_VARIANTS} variants",
+        f"factors, given and stored, times storages, must be at most {MAX_LISTED_VARIANTS} variants",
     )
     def _variants_are_few(self) -> bool | str:
-        listed, storages = len(self.pruning.factors) + len(self.given), len(self.storage)
+        listed, storages = len(self.pruning.factors) + len(self.given) + len(self.stored), len(self.storage)
         return listed * storages <= MAX_LISTED_VARIANTS or (
             f"{self._counted()} times {storages} storages are {listed * storages} variants; they must be at most "
             f"{MAX_LISTED_VARIANTS}"
         )
 
     def _counted(self) -> str:
-        factors, given = len(self.pruning.factors), len(self.given)
-        return f"{factors} factors" + (f" and {given} given" if given else "")
+        counts = {"factors": len(self.pruning.factors), "given": len(self.given), "stored": len(self.stored)}
+        return " and ".join(f"{count} {name}" for name, count in counts.items() if count or name == "factors")
 
     @rule(
-        "size(self.pruning.factors) > 0 || (has(self.given) && size(self.given) > 0)",
-        "pruning.factors may be empty beside given variants only",
+        f"{_LISTED} > 0",
+        "pruning.factors may be empty beside given or stored variants only",
     )
     def _some_variant_is_listed(self) -> bool:
-        return bool(self.pruning.factors or self.given)
+        return bool(self.pruning.factors or self.given or self.stored)
 
     @rule(
         "!has(self.given) || self.given.all(one, !has(one.name) || "
@@ -267,6 +290,12 @@ class Variants(ApiModel):
         return not repeated or f"names of given variants must not repeat: {', '.join(repeated)}"
 
     @model_validator(mode="after")
+    def _stored_differ(self) -> Variants:
+        if len(set(self.stored)) != len(self.stored):
+            raise ValueError(f"stored {list(self.stored)} must not repeat")
+        return self
+
+    @model_validator(mode="after")
     def _fanouts_differ(self) -> Variants:
         if len(set(self.fanouts)) != len(self.fanouts):
             raise ValueError(f"fanouts {[list(fanouts) for fanouts in self.fanouts]} must not repeat")
@@ -275,11 +304,12 @@ class Variants(ApiModel):
     @rule(
         f"!has(self.fanouts) || size(self.fanouts) == 0 || ({_LISTED} + 1) * size(self.storage) * "
         f"(1 + size(self.fanouts)) <= {MAX_VARIANTS}",
-        "with fanouts, factors, given and one more, times storages, times fanouts and one more must be at most "
+        "with fanouts, factors, given, stored and one more, times storages, times fanouts and one more must be at most "
         f"{MAX_VARIANTS} variants",
     )
     def _fanouts_leave_few_variants(self) -> bool | str:
-        count = (len(self.pruning.factors) + len(self.given) + 1) * len(self.storage) * (1 + len(self.fanouts))
+        listed = len(self.pruning.factors) + len(self.given) + len(self.stored)
+        count = (listed + 1) * len(self.storage) * (1 + len(self.fanouts))
         return (
             not self.fanouts
             or count <= MAX_VARIANTS
@@ -299,11 +329,12 @@ class Variants(ApiModel):
     @rule(
         f"!has(self.oneRow) || size(self.oneRow) == 0 || (({_LISTED} + 1) * (1 + (has(self.fanouts) ? "
         f"size(self.fanouts) : 0)) + size(self.oneRow)) * size(self.storage) <= {MAX_VARIANTS}",
-        "with oneRow, its entries and factors, given and one more, these times fanouts and one more, times storages, "
-        f"must be at most {MAX_VARIANTS} variants",
+        "with oneRow, its entries and factors, given, stored and one more, these times fanouts and one more, times "
+        f"storages, must be at most {MAX_VARIANTS} variants",
     )
     def _one_rows_leave_few_variants(self) -> bool | str:
-        others = (len(self.pruning.factors) + len(self.given) + 1) * (1 + len(self.fanouts))
+        listed = len(self.pruning.factors) + len(self.given) + len(self.stored)
+        others = (listed + 1) * (1 + len(self.fanouts))
         count = (others + len(self.one_row)) * len(self.storage)
         return (
             not self.one_row
@@ -316,27 +347,31 @@ class Variants(ApiModel):
 
     @rule(
         "!has(self.oneRow) || size(self.oneRow) == 0 || size(self.pruning.factors) > 0 || "
-        "self.projection != 'Disabled'",
+        "self.projection != 'Disabled' || (has(self.stored) && size(self.stored) > 0)",
         "oneRow must not be given where given variants are all there is: there is no model to learn from",
     )
     def _one_rows_have_a_master(self) -> bool:
         return not self.one_row or not self.are_all_given
 
     @rule(
-        "!has(self.oneRow) || !has(self.given) || !self.given.exists(one, has(one.name) && "
-        "self.oneRow.exists(other, one.name == 'mlp' + string(other.hops)))",
-        "names of given variants must not be those of oneRow, as mlp2",
+        "!has(self.given) || !self.given.exists(one, has(one.name) && "
+        "((has(self.oneRow) && self.oneRow.exists(other, one.name == 'mlp' + string(other.hops))) || "
+        "(has(self.stored) && self.stored.exists(layer, one.name == 'stored' + string(layer)))))",
+        "names of given variants must not be those of oneRow or stored, as mlp2 and stored1",
     )
-    def _given_names_are_not_of_one_rows(self) -> bool | str:
-        taken = sorted({*self.given_names()} & {*self.one_row_names()})
-        return not taken or f"names of given variants must not be those of oneRow: {', '.join(taken)}"
+    def _given_names_are_not_of_others(self) -> bool | str:
+        others = {*self.one_row_names(), *(stored_layer_name(layer, Storage.FLOAT32) for layer in self.stored)}
+        taken = sorted({*self.given_names()} & others)
+        return not taken or f"names of given variants must not be those of oneRow or stored: {', '.join(taken)}"
 
     def canonical(self) -> Variants:
-        """The same where the same is generated: the order of storages, fan-outs and one-row variants does nothing."""
+        """The same where the same is generated: the order of storages, fan-outs, stored layers and one-row variants
+        does nothing."""
         storages = tuple(storage for storage in Storage if storage in self.storage)
         fanouts = tuple(sorted(self.fanouts, reverse=True))
         ordered = {"storage": storages, "fanouts": fanouts, "one_row": tuple(sorted(self.one_row, key=_hops_of))}
-        return self.model_copy(update={"pruning": self.pruning.canonical(), **ordered})
+        layers = {"stored": tuple(sorted(self.stored))}
+        return self.model_copy(update={"pruning": self.pruning.canonical(), **ordered, **layers})
 
 
 def _hops_of(one: OneRow) -> int:

@@ -30,7 +30,7 @@ from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.spec.variants import RankingMethod, Thresholds
 from gnnserve_api.training import TrainingManifest
 from gnnserve_api.variants import Storage, variant_name
-from gnnserve_worker.generation.families.family import FamilyPlan, Ingredients, Models, OneRowModels
+from gnnserve_worker.generation.families.family import FamilyPlan, Ingredients, Models, OneRowModels, PlannedTable
 from gnnserve_worker.generation.families.registry import FAMILIES, plan_families
 from gnnserve_worker.generation.families.write import write_plans
 from gnnserve_worker.generation.features import Normalized, fit_normalization
@@ -44,7 +44,7 @@ from gnnserve_worker.generation.scores import metric_of
 from gnnserve_worker.generation.tensors import Tensors, first_layer
 from gnnserve_worker.generation.thresholds import check_thresholds
 from gnnserve_worker.generation.training_set import TrainingSet, training_set, visible_nodes
-from gnnserve_worker.graph.store import Features, GraphData
+from gnnserve_worker.graph.store import Features, Graph, GraphData
 from gnnserve_worker.progress import Progress, ProgressListener
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.repository.staged import StagedRevision
@@ -81,7 +81,7 @@ def generate_revision(
     models = None if models_of is None else models_of(data, rows.trained)
     one_rows = None if one_rows_of is None else one_rows_of(data, normalized, rows)
     network = spec.model.network(len(graph.classes))
-    ingredients = _make_ingredients(spec, network, data, rows, models, one_rows, given, progress)
+    ingredients = _make_ingredients(spec, network, graph.graph, data, rows, models, one_rows, given, progress)
     plans = plan_families(ingredients)
     other_rankings = () if models is None else _rank_again(spec, data, rows.trained, models, progress)
     with repository.stage(identity.recipe, identity.graph, identity.checkpoint, identity.given) as staged:
@@ -132,9 +132,9 @@ def _write_row_source(
     tensors: Tensors = {}
     if normalized.mean is not None and normalized.deviation is not None:
         tensors |= {"mean": normalized.mean, "deviation": normalized.deviation}
-    kept = {variant.table for variant in variants}
+    kept = {table for variant in variants for table in variant.tables}
     for table in (table for plan in plans for table in plan.tables if table.name in kept):
-        if table.made_by is not None:
+        if isinstance(table, PlannedTable) and table.made_by is not None:
             tensors |= {table.made_by.prefix + key: tensor for key, tensor in table.made_by.tensors.items()}
     return RowSource(
         columns=tuple(SourceColumn(column.name, column.width, column.fill) for column in graph.feature_columns),
@@ -169,6 +169,7 @@ def _normalization(spec: GNNServiceSpec) -> Normalization:
 def _make_ingredients(
     spec: GNNServiceSpec,
     network: NetworkManifest,
+    graph: Graph,
     data: TrainingSet,
     rows: ModelRows,
     models: Models | None,
@@ -179,7 +180,7 @@ def _make_ingredients(
     pruning = spec.variants.pruning
     if models is None:
         as_it_is = Ranking(np.arange(rows.served.shape[1]), {})
-        return Ingredients(spec, network, rows.served, as_it_is, None, models, given)
+        return Ingredients(spec, network, graph, rows.served, as_it_is, None, models, given)
     master: Tensors | None = None
     if pruning.method != RankingMethod.RANDOM or any(family.needs_master(spec) for family in FAMILIES):
         master = models.master(variant_name(1) if 1 in pruning.factors else "master")
@@ -188,7 +189,7 @@ def _make_ingredients(
     first = None if master is None else first_layer(master)
     ranking = rank(pruning, first, rows.trained, data, spec.model.training.seed)
     progress(Progress(stage, 1, 1))
-    return Ingredients(spec, network, rows.served, ranking, master, models, given, one_rows)
+    return Ingredients(spec, network, graph, rows.served, ranking, master, models, given, one_rows)
 
 
 def _rank_again(
@@ -211,5 +212,5 @@ def _discard_unused(made: Sequence[VariantManifest], kept: Sequence[VariantManif
     """Discard tables and weights that no kept variant reads. Variants may share both."""
     for weights in sorted({variant.weights for variant in made} - {variant.weights for variant in kept}):
         staged.discard_weights(weights)
-    for table in sorted({variant.table for variant in made} - {variant.table for variant in kept}):
+    for table in sorted(staged.tables - {table for variant in kept for table in variant.tables}):
         staged.discard_table(table)

@@ -114,7 +114,8 @@ def table_parts(loaded: LoadedRevision) -> dict[str, Rows]:
         table = variant.table
         for role, rows in (("rows", table.rows), ("own rows", table.own)):
             if all(rows is not known for known in found.values()):
-                found[f"{table.kind}-{table.storage} {role}"] = rows
+                name = f"{table.kind}-{table.storage} {role}"
+                found[f"{name} of {variant.name}" if name in found else name] = rows
     return found
 
 

@@ -127,7 +127,7 @@ class ViewSampler:
             )
             sampled = time.perf_counter()
             # Its tree has one number for each node, whichever way it is read.
-            behind = make_rows(variant, seen, sample, loaded.graph.nodes, apart=False)
+            behind = make_rows(variant, seen, sample, apart=False)
             made = time.perf_counter()
             times = StageTimes((sampled - begun) * 1e3, 0.0, 0.0, (made - sampled) * 1e3)
             return Piece(part.start, sample, behind, times, workspace.padding)

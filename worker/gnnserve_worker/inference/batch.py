@@ -19,7 +19,7 @@ import numpy as np
 from gnnserve_api.edges import Direction, EdgeRules
 from gnnserve_api.spec.model import FULL_NEIGHBOURHOOD
 from gnnserve_worker.graph.overlay import Overlay, arrange_overlay, number_overlay
-from gnnserve_worker.graph.view import BatchView, Part, name_rows, view_of
+from gnnserve_worker.graph.view import BatchView, Part, view_of
 from gnnserve_worker.models.network import Activations, copy_rows
 from gnnserve_worker.parallel import limit_blas_to_one_thread, map_parallel, thread_count
 from gnnserve_worker.repository.loaded import LoadedRevision, LoadedVariant
@@ -248,7 +248,7 @@ def _infer_chunk(
     sampling = None if view is None else view.sampling
     sample = draw_sample(revision, variant, seeds, key, sampling, _workspace.scratch, _workspace.weights, share=share)
     drawn = time.perf_counter()
-    behind = make_rows(variant, view, sample, revision.graph.nodes)
+    behind = make_rows(variant, view, sample)
     made = drawn if behind is None else time.perf_counter()
     aggregated = network.gather(variant.table, sample, activations, behind)
     gathered = time.perf_counter()
@@ -264,9 +264,10 @@ def draw_sample(
 ) -> NeighbourSample:  # fmt: skip
     """What the variant gathers for these seeds, with what neighbours weigh where its layers read that; in scratch."""
     graph, is_weighed = revision.graph, variant.network.weighs_neighbours
+    names_leaves = is_weighed or (variant.rows is not None and variant.rows.names_leaves)
     sample = sample_neighbours(
         graph.indptr, graph.indices, seeds, variant.fanouts, key, scratch, share=share, view=view,
-        names_leaves=is_weighed,
+        names_leaves=names_leaves,
     )  # fmt: skip
     if is_weighed and revision.neighbour_roots is not None:
         return weigh(sample, graph.indptr, revision.neighbour_roots, weights, view)
@@ -274,19 +275,15 @@ def draw_sample(
 
 
 def make_rows(
-    variant: LoadedVariant, view: BatchView | None, sample: NeighbourSample, nodes: int, *, apart: bool = True
+    variant: LoadedVariant, view: BatchView | None, sample: NeighbourSample, *, apart: bool = True
 ) -> RowsBehind | None:
-    """Rows of what the sample reads of the view's features, which is named in the sample; None: the view has none.
-    `nodes`: those of the stored graph. `apart`: rows of neighbours and of nodes themselves are numbered apart where
-    they are others, and made for what is read of either. ValueError: the variant cannot answer requests with an
-    overlay."""
+    """Rows of what the sample reads of the view, which is named in the sample; None: it reads nothing. `apart`: as
+    `MakesRows.behind` takes it. ValueError: the variant cannot answer requests with an overlay."""
     if view is None or view.features is None:
         return None
-    maker = variant.rows
-    if maker is None:
+    if variant.rows is None:
         raise ValueError(f"variant {variant.name} cannot answer requests with an overlay")
-    named = name_rows(view, sample, nodes, apart=apart and maker.has_own_rows)
-    return maker.make(view.features, named.neighbours, named.own, variant.columns)
+    return variant.rows.behind(view, sample, variant.columns, apart=apart)
 
 
 def join_times(parts: Sequence[StageTimes], wall_ms: float) -> StageTimes:

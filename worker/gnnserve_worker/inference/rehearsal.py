@@ -19,7 +19,15 @@ import numpy as np
 from gnnserve_api.edges import Direction, Duplicates, EdgeRules
 from gnnserve_api.families import FamilyName
 from gnnserve_api.profile import Compute, LatencyProfile, Profile, VariantProfile
-from gnnserve_api.repository import NetworkManifest, RankingManifest, RevisionManifest, RowSource, VariantManifest
+from gnnserve_api.repository import (
+    CorrectionManifest,
+    NetworkManifest,
+    RankingManifest,
+    RevisionManifest,
+    RowSource,
+    StoredManifest,
+    VariantManifest,
+)
 from gnnserve_api.spec.graph import Normalization
 from gnnserve_api.spec.model import FULL_NEIGHBOURHOOD, NO_NEIGHBOURS, Architecture, Model
 from gnnserve_api.variants import Storage, columns_of
@@ -30,25 +38,28 @@ from gnnserve_worker.inference.served import served_revision
 from gnnserve_worker.models import dense
 from gnnserve_worker.models.build import layer_sizes
 from gnnserve_worker.models.registry import spec_of
+from gnnserve_worker.models.tail import tail_of
 from gnnserve_worker.repository import paths
-from gnnserve_worker.repository.loaded import LoadedRevision
+from gnnserve_worker.repository.loaded import CORRECTION, LoadedRevision
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.sampling.neighbours import NeighbourSample, SampleWeights
 from gnnserve_worker.sampling.padded import PadScratch, TreeArrays, TreeShares, pad_sample
 from gnnserve_worker.sampling.subgraph import SubgraphSampler
-from gnnserve_worker.tables.gather import Aggregator
+from gnnserve_worker.tables.gather import Aggregator, is_plain
 from gnnserve_worker.tables.table import feature_blocks
 
 _NODES, _DEGREE, _COLUMNS, _HIDDEN, _CLASSES = 100, 5, 24, 16, 3
 _FANOUTS = ((3, 2), (3,), (FULL_NEIGHBOURHOOD, FULL_NEIGHBOURHOOD))
 _SEEDS = (1, 2, 64)
+_FAMILIES = {"features": FamilyName.PRUNED, "projected": FamilyName.PROJECTED, "stored": FamilyName.STORED}
+_PRODUCTS, _AGGREGATED = f"projected-{Storage.FLOAT32}", "aggregated1"
 
 
 @dataclass(frozen=True, slots=True)
 class MadeUpVariant:
     name: str
     factor: int
-    kind: Literal["features", "projected"]
+    kind: Literal["features", "projected", "stored"]
     storage: Storage
     compute: Compute
 
@@ -56,17 +67,27 @@ class MadeUpVariant:
     def table(self) -> str:
         return f"{self.kind}-{self.storage}"
 
-    def made(self, network: NetworkManifest, columns: int) -> VariantManifest:
-        """`columns`: that it reads of its table."""
+    @property
+    def is_product(self) -> bool:
+        return self.kind != "features"
+
+    def network(self, whole: NetworkManifest) -> NetworkManifest:
+        return tail_of(whole, 1) if self.kind == "stored" else whole
+
+    def made(self, whole: NetworkManifest, columns: int, aggregated: str | None) -> VariantManifest:
+        """`columns`: that it reads of its table. `aggregated`: as in `CorrectionManifest`."""
+        network = self.network(whole)
+        correction = CorrectionManifest(network=whole, products=_PRODUCTS, aggregated=aggregated)
         return VariantManifest(
             name=self.name,
-            family=FamilyName.PROJECTED if self.kind == "projected" else FamilyName.PRUNED,
+            family=_FAMILIES[self.kind],
             table=self.table,
             columns=columns,
             fanouts=network.fanouts,
             network=network,
             compute=self.compute,
             weights=paths.weights_of(self.name),
+            stored=StoredManifest(layer=1, correction=correction) if self.kind == "stored" else None,
         )
 
 
@@ -111,7 +132,7 @@ def _compute_in_bfloat16_anywhere() -> None:
 def _revisions(root: Path) -> Iterator[LoadedRevision]:
     variants = [
         MadeUpVariant(f"{kind}-{storage}-{compute}", 1, kind, storage, compute)
-        for kind in ("features", "projected")
+        for kind in ("features", "projected", "stored")
         for storage in Storage
         for compute in ("float32", "bfloat16")
         if storage is not Storage.FLOAT32 or compute == "float32"
@@ -130,7 +151,9 @@ def _revisions(root: Path) -> Iterator[LoadedRevision]:
                 network = msgspec.structs.replace(
                     network, attention=msgspec.structs.replace(network.attention, heads=2, output_heads=2)
                 )
-            yield repository.load(publish_made_up(repository, graph, network, variants).revision)
+            # A stored layer leaves another one.
+            able = [variant for variant in variants if variant.kind != "stored" or network.layers > 1]
+            yield repository.load(publish_made_up(repository, graph, network, able).revision)
 
 
 def made_up_graph(nodes: int, degree: int, columns: int, classes: int) -> GraphData:
@@ -156,7 +179,6 @@ def publish_made_up(
 ) -> RevisionManifest:
     """Random weights, random rows, an invented profile: everything works and nothing means anything."""
     nodes, columns = graph.features.shape
-    outputs = network.projected_columns
     architecture = spec_of(network.architecture)
     draw = np.random.default_rng(1)
     repository.put_graph(graph)
@@ -165,20 +187,29 @@ def publish_made_up(
             if kind == "features":
                 staged.write_table(table, kind, storage, columns, feature_blocks(graph.features, range(columns)))
             else:
+                outputs = (tail_of(network, 1) if kind == "stored" else network).projected_columns
                 rows = np.broadcast_to(np.float32(0.5), (nodes, outputs))
                 has_own = architecture.stores_own
-                staged.write_table(table, kind, storage, outputs, [rows], [rows] if has_own else None)
+                staged.write_table(table, "projected", storage, outputs, [rows], [rows] if has_own else None)
+        aggregated = None
+        if any(variant.kind == "stored" for variant in variants) and is_plain(architecture.aggregator):
+            aggregated, width = _AGGREGATED, network.projected_columns
+            sums = np.broadcast_to(np.float32(0.5), (nodes, width))
+            staged.write_table(aggregated, "aggregated", Storage.FLOAT32, width, [sums])
         stored = architecture.first_product_keys()
         master = _random_weights(network, columns, draw)
         kept = staged.write_row_source({name: tensor for name, tensor in master.items() if name in stored})
         profiles, made = [], []
         for variant in variants:
-            width = outputs if variant.kind == "projected" else columns_of(columns, variant.factor)
-            tensors = _random_weights(network, width, draw)
-            if variant.kind == "projected":
+            own = variant.network(network)
+            width = own.projected_columns if variant.is_product else columns_of(columns, variant.factor)
+            tensors = _random_weights(own, width, draw)
+            if variant.is_product:
                 tensors = {name: tensor for name, tensor in tensors.items() if name not in stored}
+            if variant.kind == "stored":
+                tensors |= {f"{CORRECTION}{name}": value for name, value in master.items() if name not in stored}
             staged.write_variant(variant.name, tensors)
-            made.append(variant.made(network, width))
+            made.append(variant.made(network, width, aggregated))
             profiles.append(_invented_profile(variant, width))
         return staged.commit(
             scope="Inductive",
@@ -218,6 +249,6 @@ def _invented_profile(variant: MadeUpVariant, columns: int) -> VariantProfile:
     )  # fmt: skip
     return VariantProfile(
         name=variant.name, factor=variant.factor, table=variant.table, columns=columns, storage=variant.storage,
-        projected=variant.kind == "projected", compute=variant.compute, validation_accuracy=1 / (1 + variant.factor),
+        projected=variant.is_product, compute=variant.compute, validation_accuracy=1 / (1 + variant.factor),
         test_accuracy=None, latency=latency, test_latency=None, size_bytes=1, memory_bytes=1,
     )  # fmt: skip

@@ -28,6 +28,7 @@ from gnnserve_worker.graph.overlay import Overlay, arrange_overlay
 from gnnserve_worker.inference.batch import Infer, infer_batch, warm_up
 from gnnserve_worker.inference.device_stats import ON_CPU, DeviceStats
 from gnnserve_worker.inference.thresholds import decisive_scores
+from gnnserve_worker.models.rows import RowMaker
 from gnnserve_worker.repository.loaded import LoadedRevision
 from gnnserve_worker.repository.watched import WatchedFiles
 from gnnserve_worker.sampling.neighbours import most_by_hop
@@ -191,7 +192,7 @@ def _overlay_support(loaded: LoadedRevision, manifest: RevisionManifest) -> Over
     if manifest.row_source is None or manifest.edge_rules is None:
         return None
     columns = FeatureColumns(loaded.features, manifest.row_source.columns)
-    makers = [variant.rows for variant in loaded.variants.values() if variant.rows is not None]
+    makers = [variant.rows for variant in loaded.variants.values() if isinstance(variant.rows, RowMaker)]
     features_of = next((maker.features_of for maker in makers if maker.keeps_features(loaded.features)), None)
     return OverlaySupport(columns, partial(arrange_overlay, loaded.graph, manifest.edge_rules), features_of)
 

@@ -112,7 +112,7 @@ class Network:
         none.
         """
         rows = sample.ends[-1]
-        hidden = _multiply(self.layers[0], aggregated, rows, scratch)
+        hidden = multiply(self.layers[0], aggregated, rows, scratch)
         for depth, layer in enumerate(self.layers[1:], start=1):
             below = hidden[: rows * layer.inputs].reshape(rows, layer.inputs)
             rows = sample.ends[len(self.layers) - 1 - depth]
@@ -123,11 +123,11 @@ class Network:
             else:
                 aggregated = scratch.aggregated(rows * layer.aggregated, layer.aggregated_dtype)
                 aggregate(below, sample, rows, layer.aggregation, aggregated)
-            hidden = _multiply(layer, aggregated, rows, scratch)
+            hidden = multiply(layer, aggregated, rows, scratch)
         _copy_of_seeds(sample, hidden[: rows * self.classes].reshape(rows, self.classes), scores)
 
 
-def _multiply(layer: Layer, rows: np.ndarray, count: int, scratch: Activations) -> np.ndarray:
+def multiply(layer: Layer, rows: np.ndarray, count: int, scratch: Activations) -> np.ndarray:
     """Apply the layer's products, each to the output of the one before. The result is flat float32."""
     for product in layer.products:
         out = scratch.hidden(count * product.outputs)

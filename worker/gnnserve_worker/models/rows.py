@@ -1,19 +1,22 @@
 """Rows of tables, made of the features of nodes that the tables have no row for.
 
 A row is made as the table's own were: features scaled by what the revision's were scaled by, then either the table's
-columns of them or the product that the table stores, in its format.
+columns of them or the product that the table stores, in its format. Rows of stored layers are `stored_rows.py`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
 from gnnserve_api.spec.graph import Normalization
+from gnnserve_worker.graph.view import BatchView, name_rows
 from gnnserve_worker.kernel_cache import kernel
 from gnnserve_worker.models.architecture import Projection
 from gnnserve_worker.models.dense import Linear
+from gnnserve_worker.sampling.neighbours import NeighbourSample
 from gnnserve_worker.tables.normalise import ROW_NORMS, divide_by_norms
 from gnnserve_worker.tables.table import NO_SCALES, Rows, RowsBehind, Table
 
@@ -64,6 +67,25 @@ class Scaling:
 _NO_MOMENTS = np.zeros(0)
 
 
+class MakesRows(Protocol):
+    """What answers about nodes that a table has no row for, or no longer the right one."""
+
+    @property
+    def names_leaves(self) -> bool:
+        """Whether samples must name leaves that only gain neighbours."""
+        ...  # pragma: no cover
+
+    def behind(
+        self, view: BatchView, sample: NeighbourSample, columns: int, *, apart: bool
+    ) -> RowsBehind | None:  # pragma: no cover
+        """Rows of what the sample reads of the view, named in the sample from then on; None: it reads nothing.
+
+        Of a table of features the leading `columns` are made at least. `apart`: rows of neighbours and of nodes
+        themselves may be numbered apart where they are others, and be made for what is read of either.
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class RowMaker:
     """Makes rows of one table."""
@@ -76,6 +98,18 @@ class RowMaker:
     products: tuple[Linear, ...]
     """What scaled features are multiplied by where the table stores products: for its rows, and for those of a node
     itself where they are others. Empty: it stores features."""
+
+    @property
+    def names_leaves(self) -> bool:
+        """Whether it must be told of neighbours that only gain neighbours themselves: its rows are made of features."""
+        return False
+
+    def behind(self, view: BatchView, sample: NeighbourSample, columns: int, *, apart: bool) -> RowsBehind | None:
+        """As `MakesRows.behind`."""
+        if view.features is None:
+            return None
+        named = name_rows(view, sample, self.table.nodes, apart=apart and self.has_own_rows)
+        return self.make(view.features, named.neighbours, named.own, columns)
 
     def keeps_features(self, features: int) -> bool:
         """Whether the table holds all features of the source, as many as given, to the precision of float32."""
@@ -102,7 +136,7 @@ class RowMaker:
         if not self.products:
             # A row's scale is that of all its columns.
             wanted = self.columns if rows.format.has_scales else self.columns[:columns]
-            values, scales = _encode(rows, self.scaling.scale(features, read, wanted, rows.values.shape[1]))
+            values, scales = encode_rows(rows, self.scaling.scale(features, read, wanted, rows.values.shape[1]))
             return RowsBehind(values, scales, values, scales)
         values, scales = self._multiply(features, read, self.products[0], rows)
         if not self.has_own_rows:
@@ -113,18 +147,22 @@ class RowMaker:
         self, features: np.ndarray, read: np.ndarray, product: Linear, rows: Rows
     ) -> tuple[np.ndarray, np.ndarray]:
         """The product of those rows of the features, in the format of `rows` and as wide."""
-        made = np.empty((len(read), product.outputs), dtype=np.float32)
-        if len(read):
-            scaled = self.scaling.scale(features, read, self.columns, len(self.columns))
-            if len(read) <= _FEW_ROWS:
-                np.matmul(scaled, product.dense, out=made)
-            else:
-                product.apply(scaled.ravel(), len(scaled), made.ravel())
-        padding = rows.values.shape[1] - product.outputs
-        return _encode(rows, np.pad(made, ((0, 0), (0, padding))) if padding else made)
+        scaled = self.scaling.scale(features, read, self.columns, len(self.columns))
+        return multiplied(scaled, product, rows)
 
 
-def _encode(rows: Rows, made: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def multiplied(scaled: np.ndarray, product: Linear, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
+    """The product of `scaled`, float32 [rows, inputs], in the format of `rows` and as wide; and its scales."""
+    made = np.empty((len(scaled), product.outputs), dtype=np.float32)
+    if 0 < len(scaled) <= _FEW_ROWS:
+        np.matmul(scaled, product.dense, out=made)
+    elif len(scaled):
+        product.apply(scaled.ravel(), len(scaled), made.ravel())
+    padding = rows.values.shape[1] - product.outputs
+    return encode_rows(rows, np.pad(made, ((0, 0), (0, padding))) if padding else made)
+
+
+def encode_rows(rows: Rows, made: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """In the format of `rows`. `made`: float32, as wide as they are with padding."""
     if (largest := rows.format.largest) is not None:
         made = made.clip(-largest, largest)

@@ -109,8 +109,9 @@ def profile_misfit(variants: Sequence[VariantManifest], profile: Profile) -> str
 def variant_misfit(variant: VariantManifest, tables: Mapping[str, TableManifest]) -> str | None:
     """What of a variant contradicts the rest of its revision; None: nothing does."""
     layers, classes = variant.network.layers, variant.network.classes
-    if variant.table not in tables:
-        return f"has no table {variant.table!r}, expected it for variant {variant.name}"
+    for table in variant.tables:
+        if table not in tables:
+            return f"has no table {table!r}, expected it for variant {variant.name}"
     if len(variant.fanouts) != layers:
         found = f"{len(variant.fanouts)} fan-outs for variant {variant.name}"
         return f"has {found}, expected one for each of its {layers} layers"

@@ -6,10 +6,11 @@ Whether the files are what was published is `checks.py`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import safetensors.numpy
@@ -20,6 +21,7 @@ from gnnserve_api.errors import DamagedError
 from gnnserve_api.families import family_of
 from gnnserve_api.profile import Compute
 from gnnserve_api.repository import (
+    CorrectionManifest,
     GraphManifest,
     NetworkManifest,
     NodeIdKind,
@@ -34,7 +36,9 @@ from gnnserve_worker.graph.store import Graph, Splits
 from gnnserve_worker.models.dense import Linear
 from gnnserve_worker.models.network import Network
 from gnnserve_worker.models.registry import spec_of
-from gnnserve_worker.models.rows import RowMaker, Scaling, first_products, row_maker
+from gnnserve_worker.models.rows import MakesRows, RowMaker, Scaling, first_products, row_maker
+from gnnserve_worker.models.stored_rows import StoredRowMaker
+from gnnserve_worker.models.tail import tail_tensors
 from gnnserve_worker.repository import checks, paths
 from gnnserve_worker.repository.watched import WatchedFiles
 from gnnserve_worker.sampling.neighbours import effective_nodes
@@ -42,8 +46,22 @@ from gnnserve_worker.sampling.normalised import inverse_roots
 from gnnserve_worker.tables.formats import FORMATS
 from gnnserve_worker.tables.table import NO_SCALES, Rows, Table
 
-NetworkBuilder = Callable[[NetworkManifest, Mapping[str, np.ndarray], int, bool, Compute], Network]
-"""`models/build.py`, or a test's stand-in: takes manifest, tensors, columns, whether projected, what to compute in."""
+
+class NetworkBuilder(Protocol):
+    """`models/build.py`, or a test's stand-in."""
+
+    def __call__(
+        self,
+        manifest: NetworkManifest,
+        tensors: Mapping[str, np.ndarray],
+        columns: int,
+        projected: bool,
+        compute: Compute,
+    ) -> Network: ...  # pragma: no cover
+
+
+CORRECTION = "correction."
+"""Before the keys of the weights that make rows of a stored layer (`CorrectionManifest`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +73,7 @@ class LoadedVariant:
     fanouts: tuple[int, ...]
     """Neighbours that are sampled per layer, the seed's draw first; all -1: full neighbourhood."""
     network: Network
-    rows: RowMaker | None = None
+    rows: MakesRows | None = None
     """Makes rows of the table for nodes that it has none for. None: its family cannot, or nothing of what the table's
     rows were made by is kept."""
 
@@ -117,13 +135,13 @@ def open_revision(revision: RevisionFiles, build: NetworkBuilder) -> LoadedRevis
     mapped = partial(_open_graph_array, revision)
     indptr = mapped(paths.INDPTR, np.int64, graph.nodes + 1)
     indices = mapped(paths.INDICES, np.int32, graph.edges)
-    tables = {name: _open_table(revision, table) for name, table in revision.tables.items()}
-    makers = _open_row_makers(revision, tables)
-    variants = {variant.name: _open_variant(revision, variant, tables, makers, build) for variant in revision.variants}
+    tables = {name: open_table(revision, table) for name, table in revision.tables.items()}
+    parts = _Parts(revision, Graph(indptr, indices), tables, _open_row_makers(revision, tables), build)
+    variants = {variant.name: _open_variant(parts, variant) for variant in revision.variants}
     weighs_neighbours = any(variant.network.weighs_neighbours for variant in variants.values())
     return LoadedRevision(
         source=graph.source,
-        graph=Graph(indptr, indices),
+        graph=parts.graph,
         effective_nodes=effective_nodes(indptr),
         variants=variants,
         ids=_open_ids(revision),
@@ -140,7 +158,7 @@ def open_revision(revision: RevisionFiles, build: NetworkBuilder) -> LoadedRevis
             test=mapped(paths.TEST, np.int64, graph.test_nodes),
         ),
         manifest=revision.manifest,
-        neighbour_roots=inverse_roots(indptr, indices) if weighs_neighbours else None,
+        neighbour_roots=parts.neighbour_roots if weighs_neighbours else None,
         features=graph.features,
     )
 
@@ -162,7 +180,7 @@ def _open_ids(revision: RevisionFiles) -> NodeIds | None:
     return NodeIds(kind, mapped(paths.IDS, np.uint8, int(offsets[-1])), offsets, slots)
 
 
-def _open_table(revision: RevisionFiles, table: TableManifest) -> Table:
+def open_table(revision: RevisionFiles, table: TableManifest) -> Table:
     rows = _open_rows(revision, table, table.rows)
     own = rows if table.own is None else _open_rows(revision, table, table.own)
     return Table(table.kind, table.columns, rows, own)
@@ -186,8 +204,12 @@ def _open_row_makers(revision: RevisionFiles, tables: Mapping[str, Table]) -> di
     manifest = revision.manifest
     if manifest is None or (source := manifest.row_source) is None:
         return {}
-    # Tables of one family alone: a table of propagated features is read by no other.
-    made = {variant.table: variant for variant in manifest.variants if family_of(variant).capabilities.overlay}
+    # Tables of one family alone: a table of propagated features is read by no other. Rows of stored layers are made of
+    # products of the first one.
+    able = [variant for variant in manifest.variants if family_of(variant).capabilities.overlay]
+    made = {
+        correction.products if (correction := _correction_of(variant)) else variant.table: variant for variant in able
+    }
     path = revision.folder / (source.tensors or paths.REVISION_COMMIT)
     try:
         tensors = {} if source.tensors is None else _read_tensors(revision, path)
@@ -221,14 +243,24 @@ def _read_tensors(revision: RevisionFiles, path: Path) -> dict[str, np.ndarray]:
     return safetensors.numpy.load_file(path) if content is None else safetensors.numpy.load(content)
 
 
-def _open_variant(
-    revision: RevisionFiles,
-    variant: VariantManifest,
-    tables: Mapping[str, Table],
-    makers: Mapping[str, RowMaker],
-    build: NetworkBuilder,
-) -> LoadedVariant:
-    table, columns = tables[variant.table], variant.columns
+@dataclass(frozen=True)
+class _Parts:
+    """What variants are put together from."""
+
+    revision: RevisionFiles
+    graph: Graph
+    tables: Mapping[str, Table]
+    makers: Mapping[str, RowMaker]
+    """Makers of rows from features, by table."""
+    build: NetworkBuilder
+
+    @cached_property
+    def neighbour_roots(self) -> np.ndarray:
+        return inverse_roots(self.graph.indptr, self.graph.indices)
+
+
+def _open_variant(parts: _Parts, variant: VariantManifest) -> LoadedVariant:
+    revision, table, columns = parts.revision, parts.tables[variant.table], variant.columns
     if not 1 <= columns <= table.columns or (table.projected and columns != table.columns):
         raise DamagedError(
             revision.folder / paths.rows_of(variant.table),
@@ -238,7 +270,31 @@ def _open_variant(
     path = revision.folder / variant.weights
     try:
         tensors = _read_tensors(revision, path)
-        network = build(variant.network, tensors, columns, table.projected, variant.compute)
-    except (OSError, SafetensorError, ValueError) as error:
+        network = parts.build(variant.network, tensors, columns, table.projected, variant.compute)
+        rows = _stored_rows(parts, variant, tensors) or parts.makers.get(variant.table)
+    except (OSError, SafetensorError, ValueError, KeyError) as error:
         raise DamagedError(path, f"does not hold the weights of {variant.name}: {error}", revision.remedy) from error
-    return LoadedVariant(variant.name, table, columns, variant.fanouts, network, makers.get(variant.table))
+    return LoadedVariant(variant.name, table, columns, variant.fanouts, network, rows)
+
+
+def _stored_rows(parts: _Parts, variant: VariantManifest, tensors: Mapping[str, np.ndarray]) -> StoredRowMaker | None:
+    """Maker of rows of a table that stores a layer; None: it stores none, or its rows cannot be made."""
+    correction = _correction_of(variant)
+    if correction is None or (products := parts.makers.get(correction.products)) is None:
+        return None
+    own = {key.removeprefix(CORRECTION): tensor for key, tensor in tensors.items() if key.startswith(CORRECTION)}
+    network = parts.build(correction.network, own, products.table.columns, projected=True, compute="float32")
+    layer = Network(network.layers[:1], network.layers[0].outputs)
+    return StoredRowMaker(
+        parts.tables[variant.table],
+        parts.graph,
+        layer,
+        products,
+        None if correction.aggregated is None else parts.tables[correction.aggregated].rows,
+        parts.neighbour_roots if layer.weighs_neighbours else None,
+        first_products(spec_of(correction.network.architecture).project(tail_tensors(own, 1))),
+    )
+
+
+def _correction_of(variant: VariantManifest) -> CorrectionManifest | None:
+    return None if variant.stored is None else variant.stored.correction

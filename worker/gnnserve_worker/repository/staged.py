@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Literal
 
 import msgspec
 import numpy as np
@@ -24,6 +23,7 @@ from gnnserve_api.repository import (
     RevisionManifest,
     RowsManifest,
     RowSource,
+    TableKind,
     TableManifest,
     VariantManifest,
     model_digest,
@@ -37,9 +37,10 @@ from gnnserve_worker.repository.loaded import (
     NetworkBuilder,
     RevisionFiles,
     open_revision,
+    open_table,
 )
 from gnnserve_worker.tables.formats import FORMATS
-from gnnserve_worker.tables.table import write_rows
+from gnnserve_worker.tables.table import Table, write_rows
 
 
 class StagedRevision:
@@ -72,7 +73,7 @@ class StagedRevision:
     def write_table(
         self,
         name: str,
-        kind: Literal["features", "projected"],
+        kind: TableKind,
         storage: Storage,
         columns: int,
         rows: Iterable[np.ndarray],
@@ -141,6 +142,15 @@ class StagedRevision:
         self._files[paths.ROW_SOURCE] = files.write_file(self._folder / paths.ROW_SOURCE, data)
         return paths.ROW_SOURCE
 
+    @property
+    def tables(self) -> frozenset[str]:
+        """Names of the tables that were written and are not discarded."""
+        return frozenset(self._tables)
+
+    def open_table(self, name: str) -> Table:
+        """A table that was written, mapped."""
+        return open_table(self._files_of([]), self._tables[name])
+
     def discard_table(self, name: str) -> None:
         """Remove a table that turned out not to be worth its space."""
         self._remove(checks.files_of(self._tables.pop(name)))
@@ -164,16 +174,16 @@ class StagedRevision:
 
     def open(self, variants: Sequence[VariantManifest]) -> LoadedRevision:
         """Open the staged revision as it will be served, to measure its profile."""
-        return open_revision(
-            RevisionFiles(
-                graph_folder=self._graph_folder,
-                graph=self._graph,
-                folder=self._folder,
-                tables=dict(self._tables),
-                variants=variants,
-                manifest=None,
-            ),
-            self._build,
+        return open_revision(self._files_of(variants), self._build)
+
+    def _files_of(self, variants: Sequence[VariantManifest]) -> RevisionFiles:
+        return RevisionFiles(
+            graph_folder=self._graph_folder,
+            graph=self._graph,
+            folder=self._folder,
+            tables=dict(self._tables),
+            variants=variants,
+            manifest=None,
         )
 
     def commit(
@@ -194,7 +204,7 @@ class StagedRevision:
         expected = {variant.weights for variant in variants}
         if row_source is not None and row_source.tensors is not None:
             expected.add(row_source.tensors)
-        for table in {variant.table for variant in variants}:
+        for table in {table for variant in variants for table in variant.tables}:
             expected.update(checks.files_of(self._tables[table]))
         if not variants or expected != set(self._files):
             raise RuntimeError(f"the variants are of {sorted(expected)}, but {sorted(self._files)} were written")

@@ -69,6 +69,8 @@ class NeighbourSample(msgspec.Struct, frozen=True):
     """Row of each seed, int32; None: row i is seed i."""
     weights: SampleWeights | None = None
     """Where a layer weighs its neighbours."""
+    views: np.ndarray | None = None
+    """View of each row, int32 [ends[-1]]; None: it was sampled without any."""
 
 
 class Scratch:
@@ -144,6 +146,7 @@ def sample_neighbours(
     return NeighbourSample(
         ends, scratch.nodes[:rows], scratch.starts[: rows + 1], scratch.neighbours[:edges], scratch.children,
         scratch.seed_rows[: len(seeds)] if share else None,
+        views=None if view is None else scratch.views[:rows],
     )  # fmt: skip
 
 

@@ -80,7 +80,7 @@ class Aggregation:
         object.__setattr__(self, "mean", is_mean(self.aggregator))
         object.__setattr__(self, "weighted", is_weighted(self.aggregator))
         object.__setattr__(self, "stacked", is_stacked(self.own))
-        object.__setattr__(self, "plain", not self.weighted and self.attention is None)
+        object.__setattr__(self, "plain", is_plain(self.aggregator))
         is_as_it_is = not self.stacked and self.own_factor == 1.0 and not len(self.bias) and not self.relu
         object.__setattr__(self, "passes_on", self.aggregator is Aggregator.NONE and is_as_it_is)
         if is_attention(self.aggregator) != (self.attention is not None):
@@ -125,6 +125,11 @@ def is_attention(aggregator: Aggregator) -> bool:
             return True
         case _:
             assert_never(aggregator)
+
+
+def is_plain(aggregator: Aggregator) -> bool:
+    """Whether rows are summed without weights."""
+    return not is_weighted(aggregator) and not is_attention(aggregator)
 
 
 def is_stacked(own: Own) -> bool:

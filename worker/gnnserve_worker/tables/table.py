@@ -15,10 +15,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tokenize import TokenError
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from gnnserve_api.repository import TableKind
 from gnnserve_api.variants import Storage
 from gnnserve_worker.graph.store import Features
 from gnnserve_worker.tables.formats import TableFormat
@@ -40,7 +41,7 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    kind: Literal["features", "projected"]
+    kind: TableKind
     columns: int
     """Columns that hold features or products, without padding."""
     rows: Rows

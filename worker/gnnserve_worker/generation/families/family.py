@@ -8,18 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from gnnserve_api.families import FamilyName
-from gnnserve_api.repository import NetworkManifest, VariantManifest
+from gnnserve_api.repository import NetworkManifest, TableKind, VariantManifest
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.training import TrainingRun
 from gnnserve_api.variants import Storage
 from gnnserve_worker.generation.given_variants import GivenVariant
 from gnnserve_worker.generation.tensors import Tensors
-from gnnserve_worker.graph.store import Features
+from gnnserve_worker.graph.store import Features, Graph
+from gnnserve_worker.tables.table import Table
 
 if TYPE_CHECKING:
     from gnnserve_worker.generation.ranking.rank import Ranking
@@ -76,6 +77,7 @@ class Ingredients:
     spec: GNNServiceSpec
     network: NetworkManifest
     """The network of the spec. One-row variants have others."""
+    graph: Graph
     features: Features
     """Normalised, or made of these where the model propagates them; columns in the order of the source."""
     ranking: Ranking
@@ -119,7 +121,7 @@ class MadeBy:
 @dataclass(frozen=True, slots=True)
 class PlannedTable:
     name: str
-    kind: Literal["features", "projected"]
+    kind: TableKind
     storage: Storage
     columns: int
     rows: Blocks
@@ -129,6 +131,25 @@ class PlannedTable:
     """The columns of the source that the table holds, as in its manifest."""
     made_by: MadeBy | None = None
     """None: it stores features, or neighbours are in its rows, so that none are made for later nodes."""
+
+
+Written = Callable[[str], Table]
+"""Opens a table that was written before."""
+BlocksOf = Callable[[Written], Iterable[np.ndarray]]
+"""As `Blocks`, of tables that were written before."""
+
+
+@dataclass(frozen=True, slots=True)
+class DerivedTable:
+    """A table that is made of others, which stand before it in the plans."""
+
+    name: str
+    kind: TableKind
+    storage: Storage
+    columns: int
+    rows: BlocksOf
+    own: BlocksOf | None = None
+    """What is read of a node itself; None: the same rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +163,8 @@ class PlannedVariant:
 
 @dataclass(frozen=True, slots=True)
 class FamilyPlan:
-    tables: Sequence[PlannedTable] = ()
+    tables: Sequence[PlannedTable | DerivedTable] = ()
+    """A table that an earlier plan has under the same name is written once."""
     variants: Sequence[PlannedVariant] = ()
     """Variants in the order of the profile."""
 

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 import msgspec
 
 from gnnserve_api.families import FamilyName
+from gnnserve_api.repository import VariantManifest
 from gnnserve_api.spec.service import GNNServiceSpec
+from gnnserve_api.spec.variants import Variants
 from gnnserve_api.variants import fanouts_name
 from gnnserve_worker.generation.families.family import FamilyPlan, Ingredients, Outline, PlannedVariant
 
@@ -31,7 +33,7 @@ class FanoutsFamily:
         return 0
 
     def plan(self, made_from: Ingredients, earlier: Sequence[PlannedVariant]) -> FamilyPlan:
-        every_fanouts = made_from.spec.variants.canonical().fanouts
+        variants = made_from.spec.variants.canonical()
         return FamilyPlan(
             variants=[
                 PlannedVariant(
@@ -46,6 +48,11 @@ class FanoutsFamily:
                 )
                 for planned in earlier
                 if planned.manifest.family is self.base
-                for fanouts in every_fanouts
+                for fanouts in _left_of(variants, planned.manifest)
             ]
         )
+
+
+def _left_of(variants: Variants, manifest: VariantManifest) -> tuple[tuple[int, ...], ...]:
+    """The smaller fan-outs, as far as the variant has hops left."""
+    return variants.fanouts if manifest.stored is None else variants.fanouts_left(manifest.stored.layer)

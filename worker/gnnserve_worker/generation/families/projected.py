@@ -27,8 +27,6 @@ from gnnserve_worker.generation.families.family import (
     storages_of,
 )
 from gnnserve_worker.generation.tensors import projection_of, without_first_product
-from gnnserve_worker.graph.store import Features
-from gnnserve_worker.models.architecture import Projection
 from gnnserve_worker.models.build import compute_for
 from gnnserve_worker.models.registry import ARCHITECTURES
 from gnnserve_worker.repository import paths
@@ -61,19 +59,16 @@ class ProjectedFamily:
     def plan(self, made_from: Ingredients, earlier: Sequence[PlannedVariant]) -> FamilyPlan:
         if not self.needs_master(made_from.spec) or made_from.master is None:
             return FamilyPlan()
-        projection, tensors = projection_of(made_from.master), without_first_product(made_from.master)
-        storages = storages_of(made_from.spec)
-        stored = {key: tensor for key, tensor in made_from.master.items() if key not in tensors}
-        made_by = None if self.propagates else MadeBy("", stored)
+        tensors, storages = without_first_product(made_from.master), storages_of(made_from.spec)
         return FamilyPlan(
-            tables=[_plan_table(made_from.features, projection, storage, made_by) for storage in storages],
+            tables=[plan_products(made_from, storage) for storage in storages],
             variants=[
                 PlannedVariant(
                     VariantManifest(
                         name=projected_name(storage),
                         family=self.name,
                         table=_table(storage),
-                        columns=projection.rows.shape[1],
+                        columns=made_from.network.projected_columns,
                         fanouts=made_from.network.fanouts,
                         network=made_from.network,
                         compute=compute_for(made_from.spec.model.architecture, storage),
@@ -87,7 +82,13 @@ class ProjectedFamily:
         )
 
 
-def _plan_table(features: Features, projection: Projection, storage: Storage, made_by: MadeBy | None) -> PlannedTable:
+def plan_products(made_from: Ingredients, storage: Storage) -> PlannedTable:
+    """The table of the first layer's products. There must be a master."""
+    if made_from.master is None:
+        raise ValueError("products are made of a master's weights, and there is none")
+    weights = made_from.master
+    products = {key: weights[key] for key in weights.keys() - without_first_product(weights).keys()}
+    features, projection = made_from.features, projection_of(made_from.master)
     return PlannedTable(
         _table(storage),
         "projected",
@@ -97,7 +98,7 @@ def _plan_table(features: Features, projection: Projection, storage: Storage, ma
         own=None
         if projection.own is None
         else partial(projected_blocks, features, np.ascontiguousarray(projection.own)),
-        made_by=made_by,
+        made_by=None if made_from.spec.model.propagates else MadeBy("", products),
     )
 
 

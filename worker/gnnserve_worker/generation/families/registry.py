@@ -10,15 +10,20 @@ from gnnserve_worker.generation.families.given import GivenFamily
 from gnnserve_worker.generation.families.one_row import OneRowFamily
 from gnnserve_worker.generation.families.projected import ProjectedFamily
 from gnnserve_worker.generation.families.pruned import PrunedFamily
+from gnnserve_worker.generation.families.stored import StoredFamily
 
 FAMILIES: tuple[VariantFamily, ...] = (
     PrunedFamily(FamilyName.PRUNED, propagates=False),
     PrunedFamily(FamilyName.PROPAGATED, propagates=True),
     ProjectedFamily(FamilyName.PROJECTED, propagates=False),
     ProjectedFamily(FamilyName.PROPAGATED_PROJECTED, propagates=True),
+    StoredFamily(FamilyName.STORED, is_deeper=False),
+    StoredFamily(FamilyName.STORED_DEEPER, is_deeper=True),
     GivenFamily(),
     FanoutsFamily(FamilyName.FANOUTS, base=FamilyName.PRUNED),
     FanoutsFamily(FamilyName.PROJECTED_FANOUTS, base=FamilyName.PROJECTED),
+    FanoutsFamily(FamilyName.STORED_FANOUTS, base=FamilyName.STORED),
+    FanoutsFamily(FamilyName.STORED_DEEPER_FANOUTS, base=FamilyName.STORED_DEEPER),
     FanoutsFamily(FamilyName.GIVEN_FANOUTS, base=FamilyName.GIVEN),
     OneRowFamily(FamilyName.ONE_ROW, propagates=False),
     OneRowFamily(FamilyName.PROPAGATED_ONE_ROW, propagates=True),

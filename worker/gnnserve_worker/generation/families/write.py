@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.families import family_of
-from gnnserve_worker.generation.families.family import FamilyPlan, PlannedTable
+from gnnserve_worker.generation.families.family import DerivedTable, FamilyPlan, PlannedTable
 from gnnserve_worker.generation.profile import GeneratedVariant
 from gnnserve_worker.progress import Progress, ProgressListener
 from gnnserve_worker.repository.staged import StagedRevision
@@ -20,13 +20,18 @@ def write_plans(
     """Tables and weights, plan after plan; the variants in the order of the profile.
 
     A table whose numbers its storage cannot hold is left out, and the variants over it, where they were added unasked.
+    Raises InputError where they were asked for.
     """
     generated: list[GeneratedVariant] = []
-    done, total = 0, sum(len(plan.tables) for plan in plans)
+    done, total = 0, len({table.name for plan in plans for table in plan.tables})
+    written: set[str] = set()
     left_out: set[str] = set()
     for plan in plans:
-        asked_for = {v.manifest.table for v in plan.variants if family_of(v.manifest).is_asked_for}
+        asked_for = {t for v in plan.variants if family_of(v.manifest).is_asked_for for t in v.manifest.tables}
         for table in plan.tables:
+            if table.name in written:
+                continue
+            written.add(table.name)
             progress(Progress(_STAGE, done, total, table.name))
             try:
                 _write(table, staged)
@@ -55,9 +60,12 @@ def write_plans(
     return generated
 
 
-def _write(table: PlannedTable, staged: StagedRevision) -> None:
-    own = None if table.own is None else table.own()
+def _write(table: PlannedTable | DerivedTable, staged: StagedRevision) -> None:
+    if isinstance(table, DerivedTable):
+        rows, own = table.rows(staged.open_table), None if table.own is None else table.own(staged.open_table)
+        staged.write_table(table.name, table.kind, table.storage, table.columns, rows, own)
+        return
     staged.write_table(
-        table.name, table.kind, table.storage, table.columns, table.rows(), own,
+        table.name, table.kind, table.storage, table.columns, table.rows(), None if table.own is None else table.own(),
         source_columns=table.source_columns, made_by="" if table.made_by is None else table.made_by.prefix,
     )  # fmt: skip

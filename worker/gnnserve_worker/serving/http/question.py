@@ -191,7 +191,7 @@ def check_outputs(outputs: Sequence[str], revision: ServedRevision, fields: Sequ
         raise RequestError(
             ErrorCode.NO_EMBEDDINGS,
             fields[outputs.index("embeddings")],
-            "the served network has one layer, and so no hidden layer to return as embeddings",
+            "no variant has a hidden layer to return: their networks have one layer, or the others are stored",
             "leave embeddings out",
         )
 

@@ -1,0 +1,197 @@
+"""Stored variants: hidden states of every node, over all of its neighbours, are computed ahead of time.
+
+What is left of the network is a network of its own, whose features are hidden states; its first product is stored, as
+in projected variants. So a seed of a network of two layers reads its own row and one of each of its sampled
+neighbours, as wide as the classes. The first layer's output is exact and not sampled. *Accelerating large
+scale real-time GNN inference using channel pruning* stores hidden features of nodes that were visited; here they are
+kept of all, as products.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from gnnserve_api.families import FamilyName
+from gnnserve_api.repository import CorrectionManifest, NetworkManifest, StoredManifest, VariantManifest
+from gnnserve_api.spec.model import NO_NEIGHBOURS, Architecture
+from gnnserve_api.spec.service import GNNServiceSpec
+from gnnserve_api.variants import Storage, stored_layer_name
+from gnnserve_worker.generation.families.family import (
+    BlocksOf,
+    DerivedTable,
+    FamilyPlan,
+    Ingredients,
+    Outline,
+    PlannedTable,
+    PlannedVariant,
+    storages_of,
+)
+from gnnserve_worker.generation.families.projected import plan_products
+from gnnserve_worker.generation.hidden import aggregated_blocks, hidden_blocks
+from gnnserve_worker.generation.tensors import Tensors, projection_of, without_first_product
+from gnnserve_worker.models.build import build_network, compute_for, layer_sizes
+from gnnserve_worker.models.network import Layer
+from gnnserve_worker.models.registry import ARCHITECTURES
+from gnnserve_worker.models.tail import tail_of, tail_tensors
+from gnnserve_worker.repository import paths
+from gnnserve_worker.repository.loaded import CORRECTION
+from gnnserve_worker.repository.staged import stored_bytes
+
+_SCORES = Architecture.SGC
+"""A row of scores is a network whose only layer reads nothing but its own row."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFamily:
+    """One variant for each of `spec.variants.stored`, from each storage: of the first layer, or of those behind it."""
+
+    name: FamilyName
+    is_deeper: bool
+
+    def needs_master(self, spec: GNNServiceSpec) -> bool:
+        return bool(self._layers(spec))
+
+    def _layers(self, spec: GNNServiceSpec) -> list[int]:
+        # The first layer of one is the last one: its output is the scores.
+        count = len(spec.model.fanouts)
+        return [layer for layer in sorted(spec.variants.stored) if (layer > 1 or count == 1) is self.is_deeper]
+
+    def tables_bytes(self, outline: Outline) -> int:
+        layers, network = self._layers(outline.spec), outline.network
+        if not layers:
+            return 0
+        spec = ARCHITECTURES[outline.spec.model.architecture]
+        matrices = 2 if spec.stores_own else 1
+        total = matrices * stored_bytes(outline.nodes, network.projected_columns, Storage.FLOAT32)
+        for layer in range(1, layers[-1] + 1):
+            total += stored_bytes(outline.nodes, tail_of(network, layer - 1).projected_columns, Storage.FLOAT32)
+            storages = {*outline.spec.variants.storage} if layer in layers else {Storage.FLOAT32}
+            is_last = layer == network.layers
+            width = network.classes if is_last else tail_of(network, layer).projected_columns
+            total += (1 if is_last else matrices) * sum(stored_bytes(outline.nodes, width, each) for each in storages)
+        return total
+
+    def plan(self, made_from: Ingredients, earlier: Sequence[PlannedVariant]) -> FamilyPlan:
+        layers, storages = self._layers(made_from.spec), storages_of(made_from.spec)
+        if not layers or made_from.master is None:
+            return FamilyPlan()
+        tables: list[PlannedTable | DerivedTable] = [plan_products(made_from, Storage.FLOAT32)]
+        variants: list[PlannedVariant] = []
+        for layer in range(1, layers[-1] + 1):
+            below = StoredLayer.of(made_from, made_from.master, layer, products=tables[-1].name)
+            tables.append(below.aggregated_table())
+            if layer in layers:
+                tables += [below.table(storage) for storage in storages]
+                variants += [self._variant(made_from, below, storage) for storage in storages]
+            if layer < layers[-1]:
+                tables.append(below.table(Storage.FLOAT32))
+        return FamilyPlan(tables, variants)
+
+    def _variant(self, made_from: Ingredients, below: StoredLayer, storage: Storage) -> PlannedVariant:
+        name = stored_layer_name(below.layer, storage)
+        tensors = dict(below.left_tensors)
+        correction = None
+        if not self.is_deeper and made_from.master is not None:
+            correction = CorrectionManifest(
+                network=made_from.network, products=below.products, aggregated=below.continued_table
+            )
+            kept = without_first_product(made_from.master)
+            tensors |= {f"{CORRECTION}{key}": tensor for key, tensor in kept.items()}
+        return PlannedVariant(
+            VariantManifest(
+                name=name,
+                family=self.name,
+                table=name_of_table(below.layer, storage),
+                columns=below.left.projected_columns,
+                fanouts=below.left.fanouts,
+                network=below.left,
+                compute=compute_for(Architecture(below.left.architecture), storage),
+                weights=paths.weights_of(name),
+                stored=StoredManifest(layer=below.layer, correction=correction),
+            ),
+            factor=1,
+            tensors=tensors,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class StoredLayer:
+    """One layer, and what is left of the network behind it."""
+
+    made_from: Ingredients
+    layer: int
+    """The number of the layer, from 1."""
+    products: str
+    """The table of products of its inputs."""
+    built: Layer
+    """The layer over that table."""
+    left: NetworkManifest
+    left_tensors: Tensors
+    """Weights of what is left, without the products that the table of this layer stores."""
+    matrices: tuple[np.ndarray, ...]
+    """What the layer's output is multiplied by: for neighbours, and for a node itself where that differs. Empty: it is
+    stored as it is."""
+
+    @staticmethod
+    def of(made_from: Ingredients, master: Tensors, layer: int, products: str) -> StoredLayer:
+        network = made_from.network
+        own, tensors = tail_of(network, layer - 1), tail_tensors(master, layer - 1)
+        kept = without_first_product(tensors)
+        built = build_network(own, kept, own.projected_columns, projected=True, compute="float32").layers[0]
+        if layer == network.layers:
+            left = NetworkManifest(
+                architecture=_SCORES, hidden=network.hidden, fanouts=NO_NEIGHBOURS, classes=network.classes, hops=layer
+            )
+            return StoredLayer(made_from, layer, products, built, left, _nothing_added(left), ())
+        behind = tail_tensors(master, layer)
+        projection = projection_of(behind)
+        matrices = (projection.rows,) if projection.own is None else (projection.rows, projection.own)
+        return StoredLayer(
+            made_from, layer, products, built, tail_of(network, layer), without_first_product(behind), matrices
+        )
+
+    @property
+    def continued_table(self) -> str | None:
+        """The table of what the layer aggregates, where sums of neighbours can be added to it."""
+        return _aggregated_table(self.layer) if self.built.aggregation.plain else None
+
+    def aggregated_table(self) -> DerivedTable:
+        graph, built, products = self.made_from.graph, self.built, self.products
+        return DerivedTable(
+            _aggregated_table(self.layer),
+            "aggregated",
+            Storage.FLOAT32,
+            built.aggregated,
+            rows=lambda written: aggregated_blocks(graph, built, written(products)),
+        )
+
+    def table(self, storage: Storage) -> DerivedTable:
+        rows, *own = [self._blocks(matrix) for matrix in self.matrices] or [self._blocks(None)]
+        columns = self.left.projected_columns
+        name = name_of_table(self.layer, storage)
+        return DerivedTable(name, "projected", storage, columns, rows, own[0] if own else None)
+
+    def _blocks(self, matrix: np.ndarray | None) -> BlocksOf:
+        aggregated, built = _aggregated_table(self.layer), self.built
+        return lambda written: (
+            hidden if matrix is None else hidden @ matrix for hidden in hidden_blocks(written(aggregated).rows, built)
+        )
+
+
+def _nothing_added(scores: NetworkManifest) -> Tensors:
+    """Weights of a network that gives its rows as they are: all but the product that they are is 0."""
+    spec = ARCHITECTURES[_SCORES]
+    shapes = spec.shapes_of(0, layer_sizes(scores, scores.classes)[0])
+    products = spec.first_product_keys()
+    return {key: np.zeros(shape, np.float32) for key, shape in shapes.items() if key not in products}
+
+
+def name_of_table(layer: int, storage: Storage) -> str:
+    return f"stored{layer}-{storage}"
+
+
+def _aggregated_table(layer: int) -> str:
+    return f"aggregated{layer}"

@@ -1,0 +1,88 @@
+"""Hidden states of all nodes, each over all of its neighbours: what tables of stored layers are made of.
+
+By the kernels that serve, layer after layer from the table of the layer before, in blocks on all processors: nothing
+but a block is in memory, so the graph may be larger than it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+
+from gnnserve_worker.graph.store import Graph
+from gnnserve_worker.models.network import Activations, Layer, Network, multiply, no_bias
+from gnnserve_worker.parallel import map_parallel, thread_count
+from gnnserve_worker.sampling.neighbours import Scratch, sample_neighbours
+from gnnserve_worker.sampling.normalised import WeightScratch, inverse_roots, weigh
+from gnnserve_worker.tables.table import Rows, Table
+
+_WHOLE_LISTS = (-1,)
+_PART_EDGES = 2**20
+"""Entries of neighbour lists that a thread reads at a time, at most where no single list is longer."""
+_PART_BYTES = 2**24
+
+
+class _Workspace(threading.local):
+    def __init__(self) -> None:
+        self.scratch = Scratch()
+        self.weights = WeightScratch()
+        self.activations = Activations()
+
+
+_workspace = _Workspace()
+
+
+def aggregated_blocks(graph: Graph, layer: Layer, table: Table) -> Iterator[np.ndarray]:
+    """What the layer aggregates of each node's whole list and its own row, without bias and ReLU: float32 blocks that
+    add up to [nodes, layer.aggregated]. `table`: products of the layer's inputs."""
+    linear = replace(layer, aggregation=replace(layer.aggregation, bias=no_bias(), relu=False), products=())
+    network = Network((linear,), linear.aggregated)
+    roots = inverse_roots(graph.indptr, graph.indices) if network.weighs_neighbours else None
+
+    def aggregate(nodes: np.ndarray) -> np.ndarray:
+        space = _workspace
+        sample = sample_neighbours(
+            graph.indptr, graph.indices, nodes, _WHOLE_LISTS, 0, space.scratch, share=False
+        )  # fmt: skip
+        if roots is not None:
+            sample = weigh(sample, graph.indptr, roots, space.weights)
+        flat = network.gather(table, sample, space.activations)
+        return flat[: len(nodes) * linear.aggregated].reshape(len(nodes), linear.aggregated).copy()
+
+    bounds = _cut(graph.indptr, linear.aggregated)
+    threads = thread_count()
+    for first in range(0, len(bounds), threads):
+        parts = bounds[first : first + threads]
+        yield from map_parallel(lambda i, parts=parts: aggregate(np.arange(*parts[i])), len(parts))  # type: ignore[misc]
+
+
+def hidden_blocks(aggregated: Rows, layer: Layer) -> Iterator[np.ndarray]:
+    """The layer's output, float32 blocks that add up to [nodes, layer.outputs]. `aggregated`: what it aggregates, as
+    `aggregated_blocks` makes it, in float32."""
+    scratch, width = Activations(), layer.aggregated
+    step = max(1, _PART_BYTES // (4 * max(width, layer.outputs)))
+    bias = layer.aggregation.bias
+    for start in range(0, len(aggregated.values), step):
+        block = np.array(aggregated.values[start : start + step, :width])
+        if len(bias):
+            block += bias
+        if layer.aggregation.relu:
+            np.maximum(block, 0, out=block)
+        made = multiply(layer, block.ravel(), len(block), scratch)
+        yield made[: len(block) * layer.outputs].reshape(len(block), layer.outputs).copy()
+
+
+def _cut(indptr: np.ndarray, width: int) -> list[tuple[int, int]]:
+    """Ranges of nodes, one after the other, none of which reads or writes much more than fits a cache of some MB."""
+    nodes = len(indptr) - 1
+    most_nodes = max(1, _PART_BYTES // (4 * width))
+    bounds = [0]
+    while bounds[-1] < nodes:
+        start = bounds[-1]
+        end = int(np.searchsorted(indptr, indptr[start] + _PART_EDGES, side="right")) - 1
+        bounds.append(min(max(end, start + 1), start + most_nodes, nodes))
+    return list(pairwise(bounds))
