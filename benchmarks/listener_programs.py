@@ -67,7 +67,7 @@ def run_granian(app: ServingApp, start: Callable[[], None], port: int) -> None:
 
 
 async def _reply(predict: Predict, scope: Any, body: bytes) -> Reply:
-    headers = {name: value.encode() for name, text in _READ_HEADERS if (value := scope.headers.get(text)) is not None}
+    headers = [(name, value.encode()) for name, text in _READ_HEADERS if (value := scope.headers.get(text)) is not None]
     head = read_head(scope.path, headers, scope.query_string.encode())
     if head is None:
         return Reply(404, b"", b"")

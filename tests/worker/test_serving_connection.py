@@ -11,6 +11,7 @@ import pytest
 from tests.support.connections import DATE, Server, predict, serving
 from tests.support.serving import FakeWorker, service
 
+from gnnserve_worker.serving.http.question import WISH_HEADERS
 from gnnserve_worker.serving.http.wire.limits import Patience
 
 
@@ -523,6 +524,28 @@ def test_both_ways_say_the_same(body: bytes, headers: tuple[bytes, ...]) -> None
             ours.pop(differing, None)
             theirs.pop(differing, None)
         assert ours == theirs
+
+    on_server(scenario)
+
+
+FRAMED = {
+    "fast path": b'content-length: 13\r\n\r\n{"nodes":[3]}',
+    "application": b'transfer-encoding: chunked\r\n\r\nd\r\n{"nodes":[3]}\r\n0\r\n\r\n',
+}
+
+
+@pytest.mark.parametrize("framed", FRAMED.values(), ids=FRAMED)
+@pytest.mark.parametrize("name", sorted(WISH_HEADERS))
+def test_a_wish_in_two_headers_is_refused(name: bytes, framed: bytes) -> None:
+    async def scenario(server: Server) -> None:
+        wire = server.connect()
+        repeated = b"%b: 1\r\n%b: 1\r\n" % (name, name.title())
+        wire.send(b"POST /v1/predict HTTP/1.1\r\nhost: w\r\n" + repeated + framed)
+        (response,) = await wire.answers()
+        error = json.loads(response.body)["error"]
+        assert (response.status, error["code"], error["field"]) == (400, "InvalidValue", name.decode())
+        assert error["message"] == f"{name.decode()}: the request has 2 of these headers; send one"
+        assert not wire.transport.closed
 
     on_server(scenario)
 

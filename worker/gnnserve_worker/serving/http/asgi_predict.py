@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-from gnnserve_worker.serving.http.predict import MAX_BODY_BYTES, READ_HEADERS, Predict, Reply, read_head
+from gnnserve_worker.serving.http.predict import MAX_BODY_BYTES, Predict, Reply, read_head
 from gnnserve_worker.serving.http.question import ErrorCode, RequestError
 from gnnserve_worker.serving.requests import Pending
 
@@ -43,8 +43,7 @@ async def _respond(predict: Predict, scope: Scope, receive: Receive) -> Reply:
     if scope["method"] != "POST":
         method, path = scope["method"], scope["path"]
         raise RequestError(ErrorCode.METHOD_NOT_ALLOWED, path, f"{method} is not possible", "use POST")
-    headers = {name: value for name, value in scope["headers"] if name in READ_HEADERS}
-    head = read_head(scope["path"], headers, scope["query_string"])
+    head = read_head(scope["path"], scope["headers"], scope["query_string"])
     assert head is not None  # noqa: S101  (only paths of codecs lead here)
     asked = predict.read(head, await read_body(scope, receive))
     if isinstance(asked, Reply):

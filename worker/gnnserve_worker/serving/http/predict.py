@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import assert_never
 
@@ -23,11 +23,13 @@ from gnnserve_worker.serving.http.codecs.codec import Codec
 from gnnserve_worker.serving.http.codecs.json import encode_error
 from gnnserve_worker.serving.http.codecs.registry import find_codec
 from gnnserve_worker.serving.http.question import (
+    NO_WISHES,
     WISH_HEADERS,
     ErrorCode,
     Question,
     RequestError,
     Wishes,
+    check_stated_once,
     is_large,
     read_wishes,
 )
@@ -85,14 +87,18 @@ class Head(msgspec.Struct, frozen=True):
     wishes: Wishes
 
 
-def read_head(path: str, headers: Mapping[bytes, bytes], query: bytes) -> Head | None:
-    """`headers`: names in lower case. None: no predictions at this path."""
-    codec = find_codec(path, headers.get(b"content-type", b""))
+def read_head(path: str, headers: Sequence[tuple[bytes, bytes]], query: bytes) -> Head | None:
+    """`headers`: all of them, names in lower case. None: no predictions at this path."""
+    read = {name: value for name, value in headers if name in READ_HEADERS}
+    codec = find_codec(path, read.get(b"content-type", b""))
     if codec is None:
         return None
     if query:
         codec.check_query(query)
-    return Head(codec, query, read_wishes(headers))
+    if WISH_HEADERS.isdisjoint(read):
+        return Head(codec, query, NO_WISHES)
+    check_stated_once(headers)
+    return Head(codec, query, read_wishes(read))
 
 
 class Asked(msgspec.Struct, frozen=True):

@@ -114,10 +114,20 @@ class Question(msgspec.Struct, frozen=True):
     """What its draws depend on; None: the batch's key."""
 
 
+def check_stated_once(headers: Sequence[tuple[bytes, bytes]]) -> None:
+    """Check that no wish stands in two headers, of which each reader might take another one.
+
+    `headers`: all of a request's, names in lower case.
+    """
+    names = [name for name, _ in headers if name in WISH_HEADERS]
+    for name in names:
+        if names.count(name) > 1:
+            problem = f"the request has {names.count(name)} of these headers"
+            raise RequestError(ErrorCode.INVALID_VALUE, name.decode(), problem, "send one")
+
+
 def read_wishes(headers: Mapping[bytes, bytes]) -> Wishes:
     """`headers`: names in lower case."""
-    if WISH_HEADERS.isdisjoint(headers):
-        return NO_WISHES
     objective = Objective(
         _read_number(headers, LATENCY_HEADER, "give milliseconds as a number, or leave the header out"),
         _read_number(headers, TOLERANCE_HEADER, "give permille as a number (10 is one point), or leave the header out"),

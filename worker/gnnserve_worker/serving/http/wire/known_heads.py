@@ -6,7 +6,7 @@ import re
 
 import msgspec
 
-from gnnserve_worker.serving.http.predict import READ_HEADERS, Head, read_head
+from gnnserve_worker.serving.http.predict import Head, read_head
 from gnnserve_worker.serving.http.question import RequestError
 from gnnserve_worker.serving.http.wire.reading import Reader
 from gnnserve_worker.serving.security.access import Access
@@ -15,7 +15,7 @@ HEAD_END = b"\r\n\r\n"
 _MOST_BODY_BYTES = 1024 * 1024
 """Longest body of the fast path; longer ones are read by the application, under back-pressure."""
 _RARE = frozenset((b"transfer-encoding", b"expect", b"upgrade"))
-_NOTED = READ_HEADERS | _RARE | {b"content-length"}
+_NOTED = _RARE | {b"content-length"}
 _UPGRADE = re.compile(rb"^upgrade(?=[ \t]*:)", re.IGNORECASE | re.MULTILINE)
 _MOST_HEADS = 1024
 _MOST_BYTES = 1024
@@ -58,7 +58,7 @@ class KnownHeads:
         if body_bytes > _MOST_BODY_BYTES or not _RARE.isdisjoint(noted):
             return None
         try:
-            head = read_head(path.decode("latin-1"), noted, query)
+            head = read_head(path.decode("latin-1"), reader.headers, query)
         except RequestError:
             return None
         if head is None or not self._access.accepts(reader.headers):
