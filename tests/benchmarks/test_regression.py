@@ -33,6 +33,13 @@ def test_the_ratio_of_pairs_is_their_geometric_mean_within_its_interval() -> Non
     assert found.low * found.high == pytest.approx(1.0, abs=1e-3)
 
 
+def test_processes_of_a_commit_keep_their_bytecode_as_installed_packages_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    variables = Commit("new", "new", Path("/tree")).variables
+    assert "PYTHONDONTWRITEBYTECODE" not in variables
+    assert variables["PYTHONPATH"].startswith("/tree:/tree/operator:")
+
+
 def test_every_other_pair_begins_with_the_new_commit_and_pairs_that_warm_up_do_not_count() -> None:
     old, new = (Commit(name, name, Path(name)) for name in ("old", "new"))
     costs: dict[str, list[tuple[float, float]]] = {}
