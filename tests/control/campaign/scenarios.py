@@ -704,13 +704,13 @@ LAGGING: Mapping[Scene, Mapping[str, int]] = {
     image_during_generation: {"Job": 1, "Pod": 1}, claim_deleted_and_another_model: {"Job": 1, "Pod": 1},
     claim_deleted_and_suspended: {"Pod": 1}, claim_deleted_at_the_first_generation: {"Pod": 1},
     claim_deleted_while_suspended: {"Pod": 1}, claims_deleted_one_after_the_other: {"Pod": 1},
-    damaged_again_and_again: {"Job": 1, "Pod": 1},
+    damaged_again_and_again: {"Job": 1, "Pod": 1}, lost_claim_and_another_model: {"Job": 1, "Pod": 1},
 }  # fmt: skip
 """Known limits while watches are behind (VIEWS). Another image begins anew a Job that is not yet known to compute; what
 is lost is what it computed in the time that they are behind. A Job of another model is made for a claim whose deletion
-is not known yet; its pod cannot start, and the Job is deleted once it is known: nothing is lost. Neither can a worker
-that is wanted again meanwhile, or that moves to a claim whose deletion is not known. A repair that is known to be done
-only later has its Job made once more; a second time would be told."""
+or loss is not known yet; its pod cannot start, and the Job is deleted once it is known: nothing is lost. Neither can a
+worker that is wanted again meanwhile, or that moves to a claim whose deletion is not known. A repair that is known to
+be done only later has its Job made once more; a second time would be told."""
 
 _BEHIND = frozenset(VIEWS)
 EITHER: Mapping[Scene, frozenset[str]] = {
