@@ -131,6 +131,16 @@ def profile_tables(profile: Profile, console: Console) -> list[RenderableType]:
     return [gives, "", costs, caption]
 
 
+def search_lines(profile: Profile) -> list[RenderableType]:
+    """Why each variant that a search looked at is kept, or is not; nothing where the manifest lists the variants."""
+    if profile.search is None:
+        return []
+    lines = profile.search.lines()
+    kept = sum(one.is_kept for one in profile.search.variants)
+    heading = f"\nThe search kept {kept} (+) of {count(len(lines), 'variant')}, in {profile.search.seconds:,.0f} s:"
+    return [heading, *(Text(printable_line(line)) for line in lines)]
+
+
 def _table(first: str, *numbers: str) -> Table:
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, header_style="bold")
     table.add_column(first, style="bold", no_wrap=True)

@@ -16,7 +16,7 @@ from gnnserve_api.repository import RevisionManifest
 from gnnserve_api.spec.service import GNNService
 from gnnserve_cli.exits import ExitCode
 from gnnserve_cli.prometheus import PrometheusSource
-from gnnserve_cli.render import format_bytes, output, profile_tables, put
+from gnnserve_cli.render import format_bytes, output, profile_tables, put, search_lines
 from gnnserve_cli.slow_loop import OwnRegistry, Source, slow_loop
 from gnnserve_worker.inference.device_stats import ON_CPU, DeviceStats
 from gnnserve_worker.pods import device
@@ -35,7 +35,7 @@ _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - read, not bo
 
 def print_profile(published: RevisionManifest) -> None:
     console = output()
-    put(console, *profile_tables(published.profile, console))
+    put(console, *profile_tables(published.profile, console), *search_lines(published.profile))
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ _NEARLY_ALL = 0.5
 
 def says_expected(spec: GNNServiceSpec, features: int, classes: int) -> str | None:
     """Advice before anything is trained; None where most pruned variants read less than a projected one."""
-    if spec.variants.projection is not Projection.AUTO:
+    if spec.variants.is_searched or spec.variants.projection is not Projection.AUTO:
         return None
     width = spec.model.network(classes).projected_columns
     pruned = [factor for factor in sorted(spec.variants.pruning.factors) if factor > 1]
@@ -37,7 +37,10 @@ def says_expected(spec: GNNServiceSpec, features: int, classes: int) -> str | No
 
 
 def says_dominated(profile: Profile, features: int) -> str | None:
-    """Advice after the profile was measured; None where most pruned variants are the fastest for some tolerance."""
+    """Advice after the profile was measured; None where most pruned variants are the fastest for some tolerance, or the
+    manifest does not list them."""
+    if profile.search is not None:
+        return None
     projected = [variant for variant in profile.variants if family_of(variant).name in _PROJECTED]
     pruned = [variant for variant in profile.variants if family_of(variant).spans_widths and variant.columns < features]
     beaten = {variant.name: next((other for other in projected if beats(other, variant)), None) for variant in pruned}

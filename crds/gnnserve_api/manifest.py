@@ -118,10 +118,9 @@ def _impossible_variants(spec: GNNServiceSpec) -> str | None:
     if not impossible:
         return None
     field = "variant" if spec.routing.variant is not None else "weights"
-    possible = (*spec.variants.listed_names(), *spec.variants.optional_names())
     return (
         f"spec.routing.{field}: names {', '.join(impossible)}, which spec.variants does not generate; name some of "
-        f"{', '.join(possible)}, or change spec.variants.pruning.factors, storage, projection or given"
+        f"{', '.join(spec.possible_variants())}, or change spec.variants.pruning.factors, storage, projection or given"
     )
 
 

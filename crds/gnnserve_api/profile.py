@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Meta
 
 from gnnserve_api.families import FamilyName
+from gnnserve_api.search import SearchRecord
 from gnnserve_api.variants import Storage
 
 Metric = Literal["accuracy", "f1Micro", "f1Macro", "averagePrecision", "rocAuc"]
@@ -116,6 +117,8 @@ class Profile(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields
     """How many the validation accuracies are of."""
     test_nodes: Count
     variants: tuple[VariantProfile, ...]
+    search: SearchRecord | None = None
+    """Why these variants are kept, and others are not; None: the manifest lists the variants."""
 
     def variant(self, name: str) -> VariantProfile:
         return next(v for v in self.variants if v.name == name)

@@ -149,6 +149,10 @@ BREAKS_RULE = {
             "oneRow": [{"hops": 0}],
         },
     },
+    "stored, fanouts, given, oneRow and projection must be left out with search Auto, which finds them out": {
+        **MINIMAL,
+        "variants": {"search": "Auto", "stored": [1]},
+    },
     "names of given variants must not be those of oneRow or stored, as mlp2 and stored1": {
         **MINIMAL,
         "variants": {"given": [{**GIVEN, "name": "mlp2"}], "oneRow": [{"hops": 2}]},

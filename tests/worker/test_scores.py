@@ -9,7 +9,7 @@ import pytest
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.profile import Metric
-from gnnserve_api.spec.variants import MetricChoice
+from gnnserve_api.spec.scoring import MetricChoice
 from gnnserve_cli.render import METRIC_NAMES
 from gnnserve_worker.generation.scores import evaluate, metric_of
 

@@ -7,7 +7,7 @@ import pytest
 from sklearn.metrics import f1_score
 
 from gnnserve_api.errors import InputError
-from gnnserve_api.spec.variants import Thresholds
+from gnnserve_api.spec.scoring import Thresholds
 from gnnserve_worker.generation.thresholds import LARGEST, MIN_POSITIVES, check_thresholds, fit_thresholds
 from gnnserve_worker.inference.thresholds import decisive_scores
 

@@ -159,7 +159,7 @@ def _facts(service: GNNService) -> list[tuple[str, str]]:
             "; ".join(_listed(spec.variants))
             + "".join(f"; each with fan-outs {', '.join(map(str, fewer))} as well" for fewer in spec.variants.fanouts),
         ),
-        ("tables", f"{', '.join(spec.variants.storage)}; projection {spec.variants.projection}"),
+        ("tables", _tables(spec.variants)),
         ("objective", ", ".join(wanted) or "none: the most accurate variant answers"),
         ("device", _device(spec.worker)),
         ("in a cluster", ", ".join(_cluster_facts(spec))),
@@ -170,12 +170,22 @@ def _facts(service: GNNService) -> list[tuple[str, str]]:
 def _listed(variants: Variants) -> Iterator[str]:
     """Variants of one storage and the model's fan-outs."""
     pruning = variants.pruning
+    if variants.is_searched:
+        most, seconds = variants.budget.variants, variants.budget.seconds
+        yield f"searched for, at most {most:,}, in {seconds:,} s; columns ranked by {pruning.method}"
+        return
     if pruning.factors:
         yield f"{', '.join(variant_name(factor) for factor in sorted(pruning.factors))}, ranked by {pruning.method}"
     if variants.given:
         yield f"{', '.join(variants.given_names())}, given"
     if variants.one_row:
         yield f"{', '.join(variants.one_row_names())}, of one row per node"
+
+
+def _tables(variants: Variants) -> str:
+    if variants.is_searched:
+        return "every storage is searched"
+    return f"{', '.join(variants.storage)}; projection {variants.projection}"
 
 
 def _epochs(stated: int | Literal["Auto"]) -> str:

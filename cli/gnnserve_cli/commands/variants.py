@@ -17,7 +17,7 @@ from gnnserve_cli.client import fetch_variants, open_url, read_access
 from gnnserve_cli.commands.options import CaFile, Json, TokenFile
 from gnnserve_cli.exits import ExitCode
 from gnnserve_cli.printable import printable_line
-from gnnserve_cli.render import count, format_name, output, print_json, profile_tables, put
+from gnnserve_cli.render import count, format_name, output, print_json, profile_tables, put, search_lines
 from gnnserve_cli.revisions import ServiceRevisions, load_services
 
 SHOWN_CLASSES = 12
@@ -43,7 +43,7 @@ def variants(
         put(console, *(Text(line) for line in _describe_names(served)))
         device = [] if isinstance(served.device, UnsetType) else [f"computed on {printable_line(served.device)}"]
         put(console, *map(Text, device), "")
-        put(console, *profile_tables(served.profile, console))
+        put(console, *profile_tables(served.profile, console), *search_lines(served.profile))
         return
 
     services, problems = load_services(Path(place))
@@ -74,4 +74,4 @@ def _print_services(services: list[ServiceRevisions], console: Console) -> None:
         for revision in service.revisions:
             put(console, f"{service.namespace}/{service.service}  revision {revision.revision}")
             put(console, f"recipe {revision.recipe}  graph {revision.graph}  {revision.created_at[:19]}Z", "")
-            put(console, *profile_tables(revision.profile, console), "")
+            put(console, *profile_tables(revision.profile, console), *search_lines(revision.profile), "")

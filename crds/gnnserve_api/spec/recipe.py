@@ -68,6 +68,10 @@ HISTORICAL_DEFAULTS: Mapping[str, Any] = MappingProxyType(
         "variants.one_row": [],
         "variants.thresholds": "Fixed",
         "variants.stored": [],
+        "variants.search": "Disabled",
+        "variants.budget": {},
+        "variants.budget.seconds": 1800,
+        "variants.budget.variants": 8,
     }
 )
 """The default that each field had in the release which introduced it. A field of this value is left out of the recipe,

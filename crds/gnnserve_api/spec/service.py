@@ -19,6 +19,7 @@ from gnnserve_api.spec.recipe import digest_of_recipe
 from gnnserve_api.spec.repository import DEFAULT_STORAGE, RepositorySpec
 from gnnserve_api.spec.routing import RoutingSpec
 from gnnserve_api.spec.rules import rule, server_rule
+from gnnserve_api.spec.searched import derived_rounds, trained_rounds
 from gnnserve_api.spec.variants import Variants
 from gnnserve_api.spec.worker import Worker
 
@@ -143,17 +144,32 @@ class GNNServiceSpec(ApiModel):
     def impossible_variants(self) -> tuple[str, ...]:
         """Variants that `routing` names and that no revision of this spec has. Not a rule of the schema: a spec that
         breaks it was always accepted, and stays readable."""
-        possible = {*self.variants.listed_names(), *self.variants.optional_names()}
+        possible = {*self.possible_variants()}
         return tuple(name for name in self.routing.named_variants if name not in possible)
 
     def uncertain_variants(self) -> tuple[str, ...]:
         """Variants that `routing` names and that generation may leave out."""
-        return tuple(name for name in self.routing.named_variants if name in self.variants.optional_names())
+        certain = () if self.variants.is_searched else self.variants.listed_names()
+        uncertain = {*self.possible_variants()}.difference(certain)
+        return tuple(name for name in self.routing.named_variants if name in uncertain)
+
+    def possible_variants(self) -> tuple[str, ...]:
+        """All variants that a revision may have."""
+        variants, model = self.variants, self.model
+        if not variants.is_searched:
+            return (*variants.listed_names(), *variants.optional_names())
+        rounds = (*derived_rounds(variants, model), *trained_rounds(variants))
+        return tuple(name for searched in rounds for name in searched.names)
 
     @property
     def trains_networks(self) -> bool:
         """Whether anything is trained: not where all weights are given."""
-        return bool(self.variants.one_row) or (self.model.checkpoint is None and not self.variants.are_all_given)
+        variants = self.variants
+        return (
+            bool(variants.one_row)
+            or variants.is_searched
+            or (self.model.checkpoint is None and not variants.are_all_given)
+        )
 
     def recipe(self) -> str:
         """Digest of what generation depends on: equal recipes need no new training."""

@@ -11,6 +11,8 @@ from pydantic import Field, model_validator
 from gnnserve_api.spec.fields import ApiModel
 from gnnserve_api.spec.given import Given
 from gnnserve_api.spec.rules import rule
+from gnnserve_api.spec.scoring import MetricChoice, Thresholds
+from gnnserve_api.spec.search import Search, SearchBudget
 from gnnserve_api.variants import (
     MAX_FANOUT,
     MAX_LAYERS,
@@ -58,6 +60,7 @@ class WideTables(StrEnum):
 
 
 DEFAULT_FACTORS = (1, 2, 4, 8)
+_DEFAULT_STORAGE = (Storage.FLOAT32,)
 
 
 class Pruning(ApiModel):
@@ -116,22 +119,6 @@ class Projection(StrEnum):
     """Only the factors that are listed."""
 
 
-class MetricChoice(StrEnum):
-    AUTO = "Auto"
-    """Accuracy; MicroF1 where a node may have several classes."""
-    ACCURACY = "Accuracy"
-    """The share of nodes whose class is right. Not where a node may have several."""
-    MICRO_F1 = "MicroF1"
-    """F1 of all pairs of node and class, in which frequent classes weigh more; Accuracy where nodes have one class."""
-    MACRO_F1 = "MacroF1"
-    """The mean of the classes' F1, in which rare classes weigh as much."""
-    AVERAGE_PRECISION = "AveragePrecision"
-    """How far up the nodes of a class come among all, by its score: the mean over classes; of two, the second's."""
-    ROC_AUC = "ROCAUC"
-    """How often a node of a class has a higher score for it than one without: the mean over classes; of two, the
-    second's."""
-
-
 _MAX_ONE_ROW_HOPS = 4
 
 
@@ -139,15 +126,6 @@ class OneRow(ApiModel):
     hops: Annotated[int, Field(ge=0, le=_MAX_ONE_ROW_HOPS)]
     """How often features are propagated over the graph. What the perceptron reads are the features and those of each
     hop beside them. 0: a node's own features alone, also those of nodes that requests bring."""
-
-
-class Thresholds(StrEnum):
-    FIXED = "Fixed"
-    """A node has the classes whose score is above 0; of classes that exclude each other, the one of the highest score.
-    """
-    PER_CLASS = "PerClass"
-    """A class has a score to exceed, of each variant, where its F1 on validation nodes is highest; of two classes that
-    exclude each other, the rarer one's. Not with more of these. For classes that few nodes have."""
 
 
 MAX_LISTED_VARIANTS = MAX_VARIANTS - len(Storage)
@@ -164,12 +142,17 @@ SmallerFanouts = Annotated[
 
 
 class Variants(ApiModel):
+    search: Search = Search.DISABLED
+    """Whether the variants are searched for, in place of being listed. With Auto, pruning.factors and storage are not
+    read, and stored, fanouts, given, oneRow and projection must be left out."""
+    budget: SearchBudget = SearchBudget()
+    """What a search may take, and how many variants it may keep."""
     pruning: Pruning = Pruning()
     """Variants that read fewer feature columns."""
     storage: Annotated[
         tuple[Storage, ...],
         Field(min_length=1, max_length=4, json_schema_extra={"x-kubernetes-list-type": "set"}),
-    ] = (Storage.FLOAT32,)
+    ] = _DEFAULT_STORAGE
     """How tables of features are stored. Every factor is served from each: x4 from float32, x4-int8 from int8."""
     projection: Projection = Projection.AUTO
     """Whether projected variants are added."""
@@ -364,14 +347,32 @@ class Variants(ApiModel):
         taken = sorted({*self.given_names()} & others)
         return not taken or f"names of given variants must not be those of oneRow or stored: {', '.join(taken)}"
 
+    @rule(
+        "!has(self.search) || self.search != 'Auto' || ((!has(self.stored) || size(self.stored) == 0) && "
+        "(!has(self.fanouts) || size(self.fanouts) == 0) && (!has(self.given) || size(self.given) == 0) && "
+        "(!has(self.oneRow) || size(self.oneRow) == 0) && self.projection != 'Disabled')",
+        "stored, fanouts, given, oneRow and projection must be left out with search Auto, which finds them out",
+    )
+    def _searched_variants_are_not_listed(self) -> bool:
+        is_listed = self.stored or self.fanouts or self.given or self.one_row or self.projection is Projection.DISABLED
+        return not self.is_searched or not is_listed
+
+    @property
+    def is_searched(self) -> bool:
+        return self.search is Search.AUTO
+
     def canonical(self) -> Variants:
         """The same where the same is generated: the order of storages, fan-outs, stored layers and one-row variants
-        does nothing."""
+        does nothing, and neither do a budget without a search nor the lists that a search does not read."""
+        pruning = self.pruning.canonical()
+        if self.is_searched:
+            searched = {"pruning": pruning.model_copy(update={"factors": DEFAULT_FACTORS}), "storage": _DEFAULT_STORAGE}
+            return self.model_copy(update=searched)
         storages = tuple(storage for storage in Storage if storage in self.storage)
         fanouts = tuple(sorted(self.fanouts, reverse=True))
         ordered = {"storage": storages, "fanouts": fanouts, "one_row": tuple(sorted(self.one_row, key=_hops_of))}
         layers = {"stored": tuple(sorted(self.stored))}
-        return self.model_copy(update={"pruning": self.pruning.canonical(), **ordered, **layers})
+        return self.model_copy(update={"budget": SearchBudget(), "pruning": pruning, **ordered, **layers})
 
 
 def _hops_of(one: OneRow) -> int:

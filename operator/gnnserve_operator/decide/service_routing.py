@@ -200,11 +200,10 @@ def find_impossible_variant(spec: GNNServiceSpec) -> Problem | None:
     impossible = spec.impossible_variants()
     if not impossible:
         return None
-    possible = (*spec.variants.listed_names(), *spec.variants.optional_names())
     return Problem(
         Reason.VARIANT_UNKNOWN,
         f"spec.routing names {' and '.join(impossible)}, which spec.variants does not generate. Name some of "
-        f"{' '.join(possible)}, or change spec.variants; no Job is started before.",
+        f"{' '.join(spec.possible_variants())}, or change spec.variants; no Job is started before.",
         needs_person=True,
     )
 

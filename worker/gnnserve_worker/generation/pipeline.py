@@ -6,20 +6,23 @@ either, unless one-row variants are trained beside them. Training is `trained.py
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from gnnserve_api.domination import says_expected
 from gnnserve_api.repository import RevisionManifest
+from gnnserve_api.spec.searched import derived_rounds, merged, trained_rounds
 from gnnserve_api.spec.service import GNNService, GNNServiceSpec
+from gnnserve_api.spec.variants import Variants
 from gnnserve_api.variants import check_factors
 from gnnserve_worker.generation.checkpoint import load_checkpoint
 from gnnserve_worker.generation.families.family import Outline
 from gnnserve_worker.generation.families.registry import FAMILIES
 from gnnserve_worker.generation.given_variants import GivenVariant, load_given
 from gnnserve_worker.generation.identity import RevisionIdentity, identity_of
-from gnnserve_worker.generation.wide import with_factors, written_factors
+from gnnserve_worker.generation.wide import with_factors, with_searched_factors, written_factors
 from gnnserve_worker.graph.sources.load import load_source
 from gnnserve_worker.graph.store import Features, GraphData
 from gnnserve_worker.progress import Progress, ProgressListener, silent
@@ -50,11 +53,13 @@ def generate(
         return published
     # Errors of the input are found here, before torch is loaded and before anything is written.
     graph = _import_graph(spec, repository, progress)
+    columns = spec.model.row_columns(graph.features.shape[1])
+    if spec.variants.is_searched:
+        spec = with_searched_factors(spec, columns)
     spec = _without_wide_tables(spec, graph.features, progress)
     given = _load_given(spec, identity, graph, progress)
-    columns = spec.model.row_columns(graph.features.shape[1])
     outline = Outline(spec, spec.model.network(len(graph.classes)), graph.graph.nodes, columns, given)
-    repository.require_free(sum(family.tables_bytes(outline) for family in FAMILIES))
+    repository.require_free(_tables_bytes(outline))
     master = _load_checkpoint(spec, identity, graph, progress)
     waiting = Progress("wait for another process that is generating", 0, 1)
     with repository.locked(on_wait=lambda: progress(waiting)):
@@ -83,7 +88,8 @@ def _import_graph(spec: GNNServiceSpec, repository: Repository, progress: Progre
     progress(Progress("import graph", 0, 1))
     graph = load_source(spec.graph.source, repository.downloads, progress)
     columns = spec.model.row_columns(graph.features.shape[1])
-    check_factors(spec.variants.pruning.factors, columns)
+    if not spec.variants.is_searched:
+        check_factors(spec.variants.pruning.factors, columns)
     progress(Progress("import graph", 1, 1, f"{graph.graph.nodes:,} nodes, {graph.graph.edges:,} edges"))
     # A left-out column must be reported, not only show as a poor accuracy.
     for finding in graph.findings:
@@ -91,6 +97,18 @@ def _import_graph(spec: GNNServiceSpec, repository: Repository, progress: Progre
     if (advice := says_expected(spec, columns, len(graph.classes))) is not None:
         progress(Progress("expected", 1, 1, advice))
     return graph
+
+
+def _tables_bytes(outline: Outline) -> int:
+    """What all tables would take on the disk at most."""
+    spec = outline.spec
+    listed: Sequence[Variants] = (spec.variants,)
+    if spec.variants.is_searched:
+        factors = spec.variants.pruning.factors
+        derived = derived_rounds(spec.variants, spec.model, factors)
+        listed = [*(each.variants for each in derived), merged(spec.variants, trained_rounds(spec.variants, factors))]
+    outlines = [replace(outline, spec=spec.model_copy(update={"variants": variants})) for variants in listed]
+    return sum(family.tables_bytes(each) for each in outlines for family in FAMILIES)
 
 
 def _without_wide_tables(spec: GNNServiceSpec, features: Features, progress: ProgressListener) -> GNNServiceSpec:

@@ -11,7 +11,7 @@ import numpy as np
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.profile import Metric
-from gnnserve_api.spec.variants import MetricChoice
+from gnnserve_api.spec.scoring import MetricChoice
 
 _FIELD = "spec.variants.metric"
 Measure = Callable[[np.ndarray, np.ndarray], float]

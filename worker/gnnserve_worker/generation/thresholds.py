@@ -12,7 +12,7 @@ import math
 import numpy as np
 
 from gnnserve_api.errors import InputError
-from gnnserve_api.spec.variants import Thresholds
+from gnnserve_api.spec.scoring import Thresholds
 
 MIN_POSITIVES = 20
 """Validation nodes that must have a class, and as many that must not, for it to get another threshold than 0."""

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from functools import partial
 
 import msgspec
 import numpy as np
 
 from gnnserve_api.errors import InputError
+from gnnserve_api.profile import Metric, Profile
 from gnnserve_api.repository import (
     NOT_RANKED,
     NetworkManifest,
@@ -26,8 +28,9 @@ from gnnserve_api.repository import (
 )
 from gnnserve_api.spec.graph import Normalization
 from gnnserve_api.spec.model import AUTO
+from gnnserve_api.spec.scoring import Thresholds
 from gnnserve_api.spec.service import GNNServiceSpec
-from gnnserve_api.spec.variants import RankingMethod, Thresholds
+from gnnserve_api.spec.variants import RankingMethod
 from gnnserve_api.training import TrainingManifest
 from gnnserve_api.variants import Storage, variant_name
 from gnnserve_worker.generation.families.family import FamilyPlan, Ingredients, Models, OneRowModels, PlannedTable
@@ -37,10 +40,11 @@ from gnnserve_worker.generation.features import Normalized, fit_normalization
 from gnnserve_worker.generation.frontier import worth_keeping
 from gnnserve_worker.generation.given_variants import GivenVariant
 from gnnserve_worker.generation.identity import RevisionIdentity
-from gnnserve_worker.generation.profile import measure_profile, profile_budget_s, with_thresholds
+from gnnserve_worker.generation.profile import GeneratedVariant, measure_profile, profile_budget_s, with_thresholds
 from gnnserve_worker.generation.propagation import ModelRows, model_rows
 from gnnserve_worker.generation.ranking.rank import Ranking, rank
 from gnnserve_worker.generation.scores import metric_of
+from gnnserve_worker.generation.search.search import Found, Measure, search
 from gnnserve_worker.generation.tensors import Tensors, first_layer
 from gnnserve_worker.generation.thresholds import check_thresholds
 from gnnserve_worker.generation.training_set import TrainingSet, training_set, visible_nodes
@@ -69,11 +73,11 @@ def generate_revision(
     training = spec.model.training
     # Before training, since a metric may not fit the graph, and a variable may be no number.
     metric = metric_of(graph.labels.ndim == 2, spec.variants.metric)
-    budget_s = profile_budget_s()
+    profile_budget = profile_budget_s()
     check_thresholds(spec.variants.thresholds, multi_label=graph.multi_label, classes=len(graph.classes))
     visible = visible_nodes(graph.graph.nodes, graph.splits, training.scope)
     normalized = fit_normalization(graph.features, _normalization(spec), visible)
-    _check_range(normalized.features, spec.variants.storage)
+    _check_range(normalized.features, () if spec.variants.is_searched else spec.variants.storage)
     # Before training, since a damaged copy of it in the repository should not cost the time.
     repository.put_graph(graph)
     data = training_set(graph.graph, graph.labels, len(graph.classes), graph.splits, training.scope, metric)
@@ -82,20 +86,16 @@ def generate_revision(
     one_rows = None if one_rows_of is None else one_rows_of(data, normalized, rows)
     network = spec.model.network(len(graph.classes))
     ingredients = _make_ingredients(spec, network, graph.graph, data, rows, models, one_rows, given, progress)
-    plans = plan_families(ingredients)
     other_rankings = () if models is None else _rank_again(spec, data, rows.trained, models, progress)
     with repository.stage(identity.recipe, identity.graph, identity.checkpoint, identity.given) as staged:
-        generated = write_plans(plans, staged, progress)
-        loaded = staged.open([made.variant for made in generated])
-        if spec.variants.thresholds is Thresholds.PER_CLASS:
-            generated = with_thresholds(loaded, generated)
-        measured = measure_profile(
-            loaded, generated, lambda done, total: progress(Progress("profile", done, total)), metric, budget_s
-        )
-        profile = msgspec.structs.replace(measured, variants=worth_keeping(measured.variants))
-        kept = {variant.name for variant in profile.variants}
-        variants = [made.variant for made in generated if made.variant.name in kept]
-        _discard_unused([made.variant for made in generated], variants, staged)
+        measure = partial(_measure, spec, staged, metric, profile_budget, progress)
+        if spec.variants.is_searched:
+            found = search(ingredients, data, metric, staged, measure, progress)
+        else:
+            found = _make_listed(ingredients, staged, measure, progress)
+        kept = {variant.name for variant in found.profile.variants}
+        variants = [made.variant for made in found.generated if made.variant.name in kept]
+        _discard_unused([made.variant for made in found.generated], variants, staged)
         return staged.commit(
             scope=training.scope,
             ranking=RankingManifest(
@@ -105,13 +105,39 @@ def generate_revision(
                 others=other_rankings,
             ),
             variants=variants,
-            profile=profile,
+            profile=found.profile,
             generator=generator,
             created_at=datetime.now(UTC).isoformat(timespec="microseconds"),
             training=_training_of(spec, models, one_rows),
-            row_source=_write_row_source(graph, normalized, plans, variants, staged),
+            row_source=_write_row_source(graph, normalized, found.plans, variants, staged),
             edge_rules=graph.edge_rules,
         )
+
+
+def _make_listed(made_from: Ingredients, staged: StagedRevision, measure: Measure, progress: ProgressListener) -> Found:
+    """The variants that the manifest lists, and those that families add unasked where they are worth keeping."""
+    plans = plan_families(made_from)
+    generated, measured = measure(write_plans(plans, staged, progress))
+    return Found(plans, generated, msgspec.structs.replace(measured, variants=worth_keeping(measured.variants)))
+
+
+def _measure(
+    spec: GNNServiceSpec,
+    staged: StagedRevision,
+    metric: Metric,
+    budget_s: float,
+    progress: ProgressListener,
+    generated: Sequence[GeneratedVariant],
+) -> tuple[Sequence[GeneratedVariant], Profile]:
+    loaded = staged.open([made.variant for made in generated])
+    if spec.variants.thresholds is Thresholds.PER_CLASS:
+        generated = with_thresholds(loaded, generated)
+    report = partial(_report_profile, progress)
+    return generated, measure_profile(loaded, generated, report, metric, budget_s)
+
+
+def _report_profile(progress: ProgressListener, done: int, total: int) -> None:
+    progress(Progress("profile", done, total))
 
 
 def _training_of(spec: GNNServiceSpec, models: Models | None, one_rows: OneRowModels | None) -> TrainingManifest | None:

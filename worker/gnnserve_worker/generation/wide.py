@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gnnserve_api.spec.searched import SEARCHED_FACTORS
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.spec.variants import DEFAULT_FACTORS, Projection, WideTables
 from gnnserve_api.variants import columns_of, variant_name
@@ -45,7 +46,7 @@ def written_factors(spec: GNNServiceSpec, features: Features) -> WrittenFactors:
     factors = tuple(sorted(pruning.factors))
     if (
         isinstance(features, np.ndarray)
-        or factors != DEFAULT_FACTORS
+        or (factors != DEFAULT_FACTORS and not spec.variants.is_searched)
         or pruning.wide_tables is WideTables.KEEP
         or spec.variants.projection is not Projection.AUTO
     ):
@@ -71,3 +72,8 @@ def with_factors(spec: GNNServiceSpec, factors: tuple[int, ...]) -> GNNServiceSp
     """The spec with these factors, for generation. The revision's identity is still that of the manifest's spec."""
     pruning = spec.variants.pruning.model_copy(update={"factors": factors})
     return spec.model_copy(update={"variants": spec.variants.model_copy(update={"pruning": pruning})})
+
+
+def with_searched_factors(spec: GNNServiceSpec, columns: int) -> GNNServiceSpec:
+    """The spec with the factors that a search looks at, those that leave a column of so many."""
+    return with_factors(spec, tuple(factor for factor in SEARCHED_FACTORS if columns_of(columns, factor)))

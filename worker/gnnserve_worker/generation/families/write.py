@@ -15,19 +15,21 @@ _STAGE = "write tables"
 
 
 def write_plans(
-    plans: Sequence[FamilyPlan], staged: StagedRevision, progress: ProgressListener
+    plans: Sequence[FamilyPlan], staged: StagedRevision, progress: ProgressListener, *, are_asked_for: bool = True
 ) -> list[GeneratedVariant]:
     """Tables and weights, plan after plan; the variants in the order of the profile.
 
     A table whose numbers its storage cannot hold is left out, and the variants over it, where they were added unasked.
-    Raises InputError where they were asked for.
+    Raises InputError where they were asked for. `are_asked_for`: whether a manifest lists the variants of families that
+    one can list; a search tries what there is. Tables that are there are not written again.
     """
     generated: list[GeneratedVariant] = []
     done, total = 0, len({table.name for plan in plans for table in plan.tables})
-    written: set[str] = set()
+    written = set(staged.tables)
     left_out: set[str] = set()
     for plan in plans:
-        asked_for = {t for v in plan.variants if family_of(v.manifest).is_asked_for for t in v.manifest.tables}
+        listed = [v.manifest for v in plan.variants if are_asked_for and family_of(v.manifest).is_asked_for]
+        asked_for = {table for manifest in listed for table in manifest.tables}
         for table in plan.tables:
             if table.name in written:
                 continue

@@ -1,0 +1,108 @@
+"""A search from graph to revision, on a small graph, without torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.support.graphs import dense_features, network_manifest, random_graph, random_tensors
+
+from gnnserve_api.edges import Direction, EdgeRules
+from gnnserve_api.repository import RevisionManifest
+from gnnserve_api.spec.service import GNNServiceSpec
+from gnnserve_worker.generation.identity import RevisionIdentity
+from gnnserve_worker.generation.profile import BUDGET_VARIABLE
+from gnnserve_worker.generation.search.search import least_accuracy
+from gnnserve_worker.generation.tensors import Tensors
+from gnnserve_worker.generation.training_set import TrainingSet
+from gnnserve_worker.generation.variants import generate_revision
+from gnnserve_worker.generation.wide import with_searched_factors
+from gnnserve_worker.graph.store import GraphData, Splits
+from gnnserve_worker.inference.batch import infer_batch
+from gnnserve_worker.progress import Progress
+from gnnserve_worker.repository.repository import Repository
+
+NODES, FEATURES = 120, 6
+NETWORK = network_manifest("GraphSAGE", (4, 3))
+
+
+class FakeModels:
+    runs = ()
+
+    def master(self, name: str) -> Tensors:
+        return random_tensors(NETWORK, FEATURES, seed=1)
+
+    def pruned(self, columns: np.ndarray, name: str) -> Tensors:
+        return random_tensors(NETWORK, len(columns), seed=2)
+
+    def another_master(self, seed: int, name: str) -> Tensors:
+        raise AssertionError(name)
+
+
+def searched(folder: Path, features: np.ndarray | None = None, **variants: Any) -> RevisionManifest:
+    spec = GNNServiceSpec.model_validate(
+        {
+            "graph": {"source": {"builtin": "Digits"}, "normalization": "Disabled"},
+            "model": {"fanouts": [4, 3], "hidden": 8},
+            "variants": {"search": "Auto", **variants},
+        }
+    )
+    draw = np.random.default_rng(5)
+    data = GraphData(
+        source="made up", digest="5eed", graph=random_graph(NODES, 0),
+        features=dense_features(NODES, FEATURES, 0) if features is None else features,
+        labels=draw.integers(0, 3, NODES), classes=(0, 1, 2),
+        splits=Splits(*(np.arange(start, NODES, 3) for start in range(3))), edge_rules=EdgeRules(Direction.DIRECTED),
+    )  # fmt: skip
+    said: list[Progress] = []
+    return generate_revision(
+        with_searched_factors(spec, FEATURES), RevisionIdentity("recipe", "5eed", None, {}), data, (),
+        Repository(folder, "tests", "searched"), said.append, lambda data, features: FakeModels(), None, "tests",
+    )  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def short_measurements(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(BUDGET_VARIABLE, "0.02")
+
+
+def test_a_search_publishes_what_it_kept_and_says_why(tmp_path: Path) -> None:
+    manifest = searched(tmp_path, budget={"variants": 3, "seconds": 1})
+    record = manifest.profile.search
+    assert record is not None
+    kept = [verdict.name for verdict in record.variants if verdict.is_kept]
+    assert [variant.name for variant in manifest.variants] == kept
+    assert 1 <= len(kept) <= 3
+    names = {verdict.name for verdict in record.variants}
+    assert {"x1", "projected", "projected-int8-f2x1", "stored1-f2", "stored2-bfloat16"} <= names
+    revision = Repository(tmp_path, "tests", "searched").load(manifest.revision)
+    for name in kept:
+        assert infer_batch(revision, name, np.arange(10), 0).scores.shape == (10, 3)
+
+
+def test_nothing_that_only_dropped_variants_read_stays_on_the_disk(tmp_path: Path) -> None:
+    manifest = searched(tmp_path, budget={"variants": 1})
+    read = {table for variant in manifest.variants for table in variant.tables}
+    assert set(manifest.tables) == read
+
+
+def test_a_storage_that_cannot_hold_the_numbers_is_left_out_of_the_search(tmp_path: Path) -> None:
+    features = dense_features(NODES, FEATURES, 0)
+    features[0, 0] = 1e9
+    record = searched(tmp_path, features).profile.search
+    assert record is not None
+    names = {verdict.name for verdict in record.variants}
+    assert "projected-float16" not in names
+    assert {"projected", "projected-bfloat16"} <= names
+
+
+def test_the_least_accuracy_is_that_of_the_most_frequent_class() -> None:
+    labels = np.array([0, 0, 1, 0, 1, 1, 1, 2])
+    splits = Splits(np.arange(4), np.arange(4, 8), np.arange(0))
+    graph = random_graph(8, 0)
+    data = TrainingSet(graph, graph, labels, 3, splits)
+    assert least_accuracy(data, "accuracy") == 0  # class 0 is the most frequent in training
+    several = TrainingSet(graph, graph, np.eye(3, dtype=np.uint8)[labels], 3, splits)
+    assert least_accuracy(several, "f1Micro") == 0

@@ -1,0 +1,175 @@
+"""Which of the measured variants a search keeps, and in which words it says so. Pure.
+
+What a set of variants is worth is the area under its frontier of accuracy against the logarithm of latency, summed over
+the measured sizes (the hypervolume of each size). Areas begin at the slowest of all variants and at the accuracy of
+always giving the most frequent answer. Kept are, in this order: the most accurate of the variants that can answer what
+any of them can; the most accurate of all; then, one by one, the variant that adds most, as far as the budget goes and
+as long as it adds something.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+from gnnserve_api.domination import beats
+from gnnserve_api.families import Capabilities, family_of
+from gnnserve_api.profile import VariantProfile
+from gnnserve_api.search import SearchedVariant
+
+_LEAST_GAIN = 1e-3
+"""Share of the area that a variant must add: what is less comes and goes between two measurements."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    variant: VariantProfile
+    why: str
+
+
+def select(variants: Sequence[VariantProfile], least_accuracy: float, most: int) -> tuple[SearchedVariant, ...]:
+    """A verdict on each, those that are kept first, and otherwise in the given order. All were measured at the same
+    sizes. `least_accuracy`: of always giving the most frequent answer. `most`: how many may be kept."""
+    areas = Areas.over(variants, least_accuracy)
+    kept: list[Kept] = []
+    for variant, why in _required(variants):
+        if len(kept) < most and all(variant is not other.variant for other in kept):
+            kept.append(Kept(variant, why))
+    while len(kept) < most and (best := _next(variants, kept, areas)) is not None:
+        kept.append(best)
+    names = {each.variant.name: each.why for each in kept}
+    stay = [SearchedVariant(name=v.name, is_kept=True, why=names[v.name]) for v in variants if v.name in names]
+    staying = [v for v in variants if v.name in names]
+    return (*stay, *(_dropped(v, staying, areas, most) for v in variants if v.name not in names))
+
+
+# --- areas
+
+
+@dataclass(frozen=True, slots=True)
+class Areas:
+    slowest_ms: tuple[float, ...]
+    """By measured size."""
+    least_accuracy: float
+
+    @staticmethod
+    def over(variants: Sequence[VariantProfile], least_accuracy: float) -> Areas:
+        sizes = range(len(variants[0].latency))
+        return Areas(tuple(max(v.latency[size].p50_ms for v in variants) for size in sizes), least_accuracy)
+
+    def of(self, variants: Sequence[VariantProfile]) -> float:
+        """The sum over the sizes."""
+        return sum(self._of_size(variants, size) for size in range(len(self.slowest_ms)))
+
+    def _of_size(self, variants: Sequence[VariantProfile], size: int) -> float:
+        slowest_ms = self.slowest_ms[size]
+        points = sorted(
+            ((math.log(slowest_ms / v.latency[size].p50_ms), v.validation_accuracy - self.least_accuracy))
+            for v in variants
+        )
+        area, height = 0.0, 0.0
+        # From the fastest on: what a slower one adds is what it is higher, over the whole width up to it.
+        for width, accuracy in reversed(points):
+            if accuracy > height:
+                area, height = area + width * (accuracy - height), accuracy
+        return area
+
+    def added_by(self, variant: VariantProfile, kept: Sequence[VariantProfile]) -> float:
+        """Share of the area with the variant that is not there without it."""
+        before, after = self.of(kept), self.of([*kept, variant])
+        return (after - before) / after if after > 0 else 0.0
+
+
+def _next(variants: Sequence[VariantProfile], kept: Sequence[Kept], areas: Areas) -> Kept | None:
+    """The variant that adds most; None: none adds enough."""
+    staying = [each.variant for each in kept]
+    left = [variant for variant in variants if variant not in staying]
+    best = max(left, key=lambda variant: areas.of([*staying, variant]), default=None)
+    if best is None or (added := areas.added_by(best, staying)) < _LEAST_GAIN:
+        return None
+    sizes = [point.seeds for size, point in enumerate(best.latency) if not _at(size, best, staying)]
+    return Kept(
+        best, f"no other is as accurate and as fast at {_nodes(sizes)}: {100 * added:.3g} % of the frontier's area"
+    )
+
+
+def _at(size: int, variant: VariantProfile, others: Sequence[VariantProfile]) -> list[VariantProfile]:
+    """Those of the others that are as accurate and as fast at one size."""
+    return [
+        other
+        for other in others
+        if other.validation_accuracy >= variant.validation_accuracy
+        and other.latency[size].p50_ms <= variant.latency[size].p50_ms
+    ]
+
+
+# --- what must be there
+
+
+def _required(variants: Sequence[VariantProfile]) -> list[tuple[VariantProfile, str]]:
+    found = []
+    for needed in _needs([family_of(variant).capabilities for variant in variants]):
+        able = [variant for variant in variants if family_of(variant).capabilities.cover(needed)]
+        found.append((_most_accurate(able), f"the most accurate that answers requests with {needed.in_words()}"))
+    return [*found, (_most_accurate(variants), "the most accurate of all")]
+
+
+def _needs(all_of: Sequence[Capabilities]) -> list[Capabilities]:
+    """What kept variants must be able to answer together: at once, where one variant can; otherwise each by itself."""
+    names = [each.name for each in fields(Capabilities) if any(getattr(able, each.name) for able in all_of)]
+    together = Capabilities(**dict.fromkeys(names, True))
+    if any(able.cover(together) for able in all_of):
+        return [together] if together.in_words() else []
+    alone = [Capabilities(**{name: True}) for name in names]
+    return [needed for needed in alone if needed.in_words()]
+
+
+def _most_accurate(variants: Sequence[VariantProfile]) -> VariantProfile:
+    """The fastest with large batches where several are equally accurate."""
+    return max(variants, key=lambda variant: (variant.validation_accuracy, -variant.latency[-1].p50_ms))
+
+
+# --- words
+
+
+def _dropped(variant: VariantProfile, kept: Sequence[VariantProfile], areas: Areas, most: int) -> SearchedVariant:
+    beaters = [other for other in kept if beats(other, variant)]
+    if beaters:
+        best = min(beaters, key=lambda other: other.latency[-1].p50_ms)
+        why = f"{_says_better(best, variant)}{_says_who_answers(best, variant, kept)}"
+        return SearchedVariant(name=variant.name, is_kept=False, why=why, beaten_by=(best.name,))
+    at_sizes = [_at(size, variant, kept) for size in range(len(variant.latency))]
+    if all(at_sizes):
+        names = [min((v.latency[size].p50_ms, v.name) for v in found)[1] for size, found in enumerate(at_sizes)]
+        each = ", ".join(f"{name} at {point.seeds:,}" for name, point in zip(names, variant.latency, strict=True))
+        why = f"as accurate and as fast, by number of nodes: {each}"
+        return SearchedVariant(name=variant.name, is_kept=False, why=why, beaten_by=tuple(dict.fromkeys(names)))
+    added = areas.added_by(variant, kept)
+    if added >= _LEAST_GAIN and len(kept) == most:
+        why = f"it would add {100 * added:.3g} % of the frontier's area, less than each that is kept of {most} at most"
+    else:
+        why = f"it would add less than {100 * _LEAST_GAIN:.1f} % of the frontier's area"
+    return SearchedVariant(name=variant.name, is_kept=False, why=why)
+
+
+def _says_better(best: VariantProfile, variant: VariantProfile) -> str:
+    points = 100 * (best.validation_accuracy - variant.validation_accuracy)
+    accurate = "as accurate" if points < 0.005 else f"{points:.2f} points more accurate"
+    ratios = [theirs.p50_ms / mine.p50_ms for mine, theirs in zip(best.latency, variant.latency, strict=True)]
+    return f"{best.name} is {accurate} and {min(ratios):.2g} to {max(ratios):.2g} times as fast"
+
+
+def _says_who_answers(best: VariantProfile, variant: VariantProfile, kept: Sequence[VariantProfile]) -> str:
+    """Who answers what the better variant cannot, where the dropped one could."""
+    able = family_of(variant).capabilities
+    if family_of(best).capabilities.cover(able):
+        return ""
+    other = next((other.name for other in kept if family_of(other).capabilities.cover(able)), None)
+    return "" if other is None else f"; what it cannot answer, {other} does"
+
+
+def _nodes(sizes: Sequence[int]) -> str:
+    *first, last = [f"{size:,}" for size in sizes]
+    joined = f"{', '.join(first)} and {last}" if first else last
+    return f"{joined} {'node' if joined == '1' else 'nodes'}"
