@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 import msgspec
@@ -106,17 +108,17 @@ class _Asked:
 class Hidden:
     """A revision whose test nodes no list has."""
 
-    def __init__(self, loaded: LoadedRevision, features: Features) -> None:
+    def __init__(self, loaded: LoadedRevision, features: Features, without: LoadedRevision | None = None) -> None:
+        """`without`: a revision that was generated without the edges of test nodes. None: `loaded` with other lists,
+        which is as good where no table knows of edges."""
         self._loaded = loaded
         self._features = features
         self._test = np.asarray(loaded.splits.test)
-        self._labels = np.asarray(loaded.labels)[self._test]
+        self.labels = np.asarray(loaded.labels)[self._test]
         kept = np.ones(loaded.graph.nodes, dtype=bool)
         kept[self._test] = False
         self._kept = kept
-        graph = loaded.graph.induced(kept)
-        roots = None if loaded.neighbour_roots is None else inverse_roots(graph.indptr, graph.indices)
-        self._revision = replace(loaded, graph=graph, neighbour_roots=roots)
+        self._revision = _without_lists(loaded, kept) if without is None else without
 
     def stored(self, variant: str) -> float:
         return self._mean(lambda key: infer_batch(self._loaded, variant, self._test, key).scores)
@@ -126,12 +128,20 @@ class Hidden:
         return self._mean(lambda key: self._infer(variant, asked, key))
 
     def alone(self, variant: str) -> float:
-        asked = [self._ask(np.array([node])) for node in self._test]
-        parts = [asked[first : first + _AT_ONCE] for first in range(0, len(asked), _AT_ONCE)]
+        parts = self._parts_alone
         return self._mean(lambda key: np.concatenate([self._infer(variant, part, key) for part in parts]))
 
+    def scores_alone(self, variant: str, key: int = 0) -> np.ndarray:
+        """Scores of the test nodes, each brought by a request of its own."""
+        return np.concatenate([self._infer(variant, part, key) for part in self._parts_alone])
+
+    @cached_property
+    def _parts_alone(self) -> list[list[_Asked]]:
+        asked = [self._ask(np.array([node])) for node in self._test]
+        return [asked[first : first + _AT_ONCE] for first in range(0, len(asked), _AT_ONCE)]
+
     def _mean(self, scores_by: Callable[[int], np.ndarray]) -> float:
-        right = [(scores_by(key).argmax(axis=1) == self._labels).mean() for key in range(_RUNS)]
+        right = [(scores_by(key).argmax(axis=1) == self.labels).mean() for key in range(_RUNS)]
         return round(float(np.mean(right)), 4)
 
     def _ask(self, nodes: np.ndarray) -> _Asked:
@@ -151,7 +161,24 @@ class Hidden:
             edges += [(number, int(reader)) for reader in _list_of(full, node) if self._kept[reader]]
         return _Asked(nodes, np.array(edges, np.int64).reshape(-1, 2))
 
+    def p50_alone_ms(self, variants: Sequence[str], count: int, runs: int) -> dict[str, float]:
+        """Time of a batch of so many test nodes, each brought by a request of its own; the variants take turns."""
+        parts, together = self._arrange(self._parts_alone[0][:count] + self._parts_alone[1][: count - _AT_ONCE])
+        took: dict[str, list[float]] = {variant: [] for variant in variants}
+        for run in range(runs + 1):
+            for variant in variants:
+                seeds, started = together.copy(), time.perf_counter()
+                view = view_of(self._revision.graph.nodes, parts, seeds)
+                infer_batch(self._revision, variant, seeds, run, with_embeddings=False, view=view)
+                took[variant].append(1e3 * (time.perf_counter() - started))
+        return {variant: float(np.median(times[1:])) for variant, times in took.items()}
+
     def _infer(self, variant: str, asked: list[_Asked], key: int) -> np.ndarray:
+        parts, together = self._arrange(asked)
+        view = view_of(self._revision.graph.nodes, parts, together)
+        return infer_batch(self._revision, variant, together, key, view=view).scores
+
+    def _arrange(self, asked: list[_Asked]) -> tuple[list[Part], np.ndarray]:
         graph, parts, seeds = self._revision.graph, [], []
         for one in asked:
             features = self._features[one.nodes]
@@ -160,8 +187,13 @@ class Hidden:
             overlay, numbered = arrange_overlay(graph, _RULES, dense, np.zeros(0, np.int64), one.edges, new)
             parts.append(Part(len(numbered), overlay, None))
             seeds.append(numbered)
-        together = np.concatenate(seeds)
-        return infer_batch(self._revision, variant, together, key, view=view_of(graph.nodes, parts, together)).scores
+        return parts, np.concatenate(seeds)
+
+
+def _without_lists(loaded: LoadedRevision, kept: np.ndarray) -> LoadedRevision:
+    graph = loaded.graph.induced(kept)
+    roots = None if loaded.neighbour_roots is None else inverse_roots(graph.indptr, graph.indices)
+    return replace(loaded, graph=graph, neighbour_roots=roots)
 
 
 def _list_of(graph: Graph, node: int) -> list[int]:
