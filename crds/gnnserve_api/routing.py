@@ -91,7 +91,7 @@ class VariantRoute(msgspec.Struct, frozen=True, rename="camel"):
 
     name: str
     loss_permille: float
-    """Validation accuracy below the most accurate variant."""
+    """Validation accuracy below the most accurate variant; or accuracy in service, where labels show another loss."""
     profiled: AffineCost
     """Fitted to the median times of the profile; one figure of speed for the operator's sums."""
     expected: AffineCost

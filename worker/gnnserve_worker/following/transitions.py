@@ -269,7 +269,7 @@ def _settings(table: RoutingTable) -> dict[str, Any]:
         "batching": table.batching,
         "overlay": table.overlay,
         "mode": table.mode,
-        "shadowPermille": table.shadow_permille,
         "baseVariant": table.base_variant,
         "weights": table.weights,
+        "shadowPermille": table.shadow_permille,
     }

@@ -22,6 +22,7 @@ from gnnserve_worker.scheduling.costs import CostModel
 
 _ROUNDING_PERMILLE = 1e-6
 """Far below one node in ten million, far above the rounding of a difference of floats: 50.44 - 48.44 is 2."""
+NO_LOSSES: Mapping[str, float] = {}
 _GOLDEN_RATIO = 0.6180339887498949
 """Its multiples modulo 1 are spread evenly, however many there are."""
 
@@ -89,15 +90,25 @@ class Choice(msgspec.Struct, frozen=True):
 class VariantChooser:
     """The variants of one revision, by accuracy and by what they cost now."""
 
-    def __init__(self, profile: Profile, max_seeds: int, before: CostModel | None = None) -> None:
-        """`before`: the cost model of the revision that was served until now."""
+    def __init__(
+        self,
+        profile: Profile,
+        max_seeds: int,
+        before: CostModel | None = None,
+        losses_in_service: Mapping[str, float] = NO_LOSSES,
+    ) -> None:
+        """`before`: the cost model of the revision that was served until now. `losses_in_service`: losses in permille
+        against the profile's most accurate variant, which take the place of the profile's."""
         best = max(variant.validation_accuracy for variant in profile.variants)
-        losses = {v.name: (best - v.validation_accuracy) * 1000 for v in profile.variants}
+        losses = {v.name: (best - v.validation_accuracy) * 1000 for v in profile.variants} | dict(losses_in_service)
+        # One that labels show to be better than the profile's best is the best.
+        least = min(losses.values())
+        losses = {name: loss - least for name, loss in losses.items()}
         ranked = sorted(profile.variants, key=lambda v: (losses[v.name], _full_ms(v)))
         self.names = tuple(variant.name for variant in ranked)
         self.indices = {name: index for index, name in enumerate(self.names)}
         self.loss_permille = tuple(losses[name] for name in self.names)
-        """Validation accuracy below the most accurate served variant; ascending."""
+        """Validation accuracy below the most accurate served variant, or accuracy in service; ascending."""
         self.capabilities = tuple(family_of(variant).capabilities for variant in ranked)
         self._of_all = reduce(Capabilities.both, self.capabilities)
         """What every variant is capable of."""

@@ -247,6 +247,7 @@ class Engine:
         if isinstance(computed, Computed):
             took_ms = computed.finished_ms - computed.started_ms
             model.watch.finish(job, computed.inference.scores, took_ms)
+            model.judge_anew()
             return took_ms
         if isinstance(computed, Exception) and not isinstance(computed, DeviceLostError):
             _log.error("accuracy in service could not be evaluated by %s", job.variant, exc_info=computed)

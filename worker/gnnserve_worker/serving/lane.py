@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import secrets
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +15,7 @@ from gnnserve_api.overlay import OverlayLimits
 from gnnserve_api.routing import RoutingTable
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.scheduling.batcher import Batcher
-from gnnserve_worker.scheduling.choice import VariantChooser
+from gnnserve_worker.scheduling.choice import NO_LOSSES, VariantChooser
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -33,16 +34,21 @@ class Lane:
 
 
 def open_lane(
-    revision: ServedRevision, table: RoutingTable, chooser: VariantChooser | None, before: Lane | None, now_ms: float
+    revision: ServedRevision,
+    table: RoutingTable,
+    chooser: VariantChooser | None,
+    before: Lane | None,
+    now_ms: float,
+    losses_in_service: Mapping[str, float] = NO_LOSSES,
 ) -> Lane:
-    """Open the lane that follows `before`. `chooser` keeps what was learnt about this same revision; for another one
-    only the machine's part is kept."""
+    """Open the lane that follows `before`. `chooser` keeps what was learnt about this same revision; for another one,
+    or with other losses, only the machine's part is kept. `losses_in_service`: as `VariantChooser` takes them."""
     batching, busy_until_ms, costs_before = table.batching, -math.inf, None
     if before is not None:
         busy_until_ms = before.batcher.busy_until_ms(now_ms)
         costs_before = before.chooser.costs
     if chooser is None:
-        chooser = VariantChooser(revision.manifest.profile, batching.max_seeds, costs_before)
+        chooser = VariantChooser(revision.manifest.profile, batching.max_seeds, costs_before, losses_in_service)
     # A random start: replicas with equal starts would go through their weights in step.
     drawn = secrets.randbelow(1 << 20) / (1 << 20)
     batcher = Batcher(chooser, table, batching.max_queued_seeds, busy_until_ms, drawn)

@@ -12,7 +12,7 @@ import itertools
 import math
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 
 import numpy as np
@@ -22,7 +22,7 @@ from gnnserve_api.objective import NO_OBJECTIVE, Objective
 from gnnserve_api.routing import Damage, Route, RoutingTable
 from gnnserve_worker.graph.overlay import Overlay
 from gnnserve_worker.inference.served import ServedRevision
-from gnnserve_worker.scheduling.choice import decide_route
+from gnnserve_worker.scheduling.choice import VariantChooser, decide_route
 from gnnserve_worker.scheduling.load import load_of, overlay_load
 from gnnserve_worker.scheduling.refusal import Refusal, RefusalReason
 from gnnserve_worker.scheduling.waiting import Request
@@ -82,6 +82,8 @@ class ServedModel:
         self._go_on = go_on
         self._lanes: deque[Lane] = deque()
         """Open lanes. The last one admits; those before it are answered first, and closed when their queue is empty."""
+        self._losses: Mapping[str, float] = {}
+        """The losses in service that the present lane goes by."""
         self._request_keys = itertools.count()
         self.costs_end_ms = math.inf
         """When the table's costs expire."""
@@ -96,21 +98,40 @@ class ServedModel:
         unknown variants.
         """
         revision.check(table)
+        self.watch.follow(revision, table.shadow_permille)
         lane, now_ms = self.lane, self._clock_ms()
         same = lane is not None and lane.revision is revision and lane.batching == table.batching
         if lane is None or not same or lane.objective != table.objective or lane.overlay_limits != table.overlay:
             chooser = lane.chooser if lane is not None and same else None
-            self.lane = lane = open_lane(revision, table, chooser, self.lane, now_ms)
-            self._lanes.append(lane)
+            self._open(revision, table, chooser, now_ms)
         else:
             lane.batcher.route_by(table)
+        lane = self.lane
+        assert lane is not None  # noqa: S101
         self.table = table
         self.costs_end_ms = math.inf if table.ttl_seconds is None else now_ms + 1000 * table.ttl_seconds
         lane.chooser.use(table.costs)
         if self.state is ModelState.LOADING:
             self.state = ModelState.READY
-        self.watch.follow(revision, table.shadow_permille)
         self._go_on()
+
+    def judge_anew(self) -> None:
+        """Choose variants by what labels say that they lose, where that has changed: in another lane, since a queue
+        groups its requests by the order of the variants."""
+        lane, table = self.lane, self.table
+        if lane is None or table is None or self.watch.losses == self._losses:
+            return
+        self._open(lane.revision, table, None, self._clock_ms()).chooser.use({} if self.is_expired else table.costs)
+        self._go_on()
+
+    def _open(
+        self, revision: ServedRevision, table: RoutingTable, chooser: VariantChooser | None, now_ms: float
+    ) -> Lane:
+        """Open the lane that admits from now on."""
+        self._losses = self.watch.losses
+        self.lane = lane = open_lane(revision, table, chooser, self.lane, now_ms, self._losses)
+        self._lanes.append(lane)
+        return lane
 
     def withdraw(self, problem: str) -> None:
         """Answer nothing until the next switch, since results may be wrong. Queued requests are refused, and so are

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from gnnserve_api.confidence_sequence import Promise, SlidingMean
+from gnnserve_api.confidence_sequence import CHANCE, Promise, SlidingMean
 from gnnserve_api.live_accuracy import ObservedShare, VariantAccuracy
 from gnnserve_api.profile import Profile, VariantProfile
 
@@ -23,6 +23,9 @@ class Tally:
     def __init__(self, profile: Profile) -> None:
         count = len(profile.variants)
         self._promises = {variant.name: _promise(profile, variant, count) for variant in profile.variants}
+        self.reference = min(profile.variants, key=lambda v: (-v.validation_accuracy, v.latency[-1].p50_ms)).name
+        """The most accurate variant by the profile, which others are compared with."""
+        self._losses = Losses(profile, self.reference)
         self._agreement = {name: _stream(None, count) for name in self._promises}
         self._labels = {name: _stream(promise, count) for name, promise in self._promises.items()}
 
@@ -30,6 +33,12 @@ class Tally:
         """Count labelled nodes. `values`: by variant, how right it was of each of them, from 0 to 1."""
         for name, found in values.items():
             self._labels[name].add(float(found.sum()), len(found))
+        self._losses.add(values)
+
+    def losses(self) -> dict[str, float]:
+        """Losses of accuracy in service against the reference, in permille, by variant; those alone whose interval
+        excludes the profile's."""
+        return self._losses.found()
 
     def add_agreement(self, variant: str, values: np.ndarray) -> None:
         """Count nodes that were computed again. `values`: how far the answer was the most accurate variant's, from 0
@@ -46,6 +55,42 @@ class Tally:
             return VariantAccuracy(name, labels=found, agreement=agreement)
         is_broken = promise.is_broken_by(labels)
         return VariantAccuracy(name, promise.accuracy, promise.nodes, found, agreement, is_broken)
+
+
+class Losses:
+    """How much less accurate than the reference each variant is, on the same labelled nodes.
+
+    On most nodes two variants are both right or both wrong, which tells nothing of their difference; so the nodes that
+    only one of them answers correctly are counted, each way by a stream of its own.
+    """
+
+    def __init__(self, profile: Profile, reference: str) -> None:
+        self._reference = reference
+        best = profile.variant(reference).validation_accuracy
+        others = [variant for variant in profile.variants if variant.name != reference]
+        if profile.metric != _COMPARABLE_METRIC:
+            others = []
+        self._profiled = {variant.name: best - variant.validation_accuracy for variant in others}
+        chance = CHANCE / (4 * len(profile.variants))
+        self._lost = {name: SlidingMean(chance) for name in self._profiled}
+        """What the reference is right of and the variant is not."""
+        self._gained = {name: SlidingMean(chance) for name in self._profiled}
+
+    def add(self, values: Mapping[str, np.ndarray]) -> None:
+        for name in self._profiled:
+            difference = values[self._reference] - values[name]
+            self._lost[name].add(float(difference.clip(min=0).sum()), len(difference))
+            self._gained[name].add(float((-difference).clip(min=0).sum()), len(difference))
+
+    def found(self) -> dict[str, float]:
+        """Losses in permille; negative: more accurate than the reference."""
+        losses = {}
+        for name, profiled in self._profiled.items():
+            lost, gained = self._lost[name], self._gained[name]
+            low, high = lost.interval.low - gained.interval.high, lost.interval.high - gained.interval.low
+            if not low <= profiled <= high:
+                losses[name] = 1000 * (lost.mean - gained.mean)
+        return losses
 
 
 def _promise(profile: Profile, variant: VariantProfile, comparisons: int) -> Promise | None:

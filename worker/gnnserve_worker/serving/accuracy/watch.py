@@ -9,8 +9,9 @@ to the event loop's thread.
 
 from __future__ import annotations
 
+import math
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -39,8 +40,10 @@ _LABELS_PERMILLE = 5
 """Most of the time that evaluating labels takes between requests: those that meet a job are half of what a 99th
 percentile leaves out."""
 _QUIET_LABELS_PERMILLE = 250
-_MOST_ACCURATE = 0
-"""Index of the most accurate variant."""
+JUDGE_EVERY = 250
+"""Labels between two looks at what variants lose in service: another judgement opens another lane."""
+_SAME_PERMILLE = 5.0
+"""A loss in service that has moved by less stays as it was."""
 ACCEPTED = "accepted"
 FAILED = "failed"
 """Outcome of labels that were accepted, and on which evaluating a variant failed."""
@@ -94,6 +97,11 @@ class AccuracyWatch:
         self._tally: Tally | None = None
         self.outcomes: Counter[str] = Counter()
         """Labels by what became of them: accepted, or why not."""
+        self.losses: Mapping[str, float] = {}
+        """Losses in permille by which tolerances are judged, in place of the profile's; empty where labels do not say
+        otherwise."""
+        self._until_judged = JUDGE_EVERY
+        """Labels until the next look at them."""
         self.shadows = Shadows()
         self.seconds = dict.fromkeys(Purpose, 0.0)
         """Time that went into jobs."""
@@ -108,6 +116,12 @@ class AccuracyWatch:
         """Labels that may still be taken."""
         return MOST_WAITING - self.waiting
 
+    @property
+    def reference(self) -> str:
+        """The most accurate variant by the profile of the served revision, of which there must be one."""
+        assert self._tally is not None  # noqa: S101
+        return self._tally.reference
+
     def figures(self) -> tuple[VariantAccuracy, ...]:
         """The variants of the served revision in service; empty before there is one."""
         return () if self._tally is None else self._tally.figures()
@@ -119,6 +133,7 @@ class AccuracyWatch:
         if revision is self._revision:
             return
         self._revision, self._tally = revision, Tally(revision.manifest.profile)
+        self.losses, self._until_judged = {}, JUDGE_EVERY
         self.shadows.sample = None
         if self._chunk is not None:
             self._waiting.extendleft(reversed(self._chunk.labels))
@@ -151,7 +166,7 @@ class AccuracyWatch:
     def note_answer(self, lane: Lane, variant: str, nodes: np.ndarray, scores: np.ndarray) -> None:
         """Keep some nodes of an answer, to compute them again. `scores`: float32 [nodes, classes]."""
         if lane.revision is self._revision and self.shadows.wants_answer:
-            count = _nodes_of_job(lane.chooser.costs, _MOST_ACCURATE)
+            count = _nodes_of_job(lane.chooser.costs, lane.chooser.indices[self.reference])
             self.shadows.take(lane.revision, variant, nodes[:count], scores[:count])
             self._wake()
 
@@ -172,8 +187,8 @@ class AccuracyWatch:
         sample, permille = self.shadows.sample, self.shadows.permille
         if sample is None or not permille:
             return None
-        expected_ms = lane.chooser.costs.compute_ms(_MOST_ACCURATE, len(sample.nodes))
-        name = lane.chooser.names[_MOST_ACCURATE]
+        name = self.reference
+        expected_ms = lane.chooser.costs.compute_ms(lane.chooser.indices[name], len(sample.nodes))
         return Job(name, sample.nodes.copy(), expected_ms, Purpose.SHADOWS, permille, permille)
 
     def finish(self, job: Job, scores: np.ndarray, took_ms: float) -> None:
@@ -202,6 +217,18 @@ class AccuracyWatch:
         if not chunk.missing:
             tally.add_labels(chunk.values)
             self._chunk = None
+            self._until_judged -= len(chunk.labels)
+            if self._until_judged <= 0:
+                self._until_judged = JUDGE_EVERY
+                self._judge(tally.losses())
+
+    def _judge(self, found: Mapping[str, float]) -> None:
+        """Take over losses that have moved by enough."""
+        before = self.losses
+        self.losses = {
+            name: before[name] if abs(before.get(name, math.inf) - loss) < _SAME_PERMILLE else loss
+            for name, loss in found.items()
+        }
 
     def drop(self, job: Job) -> None:
         """Give up what a job was for, which failed: it would fail again."""

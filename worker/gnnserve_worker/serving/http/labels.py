@@ -70,8 +70,8 @@ def take_labels(
 
 
 def describe_accuracy(service: str, lane: Lane, watch: AccuracyWatch) -> AccuracyAnswer:
-    revision, reference = lane.revision.manifest.revision, lane.chooser.names[0]
-    return AccuracyAnswer(service, revision, watch.waiting, WINDOW_VALUES, reference, watch.figures())
+    revision = lane.revision.manifest.revision
+    return AccuracyAnswer(service, revision, watch.waiting, WINDOW_VALUES, watch.reference, watch.figures())
 
 
 def _read(body: bytes) -> LabelsRequest:
