@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from tests.support.gpu_revisions import assert_answers_are_the_cpus, projected_revision, revision
 
@@ -24,3 +26,10 @@ pytestmark = pytest.mark.usefixtures("chunks_of_4")
 )
 def test_answers_are_the_cpus(loaded: LoadedRevision, accelerator: Accelerator) -> None:
     assert_answers_are_the_cpus(loaded, accelerator)
+
+
+def test_a_revision_may_have_networks_of_both_kinds(accelerator: Accelerator) -> None:
+    """As with one-row variants beside a model that samples."""
+    loaded, one_row = revision(), projected_revision("SIGN", (0, 0), Storage.INT8).variants["projected"]
+    variants = {**loaded.variants, "mlp2-int8": replace(one_row, name="mlp2-int8")}
+    assert_answers_are_the_cpus(replace(loaded, variants=variants), accelerator)

@@ -128,6 +128,8 @@ def sample_neighbours(
     sample. With a `view` ids may be those of overlay nodes, and what is sampled of them, and named so, is what each row
     sees. Leaves that only gain neighbours keep their stored name, unless `names_leaves`: their lists are not read.
     """
+    if _draws_nothing(fanouts):
+        return _seeds_alone(seeds, len(fanouts), scratch)
     rows, edges = len(seeds), 1
     counts = _as_array(fanouts)
     while True:
@@ -148,6 +150,21 @@ def sample_neighbours(
         scratch.seed_rows[: len(seeds)] if share else None,
         views=None if view is None else scratch.views[:rows],
     )  # fmt: skip
+
+
+def _seeds_alone(seeds: np.ndarray, layers: int, scratch: Scratch) -> NeighbourSample:
+    """A sample without neighbours, for networks of one row per node: no list is looked up."""
+    count = len(seeds)
+    scratch.reserve(count, count, 0, 1, has_views=False)
+    nodes, starts = scratch.nodes[:count], scratch.starts[: count + 1]
+    nodes[...] = seeds
+    starts.fill(0)
+    return NeighbourSample((count,) * layers, nodes, starts, scratch.neighbours[:0], scratch.children, None)
+
+
+@cache
+def _draws_nothing(fanouts: tuple[int, ...]) -> bool:
+    return not any(fanouts)
 
 
 @cache
