@@ -30,7 +30,7 @@ from gnnserve_api.spec.graph import Normalization
 from gnnserve_api.spec.model import Model, Scope
 from gnnserve_api.spec.service import GNNService
 from gnnserve_api.variants import Storage
-from gnnserve_worker.generation.features import Normalized
+from gnnserve_worker.generation.features import Normalized, fit_normalization
 from gnnserve_worker.generation.networks import to_tensors
 from gnnserve_worker.generation.pipeline import generate
 from gnnserve_worker.generation.propagation import model_rows
@@ -110,6 +110,18 @@ def test_propagated_columns_are_standardized_as_the_features_are() -> None:
     of_training = found[random_splits(NODES, seed=2).train, WIDTH:]
     np.testing.assert_allclose(of_training.mean(axis=0), 0, atol=1e-5)
     np.testing.assert_allclose(of_training.std(axis=0), 1, atol=1e-4)
+
+
+@pytest.mark.parametrize("make", [dense_features, sparse_features])
+def test_propagated_rows_have_the_length_of_those_of_features(make) -> None:  # type: ignore[no-untyped-def]
+    features = fit_normalization(make(NODES, WIDTH, 1), Normalization.L2_ROW_NORMALIZE, np.arange(NODES)).features
+
+    found = _rows(_model(2), features, Normalization.L2_ROW_NORMALIZE)
+
+    dense = found if isinstance(found, np.ndarray) else found.toarray()
+    lengths = np.linalg.norm(dense.reshape(NODES, 3, WIDTH), axis=2)
+    assert ((np.abs(lengths - 1) < 1e-5) | (lengths == 0)).all()
+    assert (lengths > 0).mean() > 0.5
 
 
 def test_training_nodes_are_propagated_and_scaled_by_what_training_may_see() -> None:
