@@ -100,6 +100,15 @@ class VariantAccuracy(msgspec.Struct, frozen=True, rename="camel", omit_defaults
     ] = False
 
 
+class InputDrift(msgspec.Struct, frozen=True, rename="camel"):
+    """A column of which requests bring other values than stored nodes have."""
+
+    column: Annotated[str, Meta(description="Its name in the graph's source, or its number from 0.")]
+    mean: Annotated[float, Meta(description="Its mean in what requests brought lately.")]
+    expected: Annotated[float, Meta(description="Its mean over stored nodes.")]
+    deviations: Annotated[float, Meta(description="How far it moved, in standard deviations over stored nodes.")]
+
+
 class AccuracyAnswer(msgspec.Struct, frozen=True, rename="camel"):
     """Accuracy in service of the revision that answers, on this worker."""
 
@@ -109,3 +118,7 @@ class AccuracyAnswer(msgspec.Struct, frozen=True, rename="camel"):
     window: Annotated[int, Meta(description="Most nodes of a window.")]
     reference: Annotated[str, Meta(description="The most accurate variant, which computes answers again.")]
     variants: tuple[VariantAccuracy, ...]
+    inputs: Annotated[
+        tuple[InputDrift, ...],
+        Meta(description="Columns of the features that requests bring whose means have moved, at most five."),
+    ]

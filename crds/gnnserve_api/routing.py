@@ -12,7 +12,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from gnnserve_api.batching import DEFAULT_BATCHING, Batching
-from gnnserve_api.live_accuracy import VariantAccuracy
+from gnnserve_api.live_accuracy import InputDrift, VariantAccuracy
 from gnnserve_api.objective import NO_OBJECTIVE, Objective
 from gnnserve_api.overlay import DEFAULT_OVERLAY_LIMITS, OverlayLimits
 
@@ -156,6 +156,8 @@ class Route(msgspec.Struct, frozen=True, rename="camel"):
     """Limits of what a request may bring. Workers that know no overlays do not say so."""
     accuracy: tuple[VariantAccuracy, ...] | UnsetType = UNSET
     """The variants in service, by the labels that clients sent; a worker that has evaluated none does not say it."""
+    inputs: tuple[InputDrift, ...] | UnsetType = UNSET
+    """Columns of which requests bring other values than stored nodes have; absent where there are none."""
     damaged: Damage | UnsetType = UNSET
     """The declared revision, where its files are damaged; a worker that answers from nothing says it in its 503."""
 

@@ -82,6 +82,9 @@ class VariantStatus(ApiModel):
     """Weights and the columns of its table that it reads."""
     tier_permille: Annotated[int, Field(ge=0)] | None = None
     """The accuracy tolerance, in permille, from which on it answers; absent where another is as accurate and faster."""
+    accuracy_in_service: Annotated[str, Field(max_length=16)] | None = None
+    """Share of the last labelled nodes that it answers correctly, to the percent, by the worker that got the most
+    labels; absent without labels."""
 
 
 class WorkersStatus(ApiModel):

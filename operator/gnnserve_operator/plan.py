@@ -16,6 +16,7 @@ from gnnserve_api.reasons import Reason
 from gnnserve_api.routing import RoutingTable
 from gnnserve_api.spec.service import GNNService, GNNServiceSpec
 from gnnserve_api.status import ConditionType
+from gnnserve_operator.decide.accuracy import accuracies_in_service
 from gnnserve_operator.decide.answers import decide_base_variant
 from gnnserve_operator.decide.events import EventNote, decide_events
 from gnnserve_operator.decide.generation import GenerationDecision, GenerationStage, WantedJob, decide_generation
@@ -190,6 +191,7 @@ def plan(service: GNNService, identity: ServiceIdentity, observed: Observed, set
         generation=identity.generation,
         before=identity.status,
         now=now,
+        in_service={} if result is None else accuracies_in_service(observed, result.revision),
     )
     return Plan(
         apply=tuple(

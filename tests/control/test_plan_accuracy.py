@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.support.observed import Namespace
 
-from gnnserve_api.live_accuracy import ObservedShare, VariantAccuracy
+from gnnserve_api.live_accuracy import InputDrift, ObservedShare, VariantAccuracy
 from gnnserve_api.routing import CredentialState
 
 AS_PROMISED = VariantAccuracy("x1", 0.9, 1000, ObservedShare(0.89, 0.86, 0.92, 900))
@@ -53,6 +53,30 @@ def test_a_variant_that_is_worse_than_promised_is_named_with_both_figures_and_re
     message = str(namespace.condition("AccuracyHolds")["message"])
     assert "x4 is right for at most 76% of the nodes, where its profile promised 88%" in message
     assert "x1" not in message
+    assert "no longer what the revision was generated from" in message
     assert namespace.events == [("Warning", "AccuracyBroken")]
     tell(namespace, AS_PROMISED)
     assert namespace.events == [("Warning", "AccuracyBroken"), ("Normal", "AccuracyAsPromised")]
+
+
+def test_columns_that_moved_are_named_as_a_likely_cause() -> None:
+    namespace = serving()
+    moved = (InputDrift("hour", 40.0, 12.0, 4.0), InputDrift("amount", 9.0, 4.0, 2.5))
+    namespace.answer(credentials=WRITING, accuracy=(BROKEN,), inputs=moved)
+    namespace.settle()
+    message = str(namespace.condition("AccuracyHolds")["message"])
+    assert (
+        "A likely cause: in what requests bring, these columns have other means than in stored nodes: amount, hour."
+        in (message)
+    )
+
+
+def test_the_status_has_the_accuracy_in_service_to_the_percent() -> None:
+    namespace = serving()
+    (first, *others) = namespace.status["variants"]
+    assert "accuracyInService" not in first
+    figure = VariantAccuracy(first["name"], 0.9, 1000, ObservedShare(0.8871, 0.86, 0.92, 900))
+    tell(namespace, figure)
+    assert [variant.get("accuracyInService") for variant in namespace.status["variants"]] == [
+        "0.89", *[None] * len(others)
+    ]  # fmt: skip

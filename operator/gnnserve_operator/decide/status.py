@@ -95,7 +95,9 @@ def build_status(
     generation: int,
     before: Mapping[str, Any],
     now: datetime,
+    in_service: Mapping[str, str],
 ) -> Status:
+    """`in_service`: by variant, what `VariantStatus.accuracy_in_service` says."""
     variants = () if result is None else result.variants
     status = GNNServiceStatus(
         observed_generation=generation,
@@ -104,7 +106,7 @@ def build_status(
         revision=None if result is None else result.revision,
         base_variant=base_variant if any(variant.name == base_variant for variant in variants) else None,
         variant_names=" ".join(variant.name for variant in variants) or None,
-        variants=tuple(_variant(variant) for variant in variants),
+        variants=tuple(_variant(variant, in_service.get(variant.name)) for variant in variants),
         workers=WorkersStatus(
             replicas=workers.existing,
             ready_replicas=len(workers.ready),
@@ -167,7 +169,7 @@ _LONGEST_MESSAGE = 4096
 """Longest message of a condition, enough for every termination message; the schema would refuse what is over 32,768."""
 
 
-def _variant(variant: VariantSummary) -> VariantStatus:
+def _variant(variant: VariantSummary, in_service: str | None) -> VariantStatus:
     return VariantStatus(
         name=variant.name,
         columns=variant.columns,
@@ -177,6 +179,7 @@ def _variant(variant: VariantSummary) -> VariantStatus:
         size_bytes=variant.size_bytes,
         memory_bytes=variant.memory_bytes,
         tier_permille=variant.tier_permille,
+        accuracy_in_service=in_service,
     )
 
 

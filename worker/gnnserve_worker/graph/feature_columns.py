@@ -38,6 +38,15 @@ class FeatureColumns:
     many without names."""
     _places: Mapping[str, tuple[int, int]] = field(init=False)
 
+    def name_of(self, feature: int) -> str:
+        """The name of the column that a feature belongs to, with its place where the column is a list."""
+        start = 0
+        for column in self.columns:
+            if feature < start + column.width:
+                return column.name if column.width == 1 else f"{column.name}[{feature - start}]"
+            start += column.width
+        return str(feature)
+
     def __post_init__(self) -> None:
         places, filled, start = {}, np.zeros(self.features, np.float32), 0
         for column in self.columns:

@@ -19,9 +19,10 @@ from typing import assert_never
 
 import numpy as np
 
-from gnnserve_api.live_accuracy import LabelProblem, VariantAccuracy
+from gnnserve_api.live_accuracy import InputDrift, LabelProblem, VariantAccuracy
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.scheduling.costs import CostModel
+from gnnserve_worker.serving.accuracy.inputs import InputMeans, input_means
 from gnnserve_worker.serving.accuracy.labels import Label, NodeId, TimedNode, find_nodes, find_truths
 from gnnserve_worker.serving.accuracy.shadows import Shadows
 from gnnserve_worker.serving.accuracy.tally import Tally, values_of
@@ -103,6 +104,10 @@ class AccuracyWatch:
         self._until_judged = JUDGE_EVERY
         """Labels until the next look at them."""
         self.shadows = Shadows()
+        self._inputs: InputMeans | None = None
+        """Means of the features that requests bring; None: none was brought yet, or nothing can be compared."""
+        self._has_inputs = False
+        """Whether the first request that brings features has come."""
         self.seconds = dict.fromkeys(Purpose, 0.0)
         """Time that went into jobs."""
 
@@ -134,6 +139,7 @@ class AccuracyWatch:
             return
         self._revision, self._tally = revision, Tally(revision.manifest.profile)
         self.losses, self._until_judged = {}, JUDGE_EVERY
+        self._inputs, self._has_inputs = None, False
         self.shadows.sample = None
         if self._chunk is not None:
             self._waiting.extendleft(reversed(self._chunk.labels))
@@ -169,6 +175,20 @@ class AccuracyWatch:
             count = _nodes_of_job(lane.chooser.costs, lane.chooser.indices[self.reference])
             self.shadows.take(lane.revision, variant, nodes[:count], scores[:count])
             self._wake()
+
+    def note_inputs(self, revision: ServedRevision, features: np.ndarray) -> None:
+        """Count the features that a request brings: float32 [rows, features], as in the source."""
+        if revision is not self._revision:
+            return
+        if not self._has_inputs:
+            self._has_inputs = True
+            self._inputs = input_means(revision.overlays, revision.nodes)
+        if self._inputs is not None:
+            self._inputs.add(features)
+
+    def drifted_inputs(self) -> tuple[InputDrift, ...]:
+        """Columns of the features that requests bring whose means have moved."""
+        return () if self._inputs is None else self._inputs.drifted()
 
     def _next_labels(self, lane: Lane) -> Job | None:
         costs, indices = lane.chooser.costs, lane.chooser.indices

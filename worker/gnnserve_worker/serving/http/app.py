@@ -379,6 +379,7 @@ def _route(model: ServedModel, revision: ServedRevision, serving: ServingApp) ->
         device=device.device,
         device_problem=msgspec.UNSET if device.problem is None else device.problem,
         accuracy=observed or msgspec.UNSET,
+        inputs=model.watch.drifted_inputs() or msgspec.UNSET,
         damaged=msgspec.UNSET if damage is None else damage,
     )
 

@@ -71,7 +71,15 @@ def take_labels(
 
 def describe_accuracy(service: str, lane: Lane, watch: AccuracyWatch) -> AccuracyAnswer:
     revision = lane.revision.manifest.revision
-    return AccuracyAnswer(service, revision, watch.waiting, WINDOW_VALUES, watch.reference, watch.figures())
+    return AccuracyAnswer(
+        service,
+        revision,
+        watch.waiting,
+        WINDOW_VALUES,
+        watch.reference,
+        watch.figures(),
+        watch.drifted_inputs(),
+    )
 
 
 def _read(body: bytes) -> LabelsRequest:

@@ -157,6 +157,8 @@ class Predict:
         overlay, read_ms = question.overlay, 0.0
         if overlay is not None:
             read_ms = monotonic_ms() - arrived_ms
+            if len(overlay.features):
+                self._model.watch.note_inputs(revision, overlay.features)
             self._metrics.count_overlay(overlay.new_nodes, overlay.edges, read_ms)
         return Asked(lane, question, head.codec, arrived_ms, is_large(question, revision, _MOST_AT_ONCE), read_ms)
 
