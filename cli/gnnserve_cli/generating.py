@@ -35,7 +35,9 @@ def generate_visibly(service: GNNService, repository: Repository, named: Device 
         with showing_progress() as listener:
             published = _generate(service, repository, listener, use_gpu=use_gpu)
     except KeyboardInterrupt:
-        typer.echo("interrupted; nothing was published", err=True)
+        kept = repository.count_kept_networks(service.spec.recipe())
+        left = f"; {count(kept, 'network')} that it trained will not be trained again" if kept else ""
+        typer.echo(f"interrupted; nothing was published{left}", err=True)
         raise typer.Exit(ExitCode.INTERRUPTED) from None
     if (advice := says_rising(published.training)) is not None:
         typer.echo(f"warning: {advice}", err=True)

@@ -58,6 +58,8 @@ class FakeWorker:
     """Whether each generation might."""
     training_error: Exception | None = None
     """What a GPU answers to it."""
+    kept: int = 0
+    """Networks that an interrupted generation left."""
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("gnnserve_worker.serving.server.bind", self.bind)
@@ -79,6 +81,7 @@ class FakeWorker:
             find=lambda recipe: self.published,
             load=lambda revision: SimpleNamespace(graph=graph, ids=self.ids, revision=revision),
             folder=root / namespace / service,
+            count_kept_networks=lambda recipe: self.kept,
         )
 
     def generate(
@@ -351,15 +354,25 @@ def test_generate_prints_the_revision_for_scripts(monkeypatch: pytest.MonkeyPatc
     assert json.loads(result.stdout)["revision"] == revision_manifest().revision
 
 
-def test_interrupting_generation_says_that_nothing_was_published(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("kept", "said"),
+    [
+        (0, "interrupted; nothing was published\n"),
+        (1, "interrupted; nothing was published; 1 network that it trained will not be trained again\n"),
+        (3, "interrupted; nothing was published; 3 networks that it trained will not be trained again\n"),
+    ],
+)
+def test_interrupting_generation_says_what_is_published_and_what_is_kept(
+    monkeypatch: pytest.MonkeyPatch, kept: int, said: str
+) -> None:
     def interrupted(*_: object, use_gpu: bool) -> RevisionManifest:
         raise KeyboardInterrupt
 
-    FakeWorker().install(monkeypatch)
+    FakeWorker(kept=kept).install(monkeypatch)
     monkeypatch.setattr("gnnserve_worker.generation.pipeline.generate", interrupted)
     result = CliRunner().invoke(app, ["run", str(DIGITS)])
     assert result.exit_code == 130
-    assert result.stderr == "interrupted; nothing was published\n"
+    assert result.stderr == said
 
 
 @pytest.mark.parametrize("command", ["run", "generate"])

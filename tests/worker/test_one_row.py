@@ -24,12 +24,14 @@ from gnnserve_worker.generation.networks import CPU, to_tensors
 from gnnserve_worker.generation.one_row import TrainedOneRows
 from gnnserve_worker.generation.pipeline import generate
 from gnnserve_worker.generation.propagation import model_rows
+from gnnserve_worker.generation.resume import Resumption
 from gnnserve_worker.generation.train import Lesson, Trained, train
 from gnnserve_worker.generation.training_set import training_set, visible_nodes
 from gnnserve_worker.graph.store import GraphData
 from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.inference.served import served_revision
 from gnnserve_worker.progress import silent
+from gnnserve_worker.repository.kept import KeptNetworks
 from gnnserve_worker.repository.loaded import LoadedRevision
 from gnnserve_worker.repository.repository import Repository
 
@@ -161,7 +163,7 @@ def test_nodes_of_several_classes_are_learnt_from_scores_too(tmp_path: Path) -> 
 # --- what training may see
 
 
-def _lessons(scope: Scope, monkeypatch: pytest.MonkeyPatch) -> Sequence[Lesson]:
+def _lessons(scope: Scope, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Sequence[Lesson]:
     """What one-row networks are trained on."""
     model = Model.model_validate({"hidden": 8, "fanouts": [3, 2], "training": {"epochs": 1, "scope": scope}})
     data = training_set(GRAPH.graph, GRAPH.labels, 3, GRAPH.splits, scope)
@@ -175,21 +177,26 @@ def _lessons(scope: Scope, monkeypatch: pytest.MonkeyPatch) -> Sequence[Lesson]:
 
     monkeypatch.setattr(one_row_module, "train", noting)
     master = to_tensors(module_of("GraphSAGE", (3, 2), 12))
-    one_rows = TrainedOneRows(model, data, normalized, model_rows(model, data, normalized), silent, CPU)
+    rows = model_rows(model, data, normalized)
+    resumption = Resumption(KeptNetworks(folder, 0), {}, silent)
+    one_rows = TrainedOneRows(model, data, normalized, rows, silent, CPU, resumption)
     one_rows.one_row(1, "mlp1", master)
     return seen
 
 
-def test_inductive_training_learns_scores_of_training_nodes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert [lesson.nodes.tolist() for lesson in _lessons(Scope.INDUCTIVE, monkeypatch)] == [
+def test_inductive_training_learns_scores_of_training_nodes_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert [lesson.nodes.tolist() for lesson in _lessons(Scope.INDUCTIVE, tmp_path, monkeypatch)] == [
         GRAPH.splits.train.tolist()
     ] * 3
 
 
 def test_transductive_training_learns_scores_of_all_nodes_and_labels_of_training_nodes(
+    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    labels, scores, both = _lessons(Scope.TRANSDUCTIVE, monkeypatch)
+    labels, scores, both = _lessons(Scope.TRANSDUCTIVE, tmp_path, monkeypatch)
     assert labels.nodes.tolist() == GRAPH.splits.train.tolist()
     assert scores.nodes.tolist() == both.nodes.tolist() == [*range(300)]
     found = torch.zeros((2, 3))

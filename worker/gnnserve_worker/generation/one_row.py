@@ -20,6 +20,7 @@ from gnnserve_worker.generation.families.family import OneRowNetwork
 from gnnserve_worker.generation.features import Normalized
 from gnnserve_worker.generation.networks import build_module, to_tensors
 from gnnserve_worker.generation.propagation import ModelRows, model_rows
+from gnnserve_worker.generation.resume import Resumption, TensorsAndRuns, digest_of
 from gnnserve_worker.generation.tensors import Tensors, projection_of
 from gnnserve_worker.generation.train import Lesson, Trained, label_lesson, label_loss, predict, train
 from gnnserve_worker.generation.training_set import TrainingSet, visible_nodes
@@ -41,6 +42,7 @@ class TrainedOneRows:
         rows: ModelRows,
         progress: ProgressListener,
         device: torch.device,
+        resumption: Resumption,
     ) -> None:
         """`model` and `rows`: the master's."""
         self._model = model
@@ -49,6 +51,7 @@ class TrainedOneRows:
         self._rows = rows
         self._progress = progress
         self._device = device
+        self._resumption = resumption
         self._runs: list[TrainingRun] = []
         self._taught: np.ndarray | None = None
 
@@ -59,27 +62,30 @@ class TrainedOneRows:
     def one_row(self, hops: int, name: str, master: Tensors) -> OneRowNetwork:
         model = self._model.one_row(hops)
         rows = model_rows(model, self._data, self._normalized)
+        made_for = {"hops": str(hops), "master": digest_of(master)}
+        tensors, runs = self._resumption.network(name, made_for, lambda: self._train_best(model, rows, name, master))
+        self._runs += runs
+        # Made now, so that wide propagated features need not be kept until tables are written.
+        blocks = projected_blocks(rows.served, projection_of(tensors).rows)
+        return OneRowNetwork(model.network(self._data.classes), tensors, np.concatenate(list(blocks)))
+
+    def _train_best(self, model: Model, rows: ModelRows, name: str, master: Tensors) -> TensorsAndRuns:
         tried: dict[Source, Trained] = {}
         for source, lesson in self._lessons(master):
             tried[source] = self._train(model, rows, lesson, f"train {name} from {source}")
         kept = max(tried, key=lambda source: tried[source].validation_score)
         best = tried[kept]
-        self._runs.append(
-            TrainingRun(
-                name=name,
-                epochs=best.epochs,
-                steps=best.steps,
-                best_epoch=best.epoch,
-                validation=best.validation_score,
-                rising=best.rising,
-                tried={source: trained.validation_score for source, trained in tried.items()},
-                learnt_from=kept,
-            )
+        run = TrainingRun(
+            name=name,
+            epochs=best.epochs,
+            steps=best.steps,
+            best_epoch=best.epoch,
+            validation=best.validation_score,
+            rising=best.rising,
+            tried={source: trained.validation_score for source, trained in tried.items()},
+            learnt_from=kept,
         )
-        tensors = to_tensors(best.module)
-        # Made now, so that wide propagated features need not be kept until tables are written.
-        blocks = projected_blocks(rows.served, projection_of(tensors).rows)
-        return OneRowNetwork(model.network(self._data.classes), tensors, np.concatenate(list(blocks)))
+        return to_tensors(best.module), [run]
 
     def _train(self, model: Model, rows: ModelRows, lesson: Lesson, stage: str) -> Trained:
         def report(done: int, ends_at: int, score: float) -> None:

@@ -26,6 +26,7 @@ from gnnserve_worker.generation.wide import with_factors, with_searched_factors,
 from gnnserve_worker.graph.sources.load import load_source
 from gnnserve_worker.graph.store import Features, GraphData
 from gnnserve_worker.progress import Progress, ProgressListener, silent
+from gnnserve_worker.repository.kept import KeptNetworks
 from gnnserve_worker.repository.repository import Repository
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from gnnserve_worker.generation.families.family import Models, OneRowModels
     from gnnserve_worker.generation.features import Normalized
     from gnnserve_worker.generation.propagation import ModelRows
+    from gnnserve_worker.generation.resume import Resumption
     from gnnserve_worker.generation.tensors import Tensors
     from gnnserve_worker.generation.training_set import TrainingSet
 
@@ -45,7 +47,7 @@ def generate(
 
     `use_gpu`: train on a GPU if torch finds one. Weights then differ in their last digits between runs. Raises
     InputError for what the user must fix, ResourceError when the disk is full; revisions that are already published
-    stay as they are.
+    stay as they are, and networks that were trained before an interruption are kept for the next call.
     """
     spec = service.spec
     identity = identity_of(spec)
@@ -59,7 +61,8 @@ def generate(
     spec = _without_wide_tables(spec, graph.features, progress)
     given = _load_given(spec, identity, graph, progress)
     outline = Outline(spec, spec.model.network(len(graph.classes)), graph.graph.nodes, columns, given)
-    repository.require_free(_tables_bytes(outline))
+    tables_bytes = _tables_bytes(outline)
+    repository.require_free(tables_bytes)
     master = _load_checkpoint(spec, identity, graph, progress)
     waiting = Progress("wait for another process that is generating", 0, 1)
     with repository.locked(on_wait=lambda: progress(waiting)):
@@ -69,14 +72,16 @@ def generate(
         from gnnserve_worker.generation.variants import generate_revision  # noqa: PLC0415
 
         device = _load_torch(progress, use_gpu=use_gpu) if spec.trains_networks else None
-        models_of: ModelsOf | None = None
-        if master is not None:
-            models_of = _giving(spec, master, progress)
-        elif device is not None:
-            models_of = _training(spec, progress, device)
-            _advise_scope(spec, graph, progress)
-        one_rows_of = _training_one_rows(spec, progress, device) if device is not None else None
         generator = _versions("gnnserve", *(() if device is None else ("torch", "torch_geometric")))
+        models_of: ModelsOf | None = None if master is None else _giving(spec, master, progress)
+        one_rows_of: OneRowsOf | None = None
+        if device is not None:
+            kept = repository.kept_networks(identity.recipe, identity.graph, tables_bytes)
+            resumption = _resumption(kept, identity, generator, device, progress)
+            one_rows_of = _training_one_rows(spec, progress, device, resumption)
+            if models_of is None:
+                models_of = _training(spec, progress, device, resumption)
+                _advise_scope(spec, graph, progress)
         return generate_revision(spec, identity, graph, given, repository, progress, models_of, one_rows_of, generator)
 
 
@@ -159,18 +164,36 @@ def _load_torch(progress: ProgressListener, *, use_gpu: bool) -> torch.device:
     return device
 
 
-def _training(spec: GNNServiceSpec, progress: ProgressListener, device: torch.device) -> ModelsOf:
+def _resumption(
+    kept: KeptNetworks, identity: RevisionIdentity, generator: str, device: torch.device, progress: ProgressListener
+) -> Resumption:
+    from gnnserve_worker.generation import resume  # noqa: PLC0415
+
+    made_for = {
+        "recipe": identity.recipe, "graph": identity.graph, "generator": generator, "device": device.type,
+    }  # fmt: skip
+    return resume.Resumption(kept, made_for, progress)
+
+
+def _training(
+    spec: GNNServiceSpec, progress: ProgressListener, device: torch.device, resumption: Resumption
+) -> ModelsOf:
+    from gnnserve_worker.generation.resume import ResumedModels  # noqa: PLC0415
     from gnnserve_worker.generation.trained import TrainedModels  # noqa: PLC0415
 
-    return lambda data, features: TrainedModels(spec.model, data, features, progress, device)
+    return lambda data, features: ResumedModels(TrainedModels(spec.model, data, features, progress, device), resumption)
 
 
-def _training_one_rows(spec: GNNServiceSpec, progress: ProgressListener, device: torch.device) -> OneRowsOf | None:
+def _training_one_rows(
+    spec: GNNServiceSpec, progress: ProgressListener, device: torch.device, resumption: Resumption
+) -> OneRowsOf | None:
     if not spec.variants.one_row:
         return None
     from gnnserve_worker.generation.one_row import TrainedOneRows  # noqa: PLC0415
 
-    return lambda data, normalized, rows: TrainedOneRows(spec.model, data, normalized, rows, progress, device)
+    return lambda data, normalized, rows: TrainedOneRows(
+        spec.model, data, normalized, rows, progress, device, resumption
+    )
 
 
 def _advise_scope(spec: GNNServiceSpec, graph: GraphData, progress: ProgressListener) -> None:

@@ -10,13 +10,13 @@ import hashlib
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from errno import EDQUOT, ENOSPC, ENOTDIR
 from pathlib import Path
 
 import numpy as np
 
-from gnnserve_api.errors import StorageError, remedy_of
+from gnnserve_api.errors import GnnserveError, StorageError, remedy_of
 from gnnserve_api.repository import FileEntry
 
 _CHUNK_BYTES = 16 * 1024 * 1024
@@ -132,6 +132,19 @@ def remove_uncommitted(parent: Path, commit_name: str) -> None:
     for folder in sorted(parent.iterdir()):
         if folder.is_dir() and not (folder / commit_name).exists():
             with storing(folder):
+                remove_tree(folder)
+
+
+@contextmanager
+def discarding_unfinished(folder: Path, commit_name: str) -> Iterator[None]:
+    """Make the folder, and remove it again if the block ends without its commit."""
+    make_folder(folder)
+    try:
+        yield
+    finally:
+        if not (folder / commit_name).is_file():
+            # If removing fails too, the next writer removes the folder; the first error is the one to report.
+            with suppress(GnnserveError), storing(folder):
                 remove_tree(folder)
 
 

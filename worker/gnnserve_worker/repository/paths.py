@@ -6,10 +6,11 @@
       graphs/<digest>/           graph.json, indptr.npy, indices.npy, labels.npy, train.npy, validation.npy, test.npy,
                                  where nodes have ids of their own ids.npy, id_slots.npy and, for texts, id_offsets.npy
       damaged/<time>/            revisions set aside to be generated again; never read
+      trained/<recipe>-<graph>/<network>/  network.json, weights.safetensors: of a generation that is not done
       revisions/<revision>/      revision.json, tables/<name>.npy, variants/<name>/weights.safetensors, rows.safetensors
 
-This module has names only; `files.py` reads and writes. `graph.json` and `revision.json` are the commits of their
-folders.
+This module has names only; `files.py` reads and writes. `graph.json`, `revision.json` and `network.json` are the
+commits of their folders.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ DOWNLOADS = ".downloads"
 
 GRAPH_COMMIT = "graph.json"
 REVISION_COMMIT = "revision.json"
+NETWORK_COMMIT = "network.json"
+NETWORK_WEIGHTS = "weights.safetensors"
 
 INDPTR = "indptr.npy"
 INDICES = "indices.npy"
@@ -83,6 +86,11 @@ def revision_id(
     return hashlib.sha256(parts.encode()).hexdigest()[:12]
 
 
+def step_of(text: str) -> str:
+    """The text as one step of a path: `master of seed 6` becomes `master-of-seed-6`."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", text)
+
+
 def is_name(text: str) -> bool:
     """Whether the text is safe as one step of a path: no separators, no `..`, not hidden."""
     return _NAME.fullmatch(text) is not None
@@ -117,6 +125,13 @@ class ServicePaths:
 
     def damaged(self, when: datetime) -> Path:
         return self.folder / "damaged" / when.strftime(_DAMAGED_FORMAT)
+
+    @property
+    def trained(self) -> Path:
+        return self.folder / "trained"
+
+    def trained_for(self, recipe: str, graph_digest: str) -> Path:
+        return self.trained / f"{recipe}-{graph_digest}"
 
     def graph(self, digest: str) -> Path:
         return self.graphs / digest

@@ -8,7 +8,8 @@
             staged.write_table(...); staged.write_variant(...); staged.commit(...)
 
 Revisions are immutable and named by what they are made from, so publishing one never disturbs another: a reader
-needs no lock, and a crash leaves a folder without commit, which the next writer removes.
+needs no lock, and a crash leaves a folder without commit, which the next writer removes. Networks that were trained
+before it are kept (`kept.py`) until a revision is published.
 """
 
 from __future__ import annotations
@@ -22,12 +23,13 @@ from pathlib import Path
 
 import numpy as np
 
-from gnnserve_api.errors import DamagedError, GnnserveError, OutdatedError, RepositoryError, remedy_of
+from gnnserve_api.errors import DamagedError, OutdatedError, RepositoryError, remedy_of
 from gnnserve_api.repository import GRAPH_SCHEMA_VERSION, GraphManifest, NodeIdKind, RevisionManifest, sealed
 from gnnserve_worker.graph.ids import NodeIds
 from gnnserve_worker.graph.store import GraphData
 from gnnserve_worker.models.build import build_network
 from gnnserve_worker.repository import checks, files, paths
+from gnnserve_worker.repository.kept import KeptNetworks
 from gnnserve_worker.repository.loaded import (
     LoadedRevision,
     NetworkBuilder,
@@ -175,7 +177,7 @@ class Repository:
             files.remove_uncommitted(self._layout.graphs, paths.GRAPH_COMMIT)
             arrays = _graph_arrays(data)
             files.require_free(folder, sum(array.nbytes for array in arrays.values()))
-            with _discarding_unfinished(folder, paths.GRAPH_COMMIT):
+            with files.discarding_unfinished(folder, paths.GRAPH_COMMIT):
                 manifest = sealed(
                     GraphManifest(
                         schema_version=GRAPH_SCHEMA_VERSION,
@@ -254,8 +256,34 @@ class Repository:
                 raise RuntimeError(f"{graph_folder} is not there; call put_graph before staging")
             graph = checks.read_graph_manifest(graph_folder)
             files.remove_uncommitted(self._layout.revisions, paths.REVISION_COMMIT)
-            with _discarding_unfinished(folder, paths.REVISION_COMMIT):
+            self._remove_trained(besides=self._layout.trained_for(recipe, graph_digest))
+            with files.discarding_unfinished(folder, paths.REVISION_COMMIT):
                 yield StagedRevision(folder, recipe, graph_folder, graph, checkpoint, dict(given), self._build)
+            if _is_committed(folder, paths.REVISION_COMMIT):
+                self._remove_trained()
+
+    def kept_networks(self, recipe: str, graph_digest: str, spare_bytes: int = 0) -> KeptNetworks:
+        """What generations of this recipe and graph trained before they were interrupted. To be used under the lock.
+        `spare_bytes`: what is left free for the tables."""
+        return KeptNetworks(self._layout.trained_for(recipe, graph_digest), spare_bytes)
+
+    def count_kept_networks(self, recipe: str) -> int:
+        """Networks that are kept for the next generation of the recipe, over all graphs."""
+        pattern = f"{self._layout.trained_for(recipe, '*').name}/*/{paths.NETWORK_COMMIT}"
+        return len(list(self._layout.trained.glob(pattern)))
+
+    def _remove_trained(self, besides: Path | None = None) -> None:
+        """Remove networks that were kept, those in the folder `besides` apart. Where that fails they stay: publishing
+        does not depend on it."""
+        parent = self._layout.trained
+        try:
+            if besides is None and parent.exists():
+                files.remove_tree(parent)
+            elif parent.exists():
+                for folder in sorted(set(parent.iterdir()) - {besides}):
+                    files.remove_tree(folder)
+        except OSError as error:
+            _log.warning("%s: cannot be removed, and is left: %s", parent, error)
 
     def _published(self) -> list[Path]:
         parent = self._layout.revisions
@@ -272,18 +300,6 @@ class Repository:
 
 def _is_committed(folder: Path, commit_name: str) -> bool:
     return (folder / commit_name).is_file()
-
-
-@contextmanager
-def _discarding_unfinished(folder: Path, commit_name: str) -> Iterator[None]:
-    files.make_folder(folder)
-    try:
-        yield
-    finally:
-        if not _is_committed(folder, commit_name):
-            # If removing fails too, the next writer removes the folder; the first error is the one to report.
-            with suppress(GnnserveError), files.storing(folder):
-                files.remove_tree(folder)
 
 
 def _graph_arrays(data: GraphData) -> dict[str, np.ndarray]:
