@@ -37,6 +37,7 @@ from gnnserve_worker.repository.repository import Repository
 
 SEEDS, LARGE = 3, 1024
 WANTED_LOSS_POINTS, WANTED_SPEED, WANTED_STORED_MS, WANTED_EDGES_PER_MINUTE = 0.3, 10.0, 1.0, 10e6
+WANTED_VOLUME, SEARCHED_GRAPH, WANTED_SEARCH_S = 1.3, "amazon_computers", 600
 _T_OF_95_PERCENT = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78}
 """Student's t by the number of seeds, two-sided."""
 _X1 = variant_name(1)
@@ -46,13 +47,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.frontier", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="one graph, one seed: does it work at all?")
     parser.add_argument("--graphs", nargs="+", choices=GRAPHS, help="default: all")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="begin no further graph after so many")
     options = parser.parse_args(arguments)
-    names = options.graphs or (GRAPHS[:1] if options.quick else GRAPHS)
-    graphs = []
+    names, ends_s = options.graphs or (GRAPHS[:1] if options.quick else GRAPHS), time.monotonic() + 60 * options.minutes
+    shape = None if options.quick else measure_shape()
+    graphs: list[Measured] = []
     for name in names:
+        if time.monotonic() > ends_s:
+            break
         graphs.append(measure_graph(name, 1 if options.quick else SEEDS, with_unseen=not options.quick))
         Console(width=140).print(table_of(graphs[-1]))
-    shape = None if options.quick else measure_shape()
     body = {
         "graphs": [{**asdict(graph), "hypervolume": hypervolumes(graph)} for graph in graphs],
         "shape": shape,
@@ -104,6 +108,19 @@ def verdicts_of(graph: Measured) -> Iterable[tuple[str, dict[str, Any]]]:
             "passed": _is_close(graph, best) and times >= WANTED_SPEED,
         },
     )
+    if graph.searched:
+        volumes = hypervolumes(graph)
+        ratio = volumes["searched"] / volumes["grid"] if volumes["grid"] else math.inf
+        yield (
+            f"{graph.graph}, hypervolume of the search over that of factors {', '.join(map(str, GRID))}",
+            {"wanted": WANTED_VOLUME, "measured": round(ratio, 2), "passed": ratio >= WANTED_VOLUME},
+        )
+    if graph.graph == SEARCHED_GRAPH and graph.search_s is not None:
+        yield (
+            f"{graph.graph}, time of the search",
+            {"wanted": f"at most {WANTED_SEARCH_S} s", "measured": f"{graph.search_s:.0f} s",
+             "passed": graph.search_s <= WANTED_SEARCH_S},
+        )  # fmt: skip
     able = [point for point in candidates(graph) if point.unseen is not None]
     of_x1 = find(graph, _X1).unseen
     if of_x1 is None or not able:
@@ -131,7 +148,9 @@ def _is_close(graph: Measured, point: Point) -> bool:
 def hypervolumes(graph: Measured) -> dict[str, float]:
     grid = [point for point in graph.points if point.name in {variant_name(factor) for factor in GRID}]
     overall = [point for point in graph.points if point.family != FamilyName.STORED_DEEPER]
-    return {"grid": round(hypervolume(graph, grid), 3), "all": round(hypervolume(graph, overall), 3)}
+    searched = [point for point in graph.searched if point.family != FamilyName.STORED_DEEPER]
+    sets = {"grid": grid, "searched": searched, "all": overall}
+    return {name: round(hypervolume(graph, points), 3) for name, points in sets.items()}
 
 
 def hypervolume(graph: Measured, points: Sequence[Point]) -> float:

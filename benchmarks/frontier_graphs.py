@@ -12,6 +12,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -74,6 +75,9 @@ class Measured:
     points: tuple[Point, ...]
     generation_s: float
     """Time of the first seed's generation."""
+    searched: tuple[Point, ...] = ()
+    """What `search: Auto` keeps, of the first seed."""
+    search_s: float | None = None
 
 
 def measure_graph(name: str, seeds: int, *, with_unseen: bool = True) -> Measured:
@@ -84,6 +88,7 @@ def measure_graph(name: str, seeds: int, *, with_unseen: bool = True) -> Measure
         started = time.perf_counter()
         first = _generate(name, source, root, 0, GRID)
         took_s = time.perf_counter() - started
+        searched, search_s = _search(name, source, root)
         others = [_generate(name, source, root, seed, (1,)) for seed in range(1, seeds)]
         profiles = [first, *others]
         common = [variant for variant in first.variants if all(_find(each, variant.name) for each in others)]
@@ -98,7 +103,25 @@ def measure_graph(name: str, seeds: int, *, with_unseen: bool = True) -> Measure
             )
             for variant in first.variants
         ]
-    return Measured(name, first.metric, len(data.labels), _majority(name, data), tuple(points), round(took_s, 1))
+    majority = _majority(name, data)
+    return Measured(
+        name, first.metric, len(data.labels), majority, tuple(points), round(took_s, 1), searched, round(search_s, 1)
+    )
+
+
+def _search(name: str, source: GraphSource, root: Path) -> tuple[tuple[Point, ...], float]:
+    """What a search keeps, and how long it takes, training included."""
+    started = time.perf_counter()
+    service = _service(name, source, 0, {"search": "Auto", "pruning": {"wideTables": "Keep"}})
+    profile = generate(service, Repository(root, "benchmarks", f"{name.replace('_', '-')}-searched")).profile
+    took_s = time.perf_counter() - started
+    points = [
+        Point(
+            variant.name, str(variant.family), (_accuracy(variant),), {p.seeds: p.p50_ms for p in variant.latency}, None
+        )
+        for variant in profile.variants
+    ]
+    return tuple(points), took_s
 
 
 def _generate(name: str, source: GraphSource, root: Path, seed: int, factors: tuple[int, ...]) -> Profile:
@@ -106,22 +129,25 @@ def _generate(name: str, source: GraphSource, root: Path, seed: int, factors: tu
     if seed:
         os.environ[BUDGET_VARIABLE] = _LATER_SEEDS_PROFILE_S
     try:
-        return generate(_service(name, source, seed, factors), repository).profile
+        return generate(_service(name, source, seed, _listed(factors)), repository).profile
     finally:
         os.environ.pop(BUDGET_VARIABLE, None)
 
 
-def _service(name: str, source: GraphSource, seed: int, factors: tuple[int, ...]) -> GNNService:
+def _listed(factors: tuple[int, ...]) -> dict[str, Any]:
+    return {
+        "pruning": {"factors": [*factors], "wideTables": "Keep"},
+        "storage": _STORAGES,
+        "stored": [1, 2],
+        "oneRow": [{"hops": 0}, {"hops": 2}],
+    }
+
+
+def _service(name: str, source: GraphSource, seed: int, variants: Mapping[str, Any]) -> GNNService:
     spec = {
         "graph": {"source": source.model_dump(by_alias=True, exclude_none=True, mode="json")},
         "model": {"architecture": "GraphSAGE", "training": {"epochs": "Auto", "seed": seed}},
-        "variants": {
-            "pruning": {"factors": [*factors], "wideTables": "Keep"},
-            "storage": _STORAGES,
-            "stored": [1, 2],
-            "oneRow": [{"hops": 0}, {"hops": 2}],
-            "metric": "ROCAUC" if name in _ROC_AUC else "Auto",
-        },
+        "variants": {**variants, "metric": "ROCAUC" if name in _ROC_AUC else "Auto"},
     }
     metadata = {"name": name.replace("_", "-")}
     return GNNService.model_validate(
@@ -141,7 +167,7 @@ def _unseen(name: str, data: GraphData, root: Path, variants: list[str]) -> dict
     repository = Repository(root, "benchmarks", f"{name.replace('_', '-')}-unseen")
     os.environ[BUDGET_VARIABLE] = _LATER_SEEDS_PROFILE_S
     try:
-        revision = generate(_service(name, source, 0, (1,)), repository)
+        revision = generate(_service(name, source, 0, _listed((1,))), repository)
     finally:
         os.environ.pop(BUDGET_VARIABLE, None)
     loaded = repository.load(revision.revision)
