@@ -82,6 +82,15 @@ class _Start:
     count: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """A mean of the last values."""
+
+    mean: float
+    count: int
+    interval: Interval
+
+
 class SlidingMean:
     """The mean of the last values of a stream, in [0, 1], with an interval that holds at every moment."""
 
@@ -92,7 +101,7 @@ class SlidingMean:
         self._start_every = max(1, window_values // _STARTS_PER_WINDOW)
         self._starts: deque[_Start] = deque([_Start(0)])
         """The oldest first; there is always one."""
-        self._recent: Interval | None = None
+        self._recent: Observed | None = None
 
     def add(self, total: float, count: int) -> None:
         """Add `count` values by their sum."""
@@ -124,15 +133,18 @@ class SlidingMean:
         return self._of(self._starts[0])
 
     @property
-    def recent(self) -> Interval:
-        """The interval, among those since each start in the window, that ends lowest: after a sudden fall the values of
-        before leave the window only slowly."""
+    def recent(self) -> Observed:
+        """What came since that start in the window whose interval ends lowest: after a sudden fall the values of before
+        leave the window only slowly."""
         if self._recent is None:
-            self._recent = min(map(self._of, self._starts), key=lambda interval: interval.high)
+            found = (
+                Observed(start.total / max(1, start.count), start.count, self._of(start)) for start in self._starts
+            )
+            self._recent = min(found, key=lambda observed: observed.interval.high)
         return self._recent
 
     def is_below(self, value: float) -> bool:
-        """Whether `recent` lies below the value, without the work of finding its ends."""
+        """Whether the interval of `recent` lies below the value, without the work of finding its ends."""
         return any(
             start.total < value * start.count
             and _log_likelihood(start.total, start.count, value)

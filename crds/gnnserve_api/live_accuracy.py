@@ -34,7 +34,13 @@ class LabelProblem(StrEnum):
 class LabelsRequest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True, omit_defaults=True):
     """What nodes turned out to be."""
 
-    nodes: Annotated[tuple[int | str, ...], Meta(description="Node ids of the served graph, as predictions take them.")]
+    nodes: Annotated[
+        tuple[int | str, ...],
+        Meta(
+            description="Node ids of the served graph, as predictions take them.",
+            extra_json_schema={"minItems": 1, "maxItems": MOST_LABELS},
+        ),
+    ]
     labels: Annotated[
         tuple[int | str | tuple[int | str, ...], ...],
         Meta(description="The graph's own label per node; for multi-label graphs a list of labels per node."),
@@ -73,7 +79,9 @@ class ObservedShare(msgspec.Struct, frozen=True, rename="camel"):
     mean: float
     low: float
     high: float
-    nodes: Annotated[int, Meta(description="Nodes in the window.")]
+    nodes: Annotated[
+        int, Meta(description="The last nodes that it is of: those in the window, or since the mean has fallen.")
+    ]
 
 
 class VariantAccuracy(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):

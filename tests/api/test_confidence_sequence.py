@@ -93,4 +93,5 @@ def test_the_decision_is_that_of_the_interval() -> None:
     found = promise.stream()
     for start in range(0, LABELS, 250):
         found.add(float(right[start : start + 250].sum()), 250)
-        assert promise.is_broken_by(found) == (found.recent.high < promise.interval.low)
+        assert promise.is_broken_by(found) == (found.recent.interval.high < promise.interval.low)
+        assert found.recent.interval.contains(found.recent.mean)

@@ -35,6 +35,8 @@ from gnnserve_worker.serving.security.credentials import NO_CREDENTIALS
 REQUESTS = 1000
 UNDESCRIBED = {"UnknownNode", "StoredNode", "RepeatedNode", "UnknownColumn", "MissingColumn", "WrongFeatures"}
 """What no description can say: a request may name nodes that its own overlay brings, and columns of the graph."""
+UNDESCRIBED |= {"NoWriting"}
+"""No request may write to the worker of these tests: labels are refused whatever they are."""
 SURPLUS = 200
 
 

@@ -109,8 +109,8 @@ def _stream(promise: Promise | None, comparisons: int) -> SlidingMean:
 def _observed(stream: SlidingMean) -> ObservedShare | None:
     if not stream.count:
         return None
-    interval = stream.recent
-    return ObservedShare(stream.mean, interval.low, interval.high, stream.count)
+    recent = stream.recent
+    return ObservedShare(recent.mean, recent.interval.low, recent.interval.high, recent.count)
 
 
 def values_of(scores: np.ndarray, truths: np.ndarray) -> np.ndarray:
