@@ -12,6 +12,8 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from gnnserve_api.profile import Count, Share
+
 MOST_LABELS = 10_000
 """Most labels of one request: some milliseconds of work, during which the event loop answers nothing else."""
 MOST_TOLD = 100
@@ -76,11 +78,11 @@ class LabelsAnswer(msgspec.Struct, frozen=True, rename="camel"):
 class ObservedShare(msgspec.Struct, frozen=True, rename="camel"):
     """A share of the last nodes, with an interval that holds at every moment."""
 
-    mean: float
-    low: float
-    high: float
+    mean: Share
+    low: Share
+    high: Share
     nodes: Annotated[
-        int, Meta(description="The last nodes that it is of: those in the window, or since the mean has fallen.")
+        Count, Meta(description="The last nodes that it is of: those in the window, or since the mean has fallen.")
     ]
 
 

@@ -13,6 +13,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from gnnserve_api.classes import Classes
+from gnnserve_api.live_accuracy import VariantAccuracy
 from gnnserve_api.objective import Objective
 from gnnserve_api.profile import Profile
 from gnnserve_api.provenance import Provenance
@@ -171,6 +172,10 @@ class VariantsAnswer(msgspec.Struct, frozen=True, rename="camel"):
             "batches: between two of them a larger tolerance changes nothing."
         ),
     ] = ()
+    accuracy: Annotated[
+        tuple[VariantAccuracy, ...] | UnsetType,
+        Meta(description="The variants in service, as `GET /v1/accuracy` has them; absent before the first label."),
+    ] = UNSET
 
 
 class NodesAnswer(msgspec.Struct, frozen=True, rename="camel"):

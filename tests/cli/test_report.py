@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 from gnnserve_api.classes import Classes
 from gnnserve_api.errors import InputError
 from gnnserve_api.families import FamilyName
+from gnnserve_api.live_accuracy import ObservedShare
 from gnnserve_api.protocol import VariantsAnswer
 from gnnserve_api.provenance import provenance_of
 from gnnserve_api.repository import (
@@ -498,3 +499,15 @@ def test_a_server_is_reported() -> None:
 )
 def test_options_out_of_range_are_refused(arguments: list[str]) -> None:
     assert "is not between" in run("nowhere", *arguments, code=2)
+
+
+def test_accuracy_in_service_stands_beside_the_profiles_where_a_server_got_labels() -> None:
+    subject = subject_of(variant(1), variant(4))
+    assert "In service" not in printed(report_of(subject))
+    known = replace(subject, in_service={"x1": ObservedShare(0.912, 0.88, 0.93, 1500)})
+    report = report_of(known)
+    text = printed(report)
+    assert "In service, by labels" in text
+    assert "91.20 % (88.00 to 93.00; 1,500 nodes)" in text
+    assert msgspec.to_builtins(report)["variants"][1]["inService"] is None
+    assert "91.20 % (88.00 to 93.00; 1,500 nodes)" in Page(build_page(report)).cells

@@ -98,6 +98,8 @@ def test_every_variant_is_evaluated_on_labels() -> None:
             assert variant["labels"]["low"] < 0.9 < variant["labels"]["high"]
             assert "isBroken" not in variant
         assert (found["x1"]["promised"], found["x1"]["promisedNodes"]) == (0.9, 1000)
+        told = (await client.http.get("/v1/variants")).json()["accuracy"]
+        assert {variant["name"]: variant for variant in told} == found
         exposed = client.metrics.render().decode()
         assert 'gnnserve_labels_total{outcome="accepted",service="digits"} 200.0' in exposed
         assert 'gnnserve_live_accuracy_nodes{service="digits",variant="x4"} 200.0' in exposed

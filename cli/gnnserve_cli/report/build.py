@@ -6,12 +6,13 @@ What is said beside each figure of the variants is in `captions.py`.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from gnnserve_api.domination import says_dominated
 from gnnserve_api.errors import InputError
 from gnnserve_api.families import family_of
 from gnnserve_api.intervals import difference_interval, share_interval
+from gnnserve_api.live_accuracy import ObservedShare
 from gnnserve_api.profile import LatencyProfile, Metric, Profile
 from gnnserve_api.provenance import Provenance
 from gnnserve_api.tiers import Point, Within, frontier, most_accurate, points_of, stated_tiers, tiers
@@ -60,7 +61,7 @@ def build_report(
     size = _size_index(profile, seeds)
     chosen_seeds = profile.variants[0].latency[size].seeds
     of_points = points_of(profile, size)
-    rows = _variant_rows(profile, of_points)
+    rows = _variant_rows(profile, of_points, subject.in_service)
     models, fitted = fit_models(subject, size)
     return Report(
         service=subject.service,
@@ -111,7 +112,9 @@ def _size_index(profile: Profile, seeds: int | None) -> int:
 # --- variants
 
 
-def _variant_rows(profile: Profile, of_points: Sequence[Point]) -> tuple[VariantRow, ...]:
+def _variant_rows(
+    profile: Profile, of_points: Sequence[Point], in_service: Mapping[str, ObservedShare]
+) -> tuple[VariantRow, ...]:
     best = most_accurate(of_points)
     on_frontier = {point.name for point in frontier(of_points)}
     return tuple(
@@ -125,6 +128,7 @@ def _variant_rows(profile: Profile, of_points: Sequence[Point]) -> tuple[Variant
             on_frontier=variant.name in on_frontier,
             validation=_accuracy(variant.validation_accuracy, profile.validation_nodes),
             test=None if variant.test_accuracy is None else _accuracy(variant.test_accuracy, profile.test_nodes),
+            in_service=in_service.get(variant.name),
             loss_points=100 * (best.accuracy - variant.validation_accuracy),
             loss_may_be_chance=difference_interval(
                 best.accuracy, profile.validation_nodes, variant.validation_accuracy, profile.validation_nodes

@@ -10,6 +10,7 @@ from enum import StrEnum
 import msgspec
 
 from gnnserve_api.families import FamilyName
+from gnnserve_api.live_accuracy import ObservedShare
 from gnnserve_api.profile import Compute, Metric
 from gnnserve_api.provenance import Provenance
 from gnnserve_api.stability import RankStability
@@ -59,6 +60,9 @@ class VariantRow(Struct, frozen=True):
     """Whether, at the report's batch size, no other variant is as accurate and faster, or as fast and more accurate."""
     validation: Accuracy
     test: Accuracy | None
+    in_service: ObservedShare | None
+    """By labels that the server got, with an interval that holds at every moment; None: without labels, or of a
+    repository."""
     loss_points: float
     """Below the most accurate variant, on validation nodes."""
     loss_may_be_chance: bool

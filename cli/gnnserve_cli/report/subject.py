@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 
 from gnnserve_api.errors import InputError, RepositoryError
+from gnnserve_api.live_accuracy import ObservedShare
 from gnnserve_api.profile import Profile
+from gnnserve_api.protocol import VariantsAnswer
 from gnnserve_api.provenance import Provenance, provenance_of
 from gnnserve_api.repository import RevisionManifest
 from gnnserve_cli.client import NO_ACCESS, ServerAccess, fetch_variants, open_url
@@ -35,6 +37,8 @@ class Subject:
     provenance: Provenance
     device: str | None = None
     """The device that a server computes on; None: it does not say, or this is a repository."""
+    in_service: Mapping[str, ObservedShare] = field(default_factory=dict)
+    """Accuracy by labels that a server got, by variant."""
 
 
 def printable_subject(subject: Subject) -> Subject:
@@ -48,6 +52,7 @@ def printable_subject(subject: Subject) -> Subject:
         profile=_printable(subject.profile),
         provenance=_printable(subject.provenance),
         device=None if subject.device is None else printable_line(subject.device),
+        in_service={printable_line(name): share for name, share in subject.in_service.items()},
     )
 
 
@@ -79,7 +84,15 @@ def fetch_subject(url: str, access: ServerAccess = NO_ACCESS) -> Subject:
         profile=served.profile,
         provenance=served.provenance,
         device=None if isinstance(served.device, msgspec.UnsetType) else served.device,
+        in_service=_in_service(served),
     )
+
+
+def _in_service(served: VariantsAnswer) -> dict[str, ObservedShare]:
+    if isinstance(served.accuracy, msgspec.UnsetType):
+        return {}
+    known = {variant.name for variant in served.profile.variants}
+    return {each.name: each.labels for each in served.accuracy if each.labels is not None and each.name in known}
 
 
 def load_subject(root: Path, service: str | None, revision: str | None) -> Subject:

@@ -33,7 +33,18 @@ def _cells(label: str, headers: Sequence[str], rows: Sequence[Sequence[str]]) ->
 def variants_table(report: Report) -> Cells:
     headers = ["Variant", "Columns", "Stored as", "Validation", "95 % interval", "Test", "Loss, points",
                "May be chance", "Median, ms", "p99, ms"]  # fmt: skip
-    return _cells("Variants", headers, [_variant_row(row, report.seeds) for row in report.variants])
+    rows = [_variant_row(row, report.seeds) for row in report.variants]
+    if any(row.in_service for row in report.variants):
+        headers.append("In service, by labels")
+        rows = [[*shown, _in_service(row)] for shown, row in zip(rows, report.variants, strict=True)]
+    return _cells("Variants", headers, rows)
+
+
+def _in_service(row: VariantRow) -> str:
+    found = row.in_service
+    if found is None:
+        return _NOTHING
+    return f"{percent(found.mean)} ({100 * found.low:.2f} to {100 * found.high:.2f}; {nodes(found.nodes)})"
 
 
 def _variant_row(row: VariantRow, seeds: int) -> list[str]:

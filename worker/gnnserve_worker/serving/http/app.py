@@ -21,12 +21,13 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
 from swagger_ui_bundle import swagger_ui_path
 
-from gnnserve_api.live_accuracy import AccuracyAnswer, LabelsAnswer, LabelsRequest
+from gnnserve_api.live_accuracy import AccuracyAnswer, LabelsAnswer, LabelsRequest, VariantAccuracy
 from gnnserve_api.protocol import AccuracyTier, ErrorDetail, NodesAnswer, VariantsAnswer
 from gnnserve_api.routing import CredentialState, Damage, Route
 from gnnserve_api.tiers import points_of, stated_tiers
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.scheduling.refusal import Refusal
+from gnnserve_worker.serving.accuracy.watch import AccuracyWatch
 from gnnserve_worker.serving.engine import Engine
 from gnnserve_worker.serving.http import openapi
 from gnnserve_worker.serving.http.asgi_predict import (
@@ -193,7 +194,7 @@ def _build_rest(
     @app.get("/v1/variants", tags=["variants"], response_class=Response, responses=_described(VariantsAnswer))
     async def get_variants() -> Response:
         """The variants and their profile: accuracy, latency by number of nodes, size and memory."""
-        return about_lane(lambda lane: _variants(service, lane))
+        return about_lane(lambda lane: _variants(service, lane, model.watch))
 
     @app.get(
         "/v1/nodes",
@@ -338,7 +339,13 @@ def _as_response(reply: Reply) -> Response:
     return Response(bytes(reply.body), reply.status, headers)
 
 
-def _variants(service: str, lane: Lane) -> VariantsAnswer:
+def _observed(watch: AccuracyWatch) -> tuple[VariantAccuracy, ...] | msgspec.UnsetType:
+    """The variants of which anything is known in service."""
+    observed = tuple(figure for figure in watch.figures() if figure.labels or figure.agreement)
+    return observed or msgspec.UNSET
+
+
+def _variants(service: str, lane: Lane, watch: AccuracyWatch) -> VariantsAnswer:
     revision = lane.revision
     manifest = revision.manifest
     return VariantsAnswer(
@@ -357,6 +364,7 @@ def _variants(service: str, lane: Lane) -> VariantsAnswer:
             AccuracyTier(permille, within.point.name, within.point.accuracy, within.relative_latency)
             for permille, within in stated_tiers(points_of(manifest.profile)).items()
         ),
+        accuracy=_observed(watch),
     )
 
 
@@ -369,7 +377,6 @@ def _damaged(reply: Reply, damage: Damage) -> Response:
 
 def _route(model: ServedModel, revision: ServedRevision, serving: ServingApp) -> Route:
     device, route, damage = revision.device_stats(), model.route(), model.damage
-    observed = tuple(figure for figure in model.watch.figures() if figure.labels or figure.agreement)
     return msgspec.structs.replace(
         route,
         # Limits of what is refused whatever they are would promise it.
@@ -378,7 +385,7 @@ def _route(model: ServedModel, revision: ServedRevision, serving: ServingApp) ->
         credentials=serving.credentials(),
         device=device.device,
         device_problem=msgspec.UNSET if device.problem is None else device.problem,
-        accuracy=observed or msgspec.UNSET,
+        accuracy=_observed(model.watch),
         inputs=model.watch.drifted_inputs() or msgspec.UNSET,
         damaged=msgspec.UNSET if damage is None else damage,
     )
