@@ -6,23 +6,25 @@ import math
 
 import pytest
 
-from gnnserve_api.spec.model import Architecture
-from gnnserve_cli.report.performance_model import (
+from gnnserve_api.operations import (
     BatchShape,
-    CalibrationError,
-    MeasuredVariant,
     NetworkShape,
-    calibrate_corrected,
-    calibrate_paper,
     distinct_rows_bound,
     effective_fanouts,
     hidden_rows,
     operations,
+    read_rows,
+)
+from gnnserve_api.spec.model import Architecture
+from gnnserve_cli.report.performance_model import (
+    CalibrationError,
+    MeasuredVariant,
+    calibrate_corrected,
+    calibrate_paper,
     paper_bytes,
     paper_operations,
     paper_rates_of,
     paper_times,
-    read_rows,
 )
 
 EXAMPLE = BatchShape(seeds=1024, fanouts=(25, 25), widths=(128, 128, 128))

@@ -16,6 +16,7 @@ from tests.support.profiles import latency, revision_manifest, variant
 from tests.support.reports import drifting, subject_of, untested
 from typer.testing import CliRunner
 
+from gnnserve_api.operations import BatchShape
 from gnnserve_api.profile import VariantProfile
 from gnnserve_api.repository import AttentionManifest, NetworkManifest, sealed
 from gnnserve_api.stability import RankStability, TopStability
@@ -26,7 +27,7 @@ from gnnserve_cli.report import tables
 from gnnserve_cli.report.data import Drift, DriftVerdict
 from gnnserve_cli.report.facts import made_facts, model_facts
 from gnnserve_cli.report.html import build_page
-from gnnserve_cli.report.performance_model import BatchShape, paper_times
+from gnnserve_cli.report.performance_model import paper_times
 from gnnserve_cli.report.subject import Subject
 
 

@@ -12,16 +12,19 @@ from tests.support.graphs import dense_features, network_manifest, random_graph,
 from gnnserve_api.edges import Direction, EdgeRules
 from gnnserve_api.repository import RevisionManifest
 from gnnserve_api.spec.service import GNNServiceSpec
+from gnnserve_worker.generation import variants
 from gnnserve_worker.generation.identity import RevisionIdentity
 from gnnserve_worker.generation.profile import BUDGET_VARIABLE
+from gnnserve_worker.generation.search import search
 from gnnserve_worker.generation.search.search import least_accuracy
+from gnnserve_worker.generation.search.training import Promise
 from gnnserve_worker.generation.tensors import Tensors
 from gnnserve_worker.generation.training_set import TrainingSet
 from gnnserve_worker.generation.variants import generate_revision
 from gnnserve_worker.generation.wide import with_searched_factors
 from gnnserve_worker.graph.store import GraphData, Splits
 from gnnserve_worker.inference.batch import infer_batch
-from gnnserve_worker.progress import Progress
+from gnnserve_worker.progress import Progress, silent
 from gnnserve_worker.repository.repository import Repository
 
 NODES, FEATURES = 120, 6
@@ -41,12 +44,14 @@ class FakeModels:
         raise AssertionError(name)
 
 
-def searched(folder: Path, features: np.ndarray | None = None, **variants: Any) -> RevisionManifest:
+def searched(
+    folder: Path, features: np.ndarray | None = None, said: list[Progress] | None = None, **stated: Any
+) -> RevisionManifest:
     spec = GNNServiceSpec.model_validate(
         {
             "graph": {"source": {"builtin": "Digits"}, "normalization": "Disabled"},
             "model": {"fanouts": [4, 3], "hidden": 8},
-            "variants": {"search": "Auto", **variants},
+            "variants": {"search": "Auto", **stated},
         }
     )
     draw = np.random.default_rng(5)
@@ -56,10 +61,10 @@ def searched(folder: Path, features: np.ndarray | None = None, **variants: Any) 
         labels=draw.integers(0, 3, NODES), classes=(0, 1, 2),
         splits=Splits(*(np.arange(start, NODES, 3) for start in range(3))), edge_rules=EdgeRules(Direction.DIRECTED),
     )  # fmt: skip
-    said: list[Progress] = []
+    listener = silent if said is None else said.append
     return generate_revision(
         with_searched_factors(spec, FEATURES), RevisionIdentity("recipe", "5eed", None, {}), data, (),
-        Repository(folder, "tests", "searched"), said.append, lambda data, features: FakeModels(), None, "tests",
+        Repository(folder, "tests", "searched"), listener, lambda data, features: FakeModels(), None, "tests",
     )  # fmt: skip
 
 
@@ -96,6 +101,31 @@ def test_a_storage_that_cannot_hold_the_numbers_is_left_out_of_the_search(tmp_pa
     names = {verdict.name for verdict in record.variants}
     assert "projected-float16" not in names
     assert {"projected", "projected-bfloat16"} <= names
+
+
+def test_promising_networks_are_trained_and_judged_beside_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(search, "promises", lambda *_: (Promise("x4", 0.2), Promise("x2", 0.1)))
+    manifest = searched(tmp_path, budget={"variants": 16})
+    assert manifest.profile.search is not None
+    names = {verdict.name for verdict in manifest.profile.search.variants}
+    assert {"x1", "x2", "x2-int8", "x4", "x4-float16", "stored1"} <= names
+    revision = Repository(tmp_path, "tests", "searched").load(manifest.revision)
+    for name in (variant.name for variant in manifest.variants):
+        assert infer_batch(revision, name, np.arange(10), 0).scores.shape == (10, 3)
+
+
+def test_no_network_is_trained_that_the_budget_does_not_suffice_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(search, "promises", lambda *_: (Promise("x4", 0.2),))
+    monkeypatch.setattr(variants, "Subject", lambda *parts: search.Subject(*parts[:-1], network_s=61))
+    said: list[Progress] = []
+    record = searched(tmp_path, said=said, budget={"seconds": 60}).profile.search
+    assert record is not None
+    assert "x4" not in {verdict.name for verdict in record.variants}
+    assert ("train x4", "left out: budget.seconds would not suffice") in {(one.stage, one.detail) for one in said}
 
 
 def test_the_least_accuracy_is_that_of_the_most_frequent_class() -> None:

@@ -11,22 +11,19 @@ from dataclasses import dataclass
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.families import family_of
+from gnnserve_api.operations import BatchShape, NetworkShape, effective_fanouts, operations
 from gnnserve_api.profile import LatencyProfile, Profile, VariantProfile
 from gnnserve_api.repository import NetworkManifest
 from gnnserve_api.spec.model import Architecture
 from gnnserve_api.variants import Storage
 from gnnserve_cli.report.data import ModelFit, Prediction
 from gnnserve_cli.report.performance_model import (
-    BatchShape,
     CalibrationError,
     CorrectedModel,
     MeasuredVariant,
-    NetworkShape,
     PaperRates,
     calibrate_corrected,
     calibrate_paper,
-    effective_fanouts,
-    operations,
     paper_bytes,
     paper_operations,
     paper_rates_of,

@@ -187,7 +187,7 @@ def _training(
 def _training_one_rows(
     spec: GNNServiceSpec, progress: ProgressListener, device: torch.device, resumption: Resumption
 ) -> OneRowsOf | None:
-    if not spec.variants.one_row:
+    if not spec.variants.one_row and not spec.variants.is_searched:
         return None
     from gnnserve_worker.generation.one_row import TrainedOneRows  # noqa: PLC0415
 

@@ -7,6 +7,7 @@ torch.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import partial
@@ -44,7 +45,7 @@ from gnnserve_worker.generation.profile import GeneratedVariant, measure_profile
 from gnnserve_worker.generation.propagation import ModelRows, model_rows
 from gnnserve_worker.generation.ranking.rank import Ranking, rank
 from gnnserve_worker.generation.scores import metric_of
-from gnnserve_worker.generation.search.search import Found, Measure, search
+from gnnserve_worker.generation.search.search import Found, Measure, Subject, search
 from gnnserve_worker.generation.tensors import Tensors, first_layer
 from gnnserve_worker.generation.thresholds import check_thresholds
 from gnnserve_worker.generation.training_set import TrainingSet, training_set, visible_nodes
@@ -69,7 +70,7 @@ def generate_revision(
     generator: str,
 ) -> RevisionManifest:
     """Rank, prune, project, profile, publish; nothing is visible before the last file is written. `models_of` None:
-    every variant is given. `one_rows_of` None: the spec asks for no one-row variants."""
+    every variant is given. `one_rows_of` None: the spec asks for no one-row variants, and no search does."""
     training = spec.model.training
     # Before training, since a metric may not fit the graph, and a variable may be no number.
     metric = metric_of(graph.labels.ndim == 2, spec.variants.metric)
@@ -85,12 +86,15 @@ def generate_revision(
     models = None if models_of is None else models_of(data, rows.trained)
     one_rows = None if one_rows_of is None else one_rows_of(data, normalized, rows)
     network = spec.model.network(len(graph.classes))
+    started = time.monotonic()
     ingredients = _make_ingredients(spec, network, graph.graph, data, rows, models, one_rows, given, progress)
+    network_s = time.monotonic() - started
     other_rankings = () if models is None else _rank_again(spec, data, rows.trained, models, progress)
     with repository.stage(identity.recipe, identity.graph, identity.checkpoint, identity.given) as staged:
         measure = partial(_measure, spec, staged, metric, profile_budget, progress)
         if spec.variants.is_searched:
-            found = search(ingredients, data, metric, staged, measure, progress)
+            subject = Subject(ingredients, data, metric, graph.features.shape[1], network_s)
+            found = search(subject, staged, measure, progress)
         else:
             found = _make_listed(ingredients, staged, measure, progress)
         kept = {variant.name for variant in found.profile.variants}

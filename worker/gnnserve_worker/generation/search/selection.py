@@ -1,8 +1,10 @@
 """Which of the measured variants a search keeps, and in which words it says so. Pure.
 
 What a set of variants is worth is the area under its frontier of accuracy against the logarithm of latency, summed over
-the measured sizes (the hypervolume of each size). Areas begin at the slowest of all variants and at the accuracy of
-always giving the most frequent answer. Kept are, in this order: the most accurate of the variants that can answer what
+the measured sizes (the hypervolume of each size) and over what requests may need, for which only the variants that can
+answer them count: otherwise a lookup, which answers requests about the stored graph alone, would leave nothing to all
+others. Areas begin at the slowest of all variants and at the accuracy of always giving the most frequent answer. Kept
+are, in this order: the most accurate of the variants that can answer what
 any of them can; the most accurate of all; then, one by one, the variant that adds most, as far as the budget goes and
 as long as it adds something.
 """
@@ -18,7 +20,7 @@ from gnnserve_api.families import Capabilities, family_of
 from gnnserve_api.profile import VariantProfile
 from gnnserve_api.search import SearchedVariant
 
-_LEAST_GAIN = 1e-3
+LEAST_GAIN = 1e-3
 """Share of the area that a variant must add: what is less comes and goes between two measurements."""
 
 
@@ -49,6 +51,8 @@ def select(variants: Sequence[VariantProfile], least_accuracy: float, most: int)
 
 @dataclass(frozen=True, slots=True)
 class Areas:
+    needs: tuple[Capabilities, ...]
+    """What requests may need: each set of capabilities that a family has."""
     slowest_ms: tuple[float, ...]
     """By measured size."""
     least_accuracy: float
@@ -56,11 +60,16 @@ class Areas:
     @staticmethod
     def over(variants: Sequence[VariantProfile], least_accuracy: float) -> Areas:
         sizes = range(len(variants[0].latency))
-        return Areas(tuple(max(v.latency[size].p50_ms for v in variants) for size in sizes), least_accuracy)
+        needs = tuple(dict.fromkeys(family_of(variant).capabilities for variant in variants))
+        return Areas(needs, tuple(max(v.latency[size].p50_ms for v in variants) for size in sizes), least_accuracy)
 
     def of(self, variants: Sequence[VariantProfile]) -> float:
-        """The sum over the sizes."""
-        return sum(self._of_size(variants, size) for size in range(len(self.slowest_ms)))
+        """The sum over needs and sizes."""
+        return sum(
+            self._of_size([v for v in variants if family_of(v).capabilities.cover(needed)], size)
+            for needed in self.needs
+            for size in range(len(self.slowest_ms))
+        )
 
     def _of_size(self, variants: Sequence[VariantProfile], size: int) -> float:
         slowest_ms = self.slowest_ms[size]
@@ -86,20 +95,22 @@ def _next(variants: Sequence[VariantProfile], kept: Sequence[Kept], areas: Areas
     staying = [each.variant for each in kept]
     left = [variant for variant in variants if variant not in staying]
     best = max(left, key=lambda variant: areas.of([*staying, variant]), default=None)
-    if best is None or (added := areas.added_by(best, staying)) < _LEAST_GAIN:
+    if best is None or (added := areas.added_by(best, staying)) < LEAST_GAIN:
         return None
     sizes = [point.seeds for size, point in enumerate(best.latency) if not _at(size, best, staying)]
-    return Kept(
-        best, f"no other is as accurate and as fast at {_nodes(sizes)}: {100 * added:.3g} % of the frontier's area"
-    )
+    answers = family_of(best).capabilities.in_words()
+    other = f"no other that answers requests with {answers}" if answers else "no other"
+    return Kept(best, f"{other} is as accurate and as fast at {_nodes(sizes)}: {100 * added:.3g} % of the area")
 
 
 def _at(size: int, variant: VariantProfile, others: Sequence[VariantProfile]) -> list[VariantProfile]:
-    """Those of the others that are as accurate and as fast at one size."""
+    """Those of the others that can answer as much, and are as accurate and as fast at one size."""
+    able = family_of(variant).capabilities
     return [
         other
         for other in others
-        if other.validation_accuracy >= variant.validation_accuracy
+        if family_of(other).capabilities.cover(able)
+        and other.validation_accuracy >= variant.validation_accuracy
         and other.latency[size].p50_ms <= variant.latency[size].p50_ms
     ]
 
@@ -134,11 +145,13 @@ def _most_accurate(variants: Sequence[VariantProfile]) -> VariantProfile:
 
 
 def _dropped(variant: VariantProfile, kept: Sequence[VariantProfile], areas: Areas, most: int) -> SearchedVariant:
-    beaters = [other for other in kept if beats(other, variant)]
+    able = family_of(variant).capabilities
+    beaters = [other for other in kept if family_of(other).capabilities.cover(able) and beats(other, variant)]
     if beaters:
         best = min(beaters, key=lambda other: other.latency[-1].p50_ms)
-        why = f"{_says_better(best, variant)}{_says_who_answers(best, variant, kept)}"
-        return SearchedVariant(name=variant.name, is_kept=False, why=why, beaten_by=(best.name,))
+        return SearchedVariant(
+            name=variant.name, is_kept=False, why=_says_better(best, variant), beaten_by=(best.name,)
+        )
     at_sizes = [_at(size, variant, kept) for size in range(len(variant.latency))]
     if all(at_sizes):
         names = [min((v.latency[size].p50_ms, v.name) for v in found)[1] for size, found in enumerate(at_sizes)]
@@ -146,10 +159,10 @@ def _dropped(variant: VariantProfile, kept: Sequence[VariantProfile], areas: Are
         why = f"as accurate and as fast, by number of nodes: {each}"
         return SearchedVariant(name=variant.name, is_kept=False, why=why, beaten_by=tuple(dict.fromkeys(names)))
     added = areas.added_by(variant, kept)
-    if added >= _LEAST_GAIN and len(kept) == most:
-        why = f"it would add {100 * added:.3g} % of the frontier's area, less than each that is kept of {most} at most"
+    if added >= LEAST_GAIN and len(kept) == most:
+        why = f"it would add {100 * added:.3g} % of the area, less than each that is kept of {most} at most"
     else:
-        why = f"it would add less than {100 * _LEAST_GAIN:.1f} % of the frontier's area"
+        why = f"it would add less than {100 * LEAST_GAIN:.1f} % of the area"
     return SearchedVariant(name=variant.name, is_kept=False, why=why)
 
 
@@ -158,15 +171,6 @@ def _says_better(best: VariantProfile, variant: VariantProfile) -> str:
     accurate = "as accurate" if points < 0.005 else f"{points:.2f} points more accurate"
     ratios = [theirs.p50_ms / mine.p50_ms for mine, theirs in zip(best.latency, variant.latency, strict=True)]
     return f"{best.name} is {accurate} and {min(ratios):.2g} to {max(ratios):.2g} times as fast"
-
-
-def _says_who_answers(best: VariantProfile, variant: VariantProfile, kept: Sequence[VariantProfile]) -> str:
-    """Who answers what the better variant cannot, where the dropped one could."""
-    able = family_of(variant).capabilities
-    if family_of(best).capabilities.cover(able):
-        return ""
-    other = next((other.name for other in kept if family_of(other).capabilities.cover(able)), None)
-    return "" if other is None else f"; what it cannot answer, {other} does"
 
 
 def _nodes(sizes: Sequence[int]) -> str:

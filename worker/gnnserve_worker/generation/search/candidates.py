@@ -1,0 +1,138 @@
+"""Candidates of a search: what the families would make, known from shapes alone, before anything is trained.
+
+The families plan them as they plan what is made, over weights of which nothing but the shapes is true; so a candidate's
+columns, fan-outs and tables are those of the variant that generation would make. Nothing is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from gnnserve_api.repository import NetworkManifest, VariantManifest
+from gnnserve_api.spec.model import Model
+from gnnserve_api.spec.searched import Round, derived_rounds, trained_rounds
+from gnnserve_api.spec.service import GNNServiceSpec
+from gnnserve_api.training import TrainingRun
+from gnnserve_api.variants import Storage
+from gnnserve_worker.generation.families.family import Ingredients, OneRowNetwork
+from gnnserve_worker.generation.families.registry import plan_families
+from gnnserve_worker.generation.ranking.rank import Ranking
+from gnnserve_worker.generation.tensors import Tensors
+from gnnserve_worker.graph.store import Graph
+from gnnserve_worker.models.build import layer_sizes
+from gnnserve_worker.models.registry import spec_of
+from gnnserve_worker.repository.staged import stored_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    manifest: VariantManifest
+    storage: Storage
+    is_product: bool
+    """Whether a row is a layer's product, not feature columns."""
+    table_bytes: int
+    """What the rows that it reads take on the disk."""
+    trains: str
+    """The network that must be trained for it, as `Round.trains`; empty: none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shapes:
+    """What of a graph and a manifest decides on the shapes of candidates."""
+
+    spec: GNNServiceSpec
+    """With the factors that are searched."""
+    graph: Graph
+    source_columns: int
+    """Features of the source."""
+    classes: int
+
+    @property
+    def network(self) -> NetworkManifest:
+        return self.spec.model.network(self.classes)
+
+
+def all_candidates(shapes: Shapes) -> list[Candidate]:
+    """In the order in which a search makes them."""
+    spec = shapes.spec
+    factors = spec.variants.pruning.factors
+    rounds = (*derived_rounds(spec.variants, spec.model, factors), *trained_rounds(spec.variants, factors))
+    return [candidate for each in rounds for candidate in candidates_of(shapes, each)]
+
+
+def candidates_of(shapes: Shapes, searched: Round) -> list[Candidate]:
+    spec = shapes.spec.model_copy(update={"variants": searched.variants})
+    network, nodes = shapes.network, shapes.graph.nodes
+    columns = spec.model.row_columns(shapes.source_columns)
+    made_from = Ingredients(
+        spec,
+        network,
+        shapes.graph,
+        np.broadcast_to(np.float32(0), (nodes, columns)),
+        Ranking(np.arange(columns), {}),
+        _shaped(network, columns),
+        _ShapedModels(network, columns),
+        one_rows=_ShapedOneRows(spec.model, shapes.source_columns, shapes.classes, nodes),
+    )
+    plans = plan_families(made_from)
+    tables = {table.name: table for plan in plans for table in plan.tables}
+    found = []
+    for planned in (variant for plan in plans for variant in plan.variants):
+        manifest, table = planned.manifest, tables[planned.manifest.table]
+        matrices = 1 if table.own is None else 2
+        size = matrices * stored_bytes(nodes, manifest.columns, table.storage)
+        found.append(Candidate(manifest, table.storage, table.kind == "projected", size, searched.trains))
+    return found
+
+
+def _shaped(network: NetworkManifest, columns: int) -> Tensors:
+    spec = spec_of(network.architecture)
+    return {
+        key: np.zeros(shape, np.float32)
+        for layer, sizes in enumerate(layer_sizes(network, columns))
+        for key, shape in spec.shapes_of(layer, sizes).items()
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class _ShapedModels:
+    """The `families.family.Models` of weights that have shapes and nothing else."""
+
+    network: NetworkManifest
+    columns: int
+
+    @property
+    def runs(self) -> Sequence[TrainingRun]:
+        return ()
+
+    def master(self, name: str) -> Tensors:
+        return _shaped(self.network, self.columns)
+
+    def pruned(self, columns: np.ndarray, name: str) -> Tensors:
+        return _shaped(self.network, len(columns))
+
+    def another_master(self, seed: int, name: str) -> Tensors:
+        return self.master(name)
+
+
+@dataclass(frozen=True, slots=True)
+class _ShapedOneRows:
+    """The same of `OneRowModels`."""
+
+    model: Model
+    source_columns: int
+    classes: int
+    nodes: int
+
+    @property
+    def runs(self) -> Sequence[TrainingRun]:
+        return ()
+
+    def one_row(self, hops: int, name: str, master: Tensors) -> OneRowNetwork:
+        model = self.model.one_row(hops)
+        network = model.network(self.classes)
+        tensors = _shaped(network, model.row_columns(self.source_columns))
+        return OneRowNetwork(network, tensors, np.broadcast_to(np.float32(0), (self.nodes, network.projected_columns)))

@@ -1,0 +1,127 @@
+"""What batches of variants take, predicted from what other variants took on the same machine. Pure.
+
+For each batch size one linear model: a constant, and costs per row that is read, per byte of these rows and per
+operation. They are fitted by least squares of the relative errors, with no cost below 0; so a variant that takes
+microseconds counts as much as one that takes milliseconds. The error of the model is told by leaving out each
+measurement in turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+import numpy as np
+from scipy.optimize import nnls
+
+from gnnserve_api.operations import BatchShape, NetworkShape, operations, read_rows
+from gnnserve_api.repository import VariantManifest
+from gnnserve_api.spec.model import FULL_NEIGHBOURHOOD, Architecture
+from gnnserve_api.variants import Storage
+from gnnserve_worker.graph.store import Graph
+from gnnserve_worker.tables.formats import FORMATS
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a variant does for one seed, where none is met twice."""
+
+    rows: float
+    bytes: float
+    operations: float
+
+    def terms(self) -> tuple[float, ...]:
+        return (1.0, self.rows, self.bytes, self.operations)
+
+
+@dataclass(frozen=True, slots=True)
+class Degrees:
+    """Neighbours that are drawn of a node."""
+
+    of_nodes: np.ndarray
+    """int64: of nodes, each counted once."""
+    of_neighbours: np.ndarray
+    """int64: of nodes as often as they are neighbours of one."""
+
+    @staticmethod
+    def of(graph: Graph) -> Degrees:
+        degrees = np.diff(graph.indptr)
+        return Degrees(degrees, degrees[_sample(graph.indices)])
+
+    def drawn(self, fanouts: Sequence[int]) -> tuple[float, ...]:
+        """What is to be expected of each hop, the seed's first."""
+        return tuple(
+            _mean_drawn(self.of_nodes if hop == 0 else self.of_neighbours, fanout) for hop, fanout in enumerate(fanouts)
+        )
+
+
+_SAMPLED = 1_000_000
+
+
+def _sample(indices: np.ndarray) -> np.ndarray:
+    """Enough of a long list for a mean."""
+    return indices[:: max(1, len(indices) // _SAMPLED)]
+
+
+def _mean_drawn(degrees: np.ndarray, fanout: int) -> float:
+    if not len(degrees):
+        return 0.0
+    return float((degrees if fanout == FULL_NEIGHBOURHOOD else np.minimum(degrees, fanout)).mean())
+
+
+def work_of(manifest: VariantManifest, storage: Storage, *, is_product: bool, degrees: Degrees) -> Work:
+    network = manifest.network
+    widths = (manifest.columns, *[network.hidden] * (network.layers - 1), network.classes)
+    shape = BatchShape(1, degrees.drawn(manifest.fanouts), widths)
+    heads = () if network.attention is None else tuple(network.heads_of(layer) for layer in range(network.layers))
+    counted = NetworkShape(Architecture(network.architecture), is_product, network.mlp_hidden, heads)
+    rows = read_rows(shape)
+    return Work(rows, rows * FORMATS[storage].row_bytes(manifest.columns), operations(shape, counted))
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    work: Work
+    p50_ms: Mapping[int, float]
+    """By seeds."""
+
+
+@dataclass(frozen=True, slots=True)
+class LatencyModel:
+    costs_ms: Mapping[int, tuple[float, ...]]
+    """By seeds: a constant, and what a row, a byte and an operation per seed cost."""
+    error: float
+    """Median over measurements and sizes of the relative error of predicting one from the others."""
+
+    @staticmethod
+    def fit(measured: Sequence[Measured]) -> LatencyModel:
+        """From two measurements on; with few, what they cannot tell apart is told by one of the terms."""
+        if len(measured) < 2:
+            raise ValueError("a latency model needs two measurements")
+        sizes = measured[0].p50_ms.keys()
+        costs = {seeds: _fit(measured, seeds) for seeds in sizes}
+        errors = [
+            abs(_apply(_fit([*measured[:left], *measured[left + 1 :]], seeds), out.work) / out.p50_ms[seeds] - 1)
+            for left, out in enumerate(measured)
+            for seeds in sizes
+        ]
+        return LatencyModel(costs, median(errors))
+
+    def p50_ms(self, work: Work) -> dict[int, float]:
+        """By seeds."""
+        return {seeds: _apply(costs, work) for seeds, costs in self.costs_ms.items()}
+
+
+def _fit(measured: Sequence[Measured], seeds: int) -> tuple[float, ...]:
+    terms = np.array([each.work.terms() for each in measured])
+    times = np.array([each.p50_ms[seeds] for each in measured])
+    relative = terms / times[:, None]
+    # Each column scaled to 1, since bytes and constants differ by many orders of magnitude.
+    scales = np.where(relative.max(axis=0) > 0, relative.max(axis=0), 1.0)
+    found, _ = nnls(relative / scales, np.ones(len(measured)))
+    return tuple(float(cost) for cost in found / scales)
+
+
+def _apply(costs: Sequence[float], work: Work) -> float:
+    return sum(cost * term for cost, term in zip(costs, work.terms(), strict=True))
