@@ -93,8 +93,8 @@ class VariantAccuracy(msgspec.Struct, frozen=True, rename="camel", omit_defaults
     promised: Annotated[
         float | None,
         Meta(
-            description="Accuracy by the profile: on test nodes, or on validation nodes where there are none. Absent "
-            "where the profile's metric is another one."
+            description="Accuracy by the profile: on test nodes, or on validation nodes where there are none. Where "
+            "the profile's metric is no mean over nodes: what the worker found on up to 2,000 of them."
         ),
     ] = None
     promised_nodes: Annotated[int, Meta(description="Nodes that the promised accuracy was counted on.")] = 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from tests.support.serving import CLASSES, TRADE_OFF, Client, FakeWorker, accept
 
 from gnnserve_api.profile import Profile
 from gnnserve_worker.graph.ids import lay_out, string_ids
+from gnnserve_worker.inference.served import HeldOut
 from gnnserve_worker.serving.accuracy import watch as watching
 from gnnserve_worker.serving.accuracy.idle import LOOK_AGAIN_MS, pause_ms
 from gnnserve_worker.serving.accuracy.tally import Tally, values_of
@@ -251,6 +253,29 @@ def test_nodes_with_several_labels_are_right_by_the_f1_of_their_own() -> None:
 def test_values_of_nodes_without_any_label() -> None:
     scores, flags = np.array([[-1.0, -1], [1, -1]], np.float32), np.zeros((2, 2), np.uint8)
     assert values_of(scores, flags).tolist() == [1.0, 0.0]
+
+
+def test_where_the_metric_is_no_mean_over_nodes_held_out_nodes_are_evaluated_first() -> None:
+    """With F1 over all nodes in the profile, the promise is the mean F1 of each held-out node's own labels."""
+    nodes = np.arange(300, 800)
+    truths = np.eye(4, dtype=np.uint8)[nodes % 4]
+    truths[:100, 3] = 1  # of two labels one is found: 2/3, or all where it has that one anyway
+    worker = FakeWorker(multi_label=True, profile=msgspec.structs.replace(TRUSTED, metric="f1Micro"), loaded=False)
+
+    async def scenario(client: Client, _worker: FakeWorker) -> None:
+        client.switch(replace(worker.revision(), held_out=HeldOut(nodes, truths)))
+        assert client.model.watch.figures()[0].promised is None
+        right = [[CLASSES[node % 4]] for node in range(200)]
+        await send(client, [*range(200)], right)
+        found = await evaluated(client)
+        assert found["x4"]["promisedNodes"] == 500
+        assert found["x4"]["promised"] == pytest.approx((425 + 75 * 2 / 3) / 500)
+        assert found["x4"]["labels"]["nodes"] == 200 and "isBroken" not in found["x4"]
+        for _ in range(3):
+            await send(client, [*range(200)], [[CLASSES[(node + 1) % 4]] for node in range(200)])
+        assert (await evaluated(client))["x4"]["isBroken"]
+
+    on_worker(scenario, worker)
 
 
 def test_a_metric_that_is_no_mean_over_nodes_promises_nothing() -> None:

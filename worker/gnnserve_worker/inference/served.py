@@ -33,6 +33,10 @@ from gnnserve_worker.repository.loaded import LoadedRevision
 from gnnserve_worker.repository.watched import WatchedFiles
 from gnnserve_worker.sampling.neighbours import most_by_hop
 
+MEAN_OVER_NODES = "accuracy"
+"""The metric of a profile that is a mean over nodes, so that a stream of labelled nodes can be compared with it."""
+_MOST_HELD_OUT = 2000
+
 
 class TableError(InputError):
     """A routing table asks for variants that its revision does not have: correct the table, or the manifest."""
@@ -55,6 +59,16 @@ class OverlaySupport:
     features_of: Callable[[np.ndarray], np.ndarray] | None = None
     """Features of stored nodes (positions, int64) as in the source, float32 [nodes, features]. None: the revision does
     not keep them, or not exactly."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOut:
+    """Nodes that took no part in training, with their labels."""
+
+    nodes: np.ndarray
+    """int64, positions in the graph."""
+    truths: np.ndarray
+    """int64 [nodes], classes; or uint8 [nodes, classes] where nodes may have several."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +99,9 @@ class ServedRevision:
     overlays: OverlaySupport | None = None
     """None: requests cannot bring anything along, and `no_overlays` says why."""
     no_overlays: str = ""
+    held_out: HeldOut | None = None
+    """What accuracy in service is compared with where the profile's metric is no mean over nodes; None: the profile's,
+    or there are no such nodes."""
     most_embedding_columns: int = field(init=False)
     """Largest width of embeddings, over all variants."""
     most_drawn_per_seed: float = field(init=False)
@@ -176,7 +193,22 @@ def served_revision(loaded: LoadedRevision) -> ServedRevision:
         files=loaded.files,
         overlays=None if no_overlays else _overlay_support(loaded, loaded.manifest),
         no_overlays=no_overlays,
+        held_out=_held_out(loaded, loaded.manifest),
     )
+
+
+def _held_out(loaded: LoadedRevision, manifest: RevisionManifest) -> HeldOut | None:
+    """Evenly spread test nodes, or validation nodes where there are none."""
+    if manifest.profile.metric == MEAN_OVER_NODES:
+        return None
+    nodes = loaded.splits.test if len(loaded.splits.test) else loaded.splits.validation
+    if not len(nodes):
+        return None
+    places = np.linspace(0, len(nodes) - 1, min(len(nodes), _MOST_HELD_OUT)).astype(np.int64)
+    spread = np.asarray(nodes[places], np.int64)
+    truths = np.array(loaded.labels[spread])
+    is_known = np.ones(len(spread), bool) if truths.ndim == 2 else truths >= 0
+    return HeldOut(spread[is_known], truths[is_known])
 
 
 def _why_no_overlays(manifest: RevisionManifest) -> str:

@@ -12,9 +12,7 @@ import numpy as np
 from gnnserve_api.confidence_sequence import CHANCE, Promise, SlidingMean
 from gnnserve_api.live_accuracy import ObservedShare, VariantAccuracy
 from gnnserve_api.profile import Profile, VariantProfile
-
-_COMPARABLE_METRIC = "accuracy"
-"""The metric that is a mean over nodes, so that a stream of nodes can be compared with it."""
+from gnnserve_worker.inference.served import MEAN_OVER_NODES
 
 
 class Tally:
@@ -22,6 +20,8 @@ class Tally:
 
     def __init__(self, profile: Profile) -> None:
         count = len(profile.variants)
+        self._held_out = {variant.name: np.zeros(0) for variant in profile.variants}
+        """How right each variant is of held-out nodes, where the profile promises nothing that can be compared."""
         self._promises = {variant.name: _promise(profile, variant, count) for variant in profile.variants}
         self.reference = min(profile.variants, key=lambda v: (-v.validation_accuracy, v.latency[-1].p50_ms)).name
         """The most accurate variant by the profile, which others are compared with."""
@@ -40,16 +40,24 @@ class Tally:
         excludes the profile's."""
         return self._losses.found()
 
+    def add_held_out(self, values: Mapping[str, np.ndarray]) -> None:
+        """Count held-out nodes, by which service is judged where the profile's metric is another. `values`: as for
+        labels."""
+        for name, found in values.items():
+            self._held_out[name] = np.concatenate([self._held_out[name], found])
+
     def add_agreement(self, variant: str, values: np.ndarray) -> None:
         """Count nodes that were computed again. `values`: how far the answer was the most accurate variant's, from 0
         to 1."""
         self._agreement[variant].add(float(values.sum()), len(values))
 
     def figures(self) -> tuple[VariantAccuracy, ...]:
-        return tuple(self._figure(name, promise) for name, promise in self._promises.items())
+        return tuple(self._figure(name) for name in self._promises)
 
-    def _figure(self, name: str, promise: Promise | None) -> VariantAccuracy:
-        labels = self._labels[name]
+    def _figure(self, name: str) -> VariantAccuracy:
+        promise, labels, held_out = self._promises[name], self._labels[name], self._held_out[name]
+        if promise is None and len(held_out):
+            promise = Promise(float(held_out.mean()), len(held_out), len(self._promises))
         found, agreement = _observed(labels), _observed(self._agreement[name])
         if promise is None:
             return VariantAccuracy(name, labels=found, agreement=agreement)
@@ -68,7 +76,7 @@ class Losses:
         self._reference = reference
         best = profile.variant(reference).validation_accuracy
         others = [variant for variant in profile.variants if variant.name != reference]
-        if profile.metric != _COMPARABLE_METRIC:
+        if profile.metric != MEAN_OVER_NODES:
             others = []
         self._profiled = {variant.name: best - variant.validation_accuracy for variant in others}
         chance = CHANCE / (4 * len(profile.variants))
@@ -95,7 +103,7 @@ class Losses:
 
 def _promise(profile: Profile, variant: VariantProfile, comparisons: int) -> Promise | None:
     """The profile's accuracy on nodes that took no part in training, if there are any, nor in when it ended."""
-    if profile.metric != _COMPARABLE_METRIC:
+    if profile.metric != MEAN_OVER_NODES:
         return None
     if variant.test_accuracy is not None and profile.test_nodes:
         return Promise(variant.test_accuracy, profile.test_nodes, comparisons)

@@ -64,6 +64,7 @@ class _Chunk:
     """Labels that are being evaluated, variant by variant."""
 
     labels: list[tuple[NodeId, Label]]
+    """Labels that clients sent; empty: these are held-out nodes."""
     nodes: np.ndarray
     """int64, positions in the graph."""
     truths: np.ndarray
@@ -103,6 +104,8 @@ class AccuracyWatch:
         otherwise."""
         self._until_judged = JUDGE_EVERY
         """Labels until the next look at them."""
+        self._held_out = 0
+        """Held-out nodes of the revision that were taken; they come before the first label is evaluated."""
         self.shadows = Shadows()
         self._inputs: InputMeans | None = None
         """Means of the features that requests bring; None: none was brought yet, or nothing can be compared."""
@@ -140,6 +143,7 @@ class AccuracyWatch:
         self._revision, self._tally = revision, Tally(revision.manifest.profile)
         self.losses, self._until_judged = {}, JUDGE_EVERY
         self._inputs, self._has_inputs = None, False
+        self._held_out = 0
         self.shadows.sample = None
         if self._chunk is not None:
             self._waiting.extendleft(reversed(self._chunk.labels))
@@ -194,7 +198,8 @@ class AccuracyWatch:
         costs, indices = lane.chooser.costs, lane.chooser.indices
         while self._chunk is None and self._waiting:
             count = min(_nodes_of_job(costs, index) for index in indices.values())
-            self._chunk = self._next_chunk(lane.revision, min(count, _MOST_NODES))
+            count = min(count, _MOST_NODES)
+            self._chunk = self._next_held_out(lane.revision, count) or self._next_chunk(lane.revision, count)
         chunk = self._chunk
         if chunk is None:
             return None
@@ -234,9 +239,13 @@ class AccuracyWatch:
             return  # another revision took over meanwhile
         chunk.missing.pop()
         chunk.values[job.variant] = values_of(revision.decisive_scores(job.variant, scores), chunk.truths)
-        if not chunk.missing:
+        if chunk.missing:
+            return
+        self._chunk = None
+        if not chunk.labels:
+            tally.add_held_out(chunk.values)
+        else:
             tally.add_labels(chunk.values)
-            self._chunk = None
             self._until_judged -= len(chunk.labels)
             if self._until_judged <= 0:
                 self._until_judged = JUDGE_EVERY
@@ -260,6 +269,15 @@ class AccuracyWatch:
             self.outcomes[FAILED] += len(chunk.labels)
             self._chunk = None
 
+    def _next_held_out(self, revision: ServedRevision, count: int) -> _Chunk | None:
+        """The next held-out nodes; None: all were taken, or the profile can be compared with."""
+        held_out, start = revision.held_out, self._held_out
+        if held_out is None or start >= len(held_out.nodes):
+            return None
+        self._held_out += count
+        part = slice(start, start + count)
+        return _Chunk([], held_out.nodes[part], held_out.truths[part], _variants_of(revision))
+
     def _next_chunk(self, revision: ServedRevision, count: int) -> _Chunk | None:
         """The next labels, as far as the revision knows their nodes and classes, which were another's perhaps."""
         labels = [self._waiting.popleft() for _ in range(min(count, len(self._waiting)))]
@@ -270,8 +288,11 @@ class AccuracyWatch:
         self.outcomes[LabelProblem.UNKNOWN_LABEL] += int(np.count_nonzero((nodes >= 0) & ~is_known))
         if not len(kept):
             return None
-        missing = [variant.name for variant in revision.manifest.profile.variants]
-        return _Chunk([labels[i] for i in kept], nodes[kept], truths[kept], missing)
+        return _Chunk([labels[i] for i in kept], nodes[kept], truths[kept], _variants_of(revision))
+
+
+def _variants_of(revision: ServedRevision) -> list[str]:
+    return [variant.name for variant in revision.manifest.profile.variants]
 
 
 def _nodes_of_job(costs: CostModel, variant: int) -> int:
