@@ -21,6 +21,7 @@ from gnnserve_cli.commands.cache import simulate
 from gnnserve_cli.commands.generate import generate
 from gnnserve_cli.commands.graph import inspect
 from gnnserve_cli.commands.load import load
+from gnnserve_cli.commands.plan import plan
 from gnnserve_cli.commands.predict import predict
 from gnnserve_cli.commands.report import report
 from gnnserve_cli.commands.run import run
@@ -136,6 +137,7 @@ def _gnnserve(
 
 for command, example in (
     (run, "gnnserve run examples/digits.yaml --port 8080"),
+    (plan, "gnnserve plan examples/digits.yaml"),
     (generate, "gnnserve generate examples/digits.yaml --repository .gnnserve"),
     (serve, "gnnserve serve examples/digits.yaml --repository .gnnserve --port 8080"),
     (predict, "gnnserve predict http://127.0.0.1:8080 --nodes 1,2,3 --latency-ms 5"),

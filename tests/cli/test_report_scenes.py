@@ -333,8 +333,8 @@ def test_what_fewer_columns_shorten_is_said_from_the_numbers() -> None:
 
 def test_projected_variants_are_said_to_add_a_table() -> None:
     projected = variant(1, 128, projected=True, storage=Storage.INT8)
-    assert "add a table of their own" in report_of(subject_of(variant(1), projected)).says.costs
-    assert "add a table of their own" not in report_of(subject_of(variant(1))).says.costs
+    assert "add tables of their own" in report_of(subject_of(variant(1), projected)).says.costs
+    assert "add tables of their own" not in report_of(subject_of(variant(1))).says.costs
 
 
 def test_equally_accurate_variants_are_told_apart_in_one_way() -> None:

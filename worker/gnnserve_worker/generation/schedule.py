@@ -51,6 +51,15 @@ def _epochs(steps: int, steps_per_epoch: int) -> int:
     return -(-steps // steps_per_epoch)
 
 
+def expected_epochs(epochs: int | Literal["Auto"], steps_per_epoch: int) -> int:
+    """How many epochs to expect before training: with Auto, where validation improves until half of the least number of
+    steps and patience runs out from there."""
+    schedule = schedule_of(epochs, steps_per_epoch)
+    if schedule.patience is None:
+        return schedule.most
+    return min(max(schedule.least, schedule.least // 2 + schedule.patience), schedule.most)
+
+
 @dataclass(slots=True)
 class History:
     """Validation scores and losses of the epochs so far."""

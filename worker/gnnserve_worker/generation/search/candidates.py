@@ -11,13 +11,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gnnserve_api.families import FamilyName
 from gnnserve_api.repository import NetworkManifest, VariantManifest
 from gnnserve_api.spec.model import Model
 from gnnserve_api.spec.searched import Round, derived_rounds, trained_rounds
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.training import TrainingRun
-from gnnserve_api.variants import Storage
-from gnnserve_worker.generation.families.family import Ingredients, OneRowNetwork
+from gnnserve_api.variants import Storage, variant_name
+from gnnserve_worker.generation.families.family import Ingredients, OneRowNetwork, PlannedVariant
 from gnnserve_worker.generation.families.registry import plan_families
 from gnnserve_worker.generation.ranking.rank import Ranking
 from gnnserve_worker.generation.tensors import Tensors
@@ -36,7 +37,7 @@ class Candidate:
     table_bytes: int
     """What the rows that it reads take on the disk."""
     trains: str
-    """The network that must be trained for it, as `Round.trains`; empty: none."""
+    """The network that must be trained for it, beside the first one, as `Round.trains`; empty: none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +85,17 @@ def candidates_of(shapes: Shapes, searched: Round) -> list[Candidate]:
         manifest, table = planned.manifest, tables[planned.manifest.table]
         matrices = 1 if table.own is None else 2
         size = matrices * stored_bytes(nodes, manifest.columns, table.storage)
-        found.append(Candidate(manifest, table.storage, table.kind == "projected", size, searched.trains))
+        found.append(Candidate(manifest, table.storage, table.kind == "projected", size, _trained_for(planned)))
     return found
+
+
+_ONE_ROW = (FamilyName.ONE_ROW, FamilyName.PROPAGATED_ONE_ROW)
+
+
+def _trained_for(planned: PlannedVariant) -> str:
+    if planned.manifest.family in _ONE_ROW:
+        return planned.manifest.name.partition("-")[0]
+    return variant_name(planned.factor) if planned.factor > 1 else ""
 
 
 def _shaped(network: NetworkManifest, columns: int) -> Tensors:

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 from gnnserve_api.domination import beats
-from gnnserve_api.families import Capabilities, family_of
+from gnnserve_api.families import Capabilities, OfFamily, family_of
 from gnnserve_api.profile import VariantProfile
 from gnnserve_api.search import SearchedVariant
 
@@ -24,26 +24,44 @@ LEAST_GAIN = 1e-3
 """Share of the area that a variant must add: what is less comes and goes between two measurements."""
 
 
-@dataclass(frozen=True, slots=True)
-class Kept:
-    variant: VariantProfile
-    why: str
-
-
 def select(variants: Sequence[VariantProfile], least_accuracy: float, most: int) -> tuple[SearchedVariant, ...]:
     """A verdict on each, those that are kept first, and otherwise in the given order. All were measured at the same
     sizes. `least_accuracy`: of always giving the most frequent answer. `most`: how many may be kept."""
     areas = Areas.over(variants, least_accuracy)
-    kept: list[Kept] = []
-    for variant, why in _required(variants):
-        if len(kept) < most and all(variant is not other.variant for other in kept):
-            kept.append(Kept(variant, why))
-    while len(kept) < most and (best := _next(variants, kept, areas)) is not None:
+    required = dict(_required(variants)[:most])
+    names = _chosen(variants, [*required], areas, most)
+    kept = [variant for variant in variants if variant.name in names]
+    stay = [
+        SearchedVariant(name=v.name, is_kept=True, why=required.get(v.name) or _says_added(v, kept, areas))
+        for v in kept
+    ]
+    return (*stay, *(_dropped(v, kept, areas, most) for v in variants if v.name not in names))
+
+
+def _chosen(variants: Sequence[VariantProfile], required: Sequence[str], areas: Areas, most: int) -> set[str]:
+    """Names of the variants to keep."""
+    kept = [variant for variant in variants if variant.name in required]
+    while len(kept) < most:
+        left = [variant for variant in variants if variant not in kept]
+        best = max(left, key=lambda variant: areas.of([*kept, variant]), default=None)
+        if best is None or areas.added_by(best, kept) < LEAST_GAIN:
+            break
         kept.append(best)
-    names = {each.variant.name: each.why for each in kept}
-    stay = [SearchedVariant(name=v.name, is_kept=True, why=names[v.name]) for v in variants if v.name in names]
-    staying = [v for v in variants if v.name in names]
-    return (*stay, *(_dropped(v, staying, areas, most) for v in variants if v.name not in names))
+    # Later ones may have left an earlier one nothing.
+    for variant in [variant for variant in kept if variant.name not in required]:
+        if areas.added_by(variant, (others := _others(kept, variant))) < LEAST_GAIN:
+            kept = others
+    return {variant.name for variant in kept}
+
+
+def _others(variants: Sequence[VariantProfile], one: VariantProfile) -> list[VariantProfile]:
+    return [variant for variant in variants if variant is not one]
+
+
+def answers(variant: OfFamily) -> Capabilities:
+    """What of its capabilities a request can ask for today."""
+    able = family_of(variant).capabilities
+    return Capabilities(overlay=able.overlay, embeddings=able.embeddings)
 
 
 # --- areas
@@ -60,13 +78,13 @@ class Areas:
     @staticmethod
     def over(variants: Sequence[VariantProfile], least_accuracy: float) -> Areas:
         sizes = range(len(variants[0].latency))
-        needs = tuple(dict.fromkeys(family_of(variant).capabilities for variant in variants))
+        needs = tuple(dict.fromkeys(answers(variant) for variant in variants))
         return Areas(needs, tuple(max(v.latency[size].p50_ms for v in variants) for size in sizes), least_accuracy)
 
     def of(self, variants: Sequence[VariantProfile]) -> float:
         """The sum over needs and sizes."""
         return sum(
-            self._of_size([v for v in variants if family_of(v).capabilities.cover(needed)], size)
+            self._of_size([v for v in variants if answers(v).cover(needed)], size)
             for needed in self.needs
             for size in range(len(self.slowest_ms))
         )
@@ -90,26 +108,13 @@ class Areas:
         return (after - before) / after if after > 0 else 0.0
 
 
-def _next(variants: Sequence[VariantProfile], kept: Sequence[Kept], areas: Areas) -> Kept | None:
-    """The variant that adds most; None: none adds enough."""
-    staying = [each.variant for each in kept]
-    left = [variant for variant in variants if variant not in staying]
-    best = max(left, key=lambda variant: areas.of([*staying, variant]), default=None)
-    if best is None or (added := areas.added_by(best, staying)) < LEAST_GAIN:
-        return None
-    sizes = [point.seeds for size, point in enumerate(best.latency) if not _at(size, best, staying)]
-    answers = family_of(best).capabilities.in_words()
-    other = f"no other that answers requests with {answers}" if answers else "no other"
-    return Kept(best, f"{other} is as accurate and as fast at {_nodes(sizes)}: {100 * added:.3g} % of the area")
-
-
 def _at(size: int, variant: VariantProfile, others: Sequence[VariantProfile]) -> list[VariantProfile]:
     """Those of the others that can answer as much, and are as accurate and as fast at one size."""
-    able = family_of(variant).capabilities
+    able = answers(variant)
     return [
         other
         for other in others
-        if family_of(other).capabilities.cover(able)
+        if answers(other).cover(able)
         and other.validation_accuracy >= variant.validation_accuracy
         and other.latency[size].p50_ms <= variant.latency[size].p50_ms
     ]
@@ -118,12 +123,14 @@ def _at(size: int, variant: VariantProfile, others: Sequence[VariantProfile]) ->
 # --- what must be there
 
 
-def _required(variants: Sequence[VariantProfile]) -> list[tuple[VariantProfile, str]]:
-    found = []
-    for needed in _needs([family_of(variant).capabilities for variant in variants]):
-        able = [variant for variant in variants if family_of(variant).capabilities.cover(needed)]
-        found.append((_most_accurate(able), f"the most accurate that answers requests with {needed.in_words()}"))
-    return [*found, (_most_accurate(variants), "the most accurate of all")]
+def _required(variants: Sequence[VariantProfile]) -> list[tuple[str, str]]:
+    """Names, each once, and why; what matters most first."""
+    found = [(_most_accurate(variants).name, "the most accurate of all")]
+    for needed in _needs([answers(variant) for variant in variants]):
+        able = [variant for variant in variants if answers(variant).cover(needed)]
+        why = f"the most accurate that answers requests with {needed.in_words()}"
+        found.insert(0, (_most_accurate(able).name, why))
+    return [(name, why) for at, (name, why) in enumerate(found) if name not in [other for other, _ in found[:at]]]
 
 
 def _needs(all_of: Sequence[Capabilities]) -> list[Capabilities]:
@@ -144,9 +151,18 @@ def _most_accurate(variants: Sequence[VariantProfile]) -> VariantProfile:
 # --- words
 
 
+def _says_added(variant: VariantProfile, kept: Sequence[VariantProfile], areas: Areas) -> str:
+    others = _others(kept, variant)
+    sizes = [point.seeds for size, point in enumerate(variant.latency) if not _at(size, variant, others)]
+    able = answers(variant).in_words()
+    other = f"no other that answers requests with {able}" if able else "no other"
+    share = 100 * areas.added_by(variant, others)
+    return f"{other} is as accurate and as fast at {_nodes(sizes)}: {share:.3g} % of the area"
+
+
 def _dropped(variant: VariantProfile, kept: Sequence[VariantProfile], areas: Areas, most: int) -> SearchedVariant:
-    able = family_of(variant).capabilities
-    beaters = [other for other in kept if family_of(other).capabilities.cover(able) and beats(other, variant)]
+    able = answers(variant)
+    beaters = [other for other in kept if answers(other).cover(able) and beats(other, variant)]
     if beaters:
         best = min(beaters, key=lambda other: other.latency[-1].p50_ms)
         return SearchedVariant(

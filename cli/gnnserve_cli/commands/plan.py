@@ -1,0 +1,69 @@
+"""`gnnserve plan`: a manifest's variants with modelled latencies, and what generation would take, without training."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gnnserve_cli.commands.options import DEFAULT_REPOSITORY, Json, Manifest, RepositoryRoot
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from gnnserve_worker.generation.search.plan import Plan
+
+
+def plan(manifest: Manifest, repository: RepositoryRoot = DEFAULT_REPOSITORY, as_json: Json = False) -> None:
+    """Model what a manifest's variants would take, and how long generation would, without training."""
+    # Imported here: they bring numpy and numba, which the other commands start without.
+    import msgspec  # noqa: PLC0415
+
+    from gnnserve_api.manifest import load_manifest  # noqa: PLC0415
+    from gnnserve_cli.progress import showing_progress  # noqa: PLC0415
+    from gnnserve_cli.render import output, print_json, put, round_floats  # noqa: PLC0415
+    from gnnserve_worker.generation.search.plan import plan as modelled  # noqa: PLC0415
+    from gnnserve_worker.graph.sources.load import load_source  # noqa: PLC0415
+    from gnnserve_worker.progress import Progress  # noqa: PLC0415
+    from gnnserve_worker.repository.paths import DOWNLOADS  # noqa: PLC0415
+
+    spec = load_manifest(manifest).spec
+    with showing_progress() as listener:
+        data = load_source(spec.graph.source, repository / DOWNLOADS, listener)
+        listener(Progress("measure made-up variants", 0, 1))
+        found = modelled(spec, data)
+        listener(Progress("measure made-up variants", 1, 1))
+    if as_json:
+        print_json(round_floats({**msgspec.to_builtins(found, str_keys=True), "totalS": found.total_s}))
+        return
+    console = output()
+    put(console, _table(found), "", *_says(found))
+
+
+def _table(found: Plan) -> Table:
+    from rich import box  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    from gnnserve_cli.render import format_bytes, format_ms  # noqa: PLC0415
+
+    sizes = [*found.variants[0].p50_ms]
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, header_style="bold")
+    table.add_column("Variant", style="bold", no_wrap=True)
+    table.add_column("Family", no_wrap=True)
+    for header in ("Rows/seed", *(f"p50 ms at {seeds:,}" for seeds in sizes), "Table"):
+        table.add_column(header, justify="right", no_wrap=True)
+    table.add_column("Network", no_wrap=True)
+    for one in found.variants:
+        times = [format_ms(one.p50_ms[seeds]) for seeds in sizes]
+        network = f"trained: {one.trains}" if one.trains else "derived"
+        rows = f"{one.rows_per_seed:,.1f}"
+        table.add_row(Text(one.name), one.family, rows, *times, format_bytes(one.table_bytes), network)
+    return table
+
+
+def _says(found: Plan) -> list[str]:
+    return [
+        f"Latencies are modelled, from made-up variants on this machine: off by {100 * found.model_error:.0f} % there, "
+        "mostly. Accuracies are not known before training.",
+        f"Generation would take about {found.total_s:,.0f} s on this machine: {found.first_network_s:,.0f} s for the "
+        f"first network, at most {found.other_networks_s:,.0f} s for others, {found.measuring_s:,.0f} s for measuring.",
+    ]

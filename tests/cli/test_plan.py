@@ -1,0 +1,52 @@
+"""`gnnserve plan` prints a table and sentences, or JSON."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from gnnserve_cli.main import app
+from gnnserve_worker.generation.search import plan as planning
+
+MANIFEST = """
+apiVersion: gnnserve.dev/v1alpha1
+kind: GNNService
+metadata: {name: digits}
+spec:
+  graph: {source: {builtin: Digits}}
+  model: {hidden: 16, fanouts: [4, 2]}
+  variants: {pruning: {factors: [1, 4]}, stored: [1]}
+"""
+
+
+def planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *options: str) -> str:
+    monkeypatch.setattr(planning, "_SIZE_S", 0.02)
+    manifest = tmp_path / "digits.yaml"
+    manifest.write_text(MANIFEST)
+    repository = tmp_path / "repository"
+    done = CliRunner().invoke(app, ["plan", str(manifest), "--repository", str(repository), *options])
+    assert done.exit_code == 0, done.output
+    assert not (repository / "default").exists()  # nothing is published
+    return done.stdout
+
+
+def test_the_table_has_a_line_for_each_variant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = planned(tmp_path, monkeypatch).splitlines()
+    assert lines[0].split()[:3] == ["Variant", "Family", "Rows/seed"]
+    rows = {line.split()[0]: line for line in lines[2:6]}
+    assert rows.keys() == {"x1", "x4", "projected", "stored1"}
+    assert rows["x4"].endswith("trained: x4")
+    assert rows["stored1"].endswith("derived")
+    assert lines[-1].startswith("Generation would take about ")
+
+
+def test_json_has_the_same_for_scripts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = json.loads(planned(tmp_path, monkeypatch, "--json"))
+    assert {one["name"] for one in found["variants"]} == {"x1", "x4", "projected", "stored1"}
+    assert set(found["variants"][0]["p50Ms"]) == {"1", "32", "1024"}
+    assert found["totalS"] == pytest.approx(
+        found["firstNetworkS"] + found["otherNetworksS"] + found["measuringS"], rel=1e-4
+    )

@@ -1,0 +1,199 @@
+"""The frontier as it is modelled before anything is trained, and what generation would take.
+
+The latency model is fitted to a few made-up variants over a made-up graph of about the same size, by the very path that
+answers requests; nothing of the real graph but its shape is used. Beside rounding and noise the model does not know how
+often the real graph's nodes repeat within a batch.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from gnnserve_api.families import FamilyName
+from gnnserve_api.spec.searched import Round
+from gnnserve_api.spec.service import GNNServiceSpec
+from gnnserve_api.variants import Storage
+from gnnserve_worker.generation.profile import BATCH_SEEDS, BUDGET_S
+from gnnserve_worker.generation.schedule import expected_epochs
+from gnnserve_worker.generation.search.candidates import Candidate, Shapes, all_candidates, candidates_of
+from gnnserve_worker.generation.search.latency_model import Degrees, LatencyModel, Measured, Work, work_of
+from gnnserve_worker.generation.wide import with_searched_factors
+from gnnserve_worker.graph.store import GraphData
+from gnnserve_worker.inference.batch import infer_each, warm_up
+from gnnserve_worker.inference.latency import measure_latencies
+from gnnserve_worker.inference.rehearsal import MadeUpVariant, made_up_graph, publish_made_up
+from gnnserve_worker.models.build import compute_for
+from gnnserve_worker.repository.repository import Repository
+
+_TABLE_BYTES = 2**26
+"""Most bytes of a made-up table: beyond a processor's caches, and quickly written."""
+_MOST_COLUMNS = 512
+_DEGREES = (1, 100)
+_SIZE_S, _ROUNDS = 0.7, (5, 2000)
+"""Seconds of measuring each batch size, and rounds at least and at most."""
+_FACTORS = (1, 4, 16)
+_STORAGES = (Storage.FLOAT32, Storage.BFLOAT16, Storage.INT8)
+_PASSES = 3
+"""Forward passes that a training step is counted as: one forward, and two for the gradients and the update."""
+_ONE_ROW_LESSONS = 3
+"""Networks that are trained for a one-row variant."""
+_LOADING_S = 5.0
+"""Seconds that loading torch takes."""
+
+
+class PlannedVariant(msgspec.Struct, frozen=True, rename="camel"):
+    name: str
+    family: FamilyName
+    rows_per_seed: float
+    """Rows that a seed reads, where no node is met twice."""
+    p50_ms: dict[int, float]
+    """Modelled medians, by seeds of a batch."""
+    table_bytes: int
+    """The rows that it reads, of all nodes."""
+    trains: str
+    """The network that must be trained for it, beside the first one; empty: none."""
+
+
+class Plan(msgspec.Struct, frozen=True, rename="camel"):
+    variants: tuple[PlannedVariant, ...]
+    """The fastest with the largest batches first."""
+    model_error: float
+    """Median relative error of the latency model on the made-up variants."""
+    first_network_s: float
+    """Loading torch, and training the network of all columns. 0: its weights are given."""
+    other_networks_s: float
+    """Training all other networks; a search ends that by its budget, and trains what is promising only."""
+    measuring_s: float
+    """Measuring latencies and accuracies."""
+
+    @property
+    def total_s(self) -> float:
+        return self.first_network_s + self.other_networks_s + self.measuring_s
+
+
+def plan(spec: GNNServiceSpec, data: GraphData) -> Plan:
+    """Given variants are left out: their weights would have to be read."""
+    source_columns, degrees = data.features.shape[1], Degrees.of(data.graph)
+    if spec.variants.is_searched:
+        spec = with_searched_factors(spec, spec.model.row_columns(source_columns))
+    shapes = Shapes(spec, data.graph, source_columns, len(data.classes))
+    candidates = all_candidates(shapes) if spec.variants.is_searched else candidates_of(shapes, Round(spec.variants))
+    model = measure_made_up(shapes)
+    works = {
+        one.manifest.name: work_of(one.manifest, one.storage, is_product=one.is_product, degrees=degrees)
+        for one in candidates
+    }
+    found = [_planned(one, works[one.manifest.name], model) for one in candidates]
+    return Plan(
+        variants=tuple(sorted(found, key=lambda one: one.p50_ms[BATCH_SEEDS[-1]])),
+        model_error=model.error,
+        **_seconds(shapes, data, found, _reference_ms(shapes, degrees, model)),
+    )
+
+
+def _planned(candidate: Candidate, work: Work, model: LatencyModel) -> PlannedVariant:
+    return PlannedVariant(
+        name=candidate.manifest.name,
+        family=candidate.manifest.family,
+        rows_per_seed=work.rows,
+        p50_ms=model.p50_ms(work),
+        table_bytes=candidate.table_bytes,
+        trains=candidate.trains,
+    )
+
+
+# --- measuring
+
+
+def measure_made_up(shapes: Shapes) -> LatencyModel:
+    """The latency model of this machine for networks of this shape, in about three seconds."""
+    columns = min(shapes.spec.model.row_columns(shapes.source_columns), _MOST_COLUMNS)
+    nodes = max(BATCH_SEEDS[-1], min(shapes.graph.nodes, _TABLE_BYTES // (4 * max(columns, shapes.network.hidden))))
+    least, most = _DEGREES
+    degree = min(max(shapes.graph.edges // max(1, shapes.graph.nodes), least), most)
+    data = made_up_graph(nodes, degree, columns, shapes.classes)
+    variants = list(_made_up(shapes, columns))
+    with tempfile.TemporaryDirectory(prefix="gnnserve-plan-") as folder:
+        repository = Repository(Path(folder), "plan", "made-up")
+        manifest = publish_made_up(repository, data, shapes.network, variants)
+        revision = repository.load(manifest.revision)
+        warm_up(revision)
+        infer = partial(infer_each, revision, with_embeddings=False)
+        names, everyone = [variant.name for variant in variants], np.arange(nodes, dtype=np.int64)
+        points = {
+            seeds: measure_latencies(infer, names, everyone, seeds, budget_s=_SIZE_S, rounds=_ROUNDS)
+            for seeds in BATCH_SEEDS
+        }
+    degrees = Degrees.of(data.graph)
+    return LatencyModel.fit(
+        [
+            Measured(
+                work_of(made, variant.storage, is_product=variant.is_product, degrees=degrees),
+                {seeds: points[seeds][variant.name].p50_ms for seeds in BATCH_SEEDS},
+            )
+            for made, variant in zip(manifest.variants, variants, strict=True)
+        ]
+    )
+
+
+def _made_up(shapes: Shapes, columns: int) -> Iterator[MadeUpVariant]:
+    model = shapes.spec.model
+    for storage in _STORAGES:
+        compute = compute_for(model.architecture, storage)
+        for factor in (factor for factor in _FACTORS if factor <= columns):
+            yield MadeUpVariant(f"features-{storage}-x{factor}", factor, "features", storage, compute)
+        yield MadeUpVariant(f"projected-{storage}", 1, "projected", storage, compute)
+        if len(model.fanouts) > 1 and not model.reads_one_row:
+            yield MadeUpVariant(f"stored-{storage}", 1, "stored", storage, compute)
+
+
+# --- what generation takes
+
+
+def _reference_ms(shapes: Shapes, degrees: Degrees, model: LatencyModel) -> float:
+    """A batch of the largest size through the network of all columns, in float32."""
+    spec = shapes.spec
+    pruning = spec.variants.pruning.model_copy(update={"factors": (1,)})
+    listed = spec.variants.model_copy(update={"pruning": pruning, "storage": (Storage.FLOAT32,), "one_row": ()})
+    widest = candidates_of(replace(shapes, spec=spec), Round(listed))[0]
+    work = work_of(widest.manifest, widest.storage, is_product=widest.is_product, degrees=degrees)
+    return model.p50_ms(work)[BATCH_SEEDS[-1]]
+
+
+def _seconds(shapes: Shapes, data: GraphData, found: Sequence[PlannedVariant], reference_ms: float) -> dict[str, float]:
+    variants, training = shapes.spec.variants, shapes.spec.model.training
+    trained, judged = len(data.splits.train), len(data.splits.validation)
+    epochs = expected_epochs(training.epochs, -(-trained // training.batch_size))
+    largest = BATCH_SEEDS[-1]
+    network_s = 1e-3 * reference_ms / largest * epochs * (_PASSES * trained + judged)
+    by_network: dict[str, float] = {}
+    for one in found:
+        if one.trains:
+            share = min(1.0, one.p50_ms[largest] / reference_ms)
+            is_one_row = one.rows_per_seed == 1
+            cost_s = network_s * share * (_ONE_ROW_LESSONS if is_one_row else 1)
+            by_network[one.trains] = max(by_network.get(one.trains, 0.0), cost_s)
+    others_s = 0.0 if shapes.spec.model.checkpoint is not None else sum(by_network.values())
+    if variants.is_searched:
+        others_s = min(others_s, float(variants.budget.seconds))
+    is_trained = shapes.spec.trains_networks
+    return {
+        "first_network_s": _LOADING_S + network_s if is_trained and shapes.spec.model.checkpoint is None else 0.0,
+        "other_networks_s": others_s,
+        "measuring_s": _measuring_s(data, found) * (2 if variants.is_searched and others_s else 1),
+    }
+
+
+def _measuring_s(data: GraphData, found: Sequence[PlannedVariant]) -> float:
+    largest, test = BATCH_SEEDS[-1], len(data.splits.test)
+    sizes = (*BATCH_SEEDS, *([largest] if test else []))
+    rounds_s = {seeds: 1e-3 * sum(one.p50_ms[seeds] for one in found) for seeds in BATCH_SEEDS}
+    latencies_s = sum(max(BUDGET_S, _ROUNDS[0] * rounds_s[seeds]) for seeds in sizes)
+    return latencies_s + rounds_s[largest] * (len(data.splits.validation) + test) / largest
