@@ -150,6 +150,17 @@ def test_sparse_rows_stay_sparse_beside_their_transpose() -> None:
     np.testing.assert_array_equal(rows.transposed.to_dense().numpy(), expected.T)
 
 
+@pytest.mark.parametrize(("density", "is_dense"), [(0.05, False), (0.2, True)])
+def test_many_rows_that_propagation_has_filled_become_dense(density: float, is_dense: bool) -> None:
+    features, nodes = sparse_features(1024, 1100, 0, density), np.arange(1024, dtype=np.int32)[::-1].copy()
+
+    rows: Rows = rows_of(features, nodes)
+
+    assert isinstance(rows, torch.Tensor) is is_dense
+    found = rows if isinstance(rows, torch.Tensor) else rows.rows.to_dense()
+    np.testing.assert_array_equal(found.numpy(), features.toarray()[nodes])
+
+
 def test_sparse_rows_with_unsorted_columns_are_read_rightly() -> None:
     data, indices = np.array([1, 2, 3], dtype=np.float32), np.array([2, 0, 1])
     features = sp.csr_array((data, indices, np.array([0, 2, 3])), shape=(2, 3))

@@ -21,6 +21,7 @@ from torch import nn
 
 from gnnserve_api.spec.model import Architecture, Model
 from gnnserve_worker.generation.tensors import Tensors
+from gnnserve_worker.graph.sources.density import MOST_NONZERO_SHARE
 from gnnserve_worker.graph.store import Features
 from gnnserve_worker.sampling.subgraph import SampledSubgraph
 
@@ -69,6 +70,10 @@ class SparseRows:
     transposed: torch.Tensor
 
 
+_NUMBERS_MADE_DENSE = range(2**20, 2**27)
+"""Sizes of a batch, zeros included, whose sparse rows become dense where too many are not zero: fewer numbers are quick
+either way, and more would take over 512 MiB."""
+
 Rows = torch.Tensor | SparseRows
 """Feature rows of some nodes, float32 [nodes, columns]."""
 
@@ -80,10 +85,14 @@ def device_of(module: nn.Module) -> torch.device:
 
 
 def rows_of(features: Features, nodes: np.ndarray, device: torch.device = CPU) -> Rows:
-    """The rows of `features` for `nodes` (global ids), dense or sparse as `features` are."""
+    """The rows of `features` for `nodes` (global ids), dense or sparse as `features` are; those that propagation has
+    filled become dense, which are multiplied several times as fast."""
     if isinstance(features, np.ndarray):
         return torch.from_numpy(features)[torch.from_numpy(nodes.astype(np.int64))].to(device)
     rows = features[nodes]
+    numbers = rows.shape[0] * rows.shape[1]
+    if numbers in _NUMBERS_MADE_DENSE and MOST_NONZERO_SHARE * numbers < rows.nnz:
+        return torch.from_numpy(rows.toarray()).to(device)
     return SparseRows(_to_torch(rows, device), _to_torch(sp.csr_array(rows.T), device))
 
 
