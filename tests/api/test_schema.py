@@ -153,10 +153,6 @@ BREAKS_RULE = {
         **MINIMAL,
         "variants": {"search": "Auto", "stored": [1]},
     },
-    "names of given variants must not be those of oneRow or stored, as mlp2 and stored1": {
-        **MINIMAL,
-        "variants": {"given": [{**GIVEN, "name": "mlp2"}], "oneRow": [{"hops": 2}]},
-    },
     "heads, outputHeads and negativeSlope may be given with architecture GAT only": {**MINIMAL, "model": {"heads": 2}},
     "hidden must be a multiple of heads: each head has hidden / heads columns": {
         **MINIMAL,
@@ -325,6 +321,26 @@ def _without_empty_collections(node: dict) -> dict:
         for key, v in pruned.items()
         if v != [] and (v != {} or key in {"endpoint", "objective", "prometheus", "resources", "repository"})
     }
+
+
+@pytest.mark.parametrize(
+    ("name", "others", "is_refused"),
+    [
+        ("mlp2", {"oneRow": [{"hops": 2}]}, True),
+        ("stored7", {"stored": [1]}, True),
+        ("mlp2", {"oneRow": []}, False),
+        ("mlp-2", {"oneRow": [{"hops": 2}], "stored": [1]}, False),
+    ],
+)
+def test_names_of_given_variants_are_not_as_those_of_others(
+    name: str, others: dict[str, Any], is_refused: bool
+) -> None:
+    spec = {**MINIMAL, "variants": {"given": [{**GIVEN, "name": name}], **others}}
+    if not is_refused:
+        assert name in GNNServiceSpec.model_validate(spec).variants.listed_names()
+        return
+    with pytest.raises(ValidationError, match=f"must not be as those of oneRow or stored: {name}"):
+        GNNServiceSpec.model_validate(spec)
 
 
 def test_every_rule_of_the_api_server_has_a_twin_in_pydantic() -> None:
