@@ -54,6 +54,12 @@ def test_what_is_beaten_at_every_size_goes_and_says_by_whom() -> None:
     assert found["x4"].why.endswith("is as accurate and as fast at 1 and 10 nodes: 14 % of the area")
 
 
+def test_one_ratio_is_said_once_and_none_where_nothing_is_faster() -> None:
+    known = variant("x1", 0.9, 1, 10), variant("x2", 0.8, 0.1, 1)
+    assert verdicts(*known, variant("v", 0.9, 2, 20))["v"].why == "x1 is as accurate and 2 times as fast"
+    assert verdicts(*known, variant("v", 0.89, 1, 10))["v"].why == "x1 is 1.00 points more accurate and as fast"
+
+
 def test_what_another_one_beats_at_each_size_goes() -> None:
     found = verdicts(variant("small", 0.9, 1, 20), variant("large", 0.9, 2, 10), variant("neither", 0.9, 2, 20), most=2)
     assert not found["neither"].is_kept

@@ -95,6 +95,7 @@ def build_report(
         provenance=subject.provenance,
         device=subject.device,
         written_by=written_by,
+        search=() if profile.search is None else profile.search.lines(),
     )
 
 

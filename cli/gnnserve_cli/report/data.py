@@ -273,6 +273,9 @@ class Report(Struct, frozen=True):
     written_by: str
     device: str | None = None
     """The device that the server computes on; None: it does not say, or this is a repository."""
+    search: tuple[str, ...] = ()
+    """A line for each variant that a search looked at, kept (+) or not (-), and why; empty where the manifest lists the
+    variants."""
 
     def variant(self, name: str) -> VariantRow:
         return next(row for row in self.variants if row.name == name)

@@ -12,6 +12,7 @@ from gnnserve_cli.report import tables
 from gnnserve_cli.report.data import DriftVerdict, Report
 from gnnserve_cli.report.facts import made_facts, model_facts
 
+SEARCH_HEADING = "What the search kept (+), what it did not (-), and why"
 _STYLES = {DriftVerdict.WITHIN_CHANCE: "green", DriftVerdict.SMALL: "yellow", DriftVerdict.DRIFT: "red"}
 
 
@@ -25,6 +26,8 @@ def render_report(report: Report) -> list[RenderableType]:
         *(Text(f"- {caution}") for caution in report.cautions),
     ]
     shown += _part("Accuracy against latency", report.says.frontier, tables.variants_table(report))
+    if report.search:
+        shown += _part(SEARCH_HEADING, "\n".join(report.search), None)
     shown += _part("Latency under an accuracy tolerance", report.tolerances.says, tables.tolerances_table(report))
     shown += _part("Tiers", report.tolerances.says_tiers, tables.tiers_table(report))
     shown += _part("Where the time goes", report.says.stages, tables.stages_table(report))

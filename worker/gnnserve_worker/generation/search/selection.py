@@ -186,7 +186,9 @@ def _says_better(best: VariantProfile, variant: VariantProfile) -> str:
     points = 100 * (best.validation_accuracy - variant.validation_accuracy)
     accurate = "as accurate" if points < 0.005 else f"{points:.2f} points more accurate"
     ratios = [theirs.p50_ms / mine.p50_ms for mine, theirs in zip(best.latency, variant.latency, strict=True)]
-    return f"{best.name} is {accurate} and {min(ratios):.2g} to {max(ratios):.2g} times as fast"
+    least, most = f"{min(ratios):.2g}", f"{max(ratios):.2g}"
+    faster = f"{least} times" if least == most else f"{least} to {most} times"
+    return f"{best.name} is {accurate} and {'' if faster == '1 times' else f'{faster} '}as fast"
 
 
 def _nodes(sizes: Sequence[int]) -> str:
