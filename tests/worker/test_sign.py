@@ -25,6 +25,7 @@ from tests.support.graphs import (
 from tests.support.overlays import scores_of_new_node
 from tests.support.pyg import assert_close, edges_of_graph, module_of, scores_of
 
+from gnnserve_api.errors import InputError
 from gnnserve_api.families import FamilyName, family_of
 from gnnserve_api.spec.graph import Normalization
 from gnnserve_api.spec.model import Model, Scope
@@ -210,3 +211,13 @@ def test_a_row_has_a_block_of_columns_for_each_hop() -> None:
     assert _model(2).row_columns(10) == 30
     assert _model(0).row_columns(10) == 10
     assert not _model(0).propagates
+
+
+def test_a_checkpoint_that_is_no_perceptron_is_refused_in_words(tmp_path: Path) -> None:
+    path = tmp_path / "sign.safetensors"
+    safetensors.torch.save_file({"head.weight": torch.zeros(3, 24), "head.bias": torch.zeros(3)}, path)
+    uri = write_npz(tmp_path / "graph.npz", npz_arrays(planted_graph([1, 5, 8], nodes=100))).as_uri()
+    model = {"architecture": "SIGN", "hops": 1, "fanouts": [0], "checkpoint": {"uri": path.as_uri()}}
+
+    with pytest.raises(InputError, match=r"under lins\.0, lins\.1 …; it has head\.bias.*torch_geometric\.nn\.MLP"):
+        generate(service_of(uri, model=model), Repository(tmp_path / "repository", "default", "tiny"))

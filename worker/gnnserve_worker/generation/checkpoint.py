@@ -66,6 +66,10 @@ def _error(path: Path, problem: str, remedy: str) -> InputError:
     return InputError(f"{FIELD}.uri", f"{path}: {problem}", remedy)
 
 
+def _module_of(model: Model) -> str:
+    return ARCHITECTURES[model.architecture].module
+
+
 def _parse(path: Path, data: bytes) -> Tensors:
     try:
         entries = safetensors.deserialize(data)  # type: ignore[no-untyped-call]
@@ -116,12 +120,12 @@ def _check(
             raise _error(
                 path, f"has no {layout.shown(key)}, expected it {[axis.size for axis in axes]}; it has "
                 f"{', '.join(sorted(layout.keys.values()))}",
-                f"save the whole state dict of a torch_geometric.nn.{model.architecture}",
+                f"save the whole state dict of a torch_geometric.nn.{_module_of(model)}",
             )  # fmt: skip
         found, shape = list(tensors[key].shape), [axis.size for axis in axes]
         if found == shape:
             continue
-        remedy = f"save the weights of a torch_geometric.nn.{model.architecture}"
+        remedy = f"save the weights of a torch_geometric.nn.{_module_of(model)}"
         if len(found) == len(shape):
             size, axis = next((size, axis) for size, axis in zip(found, axes, strict=True) if size != axis.size)
             remedy = axis.remedy.format(size * axis.factor)
@@ -129,7 +133,7 @@ def _check(
     for key in tensors:
         if key not in expected:
             raise _error(
-                path, f"has {layout.keys[key]}, which a torch_geometric.nn.{model.architecture} of "
+                path, f"has {layout.keys[key]}, which a torch_geometric.nn.{_module_of(model)} of "
                 f"{len(model.fanouts)} layers does not have",
                 "use a model without norm, jk, project and normalize, and without layers beside its convolutions, none "
                 "of which are served",
@@ -151,9 +155,9 @@ def _expected(model: Model, read: _Axis, classes: int) -> dict[str, tuple[_Axis,
         classes,
         f"the labels of the graph have {classes} classes, and the model gives {{}}: label a node of each class",
     )
-    one = _Axis(1, f"save the weights of a torch_geometric.nn.{model.architecture}")
+    one = _Axis(1, f"save the weights of a torch_geometric.nn.{_module_of(model)}")
     as_it_is = (
-        "" if model.mlp_hidden is None else f", or leave it out for a torch_geometric.nn.{model.architecture} as it is"
+        "" if model.mlp_hidden is None else f", or leave it out for a torch_geometric.nn.{_module_of(model)} as it is"
     )
     network = model.network(classes)
     axes = [read, *[hidden] * (len(model.fanouts) - 1), given]

@@ -79,8 +79,9 @@ def _nothing_known(found: list[str], architecture: Architecture) -> LayoutError:
                 f"set spec.model.architecture to {other}",
             )
     shown = ", ".join(found[:_SHOWN_KEYS]) + ", …" * (len(found) > _SHOWN_KEYS)
+    spec = ARCHITECTURES[architecture]
     return LayoutError(
-        f"has no layer of a {architecture}; expected {ARCHITECTURES[architecture].layer_tensors}, under convs.0, "
-        f"convs.1 … or conv1, conv2 …; it has {shown or 'nothing'}",
-        f"save the state dict of a torch_geometric.nn.{architecture}, or of a model of its convolutions alone",
+        f"has no layer of a {architecture}; expected {spec.layer_tensors}, under {spec.layer_names}; it has "
+        f"{shown or 'nothing'}",
+        f"save the state dict of a torch_geometric.nn.{spec.module}, or of a model of such layers alone",
     )

@@ -95,8 +95,12 @@ class ArchitectureSpec(ABC):
     first_products: ClassVar[tuple[str, ...]]
     """Tensors of the first layer that are multiplied with features before any non-linearity. A projected table stores
     these products (`project`), and the weights of its variant lack the tensors."""
+    module: ClassVar[str]
+    """Class of torch_geometric.nn whose state dict a checkpoint is, for messages."""
     layer_tensors: ClassVar[str]
     """The tensors that a checkpoint must have, for messages."""
+    layer_names: ClassVar[str] = "convs.0, convs.1 … or conv1, conv2 …"
+    """What a checkpoint may call its layers, for messages."""
     aggregator: ClassVar[Aggregator]
     """How a layer aggregates neighbours."""
     stores_own: ClassVar[bool] = False

@@ -41,6 +41,7 @@ class GatSpec(ArchitectureSpec):
         _BIAS: (Axis.OUTPUTS,),
     }
     first_products = (_WEIGHT, _SOURCE, _TARGET)
+    module = "GAT"
     layer_tensors = "lin.weight, att_src, att_dst and bias of each GATConv"
     aggregator = Aggregator.ATTENTION
     learning_rate = 0.005

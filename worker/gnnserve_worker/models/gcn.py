@@ -27,6 +27,7 @@ class GcnSpec(SingleProductSpec):
     architecture = Architecture.GCN
     shapes: ClassVar = {WEIGHT: (Axis.OUTPUTS, Axis.INPUTS), _BIAS: (Axis.OUTPUTS,)}
     bias = _BIAS
+    module = "GCN"
     layer_tensors = "lin.weight and bias of each GCNConv"
     aggregator = Aggregator.NORMALISED_SUM
     learning_rate = 0.01

@@ -42,6 +42,7 @@ class GinSpec(ArchitectureSpec):
         _EPSILON: (Axis.ONE,),
     }
     first_products = (_FIRST,)
+    module = "GIN"
     layer_tensors = (
         "nn.0.weight, nn.0.bias, nn.2.weight, nn.2.bias and eps of each GINConv over "
         "Sequential(Linear, ReLU, Linear), or nn.lins.0 and nn.lins.1 of one over an MLP"

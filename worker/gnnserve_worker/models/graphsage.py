@@ -35,6 +35,7 @@ class GraphSageSpec(ArchitectureSpec):
         _BIAS: (Axis.OUTPUTS,),
     }
     first_products = (_NEIGHBOURS, _OWN)
+    module = "GraphSAGE"
     layer_tensors = "lin_l.weight, lin_l.bias and lin_r.weight of each SAGEConv"
     aggregator = Aggregator.MEAN
     stores_own = True

@@ -27,6 +27,7 @@ class SgcSpec(SingleProductSpec):
     architecture = Architecture.SGC
     shapes: ClassVar = {WEIGHT: (Axis.OUTPUTS, Axis.INPUTS), _BIAS: (Axis.OUTPUTS,)}
     bias = _BIAS
+    module = "SGConv"
     layer_tensors = "lin.weight and lin.bias of one SGConv"
     aggregator = Aggregator.NONE
     learning_rate = 0.05

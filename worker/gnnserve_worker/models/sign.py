@@ -29,6 +29,8 @@ class SignSpec(SingleProductSpec):
     first_products = (_WEIGHT,)
     weight = _WEIGHT
     bias = _BIAS
+    module = "MLP"
+    layer_names = "lins.0, lins.1 …"
     layer_tensors = "weight and bias of each layer of an MLP"
     aggregator = Aggregator.NONE
     learning_rate = 0.01
