@@ -184,7 +184,7 @@ def test_a_pipe_that_nobody_writes_into_is_not_waited_for(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("fanouts", "told"),
     [
-        pytest.param("0", "fanouts [0] may be given with architecture SGC only", id="nothing"),
+        pytest.param("0", "fanouts [0] may be given with architectures SGC and SIGN only", id="nothing"),
         pytest.param("25,-1", "fanouts [25, -1] must be all positive, or all -1", id="some and all"),
         pytest.param("1024,1024", "would sample up to 1,049,601 nodes for one seed; the limit is", id="too large"),
         pytest.param("100000,100000", "found 100000, expected less than or equal to 1024", id="too large a number"),
