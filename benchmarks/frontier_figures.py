@@ -1,0 +1,36 @@
+"""The block of figures about the frontier of accuracy and latency."""
+
+from __future__ import annotations
+
+from benchmarks.figure_blocks import Results, figures, table
+
+
+@figures("frontier")
+def frontier(results: Results) -> str:
+    """What each graph has been wanted to have, and has; then the variants of each that are on its frontier."""
+    found = results["frontier"]
+    verdicts = table(
+        ("", "wanted", "measured", ""),
+        ((name, str(one["wanted"]), str(one["measured"]), "met" if one["passed"] else "**missed**")
+         for name, one in found["verdicts"].items()),
+    )  # fmt: skip
+    rows = []
+    for graph in found["graphs"]:
+        x1 = next(point for point in graph["points"] if point["name"] == "x1")
+        for point in graph["points"]:
+            if point["name"] not in _SHOWN:
+                continue
+            accuracy = sum(point["accuracies"]) / len(point["accuracies"])
+            times = x1["p50_ms"]["1024"] / point["p50_ms"]["1024"]
+            p50s = (f"{point['p50_ms'][seeds]:.3g}" for seeds in ("1", "32", "1024"))
+            unseen = point["unseen"]
+            told = ("", "") if unseen is None else (f"{unseen['accuracy']:.4f}", f"{unseen['p50_ms']:.3g}")
+            rows.append((graph["graph"], point["name"], f"{accuracy:.4f}", *p50s, f"{times:.1f}", *told))
+    variants = table(
+        ("graph", "variant", "accuracy", "p50 ms, 1 seed", "32", "1024", "times x1", "as new nodes", "p50 ms, 1024"),
+        rows,
+    )
+    return f"{verdicts}\n\n{variants}"
+
+
+_SHOWN = ("x1", "x8", "projected-int8", "stored1", "stored1-int8", "mlp0-int8", "mlp2-int8", "stored2-int8")
