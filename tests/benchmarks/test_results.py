@@ -17,6 +17,7 @@ PEERS_SHAPES = ("arxiv", "reddit")
 _ROW = re.compile(r"\| `(?:make )?[^`]+` \| .* \| `(?P<file>[a-z_]+\.json)`(?: \((?P<note>[^)]+)\))? \|$", re.MULTILINE)
 _NOT_YET_RUN = "not yet run"
 _SHAPES = "shapes: "
+_GRAPHS = "graphs: "
 
 
 def _git(*arguments: str) -> str:
@@ -53,7 +54,7 @@ def test_a_committed_result_is_a_full_run_and_says_where_and_when(path: str) -> 
 def test_every_row_of_the_page_names_a_file_and_every_note_is_understood() -> None:
     table = PAGE.read_text().partition("|---|---|---|\n")[2].partition("\n\n")[0]
     assert len(ROWS) == len(table.splitlines())
-    assert all(row.note in {None, _NOT_YET_RUN} or str(row.note).startswith(_SHAPES) for row in ROWS)
+    assert all(row.note in {None, _NOT_YET_RUN} or str(row.note).startswith((_SHAPES, _GRAPHS)) for row in ROWS)
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.file)
@@ -73,6 +74,13 @@ def test_the_peers_were_compared_on_every_shape_that_the_run_was_asked_for() -> 
     said = PEERS_SHAPES if note is None else tuple(note.removeprefix(_SHAPES).split(", "))
     # Runs from before `shapesAsked` do not tell; the page does.
     assert tuple(result["shapes"]) == tuple(result.get("shapesAsked", said)) == said
+
+
+def test_the_frontier_was_measured_on_the_graphs_that_the_page_says() -> None:
+    result = json.loads(_git("show", "HEAD:benchmarks/results/frontier.json"))
+    (note,) = (row.note for row in ROWS if row.file == "frontier.json")
+    assert note is not None
+    assert note.removeprefix(_GRAPHS).split(", ") == [measured["graph"] for measured in result["graphs"]]
 
 
 def test_a_note_is_read_off_its_row() -> None:
