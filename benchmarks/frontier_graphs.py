@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -126,12 +127,17 @@ def _search(name: str, source: GraphSource, root: Path) -> tuple[tuple[Point, ..
 
 def _generate(name: str, source: GraphSource, root: Path, seed: int, factors: tuple[int, ...]) -> Profile:
     repository = Repository(root, "benchmarks", f"{name.replace('_', '-')}-{seed}")
-    if seed:
-        os.environ[BUDGET_VARIABLE] = _LATER_SEEDS_PROFILE_S
-    try:
+    with _short_profile() if seed else nullcontext():
         return generate(_service(name, source, seed, _listed(factors)), repository).profile
+
+
+@contextmanager
+def _short_profile() -> Iterator[None]:
+    os.environ[BUDGET_VARIABLE] = _LATER_SEEDS_PROFILE_S
+    try:
+        yield
     finally:
-        os.environ.pop(BUDGET_VARIABLE, None)
+        del os.environ[BUDGET_VARIABLE]
 
 
 def _listed(factors: tuple[int, ...]) -> dict[str, Any]:
@@ -165,11 +171,8 @@ def _unseen(name: str, data: GraphData, root: Path, variants: list[str]) -> dict
     np.savez(without, **arrays | {"indptr": graph.indptr, "indices": graph.indices})
     source = GraphSource(npz=NpzSource(uri=without.as_uri()))
     repository = Repository(root, "benchmarks", f"{name.replace('_', '-')}-unseen")
-    os.environ[BUDGET_VARIABLE] = _LATER_SEEDS_PROFILE_S
-    try:
+    with _short_profile():
         revision = generate(_service(name, source, 0, _listed((1,))), repository)
-    finally:
-        os.environ.pop(BUDGET_VARIABLE, None)
     loaded = repository.load(revision.revision)
     hidden = Hidden(replace(loaded, graph=data.graph), data.features, loaded)
     able = [variant for variant in variants if variant in loaded.variants and loaded.variants[variant].rows is not None]

@@ -29,7 +29,7 @@ def test_answers_are_the_cpus(loaded: LoadedRevision, accelerator: Accelerator) 
 
 
 def test_a_revision_may_have_networks_of_both_kinds(accelerator: Accelerator) -> None:
-    """As with one-row variants beside a model that samples."""
+    """A network without hops is served beside a model that samples, as one-row variants are."""
     loaded, one_row = revision(), projected_revision("SIGN", (0, 0), Storage.INT8).variants["projected"]
     variants = {**loaded.variants, "mlp2-int8": replace(one_row, name="mlp2-int8")}
     assert_answers_are_the_cpus(replace(loaded, variants=variants), accelerator)

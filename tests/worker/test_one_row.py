@@ -14,7 +14,7 @@ from tests.support.graphs import npz_arrays, planted_graph, service_of, write_np
 from tests.support.overlays import scores_of_new_node
 from tests.support.pyg import assert_close, module_of
 
-import gnnserve_worker.generation.one_row as one_row_module
+import gnnserve_worker.generation.trained as trained_module
 from gnnserve_api.families import FamilyName, family_of
 from gnnserve_api.repository import RevisionManifest
 from gnnserve_api.spec.model import Model, Scope
@@ -175,7 +175,7 @@ def _lessons(scope: Scope, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Seq
         seen.append(arguments[-1])
         return train(*arguments)
 
-    monkeypatch.setattr(one_row_module, "train", noting)
+    monkeypatch.setattr(trained_module, "train", noting)
     master = to_tensors(module_of("GraphSAGE", (3, 2), 12))
     rows = model_rows(model, data, normalized)
     resumption = Resumption(KeptNetworks(folder, 0), {}, silent)

@@ -22,7 +22,7 @@ from tests.support.interruption import Interruption, in_child
 from gnnserve_api.repository import RevisionManifest
 from gnnserve_api.spec.service import GNNService
 from gnnserve_api.training import TrainingRun
-from gnnserve_worker.generation import one_row, pipeline, trained
+from gnnserve_worker.generation import pipeline, trained
 from gnnserve_worker.generation import profile as profile_module
 from gnnserve_worker.generation.pipeline import generate
 from gnnserve_worker.generation.resume import ResumedModels, Resumption
@@ -90,8 +90,7 @@ def generate_counting(
 ) -> tuple[RevisionManifest, list[Progress]]:
     reports: list[Progress] = []
     with pytest.MonkeyPatch.context() as patch:
-        for module in (trained, one_row):
-            patch.setattr(module, "train", training)
+        patch.setattr(trained, "train", training)
         return generate(service(folder, seed), repository_in(folder), reports.append), reports
 
 

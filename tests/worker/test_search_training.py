@@ -1,4 +1,4 @@
-"""Which candidates there are, what they are predicted to take, and which networks are worth training."""
+"""The candidates of a search, what they are predicted to take, and the networks that are worth training."""
 
 from __future__ import annotations
 

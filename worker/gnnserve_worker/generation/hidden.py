@@ -6,7 +6,6 @@ but a block is in memory, so the graph may be larger than it.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
@@ -15,25 +14,17 @@ import numpy as np
 
 from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.models.network import Activations, Layer, Network, multiply, no_bias
+from gnnserve_worker.models.whole_lists import LayerScratch
 from gnnserve_worker.parallel import map_parallel, thread_count
-from gnnserve_worker.sampling.neighbours import Scratch, sample_neighbours
-from gnnserve_worker.sampling.normalised import WeightScratch, inverse_roots, weigh
+from gnnserve_worker.sampling.normalised import inverse_roots
 from gnnserve_worker.tables.table import Rows, Table
 
-_WHOLE_LISTS = (-1,)
 _PART_EDGES = 2**20
 """Entries of neighbour lists that a thread reads at a time, at most where no single list is longer."""
 _PART_BYTES = 2**24
 
 
-class _Workspace(threading.local):
-    def __init__(self) -> None:
-        self.scratch = Scratch()
-        self.weights = WeightScratch()
-        self.activations = Activations()
-
-
-_workspace = _Workspace()
+_space = LayerScratch()
 
 
 def aggregated_blocks(graph: Graph, layer: Layer, table: Table) -> Iterator[np.ndarray]:
@@ -44,13 +35,8 @@ def aggregated_blocks(graph: Graph, layer: Layer, table: Table) -> Iterator[np.n
     roots = inverse_roots(graph.indptr, graph.indices) if network.weighs_neighbours else None
 
     def aggregate(nodes: np.ndarray) -> np.ndarray:
-        space = _workspace
-        sample = sample_neighbours(
-            graph.indptr, graph.indices, nodes, _WHOLE_LISTS, 0, space.scratch, share=False
-        )  # fmt: skip
-        if roots is not None:
-            sample = weigh(sample, graph.indptr, roots, space.weights)
-        flat = network.gather(table, sample, space.activations)
+        sample = _space.sample(graph, nodes, roots)
+        flat = network.gather(table, sample, _space.activations)
         return flat[: len(nodes) * linear.aggregated].reshape(len(nodes), linear.aggregated).copy()
 
     bounds = _cut(graph.indptr, linear.aggregated)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import msgspec
 import numpy as np
 import torch
 from torch import nn
@@ -22,7 +23,8 @@ from gnnserve_worker.generation.networks import build_module, to_tensors
 from gnnserve_worker.generation.propagation import ModelRows, model_rows
 from gnnserve_worker.generation.resume import Resumption, TensorsAndRuns, digest_of
 from gnnserve_worker.generation.tensors import Tensors, projection_of
-from gnnserve_worker.generation.train import Lesson, Trained, label_lesson, label_loss, predict, train
+from gnnserve_worker.generation.train import Lesson, Trained, label_lesson, label_loss, predict
+from gnnserve_worker.generation.trained import run_of, train_aloud
 from gnnserve_worker.generation.training_set import TrainingSet, visible_nodes
 from gnnserve_worker.models.registry import ARCHITECTURES
 from gnnserve_worker.progress import Progress, ProgressListener
@@ -72,30 +74,14 @@ class TrainedOneRows:
     def _train_best(self, model: Model, rows: ModelRows, name: str, master: Tensors) -> TensorsAndRuns:
         tried: dict[Source, Trained] = {}
         for source, lesson in self._lessons(master):
-            tried[source] = self._train(model, rows, lesson, f"train {name} from {source}")
+            stage = f"train {name} from {source}"
+            tried[source] = train_aloud(
+                stage, self._data, rows.trained, model, self._progress, self._device, lesson
+            )  # fmt: skip
         kept = max(tried, key=lambda source: tried[source].validation_score)
         best = tried[kept]
-        run = TrainingRun(
-            name=name,
-            epochs=best.epochs,
-            steps=best.steps,
-            best_epoch=best.epoch,
-            validation=best.validation_score,
-            rising=best.rising,
-            tried={source: trained.validation_score for source, trained in tried.items()},
-            learnt_from=kept,
-        )
-        return to_tensors(best.module), [run]
-
-    def _train(self, model: Model, rows: ModelRows, lesson: Lesson, stage: str) -> Trained:
-        def report(done: int, ends_at: int, score: float) -> None:
-            if done < ends_at:  # the last epoch is reported below, with the result
-                self._progress(Progress(stage, done, ends_at, f"validation {score:.3f}"))
-
-        trained = train(self._data, rows.trained, model, report, self._device, lesson)
-        came_to = f"validation {trained.validation_score:.3f} at epoch {trained.epoch:,}, {trained.steps:,} steps"
-        self._progress(Progress(stage, trained.epochs, trained.epochs, came_to))
-        return trained
+        scores = {source: trained.validation_score for source, trained in tried.items()}
+        return to_tensors(best.module), [msgspec.structs.replace(run_of(name, best), tried=scores, learnt_from=kept)]
 
     def _lessons(self, master: Tensors) -> Iterator[tuple[Source, Lesson]]:
         data = self._data

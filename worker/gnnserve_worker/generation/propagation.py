@@ -62,8 +62,10 @@ def model_rows(model: Model, data: TrainingSet, normalized: Normalized) -> Model
 
 def _powers(graph: Graph, features: Features, hops: int, *, keeps_all: bool) -> list[Features]:
     """X, S X, …, S^hops X; the last one alone where not all are kept."""
-    adjacency = _normalised(graph)
     powers = [features]
+    if not hops:
+        return powers
+    adjacency = _normalised(graph)
     for _ in range(hops):
         product = adjacency @ powers[-1]
         powers.append(product if isinstance(product, np.ndarray) else sp.csr_array(product))

@@ -12,7 +12,7 @@ from gnnserve_api.training import TrainingRun
 from gnnserve_worker.generation.features import keep_columns
 from gnnserve_worker.generation.networks import to_tensors
 from gnnserve_worker.generation.tensors import Tensors
-from gnnserve_worker.generation.train import Trained, train
+from gnnserve_worker.generation.train import Lesson, Trained, train
 from gnnserve_worker.generation.training_set import TrainingSet
 from gnnserve_worker.graph.store import Features
 from gnnserve_worker.progress import Progress, ProgressListener
@@ -48,26 +48,41 @@ class TrainedModels:
 
     def _train_recorded(self, features: Features, name: str) -> Tensors:
         trained = self._train(features, name, self._model)
-        self._runs.append(
-            TrainingRun(
-                name=name,
-                epochs=trained.epochs,
-                steps=trained.steps,
-                best_epoch=trained.epoch,
-                validation=trained.validation_score,
-                rising=trained.rising,
-            )
-        )
+        self._runs.append(run_of(name, trained))
         return to_tensors(trained.module)
 
     def _train(self, features: Features, name: str, model: Model) -> Trained:
-        stage = f"train {name}"
+        return train_aloud(f"train {name}", self._data, features, model, self._progress, self._device)
 
-        def report(done: int, ends_at: int, score: float) -> None:
-            if done < ends_at:  # the last epoch is reported below, with the result
-                self._progress(Progress(stage, done, ends_at, f"validation {score:.3f}"))
 
-        trained = train(self._data, features, model, report, self._device)
-        came_to = f"validation {trained.validation_score:.3f} at epoch {trained.epoch:,}, {trained.steps:,} steps"
-        self._progress(Progress(stage, trained.epochs, trained.epochs, came_to))
-        return trained
+def train_aloud(
+    stage: str,
+    data: TrainingSet,
+    features: Features,
+    model: Model,
+    progress: ProgressListener,
+    device: torch.device,
+    lesson: Lesson | None = None,
+) -> Trained:
+    """Train, and tell each epoch and what it came to."""
+
+    def report(done: int, ends_at: int, score: float) -> None:
+        if done < ends_at:  # the last epoch is reported below, with the result
+            progress(Progress(stage, done, ends_at, f"validation {score:.3f}"))
+
+    trained = train(data, features, model, report, device, lesson)
+    came_to = f"validation {trained.validation_score:.3f} at epoch {trained.epoch:,}, {trained.steps:,} steps"
+    progress(Progress(stage, trained.epochs, trained.epochs, came_to))
+    return trained
+
+
+def run_of(name: str, trained: Trained) -> TrainingRun:
+    """What is recorded of a training."""
+    return TrainingRun(
+        name=name,
+        epochs=trained.epochs,
+        steps=trained.steps,
+        best_epoch=trained.epoch,
+        validation=trained.validation_score,
+        rising=trained.rising,
+    )

@@ -57,7 +57,7 @@ class BatchView(msgspec.Struct, frozen=True):
 
     def of_distinct(self, views: np.ndarray) -> BatchView:
         """The view of a batch's distinct seeds. `views`, int32: that of each."""
-        return BatchView(self.sampling.of_distinct(views), self.features)
+        return BatchView(self.sampling.of_others(views), self.features)
 
 
 def view_of(nodes: int, parts: Sequence[Part], seeds: np.ndarray) -> BatchView | None:

@@ -9,7 +9,6 @@ what is made is what would have been stored, but for rounding.
 
 from __future__ import annotations
 
-import threading
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,25 +17,15 @@ from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.graph.view import BatchView
 from gnnserve_worker.kernel_cache import kernel
 from gnnserve_worker.models.dense import Linear
-from gnnserve_worker.models.network import Activations, Network, multiply
+from gnnserve_worker.models.network import Network, multiply
 from gnnserve_worker.models.rows import RowMaker, multiplied
+from gnnserve_worker.models.whole_lists import LayerScratch
 from gnnserve_worker.sampling.kernels import slot_of
-from gnnserve_worker.sampling.neighbours import NeighbourSample, Scratch, sample_neighbours
-from gnnserve_worker.sampling.normalised import WeightScratch, weigh
+from gnnserve_worker.sampling.neighbours import NeighbourSample
 from gnnserve_worker.sampling.view import HAS_OVERLAY, HAS_OVERRIDES, SampleView, seen_as, unpack
 from gnnserve_worker.tables.table import Rows, RowsBehind, Table
 
-_WHOLE_LISTS = (-1,)
-
-
-class _Workspace(threading.local):
-    def __init__(self) -> None:
-        self.scratch = Scratch()
-        self.weights = WeightScratch()
-        self.activations = Activations()
-
-
-_workspace = _Workspace()
+_space = LayerScratch()
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,17 +66,12 @@ class StoredRowMaker:
 
     def _aggregate_anew(self, view: BatchView, ids: np.ndarray, views: np.ndarray) -> np.ndarray:
         """The layer's output of these nodes, float32 [nodes, width], from all of their neighbours."""
-        graph, seen, space = self.graph, view.sampling.of_others(views), _workspace
-        sample = sample_neighbours(
-            graph.indptr, graph.indices, ids, _WHOLE_LISTS, 0, space.scratch, share=False, view=seen, names_leaves=True
-        )
-        if self.neighbour_roots is not None:
-            sample = weigh(sample, graph.indptr, self.neighbour_roots, space.weights, seen)
+        sample = _space.sample(self.graph, ids, self.neighbour_roots, view.sampling.of_others(views))
         table = self.products.table
         behind = self.products.behind(view, sample, table.columns, apart=True)
-        aggregated = self.layer.gather(table, sample, space.activations, behind)
+        aggregated = self.layer.gather(table, sample, _space.activations, behind)
         hidden = np.empty((len(ids), self.layer.classes), dtype=np.float32)
-        self.layer.infer(aggregated, sample, space.activations, hidden)
+        self.layer.infer(aggregated, sample, _space.activations, hidden)
         return hidden
 
     def _continue(self, view: BatchView, ids: np.ndarray, views: np.ndarray) -> np.ndarray:
@@ -105,14 +89,14 @@ class StoredRowMaker:
         made, _, own_made, _ = self.products.make(view.features, read, own, table.columns)
         places, own_places = np.zeros(count, np.int64), np.zeros(count, np.int64)
         places[read], own_places[own] = np.arange(len(read)), np.arange(len(own))
-        aggregation, space = layer.aggregation, _workspace
-        flat = space.activations.hidden(len(ids) * layer.inputs)
+        aggregation = layer.aggregation
+        flat = _space.activations.hidden(len(ids) * layer.inputs)
         _correct(
             graph.indptr, graph.indices, packed, ids, views, self.aggregated.values,
             table.rows.values, table.own.values, _given(made), _given(own_made), places, own_places,
             layer.inputs, aggregation.mean, aggregation.own_factor, aggregation.bias, aggregation.relu, flat,
         )  # fmt: skip
-        output = multiply(layer, flat, len(ids), space.activations)
+        output = multiply(layer, flat, len(ids), _space.activations)
         return output[: len(ids) * layer.outputs].reshape(len(ids), layer.outputs)
 
 

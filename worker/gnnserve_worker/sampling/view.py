@@ -39,16 +39,10 @@ class SampleView(msgspec.Struct, frozen=True):
         return SampleView(self.packed, self.first_seed + part.start)
 
     def of_others(self, views: np.ndarray) -> SampleView:
-        """The view of other seeds. `views`, int32: that of each; there may be any number of them."""
+        """The view of other seeds: a batch's distinct ones, or nodes seen in it. `views`, int32: that of each."""
         seeds = int(self.packed[0])
         packed = np.concatenate((self.packed[:HEADER], views, self.packed[HEADER + seeds :]))
         packed[0] = len(views)
-        return SampleView(packed)
-
-    def of_distinct(self, views: np.ndarray) -> SampleView:
-        """The view of a batch's distinct seeds. `views`, int32: that of each."""
-        packed = self.packed.copy()
-        packed[HEADER : HEADER + len(views)] = views
         return SampleView(packed)
 
 

@@ -200,11 +200,8 @@ class ServedModel:
             return self.refuse()
         holding = lane.objective if objective == NO_OBJECTIVE else objective
         key = next(self._request_keys)
-        if overlay is None:
-            needs = _NEEDS[False, True] if wants_embeddings else STORED_GRAPH
-            request = Request(key, seeds, holding, arrived_ms, needs)
-        else:
-            request = Request(key, seeds, holding, arrived_ms, _NEEDS[True, wants_embeddings], extra)
+        needs = _NEEDS[overlay is not None, wants_embeddings]
+        request = Request(key, seeds, holding, arrived_ms, needs, extra)
         refusal = lane.batcher.admit(request, strict, self._clock_ms())
         if refusal is not None:
             return refusal

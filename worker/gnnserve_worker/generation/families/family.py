@@ -113,7 +113,7 @@ class MadeBy:
     """The first layer's weights whose products a table stores, which rows of later nodes are made by."""
 
     prefix: str
-    """As `TableManifest.made_by`."""
+    """What their keys begin with in the file of the revision (`TableManifest.made_by`)."""
     tensors: Tensors
     """Under the checkpoint's keys."""
 
@@ -136,7 +136,7 @@ class PlannedTable:
 Written = Callable[[str], Table]
 """Opens a table that was written before."""
 BlocksOf = Callable[[Written], Iterable[np.ndarray]]
-"""As `Blocks`, of tables that were written before."""
+"""Makes float32 blocks of rows that add up to [nodes, columns] of tables that were written before."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.scheduling.refusal import Refusal, RefusalReason
 from gnnserve_worker.serving.accuracy.labels import Label, NodeId, TimedNode, find_nodes, find_truths
 from gnnserve_worker.serving.accuracy.watch import AccuracyWatch
-from gnnserve_worker.serving.http.question import ErrorCode, RequestError, counted, shown_value
+from gnnserve_worker.serving.http.question import ErrorCode, RequestError, check_node_count, counted, shown_value
 from gnnserve_worker.serving.lane import Lane
 
 LABELS_PATH = "/v1/labels"
@@ -91,15 +91,7 @@ def _read(body: bytes) -> LabelsRequest:
         problem = f"not JSON: {error}" if body.strip() else "it is empty"
         raise RequestError(ErrorCode.INVALID_JSON, "body", problem, _REMEDY) from None
     count = len(request.nodes)
-    if not count:
-        raise RequestError(ErrorCode.EMPTY_NODES, "nodes", "the list is empty", "name at least one node id")
-    if count > MOST_LABELS:
-        raise RequestError(
-            ErrorCode.TOO_MANY_NODES,
-            "nodes",
-            f"{count:,} nodes, more than the {MOST_LABELS:,} that one request may have",
-            "split the list over several requests",
-        )
+    check_node_count(count, MOST_LABELS, otherwise="")
     for field, entries in (("labels", request.labels), ("times", request.times)):
         if entries is not None and len(entries) != count:
             problem = f"{len(entries):,} entries for {counted(count, 'node')}"

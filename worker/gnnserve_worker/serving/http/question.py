@@ -206,7 +206,10 @@ def check_outputs(outputs: Sequence[str], revision: ServedRevision, fields: Sequ
         )
 
 
-def check_node_count(count: int, max_nodes: int) -> None:
+def check_node_count(
+    count: int, max_nodes: int, otherwise: str = ", or raise spec.worker.batching.maxQueuedSeeds"
+) -> None:
+    """`otherwise`: what helps against too many, beside splitting the list."""
     if not count:
         raise RequestError(ErrorCode.EMPTY_NODES, "nodes", "the list is empty", "name at least one node id")
     if count > max_nodes:
@@ -214,7 +217,7 @@ def check_node_count(count: int, max_nodes: int) -> None:
             ErrorCode.TOO_MANY_NODES,
             "nodes",
             f"{count:,} nodes, more than the {max_nodes:,} that one request may have",
-            "split the list over several requests, or raise spec.worker.batching.maxQueuedSeeds",
+            f"split the list over several requests{otherwise}",
         )
 
 
