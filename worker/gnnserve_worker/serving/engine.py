@@ -73,8 +73,8 @@ class Engine:
         """Whether `_serve_next` is scheduled for this round of the loop or the next."""
         self._computing: ServedModel | None = None
         """The model whose batch the thread has."""
-        self._job: Job | None = None
-        """The job that the thread has, if what it has is no batch."""
+        self._job: tuple[Job, int] | None = None
+        """The job that the thread has, if what it has is no batch, and the permille of the time for such jobs."""
         self._answered_ms = -math.inf
         """When the last batch was computed."""
         self._released_ms = -math.inf
@@ -193,8 +193,8 @@ class Engine:
         model, self._computing = self._computing, None
         assert model is not None  # noqa: S101
         if self._job is not None:
-            job, self._job = self._job, None
-            self._finish_job(model, job, computed)
+            (job, permille), self._job = self._job, None
+            self._idle.wait(pause_ms(self._finish_job(model, job, computed), permille))
             self._go_on()
             return
         begun_ms = self._could_begin_ms(batch)
@@ -235,9 +235,9 @@ class Engine:
             is_quiet = self._clock_ms() - self._answered_ms > QUIET_AFTER_MS
             permille = job.quiet_permille if is_quiet else job.permille
             if job.expected_ms > SHORT_BATCH_MS:
-                self._computing, self._job = model, job
+                self._computing, self._job = model, (job, permille)
                 self._executor.hand(lane, batch, inputs)
-                return pause_ms(job.expected_ms, permille)
+                return pause_ms(job.expected_ms, permille)  # until it ends, and how long it took is known
             return pause_ms(self._finish_job(model, job, self._executor.infer(lane, batch, inputs)), permille)
         return None
 

@@ -37,8 +37,16 @@ class IdleTimer:
         if self._due is None and self._loop is not None:
             self._due = self._loop.call_later(LOOK_AGAIN_MS / 1000, self._run)
 
+    def wait(self, wait_ms: float) -> None:
+        """Call next after this time, counted from now, and not before."""
+        if self._due is not None:
+            self._due.cancel()
+            self._due = None
+        if self._loop is not None:
+            self._due = self._loop.call_later(wait_ms / 1000, self._run)
+
     def _run(self) -> None:
         self._due = None
         wait_ms = self._work()
-        if wait_ms is not None and self._due is None and self._loop is not None:
-            self._due = self._loop.call_later(wait_ms / 1000, self._run)
+        if wait_ms is not None:
+            self.wait(wait_ms)
