@@ -41,7 +41,7 @@ from benchmarks.results import write_result
 from benchmarks.retraining import retrain
 from gnnserve_api.spec.graph import GraphSource, Normalization, NpzSource
 from gnnserve_api.spec.model import Model, Scope, Training
-from gnnserve_api.spec.variants import Pruning, RankingMethod
+from gnnserve_api.spec.pruning import Pruning, RankingMethod
 from gnnserve_api.variants import Storage, variant_name
 from gnnserve_worker.generation.features import fit_normalization
 from gnnserve_worker.generation.networks import build_module, to_tensors

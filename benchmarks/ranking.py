@@ -255,7 +255,7 @@ def run_job(job: Job) -> dict[str, Any]:
     import torch
 
     from benchmarks.retraining import retrain
-    from gnnserve_api.spec.variants import RankingMethod
+    from gnnserve_api.spec.pruning import RankingMethod
     from gnnserve_worker.generation.train import train
 
     torch.set_num_threads(1)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from gnnserve_api.spec.model import Model
-from gnnserve_api.spec.variants import Pruning, RankingMethod
+from gnnserve_api.spec.pruning import Pruning, RankingMethod
 from gnnserve_api.variants import columns_of
 from gnnserve_worker.generation.features import keep_columns
 from gnnserve_worker.generation.networks import to_tensors

@@ -15,7 +15,7 @@ from gnnserve_api.profile import Metric
 from gnnserve_api.routing import RoutingMode
 from gnnserve_api.spec.graph import GraphSource
 from gnnserve_api.spec.model import Architecture
-from gnnserve_api.spec.variants import RankingMethod
+from gnnserve_api.spec.pruning import RankingMethod
 from gnnserve_api.status import ConditionType
 from gnnserve_api.variants import Storage
 from gnnserve_operator.desired.children import CHILDREN

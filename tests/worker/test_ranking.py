@@ -14,7 +14,7 @@ from tests.support.pyg import module_of
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.spec.model import Model, Scope
-from gnnserve_api.spec.variants import LassoSettings, Pruning
+from gnnserve_api.spec.pruning import LassoSettings, Pruning
 from gnnserve_worker.generation import moments
 from gnnserve_worker.generation.networks import to_tensors
 from gnnserve_worker.generation.ranking import greedy, lasso

@@ -29,9 +29,9 @@ from gnnserve_api.repository import (
 )
 from gnnserve_api.spec.graph import Normalization
 from gnnserve_api.spec.model import AUTO
+from gnnserve_api.spec.pruning import RankingMethod
 from gnnserve_api.spec.scoring import Thresholds
 from gnnserve_api.spec.service import GNNServiceSpec
-from gnnserve_api.spec.variants import RankingMethod
 from gnnserve_api.training import TrainingManifest
 from gnnserve_api.variants import Storage, variant_name
 from gnnserve_worker.generation.families.family import FamilyPlan, Ingredients, Models, OneRowModels, PlannedTable

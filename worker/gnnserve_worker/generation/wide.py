@@ -11,9 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gnnserve_api.spec.pruning import DEFAULT_FACTORS, WideTables
 from gnnserve_api.spec.searched import SEARCHED_FACTORS
 from gnnserve_api.spec.service import GNNServiceSpec
-from gnnserve_api.spec.variants import DEFAULT_FACTORS, Projection, WideTables
+from gnnserve_api.spec.variants import Projection
 from gnnserve_api.variants import columns_of, variant_name
 from gnnserve_worker.graph.store import Features
 from gnnserve_worker.repository.staged import stored_bytes

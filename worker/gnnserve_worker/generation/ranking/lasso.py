@@ -23,7 +23,7 @@ from __future__ import annotations
 import numpy as np
 
 from gnnserve_api.errors import InputError
-from gnnserve_api.spec.variants import LassoSettings
+from gnnserve_api.spec.pruning import LassoSettings
 from gnnserve_worker.generation.moments import MAX_COLUMNS, first_layer_moments
 from gnnserve_worker.generation.training_set import TrainingSet
 from gnnserve_worker.graph.store import Features

@@ -7,7 +7,7 @@ from typing import assert_never
 
 import numpy as np
 
-from gnnserve_api.spec.variants import Pruning, RankingMethod
+from gnnserve_api.spec.pruning import Pruning, RankingMethod
 from gnnserve_worker.generation.ranking import greedy, lasso, random
 from gnnserve_worker.generation.training_set import TrainingSet
 from gnnserve_worker.graph.store import Features

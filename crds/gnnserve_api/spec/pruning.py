@@ -1,0 +1,93 @@
+"""Variants that read fewer feature columns: how columns are ranked, and how many are left."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Any
+
+from pydantic import Field, model_validator
+
+from gnnserve_api.spec.fields import ApiModel
+from gnnserve_api.spec.rules import rule
+
+
+class RankingMethod(StrEnum):
+    RANDOM = "Random"
+    """A seeded permutation: the baseline."""
+    GREEDY = "Greedy"
+    """By the first layer's absolute weights."""
+    LASSO = "Lasso"
+    """By coefficients that survive an L1 penalty on the first layer's output."""
+
+
+class LassoSettings(ApiModel):
+    """Settings that Dynamic GNN inference as-a-service, section 3.2, leaves open; recorded with the ranking."""
+
+    epochs: Annotated[int, Field(ge=1, le=100_000)] = 200
+    """Rises of the penalty."""
+    steps_per_epoch: Annotated[int, Field(ge=1, le=10_000)] = 5
+    """Gradient steps at each penalty."""
+    initial_penalty_permille: Annotated[int, Field(ge=0, le=1000)] = 0
+    """First penalty, in permille of the one that alone would remove every column."""
+    penalty_step_permille: Annotated[int, Field(ge=1, le=1000)] = 5
+    """Rise of the penalty per epoch, in the same unit."""
+
+
+class WideTables(StrEnum):
+    AUTO = "Auto"
+    """The default factors without those whose tables would be dense copies of sparse features, of over 1 GiB and over
+    16 times what the features take; `projected`, which computes what x1 computes, stands in for them. Another list of
+    factors, and variants that spec.routing names, are written as they are."""
+    KEEP = "Keep"
+    """Every factor."""
+
+
+DEFAULT_FACTORS = (1, 2, 4, 8)
+
+
+class Pruning(ApiModel):
+    method: RankingMethod = RankingMethod.GREEDY
+    """How feature columns are ranked before the least important ones are dropped."""
+    factors: Annotated[
+        tuple[Annotated[int, Field(ge=1, le=65_536)], ...],
+        Field(max_length=16, json_schema_extra={"x-kubernetes-list-type": "set"}),
+    ] = DEFAULT_FACTORS
+    """One variant for each factor k: it reads the first ⌊features/k⌋ ranked columns and is named xk. None beside
+    variants.given only."""
+    wide_tables: WideTables = WideTables.AUTO
+    """Which factors are written where features are sparse and very wide. Tables are dense."""
+    lasso: LassoSettings = LassoSettings()
+    """Settings of the Lasso method."""
+    stability_seeds: Annotated[int, Field(ge=0, le=10)] = 0
+    """How many more masters are trained and ranked, each with a seed of its own, to tell in the report how far the
+    ranking depends on it. They are not served."""
+
+    @model_validator(mode="after")
+    def _factors_differ(self) -> Pruning:
+        if len(set(self.factors)) != len(self.factors):
+            raise ValueError(f"factors {list(self.factors)} must not repeat")
+        return self
+
+    @rule(
+        "self.method != 'Random' || self.stabilitySeeds == 0",
+        "stabilitySeeds must be 0 with method Random, which depends on its seed alone",
+    )
+    def _stability_is_of_a_method_that_looks(self) -> bool | str:
+        if self.method is not RankingMethod.RANDOM or self.stability_seeds == 0:
+            return True
+        return f"stabilitySeeds {self.stability_seeds} must be 0 with method Random, which depends on its seed alone"
+
+    @rule(
+        "size(self.factors) > 0 || self.stabilitySeeds == 0",
+        "stabilitySeeds must be 0 without factors, for which columns are ranked",
+    )
+    def _stability_is_of_a_ranking_that_is_used(self) -> bool:
+        return bool(self.factors) or self.stability_seeds == 0
+
+    def canonical(self) -> Pruning:
+        """The same where the same is generated: neither the order of factors nor settings of another method do
+        anything."""
+        changes: dict[str, Any] = {"factors": tuple(sorted(self.factors))}
+        if self.method is not RankingMethod.LASSO:
+            changes["lasso"] = LassoSettings()
+        return self.model_copy(update=changes)
