@@ -137,8 +137,8 @@ bench-unseen: .venv/installed wrk ## new nodes over stored ones, beside graphs b
 bench-live-accuracy: .venv/installed ## labels until a drift is told, false alarms, and what shadows cost requests; 15 minutes
 	$(BIN)/python -m benchmarks.live_accuracy $(if $(QUICK),--quick)
 
-bench-frontier: .venv/installed ## accuracy against latency of every family, on public graphs and on Reddit's shape; 40 minutes
-	$(BIN)/python -m benchmarks.frontier $(if $(QUICK),--quick)
+bench-frontier: .venv/installed ## accuracy against latency of every family, on public graphs and the paper's shapes; 80 minutes, MINUTES= in parts
+	$(BIN)/python -m benchmarks.frontier $(if $(QUICK),--quick) $(if $(MINUTES),--minutes $(MINUTES))
 
 bench-malformed: .venv/installed ## 100,000 malformed requests: answers, memory, descriptors, tracebacks
 	$(BIN)/python -m benchmarks.malformed $(if $(QUICK),--quick)

@@ -30,7 +30,20 @@ def frontier(results: Results) -> str:
         ("graph", "variant", "accuracy", "p50 ms, 1 seed", "32", "1024", "times x1", "as new nodes", "p50 ms, 1024"),
         rows,
     )
-    return f"{verdicts}\n\n{variants}"
+    shapes = table(
+        ("shape", *(f"{name}, ms" for name in _SHOWN_OF_SHAPES), "x1 over stored1-int8", "making the stored tables, s"),
+        (
+            (
+                shape["shape"],
+                *(f"{shape['p50_ms'][name]:.3g}" if name in shape["p50_ms"] else "" for name in _SHOWN_OF_SHAPES),
+                f"{shape['p50_ms']['x1'] / shape['p50_ms']['stored1-int8']:.0f}",
+                f"{shape['stored_tables_s']:g}",
+            )
+            for shape in found["shapes"]
+        ),
+    )
+    return f"{verdicts}\n\n{variants}\n\n{shapes}"
 
 
 _SHOWN = ("x1", "x8", "projected-int8", "stored1", "stored1-int8", "mlp0-int8", "mlp2-int8", "stored2-int8")
+_SHOWN_OF_SHAPES = ("x1", "x8", "projected-int8", "stored1", "stored1-int8")

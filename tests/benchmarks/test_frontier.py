@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
-from benchmarks.frontier import hypervolume, hypervolumes, loss_points, shape_verdicts, verdicts_of
+from benchmarks.frontier import Entry, body_of, due, hypervolume, hypervolumes, loss_points, read_result, verdicts_of
 from benchmarks.frontier_graphs import Measured, Point, Unseen
+from benchmarks.frontier_shapes import MeasuredShape, shape_verdicts
+from benchmarks.results import write_result
 
 
 def point(name: str, accuracies: tuple[float, ...], p50_ms: float, family: str = "pruned") -> Point:
@@ -62,12 +65,20 @@ def test_the_hypervolume_is_the_area_under_the_frontier() -> None:
 
 
 def test_what_a_stored_layer_takes_on_a_large_shape_is_judged() -> None:
-    shape = {
-        "p50Ms": {"x1": 50.0, "stored1": 2.0, "stored1-int8": 0.9},
-        "edges": 20_000_000,
-        "storedTablesSeconds": 60.0,
-    }
+    shape = MeasuredShape("reddit", 20_000_000, {"x1": 50.0, "stored1": 2.0, "stored1-int8": 0.9}, ("stored1",), 60.0)
     found = shape_verdicts(shape)
     assert [verdict["passed"] for verdict in found.values()] == [True, True]
     assert found["edges a minute of making a stored layer"]["measured"] == "20,000,000"
-    assert shape_verdicts(None) == {}
+    assert shape_verdicts(replace(shape, shape="flickr")) == {}
+
+
+def test_what_was_measured_before_stays_and_the_oldest_is_due_first(tmp_path: Path) -> None:
+    graph = replace(measured(point("stored1", X1.accuracies, 5.0, "stored")), graph="eukloc")
+    shape = MeasuredShape("yelp", 100, {"x1": 1.0}, ("stored1",), 1.0)
+    graphs, shapes = {"eukloc": Entry(graph, {"id": "a"}, "2026-11-23")}, {"yelp": Entry(shape, {"id": "b"}, "2026")}
+    file = write_result("frontier", False, body_of(graphs, shapes), tmp_path)
+    assert read_result(file) == (graphs, shapes)
+    assert due(["eukloc", "yelpchi"], graphs) == ["yelpchi", "eukloc"]
+    graphs["tolokers"] = Entry(replace(graph, graph="tolokers"), {}, "2026-11-22")
+    assert due(["eukloc", "tolokers"], graphs) == ["tolokers", "eukloc"]
+    assert read_result(tmp_path / "none.json") == ({}, {})
