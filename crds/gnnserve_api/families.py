@@ -42,6 +42,10 @@ class FamilyName(StrEnum):
     """A perceptron of its own over a node's features, whose first layer is stored per node."""
     PROPAGATED_ONE_ROW = "propagated-one-row"
     """The same over features beside those that were propagated over the graph."""
+    CASCADE = "cascade"
+    """Two variants: the second answers about nodes that the first is not sure of."""
+    STORED_GRAPH_CASCADE = "stored-graph-cascade"
+    """The same where one of the two answers about nodes of the stored graph alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +99,8 @@ class Family:
     accurate and as fast."""
     stores_product: bool
     """Whether a row of its tables is a layer's product, as wide as that layer's output. Otherwise it is feature
-    columns, of which a variant reads a prefix."""
+    columns, of which a variant reads a prefix. Cascades count as such: what a profile says of their rows is of the
+    first of two tables."""
     spans_widths: bool
     """Whether its variants of one storage differ in nothing but the columns that they read, so that latency is a curve
     over columns."""
@@ -226,6 +231,22 @@ FAMILIES: Mapping[FamilyName, Family] = {
             stores_product=True,
             spans_widths=False,
         ),
+        Family(
+            FamilyName.CASCADE,
+            description="one variant answers, another one where it is not confident",
+            capabilities=_FOLLOWS_OVERLAYS,
+            is_asked_for=True,
+            stores_product=True,
+            spans_widths=False,
+        ),
+        Family(
+            FamilyName.STORED_GRAPH_CASCADE,
+            description="one variant answers, another one where it is not confident",
+            capabilities=STORED_GRAPH,
+            is_asked_for=True,
+            stores_product=True,
+            spans_widths=False,
+        ),
     )
 }
 
@@ -239,3 +260,9 @@ class OfFamily(Protocol):
 
 def family_of(variant: OfFamily) -> Family:
     return FAMILIES[variant.family]
+
+
+def cascade_of(first: OfFamily, then: OfFamily) -> FamilyName:
+    """The family of a cascade of these two. None gives embeddings: the hidden layers of two networks differ."""
+    follows = family_of(first).capabilities.both(family_of(then).capabilities)
+    return FamilyName.CASCADE if follows.overlay else FamilyName.STORED_GRAPH_CASCADE

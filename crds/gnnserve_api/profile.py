@@ -51,6 +51,15 @@ class LatencyProfile(msgspec.Struct, frozen=True, rename="camel", forbid_unknown
     window_std_ms: Duration
 
 
+class CascadeProfile(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    """What a variant consists of that is a cascade."""
+
+    first: str
+    then: str
+    passed_on: Share
+    """Share of the validation nodes that `first` passed on to `then`."""
+
+
 class VariantProfile(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
     """One variant. Accuracies are fractions of 1 under `Profile.metric`."""
 
@@ -79,7 +88,11 @@ class VariantProfile(msgspec.Struct, frozen=True, rename="camel", forbid_unknown
     """Weights and the columns of its table that this variant reads."""
     family: FamilyName = FamilyName.PRUNED
     fanouts: tuple[int, ...] = ()
-    """Neighbours that are sampled per layer, the seed's draw first; empty where an earlier gnnserve says nothing."""
+    """Neighbours that are sampled per layer, the seed's draw first; empty where an earlier gnnserve says nothing, and
+    for cascades, whose stages have their own."""
+    cascade: CascadeProfile | None = None
+    """None: it is a network of its own. Table, columns and storage of a cascade are those of its first stage; its
+    weights and memory are those of both."""
 
     def __post_init__(self) -> None:
         if self.projected and self.family is FamilyName.PRUNED:

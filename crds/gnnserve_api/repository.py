@@ -205,6 +205,22 @@ class VariantManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknow
         return tuple(name for name in read if name is not None)
 
 
+class CascadeManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    """A variant that consists of two others: the first answers, and the second where the first is not confident."""
+
+    name: str
+    family: FamilyName
+    first: str
+    """The variant that every node goes through."""
+    then: str
+    """The variant that answers about what the first passes on."""
+    temperature: float
+    """What scores of `first` are divided by before confidence is read off them; fitted on validation nodes."""
+    threshold: float
+    """Least confidence, from 0 to 1, with which the answer of `first` stands: the probability of its likeliest class.
+    """
+
+
 NOT_RANKED = "None"
 """Method of a ranking that was not made: every variant is given with its columns."""
 
@@ -285,6 +301,8 @@ class RevisionManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unkno
     given: dict[str, str] = {}
     """SHA-256 of the file of each of `spec.variants.given`, by its name without storage and fan-outs. Weights of the
     other variants come from `checkpoint`, or were trained."""
+    cascades: tuple[CascadeManifest, ...] = ()
+    """Variants that consist of two of `variants`; behind these in the profile."""
     checksum: str = ""
     """`checksum_of` the rest, as it stands in the file."""
 

@@ -19,6 +19,8 @@ MAX_GIVEN_NAME = 20
 """Characters of a name that the user gives."""
 MAX_VARIANT_NAME = MAX_GIVEN_NAME + len("-bfloat16") + len("-f") + MAX_LAYERS * len(f"{MAX_FANOUT}x") - 1
 """Characters of a variant's name: a given one, with a storage and fan-outs."""
+MAX_STAGE_NAME = (MAX_VARIANT_NAME - len("-then-") - len("-p99")) // 2
+"""Characters of the name of a variant that a cascade consists of."""
 MAX_VARIANTS = 36
 """Variants of a revision, projected ones included: their summary fits a Job's termination message, and a profile takes
 minutes."""
@@ -66,6 +68,11 @@ def given_name(place: int) -> str:
 def fanouts_name(base: str, fanouts: Sequence[int]) -> str:
     """Name of the variant that is `base` with other fan-outs: `x1-f15x5`."""
     return f"{base}-f{'x'.join(map(str, fanouts))}"
+
+
+def cascade_name(first: str, then: str, percent: int) -> str:
+    """Name of the variant that answers by `first`, and by `then` about so many percent: `mlp2-int8-then-x1-p5`."""
+    return f"{first}-then-{then}-p{percent}"
 
 
 def stored_name(name: str, storage: Storage) -> str:

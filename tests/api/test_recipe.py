@@ -71,6 +71,7 @@ def test_what_generation_does_not_depend_on_keeps_the_recipe(rest: str) -> None:
         pytest.param("variants: {projection: Disabled}", id="no projection"),
         pytest.param("variants: {metric: MacroF1}", id="another metric"),
         pytest.param("variants: {thresholds: PerClass}", id="a threshold per class"),
+        pytest.param("variants: {cascades: [{first: x8, then: x1}]}", id="a cascade"),
         pytest.param(f"variants: {{given: [{GIVEN % 'columns: [0, 1]'}]}}", id="a given variant"),
         pytest.param("model: {checkpoint: {uri: 'file:///a.safetensors'}}", id="given weights"),
     ],
@@ -146,6 +147,13 @@ def test_pinning_the_given_weights_changes_the_recipe() -> None:
 
 def test_the_order_of_storages_does_nothing() -> None:
     assert recipe("variants: {storage: [int8, float32]}") == recipe("variants: {storage: [float32, int8]}")
+
+
+def test_the_order_of_cascades_and_of_their_shares_does_nothing() -> None:
+    one, other = "{first: x8, then: x1, passOnPercents: [%s]}", "{first: x4, then: x1}"
+    cascades = "variants: {cascades: [%s]}"
+    assert recipe(cascades % f"{one % '5, 9'}, {other}") == recipe(cascades % f"{other}, {one % '9, 5'}")
+    assert recipe(cascades % (one % "5, 9")) != recipe(cascades % (one % "5"))
 
 
 def test_a_field_of_the_members_of_a_list_is_left_out_while_it_is_null() -> None:

@@ -17,6 +17,7 @@ from gnnserve_api.variants import Storage
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 ROOT = schema.crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+CASCADE = {"first": "x8", "then": "x1"}
 GIVEN = {"checkpoint": {"uri": "file:///a.safetensors"}, "columns": ["fee", 0]}
 MINIMAL = {"graph": {"source": {"builtin": "Digits"}}}
 
@@ -152,6 +153,24 @@ BREAKS_RULE = {
     "stored, fanouts, given, oneRow and projection must be left out with search Auto, which finds them out": {
         **MINIMAL,
         "variants": {"search": "Auto", "stored": [1]},
+    },
+    "first and then must be two variants": {**MINIMAL, "variants": {"cascades": [{"first": "x1", "then": "x1"}]}},
+    "variants.cascades must be left out with variants.search Auto: their stages are variants that are listed": {
+        **MINIMAL,
+        "variants": {"search": "Auto", "cascades": [CASCADE]},
+    },
+    "variants.cascades must not be given with variants.thresholds PerClass: they go by the highest score": {
+        **MINIMAL,
+        "variants": {"thresholds": "PerClass", "cascades": [CASCADE]},
+    },
+    "two of variants.cascades must not have the same stages: list their passOnPercents together": {
+        **MINIMAL,
+        "variants": {"cascades": [CASCADE, {**CASCADE, "passOnPercents": [7]}]},
+    },
+    "with variants.cascades, the other variants and 3 for each cascade must be at most 36: list fewer factors, "
+    "storages, fanouts or cascades": {
+        **MINIMAL,
+        "variants": {"cascades": [CASCADE, {"first": "x4", "then": "x1"}], "storage": [*Storage], "stored": [1, 2, 3]},
     },
     "heads, outputHeads and negativeSlope may be given with architecture GAT only": {**MINIMAL, "model": {"heads": 2}},
     "hidden must be a multiple of heads: each head has hidden / heads columns": {
@@ -341,6 +360,13 @@ def test_names_of_given_variants_are_not_as_those_of_others(
         return
     with pytest.raises(ValidationError, match=f"must not be as those of oneRow or stored: {name}"):
         GNNServiceSpec.model_validate(spec)
+
+
+def test_names_of_given_variants_are_not_as_those_of_cascades() -> None:
+    given = {"given": [{**GIVEN, "name": "a-then-b-p5"}]}
+    assert "a-then-b-p5" in GNNServiceSpec.model_validate({**MINIMAL, "variants": given}).variants.listed_names()
+    with pytest.raises(ValidationError, match="must not be as those of cascades: a-then-b-p5"):
+        GNNServiceSpec.model_validate({**MINIMAL, "variants": {**given, "cascades": [CASCADE]}})
 
 
 def test_every_rule_of_the_api_server_has_a_twin_in_pydantic() -> None:

@@ -63,6 +63,13 @@ def test_smaller_fanouts_are_part_of_the_name_of_every_variant() -> None:
     )  # fmt: skip
 
 
+def test_cascades_are_named_by_their_stages_and_the_share_that_is_passed_on() -> None:
+    cascades = [{"first": "x8", "then": "x1", "passOnPercents": [10, 3]}, {"first": "x4", "then": "x1"}]
+    assert spec_of({"cascades": cascades}).variants.listed_names() == (
+        "x1", "x2", "x4", "x8", "x4-then-x1-p2", "x4-then-x1-p5", "x4-then-x1-p10", "x8-then-x1-p3", "x8-then-x1-p10",
+    )  # fmt: skip
+
+
 def test_given_variants_are_named_by_their_place_or_by_the_user() -> None:
     given = {"checkpoint": {"uri": "file:///a.safetensors"}, "columns": [0]}
     spec = spec_of(

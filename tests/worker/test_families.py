@@ -126,6 +126,20 @@ def test_smaller_fanouts_are_other_hops_over_the_same_tables_and_weights() -> No
     assert [name for name, _ in models.pruned_to] == ["x2"]
 
 
+def test_a_cascade_can_answer_what_both_of_its_stages_can() -> None:
+    cascades = [
+        {"first": "stored1", "then": "projected", "passOnPercents": [9, 3]},
+        {"first": "stored2", "then": "x1", "passOnPercents": [1]},
+    ]
+    plans = plans_of(FakeModels(), pruning={"factors": [1]}, stored=[1, 2], cascades=cascades)
+    planned = {name: plan.cascades for name, plan in plans.items() if plan.cascades}
+    assert {name: [one.name for one in cascades] for name, cascades in planned.items()} == {
+        FamilyName.CASCADE: ["stored1-then-projected-p3", "stored1-then-projected-p9"],
+        FamilyName.STORED_GRAPH_CASCADE: ["stored2-then-x1-p1"],
+    }
+    assert not any(plans[name].variants or plans[name].tables for name in planned)
+
+
 def test_given_variants_read_the_ranked_table_where_their_columns_are_its_first() -> None:
     given = [given_variant("given-1", [4, 5, 0]), given_variant("given-2", [0, 4])]
     plan = plans_of(FakeModels(), given, pruning={"factors": [2]}, given=[GIVEN, GIVEN])[FamilyName.GIVEN]
@@ -198,6 +212,8 @@ def test_families_say_what_their_tables_take(storage: Storage) -> None:
         FamilyName.GIVEN_FANOUTS: 0,
         FamilyName.ONE_ROW: stored_bytes(NODES, 8, storage),
         FamilyName.PROPAGATED_ONE_ROW: 2 * stored_bytes(NODES, 8, storage),
+        FamilyName.CASCADE: 0,
+        FamilyName.STORED_GRAPH_CASCADE: 0,
     }
 
 

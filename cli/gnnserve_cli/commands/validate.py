@@ -180,6 +180,8 @@ def _listed(variants: Variants) -> Iterator[str]:
         yield f"{', '.join(variants.given_names())}, given"
     if variants.one_row:
         yield f"{', '.join(variants.one_row_names())}, of one row per node"
+    if variants.cascades:
+        yield f"{', '.join(f'{one.first} then {one.then}' for one in variants.cascades)}, cascades"
 
 
 def _tables(variants: Variants) -> str:

@@ -39,6 +39,8 @@ _SHAPES: Mapping[FamilyName, Shape] = {
     FamilyName.GIVEN_FANOUTS: Shape.TRIANGLE,
     FamilyName.ONE_ROW: Shape.PENTAGON,
     FamilyName.PROPAGATED_ONE_ROW: Shape.PENTAGON,
+    FamilyName.CASCADE: Shape.SQUARE,
+    FamilyName.STORED_GRAPH_CASCADE: Shape.SQUARE,
 }
 STAGES = (("sample", "c1", "Sampling"), ("gather", "c2", "Gathering"), ("compute", "c3", "Computing"))
 

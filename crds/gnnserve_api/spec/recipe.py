@@ -68,6 +68,7 @@ HISTORICAL_DEFAULTS: Mapping[str, Any] = MappingProxyType(
         "variants.one_row": [],
         "variants.thresholds": "Fixed",
         "variants.stored": [],
+        "variants.cascades": [],
         "variants.search": "Disabled",
         "variants.budget": {},
         "variants.budget.seconds": 1800,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from functools import cached_property
 from typing import Annotated, Any, Literal, Self
@@ -9,6 +10,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field
 
 from gnnserve_api.routing import RoutingTable
+from gnnserve_api.spec.cascade import MAX_PERCENTS
 from gnnserve_api.spec.endpoint import EndpointSpec
 from gnnserve_api.spec.fields import ApiModel, ObjectName, text
 from gnnserve_api.spec.generation import Generation
@@ -19,9 +21,11 @@ from gnnserve_api.spec.recipe import digest_of_recipe
 from gnnserve_api.spec.repository import DEFAULT_STORAGE, RepositorySpec
 from gnnserve_api.spec.routing import RoutingSpec
 from gnnserve_api.spec.rules import rule, server_rule
+from gnnserve_api.spec.scoring import Thresholds
 from gnnserve_api.spec.searched import derived_rounds, trained_rounds
-from gnnserve_api.spec.variants import Variants
+from gnnserve_api.spec.variants import LISTED, Variants
 from gnnserve_api.spec.worker import Worker
+from gnnserve_api.variants import MAX_VARIANTS
 
 GROUP = "gnnserve.dev"
 VERSION = "v1alpha1"
@@ -30,6 +34,14 @@ KIND = "GNNService"
 NAME_PATTERN = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"
 """A DNS label that begins with a letter: the name becomes a Service's."""
 _DNS_LABEL = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
+_CASCADE_NAMES = "-then-.*-p[0-9]+$"
+_HAS_CASCADES = "has(self.variants.cascades) && size(self.variants.cascades) > 0"
+_COUNT_OF_OTHERS = (
+    f"(({LISTED.replace('self.', 'self.variants.')} + 1) * (1 + (has(self.variants.fanouts) ? "
+    "size(self.variants.fanouts) : 0)) + (has(self.variants.oneRow) ? size(self.variants.oneRow) : 0)) * "
+    "size(self.variants.storage)"
+)
+"""CEL: variants beside cascades, at most."""
 
 
 class GNNServiceSpec(ApiModel):
@@ -140,6 +152,64 @@ class GNNServiceSpec(ApiModel):
     )
     def _stored_layers_aggregate(self) -> bool:
         return self.model.fanouts[0] != 0 or not self.variants.stored
+
+    @rule(
+        f"!({_HAS_CASCADES}) || !has(self.variants.search) || self.variants.search != 'Auto'",
+        "variants.cascades must be left out with variants.search Auto: their stages are variants that are listed",
+    )
+    def _cascades_are_of_listed_variants(self) -> bool:
+        return not self.variants.is_searched or not self.variants.cascades
+
+    @rule(
+        f"!({_HAS_CASCADES}) || self.variants.cascades.all(one, self.variants.cascades.exists_one(other, "
+        "other.first == one.first && other.then == one.then))",
+        "two of variants.cascades must not have the same stages: list their passOnPercents together",
+    )
+    def _cascades_differ(self) -> bool | str:
+        stages = [f"{one.first} and {one.then}" for one in self.variants.cascades]
+        repeated = sorted({each for each in stages if stages.count(each) > 1})
+        return not repeated or (
+            f"two of variants.cascades must not have the same stages, {repeated[0]}: list their passOnPercents together"
+        )
+
+    @rule(
+        f"!({_HAS_CASCADES}) || {_COUNT_OF_OTHERS} + {MAX_PERCENTS} * size(self.variants.cascades) <= {MAX_VARIANTS}",
+        f"with variants.cascades, the other variants and {MAX_PERCENTS} for each cascade must be at most "
+        f"{MAX_VARIANTS}: list fewer factors, storages, fanouts or cascades",
+    )
+    def _cascades_leave_few_variants(self) -> bool | str:
+        variants = self.variants
+        listed = len(variants.pruning.factors) + len(variants.given) + len(variants.stored)
+        others = ((listed + 1) * (1 + len(variants.fanouts)) + len(variants.one_row)) * len(variants.storage)
+        count = others + MAX_PERCENTS * len(variants.cascades)
+        return (
+            not variants.cascades
+            or count <= MAX_VARIANTS
+            or (
+                f"{len(variants.cascades)} of variants.cascades, {MAX_PERCENTS} variants each, and {others} others "
+                f"must be at most {MAX_VARIANTS}: list fewer factors, storages, fanouts or cascades"
+            )
+        )
+
+    @rule(
+        f"self.variants.thresholds != 'PerClass' || !({_HAS_CASCADES})",
+        "variants.cascades must not be given with variants.thresholds PerClass: they go by the highest score",
+    )
+    def _cascades_go_by_the_highest_score(self) -> bool:
+        return self.variants.thresholds is not Thresholds.PER_CLASS or not self.variants.cascades
+
+    @rule(
+        f"!({_HAS_CASCADES}) || !has(self.variants.given) || "
+        f"!self.variants.given.exists(one, has(one.name) && one.name.matches('{_CASCADE_NAMES}'))",
+        "names of given variants must not be as those of cascades, a-then-b-p5, where there are any",
+    )
+    def _given_names_are_not_of_cascades(self) -> bool | str:
+        taken = [name for name in self.variants.given_names() if re.search(_CASCADE_NAMES, name)]
+        return (
+            not self.variants.cascades
+            or not taken
+            or f"names of given variants must not be as those of cascades: {', '.join(taken)}"
+        )
 
     def impossible_variants(self) -> tuple[str, ...]:
         """Variants that `routing` names and that no revision of this spec has. Not a rule of the schema: a spec that

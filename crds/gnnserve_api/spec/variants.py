@@ -9,6 +9,7 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
+from gnnserve_api.spec.cascade import MAX_CASCADES, Cascade, canonical_cascades
 from gnnserve_api.spec.fields import ApiModel
 from gnnserve_api.spec.given import Given
 from gnnserve_api.spec.pruning import DEFAULT_FACTORS, Pruning
@@ -52,7 +53,7 @@ class OneRow(ApiModel):
 MAX_LISTED_VARIANTS = MAX_VARIANTS - len(Storage)
 """Variants without `fanouts` and without projected ones, of which there is one per storage."""
 
-_LISTED = (
+LISTED = (
     "size(self.pruning.factors) + (has(self.given) ? size(self.given) : 0) + (has(self.stored) ? size(self.stored) : 0)"
 )
 """CEL: variants of one storage that are always there."""
@@ -112,6 +113,10 @@ class Variants(ApiModel):
     differ from those of x1, which samples them. Only stored1 answers requests with an overlay, and none gives
     embeddings."""
 
+    cascades: Annotated[tuple[Cascade, ...], Field(max_length=MAX_CASCADES)] = ()
+    """Variants that consist of two others: one answers where it is confident, and passes the rest on to the other.
+    Only for nodes of one class each."""
+
     def listed_names(self) -> tuple[str, ...]:
         """Variants that every revision has: a factor in a storage, a stored layer or a given one, with each of the
         fan-outs; and one-row ones."""
@@ -119,7 +124,8 @@ class Variants(ApiModel):
         layers = [name for layer in sorted(self.stored) for name in self._names_of_stored(layer)]
         given = self._with_fanouts([name for base in self.given_names() for name in self._in_storages(base)])
         one_row = [name for base in self.one_row_names() for name in self._in_storages(base)]
-        return (*factors, *layers, *given, *one_row)
+        cascades = [name for cascade in self.canonical().cascades for name in cascade.names()]
+        return (*factors, *layers, *given, *one_row, *cascades)
 
     def one_row_names(self) -> tuple[str, ...]:
         """Names of `one_row`, by hops, without storages."""
@@ -165,7 +171,7 @@ class Variants(ApiModel):
         return self
 
     @rule(
-        f"({_LISTED}) * size(self.storage) <= {MAX_LISTED_VARIANTS}",
+        f"({LISTED}) * size(self.storage) <= {MAX_LISTED_VARIANTS}",
         f"factors, given and stored, times storages, must be at most {MAX_LISTED_VARIANTS} variants",
     )
     def _variants_are_few(self) -> bool | str:
@@ -180,7 +186,7 @@ class Variants(ApiModel):
         return " and ".join(f"{count} {name}" for name, count in counts.items() if count or name == "factors")
 
     @rule(
-        f"{_LISTED} > 0",
+        f"{LISTED} > 0",
         "pruning.factors may be empty beside given or stored variants only",
     )
     def _some_variant_is_listed(self) -> bool:
@@ -209,7 +215,7 @@ class Variants(ApiModel):
         return self
 
     @rule(
-        f"!has(self.fanouts) || size(self.fanouts) == 0 || ({_LISTED} + 1) * size(self.storage) * "
+        f"!has(self.fanouts) || size(self.fanouts) == 0 || ({LISTED} + 1) * size(self.storage) * "
         f"(1 + size(self.fanouts)) <= {MAX_VARIANTS}",
         "with fanouts, factors, given, stored and one more, times storages, times fanouts and one more must be at most "
         f"{MAX_VARIANTS} variants",
@@ -234,7 +240,7 @@ class Variants(ApiModel):
         return self
 
     @rule(
-        f"!has(self.oneRow) || size(self.oneRow) == 0 || (({_LISTED} + 1) * (1 + (has(self.fanouts) ? "
+        f"!has(self.oneRow) || size(self.oneRow) == 0 || (({LISTED} + 1) * (1 + (has(self.fanouts) ? "
         f"size(self.fanouts) : 0)) + size(self.oneRow)) * size(self.storage) <= {MAX_VARIANTS}",
         "with oneRow, its entries and factors, given, stored and one more, these times fanouts and one more, times "
         f"storages, must be at most {MAX_VARIANTS} variants",
@@ -298,7 +304,7 @@ class Variants(ApiModel):
         storages = tuple(storage for storage in Storage if storage in self.storage)
         fanouts = tuple(sorted(self.fanouts, reverse=True))
         ordered = {"storage": storages, "fanouts": fanouts, "one_row": tuple(sorted(self.one_row, key=_hops_of))}
-        layers = {"stored": tuple(sorted(self.stored))}
+        layers = {"stored": tuple(sorted(self.stored)), "cascades": canonical_cascades(self.cascades)}
         return self.model_copy(update={"budget": SearchBudget(), "pruning": pruning, **ordered, **layers})
 
 

@@ -14,11 +14,15 @@ from gnnserve_api.profile import VariantProfile
 
 
 def worth_keeping(variants: Sequence[VariantProfile]) -> tuple[VariantProfile, ...]:
-    """The variants to publish, in the given order. All must have been measured at the same batch sizes."""
+    """The variants to publish, in the given order. All must have been measured at the same batch sizes. Stages of
+    cascades stay, since these answer by them."""
+    stages = {stage for variant in variants if (found := variant.cascade) for stage in (found.first, found.then)}
     return tuple(
         variant
         for variant in variants
-        if family_of(variant).is_asked_for or not any(dominates(other, variant) for other in variants)
+        if family_of(variant).is_asked_for
+        or variant.name in stages
+        or not any(dominates(other, variant) for other in variants)
     )
 
 

@@ -17,11 +17,12 @@ import msgspec
 import numpy as np
 
 from gnnserve_api.errors import InputError
-from gnnserve_api.profile import LatencyProfile, Metric, Profile, VariantProfile
-from gnnserve_api.repository import VariantManifest
+from gnnserve_api.profile import CascadeProfile, LatencyProfile, Metric, Profile, VariantProfile
+from gnnserve_api.repository import CascadeManifest, VariantManifest
 from gnnserve_worker.generation.scores import evaluate, metric_of
 from gnnserve_worker.generation.thresholds import fit_thresholds
-from gnnserve_worker.inference.batch import infer_batch, infer_each, warm_up
+from gnnserve_worker.inference.batch import Infer, infer_batch, infer_each, warm_up
+from gnnserve_worker.inference.cascade import with_cascades
 from gnnserve_worker.inference.latency import measure_latencies
 from gnnserve_worker.inference.thresholds import decisive_scores
 from gnnserve_worker.parallel import thread_count
@@ -49,6 +50,15 @@ class GeneratedVariant:
     """Size of the file of weights."""
 
 
+@dataclass(frozen=True, slots=True)
+class FittedCascade:
+    """A cascade that knows when its first stage is sure enough."""
+
+    manifest: CascadeManifest
+    passed_on: float
+    """Share of the validation nodes that the first stage passes on."""
+
+
 def profile_budget_s(environ: Mapping[str, str] = os.environ) -> float:
     given = environ.get(BUDGET_VARIABLE, str(BUDGET_S))
     try:
@@ -66,24 +76,28 @@ def measure_profile(
     report: Callable[[int, int], None],
     metric: Metric | None = None,
     budget_s: float = BUDGET_S,
+    cascades: Sequence[FittedCascade] = (),
 ) -> Profile:
     """Measure every variant of a loaded revision.
 
-    `generated` are the variants of the revision, in its order. `report(done, total)` counts batch sizes and variants.
+    `generated` are the variants of the revision, in its order; `cascades` consist of these.
+    `report(done, total)` counts batch sizes and variants.
     `metric` None: accuracy, or micro F1 where a node may have several classes. `budget_s`: for each batch size.
     """
     metric = metric or metric_of(revision.multi_label)
-    total = len(BATCH_SEEDS) + 1 + len(revision.variants)
+    subject = _Subject.of(revision, cascades)
+    total = len(BATCH_SEEDS) + 1 + len(subject.names)
     warm_up(revision)
-    latencies: dict[str, list[LatencyProfile]] = {name: [] for name in revision.variants}
+    latencies: dict[str, list[LatencyProfile]] = {name: [] for name in subject.names}
     for done, seeds in enumerate(BATCH_SEEDS):
         report(done, total)
-        for name, point in _measure_latencies(revision, revision.splits.validation, seeds, budget_s).items():
+        for name, point in _measure_latencies(subject, revision.splits.validation, seeds, budget_s).items():
             latencies[name].append(point)
     report(len(BATCH_SEEDS), total)
     test = revision.splits.test
-    on_test = _measure_latencies(revision, test, BATCH_SEEDS[-1], budget_s) if len(test) else {}
-    variants = []
+    on_test = _measure_latencies(subject, test, BATCH_SEEDS[-1], budget_s) if len(test) else {}
+    accuracy_of = partial(_measure_accuracy, subject, metric=metric)
+    variants: list[VariantProfile] = []
     for done, known in enumerate(generated, start=len(BATCH_SEEDS) + 1):
         report(done, total)
         made, name = known.variant, known.variant.name
@@ -97,14 +111,33 @@ def measure_profile(
                 storage=variant.table.storage,
                 projected=variant.table.projected,
                 compute=made.compute,
-                validation_accuracy=_measure_accuracy(revision, made, revision.splits.validation, metric),
-                test_accuracy=_measure_accuracy(revision, made, test, metric) if len(test) else None,
+                validation_accuracy=accuracy_of(name, revision.splits.validation, thresholds=made.thresholds),
+                test_accuracy=accuracy_of(name, test, thresholds=made.thresholds) if len(test) else None,
                 latency=tuple(latencies[name]),
                 test_latency=on_test.get(name),
                 size_bytes=known.size_bytes,
                 memory_bytes=known.size_bytes + _read_bytes(variant),
                 family=made.family,
                 fanouts=made.fanouts,
+            )
+        )
+    stages = {made.name: made for made in variants}
+    shared = {known.variant.name: known.variant.weights for known in generated}
+    for done, cascade in enumerate(cascades, start=len(BATCH_SEEDS) + 1 + len(generated)):
+        report(done, total)
+        made_of = cascade.manifest
+        variants.append(
+            msgspec.structs.replace(
+                _memory_of_both(stages[made_of.first], stages[made_of.then], shared),
+                name=made_of.name,
+                family=made_of.family,
+                factor=1,
+                fanouts=(),
+                cascade=CascadeProfile(first=made_of.first, then=made_of.then, passed_on=cascade.passed_on),
+                validation_accuracy=accuracy_of(made_of.name, revision.splits.validation),
+                test_accuracy=accuracy_of(made_of.name, test) if len(test) else None,
+                latency=tuple(latencies[made_of.name]),
+                test_latency=on_test.get(made_of.name),
             )
         )
     report(total, total)
@@ -125,11 +158,38 @@ def _read_bytes(variant: LoadedVariant) -> int:
     return matrices * table.nodes * table.format.row_bytes(variant.columns)
 
 
-def _measure_latencies(
-    revision: LoadedRevision, nodes: np.ndarray, seeds: int, budget_s: float
-) -> dict[str, LatencyProfile]:
-    infer = partial(infer_each, revision, with_embeddings=False)
-    return measure_latencies(infer, revision.variants, nodes, seeds, budget_s=budget_s, rounds=_ROUNDS)
+def _memory_of_both(first: VariantProfile, then: VariantProfile, weights: Mapping[str, str]) -> VariantProfile:
+    """The first stage's profile, with the weights and the memory of both; what they share counts once."""
+    size = first.size_bytes + (0 if weights[first.name] == weights[then.name] else then.size_bytes)
+    read = [stage.memory_bytes - stage.size_bytes for stage in (first, then)]
+    rows = max(read) if first.table == then.table else sum(read)
+    return msgspec.structs.replace(first, size_bytes=size, memory_bytes=size + rows)
+
+
+@dataclass(frozen=True, slots=True)
+class _Subject:
+    """What is measured, as it will be served."""
+
+    revision: LoadedRevision
+    names: tuple[str, ...]
+    """Names of variants and cascades, in the order of the profile."""
+    infer: Infer
+    infer_each: Infer
+
+    @staticmethod
+    def of(revision: LoadedRevision, cascades: Sequence[FittedCascade] = ()) -> _Subject:
+        manifests = [cascade.manifest for cascade in cascades]
+        return _Subject(
+            revision,
+            (*revision.variants, *(manifest.name for manifest in manifests)),
+            with_cascades(partial(infer_batch, revision), manifests),
+            with_cascades(partial(infer_each, revision), manifests),
+        )
+
+
+def _measure_latencies(subject: _Subject, nodes: np.ndarray, seeds: int, budget_s: float) -> dict[str, LatencyProfile]:
+    infer = partial(subject.infer_each, with_embeddings=False)
+    return measure_latencies(infer, subject.names, nodes, seeds, budget_s=budget_s, rounds=_ROUNDS)
 
 
 def with_thresholds(revision: LoadedRevision, generated: Sequence[GeneratedVariant]) -> list[GeneratedVariant]:
@@ -137,21 +197,26 @@ def with_thresholds(revision: LoadedRevision, generated: Sequence[GeneratedVaria
     nodes = revision.splits.validation
     found = []
     for made in generated:
-        thresholds = fit_thresholds(_scores_of(revision, made.variant.name, nodes), revision.labels[nodes])
+        thresholds = fit_thresholds(scores_of(revision, made.variant.name, nodes), revision.labels[nodes])
         found.append(replace(made, variant=msgspec.structs.replace(made.variant, thresholds=thresholds)))
     return found
 
 
-def _measure_accuracy(revision: LoadedRevision, variant: VariantManifest, nodes: np.ndarray, metric: Metric) -> float:
-    scores = decisive_scores(_scores_of(revision, variant.name, nodes), variant.thresholds)
-    return evaluate(scores, revision.labels[nodes], metric)
+def scores_of(revision: LoadedRevision, variant: str, nodes: np.ndarray) -> np.ndarray:
+    """Scores of nodes by a variant that is no cascade, as accuracies are measured."""
+    return _scores_of(_Subject.of(revision), variant, nodes)
 
 
-def _scores_of(revision: LoadedRevision, variant: str, nodes: np.ndarray) -> np.ndarray:
+def _measure_accuracy(
+    subject: _Subject, variant: str, nodes: np.ndarray, metric: Metric, thresholds: Sequence[float] | None = None
+) -> float:
+    scores = decisive_scores(_scores_of(subject, variant, nodes), thresholds)
+    return evaluate(scores, subject.revision.labels[nodes], metric)
+
+
+def _scores_of(subject: _Subject, variant: str, nodes: np.ndarray) -> np.ndarray:
     scores = [
-        infer_batch(
-            revision, variant, nodes[start : start + _EVALUATION_SEEDS], key=start, with_embeddings=False
-        ).scores
+        subject.infer(variant, nodes[start : start + _EVALUATION_SEEDS], key=start, with_embeddings=False).scores
         for start in range(0, len(nodes), _EVALUATION_SEEDS)
     ]
     found = np.concatenate(scores)

@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from gnnserve_api.errors import InputError
-from gnnserve_api.profile import Metric, Profile
+from gnnserve_api.profile import Metric
 from gnnserve_api.repository import (
     NOT_RANKED,
     NetworkManifest,
@@ -34,18 +34,31 @@ from gnnserve_api.spec.scoring import Thresholds
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.training import TrainingManifest
 from gnnserve_api.variants import Storage, variant_name
-from gnnserve_worker.generation.families.family import FamilyPlan, Ingredients, Models, OneRowModels, PlannedTable
+from gnnserve_worker.generation.cascades import check_cascades, check_stages, fit_cascades
+from gnnserve_worker.generation.families.family import (
+    FamilyPlan,
+    Ingredients,
+    Models,
+    OneRowModels,
+    PlannedCascade,
+    PlannedTable,
+)
 from gnnserve_worker.generation.families.registry import FAMILIES, plan_families
 from gnnserve_worker.generation.families.write import write_plans
 from gnnserve_worker.generation.features import Normalized, fit_normalization
 from gnnserve_worker.generation.frontier import worth_keeping
 from gnnserve_worker.generation.given_variants import GivenVariant
 from gnnserve_worker.generation.identity import RevisionIdentity
-from gnnserve_worker.generation.profile import GeneratedVariant, measure_profile, profile_budget_s, with_thresholds
+from gnnserve_worker.generation.profile import (
+    GeneratedVariant,
+    measure_profile,
+    profile_budget_s,
+    with_thresholds,
+)
 from gnnserve_worker.generation.propagation import ModelRows, model_rows
 from gnnserve_worker.generation.ranking.rank import Ranking, rank
 from gnnserve_worker.generation.scores import metric_of
-from gnnserve_worker.generation.search.search import Found, Measure, Subject, search
+from gnnserve_worker.generation.search.search import Found, Measure, Measured, Subject, search
 from gnnserve_worker.generation.tensors import Tensors, first_layer
 from gnnserve_worker.generation.thresholds import check_thresholds
 from gnnserve_worker.generation.training_set import TrainingSet, training_set, visible_nodes
@@ -75,6 +88,7 @@ def generate_revision(
     # Before training, since a metric may not fit the graph, and a variable may be no number.
     metric = metric_of(graph.labels.ndim == 2, spec.variants.metric)
     profile_budget = profile_budget_s()
+    check_cascades(spec.variants, multi_label=graph.multi_label)
     check_thresholds(spec.variants.thresholds, multi_label=graph.multi_label, classes=len(graph.classes))
     visible = visible_nodes(graph.graph.nodes, graph.splits, training.scope)
     normalized = fit_normalization(graph.features, _normalization(spec), visible)
@@ -115,14 +129,16 @@ def generate_revision(
             training=_training_of(spec, models, one_rows),
             row_source=_write_row_source(graph, normalized, found.plans, variants, staged),
             edge_rules=graph.edge_rules,
+            cascades=found.cascades,
         )
 
 
 def _make_listed(made_from: Ingredients, staged: StagedRevision, measure: Measure, progress: ProgressListener) -> Found:
     """The variants that the manifest lists, and those that families add unasked where they are worth keeping."""
     plans = plan_families(made_from)
-    generated, measured = measure(write_plans(plans, staged, progress))
-    return Found(plans, generated, msgspec.structs.replace(measured, variants=worth_keeping(measured.variants)))
+    measured = measure(write_plans(plans, staged, progress), [cascade for plan in plans for cascade in plan.cascades])
+    profile = msgspec.structs.replace(measured.profile, variants=worth_keeping(measured.profile.variants))
+    return Found(plans, measured.generated, profile, measured.cascades)
 
 
 def _measure(
@@ -132,12 +148,18 @@ def _measure(
     budget_s: float,
     progress: ProgressListener,
     generated: Sequence[GeneratedVariant],
-) -> tuple[Sequence[GeneratedVariant], Profile]:
+    planned: Sequence[PlannedCascade] = (),
+) -> Measured:
     loaded = staged.open([made.variant for made in generated])
     if spec.variants.thresholds is Thresholds.PER_CLASS:
         generated = with_thresholds(loaded, generated)
+    if spec.variants.cascades:
+        # Anew: a table of a stage may have been left out, whose storage cannot hold its numbers.
+        check_stages(spec.variants, [*loaded.variants])
+    cascades = fit_cascades(loaded, planned)
     report = partial(_report_profile, progress)
-    return generated, measure_profile(loaded, generated, report, metric, budget_s)
+    profile = measure_profile(loaded, generated, report, metric, budget_s, cascades)
+    return Measured(generated, profile, [cascade.manifest for cascade in cascades])
 
 
 def _report_profile(progress: ProgressListener, done: int, total: int) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import msgspec
 import numpy as np
@@ -20,6 +21,7 @@ import numpy as np
 from gnnserve_api.device import CachePolicy
 from gnnserve_api.errors import DeviceError, DeviceLostError
 from gnnserve_api.profile import LatencyProfile, Profile
+from gnnserve_api.repository import RevisionManifest
 from gnnserve_api.spec.model import FULL_NEIGHBOURHOOD
 from gnnserve_worker.gpu.accelerator import Accelerator
 from gnnserve_worker.gpu.cuda import use_first_gpu
@@ -35,7 +37,9 @@ from gnnserve_worker.gpu.failure import (
 )
 from gnnserve_worker.gpu.memory import HOST, LEDGER, HostMemory, Ledger
 from gnnserve_worker.gpu.resident import CrowdedError, Means, make_resident
+from gnnserve_worker.graph.view import BatchView
 from gnnserve_worker.inference.batch import Inference, infer_each, warm_up
+from gnnserve_worker.inference.cascade import with_cascades
 from gnnserve_worker.inference.device_stats import DeviceStats
 from gnnserve_worker.inference.latency import measure_latencies
 from gnnserve_worker.inference.served import ServedRevision
@@ -73,7 +77,7 @@ def serve_on_gpu(
     try:
         engine = GpuEngine(loaded, make_resident(loaded, use(), Means(policy, limit_bytes, ledger, host)))
         engine.warm_up()
-        profile = _measured_here(served.manifest.profile, loaded, engine)
+        profile = _measured_here(served.manifest, loaded, engine)
     except CrowdedError as error:
         if not may_fall_back:
             raise
@@ -107,7 +111,7 @@ def serve_on_gpu(
     return replace(
         served,
         manifest=msgspec.structs.replace(served.manifest, profile=profile),
-        infer=guarded.infer,
+        infer=with_cascades(guarded.infer, served.manifest.cascades),
         device_stats=guarded.stats,
         forget_copies=guarded.forget_copies,
         would_gain=guarded.would_gain,
@@ -124,18 +128,22 @@ def _until_it_fits(served: ServedRevision, why: DeviceError, ledger: Ledger, tru
     )
 
 
-def _measured_here(profile: Profile, loaded: LoadedRevision, engine: GpuEngine) -> Profile:
+def _measured_here(manifest: RevisionManifest, loaded: LoadedRevision, engine: GpuEngine) -> Profile:
     """The same variants and batch sizes, on this device; those that are left to the CPU, on that."""
+    profile = manifest.profile
     if engine.variants != loaded.variants.keys():
         warm_up(loaded)  # or what is compiled and loaded at first would be measured
     names = [variant.name for variant in profile.variants]
     latencies: dict[str, list[LatencyProfile]] = {name: [] for name in names}
 
-    def infer(variant: str, seeds: np.ndarray, key: int) -> Inference:
+    def infer_network(
+        variant: str, seeds: np.ndarray, key: int, *, with_embeddings: bool = True, view: BatchView | None = None
+    ) -> Inference:
         if variant in engine.variants:
-            return engine.infer_each(variant, seeds, key, with_embeddings=False)
-        return infer_each(loaded, variant, seeds, key, with_embeddings=False)
+            return engine.infer_each(variant, seeds, key, with_embeddings=with_embeddings, view=view)
+        return infer_each(loaded, variant, seeds, key, with_embeddings=with_embeddings, view=view)
 
+    infer = partial(with_cascades(infer_network, manifest.cascades), with_embeddings=False)
     for point in profile.variants[0].latency:
         measured = measure_latencies(
             infer, names, loaded.splits.validation, point.seeds, budget_s=_BUDGET_S, rounds=_ROUNDS

@@ -55,6 +55,10 @@ class BatchView(msgspec.Struct, frozen=True):
         """The view of a part of its seeds."""
         return BatchView(self.sampling.of_seeds(part), self.features)
 
+    def of_places(self, places: np.ndarray) -> BatchView:
+        """The view of its seeds at these places."""
+        return BatchView(self.sampling.of_places(places), self.features)
+
     def of_distinct(self, views: np.ndarray) -> BatchView:
         """The view of a batch's distinct seeds. `views`, int32: that of each."""
         return BatchView(self.sampling.of_others(views), self.features)

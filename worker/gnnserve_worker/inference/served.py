@@ -26,6 +26,7 @@ from gnnserve_worker.graph.feature_columns import FeatureColumns
 from gnnserve_worker.graph.ids import NodeIds
 from gnnserve_worker.graph.overlay import Overlay, arrange_overlay
 from gnnserve_worker.inference.batch import Infer, infer_batch, warm_up
+from gnnserve_worker.inference.cascade import with_cascades
 from gnnserve_worker.inference.device_stats import ON_CPU, DeviceStats
 from gnnserve_worker.inference.thresholds import decisive_scores
 from gnnserve_worker.models.rows import RowMaker
@@ -120,7 +121,8 @@ class ServedRevision:
     def __post_init__(self) -> None:
         columns = max(variant.network.embedding_columns for variant in self.manifest.variants)
         object.__setattr__(self, "most_embedding_columns", columns)
-        most_drawn = max(_most_drawn(variant.fanouts) for variant in self.manifest.variants)
+        drawn = {variant.name: _most_drawn(variant.fanouts) for variant in self.manifest.variants}
+        most_drawn = max([*drawn.values(), *(drawn[one.first] + drawn[one.then] for one in self.manifest.cascades)])
         object.__setattr__(self, "most_drawn_per_seed", most_drawn)
         object.__setattr__(self, "has_text_ids", self.node_ids is NodeIdKind.STRINGS)
         are_texts = isinstance(self.classes[0], str)
@@ -187,7 +189,7 @@ def served_revision(loaded: LoadedRevision) -> ServedRevision:
         classes=loaded.classes,
         multi_label=loaded.multi_label,
         provenance=provenance_of(loaded.manifest, loaded.source, loaded.graph.edges, len(loaded.splits.train)),
-        infer=partial(infer_batch, loaded),
+        infer=with_cascades(partial(infer_batch, loaded), loaded.manifest.cascades),
         warm_up=partial(_warm_up, loaded),
         ids=loaded.ids,
         files=loaded.files,

@@ -7,6 +7,7 @@ from the checked files.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -22,6 +23,7 @@ from gnnserve_api.profile import Profile
 from gnnserve_api.repository import (
     GRAPH_SCHEMA_VERSION,
     SCHEMA_VERSION,
+    CascadeManifest,
     FileEntry,
     GraphManifest,
     RevisionManifest,
@@ -84,10 +86,13 @@ def read_revision_manifest(folder: Path) -> RevisionManifest:
     if not manifest.profile.variants:
         raise DamagedError(path, "lists no variant, expected at least one", remedy(folder))
     revision = manifest.upgraded() if isinstance(manifest, RevisionManifest3) else manifest
-    if (misfit := profile_misfit(revision.variants, revision.profile)) is not None:
+    if (misfit := profile_misfit([*revision.variants, *revision.cascades], revision.profile)) is not None:
         raise DamagedError(path, misfit, remedy(folder))
     for variant in revision.variants:
         if (misfit := variant_misfit(variant, revision.tables)) is not None:
+            raise DamagedError(path, misfit, remedy(folder))
+    for cascade in revision.cascades:
+        if (misfit := cascade_misfit(cascade, revision.variants)) is not None:
             raise DamagedError(path, misfit, remedy(folder))
     tables = [name for table in revision.tables.values() for name in files_of(table)]
     weights = [variant.weights for variant in revision.variants]
@@ -98,7 +103,7 @@ def read_revision_manifest(folder: Path) -> RevisionManifest:
     return revision
 
 
-def profile_misfit(variants: Sequence[VariantManifest], profile: Profile) -> str | None:
+def profile_misfit(variants: Sequence[VariantManifest | CascadeManifest], profile: Profile) -> str | None:
     """How the profile is of other variants than those that were made; None: it is not."""
     made, measured = [variant.name for variant in variants], [variant.name for variant in profile.variants]
     if made == measured:
@@ -118,6 +123,17 @@ def variant_misfit(variant: VariantManifest, tables: Mapping[str, TableManifest]
     if variant.thresholds is not None and len(variant.thresholds) != classes:
         found = f"{len(variant.thresholds)} thresholds for variant {variant.name}"
         return f"has {found}, expected one for each of its {classes} classes"
+    return None
+
+
+def cascade_misfit(cascade: CascadeManifest, variants: Sequence[VariantManifest]) -> str | None:
+    """What of a cascade contradicts the rest of its revision; None: nothing does."""
+    made = [variant.name for variant in variants]
+    for stage in (cascade.first, cascade.then):
+        if stage not in made:
+            return f"has no variant {stage!r}, expected it for cascade {cascade.name}, out of {', '.join(made)}"
+    if not 0 < cascade.temperature < math.inf:
+        return f"has temperature {cascade.temperature} for cascade {cascade.name}, expected a number above 0"
     return None
 
 

@@ -17,6 +17,7 @@ from gnnserve_api.edges import EdgeRules
 from gnnserve_api.profile import Profile
 from gnnserve_api.repository import (
     SCHEMA_VERSION,
+    CascadeManifest,
     FileEntry,
     GraphManifest,
     RankingManifest,
@@ -198,9 +199,10 @@ class StagedRevision:
         training: TrainingManifest | None = None,
         row_source: RowSource | None = None,
         edge_rules: EdgeRules | None = None,
+        cascades: Sequence[CascadeManifest] = (),
     ) -> RevisionManifest:
-        """Publish. `variants` in the order of the profile. `created_at` is UTC in RFC 3339; revisions are ordered by
-        it. `training`: None for given weights."""
+        """Publish. `variants` in the order of the profile, `cascades` behind them. `created_at` is UTC in
+        RFC 3339; revisions are ordered by it. `training`: None for given weights."""
         expected = {variant.weights for variant in variants}
         if row_source is not None and row_source.tensors is not None:
             expected.add(row_source.tensors)
@@ -208,7 +210,7 @@ class StagedRevision:
             expected.update(checks.files_of(self._tables[table]))
         if not variants or expected != set(self._files):
             raise RuntimeError(f"the variants are of {sorted(expected)}, but {sorted(self._files)} were written")
-        if (problem := checks.profile_misfit(variants, profile)) is not None:
+        if (problem := checks.profile_misfit([*variants, *cascades], profile)) is not None:
             raise RuntimeError(problem)
         manifest = sealed(
             RevisionManifest(
@@ -230,6 +232,7 @@ class StagedRevision:
                 row_source=row_source,
                 edge_rules=edge_rules,
                 given=self._given,
+                cascades=tuple(cascades),
             )
         )
         files.commit(self._folder / paths.REVISION_COMMIT, to_json(manifest))

@@ -38,6 +38,10 @@ class SampleView(msgspec.Struct, frozen=True):
         """The view of a part of its seeds."""
         return SampleView(self.packed, self.first_seed + part.start)
 
+    def of_places(self, places: np.ndarray) -> SampleView:
+        """The view of its seeds at these places."""
+        return self.of_others(self.packed[HEADER + self.first_seed + places])
+
     def of_others(self, views: np.ndarray) -> SampleView:
         """The view of other seeds: a batch's distinct ones, or nodes seen in it. `views`, int32: that of each."""
         seeds = int(self.packed[0])

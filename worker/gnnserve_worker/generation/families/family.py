@@ -162,11 +162,25 @@ class PlannedVariant:
 
 
 @dataclass(frozen=True, slots=True)
+class PlannedCascade:
+    """A variant that consists of two planned ones; what decides between them is fitted when these can be run."""
+
+    name: str
+    family: FamilyName
+    first: str
+    then: str
+    percent: int
+    """Percent of the validation nodes that the first passes on to the other."""
+
+
+@dataclass(frozen=True, slots=True)
 class FamilyPlan:
     tables: Sequence[PlannedTable | DerivedTable] = ()
     """A table that an earlier plan has under the same name is written once."""
     variants: Sequence[PlannedVariant] = ()
     """Variants in the order of the profile."""
+    cascades: Sequence[PlannedCascade] = ()
+    """Cascades in that order, behind all variants."""
 
 
 class VariantFamily(Protocol):

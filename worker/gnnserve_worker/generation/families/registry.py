@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from gnnserve_api.families import FamilyName
+from gnnserve_worker.generation.families.cascade import CascadeFamily
 from gnnserve_worker.generation.families.family import FamilyPlan, Ingredients, PlannedVariant, VariantFamily
 from gnnserve_worker.generation.families.fanouts import FanoutsFamily
 from gnnserve_worker.generation.families.given import GivenFamily
@@ -27,6 +28,8 @@ FAMILIES: tuple[VariantFamily, ...] = (
     FanoutsFamily(FamilyName.GIVEN_FANOUTS, base=FamilyName.GIVEN),
     OneRowFamily(FamilyName.ONE_ROW, propagates=False),
     OneRowFamily(FamilyName.PROPAGATED_ONE_ROW, propagates=True),
+    CascadeFamily(FamilyName.CASCADE),
+    CascadeFamily(FamilyName.STORED_GRAPH_CASCADE),
 )
 """Families in the order of the profile, which begins with the widest variant."""
 

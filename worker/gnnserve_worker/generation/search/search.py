@@ -8,16 +8,18 @@ all is kept is decided in `selection.py`. Every variant is made by its family, a
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import msgspec
 import numpy as np
 
 from gnnserve_api.profile import Metric, Profile
+from gnnserve_api.repository import CascadeManifest
 from gnnserve_api.search import SearchRecord
 from gnnserve_api.spec.searched import Round, derived_rounds, trained_rounds
-from gnnserve_worker.generation.families.family import FamilyPlan, Ingredients
+from gnnserve_worker.generation.families.family import FamilyPlan, Ingredients, PlannedCascade
 from gnnserve_worker.generation.families.registry import FAMILIES, plan_families
 from gnnserve_worker.generation.families.write import write_plans
 from gnnserve_worker.generation.profile import GeneratedVariant
@@ -30,8 +32,20 @@ from gnnserve_worker.generation.training_set import TrainingSet
 from gnnserve_worker.progress import Progress, ProgressListener
 from gnnserve_worker.repository.staged import StagedRevision
 
-Measure = Callable[[Sequence[GeneratedVariant]], tuple[Sequence[GeneratedVariant], Profile]]
-"""Measures written variants, and gives them the thresholds that suit them."""
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    generated: Sequence[GeneratedVariant]
+    """With the thresholds that suit them."""
+    profile: Profile
+    cascades: Sequence[CascadeManifest] = ()
+    """With the thresholds that suit the shares to be passed on."""
+
+
+class Measure(Protocol):
+    def __call__(self, generated: Sequence[GeneratedVariant], planned: Sequence[PlannedCascade] = ()) -> Measured:
+        """Measure written variants, and the cascades that consist of them."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +55,7 @@ class Found:
     """All that were made, in the order of the profile."""
     profile: Profile
     """Those that are kept, and why."""
+    cascades: Sequence[CascadeManifest] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,19 +82,20 @@ def search(subject: Subject, staged: StagedRevision, measure: Measure, progress:
         for each in derived_rounds(variants, model, variants.pruning.factors)
         for plan in plan_round(made_from, each)
     ]
-    generated, profile = measure(_write(plans, staged, progress))
+    measured = measure(_write(plans, staged, progress))
     ends = started + variants.budget.seconds
-    trained = _train_promising(subject, generated, profile, least, ends, progress)
+    trained = _train_promising(subject, measured.generated, measured.profile, least, ends, progress)
     if trained:
         plans += trained
         # All once more: what is compared is measured at the same time.
-        generated, profile = measure(_in_order([*generated, *_write(trained, staged, progress)]))
+        measured = measure(_in_order([*measured.generated, *_write(trained, staged, progress)]))
+    profile = measured.profile
     verdicts = select(profile.variants, least, variants.budget.variants)
     record = SearchRecord(seconds=round(time.monotonic() - started, 1), variants=verdicts)
     kept = {verdict.name for verdict in verdicts if verdict.is_kept}
     progress(Progress("search", 1, 1, f"{len(kept)} of {len(verdicts)} variants are kept"))
     kept_profile = tuple(variant for variant in profile.variants if variant.name in kept)
-    return Found(plans, generated, msgspec.structs.replace(profile, variants=kept_profile, search=record))
+    return Found(plans, measured.generated, msgspec.structs.replace(profile, variants=kept_profile, search=record))
 
 
 def _write(plans: Sequence[FamilyPlan], staged: StagedRevision, progress: ProgressListener) -> list[GeneratedVariant]:

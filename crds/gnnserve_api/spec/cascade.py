@@ -1,0 +1,51 @@
+"""Variants that consist of two others: the first answers, and passes on what it is least sure of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+from pydantic import Field, model_validator
+
+from gnnserve_api.spec.fields import ApiModel
+from gnnserve_api.spec.rules import rule
+from gnnserve_api.variants import MAX_STAGE_NAME, cascade_name
+
+MAX_CASCADES = 4
+MAX_PERCENTS = 3
+"""Shares that one cascade is made for, at most."""
+_DEFAULT_PERCENTS = (2, 5, 10)
+
+StageName = Annotated[str, Field(min_length=1, max_length=MAX_STAGE_NAME)]
+
+
+class Cascade(ApiModel):
+    first: StageName
+    """The variant that every node goes through first, as in mlp2-int8: a cheap one."""
+    then: StageName
+    """The variant that nodes are passed on to, as in x1. No cascade, and another one than first."""
+    pass_on_percents: Annotated[
+        tuple[Annotated[int, Field(ge=1, le=99)], ...],
+        Field(min_length=1, max_length=MAX_PERCENTS, json_schema_extra={"x-kubernetes-list-type": "set"}),
+    ] = _DEFAULT_PERCENTS
+    """Percent of the validation nodes that first passes on, those of the lowest confidence: a variant for each, as
+    mlp2-int8-then-x1-p5."""
+
+    @rule("self.first != self.then", "first and then must be two variants")
+    def _stages_differ(self) -> bool | str:
+        return self.first != self.then or f"first and then must be two variants, and both are {self.first}"
+
+    @model_validator(mode="after")
+    def _percents_differ(self) -> Cascade:
+        if len(set(self.pass_on_percents)) != len(self.pass_on_percents):
+            raise ValueError(f"passOnPercents {list(self.pass_on_percents)} must not repeat")
+        return self
+
+    def names(self) -> tuple[str, ...]:
+        return tuple(cascade_name(self.first, self.then, percent) for percent in sorted(self.pass_on_percents))
+
+
+def canonical_cascades(cascades: Sequence[Cascade]) -> tuple[Cascade, ...]:
+    """The same where the same is made: neither their order nor that of percents does anything."""
+    ordered = (one.model_copy(update={"pass_on_percents": tuple(sorted(one.pass_on_percents))}) for one in cascades)
+    return tuple(sorted(ordered, key=lambda one: (one.first, one.then)))

@@ -1,0 +1,42 @@
+"""When a cascade's first stage is sure enough: a temperature and a threshold, fitted on validation nodes. Pure.
+
+Networks are too sure of themselves, or not enough. One number corrects that (On calibration of modern neural networks,
+section 4.2): scores divided by a temperature give the labels the highest likelihood. Which of the nodes are the least
+sure barely depends on it, so a threshold is chosen by the share that is passed on, not as a probability by hand.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from gnnserve_worker.inference.cascade import confidences
+
+_TEMPERATURES = (0.05, 20.0)
+"""Lowest and highest; reached only where all nodes, or as good as none, are answered right."""
+_HALVINGS = 50
+
+
+def fit_temperature(scores: np.ndarray, labels: np.ndarray) -> float:
+    """The temperature at which the labels (int64 [nodes]) are likeliest; scores float32 [nodes, classes]."""
+    scores = scores.astype(np.float64)
+    true = scores[np.arange(len(labels)), labels].mean()
+
+    def slope(inverse: float) -> float:
+        """Derivative of the mean negative log-likelihood by the inverse temperature: it rises with that, everywhere."""
+        powers = np.exp(inverse * (scores - scores.max(axis=1, keepdims=True)))
+        expected = (powers * scores).sum(axis=1) / powers.sum(axis=1)
+        return float(expected.mean() - true)
+
+    low, high = (1 / temperature for temperature in reversed(_TEMPERATURES))
+    for _ in range(_HALVINGS):
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if slope(middle) < 0 else (low, middle)
+    return float(1 / math.sqrt(low * high))
+
+
+def threshold_for(scores: np.ndarray, temperature: float, percent: int) -> float:
+    """The confidence below which that percentage of the nodes lies; fewer where several have the same."""
+    ascending = np.sort(confidences(scores, temperature))
+    return float(ascending[round(percent * len(ascending) / 100)])

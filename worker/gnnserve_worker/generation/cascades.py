@@ -1,0 +1,68 @@
+"""Cascades of one revision: refused where there can be none, and fitted on validation nodes once their stages run."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import numpy as np
+
+from gnnserve_api.errors import InputError
+from gnnserve_api.repository import CascadeManifest
+from gnnserve_api.spec.variants import Variants
+from gnnserve_worker.generation.calibration import fit_temperature, threshold_for
+from gnnserve_worker.generation.families.family import PlannedCascade
+from gnnserve_worker.generation.profile import FittedCascade, scores_of
+from gnnserve_worker.inference.cascade import confidences
+from gnnserve_worker.repository.loaded import LoadedRevision
+
+_FIELD = "spec.variants.cascades"
+
+
+def check_cascades(variants: Variants, *, multi_label: bool) -> None:
+    """Raises InputError where a graph has no use for them, or a stage is none of the variants that are made."""
+    if not variants.cascades:
+        return
+    if multi_label:
+        raise InputError(
+            _FIELD,
+            "needs one confidence for each answer, and nodes of this graph may have several classes",
+            "leave it out; it is for nodes of one class each",
+        )
+    names = {name for cascade in variants.cascades for name in cascade.names()}
+    existing = [name for name in (*variants.listed_names(), *variants.optional_names()) if name not in names]
+    check_stages(variants, existing)
+
+
+def check_stages(variants: Variants, existing: Collection[str]) -> None:
+    """`existing`: names of the variants that a stage may be."""
+    for place, cascade in enumerate(variants.cascades):
+        for field, stage in (("first", cascade.first), ("then", cascade.then)):
+            if stage not in existing:
+                raise InputError(
+                    f"{_FIELD}[{place}].{field}",
+                    f"{stage} is none of the variants that are made, or is a cascade itself",
+                    f"choose from {', '.join(existing)}",
+                )
+
+
+def fit_cascades(revision: LoadedRevision, planned: Sequence[PlannedCascade]) -> list[FittedCascade]:
+    """Each first stage is run over the validation nodes and calibrated once."""
+    nodes = revision.splits.validation
+    labels = revision.labels[nodes]
+    firsts = dict.fromkeys(cascade.first for cascade in planned)
+    scores = {first: scores_of(revision, first, nodes) for first in firsts}
+    temperatures = {first: fit_temperature(found, labels) for first, found in scores.items()}
+    return [_fit(cascade, scores[cascade.first], temperatures[cascade.first]) for cascade in planned]
+
+
+def _fit(planned: PlannedCascade, scores: np.ndarray, temperature: float) -> FittedCascade:
+    threshold = threshold_for(scores, temperature, planned.percent)
+    manifest = CascadeManifest(
+        name=planned.name,
+        family=planned.family,
+        first=planned.first,
+        then=planned.then,
+        temperature=temperature,
+        threshold=threshold,
+    )
+    return FittedCascade(manifest, float(np.mean(confidences(scores, temperature) < np.float32(threshold))))
