@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gnnserve_api.errors import InputError
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_worker.generation.schedule import expected_epochs
 from gnnserve_worker.generation.search import plan as planning
@@ -60,6 +61,24 @@ def test_listed_variants_are_planned_as_they_are_listed(data: GraphData) -> None
         "projected-int8-f2x2", "stored1-int8-f2",
     }  # fmt: skip
     assert {one.trains for one in found.variants} == {"", "x4"}
+
+
+def test_a_cascade_takes_its_first_stage_and_the_other_for_what_is_passed_on(data: GraphData) -> None:
+    cascades = [{"first": "mlp2-int8", "then": "x1-int8", "passOnPercents": [50]}]
+    found = planned(data, pruning={"factors": [1]}, storage=["int8"], oneRow=[{"hops": 2}], cascades=cascades)
+    by_name = {one.name: one for one in found.variants}
+    cascade, first, then = (by_name[name] for name in ("mlp2-int8-then-x1-int8-p50", "mlp2-int8", "x1-int8"))
+    assert cascade.family == "stored-graph-cascade"
+    assert cascade.rows_per_seed == pytest.approx(1 + then.rows_per_seed / 2)
+    assert cascade.p50_ms[1] == pytest.approx(first.p50_ms[1] + then.p50_ms[1] / 2)
+    assert first.p50_ms[1024] < cascade.p50_ms[1024] < first.p50_ms[1024] + then.p50_ms[1024]
+    assert cascade.table_bytes == first.table_bytes + then.table_bytes
+    assert cascade.trains == ""
+
+
+def test_a_plan_refuses_cascades_of_what_is_not_made(data: GraphData) -> None:
+    with pytest.raises(InputError, match="x3 is none of the variants that are made"):
+        planned(data, cascades=[{"first": "x3", "then": "x1"}])
 
 
 @pytest.mark.parametrize("architecture", ["GIN", "GAT", "SIGN"])

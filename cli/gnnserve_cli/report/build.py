@@ -138,6 +138,7 @@ def _variant_rows(
             size_bytes=variant.size_bytes,
             memory_bytes=variant.memory_bytes,
             family=variant.family,
+            cascade=variant.cascade,
         )
         for variant in profile.variants
     )

@@ -89,6 +89,12 @@ def costs(rows: Sequence[VariantRow], seeds: int) -> str:
         text += (
             " Variants that store a layer's product add tables of their own on disk, which are no part of the weights."
         )
+    for row in rows:
+        if row.cascade is not None:
+            text += (
+                f" {row.name} has the memory of {row.cascade.first} and of {row.cascade.then}, which answered about "
+                f"{percent(row.cascade.passed_on)} of the validation nodes."
+            )
     least = min(rows, key=lambda row: at_size(row, seeds).gathered_bytes)
     most = max(rows, key=lambda row: at_size(row, seeds).gathered_bytes)
     if least is most:

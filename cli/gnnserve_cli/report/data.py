@@ -11,7 +11,7 @@ import msgspec
 
 from gnnserve_api.families import FamilyName
 from gnnserve_api.live_accuracy import ObservedShare
-from gnnserve_api.profile import Compute, Metric
+from gnnserve_api.profile import CascadeProfile, Compute, Metric
 from gnnserve_api.provenance import Provenance
 from gnnserve_api.stability import RankStability
 from gnnserve_api.variants import Storage
@@ -70,6 +70,8 @@ class VariantRow(Struct, frozen=True):
     size_bytes: int
     memory_bytes: int
     family: FamilyName
+    cascade: CascadeProfile | None = None
+    """None: it is a network of its own."""
 
 
 class Chosen(Struct, frozen=True):

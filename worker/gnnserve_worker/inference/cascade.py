@@ -62,8 +62,10 @@ def infer_cascade(
 def confidences(scores: np.ndarray, temperature: float) -> np.ndarray:
     """Probability of the likeliest class, float32 [nodes], where scores (float32 [nodes, classes]) are divided by the
     temperature first (On calibration of modern neural networks, section 4.2)."""
-    lag = scores - scores.max(axis=1, keepdims=True)
+    # By class: numpy reduces long rows many times as fast as rows that are as short as there are classes.
+    lag = scores.T.copy()
+    lag -= lag.max(axis=0)
     lag /= np.float32(temperature)
     np.exp(lag, out=lag)
-    shares: np.ndarray = np.float32(1) / lag.sum(axis=1)
+    shares: np.ndarray = np.float32(1) / lag.sum(axis=0)
     return shares

@@ -16,10 +16,13 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from gnnserve_api.families import FamilyName
+from gnnserve_api.families import FamilyName, cascade_of
+from gnnserve_api.profile import LatencyCurve
+from gnnserve_api.spec.cascade import Cascade
 from gnnserve_api.spec.searched import Round
 from gnnserve_api.spec.service import GNNServiceSpec
-from gnnserve_api.variants import Storage
+from gnnserve_api.variants import Storage, cascade_name
+from gnnserve_worker.generation.cascades import check_cascades
 from gnnserve_worker.generation.profile import BATCH_SEEDS, BUDGET_S
 from gnnserve_worker.generation.schedule import expected_epochs
 from gnnserve_worker.generation.search.candidates import Candidate, Shapes, all_candidates, candidates_of
@@ -79,7 +82,8 @@ class Plan(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def plan(spec: GNNServiceSpec, data: GraphData) -> Plan:
-    """Given variants are left out: their weights would have to be read."""
+    """Given variants are left out, and cascades of them: their weights would have to be read."""
+    check_cascades(spec.variants, multi_label=data.multi_label)
     source_columns, degrees = data.features.shape[1], Degrees.of(data.graph)
     if spec.variants.is_searched:
         spec = with_searched_factors(spec, spec.model.row_columns(source_columns))
@@ -91,6 +95,7 @@ def plan(spec: GNNServiceSpec, data: GraphData) -> Plan:
         for one in candidates
     }
     found = [_planned(one, works[one.manifest.name], model) for one in candidates]
+    found += planned_cascades(spec.variants.canonical().cascades, found)
     return Plan(
         variants=tuple(sorted(found, key=lambda one: one.p50_ms[BATCH_SEEDS[-1]])),
         model_error=model.error,
@@ -106,6 +111,35 @@ def _planned(candidate: Candidate, work: Work, model: LatencyModel) -> PlannedVa
         p50_ms=model.p50_ms(work),
         table_bytes=candidate.table_bytes,
         trains=candidate.trains,
+    )
+
+
+def planned_cascades(cascades: Sequence[Cascade], found: Sequence[PlannedVariant]) -> list[PlannedVariant]:
+    """`found`: what is modelled of the variants that they consist of."""
+    stages = {one.name: one for one in found}
+    return [
+        _planned_cascade(stages[cascade.first], stages[cascade.then], percent)
+        for cascade in cascades
+        if cascade.first in stages and cascade.then in stages
+        for percent in cascade.pass_on_percents
+    ]
+
+
+def _planned_cascade(first: PlannedVariant, then: PlannedVariant, percent: int) -> PlannedVariant:
+    share = percent / 100
+    curve = LatencyCurve(tuple(then.p50_ms), tuple(then.p50_ms.values()))
+
+    def passed_on_ms(seeds: float) -> float:
+        # Of batches that pass on less than one node, as many pass on one.
+        return min(1.0, seeds) * curve.at(max(1, round(seeds)))
+
+    return PlannedVariant(
+        name=cascade_name(first.name, then.name, percent),
+        family=cascade_of(first, then),
+        rows_per_seed=first.rows_per_seed + share * then.rows_per_seed,
+        p50_ms={seeds: first_ms + passed_on_ms(share * seeds) for seeds, first_ms in first.p50_ms.items()},
+        table_bytes=first.table_bytes + then.table_bytes,
+        trains="",
     )
 
 
