@@ -15,7 +15,8 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -34,6 +35,8 @@ _SCENES = ("-n", "3", "--dist=loadfile", "--no-loadscope-reorder")
 waits. Kubernetes and the operator are started by the first process that needs them, for all."""
 CLUSTER = (*_PYTEST, "tests/cluster", f"--ignore={_UNDER_LOAD}", *_SCENES)
 ALONE = (*_PYTEST, _UNDER_LOAD)
+HOLD = (sys.executable, "-m", "tests.cluster.harness", "hold")
+"""Both stages on the cluster use one node: it would be taken down and started anew between them."""
 _POLL_S = 0.2
 _STAT = Path("/proc/stat")
 _LONGEST_LINE = 1000
@@ -54,6 +57,18 @@ def keeping_bytecode(environment: Mapping[str, str]) -> dict[str, str]:
     tests start compiles its modules. What they compile is kept, so that only the first one does.
     """
     return {name: value for name, value in environment.items() if name != "PYTHONDONTWRITEBYTECODE"}
+
+
+@contextmanager
+def held(command: Sequence[str]) -> Iterator[None]:
+    """Runs the command meanwhile; its input ends when it is to end. What it fails on, the tests fail on as well."""
+    holder = subprocess.Popen(
+        command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    try:
+        yield
+    finally:
+        holder.communicate()
 
 
 def run_tiers(unit: Sequence[str], cluster: Sequence[str], log: Path) -> tuple[Ended, Ended]:
@@ -143,7 +158,8 @@ def main() -> int:
     argparse.ArgumentParser(prog="python -m tools.run_tests", description=__doc__).parse_args()
     before = Spent.so_far()
     try:
-        ended = (*run_tiers(UNIT, CLUSTER, LOG), run_alone(ALONE))
+        with held(HOLD):
+            ended = (*run_tiers(UNIT, CLUSTER, LOG), run_alone(ALONE))
     except KeyboardInterrupt:
         return 130
     _say("in short")

@@ -74,8 +74,8 @@ def operator(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[Insta
     """Installed by helm, once for all tests; a test that changes the installation changes it back.
 
     Generation measures latencies for twelve seconds, and a dozen Jobs do so beside each other: it is told to be brief,
-    except where routing goes by what was measured.
+    and less so where routing goes by what was measured.
     """
     is_measured = any(item.path.stem == "test_routing" for item in request.session.items)
-    with installed_operator(cluster, {} if is_measured else {"GNNSERVE_PROFILE_SECONDS": "0.1"}) as installation:
+    with installed_operator(cluster, {"GNNSERVE_PROFILE_SECONDS": "1" if is_measured else "0.1"}) as installation:
         yield installation

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tools.run_tests import ALONE, CLUSTER, Ended, Spent, describe, exit_code, run_alone, run_tiers
+from tools.run_tests import ALONE, CLUSTER, Ended, Spent, describe, exit_code, held, run_alone, run_tiers
 
 
 def _prints(words: str, code: int = 0) -> list[str]:
@@ -90,3 +90,10 @@ def test_what_the_system_tells_grows() -> None:
     if first is None or second is None:
         pytest.skip("this system does not tell")
     assert second.since(first).busy_s >= 0
+
+
+def test_what_is_held_ends_after_what_is_run_with_it(tmp_path: Path) -> None:
+    ended = tmp_path / "ended"
+    with held([sys.executable, "-c", f"import sys; sys.stdin.read(); open({str(ended)!r}, 'w').close()"]):
+        assert not ended.exists()
+    assert ended.exists()

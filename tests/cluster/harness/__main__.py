@@ -7,6 +7,7 @@ env               what a shell needs: eval "$(python -m tests.cluster.harness en
 image TARGET TAG  build a target of the Dockerfile and hand it to the node if that runs
 gpus N [NAME]     let the node offer N pieces of an extended resource (nvidia.com/gpu)
 down              stop; objects and images stay on disk
+hold              what tests start, until the input ends: they find it, and do not start it anew
 api               an API server without a node, in a folder of its own, until Ctrl-C; prints its KUBECONFIG
 wipe              stop and forget all but programs and built images
 
@@ -24,7 +25,7 @@ from concurrent.futures import ThreadPoolExecutor
 from tests.cluster.harness import binaries, images, packages, prometheus
 from tests.cluster.harness.commands import HarnessError, say
 from tests.cluster.harness.node import Node
-from tests.cluster.harness.session import running_api_server
+from tests.cluster.harness.session import running_api_server, running_cluster, why_not
 
 
 def main(words: list[str]) -> int:
@@ -54,6 +55,10 @@ def main(words: list[str]) -> int:
             with running_api_server(controllers=True) as alone, contextlib.suppress(KeyboardInterrupt):
                 print(f"export KUBECONFIG={shlex.quote(alone.kubeconfig)}", flush=True)
                 signal.pause()
+        case ["hold"]:
+            if why_not() is None:
+                with running_cluster(), contextlib.suppress(KeyboardInterrupt):
+                    sys.stdin.read()
         case ["wipe"]:
             node.wipe()
         case _:
