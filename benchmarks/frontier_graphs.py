@@ -153,12 +153,17 @@ def _service(name: str, source: GraphSource, seed: int, variants: Mapping[str, A
     spec = {
         "graph": {"source": source.model_dump(by_alias=True, exclude_none=True, mode="json")},
         "model": {"architecture": "GraphSAGE", "training": {"epochs": "Auto", "seed": seed}},
-        "variants": {**variants, "metric": "ROCAUC" if name in _ROC_AUC else "Auto"},
+        "variants": {**variants, "metric": metric_choice(name)},
     }
     metadata = {"name": name.replace("_", "-")}
     return GNNService.model_validate(
         {"apiVersion": "gnnserve.dev/v1alpha1", "kind": "GNNService", "metadata": metadata, "spec": spec}
     )
+
+
+def metric_choice(name: str) -> str:
+    """`spec.variants.metric` of a graph."""
+    return "ROCAUC" if name in _ROC_AUC else "Auto"
 
 
 def _unseen(name: str, data: GraphData, root: Path, variants: list[str]) -> dict[str, Unseen]:

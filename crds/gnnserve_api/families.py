@@ -38,6 +38,18 @@ class FamilyName(StrEnum):
     """The same of a later layer."""
     GIVEN_FANOUTS = "given-fanouts"
     """A given variant's table and network, with fewer neighbours sampled."""
+    CHANNELS = "channels"
+    """A prefix of the ranked feature columns, and a network with fewer hidden channels."""
+    CHANNELS_PROJECTED = "channels-projected"
+    """The first layer's product of such a network, per node."""
+    CHANNELS_STORED = "channels-stored"
+    """The first layer's output of such a network, over all neighbours, as the second layer's product per node."""
+    CHANNELS_FANOUTS = "channels-fanouts"
+    """The table and network of a variant with fewer channels, with fewer neighbours sampled."""
+    CHANNELS_PROJECTED_FANOUTS = "channels-projected-fanouts"
+    """The same of one that reads products."""
+    CHANNELS_STORED_FANOUTS = "channels-stored-fanouts"
+    """The same of one whose first layer is stored."""
     ONE_ROW = "one-row"
     """A perceptron of its own over a node's features, whose first layer is stored per node."""
     PROPAGATED_ONE_ROW = "propagated-one-row"
@@ -213,6 +225,54 @@ FAMILIES: Mapping[FamilyName, Family] = {
             capabilities=_FOLLOWS_ALL,
             is_asked_for=True,
             stores_product=False,
+            spans_widths=False,
+        ),
+        Family(
+            FamilyName.CHANNELS,
+            description="reads feature columns; fewer hidden channels",
+            capabilities=_FOLLOWS_ALL_ALONE,
+            is_asked_for=True,
+            stores_product=False,
+            spans_widths=False,
+        ),
+        Family(
+            FamilyName.CHANNELS_PROJECTED,
+            description="fewer hidden channels, first layer stored per node",
+            capabilities=_FOLLOWS_ALL_ALONE,
+            is_asked_for=True,
+            stores_product=True,
+            spans_widths=False,
+        ),
+        Family(
+            FamilyName.CHANNELS_STORED,
+            description="fewer hidden channels, first layer stored per node, over all neighbours",
+            capabilities=_FOLLOWS_OVERLAYS,
+            is_asked_for=True,
+            stores_product=True,
+            spans_widths=False,
+        ),
+        Family(
+            FamilyName.CHANNELS_FANOUTS,
+            description="samples fewer neighbours",
+            capabilities=_FOLLOWS_ALL_ALONE,
+            is_asked_for=True,
+            stores_product=False,
+            spans_widths=False,
+        ),
+        Family(
+            FamilyName.CHANNELS_PROJECTED_FANOUTS,
+            description="samples fewer neighbours",
+            capabilities=_FOLLOWS_ALL_ALONE,
+            is_asked_for=True,
+            stores_product=True,
+            spans_widths=False,
+        ),
+        Family(
+            FamilyName.CHANNELS_STORED_FANOUTS,
+            description="samples fewer neighbours",
+            capabilities=_FOLLOWS_OVERLAYS,
+            is_asked_for=True,
+            stores_product=True,
             spans_widths=False,
         ),
         Family(

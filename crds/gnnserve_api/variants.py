@@ -17,8 +17,10 @@ MAX_FANOUT = 1024
 """Most neighbours that fan-outs may ask for per layer."""
 MAX_GIVEN_NAME = 20
 """Characters of a name that the user gives."""
-MAX_VARIANT_NAME = MAX_GIVEN_NAME + len("-bfloat16") + len("-f") + MAX_LAYERS * len(f"{MAX_FANOUT}x") - 1
-"""Characters of a variant's name: a given one, with a storage and fan-outs."""
+_LONGEST_NAME = max(MAX_GIVEN_NAME, len("channels64-projected"))
+"""Characters of a name without storage and fan-outs."""
+MAX_VARIANT_NAME = _LONGEST_NAME + len("-bfloat16") + len("-f") + MAX_LAYERS * len(f"{MAX_FANOUT}x") - 1
+"""Characters of a variant's name, with a storage and fan-outs."""
 MAX_STAGE_NAME = (MAX_VARIANT_NAME - len("-then-") - len("-p99")) // 2
 """Characters of the name of a variant that a cascade consists of."""
 MAX_VARIANTS = 36
@@ -46,7 +48,7 @@ def variant_name(factor: int, storage: Storage = Storage.FLOAT32) -> str:
     return stored_name(f"x{factor}", storage)
 
 
-def projected_name(storage: Storage) -> str:
+def projected_name(storage: Storage = Storage.FLOAT32) -> str:
     return stored_name(PROJECTED_NAME, storage)
 
 
@@ -55,9 +57,14 @@ def one_row_name(hops: int) -> str:
     return f"mlp{hops}"
 
 
-def stored_layer_name(layer: int, storage: Storage) -> str:
+def stored_layer_name(layer: int, storage: Storage = Storage.FLOAT32) -> str:
     """Name of the variant whose table was made of that layer's output, the first being 1."""
     return stored_name(f"stored{layer}", storage)
+
+
+def channels_name(factor: int, column_factor: int = 1) -> str:
+    """Name of a network with fewer hidden channels, and with fewer feature columns: `channels2`, `channels2-x4`."""
+    return f"channels{factor}" + (f"-{variant_name(column_factor)}" if column_factor > 1 else "")
 
 
 def given_name(place: int) -> str:

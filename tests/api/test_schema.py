@@ -88,8 +88,8 @@ BREAKS_RULE = {
         **MINIMAL,
         "variants": {"fanouts": [[15, 11]]},
     },
-    "with fanouts, factors, given, stored and one more, times storages, times fanouts and one more must be at most "
-    "36 variants": {
+    "with fanouts, factors, given, stored, channels and one more, times storages, times fanouts and one more must be "
+    "at most 36 variants": {
         **MINIMAL,
         "variants": {"fanouts": [[fanout, 5] for fanout in range(1, 9)]},
     },
@@ -132,8 +132,8 @@ BREAKS_RULE = {
         "model": {"architecture": "SIGN", "fanouts": [0, 0]},
         "variants": {"given": [{"checkpoint": {"uri": "file:///a.safetensors"}, "columns": [0]}]},
     },
-    "with oneRow, its entries and factors, given, stored and one more, these times fanouts and one more, times "
-    "storages, must be at most 36 variants": {
+    "with oneRow, its entries and factors, given, stored, channels and one more, these times fanouts and one more, "
+    "times storages, must be at most 36 variants": {
         **MINIMAL,
         "variants": {
             "fanouts": [[5, 5], [4, 4]],
@@ -150,7 +150,7 @@ BREAKS_RULE = {
             "oneRow": [{"hops": 0}],
         },
     },
-    "stored, fanouts, given, oneRow and projection must be left out with search Auto, which finds them out": {
+    "stored, fanouts, given, oneRow, channels and projection must be left out with search Auto, which finds them out": {
         **MINIMAL,
         "variants": {"search": "Auto", "stored": [1]},
     },
@@ -177,11 +177,11 @@ BREAKS_RULE = {
         **MINIMAL,
         "model": {"architecture": "GAT", "heads": 3},
     },
-    "factors, given and stored, times storages, must be at most 32 variants": {
+    "factors, given, stored and channels, times storages, must be at most 32 variants": {
         **MINIMAL,
         "variants": {"pruning": {"factors": [1, 2, 3, 4, 5, 6, 7, 8]}, "storage": [*Storage], "given": [GIVEN]},
     },
-    "pruning.factors may be empty beside given or stored variants only": {
+    "pruning.factors may be empty beside given, stored or channels only": {
         **MINIMAL,
         "variants": {"pruning": {"factors": []}},
     },
@@ -193,6 +193,26 @@ BREAKS_RULE = {
         **MINIMAL,
         "model": {"architecture": "SGC", "fanouts": [0]},
         "variants": {"stored": [1]},
+    },
+    "columnFactor must be 1 with a table other than Features, whose rows are as wide for any number of columns": {
+        **MINIMAL,
+        "variants": {"channels": [{"factor": 2, "columnFactor": 4, "table": "Stored"}]},
+    },
+    "columnFactor of channels that read Features, 1 where it is left out, must be one of pruning.factors": {
+        **MINIMAL,
+        "variants": {"channels": [{"factor": 2, "columnFactor": 3}]},
+    },
+    "variants.channels must not be given with a model of one layer, which has no hidden channels, nor with SGC and "
+    "SIGN": {
+        **MINIMAL,
+        "model": {"fanouts": [10]},
+        "variants": {"channels": [{"factor": 2}]},
+    },
+    "factor of variants.channels must be at most model.hidden, divided by heads, and at most model.mlpHidden: it "
+    "leaves no channel otherwise": {
+        **MINIMAL,
+        "model": {"architecture": "GAT", "hidden": 24, "heads": 8},
+        "variants": {"channels": [{"factor": 3}, {"factor": 4, "table": "Projected"}]},
     },
     "names of given variants must not repeat": {
         **MINIMAL,
@@ -347,6 +367,8 @@ def _without_empty_collections(node: dict) -> dict:
     [
         ("mlp2", {"oneRow": [{"hops": 2}]}, True),
         ("stored7", {"stored": [1]}, True),
+        ("channels3-x4", {"channels": [{"factor": 2}]}, True),
+        ("channels-3", {"channels": [{"factor": 2}]}, False),
         ("mlp2", {"oneRow": []}, False),
         ("mlp-2", {"oneRow": [{"hops": 2}], "stored": [1]}, False),
     ],
@@ -358,7 +380,7 @@ def test_names_of_given_variants_are_not_as_those_of_others(
     if not is_refused:
         assert name in GNNServiceSpec.model_validate(spec).variants.listed_names()
         return
-    with pytest.raises(ValidationError, match=f"must not be as those of oneRow or stored: {name}"):
+    with pytest.raises(ValidationError, match=f"must not be as those of oneRow, stored or channels: {name}"):
         GNNServiceSpec.model_validate(spec)
 
 

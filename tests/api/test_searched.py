@@ -81,7 +81,13 @@ def test_the_recipe_depends_on_what_a_search_reads_alone() -> None:
 
 @pytest.mark.parametrize(
     "listed",
-    [{"stored": [1]}, {"fanouts": [[4, 2]]}, {"oneRow": [{"hops": 1}]}, {"projection": "Disabled"}],
+    [
+        {"stored": [1]},
+        {"fanouts": [[4, 2]]},
+        {"oneRow": [{"hops": 1}]},
+        {"channels": [{"factor": 2}]},
+        {"projection": "Disabled"},
+    ],
     ids=lambda listed: next(iter(listed)),
 )
 def test_lists_beside_a_search_are_refused_where_they_can_be_told_from_defaults(listed: dict[str, Any]) -> None:

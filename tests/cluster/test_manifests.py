@@ -81,7 +81,7 @@ REFUSED = {
     ),
     "no factors": (
         {"spec": {"variants": {"pruning": {"factors": []}}}},
-        "pruning.factors may be empty beside given or stored variants only",
+        "pruning.factors may be empty beside given, stored or channels only",
     ),
     "a factor twice": ({"spec": {"variants": {"pruning": {"factors": [2, 2]}}}}, "factors[1]: Duplicate value: 2"),
     "a latency of nothing": (

@@ -15,6 +15,7 @@ import torch
 from tests.gpu.conftest import ON_GPU
 from tests.support.gpu_revisions import (
     NODES,
+    WIDTH,
     engine_of,
     means,
     projected_revision,
@@ -23,6 +24,7 @@ from tests.support.gpu_revisions import (
     use_small_chunks,
 )
 from tests.support.gpu_twin import Twin
+from tests.support.graphs import network_manifest, random_tensors
 from tests.support.interpreter import skip_overflow_checks
 
 from gnnserve_api.device import CachePolicy
@@ -38,6 +40,7 @@ from gnnserve_worker.gpu.pinned import pin
 from gnnserve_worker.gpu.placement import parts_of
 from gnnserve_worker.gpu.resident import LANES, Resident, make_resident
 from gnnserve_worker.inference.batch import Inference, infer_batch
+from gnnserve_worker.models.build import build_network
 from gnnserve_worker.repository.loaded import LoadedRevision
 from gnnserve_worker.tables.table import map_array
 
@@ -84,6 +87,21 @@ def test_each_variant_samples_its_own_hops(architecture: str, accelerator: Accel
     for name in ("x2-f2x1", "x1", "x2-f2x1"):
         found, expected = engine.infer(name, seeds, key=4), infer_batch(loaded, name, seeds, key=4)
         _assert_alike(found, expected)
+
+
+@ARCHITECTURES
+def test_a_network_with_fewer_channels_is_served_beside_the_whole_one(
+    architecture: str, accelerator: Accelerator
+) -> None:
+    made, narrow = revision(architecture, (3, 2)), network_manifest(architecture, (3, 2), hidden=4)
+    weights = random_tensors(narrow, WIDTH, seed=6)
+    network = build_network(narrow, weights, WIDTH, projected=False, compute="float32")
+    variants = {**made.variants, "channels2": replace(made.variants["x1"], name="channels2", network=network)}
+    loaded = replace(made, variants=variants)
+    engine, seeds = engine_of(loaded, accelerator), some_seeds(5)
+
+    for name in ("channels2", "x1", "channels2"):
+        _assert_alike(engine.infer(name, seeds, key=4), infer_batch(loaded, name, seeds, key=4))
 
 
 @ARCHITECTURES

@@ -12,6 +12,7 @@ from tests.support.graphs import dense_features, network_manifest, random_graph,
 
 from gnnserve_api.families import FAMILIES as CONTRACT
 from gnnserve_api.families import STORED_GRAPH, Capabilities, FamilyName
+from gnnserve_api.repository import NetworkManifest
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.variants import Storage
 from gnnserve_worker.generation.families.family import FamilyPlan, Ingredients, Outline
@@ -28,6 +29,10 @@ GIVEN = {"checkpoint": {"uri": "file:///a.safetensors"}, "columns": [0]}
 MASTER = random_tensors(NETWORK, WIDTH, seed=0)
 
 
+def _narrow(factor: int) -> NetworkManifest:
+    return msgspec.structs.replace(NETWORK, hidden=NETWORK.hidden // factor)
+
+
 class FakeModels:
     """Trains nothing, and notes what it is asked for."""
 
@@ -35,6 +40,7 @@ class FakeModels:
 
     def __init__(self) -> None:
         self.pruned_to: list[tuple[str, list[int]]] = []
+        self.narrowed_of: list[tuple[str, int, np.ndarray | None]] = []
 
     def master(self, name: str) -> Tensors:
         raise AssertionError(name)
@@ -45,6 +51,10 @@ class FakeModels:
     def pruned(self, columns: np.ndarray, name: str) -> Tensors:
         self.pruned_to.append((name, columns.tolist()))
         return random_tensors(NETWORK, len(columns), seed=1)
+
+    def narrowed(self, wide: Tensors, columns: np.ndarray | None, factor: int, name: str) -> Tensors:
+        self.narrowed_of.append((name, wide["convs.0.lin_l.weight"].shape[1], columns))
+        return random_tensors(_narrow(factor), wide["convs.0.lin_l.weight"].shape[1], seed=2)
 
 
 def spec_of(**variants: Any) -> GNNServiceSpec:
@@ -187,16 +197,57 @@ def test_given_variants_are_served_with_smaller_fanouts_too() -> None:
     assert [v.manifest.name for v in plans[FamilyName.GIVEN_FANOUTS].variants] == ["given-1-f2x1"]
 
 
+CHANNELS = [
+    {"factor": 2, "table": "Stored"}, {"factor": 2, "table": "Projected"}, {"factor": 4},
+    {"factor": 2, "columnFactor": 3},
+]  # fmt: skip
+
+
+def test_networks_with_fewer_channels_are_served_over_tables_of_their_own_and_of_pruned_ones() -> None:
+    models = FakeModels()
+    plans = plans_of(models, pruning={"factors": [1, 3]}, channels=CHANNELS, fanouts=[[2, 1]], projection="Disabled")
+
+    found = [variant for name, plan in plans.items() if name.startswith("channels") for variant in plan.variants]
+    assert {(v.manifest.name, v.manifest.table, v.manifest.columns, v.factor) for v in found} == {
+        ("channels4", "features-float32", 6, 1),
+        ("channels2-x3", "features-float32", 2, 3),
+        ("channels2-projected", "channels2-projected-float32", 4, 1),
+        ("channels2-stored1", "channels2-stored1-float32", 3, 1),
+        ("channels4-f2x1", "features-float32", 6, 1),
+        ("channels2-x3-f2x1", "features-float32", 2, 3),
+        ("channels2-projected-f2x1", "channels2-projected-float32", 4, 1),
+        ("channels2-stored1-f2", "channels2-stored1-float32", 3, 1),
+    }
+    assert {v.manifest.network.hidden for v in found if v.manifest.name.startswith("channels2")} == {4}
+    assert [name for name, *_ in models.narrowed_of] == ["channels4", "channels2-x3", "channels2", "channels2"]
+    (_, width, columns) = models.narrowed_of[1]
+    assert (width, [] if columns is None else columns.tolist()) == (2, [5, 0])
+    tables = {table.name: table for plan in plans.values() for table in plan.tables}
+    made_by = tables["channels2-projected-float32"].made_by  # type: ignore[union-attr]
+    assert made_by is not None
+    assert made_by.prefix == "channels2."
+    assert {"channels2-aggregated1", "channels2-stored1-float32"} < tables.keys()
+
+
+def test_weights_over_all_columns_are_brought_into_rank_order() -> None:
+    (variant,) = plans_of(FakeModels(), pruning={"factors": [1]}, channels=[{"factor": 2}])[
+        FamilyName.CHANNELS
+    ].variants
+    made = random_tensors(_narrow(2), WIDTH, seed=2)["convs.0.lin_l.weight"]
+    assert variant.tensors is not None
+    np.testing.assert_array_equal(variant.tensors["convs.0.lin_l.weight"], made[:, RANKED])
+
+
 @pytest.mark.parametrize("storage", list(Storage))
 def test_families_say_what_their_tables_take(storage: Storage) -> None:
     one_row = [{"hops": 1}, {"hops": 0}, {"hops": 2}]
-    spec = spec_of(pruning={"factors": [2, 3]}, storage=[storage], oneRow=one_row, stored=[1, 2])
+    spec = spec_of(pruning={"factors": [1, 3]}, storage=[storage], oneRow=one_row, stored=[1, 2], channels=CHANNELS)
     outline = Outline(spec, NETWORK, NODES, WIDTH, [given_variant("a", [4, 0, 1, 2]), given_variant("b", [1, 4])])
     float32_8, float32_3 = (stored_bytes(NODES, columns, Storage.FLOAT32) for columns in (8, 3))
     found = {family.name: family.tables_bytes(outline) for family in FAMILIES}
 
     assert found == {
-        FamilyName.PRUNED: stored_bytes(NODES, 3, storage),
+        FamilyName.PRUNED: stored_bytes(NODES, 6, storage),
         FamilyName.PROPAGATED: 0,
         FamilyName.PROJECTED: 2 * stored_bytes(NODES, 8, storage),
         FamilyName.PROPAGATED_PROJECTED: 0,
@@ -210,6 +261,12 @@ def test_families_say_what_their_tables_take(storage: Storage) -> None:
         FamilyName.STORED_FANOUTS: 0,
         FamilyName.STORED_DEEPER_FANOUTS: 0,
         FamilyName.GIVEN_FANOUTS: 0,
+        FamilyName.CHANNELS: 0,
+        FamilyName.CHANNELS_PROJECTED: 2 * stored_bytes(NODES, 4, storage),
+        FamilyName.CHANNELS_STORED: 3 * stored_bytes(NODES, 4, Storage.FLOAT32) + 2 * stored_bytes(NODES, 3, storage),
+        FamilyName.CHANNELS_FANOUTS: 0,
+        FamilyName.CHANNELS_PROJECTED_FANOUTS: 0,
+        FamilyName.CHANNELS_STORED_FANOUTS: 0,
         FamilyName.ONE_ROW: stored_bytes(NODES, 8, storage),
         FamilyName.PROPAGATED_ONE_ROW: 2 * stored_bytes(NODES, 8, storage),
         FamilyName.CASCADE: 0,

@@ -172,7 +172,7 @@ def _lessons(scope: Scope, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Seq
     seen: list[Lesson] = []
 
     def noting(*arguments: Any) -> Trained:
-        seen.append(arguments[-1])
+        seen.append(arguments[5])
         return train(*arguments)
 
     monkeypatch.setattr(trained_module, "train", noting)

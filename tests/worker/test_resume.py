@@ -359,6 +359,9 @@ class FakeModels:
     def pruned(self, columns: np.ndarray, name: str) -> Tensors:
         return self._make(name, recorded=True)
 
+    def narrowed(self, wide: Tensors, columns: np.ndarray | None, factor: int, name: str) -> Tensors:
+        return self._make(name, recorded=True)
+
     def another_master(self, seed: int, name: str) -> Tensors:
         return self._make(name, recorded=False)
 
@@ -430,6 +433,21 @@ def test_other_columns_or_another_seed_are_another_network(tmp_path: Path) -> No
 
     assert fake.made == ["x2", "master of seed 6"]
     assert [report.stage for report in reports] == ["kept x2 is not used", "kept master of seed 6 is not used"]
+
+
+def test_fewer_channels_of_another_network_are_another_network(tmp_path: Path) -> None:
+    wide = {"weight": np.zeros(3, np.float32)}
+    ResumedModels(FakeModels(), resumption_in(tmp_path, [])).narrowed(wide, None, 2, "channels2")
+    fake, reports = FakeModels(), list[Progress]()
+    models = ResumedModels(fake, resumption_in(tmp_path, reports))
+    once = models.narrowed(wide, None, 2, "channels2")
+    assert models.narrowed(wide, None, 2, "channels2") is once
+    assert [run.name for run in models.runs] == ["channels2"]
+    assert fake.made == []
+
+    ResumedModels(fake, resumption_in(tmp_path, reports)).narrowed({"weight": np.ones(3)}, None, 2, "channels2")
+    assert fake.made == ["channels2"]
+    assert reports[-1].stage == "kept channels2 is not used"
 
 
 def test_what_is_kept_says_what_it_is_without_pickle(tmp_path: Path) -> None:

@@ -40,6 +40,9 @@ class FakeModels:
     def pruned(self, columns: np.ndarray, name: str) -> Tensors:
         return random_tensors(NETWORK, len(columns), seed=2)
 
+    def narrowed(self, wide: Tensors, columns: np.ndarray | None, factor: int, name: str) -> Tensors:
+        raise AssertionError(name)
+
     def another_master(self, seed: int, name: str) -> Tensors:
         raise AssertionError(name)
 

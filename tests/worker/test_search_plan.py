@@ -81,6 +81,14 @@ def test_a_plan_refuses_cascades_of_what_is_not_made(data: GraphData) -> None:
         planned(data, cascades=[{"first": "x3", "then": "x1"}])
 
 
+def test_networks_with_fewer_channels_are_planned_as_networks_of_their_own(data: GraphData) -> None:
+    channels = [{"factor": 2, "columnFactor": 4}, {"factor": 4, "table": "Projected"}, {"factor": 4, "table": "Stored"}]
+    found = planned(data, pruning={"factors": [1, 4]}, channels=channels, fanouts=[[2, 2]])
+    trains = {one.name: one.trains for one in found.variants}
+    assert trains["channels2-x4"] == trains["channels2-x4-f2x2"] == "channels2-x4"
+    assert trains["channels4-projected"] == trains["channels4-stored1-f2"] == "channels4"
+
+
 @pytest.mark.parametrize("architecture", ["GIN", "GAT", "SIGN"])
 def test_every_architecture_can_be_planned(data: GraphData, architecture: str) -> None:
     fanouts = {"fanouts": [0, 0]} if architecture == "SIGN" else {}

@@ -145,6 +145,9 @@ class RandomModels:
     def pruned(self, columns: np.ndarray, name: str) -> Tensors:
         raise AssertionError(name)
 
+    def narrowed(self, wide: Tensors, columns: np.ndarray | None, factor: int, name: str) -> Tensors:
+        raise AssertionError(name)
+
     def another_master(self, seed: int, name: str) -> Tensors:
         raise AssertionError(name)
 

@@ -178,6 +178,8 @@ def _listed(variants: Variants) -> Iterator[str]:
         yield f"{', '.join(variant_name(factor) for factor in sorted(pruning.factors))}, ranked by {pruning.method}"
     if variants.given:
         yield f"{', '.join(variants.given_names())}, given"
+    if variants.channels:
+        yield f"{', '.join(one.name for one in variants.channels)}, of fewer hidden channels"
     if variants.one_row:
         yield f"{', '.join(variants.one_row_names())}, of one row per node"
     if variants.cascades:

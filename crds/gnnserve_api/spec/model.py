@@ -307,6 +307,24 @@ class Model(ApiModel):
             architecture=Architecture.SIGN, hidden=self.hidden, hops=hops, fanouts=_ONE_ROW_LAYERS, training=training
         )
 
+    def with_fewer_channels(self, factor: int) -> Model:
+        """The model with a part of its hidden channels. Every head of a GAT keeps as many as the others."""
+        heads = self._heads
+        changes: dict[str, Any] = {"hidden": heads * (self.hidden // heads // factor)}
+        if self.mlp_hidden is not None:
+            changes["mlp_hidden"] = self.mlp_hidden // factor
+        return self.model_copy(update=changes)
+
+    @property
+    def most_channel_factor(self) -> int:
+        """The largest factor that leaves each hidden layer, or head of one, a channel."""
+        return min(self.hidden // self._heads, self.mlp_hidden or self.hidden)
+
+    @property
+    def _heads(self) -> int:
+        """Attention heads of a hidden layer; 1 without attention."""
+        return self.heads or _HEADS
+
     def _propagated_hops(self) -> int | None:
         if self.architecture not in _PROPAGATING:
             return None
@@ -315,7 +333,7 @@ class Model(ApiModel):
     def _attention(self) -> AttentionManifest | None:
         if self.architecture is not Architecture.GAT:
             return None
-        heads = self.heads or _HEADS
+        heads = self._heads
         slope = _NEGATIVE_SLOPE if self.negative_slope is None else self.negative_slope
         return AttentionManifest(heads=heads, output_heads=self.output_heads or heads, negative_slope=slope)
 

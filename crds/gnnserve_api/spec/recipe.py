@@ -70,6 +70,7 @@ HISTORICAL_DEFAULTS: Mapping[str, Any] = MappingProxyType(
         "variants.stored": [],
         "variants.cascades": [],
         "variants.search": "Disabled",
+        "variants.channels": [],
         "variants.budget": {},
         "variants.budget.seconds": 1800,
         "variants.budget.variants": 8,

@@ -114,7 +114,8 @@ class GNNServiceSpec(ApiModel):
 
     @rule(
         "!has(self.model.checkpoint) || size(self.variants.pruning.factors) > 0 || "
-        "self.variants.projection != 'Disabled' || (has(self.variants.stored) && size(self.variants.stored) > 0)",
+        "self.variants.projection != 'Disabled' || (has(self.variants.stored) && size(self.variants.stored) > 0) || "
+        "(has(self.variants.channels) && size(self.variants.channels) > 0)",
         "model.checkpoint must not be given where variants.given are all there is: none is made of it",
     )
     def _checkpoint_is_used(self) -> bool:
@@ -179,8 +180,9 @@ class GNNServiceSpec(ApiModel):
     )
     def _cascades_leave_few_variants(self) -> bool | str:
         variants = self.variants
-        listed = len(variants.pruning.factors) + len(variants.given) + len(variants.stored)
-        others = ((listed + 1) * (1 + len(variants.fanouts)) + len(variants.one_row)) * len(variants.storage)
+        others = ((variants.listed_count + 1) * (1 + len(variants.fanouts)) + len(variants.one_row)) * len(
+            variants.storage
+        )
         count = others + MAX_PERCENTS * len(variants.cascades)
         return (
             not variants.cascades
@@ -209,6 +211,36 @@ class GNNServiceSpec(ApiModel):
             not self.variants.cascades
             or not taken
             or f"names of given variants must not be as those of cascades: {', '.join(taken)}"
+        )
+
+    @rule(
+        "!has(self.variants.channels) || size(self.variants.channels) == 0 || "
+        "(size(self.model.fanouts) > 1 && self.model.fanouts[0] != 0)",
+        "variants.channels must not be given with a model of one layer, which has no hidden channels, nor with SGC and "
+        "SIGN",
+    )
+    def _channels_are_of_hidden_layers(self) -> bool | str:
+        if not self.variants.channels or (len(self.model.fanouts) > 1 and not self.model.reads_one_row):
+            return True
+        fanouts = list(self.model.fanouts)
+        return (
+            f"variants.channels must not be given with model.fanouts {fanouts} of {self.model.architecture}: a model "
+            "of one layer has no hidden channels, and SGC and SIGN read one row; leave channels out"
+        )
+
+    @rule(
+        "!has(self.variants.channels) || self.variants.channels.all(one, one.factor <= self.model.hidden / "
+        "(has(self.model.heads) ? self.model.heads : 1) && "
+        "(!has(self.model.mlpHidden) || one.factor <= self.model.mlpHidden))",
+        "factor of variants.channels must be at most model.hidden, divided by heads, and at most model.mlpHidden: it "
+        "leaves no channel otherwise",
+    )
+    def _channels_are_left(self) -> bool | str:
+        most = self.model.most_channel_factor
+        beyond = [one.factor for one in self.variants.channels if one.factor > most]
+        return not beyond or (
+            f"factor {beyond[0]} of variants.channels must be at most {most}: it leaves no channel of model.hidden "
+            "divided by heads, or of model.mlpHidden; use a smaller one"
         )
 
     def impossible_variants(self) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from typing import Annotated
 from pydantic import Field, model_validator
 
 from gnnserve_api.spec.cascade import MAX_CASCADES, Cascade, canonical_cascades
+from gnnserve_api.spec.channels import Channels, ChannelsTable, in_order
 from gnnserve_api.spec.fields import ApiModel
 from gnnserve_api.spec.given import Given
 from gnnserve_api.spec.pruning import DEFAULT_FACTORS, Pruning
@@ -55,6 +56,7 @@ MAX_LISTED_VARIANTS = MAX_VARIANTS - len(Storage)
 
 LISTED = (
     "size(self.pruning.factors) + (has(self.given) ? size(self.given) : 0) + (has(self.stored) ? size(self.stored) : 0)"
+    " + (has(self.channels) ? size(self.channels) : 0)"
 )
 """CEL: variants of one storage that are always there."""
 
@@ -63,13 +65,13 @@ SmallerFanouts = Annotated[
 ]
 
 
-_NAMES_OF_OTHERS = "^(mlp|stored)[0-9]+$"
+_NAMES_OF_OTHERS = "^(mlp[0-9]+|stored[0-9]+|channels[0-9]+(-x[0-9]+|-projected|-stored1)?)$"
 
 
 class Variants(ApiModel):
     search: Search = Search.DISABLED
     """Whether the variants are searched for, in place of being listed. With Auto, pruning.factors and storage are not
-    read, and stored, fanouts, given, oneRow and projection must be left out."""
+    read, and stored, fanouts, given, oneRow, channels and projection must be left out."""
     budget: SearchBudget = SearchBudget()
     """What a search may take, and how many variants it may keep."""
     pruning: Pruning = Pruning()
@@ -113,19 +115,26 @@ class Variants(ApiModel):
     differ from those of x1, which samples them. Only stored1 answers requests with an overlay, and none gives
     embeddings."""
 
+    channels: Annotated[tuple[Channels, ...], Field(max_length=16)] = ()
+    """Networks with fewer hidden channels, as in `[{factor: 2}, {factor: 4, table: Projected}]`: channels2 and
+    channels4-projected, from each storage. Which channels each layer keeps is found by LASSO, from the last layer
+    backwards; what is left is fitted to what the whole network computes, then trained further. None gives the model's
+    embeddings."""
+
     cascades: Annotated[tuple[Cascade, ...], Field(max_length=MAX_CASCADES)] = ()
     """Variants that consist of two others: one answers where it is confident, and passes the rest on to the other.
     Only for nodes of one class each."""
 
     def listed_names(self) -> tuple[str, ...]:
-        """Variants that every revision has: a factor in a storage, a stored layer or a given one, with each of the
-        fan-outs; and one-row ones."""
+        """Variants that every revision has: a factor in a storage, a stored layer, a given one or one of channels, with
+        each of the fan-outs; and one-row ones."""
         factors = [name for factor in sorted(self.pruning.factors) for name in self.names_of(factor)]
         layers = [name for layer in sorted(self.stored) for name in self._names_of_stored(layer)]
         given = self._with_fanouts([name for base in self.given_names() for name in self._in_storages(base)])
         one_row = [name for base in self.one_row_names() for name in self._in_storages(base)]
+        channels = [name for one in self.canonical().channels for name in self._names_of_channels(one)]
         cascades = [name for cascade in self.canonical().cascades for name in cascade.names()]
-        return (*factors, *layers, *given, *one_row, *cascades)
+        return (*factors, *layers, *given, *channels, *one_row, *cascades)
 
     def one_row_names(self) -> tuple[str, ...]:
         """Names of `one_row`, by hops, without storages."""
@@ -134,6 +143,11 @@ class Variants(ApiModel):
     def _names_of_stored(self, layer: int) -> tuple[str, ...]:
         names = [stored_layer_name(layer, storage) for storage in Storage if storage in self.storage]
         return (*names, *(fanouts_name(name, fanouts) for name in names for fanouts in self.fanouts_left(layer)))
+
+    def _names_of_channels(self, one: Channels) -> tuple[str, ...]:
+        left = self.fanouts_left(1) if one.table is ChannelsTable.STORED else self.fanouts
+        names = self._in_storages(one.name)
+        return (*names, *(fanouts_name(name, fanouts) for name in names for fanouts in left))
 
     def fanouts_left(self, layer: int) -> tuple[tuple[int, ...], ...]:
         """What of `fanouts` is left for variants of which that many layers are stored, each once."""
@@ -146,7 +160,8 @@ class Variants(ApiModel):
     @property
     def are_all_given(self) -> bool:
         """Whether nothing is made of a master: neither trained nor ranked."""
-        return not self.pruning.factors and self.projection is Projection.DISABLED and not self.stored
+        made = self.pruning.factors or self.stored or self.channels
+        return not made and self.projection is Projection.DISABLED
 
     def names_of(self, factor: int) -> tuple[str, ...]:
         """Variants of one factor."""
@@ -172,25 +187,40 @@ class Variants(ApiModel):
 
     @rule(
         f"({LISTED}) * size(self.storage) <= {MAX_LISTED_VARIANTS}",
-        f"factors, given and stored, times storages, must be at most {MAX_LISTED_VARIANTS} variants",
+        f"factors, given, stored and channels, times storages, must be at most {MAX_LISTED_VARIANTS} variants",
     )
     def _variants_are_few(self) -> bool | str:
-        listed, storages = len(self.pruning.factors) + len(self.given) + len(self.stored), len(self.storage)
+        listed, storages = self.listed_count, len(self.storage)
         return listed * storages <= MAX_LISTED_VARIANTS or (
             f"{self._counted()} times {storages} storages are {listed * storages} variants; they must be at most "
             f"{MAX_LISTED_VARIANTS}"
         )
 
+    @property
+    def _counts(self) -> dict[str, int]:
+        """Variants of one storage that are always there, by field."""
+        return {
+            "factors": len(self.pruning.factors),
+            "given": len(self.given),
+            "stored": len(self.stored),
+            "channels": len(self.channels),
+        }
+
+    @property
+    def listed_count(self) -> int:
+        """Variants of one storage and one choice of fan-outs that are always there, one-row ones and cascades apart."""
+        return sum(self._counts.values())
+
     def _counted(self) -> str:
-        counts = {"factors": len(self.pruning.factors), "given": len(self.given), "stored": len(self.stored)}
+        counts = self._counts
         return " and ".join(f"{count} {name}" for name, count in counts.items() if count or name == "factors")
 
     @rule(
         f"{LISTED} > 0",
-        "pruning.factors may be empty beside given or stored variants only",
+        "pruning.factors may be empty beside given, stored or channels only",
     )
     def _some_variant_is_listed(self) -> bool:
-        return bool(self.pruning.factors or self.given or self.stored)
+        return self.listed_count > 0
 
     @rule(
         "!has(self.given) || self.given.all(one, !has(one.name) || "
@@ -217,12 +247,11 @@ class Variants(ApiModel):
     @rule(
         f"!has(self.fanouts) || size(self.fanouts) == 0 || ({LISTED} + 1) * size(self.storage) * "
         f"(1 + size(self.fanouts)) <= {MAX_VARIANTS}",
-        "with fanouts, factors, given, stored and one more, times storages, times fanouts and one more must be at most "
-        f"{MAX_VARIANTS} variants",
+        "with fanouts, factors, given, stored, channels and one more, times storages, times fanouts and one more must "
+        f"be at most {MAX_VARIANTS} variants",
     )
     def _fanouts_leave_few_variants(self) -> bool | str:
-        listed = len(self.pruning.factors) + len(self.given) + len(self.stored)
-        count = (listed + 1) * len(self.storage) * (1 + len(self.fanouts))
+        count = (self.listed_count + 1) * len(self.storage) * (1 + len(self.fanouts))
         return (
             not self.fanouts
             or count <= MAX_VARIANTS
@@ -242,12 +271,11 @@ class Variants(ApiModel):
     @rule(
         f"!has(self.oneRow) || size(self.oneRow) == 0 || (({LISTED} + 1) * (1 + (has(self.fanouts) ? "
         f"size(self.fanouts) : 0)) + size(self.oneRow)) * size(self.storage) <= {MAX_VARIANTS}",
-        "with oneRow, its entries and factors, given, stored and one more, these times fanouts and one more, times "
-        f"storages, must be at most {MAX_VARIANTS} variants",
+        "with oneRow, its entries and factors, given, stored, channels and one more, these times fanouts and one more, "
+        f"times storages, must be at most {MAX_VARIANTS} variants",
     )
     def _one_rows_leave_few_variants(self) -> bool | str:
-        listed = len(self.pruning.factors) + len(self.given) + len(self.stored)
-        others = (listed + 1) * (1 + len(self.fanouts))
+        others = (self.listed_count + 1) * (1 + len(self.fanouts))
         count = (others + len(self.one_row)) * len(self.storage)
         return (
             not self.one_row
@@ -260,7 +288,8 @@ class Variants(ApiModel):
 
     @rule(
         "!has(self.oneRow) || size(self.oneRow) == 0 || size(self.pruning.factors) > 0 || "
-        "self.projection != 'Disabled' || (has(self.stored) && size(self.stored) > 0)",
+        "self.projection != 'Disabled' || (has(self.stored) && size(self.stored) > 0) || "
+        "(has(self.channels) && size(self.channels) > 0)",
         "oneRow must not be given where given variants are all there is: there is no model to learn from",
     )
     def _one_rows_have_a_master(self) -> bool:
@@ -269,26 +298,50 @@ class Variants(ApiModel):
     @rule(
         # By their form alone: what names joined of texts and numbers may cost exceeds the API server's budget.
         "!has(self.given) || ((!has(self.oneRow) || size(self.oneRow) == 0) && (!has(self.stored) || "
-        f"size(self.stored) == 0)) || !self.given.exists(one, has(one.name) && one.name.matches('{_NAMES_OF_OTHERS}'))",
-        "names of given variants must not be as those of oneRow or stored, mlp2 and stored1, where there are any",
+        "size(self.stored) == 0) && (!has(self.channels) || size(self.channels) == 0)) || "
+        f"!self.given.exists(one, has(one.name) && one.name.matches('{_NAMES_OF_OTHERS}'))",
+        "names of given variants must not be as those of oneRow, stored or channels, mlp2, stored1 and channels2, "
+        "where there are any",
     )
     def _given_names_are_not_of_others(self) -> bool | str:
         taken = [name for name in self.given_names() if re.fullmatch(_NAMES_OF_OTHERS, name)]
         return (
-            not (self.one_row or self.stored)
+            not (self.one_row or self.stored or self.channels)
             or not taken
-            or f"names of given variants must not be as those of oneRow or stored: {', '.join(taken)}"
+            or f"names of given variants must not be as those of oneRow, stored or channels: {', '.join(taken)}"
         )
 
     @rule(
         "!has(self.search) || self.search != 'Auto' || ((!has(self.stored) || size(self.stored) == 0) && "
         "(!has(self.fanouts) || size(self.fanouts) == 0) && (!has(self.given) || size(self.given) == 0) && "
-        "(!has(self.oneRow) || size(self.oneRow) == 0) && self.projection != 'Disabled')",
-        "stored, fanouts, given, oneRow and projection must be left out with search Auto, which finds them out",
+        "(!has(self.oneRow) || size(self.oneRow) == 0) && (!has(self.channels) || size(self.channels) == 0) && "
+        "self.projection != 'Disabled')",
+        "stored, fanouts, given, oneRow, channels and projection must be left out with search Auto, which finds "
+        "them out",
     )
     def _searched_variants_are_not_listed(self) -> bool:
-        is_listed = self.stored or self.fanouts or self.given or self.one_row or self.projection is Projection.DISABLED
-        return not self.is_searched or not is_listed
+        listed = (self.stored, self.fanouts, self.given, self.one_row, self.channels)
+        return not self.is_searched or not (any(listed) or self.projection is Projection.DISABLED)
+
+    @model_validator(mode="after")
+    def _channels_differ(self) -> Variants:
+        names = [one.name for one in self.channels]
+        if repeated := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(f"channels must not repeat: {', '.join(repeated)}")
+        return self
+
+    @rule(
+        "!has(self.channels) || self.channels.all(one, one.table != 'Features' || "
+        "one.columnFactor in self.pruning.factors)",
+        "columnFactor of channels that read Features, 1 where it is left out, must be one of pruning.factors",
+    )
+    def _channels_are_of_networks_that_are_made(self) -> bool | str:
+        read = (one for one in self.channels if one.table is ChannelsTable.FEATURES)
+        missing = [one for one in read if one.column_factor not in self.pruning.factors]
+        return not missing or (
+            f"columnFactor {missing[0].column_factor} of {missing[0].name} must be one of pruning.factors "
+            f"{list(self.pruning.factors)}: add it there"
+        )
 
     @property
     def is_searched(self) -> bool:
@@ -304,7 +357,11 @@ class Variants(ApiModel):
         storages = tuple(storage for storage in Storage if storage in self.storage)
         fanouts = tuple(sorted(self.fanouts, reverse=True))
         ordered = {"storage": storages, "fanouts": fanouts, "one_row": tuple(sorted(self.one_row, key=_hops_of))}
-        layers = {"stored": tuple(sorted(self.stored)), "cascades": canonical_cascades(self.cascades)}
+        layers = {
+            "stored": tuple(sorted(self.stored)),
+            "channels": in_order(self.channels),
+            "cascades": canonical_cascades(self.cascades),
+        }
         return self.model_copy(update={"budget": SearchBudget(), "pruning": pruning, **ordered, **layers})
 
 

@@ -7,8 +7,10 @@ from functools import cached_property
 import numpy as np
 
 from gnnserve_api.errors import InputError
-from gnnserve_api.spec.model import Training
+from gnnserve_api.spec.model import Model
 from gnnserve_api.training import TrainingRun
+from gnnserve_worker.generation.channels import narrow_aloud
+from gnnserve_worker.generation.features import keep_columns
 from gnnserve_worker.generation.moments import MAX_COLUMNS, Moments, first_layer_moments
 from gnnserve_worker.generation.refit import refit, sample_nodes
 from gnnserve_worker.generation.tensors import Tensors, first_layer, with_first_layer
@@ -21,9 +23,12 @@ class GivenModels:
     """`families.family.Models` without training."""
 
     def __init__(
-        self, master: Tensors, data: TrainingSet, features: Features, training: Training, progress: ProgressListener
+        self, master: Tensors, data: TrainingSet, features: Features, model: Model, progress: ProgressListener
     ) -> None:
+        training = model.training
+        self._model = model
         self._master = master
+        self._narrowed: dict[str, Tensors] = {}
         self._data = data
         self._features = features
         self._nodes = sample_nodes(visible_nodes(data.graph.nodes, data.splits, training.scope), training.seed)
@@ -42,6 +47,15 @@ class GivenModels:
         first = refit(first_layer(self._master), self._moments, columns)
         self._progress(Progress(f"refit {name}", 1, 1))
         return with_first_layer(self._master, first)
+
+    def narrowed(self, wide: Tensors, columns: np.ndarray | None, factor: int, name: str) -> Tensors:
+        """Fit what is left of the network, without training it further."""
+        if name not in self._narrowed:
+            features = self._features if columns is None else keep_columns(self._features, columns)
+            self._narrowed[name] = narrow_aloud(
+                self._model, wide, factor, features, self._data, name, self._progress
+            )  # fmt: skip
+        return self._narrowed[name]
 
     def another_master(self, seed: int, name: str) -> Tensors:
         raise ValueError(f"given weights have no seed to change to {seed}")  # the manifest refuses to ask

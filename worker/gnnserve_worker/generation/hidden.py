@@ -1,23 +1,30 @@
 """Hidden states of all nodes, each over all of its neighbours: what tables of stored layers are made of.
 
 By the kernels that serve, layer after layer from the table of the layer before, in blocks on all processors: nothing
-but a block is in memory, so the graph may be larger than it.
+but a block is in memory, so the graph may be larger than it. Pruning of channels holds them all (`hidden_states`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
 
-from gnnserve_worker.graph.store import Graph
+from gnnserve_api.repository import NetworkManifest
+from gnnserve_api.variants import Storage
+from gnnserve_worker.generation.tensors import projection_of, without_first_product
+from gnnserve_worker.graph.store import Features, Graph
+from gnnserve_worker.models.build import build_network
 from gnnserve_worker.models.network import Activations, Layer, Network, multiply, no_bias
+from gnnserve_worker.models.registry import spec_of
+from gnnserve_worker.models.tail import tail_of, tail_tensors
 from gnnserve_worker.models.whole_lists import LayerScratch
 from gnnserve_worker.parallel import map_parallel, thread_count
 from gnnserve_worker.sampling.normalised import inverse_roots
-from gnnserve_worker.tables.table import Rows, Table
+from gnnserve_worker.tables.formats import FORMATS
+from gnnserve_worker.tables.table import NO_SCALES, Rows, Table, projected_blocks
 
 _PART_EDGES = 2**20
 """Entries of neighbour lists that a thread reads at a time, at most where no single list is longer."""
@@ -60,6 +67,46 @@ def hidden_blocks(aggregated: Rows, layer: Layer) -> Iterator[np.ndarray]:
             np.maximum(block, 0, out=block)
         made = multiply(layer, block.ravel(), len(block), scratch)
         yield made[: len(block) * layer.outputs].reshape(len(block), layer.outputs).copy()
+
+
+@dataclass(frozen=True, slots=True)
+class LayerStates:
+    """What a layer computes of each node, in memory."""
+
+    inner: np.ndarray | None
+    """What the second product of the layer reads, float32 [nodes, inner]; None: it has one product."""
+    outputs: np.ndarray
+    """float32 [nodes, outputs]."""
+
+
+def hidden_states(
+    network: NetworkManifest, tensors: Mapping[str, np.ndarray], features: Features, graph: Graph
+) -> list[LayerStates]:
+    """What every layer computes of all nodes. `features` are what the first one reads."""
+    states: list[LayerStates] = []
+    rows = features
+    for number in range(network.layers):
+        own, tail = tail_of(network, number), tail_tensors(tensors, number)
+        projection = projection_of(tail)
+        matrices = [projection.rows, *([] if projection.own is None else [projection.own])]
+        products = [_in_memory(np.concatenate(list(projected_blocks(rows, matrix)))) for matrix in matrices]
+        table = Table("projected", own.projected_columns, products[0], products[-1])
+        left = without_first_product(tail)
+        layer = build_network(own, left, own.projected_columns, projected=True, compute="float32").layers[0]
+        aggregated = _in_memory(np.concatenate(list(aggregated_blocks(graph, layer, table))))
+        outputs = np.concatenate(list(hidden_blocks(aggregated, layer)))
+        inner = None
+        if spec_of(network.architecture).split_inner(tail) is not None:
+            first = replace(layer, outputs=layer.aggregated, products=())
+            inner = np.concatenate(list(hidden_blocks(aggregated, first)))
+        states.append(LayerStates(inner, outputs))
+        rows = outputs
+    return states
+
+
+def _in_memory(values: np.ndarray) -> Rows:
+    columns, float32 = values.shape[1], FORMATS[Storage.FLOAT32]
+    return Rows(float32, np.pad(values, ((0, 0), (0, float32.padded_columns(columns) - columns))), NO_SCALES)
 
 
 def _cut(indptr: np.ndarray, width: int) -> list[tuple[int, int]]:

@@ -207,8 +207,7 @@ def _advise_scope(spec: GNNServiceSpec, graph: GraphData, progress: ProgressList
 def _giving(spec: GNNServiceSpec, master: Tensors, progress: ProgressListener) -> ModelsOf:
     from gnnserve_worker.generation.given import GivenModels  # noqa: PLC0415
 
-    training = spec.model.training
-    return lambda data, features: GivenModels(master, data, features, training, progress)
+    return lambda data, features: GivenModels(master, data, features, spec.model, progress)
 
 
 def _versions(*packages: str) -> str:

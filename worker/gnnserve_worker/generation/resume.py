@@ -79,6 +79,7 @@ class ResumedModels:
         self._models = models
         self._resumption = resumption
         self._runs: list[TrainingRun] = []
+        self._narrowed: dict[str, Tensors] = {}
 
     @property
     def runs(self) -> Sequence[TrainingRun]:
@@ -91,6 +92,15 @@ class ResumedModels:
         return self._network(
             name, {"columns": digest_of({"columns": columns})}, lambda: self._models.pruned(columns, name)
         )
+
+    def narrowed(self, wide: Tensors, columns: np.ndarray | None, factor: int, name: str) -> Tensors:
+        if name not in self._narrowed:
+            read = "all" if columns is None else digest_of({"columns": columns})
+            made_for = {"columns": read, "channels": f"1/{factor}", "pruned": digest_of(wide)}
+            self._narrowed[name] = self._network(
+                name, made_for, lambda: self._models.narrowed(wide, columns, factor, name)
+            )
+        return self._narrowed[name]
 
     def another_master(self, seed: int, name: str) -> Tensors:
         made_for = {"columns": "all", "seed": str(seed)}

@@ -16,6 +16,7 @@ from gnnserve_api.spec.model import Model
 from gnnserve_worker.generation.networks import CPU, build_module, device_of, forward, rows_of
 from gnnserve_worker.generation.schedule import History, schedule_of
 from gnnserve_worker.generation.scores import evaluate
+from gnnserve_worker.generation.tensors import Tensors
 from gnnserve_worker.generation.training_set import TrainingSet
 from gnnserve_worker.graph.store import Features
 from gnnserve_worker.models.registry import ARCHITECTURES
@@ -71,15 +72,20 @@ def train(
     report: Report = _silent,
     device: torch.device = CPU,
     lesson: Lesson | None = None,
+    initial: Tensors | None = None,
 ) -> Trained:
     """Train with Adam, and keep the weights of the epoch with the best validation score.
 
-    On the CPU the result depends on the seed alone. `lesson` None: the labels of training nodes, by cross-entropy.
+    On the CPU the result depends on the seed and on `initial` alone. `lesson` None: the labels of training nodes, by
+    cross-entropy. `initial`: weights to begin with; None: drawn from the seed.
     """
     settings, taught = model.training, lesson or label_lesson(data)
     torch.manual_seed(settings.seed)
     order = np.random.default_rng(settings.seed)
-    module = build_module(model, features.shape[1], data.classes).to(device)
+    module = build_module(model, features.shape[1], data.classes)
+    if initial is not None:
+        module.load_state_dict({key: torch.from_numpy(tensor) for key, tensor in initial.items()})
+    module.to(device)
     architecture = ARCHITECTURES[model.architecture]
     learning_rate = settings.learning_rate or architecture.learning_rate
     optimizer = torch.optim.Adam(module.parameters(), lr=learning_rate, weight_decay=settings.weight_decay)

@@ -9,6 +9,7 @@ import torch
 
 from gnnserve_api.spec.model import Model
 from gnnserve_api.training import TrainingRun
+from gnnserve_worker.generation.channels import narrow_aloud
 from gnnserve_worker.generation.features import keep_columns
 from gnnserve_worker.generation.networks import to_tensors
 from gnnserve_worker.generation.tensors import Tensors
@@ -41,6 +42,15 @@ class TrainedModels:
     def pruned(self, columns: np.ndarray, name: str) -> Tensors:
         return self._train_recorded(keep_columns(self._features, columns), name)
 
+    def narrowed(self, wide: Tensors, columns: np.ndarray | None, factor: int, name: str) -> Tensors:
+        """Train what is left of the network further, by the recipe's settings."""
+        features = self._features if columns is None else keep_columns(self._features, columns)
+        model = self._model.with_fewer_channels(factor)
+        left = narrow_aloud(self._model, wide, factor, features, self._data, name, self._progress)
+        trained = self._train(features, name, model, left)
+        self._runs.append(run_of(name, trained))
+        return to_tensors(trained.module)
+
     def another_master(self, seed: int, name: str) -> Tensors:
         training = self._model.training.model_copy(update={"seed": seed})
         model = self._model.model_copy(update={"training": training})
@@ -51,8 +61,9 @@ class TrainedModels:
         self._runs.append(run_of(name, trained))
         return to_tensors(trained.module)
 
-    def _train(self, features: Features, name: str, model: Model) -> Trained:
-        return train_aloud(f"train {name}", self._data, features, model, self._progress, self._device)
+    def _train(self, features: Features, name: str, model: Model, initial: Tensors | None = None) -> Trained:
+        stage = f"train {name}"
+        return train_aloud(stage, self._data, features, model, self._progress, self._device, initial=initial)
 
 
 def train_aloud(
@@ -63,6 +74,7 @@ def train_aloud(
     progress: ProgressListener,
     device: torch.device,
     lesson: Lesson | None = None,
+    initial: Tensors | None = None,
 ) -> Trained:
     """Train, and tell each epoch and what it came to."""
 
@@ -70,7 +82,7 @@ def train_aloud(
         if done < ends_at:  # the last epoch is reported below, with the result
             progress(Progress(stage, done, ends_at, f"validation {score:.3f}"))
 
-    trained = train(data, features, model, report, device, lesson)
+    trained = train(data, features, model, report, device, lesson, initial)
     came_to = f"validation {trained.validation_score:.3f} at epoch {trained.epoch:,}, {trained.steps:,} steps"
     progress(Progress(stage, trained.epochs, trained.epochs, came_to))
     return trained

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gnnserve_api.spec.channels import ChannelsTable
 from gnnserve_api.spec.pruning import DEFAULT_FACTORS, WideTables
 from gnnserve_api.spec.searched import SEARCHED_FACTORS
 from gnnserve_api.spec.service import GNNServiceSpec
@@ -59,12 +60,15 @@ def written_factors(spec: GNNServiceSpec, features: Features) -> WrittenFactors:
         for factor in factors
     }
     most = max(_MOST_TABLE_BYTES, _MOST_TIMES_SOURCE * source_bytes)
-    left_out = tuple(factor for factor in factors if sizes[factor] > most and not _is_routed_to(spec, factor))
+    left_out = tuple(factor for factor in factors if sizes[factor] > most and not _is_needed(spec, factor))
     kept = tuple(factor for factor in factors if factor not in left_out)
     return WrittenFactors(kept, left_out, sizes[left_out[0]] if left_out else 0)
 
 
-def _is_routed_to(spec: GNNServiceSpec, factor: int) -> bool:
+def _is_needed(spec: GNNServiceSpec, factor: int) -> bool:
+    """Whether routing names a variant of the factor, or channels of it are pruned over the same table."""
+    if any(one.column_factor == factor and one.table is ChannelsTable.FEATURES for one in spec.variants.channels):
+        return True
     named = [*([spec.routing.variant] if spec.routing.variant else []), *(spec.routing.weights or {})]
     return any(name in named for name in spec.variants.names_of(factor))
 

@@ -141,6 +141,15 @@ class ArchitectureSpec(ABC):
     def first_layer_tensors(self, first: FirstLayer) -> dict[str, np.ndarray]:
         """The tensors that `first` stands for, by their names within the layer."""
 
+    def split_inner(self, tensors: Mapping[str, np.ndarray]) -> FirstLayer | None:
+        """The product behind the first one within the first layer, as a layer that reads its own row alone; None where
+        a layer has one product."""
+        return None
+
+    def inner_tensors(self, inner: FirstLayer) -> dict[str, np.ndarray]:
+        """The tensors that `inner` stands for, by their names within the layer."""
+        raise ValueError(f"a layer of {self.architecture} has one product, and none behind it")
+
     def shapes_of(self, layer: int, sizes: Mapping[Axis, Size]) -> dict[str, tuple[Size, ...]]:
         """The tensors of a layer, by torch_geometric's keys, with the sizes of their axes."""
         return {key_of(layer, weight): tuple(sizes[axis] for axis in axes) for weight, axes in self.shapes.items()}

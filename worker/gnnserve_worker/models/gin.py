@@ -90,6 +90,13 @@ class GinSpec(ArchitectureSpec):
     def first_layer_tensors(self, first: FirstLayer) -> dict[str, np.ndarray]:
         return {_FIRST: first.neighbours.T, _FIRST_BIAS: first.bias}
 
+    def split_inner(self, tensors: Mapping[str, np.ndarray]) -> FirstLayer | None:
+        weight, bias = (tensors[key_of(0, name)] for name in (_SECOND, _SECOND_BIAS))
+        return FirstLayer(Aggregator.NONE, weight.T, None, bias, 1.0)
+
+    def inner_tensors(self, inner: FirstLayer) -> dict[str, np.ndarray]:
+        return {_SECOND: inner.neighbours.T, _SECOND_BIAS: inner.bias}
+
 
 def _second_product(weights: LayerWeights, *, relu: bool) -> Linear:
     """Build the second product, which reads what the first one wrote, in float32."""

@@ -32,3 +32,17 @@ def tail_tensors(tensors: Mapping[str, np.ndarray], layers: int) -> dict[str, np
         for key, match in matched.items()
         if int(match["layer"]) >= layers
     }
+
+
+def behind(first: Mapping[str, np.ndarray], layers: int, tail: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The weights of a whole network: those of its first `layers`, of which it may have more, and behind them those of
+    `tail`."""
+    kept = {key: tensor for key, tensor in first.items() if _layer_of(key) < layers}
+    return kept | {_LAYER.sub(rf"convs.{_layer_of(key) + layers}.\g<weight>", key): tail[key] for key in tail}
+
+
+def _layer_of(key: str) -> int:
+    match = _LAYER.match(key)
+    if match is None:
+        raise ValueError(f"weights {key!r} are of no layer")
+    return int(match["layer"])

@@ -42,6 +42,11 @@ class Models(Protocol):
         """Weights for the given columns (ids), in their order."""
         ...
 
+    def narrowed(self, wide: Tensors, columns: np.ndarray | None, factor: int, name: str) -> Tensors:
+        """Weights of a network with fewer hidden channels, made of `wide`, which reads the given columns (ids) in their
+        order, or all in the order of the source. Made once for each name."""
+        ...
+
     def another_master(self, seed: int, name: str) -> Tensors:
         """A master that differs in its seed alone. Only where weights are trained."""
         ...
@@ -89,6 +94,18 @@ class Ingredients:
     """Variants of spec.variants.given, in its order."""
     one_rows: OneRowModels | None = None
     """None: the spec asks for no one-row variants."""
+    network_name: str = ""
+    """What the network and the master are called where they are not the model's: names of their variants and tables
+    begin with it."""
+
+    def named(self, name: str) -> str:
+        """The name of a variant or table of this network, from that of the model's."""
+        return f"{self.network_name}-{name}" if self.network_name else name
+
+    @property
+    def weights_prefix(self) -> str:
+        """What keys of the network's first weights begin with, as `MadeBy.prefix`."""
+        return f"{self.network_name}." if self.network_name else ""
 
 
 @dataclass(frozen=True, slots=True)

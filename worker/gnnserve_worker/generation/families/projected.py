@@ -13,7 +13,7 @@ from functools import partial
 import numpy as np
 
 from gnnserve_api.families import FamilyName
-from gnnserve_api.repository import VariantManifest
+from gnnserve_api.repository import NetworkManifest, VariantManifest
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.spec.variants import Projection as ProjectionChoice
 from gnnserve_api.variants import Storage, projected_name
@@ -47,39 +47,48 @@ class ProjectedFamily:
         return is_for and spec.variants.projection is ProjectionChoice.AUTO
 
     def tables_bytes(self, outline: Outline) -> int:
-        spec = outline.spec
-        if not self.needs_master(spec):
-            return 0
-        matrices = 2 if ARCHITECTURES[spec.model.architecture].stores_own else 1
-        return sum(
-            matrices * stored_bytes(outline.nodes, outline.network.projected_columns, storage)
-            for storage in spec.variants.storage
-        )
+        return projected_bytes(outline, outline.network) if self.needs_master(outline.spec) else 0
 
     def plan(self, made_from: Ingredients, earlier: Sequence[PlannedVariant]) -> FamilyPlan:
         if not self.needs_master(made_from.spec) or made_from.master is None:
             return FamilyPlan()
-        tensors, storages = without_first_product(made_from.master), storages_of(made_from.spec)
-        return FamilyPlan(
-            tables=[plan_products(made_from, storage) for storage in storages],
-            variants=[
-                PlannedVariant(
-                    VariantManifest(
-                        name=projected_name(storage),
-                        family=self.name,
-                        table=_table(storage),
-                        columns=made_from.network.projected_columns,
-                        fanouts=made_from.network.fanouts,
-                        network=made_from.network,
-                        compute=compute_for(made_from.spec.model.architecture, storage),
-                        weights=paths.weights_of(projected_name(storage)),
-                    ),
-                    factor=1,
-                    tensors=tensors,
-                )
-                for storage in storages
-            ],
-        )
+        return plan_projected(made_from, self.name)
+
+
+def projected_bytes(outline: Outline, network: NetworkManifest) -> int:
+    """What the tables of a network's products take in all storages."""
+    matrices = 2 if ARCHITECTURES[outline.spec.model.architecture].stores_own else 1
+    return sum(
+        matrices * stored_bytes(outline.nodes, network.projected_columns, storage)
+        for storage in outline.spec.variants.storage
+    )
+
+
+def plan_projected(made_from: Ingredients, family: FamilyName) -> FamilyPlan:
+    """The network over its products, from each storage. There must be a master."""
+    if made_from.master is None:
+        raise ValueError("projected variants are made of a master's weights, and there is none")
+    tensors, storages = without_first_product(made_from.master), storages_of(made_from.spec)
+    return FamilyPlan(
+        tables=[plan_products(made_from, storage) for storage in storages],
+        variants=[
+            PlannedVariant(
+                VariantManifest(
+                    name=(name := made_from.named(projected_name(storage))),
+                    family=family,
+                    table=_table(made_from, storage),
+                    columns=made_from.network.projected_columns,
+                    fanouts=made_from.network.fanouts,
+                    network=made_from.network,
+                    compute=compute_for(made_from.spec.model.architecture, storage),
+                    weights=paths.weights_of(name),
+                ),
+                factor=1,
+                tensors=tensors,
+            )
+            for storage in storages
+        ],
+    )
 
 
 def plan_products(made_from: Ingredients, storage: Storage) -> PlannedTable:
@@ -90,7 +99,7 @@ def plan_products(made_from: Ingredients, storage: Storage) -> PlannedTable:
     products = {key: weights[key] for key in weights.keys() - without_first_product(weights).keys()}
     features, projection = made_from.features, projection_of(made_from.master)
     return PlannedTable(
-        _table(storage),
+        _table(made_from, storage),
         "projected",
         storage,
         projection.rows.shape[1],
@@ -98,9 +107,9 @@ def plan_products(made_from: Ingredients, storage: Storage) -> PlannedTable:
         own=None
         if projection.own is None
         else partial(projected_blocks, features, np.ascontiguousarray(projection.own)),
-        made_by=None if made_from.spec.model.propagates else MadeBy("", products),
+        made_by=None if made_from.spec.model.propagates else MadeBy(made_from.weights_prefix, products),
     )
 
 
-def _table(storage: Storage) -> str:
-    return f"projected-{storage}"
+def _table(made_from: Ingredients, storage: Storage) -> str:
+    return made_from.named(f"projected-{storage}")

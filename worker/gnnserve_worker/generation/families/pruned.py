@@ -60,7 +60,11 @@ class PrunedFamily:
         return FamilyPlan(
             tables=[
                 PlannedTable(
-                    _table(storage), "features", storage, len(kept), partial(feature_blocks, features, kept.tolist())
+                    features_table(storage),
+                    "features",
+                    storage,
+                    len(kept),
+                    partial(feature_blocks, features, kept.tolist()),
                 )
                 for storage in storages_of(spec)
             ],
@@ -87,7 +91,7 @@ class PrunedFamily:
             VariantManifest(
                 name=name,
                 family=self.name,
-                table=_table(storage),
+                table=features_table(storage),
                 columns=columns_of(made_from.features.shape[1], factor),
                 fanouts=made_from.network.fanouts,
                 network=made_from.network,
@@ -99,5 +103,6 @@ class PrunedFamily:
         )
 
 
-def _table(storage: Storage) -> str:
+def features_table(storage: Storage) -> str:
+    """Name of the table of columns in rank order."""
     return f"features-{storage}"

@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 from gnnserve_api.families import FamilyName
+from gnnserve_api.spec.channels import ChannelsTable
 from gnnserve_worker.generation.families.cascade import CascadeFamily
+from gnnserve_worker.generation.families.channels import ChannelsFamily
 from gnnserve_worker.generation.families.family import FamilyPlan, Ingredients, PlannedVariant, VariantFamily
 from gnnserve_worker.generation.families.fanouts import FanoutsFamily
 from gnnserve_worker.generation.families.given import GivenFamily
@@ -26,6 +28,12 @@ FAMILIES: tuple[VariantFamily, ...] = (
     FanoutsFamily(FamilyName.STORED_FANOUTS, base=FamilyName.STORED),
     FanoutsFamily(FamilyName.STORED_DEEPER_FANOUTS, base=FamilyName.STORED_DEEPER),
     FanoutsFamily(FamilyName.GIVEN_FANOUTS, base=FamilyName.GIVEN),
+    ChannelsFamily(FamilyName.CHANNELS, ChannelsTable.FEATURES),
+    ChannelsFamily(FamilyName.CHANNELS_PROJECTED, ChannelsTable.PROJECTED),
+    ChannelsFamily(FamilyName.CHANNELS_STORED, ChannelsTable.STORED),
+    FanoutsFamily(FamilyName.CHANNELS_FANOUTS, base=FamilyName.CHANNELS),
+    FanoutsFamily(FamilyName.CHANNELS_PROJECTED_FANOUTS, base=FamilyName.CHANNELS_PROJECTED),
+    FanoutsFamily(FamilyName.CHANNELS_STORED_FANOUTS, base=FamilyName.CHANNELS_STORED),
     OneRowFamily(FamilyName.ONE_ROW, propagates=False),
     OneRowFamily(FamilyName.PROPAGATED_ONE_ROW, propagates=True),
     CascadeFamily(FamilyName.CASCADE),

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gnnserve_api.families import FamilyName
+from gnnserve_api.families import FAMILIES, FamilyName
 from gnnserve_api.repository import CorrectionManifest, NetworkManifest, StoredManifest, VariantManifest
 from gnnserve_api.spec.model import NO_NEIGHBOURS, Architecture
 from gnnserve_api.spec.service import GNNServiceSpec
@@ -60,61 +60,74 @@ class StoredFamily:
         return [layer for layer in sorted(spec.variants.stored) if (layer > 1 or count == 1) is self.is_deeper]
 
     def tables_bytes(self, outline: Outline) -> int:
-        layers, network = self._layers(outline.spec), outline.network
-        if not layers:
-            return 0
-        spec = ARCHITECTURES[outline.spec.model.architecture]
-        matrices = 2 if spec.stores_own else 1
-        total = matrices * stored_bytes(outline.nodes, network.projected_columns, Storage.FLOAT32)
-        for layer in range(1, layers[-1] + 1):
-            total += stored_bytes(outline.nodes, tail_of(network, layer - 1).projected_columns, Storage.FLOAT32)
-            storages = {*outline.spec.variants.storage} if layer in layers else {Storage.FLOAT32}
-            is_last = layer == network.layers
-            width = network.classes if is_last else tail_of(network, layer).projected_columns
-            total += (1 if is_last else matrices) * sum(stored_bytes(outline.nodes, width, each) for each in storages)
-        return total
+        layers = self._layers(outline.spec)
+        return stored_layers_bytes(outline, outline.network, layers) if layers else 0
 
     def plan(self, made_from: Ingredients, earlier: Sequence[PlannedVariant]) -> FamilyPlan:
-        layers, storages = self._layers(made_from.spec), storages_of(made_from.spec)
+        layers = self._layers(made_from.spec)
         if not layers or made_from.master is None:
             return FamilyPlan()
-        tables: list[PlannedTable | DerivedTable] = [plan_products(made_from, Storage.FLOAT32)]
-        variants: list[PlannedVariant] = []
-        for layer in range(1, layers[-1] + 1):
-            below = StoredLayer.of(made_from, made_from.master, layer, products=tables[-1].name)
-            tables.append(below.aggregated_table())
-            if layer in layers:
-                tables += [below.table(storage) for storage in storages]
-                variants += [self._variant(made_from, below, storage) for storage in storages]
-            if layer < layers[-1]:
-                tables.append(below.table(Storage.FLOAT32))
-        return FamilyPlan(tables, variants)
+        return plan_stored(made_from, self.name, layers)
 
-    def _variant(self, made_from: Ingredients, below: StoredLayer, storage: Storage) -> PlannedVariant:
-        name = stored_layer_name(below.layer, storage)
-        tensors = dict(below.left_tensors)
-        correction = None
-        if not self.is_deeper and made_from.master is not None:
-            correction = CorrectionManifest(
-                network=made_from.network, products=below.products, aggregated=below.continued_table
-            )
-            kept = without_first_product(made_from.master)
-            tensors |= {f"{CORRECTION}{key}": tensor for key, tensor in kept.items()}
-        return PlannedVariant(
-            VariantManifest(
-                name=name,
-                family=self.name,
-                table=name_of_table(below.layer, storage),
-                columns=below.left.projected_columns,
-                fanouts=below.left.fanouts,
-                network=below.left,
-                compute=compute_for(Architecture(below.left.architecture), storage),
-                weights=paths.weights_of(name),
-                stored=StoredManifest(layer=below.layer, correction=correction),
-            ),
-            factor=1,
-            tensors=tensors,
+
+def stored_layers_bytes(outline: Outline, network: NetworkManifest, layers: Sequence[int]) -> int:
+    """What the tables of these layers of a network, ascending, and those that they are made of take."""
+    spec = ARCHITECTURES[outline.spec.model.architecture]
+    matrices = 2 if spec.stores_own else 1
+    total = matrices * stored_bytes(outline.nodes, network.projected_columns, Storage.FLOAT32)
+    for layer in range(1, layers[-1] + 1):
+        total += stored_bytes(outline.nodes, tail_of(network, layer - 1).projected_columns, Storage.FLOAT32)
+        storages = {*outline.spec.variants.storage} if layer in layers else {Storage.FLOAT32}
+        is_last = layer == network.layers
+        width = network.classes if is_last else tail_of(network, layer).projected_columns
+        total += (1 if is_last else matrices) * sum(stored_bytes(outline.nodes, width, each) for each in storages)
+    return total
+
+
+def plan_stored(made_from: Ingredients, family: FamilyName, layers: Sequence[int]) -> FamilyPlan:
+    """What is left of the network behind each of these layers, ascending, from each storage. There must be a master."""
+    if made_from.master is None:
+        raise ValueError("stored layers are made of a master's weights, and there is none")
+    storages = storages_of(made_from.spec)
+    tables: list[PlannedTable | DerivedTable] = [plan_products(made_from, Storage.FLOAT32)]
+    variants: list[PlannedVariant] = []
+    for layer in range(1, layers[-1] + 1):
+        below = StoredLayer.of(made_from, made_from.master, layer, products=tables[-1].name)
+        tables.append(below.aggregated_table())
+        if layer in layers:
+            tables += [below.table(storage) for storage in storages]
+            variants += [_variant(made_from, made_from.master, below, storage, family) for storage in storages]
+        if layer < layers[-1]:
+            tables.append(below.table(Storage.FLOAT32))
+    return FamilyPlan(tables, variants)
+
+
+def _variant(
+    made_from: Ingredients, master: Tensors, below: StoredLayer, storage: Storage, family: FamilyName
+) -> PlannedVariant:
+    name = made_from.named(stored_layer_name(below.layer, storage))
+    tensors = dict(below.left_tensors)
+    correction = None
+    if FAMILIES[family].capabilities.overlay:
+        correction = CorrectionManifest(
+            network=made_from.network, products=below.products, aggregated=below.continued_table
         )
+        tensors |= {f"{CORRECTION}{key}": tensor for key, tensor in without_first_product(master).items()}
+    return PlannedVariant(
+        VariantManifest(
+            name=name,
+            family=family,
+            table=_table(made_from, below.layer, storage),
+            columns=below.left.projected_columns,
+            fanouts=below.left.fanouts,
+            network=below.left,
+            compute=compute_for(Architecture(below.left.architecture), storage),
+            weights=paths.weights_of(name),
+            stored=StoredManifest(layer=below.layer, correction=correction),
+        ),
+        factor=1,
+        tensors=tensors,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,12 +169,12 @@ class StoredLayer:
     @property
     def continued_table(self) -> str | None:
         """The table of what the layer aggregates, where sums of neighbours can be added to it."""
-        return _aggregated_table(self.layer) if self.built.aggregation.plain else None
+        return _aggregated_table(self.made_from, self.layer) if self.built.aggregation.plain else None
 
     def aggregated_table(self) -> DerivedTable:
         graph, built, products = self.made_from.graph, self.built, self.products
         return DerivedTable(
-            _aggregated_table(self.layer),
+            _aggregated_table(self.made_from, self.layer),
             "aggregated",
             Storage.FLOAT32,
             built.aggregated,
@@ -171,11 +184,11 @@ class StoredLayer:
     def table(self, storage: Storage) -> DerivedTable:
         rows, *own = [self._blocks(matrix) for matrix in self.matrices] or [self._blocks(None)]
         columns = self.left.projected_columns
-        name = name_of_table(self.layer, storage)
+        name = _table(self.made_from, self.layer, storage)
         return DerivedTable(name, "projected", storage, columns, rows, own[0] if own else None)
 
     def _blocks(self, matrix: np.ndarray | None) -> BlocksOf:
-        aggregated, built = _aggregated_table(self.layer), self.built
+        aggregated, built = _aggregated_table(self.made_from, self.layer), self.built
         return lambda written: (
             hidden if matrix is None else hidden @ matrix for hidden in hidden_blocks(written(aggregated).rows, built)
         )
@@ -189,9 +202,9 @@ def _nothing_added(scores: NetworkManifest) -> Tensors:
     return {key: np.zeros(shape, np.float32) for key, shape in shapes.items() if key not in products}
 
 
-def name_of_table(layer: int, storage: Storage) -> str:
-    return f"stored{layer}-{storage}"
+def _table(made_from: Ingredients, layer: int, storage: Storage) -> str:
+    return made_from.named(f"stored{layer}-{storage}")
 
 
-def _aggregated_table(layer: int) -> str:
-    return f"aggregated{layer}"
+def _aggregated_table(made_from: Ingredients, layer: int) -> str:
+    return made_from.named(f"aggregated{layer}")

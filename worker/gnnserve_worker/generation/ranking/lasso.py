@@ -24,7 +24,7 @@ import numpy as np
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.spec.pruning import LassoSettings
-from gnnserve_worker.generation.moments import MAX_COLUMNS, first_layer_moments
+from gnnserve_worker.generation.moments import MAX_COLUMNS, Moments, first_layer_moments
 from gnnserve_worker.generation.training_set import TrainingSet
 from gnnserve_worker.graph.store import Features
 from gnnserve_worker.models.first_layer import FirstLayer
@@ -39,7 +39,11 @@ def gram(first: FirstLayer, features: Features, data: TrainingSet) -> np.ndarray
             f"is Lasso, but the graph has {columns:,} feature columns and Lasso handles up to {MAX_COLUMNS:,}",
             "use Greedy",
         )
-    moments = first_layer_moments(first, features, data.visible, data.splits.train)
+    return gram_of(first, first_layer_moments(first, features, data.visible, data.splits.train))
+
+
+def gram_of(first: FirstLayer, moments: Moments) -> np.ndarray:
+    """The same over what the moments are of."""
     neighbours, own = first.neighbours, first.own
     matrix: np.ndarray = moments.of_neighbours * (neighbours @ neighbours.T)
     if own is not None and moments.of_own is not None and moments.of_both is not None:

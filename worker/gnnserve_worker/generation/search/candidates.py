@@ -75,7 +75,7 @@ def candidates_of(shapes: Shapes, searched: Round) -> list[Candidate]:
         np.broadcast_to(np.float32(0), (nodes, columns)),
         Ranking(np.arange(columns), {}),
         _shaped(network, columns),
-        _ShapedModels(network, columns),
+        _ShapedModels(spec.model, shapes.classes, columns),
         one_rows=_ShapedOneRows(spec.model, shapes.source_columns, shapes.classes, nodes),
     )
     plans = plan_families(made_from)
@@ -89,12 +89,23 @@ def candidates_of(shapes: Shapes, searched: Round) -> list[Candidate]:
     return found
 
 
-_ONE_ROW = (FamilyName.ONE_ROW, FamilyName.PROPAGATED_ONE_ROW)
+_OF_THEIR_OWN = (
+    FamilyName.ONE_ROW,
+    FamilyName.PROPAGATED_ONE_ROW,
+    FamilyName.CHANNELS,
+    FamilyName.CHANNELS_PROJECTED,
+    FamilyName.CHANNELS_STORED,
+    FamilyName.CHANNELS_FANOUTS,
+    FamilyName.CHANNELS_PROJECTED_FANOUTS,
+    FamilyName.CHANNELS_STORED_FANOUTS,
+)
+"""Families with networks of their own, which their variants are named after."""
 
 
 def _trained_for(planned: PlannedVariant) -> str:
-    if planned.manifest.family in _ONE_ROW:
-        return planned.manifest.name.partition("-")[0]
+    if planned.manifest.family in _OF_THEIR_OWN:
+        columns = f"-{variant_name(planned.factor)}" if planned.factor > 1 else ""
+        return planned.manifest.name.partition("-")[0] + columns
     return variant_name(planned.factor) if planned.factor > 1 else ""
 
 
@@ -111,7 +122,8 @@ def _shaped(network: NetworkManifest, columns: int) -> Tensors:
 class _ShapedModels:
     """The `families.family.Models` of weights that have shapes and nothing else."""
 
-    network: NetworkManifest
+    model: Model
+    classes: int
     columns: int
 
     @property
@@ -119,10 +131,14 @@ class _ShapedModels:
         return ()
 
     def master(self, name: str) -> Tensors:
-        return _shaped(self.network, self.columns)
+        return _shaped(self.model.network(self.classes), self.columns)
 
     def pruned(self, columns: np.ndarray, name: str) -> Tensors:
-        return _shaped(self.network, len(columns))
+        return _shaped(self.model.network(self.classes), len(columns))
+
+    def narrowed(self, wide: Tensors, columns: np.ndarray | None, factor: int, name: str) -> Tensors:
+        network = self.model.with_fewer_channels(factor).network(self.classes)
+        return _shaped(network, self.columns if columns is None else len(columns))
 
     def another_master(self, seed: int, name: str) -> Tensors:
         return self.master(name)

@@ -195,7 +195,8 @@ def _reference_ms(shapes: Shapes, degrees: Degrees, model: LatencyModel) -> floa
     """A batch of the largest size through the network of all columns, in float32."""
     spec = shapes.spec
     pruning = spec.variants.pruning.model_copy(update={"factors": (1,)})
-    listed = spec.variants.model_copy(update={"pruning": pruning, "storage": (Storage.FLOAT32,), "one_row": ()})
+    others = {"storage": (Storage.FLOAT32,), "one_row": (), "channels": ()}
+    listed = spec.variants.model_copy(update={"pruning": pruning, **others})
     widest = candidates_of(replace(shapes, spec=spec), Round(listed))[0]
     work = work_of(widest.manifest, widest.storage, is_product=widest.is_product, degrees=degrees)
     return model.p50_ms(work)[BATCH_SEEDS[-1]]

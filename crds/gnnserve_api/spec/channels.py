@@ -1,0 +1,73 @@
+"""Variants of networks with fewer hidden channels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import Field
+
+from gnnserve_api.spec.fields import ApiModel
+from gnnserve_api.spec.rules import rule
+from gnnserve_api.variants import channels_name, projected_name, stored_layer_name
+
+
+class ChannelsTable(StrEnum):
+    FEATURES = "Features"
+    """Feature columns in rank order, as pruned variants read them."""
+    PROJECTED = "Projected"
+    """The first layer's product per node: rows as wide as the channels that are left."""
+    STORED = "Stored"
+    """The first layer's output over all neighbours, as stored1 has it."""
+
+
+class Channels(ApiModel):
+    factor: Annotated[int, Field(ge=2, le=64)]
+    """Each hidden layer keeps ⌊hidden/factor⌋ channels, and a GIN ⌊mlpHidden/factor⌋ between its products; of a GAT
+    every head keeps ⌊(hidden/heads)/factor⌋."""
+    column_factor: Annotated[int, Field(ge=1, le=65_536)] = 1
+    """Whose channels are pruned: those of x4 with 4, which reads a quarter of the feature columns. One of
+    pruning.factors."""
+    table: ChannelsTable = ChannelsTable.FEATURES
+    """What the variant reads. With Projected and Stored it is made of the network of all columns."""
+
+    @property
+    def network_name(self) -> str:
+        """Name of the network, which variants over several tables may share."""
+        return channels_name(self.factor, self.column_factor)
+
+    @property
+    def name(self) -> str:
+        """Name of the variant, without storage and fan-outs."""
+        return name_over(self.network_name, self.table)
+
+    @rule(
+        "self.columnFactor == 1 || self.table == 'Features'",
+        "columnFactor must be 1 with a table other than Features, whose rows are as wide for any number of columns",
+    )
+    def _columns_are_of_features(self) -> bool | str:
+        if self.column_factor == 1 or self.table is ChannelsTable.FEATURES:
+            return True
+        return (
+            f"columnFactor {self.column_factor} must be 1 with table {self.table}, whose rows are as wide for any "
+            "number of columns: leave it out, or use table Features"
+        )
+
+
+def name_over(network: str, table: ChannelsTable) -> str:
+    """Name of a network's variant over such a table: `channels2`, `channels2-projected`, `channels2-stored1`."""
+    return f"{network}{_SUFFIXES[table]}"
+
+
+_SUFFIXES = {
+    ChannelsTable.FEATURES: "",
+    ChannelsTable.PROJECTED: f"-{projected_name()}",
+    ChannelsTable.STORED: f"-{stored_layer_name(1)}",
+}
+
+
+def in_order(channels: Iterable[Channels]) -> tuple[Channels, ...]:
+    """In the order of the profile: by table, then from the widest network on."""
+    tables = [*ChannelsTable]
+    return tuple(sorted(channels, key=lambda each: (tables.index(each.table), each.column_factor, each.factor)))

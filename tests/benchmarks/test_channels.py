@@ -1,0 +1,29 @@
+"""What a benchmark of fewer channels concludes from what it measured."""
+
+from __future__ import annotations
+
+from benchmarks.channels import Found, Measured, fastest, verdicts_of
+
+
+def test_x1_stands_where_every_network_loses_too_much() -> None:
+    assert fastest([Found("channels4", 9.0, 0.31)], 0.3).name == "x1"
+    assert fastest([Found("channels4", 2.0, 0.3), Found("channels8", 3.0, 0.4)], 0.3).name == "channels4"
+    assert fastest([Found("channels4", 0.9, -1.0)], 0.3).name == "x1"
+
+
+def test_quantities_are_averages_over_graphs_of_what_has_fewer_channels() -> None:
+    batched = (
+        Found("projected", 20.0, 0.0), Found("channels4-projected", 8.0, 0.1), Found("channels4-stored1", 30.0, 0.1),
+    )  # fmt: skip
+    both = (Found("channels4", 4.0, 0.1), Found("x4", 9.0, 0.0))
+    graphs = [
+        Measured("a", "accuracy", 0.9, 10.0, 10.0, both, batched),
+        Measured("b", "accuracy", 0.9, 10.0, 10.0, (Found("channels4", 4.0, 0.3),), batched),
+    ]
+    verdicts = verdicts_of(graphs)
+    assert {name: verdict["measured"].partition(" times")[0] for name, verdict in verdicts.items()} == {
+        "all nodes, fewer channels alone": "2.50",
+        "1,024 nodes, fewer channels alone": "8.00",
+        "1,024 nodes, fewer channels with a stored layer": "30.00",
+    }
+    assert [verdict["passed"] for verdict in verdicts.values()] == [False, True, True]
