@@ -12,7 +12,7 @@ ONLY ?=
 BASE ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-fast check format audit generate figures bench-generation bench-ranking bench-shapes bench-serving bench-startup bench-cluster bench-cluster-routing bench-routing bench-peers bench-regression bench-listener bench-roofline bench-scaling bench-soak bench-malformed bench-simulation bench-decision bench-unseen bench-frontier bench-channels bench-live-accuracy bench-faults bench-fleet bench-cache stress-cache bench-gpu test-gpu chaos wrk test-image chromium cluster-binaries kernels clean
+.PHONY: help run test test-fast check format audit generate figures bench-generation bench-ranking bench-shapes bench-serving bench-startup bench-cluster bench-cluster-routing bench-routing bench-peers bench-regression bench-listener bench-roofline bench-scaling bench-soak bench-malformed bench-simulation bench-decision bench-unseen bench-frontier bench-channels bench-cascade bench-live-accuracy bench-faults bench-fleet bench-cache stress-cache bench-gpu test-gpu chaos wrk test-image chromium cluster-binaries kernels clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -142,6 +142,9 @@ bench-frontier: .venv/installed ## accuracy against latency of every family, on 
 
 bench-channels: .venv/installed ## fewer hidden channels, for all nodes and in batches, on five public graphs; 15 minutes
 	$(BIN)/python -m benchmarks.channels $(if $(QUICK),--quick)
+
+bench-cascade: .venv/installed ## cascades at every threshold beside the convex hull of single variants, on three public graphs; 12 minutes
+	$(BIN)/python -m benchmarks.cascade $(if $(QUICK),--quick)
 
 bench-malformed: .venv/installed ## 100,000 malformed requests: answers, memory, descriptors, tracebacks
 	$(BIN)/python -m benchmarks.malformed $(if $(QUICK),--quick)

@@ -113,7 +113,7 @@ def measure_graph(name: str, seeds: int, *, with_unseen: bool = True) -> Measure
 def _search(name: str, source: GraphSource, root: Path) -> tuple[tuple[Point, ...], float]:
     """What a search keeps, and how long it takes, training included."""
     started = time.perf_counter()
-    service = _service(name, source, 0, {"search": "Auto", "pruning": {"wideTables": "Keep"}})
+    service = service_of(name, source, 0, {"search": "Auto", "pruning": {"wideTables": "Keep"}})
     profile = generate(service, Repository(root, "benchmarks", f"{name.replace('_', '-')}-searched")).profile
     took_s = time.perf_counter() - started
     points = [
@@ -128,7 +128,7 @@ def _search(name: str, source: GraphSource, root: Path) -> tuple[tuple[Point, ..
 def _generate(name: str, source: GraphSource, root: Path, seed: int, factors: tuple[int, ...]) -> Profile:
     repository = Repository(root, "benchmarks", f"{name.replace('_', '-')}-{seed}")
     with _short_profile() if seed else nullcontext():
-        return generate(_service(name, source, seed, _listed(factors)), repository).profile
+        return generate(service_of(name, source, seed, _listed(factors)), repository).profile
 
 
 @contextmanager
@@ -149,7 +149,7 @@ def _listed(factors: tuple[int, ...]) -> dict[str, Any]:
     }
 
 
-def _service(name: str, source: GraphSource, seed: int, variants: Mapping[str, Any]) -> GNNService:
+def service_of(name: str, source: GraphSource, seed: int, variants: Mapping[str, Any]) -> GNNService:
     spec = {
         "graph": {"source": source.model_dump(by_alias=True, exclude_none=True, mode="json")},
         "model": {"architecture": "GraphSAGE", "training": {"epochs": "Auto", "seed": seed}},
@@ -177,7 +177,7 @@ def _unseen(name: str, data: GraphData, root: Path, variants: list[str]) -> dict
     source = GraphSource(npz=NpzSource(uri=without.as_uri()))
     repository = Repository(root, "benchmarks", f"{name.replace('_', '-')}-unseen")
     with _short_profile():
-        revision = generate(_service(name, source, 0, _listed((1,))), repository)
+        revision = generate(service_of(name, source, 0, _listed((1,))), repository)
     loaded = repository.load(revision.revision)
     hidden = Hidden(replace(loaded, graph=data.graph), data.features, loaded)
     able = [variant for variant in variants if variant in loaded.variants and loaded.variants[variant].rows is not None]

@@ -36,7 +36,7 @@ def fit_temperature(scores: np.ndarray, labels: np.ndarray) -> float:
     return float(1 / math.sqrt(low * high))
 
 
-def threshold_for(scores: np.ndarray, temperature: float, percent: int) -> float:
+def threshold_for(scores: np.ndarray, temperature: float, percent: float) -> float:
     """The confidence below which that percentage of the nodes lies; fewer where several have the same."""
     ascending = np.sort(confidences(scores, temperature))
     return float(ascending[round(percent * len(ascending) / 100)])
