@@ -75,6 +75,14 @@ def test_given_variants_are_named() -> None:
     assert "training       none: every variant is given\n" in alone.output
 
 
+def test_networks_with_fewer_channels_are_named(tmp_path: Path) -> None:
+    manifest = tmp_path / "m.yaml"
+    channels = "    channels: [{factor: 2}, {factor: 4, table: Projected}]\n"
+    manifest.write_text(DIGITS.read_text().replace("  variants:\n", f"  variants:\n{channels}"))
+    understood = CliRunner().invoke(app, ["validate", str(manifest)], env={"COLUMNS": "200"}).output
+    assert "channels2, channels4-projected, of fewer hidden channels" in understood
+
+
 def test_json_says_whether_and_why() -> None:
     valid = CliRunner().invoke(app, ["validate", str(DIGITS), "--json"])
     assert valid.exit_code == 0

@@ -59,6 +59,11 @@ def test_a_variant_that_routing_names_is_written(routing: dict[str, Any]) -> Non
     assert written_factors(_spec(routing=routing), _words()).left_out == (2,)
 
 
+def test_a_variant_whose_channels_are_pruned_over_the_same_table_is_written() -> None:
+    channels = [{"factor": 2, "columnFactor": 2}, {"factor": 4, "table": "Projected"}]
+    assert written_factors(_spec(channels=channels), _words()).left_out == (1,)
+
+
 def test_an_api_server_that_fills_the_default_in_changes_nothing() -> None:
     filled = _spec(pruning={"factors": [8, 4, 2, 1], "wideTables": "Auto"})
 
