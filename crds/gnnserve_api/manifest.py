@@ -19,6 +19,7 @@ from gnnserve_api.errors import InputError, remedy_of
 from gnnserve_api.excerpts import printable, shown
 from gnnserve_api.manifest_problems import describe, is_said_elsewhere
 from gnnserve_api.manifest_yaml import FLATTEN, read_yaml
+from gnnserve_api.spec.cascade import unknown_stages
 from gnnserve_api.spec.service import API_VERSION, KIND, GNNService, GNNServiceSpec
 
 _EXAMPLE = "examples/digits.yaml is a complete manifest"
@@ -106,9 +107,19 @@ def parse_document(given: Document) -> GNNService:
             raise InputError(where, f"holds what JSON cannot: {details[0]['msg']}", FLATTEN) from None
         problems += [describe(detail) for detail in details if not is_said_elsewhere(detail)]
         raise _input_error(where, problems) from None
+    problems = [*_unknown_stages(service.spec)]
     if (problem := _impossible_variants(service.spec)) is not None:
-        raise _input_error(where, [problem])
+        problems.append(problem)
+    if problems:
+        raise _input_error(where, problems)
     return service
+
+
+def _unknown_stages(spec: GNNServiceSpec) -> Iterator[str]:
+    """Stages of cascades that are no variants, found before the graph is read. In a cluster generation tells them."""
+    names = spec.variants.stage_names()
+    for field, stage in unknown_stages(spec.variants.cascades, names):
+        yield f"{field}: {stage} is none of the variants that are made; choose from {', '.join(names)}"
 
 
 def _impossible_variants(spec: GNNServiceSpec) -> str | None:

@@ -198,6 +198,11 @@ def case(name: str, text: str, *expected: str):
             "change spec.variants.pruning.factors, storage, projection or given",
         ),
         case(
+            "a cascade of a variant that is not listed",
+            spec("variants: {projection: Disabled, cascades: [{first: x8, then: x1}, {first: x2, then: x3}]}"),
+            "spec.variants.cascades[1].then: x3 is none of the variants that are made; choose from x1, x2, x4, x8",
+        ),
+        case(
             "shares of variants in a storage that is not listed",
             spec("routing: {mode: Weights, weights: {x1: 1, x2-int8: 1, projected: 1}}"),
             "spec.routing.weights: names x2-int8, which spec.variants does not generate; name some of x1, x2, x4, x8, "

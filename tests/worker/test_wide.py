@@ -64,6 +64,11 @@ def test_a_variant_whose_channels_are_pruned_over_the_same_table_is_written() ->
     assert written_factors(_spec(channels=channels), _words()).left_out == (1,)
 
 
+def test_stages_of_cascades_are_written() -> None:
+    cascades = [{"first": "x8", "then": "x1"}]
+    assert written_factors(_spec(cascades=cascades), _words()).left_out == (2,)
+
+
 def test_an_api_server_that_fills_the_default_in_changes_nothing() -> None:
     filled = _spec(pruning={"factors": [8, 4, 2, 1], "wideTables": "Auto"})
 

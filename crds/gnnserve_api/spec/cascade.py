@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Annotated
 
 from pydantic import Field, model_validator
@@ -43,6 +43,17 @@ class Cascade(ApiModel):
 
     def names(self) -> tuple[str, ...]:
         return tuple(cascade_name(self.first, self.then, percent) for percent in sorted(self.pass_on_percents))
+
+
+def unknown_stages(cascades: Sequence[Cascade], existing: Collection[str]) -> list[tuple[str, str]]:
+    """Stages that are none of these variants, each behind its place in the spec: not a rule of the schema, which would
+    have to make all names."""
+    return [
+        (f"spec.variants.cascades[{place}].{field}", stage)
+        for place, cascade in enumerate(cascades)
+        for field, stage in (("first", cascade.first), ("then", cascade.then))
+        if stage not in existing
+    ]
 
 
 def canonical_cascades(cascades: Sequence[Cascade]) -> tuple[Cascade, ...]:

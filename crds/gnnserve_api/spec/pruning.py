@@ -37,7 +37,8 @@ class WideTables(StrEnum):
     AUTO = "Auto"
     """The default factors without those whose tables would be dense copies of sparse features, of over 1 GiB and over
     16 times what the features take; `projected`, which computes what x1 computes, stands in for them. Another list of
-    factors, and variants that spec.routing names or variants.channels are made of, are written as they are."""
+    factors, and variants that spec.routing names or that variants.channels or cascades are made of, are written as
+    they are."""
     KEEP = "Keep"
     """Every factor."""
 

@@ -127,14 +127,21 @@ class Variants(ApiModel):
 
     def listed_names(self) -> tuple[str, ...]:
         """Variants that every revision has: a factor in a storage, a stored layer, a given one or one of channels, with
-        each of the fan-outs; and one-row ones."""
+        each of the fan-outs; one-row ones, and cascades."""
         factors = [name for factor in sorted(self.pruning.factors) for name in self.names_of(factor)]
         layers = [name for layer in sorted(self.stored) for name in self._names_of_stored(layer)]
         given = self._with_fanouts([name for base in self.given_names() for name in self._in_storages(base)])
         one_row = [name for base in self.one_row_names() for name in self._in_storages(base)]
         channels = [name for one in self.canonical().channels for name in self._names_of_channels(one)]
-        cascades = [name for cascade in self.canonical().cascades for name in cascade.names()]
-        return (*factors, *layers, *given, *channels, *one_row, *cascades)
+        return (*factors, *layers, *given, *channels, *one_row, *self.cascade_names())
+
+    def cascade_names(self) -> tuple[str, ...]:
+        return tuple(name for cascade in self.canonical().cascades for name in cascade.names())
+
+    def stage_names(self) -> tuple[str, ...]:
+        """Variants that a cascade may consist of: all but cascades."""
+        cascades = {*self.cascade_names()}
+        return tuple(name for name in (*self.listed_names(), *self.optional_names()) if name not in cascades)
 
     def one_row_names(self) -> tuple[str, ...]:
         """Names of `one_row`, by hops, without storages."""

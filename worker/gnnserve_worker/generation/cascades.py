@@ -8,6 +8,7 @@ import numpy as np
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.repository import CascadeManifest
+from gnnserve_api.spec.cascade import unknown_stages
 from gnnserve_api.spec.variants import Variants
 from gnnserve_worker.generation.calibration import fit_temperature, threshold_for
 from gnnserve_worker.generation.families.family import PlannedCascade
@@ -28,21 +29,17 @@ def check_cascades(variants: Variants, *, multi_label: bool) -> None:
             "needs one confidence for each answer, and nodes of this graph may have several classes",
             "leave it out; it is for nodes of one class each",
         )
-    names = {name for cascade in variants.cascades for name in cascade.names()}
-    existing = [name for name in (*variants.listed_names(), *variants.optional_names()) if name not in names]
-    check_stages(variants, existing)
+    check_stages(variants, variants.stage_names())
 
 
 def check_stages(variants: Variants, existing: Collection[str]) -> None:
     """`existing`: names of the variants that a stage may be."""
-    for place, cascade in enumerate(variants.cascades):
-        for field, stage in (("first", cascade.first), ("then", cascade.then)):
-            if stage not in existing:
-                raise InputError(
-                    f"{_FIELD}[{place}].{field}",
-                    f"{stage} is none of the variants that are made, or is a cascade itself",
-                    f"choose from {', '.join(existing)}",
-                )
+    for field, stage in unknown_stages(variants.cascades, existing):
+        raise InputError(
+            field,
+            f"{stage} is none of the variants that are made, or is a cascade itself",
+            f"choose from {', '.join(existing)}",
+        )
 
 
 def fit_cascades(revision: LoadedRevision, planned: Sequence[PlannedCascade]) -> list[FittedCascade]:

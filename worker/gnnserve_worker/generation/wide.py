@@ -66,11 +66,13 @@ def written_factors(spec: GNNServiceSpec, features: Features) -> WrittenFactors:
 
 
 def _is_needed(spec: GNNServiceSpec, factor: int) -> bool:
-    """Whether routing names a variant of the factor, or channels of it are pruned over the same table."""
+    """Whether routing names a variant of the factor, cascades consist of one, or channels of it are pruned over the
+    same table."""
     if any(one.column_factor == factor and one.table is ChannelsTable.FEATURES for one in spec.variants.channels):
         return True
     named = [*([spec.routing.variant] if spec.routing.variant else []), *(spec.routing.weights or {})]
-    return any(name in named for name in spec.variants.names_of(factor))
+    stages = [stage for cascade in spec.variants.cascades for stage in (cascade.first, cascade.then)]
+    return any(name in (*named, *stages) for name in spec.variants.names_of(factor))
 
 
 def with_factors(spec: GNNServiceSpec, factors: tuple[int, ...]) -> GNNServiceSpec:
