@@ -115,13 +115,18 @@ def profile_tables(profile: Profile, console: Console) -> list[RenderableType]:
         "\nBytes: of the table, read per batch."
         f"\nMeasured on {printable_line(profile.machine)}."
     )
-    whole = _table(*_OWN_HEADERS, *_TIMING_HEADERS)
-    gives, costs = _table(*_OWN_HEADERS), _table("Variant", *_TIMING_HEADERS)
+    timing_headers = [*_TIMING_HEADERS]
+    if any(variant.new_nodes for variant in profile.variants):
+        timing_headers.append("New nodes p50")
+        caption += "\nNew nodes: as many, brought by a request with features and edges (an overlay)."
+    whole = _table(*_OWN_HEADERS, *timing_headers)
+    gives, costs = _table(*_OWN_HEADERS), _table("Variant", *timing_headers)
     for variant in profile.variants:
         own = _own_figures(variant)
         gives.add_row(*own)
         for row, latency in enumerate(variant.latency):
-            timings, is_last = _timings(latency), row == len(variant.latency) - 1
+            timings = [*_timings(latency), _new_nodes_p50(variant, latency.seeds)][: len(timing_headers)]
+            is_last = row == len(variant.latency) - 1
             shown = own if row == 0 else [""] * len(own)
             whole.add_row(*shown, *timings, end_section=is_last)
             costs.add_row(shown[0], *timings, end_section=is_last)
@@ -160,6 +165,10 @@ def _own_figures(variant: VariantProfile) -> list[str]:
 def _timings(latency: LatencyProfile) -> list[str]:
     times = (latency.p50_ms, latency.p99_ms, latency.sample_ms, latency.gather_ms, latency.compute_ms)
     return [f"{latency.seeds:,}", *(format_ms(time) for time in times), format_bytes(latency.gathered_bytes)]
+
+
+def _new_nodes_p50(variant: VariantProfile, seeds: int) -> str:
+    return next((format_ms(point.p50_ms) for point in variant.new_nodes if point.seeds == seeds), "-")
 
 
 def facts_table(facts: Sequence[tuple[str, str]]) -> Table:

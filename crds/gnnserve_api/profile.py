@@ -60,6 +60,24 @@ class CascadeProfile(msgspec.Struct, frozen=True, rename="camel", forbid_unknown
     """Share of the validation nodes that `first` passed on to `then`."""
 
 
+class NewNodesLatency(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    """Times of one batch size, where all seeds are new nodes: a request brings each with its features and its edges.
+    Sampling included, queueing and HTTP excluded."""
+
+    seeds: Positive
+    edges: Count
+    """Entries that the neighbour lists of a batch gained, mean over the runs: each new node read those of a validation
+    node."""
+    feature_bytes: Count
+    """Bytes of the features that a batch brought, as float32."""
+    runs: Positive
+    p50_ms: PositiveDuration
+    p99_ms: PositiveDuration
+    overlay_ms: Duration
+    """Median of the time in which the overlay was joined and rows were made of the new features; `p50_ms` includes
+    it."""
+
+
 class VariantProfile(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
     """One variant. Accuracies are fractions of 1 under `Profile.metric`."""
 
@@ -93,6 +111,9 @@ class VariantProfile(msgspec.Struct, frozen=True, rename="camel", forbid_unknown
     cascade: CascadeProfile | None = None
     """None: it is a network of its own. Table, columns and storage of a cascade are those of its first stage; its
     weights and memory are those of both."""
+    new_nodes: tuple[NewNodesLatency, ...] = ()
+    """Latencies of batches of new nodes, ascending in `seeds`. Empty where the variant cannot answer requests with an
+    overlay, and where they were not measured: on a GPU, or by an earlier gnnserve."""
 
     def __post_init__(self) -> None:
         if self.projected and self.family is FamilyName.PRUNED:

@@ -96,6 +96,9 @@ class VariantRoute(msgspec.Struct, frozen=True, rename="camel"):
     """Fitted to the median times of the profile; one figure of speed for the operator's sums."""
     expected: AffineCost
     """The same, as the worker expects it now: the table's costs, corrected by what it measured since."""
+    expected_new_nodes: AffineCost | UnsetType = UNSET
+    """What batches of new nodes, which requests bring with an overlay, are expected to cost now. Absent where neither
+    the profile nor a batch has shown it."""
 
 
 class CredentialKind(StrEnum):

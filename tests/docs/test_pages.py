@@ -145,7 +145,7 @@ def exposed() -> Iterator[tuple[str, str, set[str]]]:
     metrics.show_certificate(1_800_000_000)
     metrics.show_credentials(CredentialState("tls", is_usable=True))
     route = Route("r1", "x1", "most accurate", ("x1",), Objective(latency_ms=5))
-    metrics.watch_routing(lambda: RoutingSample(route, {"x1": 1.0}))
+    metrics.watch_routing(lambda: RoutingSample(route, {"x1": 1.0}, {"x1": 1.0}))
     metrics.watch_device(lambda: ON_GPU)
     metrics.watch_accuracy(watched())
     for family in text_string_to_metric_families(metrics.render().decode()):

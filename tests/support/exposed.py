@@ -51,7 +51,7 @@ def worker_metrics() -> bytes:
         allowed_variants=("x1",),
         objective=Objective(latency_ms=25),
     )
-    metrics.watch_routing(lambda: serving.RoutingSample(route, {"x1": 1.0}))
+    metrics.watch_routing(lambda: serving.RoutingSample(route, {"x1": 1.0}, {"x1": 1.0}))
     metrics.watch_device(lambda: ON_GPU)
     metrics.watch_accuracy(watched())
     return metrics.render()

@@ -56,6 +56,7 @@ def short_profiles() -> Iterator[None]:
     """Two rounds instead of seconds of them: what is measured here is never asserted."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(profile_module, "_ROUNDS", (2, 2))
+        patch.setattr(profile_module, "_NEW_NODES_ROUNDS", (3, 3))
         yield
 
 
@@ -238,15 +239,26 @@ def test_the_profile_measures_every_variant_at_all_three_batch_sizes(generated: 
             assert 0 < point.p50_ms <= point.p99_ms
             assert min(point.sample_ms, point.gather_ms, point.compute_ms, point.mean_ms) > 0
             assert point.runs == 2
+        assert [(point.seeds, point.feature_bytes) for point in variant.new_nodes] == [
+            (seeds, 4 * 9 * seeds) for seeds in (1, 32, 1024)
+        ]
+        for new in variant.new_nodes:
+            assert 0 < new.overlay_ms < new.p50_ms <= new.p99_ms
+            assert new.runs == 3
+        assert 0 < variant.new_nodes[-1].edges <= 32 * 1024
 
 
 def test_latency_is_measured_on_validation_nodes_and_variants_take_turns(
     generated: Generated, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[tuple[str, frozenset[int]]] = []
+    new: list[tuple[str, int]] = []
 
-    def recording(revision: LoadedRevision, variant: str, seeds: np.ndarray, key: int, **options: bool) -> Inference:
-        calls.append((variant, frozenset(seeds.tolist())))
+    def recording(revision: LoadedRevision, variant: str, seeds: np.ndarray, key: int, **options: Any) -> Inference:
+        if options.get("view") is None:
+            calls.append((variant, frozenset(seeds.tolist())))
+        elif options["view"].features is not None and len(options["view"].features) == len(seeds):
+            new.append((variant, int(seeds.min()) - revision.graph.nodes))
         return infer_each(revision, variant, seeds, key, **options)
 
     loaded = replace(generated.loaded, splits=replace(generated.loaded.splits, test=np.zeros(0, dtype=np.int64)))
@@ -259,6 +271,7 @@ def test_latency_is_measured_on_validation_nodes_and_variants_take_turns(
     validation = set(loaded.splits.validation.tolist())
     assert all(seeds <= validation for _, seeds in calls)
     assert [name for name, _ in calls[:6]] == ["x1", "x2", "x4"] * 2
+    assert new == [("x1", 0), ("x2", 0), ("x4", 0)] * 9, "new nodes, in three rounds of each size"
     # A round puts the same nodes to every variant.
     assert len({seeds for _, seeds in calls[6:9]}) == 1
 
@@ -926,7 +939,7 @@ from gnnserve_api.spec.service import GNNService
 from gnnserve_worker.generation import profile
 from gnnserve_worker.generation.pipeline import generate
 from gnnserve_worker.repository.repository import Repository
-profile._ROUNDS = (2, 2)
+profile._ROUNDS = profile._NEW_NODES_ROUNDS = (2, 2)
 service = GNNService.model_validate_json(sys.stdin.read())
 print(generate(service, Repository(Path(sys.argv[1]), "default", "tiny")).generator)
 print(sorted({name.split(".")[0] for name in sys.modules} & {"torch", "torch_geometric", "sklearn"}))

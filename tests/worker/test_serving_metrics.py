@@ -120,11 +120,14 @@ def route(**changes: Any) -> Route:
 def test_routing_is_told_as_it_is_at_the_scrape() -> None:
     metrics = ServingMetrics("digits")
     assert b"gnnserve_routing" not in metrics.render()
-    state = RoutingSample(route(mode=RoutingMode.METRICS, objective=Objective(latency_ms=25)), {"x1": 1.5, "x2": 1.0})
+    state = RoutingSample(
+        route(mode=RoutingMode.METRICS, objective=Objective(latency_ms=25)), {"x1": 1.5, "x2": 1.0}, {"x2": 4.0}
+    )
     metrics.watch_routing(lambda: state)
     assert values_of(metrics, "gnnserve_routing_info") == {("x2", "Metrics"): 1}
     assert values_of(metrics, "gnnserve_routing_table_expired") == {(): 0}
     assert values_of(metrics, "gnnserve_cost_correction") == {("x1",): 1.5, ("x2",): 1.0}
+    assert values_of(metrics, "gnnserve_overlay_cost_correction") == {("x2",): 4.0}
     assert values_of(metrics, "gnnserve_objective_seconds") == {(): 0.025}
     state = RoutingSample(route(base_variant="x1", is_expired=True), {})
     assert values_of(metrics, "gnnserve_routing_info") == {("x1", "Adaptive"): 1}

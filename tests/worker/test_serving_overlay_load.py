@@ -137,7 +137,9 @@ def test_overlays_just_below_a_full_batch_are_ordinary_requests_of_as_many_seeds
     small = Objective(latency_ms=60)
     overlays = stream(small, Objective(latency_ms=60), overlay=98)
     seeds = stream(small, Objective(latency_ms=60), overlay=0, seeds=99)
-    assert (overlays.in_time, overlays.by, overlays.heavy_answered) == (seeds.in_time, seeds.by, seeds.heavy_answered)
+    assert (overlays.in_time, overlays.by) == (seeds.in_time, seeds.by)
+    # They are a group of their own, since their costs may differ, and so are not decided by the same sums.
+    assert overlays.heavy_answered == pytest.approx(seeds.heavy_answered, rel=0.02)
 
 
 def test_heavy_overlays_alone_have_the_worker_to_themselves() -> None:

@@ -71,8 +71,9 @@ def test_requests_with_and_without_overlays_are_one_batch_with_one_view() -> Non
             worker.gate.set()
             await answer(first)
             answers = [await answer(other) for other in others]
-        # Overlay nodes are numbered through: the last request's second one comes after the first request's only one.
-        assert worker.batches == [("x1", [0]), ("x1", [NODES, 5, 8, NODES + 2])]
+        # Those with overlays are a group of their own, so they come first. Overlay nodes are numbered through: the last
+        # request's second one comes after the first request's only one.
+        assert worker.batches == [("x1", [0]), ("x1", [NODES, 5, NODES + 2, 8])]
         assert has_views(worker) == [False, True]
         assert [a.scores.argmax(1).tolist() for a in answers] == [[0, 1], [0], [2]]
 

@@ -17,7 +17,7 @@ from gnnserve_api.routing import RoutingMode, RoutingTable
 from gnnserve_worker.scheduling.batcher import Batcher
 from gnnserve_worker.scheduling.choice import ChoiceReason, VariantChooser
 from gnnserve_worker.scheduling.closing import Batch
-from gnnserve_worker.scheduling.load import load_of, overlay_load
+from gnnserve_worker.scheduling.load import BatchKind, load_of, overlay_load
 from gnnserve_worker.scheduling.refusal import Refusal, RefusalReason
 from gnnserve_worker.scheduling.waiting import Request
 
@@ -132,14 +132,14 @@ def test_overlays_are_expected_to_count_what_they_counted_and_more_at_once() -> 
         queue.ask(50, overlay=overlay, at=at)
         queue.batcher.observe(queue.take(at), 15 + overlay_ms, 15 + overlay_ms, at + 16, overlay_ms)
 
-    assert costs.overlay_share == 1.0
+    assert costs.overlays.share == 1.0
     for number in range(100):
-        observe(40, 4 * 0.1 / costs.overlay_share, 20.0 * number)  # x1 takes 0.1 ms for a seed more: a tenth
-    assert costs.overlay_share == pytest.approx(0.1, rel=0.1)
+        observe(40, 4 * 0.1 / costs.overlays.share, 20.0 * number)  # x1 takes 0.1 ms for a seed more: a tenth
+    assert costs.overlays.share == pytest.approx(0.1, rel=0.1)
     observe(4, 0.1 * 40, 3000)
-    assert costs.overlay_share == pytest.approx(1.0, rel=0.1)
+    assert costs.overlays.share == pytest.approx(1.0, rel=0.1)
     observe(40, 400, 4000)
-    assert costs.overlay_share == 1.0
+    assert costs.overlays.share == 1.0
     assert overlay_load(1024, 16_384, 1024, 4096 * 128, 276, 0.1) == 3 + 4
     assert overlay_load(1024, 16_384, 1024, 4096 * 128, 276) == 3 + 45
 
@@ -343,11 +343,13 @@ def test_overlays_wait_for_their_own_batch_where_the_chosen_variant_cannot_answe
     assert [(batch.variant, keys(batch)) for batch in batches] == [("x4", [0]), ("x1", [1])]
 
 
-def test_needs_that_every_variant_meets_make_no_groups_of_their_own() -> None:
+def test_needs_that_every_variant_meets_make_no_groups_beside_that_of_overlays_which_cost_otherwise() -> None:
     queue = Queue(TRADE_OFF)
-    for overlay in (None, 0, 5):
-        queue.ask(1, Objective(latency_ms=100), overlay=overlay)
-    assert len(queue.batcher.groups.all) == 1
+    for key, needs in enumerate(
+        (STORED_GRAPH, Capabilities(embeddings=True), OVERLAY, Capabilities(overlay=True, embeddings=True))
+    ):
+        queue.batcher.admit(Request(key, 1, Objective(latency_ms=100), 0, needs), False, 0)
+    assert [group.kind for group in queue.batcher.groups.all] == [BatchKind.STORED, BatchKind.OVERLAY]
     queue = Queue(NO_X4)
     for overlay in (None, 0, 5):
         queue.ask(1, Objective(latency_ms=100), overlay=overlay)

@@ -22,6 +22,7 @@ from gnnserve_cli.report import captions
 from gnnserve_cli.report.data import (
     Accuracy,
     Chosen,
+    NewNodesRow,
     Report,
     Says,
     SizeRow,
@@ -135,6 +136,7 @@ def _variant_rows(
                 best.accuracy, profile.validation_nodes, variant.validation_accuracy, profile.validation_nodes
             ).contains(0),
             sizes=tuple(_size_row(point) for point in variant.latency),
+            new_nodes=tuple(NewNodesRow(point.seeds, point.p50_ms) for point in variant.new_nodes),
             size_bytes=variant.size_bytes,
             memory_bytes=variant.memory_bytes,
             family=variant.family,

@@ -49,6 +49,13 @@ class SizeRow(Struct, frozen=True):
     """The paper's comm/comp; None where computing took no measurable time."""
 
 
+class NewNodesRow(Struct, frozen=True):
+    """A batch of as many new nodes, which a request brings with features and edges."""
+
+    seeds: int
+    p50_ms: float
+
+
 class VariantRow(Struct, frozen=True):
     name: str
     factor: int
@@ -67,6 +74,8 @@ class VariantRow(Struct, frozen=True):
     """Below the most accurate variant, on validation nodes."""
     loss_may_be_chance: bool
     sizes: tuple[SizeRow, ...]
+    new_nodes: tuple[NewNodesRow, ...]
+    """Empty where the variant cannot answer requests with an overlay, or the profile does not say."""
     size_bytes: int
     memory_bytes: int
     family: FamilyName

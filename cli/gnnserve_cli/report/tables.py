@@ -34,10 +34,17 @@ def variants_table(report: Report) -> Cells:
     headers = ["Variant", "Columns", "Stored as", "Validation", "95 % interval", "Test", "Loss, points",
                "May be chance", "Median, ms", "p99, ms"]  # fmt: skip
     rows = [_variant_row(row, report.seeds) for row in report.variants]
+    if any(row.new_nodes for row in report.variants):
+        headers.append("New nodes, median ms")
+        rows = [[*shown, _new_nodes(row, report.seeds)] for shown, row in zip(rows, report.variants, strict=True)]
     if any(row.in_service for row in report.variants):
         headers.append("In service, by labels")
         rows = [[*shown, _in_service(row)] for shown, row in zip(rows, report.variants, strict=True)]
     return _cells("Variants", headers, rows)
+
+
+def _new_nodes(row: VariantRow, seeds: int) -> str:
+    return next((plain_ms(point.p50_ms) for point in row.new_nodes if point.seeds == seeds), _NOTHING)
 
 
 def _in_service(row: VariantRow) -> str:

@@ -17,13 +17,14 @@ import msgspec
 import numpy as np
 
 from gnnserve_api.errors import InputError
-from gnnserve_api.profile import CascadeProfile, LatencyProfile, Metric, Profile, VariantProfile
+from gnnserve_api.profile import CascadeProfile, LatencyProfile, Metric, NewNodesLatency, Profile, VariantProfile
 from gnnserve_api.repository import CascadeManifest, VariantManifest
 from gnnserve_worker.generation.scores import evaluate, metric_of
 from gnnserve_worker.generation.thresholds import fit_thresholds
 from gnnserve_worker.inference.batch import Infer, infer_batch, infer_each, warm_up
 from gnnserve_worker.inference.cascade import with_cascades
 from gnnserve_worker.inference.latency import measure_latencies
+from gnnserve_worker.inference.new_nodes import measure_new_nodes
 from gnnserve_worker.inference.thresholds import decisive_scores
 from gnnserve_worker.parallel import thread_count
 from gnnserve_worker.repository.loaded import LoadedRevision, LoadedVariant
@@ -37,6 +38,10 @@ BUDGET_VARIABLE = "GNNSERVE_PROFILE_SECONDS"
 """The variable of the environment with another such time: longer on a machine that is never quiet, shorter where the
 latencies are not read."""
 _ROUNDS = (5, 2000)
+_NEW_NODES_SHARE = 0.2
+"""Share of a batch size's time that the same size of new nodes gets: their times are a first guess, since what requests
+bring is not known here."""
+_NEW_NODES_ROUNDS = (3, 500)
 _EVALUATION_SEEDS = 1024
 
 
@@ -86,7 +91,7 @@ def measure_profile(
     """
     metric = metric or metric_of(revision.multi_label)
     subject = _Subject.of(revision, cascades)
-    total = len(BATCH_SEEDS) + 1 + len(subject.names)
+    total = 2 * len(BATCH_SEEDS) + 1 + len(subject.names)
     warm_up(revision)
     latencies: dict[str, list[LatencyProfile]] = {name: [] for name in subject.names}
     for done, seeds in enumerate(BATCH_SEEDS):
@@ -96,9 +101,14 @@ def measure_profile(
     report(len(BATCH_SEEDS), total)
     test = revision.splits.test
     on_test = _measure_latencies(subject, test, BATCH_SEEDS[-1], budget_s) if len(test) else {}
+    new_nodes: dict[str, list[NewNodesLatency]] = {name: [] for name in subject.names}
+    for done, seeds in enumerate(BATCH_SEEDS, start=len(BATCH_SEEDS) + 1):
+        report(done, total)
+        for name, of_new in _measure_new_nodes(subject, revision.splits.validation, seeds, budget_s).items():
+            new_nodes[name].append(of_new)
     accuracy_of = partial(_measure_accuracy, subject, metric=metric)
     variants: list[VariantProfile] = []
-    for done, known in enumerate(generated, start=len(BATCH_SEEDS) + 1):
+    for done, known in enumerate(generated, start=2 * len(BATCH_SEEDS) + 1):
         report(done, total)
         made, name = known.variant, known.variant.name
         variant = revision.variants[name]
@@ -119,11 +129,12 @@ def measure_profile(
                 memory_bytes=known.size_bytes + _read_bytes(variant),
                 family=made.family,
                 fanouts=made.fanouts,
+                new_nodes=tuple(new_nodes[name]),
             )
         )
     stages = {made.name: made for made in variants}
     shared = {known.variant.name: known.variant.weights for known in generated}
-    for done, cascade in enumerate(cascades, start=len(BATCH_SEEDS) + 1 + len(generated)):
+    for done, cascade in enumerate(cascades, start=2 * len(BATCH_SEEDS) + 1 + len(generated)):
         report(done, total)
         made_of = cascade.manifest
         variants.append(
@@ -138,6 +149,7 @@ def measure_profile(
                 test_accuracy=accuracy_of(made_of.name, test) if len(test) else None,
                 latency=tuple(latencies[made_of.name]),
                 test_latency=on_test.get(made_of.name),
+                new_nodes=tuple(new_nodes[made_of.name]),
             )
         )
     report(total, total)
@@ -173,15 +185,19 @@ class _Subject:
     revision: LoadedRevision
     names: tuple[str, ...]
     """Names of variants and cascades, in the order of the profile."""
+    able: tuple[str, ...]
+    """Those that can answer requests with an overlay."""
     infer: Infer
     infer_each: Infer
 
     @staticmethod
     def of(revision: LoadedRevision, cascades: Sequence[FittedCascade] = ()) -> _Subject:
         manifests = [cascade.manifest for cascade in cascades]
+        able = [name for name, variant in revision.variants.items() if variant.rows is not None]
         return _Subject(
             revision,
             (*revision.variants, *(manifest.name for manifest in manifests)),
+            (*able, *(manifest.name for manifest in manifests if {manifest.first, manifest.then} <= {*able})),
             with_cascades(partial(infer_batch, revision), manifests),
             with_cascades(partial(infer_each, revision), manifests),
         )
@@ -190,6 +206,13 @@ class _Subject:
 def _measure_latencies(subject: _Subject, nodes: np.ndarray, seeds: int, budget_s: float) -> dict[str, LatencyProfile]:
     infer = partial(subject.infer_each, with_embeddings=False)
     return measure_latencies(infer, subject.names, nodes, seeds, budget_s=budget_s, rounds=_ROUNDS)
+
+
+def _measure_new_nodes(subject: _Subject, nodes: np.ndarray, seeds: int, budget_s: float) -> dict[str, NewNodesLatency]:
+    share_s = _NEW_NODES_SHARE * budget_s
+    return measure_new_nodes(
+        subject.infer_each, subject.able, subject.revision, nodes, seeds, budget_s=share_s, rounds=_NEW_NODES_ROUNDS
+    )
 
 
 def with_thresholds(revision: LoadedRevision, generated: Sequence[GeneratedVariant]) -> list[GeneratedVariant]:

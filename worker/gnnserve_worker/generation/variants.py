@@ -64,6 +64,7 @@ from gnnserve_worker.generation.thresholds import check_thresholds
 from gnnserve_worker.generation.training_set import TrainingSet, training_set, visible_nodes
 from gnnserve_worker.graph.store import Features, Graph, GraphData
 from gnnserve_worker.progress import Progress, ProgressListener
+from gnnserve_worker.repository.loaded import RowRecipe
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.repository.staged import StagedRevision
 
@@ -105,7 +106,8 @@ def generate_revision(
     network_s = time.monotonic() - started
     other_rankings = () if models is None else _rank_again(spec, data, rows.trained, models, progress)
     with repository.stage(identity.recipe, identity.graph, identity.checkpoint, identity.given) as staged:
-        measure = partial(_measure, spec, staged, metric, profile_budget, progress)
+        row_recipe = RowRecipe(normalized.method, _moments(normalized), ingredients.ranking.columns)
+        measure = partial(_measure, spec, staged, row_recipe, metric, profile_budget, progress)
         if spec.variants.is_searched:
             subject = Subject(ingredients, data, metric, graph.features.shape[1], network_s)
             found = search(subject, staged, measure, progress)
@@ -144,13 +146,14 @@ def _make_listed(made_from: Ingredients, staged: StagedRevision, measure: Measur
 def _measure(
     spec: GNNServiceSpec,
     staged: StagedRevision,
+    rows: RowRecipe,
     metric: Metric,
     budget_s: float,
     progress: ProgressListener,
     generated: Sequence[GeneratedVariant],
     planned: Sequence[PlannedCascade] = (),
 ) -> Measured:
-    loaded = staged.open([made.variant for made in generated])
+    loaded = staged.open([made.variant for made in generated], rows)
     if spec.variants.thresholds is Thresholds.PER_CLASS:
         generated = with_thresholds(loaded, generated)
     if spec.variants.cascades:
@@ -173,6 +176,12 @@ def _training_of(spec: GNNServiceSpec, models: Models | None, one_rows: OneRowMo
     return TrainingManifest(epochs=None if stated == AUTO else stated, runs=runs) if runs else None
 
 
+def _moments(normalized: Normalized) -> Tensors:
+    if normalized.mean is None or normalized.deviation is None:
+        return {}
+    return {"mean": normalized.mean, "deviation": normalized.deviation}
+
+
 def _write_row_source(
     graph: GraphData,
     normalized: Normalized,
@@ -181,9 +190,7 @@ def _write_row_source(
     staged: StagedRevision,
 ) -> RowSource:
     """Write what is needed to make rows of the kept tables from features of later nodes."""
-    tensors: Tensors = {}
-    if normalized.mean is not None and normalized.deviation is not None:
-        tensors |= {"mean": normalized.mean, "deviation": normalized.deviation}
+    tensors = _moments(normalized)
     kept = {table for variant in variants for table in variant.tables}
     for table in (table for plan in plans for table in plan.tables if table.name in kept):
         if isinstance(table, PlannedTable) and table.made_by is not None:

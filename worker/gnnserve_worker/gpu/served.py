@@ -154,8 +154,8 @@ def _measured_here(manifest: RevisionManifest, loaded: LoadedRevision, engine: G
         profile,
         machine=engine.stats().device,
         variants=tuple(
-            # What was measured on test nodes was measured elsewhere.
-            msgspec.structs.replace(variant, latency=tuple(latencies[variant.name]), test_latency=None)
+            # What was measured on test nodes, and with new nodes, was measured elsewhere.
+            msgspec.structs.replace(variant, latency=tuple(latencies[variant.name]), test_latency=None, new_nodes=())
             for variant in profile.variants
         ),
     )

@@ -48,20 +48,20 @@ def _summarize(seeds: int, runs: list[Inference]) -> LatencyProfile:
     return LatencyProfile(
         seeds=seeds,
         runs=len(runs),
-        p50_ms=_rounded(np.percentile(total, 50)),
-        p99_ms=_rounded(np.percentile(total, 99)),
-        mean_ms=_rounded(total.mean()),
-        std_ms=_rounded(total.std()),
-        sample_ms=_rounded(np.median([run.times.sample_ms for run in runs])),
-        gather_ms=_rounded(np.median([run.times.gather_ms for run in runs])),
-        compute_ms=_rounded(np.median([run.times.compute_ms for run in runs])),
+        p50_ms=rounded_ms(np.percentile(total, 50)),
+        p99_ms=rounded_ms(np.percentile(total, 99)),
+        mean_ms=rounded_ms(total.mean()),
+        std_ms=rounded_ms(total.std()),
+        sample_ms=rounded_ms(np.median([run.times.sample_ms for run in runs])),
+        gather_ms=rounded_ms(np.median([run.times.gather_ms for run in runs])),
+        compute_ms=rounded_ms(np.median([run.times.compute_ms for run in runs])),
         gathered_bytes=round(np.mean([run.gathered_bytes for run in runs])),
-        window_p50_ms=_rounded(np.percentile(window, 50)),
-        window_mean_ms=_rounded(window.mean()),
-        window_std_ms=_rounded(window.std()),
+        window_p50_ms=rounded_ms(np.percentile(window, 50)),
+        window_mean_ms=rounded_ms(window.mean()),
+        window_std_ms=rounded_ms(window.std()),
     )
 
 
-def _rounded(duration_ms: float | np.floating) -> float:
+def rounded_ms(duration_ms: float | np.floating) -> float:
     """Round to 0.1 µs: no clock here is finer."""
     return round(float(duration_ms), 4)

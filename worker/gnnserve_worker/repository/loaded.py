@@ -107,6 +107,17 @@ class LoadedRevision:
 
 
 @dataclass(frozen=True, slots=True)
+class RowRecipe:
+    """What rows of tables are made by, for nodes that the graph does not have."""
+
+    normalization: Normalization
+    tensors: Mapping[str, np.ndarray]
+    """Moments of the columns, and what projected tables were made by."""
+    columns: np.ndarray
+    """Source columns of those tables that do not name theirs: int64, in the order of the ranking."""
+
+
+@dataclass(frozen=True, slots=True)
 class RevisionFiles:
     """What to open, whether published or staged."""
 
@@ -116,6 +127,8 @@ class RevisionFiles:
     tables: Mapping[str, TableManifest]
     variants: Sequence[VariantManifest]
     manifest: RevisionManifest | None
+    rows: RowRecipe | None = None
+    """What rows of a staged revision are made by; a published one has it in its manifest and its files."""
     verified: checks.VerifiedFiles = field(default_factory=checks.VerifiedFiles)
     """Files that were verified; empty while it is staged, when no other process reaches them."""
 
@@ -201,19 +214,20 @@ def _open_rows(revision: RevisionFiles, table: TableManifest, rows: RowsManifest
 
 def _open_row_makers(revision: RevisionFiles, tables: Mapping[str, Table]) -> dict[str, RowMaker]:
     """For the tables of variants that can answer about nodes that the graph does not have."""
-    manifest = revision.manifest
-    if manifest is None or (source := manifest.row_source) is None:
+    source = None if revision.manifest is None else revision.manifest.row_source
+    if source is None and revision.rows is None:
         return {}
     # Tables of one family alone: a table of propagated features is read by no other. Rows of stored layers are made of
     # products of the first one.
-    able = [variant for variant in manifest.variants if family_of(variant).capabilities.overlay]
+    able = [variant for variant in revision.variants if family_of(variant).capabilities.overlay]
     made = {
         correction.products if (correction := _correction_of(variant)) else variant.table: variant for variant in able
     }
-    path = revision.folder / (source.tensors or paths.REVISION_COMMIT)
+    path = revision.folder / ((None if source is None else source.tensors) or paths.REVISION_COMMIT)
     try:
-        tensors = {} if source.tensors is None else _read_tensors(revision, path)
-        scaling = Scaling(Normalization(source.normalization), tensors.get("mean"), tensors.get("deviation"))
+        recipe = revision.rows or _read_recipe(revision, path)
+        tensors = recipe.tensors
+        scaling = Scaling(recipe.normalization, tensors.get("mean"), tensors.get("deviation"))
         # One projection for all storages of a first layer.
         stored = {revision.tables[name].made_by: variant for name, variant in made.items() if tables[name].projected}
         products = {prefix: _first_products(variant, prefix, tensors) for prefix, variant in stored.items()}
@@ -222,7 +236,7 @@ def _open_row_makers(revision: RevisionFiles, tables: Mapping[str, Table]) -> di
                 tables[name],
                 revision.graph.features,
                 scaling,
-                np.array(revision.tables[name].source_columns or manifest.ranking.columns, np.int64),
+                np.array(revision.tables[name].source_columns or recipe.columns, np.int64),
                 products[revision.tables[name].made_by] if tables[name].projected else (),
             )
             for name in made
@@ -230,6 +244,18 @@ def _open_row_makers(revision: RevisionFiles, tables: Mapping[str, Table]) -> di
     except (OSError, SafetensorError, ValueError, KeyError) as error:
         problem = f"does not hold what rows of its tables are made by: {error}"
         raise DamagedError(path, problem, revision.remedy) from error
+
+
+def _read_recipe(revision: RevisionFiles, path: Path) -> RowRecipe:
+    """That of a published revision. `path`: of its tensors, if it has any."""
+    manifest = revision.manifest
+    assert manifest is not None and manifest.row_source is not None  # noqa: S101
+    source = manifest.row_source
+    return RowRecipe(
+        Normalization(source.normalization),
+        {} if source.tensors is None else _read_tensors(revision, path),
+        np.array(manifest.ranking.columns, np.int64),
+    )
 
 
 def _first_products(variant: VariantManifest, prefix: str, tensors: Mapping[str, np.ndarray]) -> tuple[Linear, ...]:

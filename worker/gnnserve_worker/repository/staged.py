@@ -7,6 +7,7 @@ the disk before it is written. `repository.py` decides which process may write, 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -37,6 +38,7 @@ from gnnserve_worker.repository.loaded import (
     LoadedRevision,
     NetworkBuilder,
     RevisionFiles,
+    RowRecipe,
     open_revision,
     open_table,
 )
@@ -66,6 +68,8 @@ class StagedRevision:
         self._build = build
         self._tables: dict[str, TableManifest] = {}
         self._files: dict[str, FileEntry] = {}
+        self._made_by: dict[str, np.ndarray] = {}
+        """What rows of its projected tables were made by, as the manifest's `RowSource` keeps it."""
 
     @property
     def revision(self) -> str:
@@ -173,9 +177,17 @@ class StagedRevision:
             with files.storing(self._folder / name):
                 files.remove_file(self._folder / name)
 
-    def open(self, variants: Sequence[VariantManifest]) -> LoadedRevision:
-        """Open the staged revision as it will be served, to measure its profile."""
-        return open_revision(self._files_of(variants), self._build)
+    def keep_maker(self, prefix: str, tensors: Mapping[str, np.ndarray]) -> None:
+        """Keep what rows of a table were made by: for `open`, which makes others like them."""
+        self._made_by |= {prefix + key: tensor for key, tensor in tensors.items()}
+
+    def open(self, variants: Sequence[VariantManifest], rows: RowRecipe | None = None) -> LoadedRevision:
+        """Open the staged revision as it will be served, to measure its profile. `rows`: what rows of new nodes are
+        made by, without what is kept of single tables; None: no rows are made."""
+        files_of = self._files_of(variants)
+        if rows is not None:
+            files_of = replace(files_of, rows=replace(rows, tensors={**rows.tensors, **self._made_by}))
+        return open_revision(files_of, self._build)
 
     def _files_of(self, variants: Sequence[VariantManifest]) -> RevisionFiles:
         return RevisionFiles(

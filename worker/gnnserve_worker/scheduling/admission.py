@@ -14,7 +14,7 @@ from gnnserve_api.routing import RoutingTable
 from gnnserve_worker.scheduling.choice import Pins, VariantChooser
 from gnnserve_worker.scheduling.decision import Decider
 from gnnserve_worker.scheduling.groups import SOFT_DEADLINE_MS, Groups
-from gnnserve_worker.scheduling.load import load_of
+from gnnserve_worker.scheduling.load import BatchKind, kind_of, load_of, overlay_part
 from gnnserve_worker.scheduling.occupancy import Occupancy
 from gnnserve_worker.scheduling.queue import Queue
 from gnnserve_worker.scheduling.refusal import (
@@ -55,9 +55,11 @@ class AdmissionControl:
         """Queue the request, or refuse it. Unless it is `strict`, an objective that even an idle worker cannot meet is
         answered by the nearest variant, however late."""
         objective, seeds, needs = request.objective, request.seeds, request.needs
-        load, is_heavy = seeds, False
+        load, overlay, kind, is_heavy = seeds, 0, BatchKind.STORED, False
         if needs is not STORED_GRAPH:
             load = load_of(seeds, request.overlay_load, self._max_seeds)
+            overlay = overlay_part(load, seeds, request.changed_seeds)
+            kind = kind_of(needs)
             is_heavy = request.overlay_load >= self._max_seeds
             needs = self._chooser.restricting(needs)
         pin = self.pins.draw(needs)
@@ -67,39 +69,39 @@ class AdmissionControl:
             self._remember(request, pin, math.inf, now_ms, refusal)
             return refusal
         is_large = load >= self._max_seeds
-        group = self._groups.of(objective, needs, pin, is_large, is_heavy, load, now_ms)
+        group = self._groups.of(objective, needs, kind, pin, is_large, is_heavy, load, overlay, now_ms)
         latency_ms = objective.latency_ms
         if latency_ms is None:
             if strict and not self._chooser.can_keep(objective.accuracy_tolerance_permille, needs):
                 return refuse_infeasible(self._chooser, group, request, load)
             deadline_ms, order_ms = math.inf, now_ms + SOFT_DEADLINE_MS
             is_firm = True
-        elif group.is_hard and self._chooser.can_meet(group.candidates, load, latency_ms):
+        elif group.is_hard and self._chooser.can_meet(group.candidates, load, overlay, latency_ms):
             order_ms = deadline_ms = request.arrived_ms + latency_ms
-            group.count_arrival(load)
+            group.count_arrival(load, overlay)
             # Determined before the request is queued: an idle worker never refuses one.
             is_firm = not self._queue and not self._occupancy.is_busy
             if not is_firm:
-                end_ms = self._end_ms(group, load, deadline_ms, now_ms)
+                end_ms = self._end_ms(group, load, overlay, deadline_ms, now_ms)
                 if end_ms > deadline_ms:
                     refusal = refuse_unreachable(latency_ms, end_ms, deadline_ms)
                     self._remember(request, pin, end_ms - latency_ms, now_ms, refusal)
                     return refusal
             if is_large:
-                order_ms -= self._costs.compute_ms(group.fastest, load)
+                order_ms -= self._costs.compute_ms(group.fastest, load, overlay)
         else:
             if strict:
                 return refuse_infeasible(self._chooser, group, request, load)
             if group.is_hard:  # a smaller request may still be in time
-                group = self._groups.find(objective, needs, pin, is_large, is_heavy, load, now_ms)
+                group = self._groups.find(objective, needs, kind, pin, is_large, is_heavy, load, overlay, now_ms)
                 self._groups.derive(group)
             deadline_ms, order_ms = math.inf, now_ms + SOFT_DEADLINE_MS
             is_firm = True
-        if load != seeds:
-            if is_heavy and (wait_ms := self._turn_in_ms(group, load, now_ms)) > 0:
+        if overlay:
+            if is_heavy and (wait_ms := self._turn_in_ms(group, load, overlay, now_ms)) > 0:
                 return refuse_heavy(request, self._max_seeds, wait_ms)
             self._queue.has_overlays = True
-        self._queue.add(group, QueuedRequest(request, deadline_ms, order_ms, seeds, load, is_firm))
+        self._queue.add(group, QueuedRequest(request, deadline_ms, order_ms, seeds, load, is_firm, overlay))
         return None
 
     def route_by(self, table: RoutingTable) -> None:
@@ -120,26 +122,27 @@ class AdmissionControl:
         queued = self._queue.seeds - sum([group.seeds for group in self._groups.all if group.is_heavy])
         return queued + load > self._max_queued_seeds
 
-    def _turn_in_ms(self, group: Group, load: int, now_ms: float) -> float:
+    def _turn_in_ms(self, group: Group, load: int, overlay: int, now_ms: float) -> float:
         """When a heavy request may be sent again; 0: it may be queued.
 
         It is queued if it makes no expected request with a deadline late, or if there is no other of its kind and the
         last one was long enough ago. It could not wait in the queue instead: a worker that has nothing else to do
         computes what is queued.
         """
-        batch_ms = self._costs.batch_ms(group.fastest, load, 1)
+        batch_ms = self._costs.batch_ms(group.fastest, load, 1, overlay)
         if not expects_late(self._costs, self._groups.all, batch_ms):
             return 0.0
         has_other = any(group.is_heavy and group.seeds for group in self._groups.all)
         return max(self._decider.yields_until_ms - now_ms, batch_ms if has_other else 0.0)
 
-    def _end_ms(self, own: Group, load: int, deadline_ms: float, now_ms: float) -> float:
+    def _end_ms(self, own: Group, load: int, overlay: int, deadline_ms: float, now_ms: float) -> float:
         """Expected end of a request if everything due before it is drained by the fastest variants, except heavy
         requests, which yield to others than their own kind."""
         costs = self._costs
         end_ms = max(now_ms, self._occupancy.running_until_ms)
         requests = 1.0
         seeds_of: dict[int, float] = {own.fastest: load}
+        overlay_of: dict[int, float] = {own.fastest: overlay} if overlay else {}
         for group in self._groups.all:
             if not group.seeds or not (group.is_urgent or (group.is_hard and own.is_heavy)):
                 continue
@@ -152,12 +155,14 @@ class AdmissionControl:
                 share = (deadline_ms - first_ms) / (group.last_due_ms - first_ms)
             requests += share * group.requests
             seeds_of[group.fastest] = seeds_of.get(group.fastest, 0.0) + share * group.seeds
+            if group.overlay:
+                overlay_of[group.fastest] = overlay_of.get(group.fastest, 0.0) + share * group.overlay
         if len(seeds_of) == 1:
             (total,) = seeds_of.values()
             variant = own.fastest
             if total < self._max_seeds and own.fastest_small != variant:
-                variant = self._chooser.fastest((variant, own.fastest_small), total)
-            return end_ms + costs.batch_ms(variant, total, requests)
+                variant = self._chooser.fastest((variant, own.fastest_small), total, own.kind)
+            return end_ms + costs.batch_ms(variant, total, requests, overlay_of.get(own.fastest, 0.0))
         for variant, total in seeds_of.items():
-            end_ms += costs.compute_ms(variant, total)
+            end_ms += costs.compute_ms(variant, total, overlay_of.get(variant, 0.0))
         return end_ms + costs.overhead_ms(own.fastest, requests)

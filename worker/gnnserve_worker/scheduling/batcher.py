@@ -18,6 +18,7 @@ from gnnserve_worker.scheduling.closing import Batch, BatchCloser, Taken
 from gnnserve_worker.scheduling.decision import Decider
 from gnnserve_worker.scheduling.groups import Groups
 from gnnserve_worker.scheduling.occupancy import Occupancy
+from gnnserve_worker.scheduling.overlay_costs import NO_OVERLAYS, OverlayWork
 from gnnserve_worker.scheduling.queue import Queue
 from gnnserve_worker.scheduling.refusal import Refusal
 from gnnserve_worker.scheduling.waiting import Request
@@ -103,26 +104,21 @@ class Batcher:
 
     def count_load(self, batch: Batch, overlay_ms: float) -> int:
         """What the batch has counted as, by the time that its overlays took."""
-        return batch.seeds + round(self._overlay_load(batch, overlay_ms))
-
-    def _overlay_load(self, batch: Batch, overlay_ms: float) -> float:
         if batch.load == batch.seeds:
-            return 0.0
-        return overlay_ms / self._costs.seed_ms(self._chooser.indices[batch.variant])
+            return batch.seeds
+        return batch.seeds + round(overlay_ms / self._costs.seed_ms(self._chooser.indices[batch.variant]))
 
     def observe(self, batch: Batch, compute_ms: float, total_ms: float, now_ms: float, overlay_ms: float = 0.0) -> None:
         """Record what a batch took: its computation, and in all, from when it could have begun to its last answer.
-        `overlay_ms`: the part of both that its overlays took, which tells nothing of what seeds take, unless they are
-        too small to count."""
+        `overlay_ms`: the part of both that its overlays took, which tells nothing of what stored seeds take."""
         if now_ms - self._observed_ms < _OBSERVE_EVERY_MS:
             return
         self._observed_ms = now_ms
-        if batch.load != batch.seeds:
-            self._costs.observe_overlays(batch.load - batch.seeds, self._overlay_load(batch, overlay_ms))
-            compute_ms -= overlay_ms
-            total_ms -= overlay_ms
+        work, assumed = NO_OVERLAYS, batch.load - batch.seeds
+        if assumed or batch.changed_seeds:
+            work = OverlayWork(batch.changed_seeds, assumed, overlay_ms)
         variant = self._chooser.indices[batch.variant]
-        self._costs.observe(variant, batch.seeds, len(batch.pieces), compute_ms, total_ms, now_ms)
+        self._costs.observe(variant, batch.seeds, len(batch.pieces), compute_ms, total_ms, now_ms, work)
         self._batches += 1
         if self._batches % _REFRESH_BATCHES == 0:
             self._admission.memory.clear()

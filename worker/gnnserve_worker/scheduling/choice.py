@@ -13,12 +13,14 @@ from functools import reduce
 from typing import assert_never
 
 import msgspec
+from msgspec import UNSET
 
 from gnnserve_api.families import STORED_GRAPH, Capabilities, family_of
 from gnnserve_api.objective import Objective
 from gnnserve_api.profile import Profile, VariantProfile
 from gnnserve_api.routing import AffineCost, Route, RoutingMode, RoutingTable, VariantRoute
 from gnnserve_worker.scheduling.costs import CostModel
+from gnnserve_worker.scheduling.load import BatchKind, kind_of
 
 _ROUNDING_PERMILLE = 1e-6
 """Far below one node in ten million, far above the rounding of a difference of floats: 50.44 - 48.44 is 2."""
@@ -114,10 +116,10 @@ class VariantChooser:
         """What every variant is capable of."""
         self.costs = CostModel(ranked, max_seeds, before)
         self.version = 0
-        """Version of `frontier`: it changes when values derived from the frontier become stale."""
-        self.frontier: tuple[int, ...] = ()
-        """Variants that no other one, at least as accurate and as capable, beats both with one seed and with a full
-        batch."""
+        """Version of `frontiers`: it changes when values derived from them become stale."""
+        self.frontiers: dict[BatchKind, tuple[int, ...]] = {}
+        """For each kind of batch, the variants that no other one, at least as accurate and as capable, beats both with
+        one seed and with a full batch."""
         self.refresh()
 
     def use(self, costs: Mapping[str, AffineCost]) -> None:
@@ -126,9 +128,18 @@ class VariantChooser:
         self.refresh()
 
     def refresh(self) -> None:
-        """Recompute the frontier from today's costs. To be called now and then when they have changed."""
-        costs = self.costs
-        ends = [(costs.compute_ms(v, 1), costs.compute_ms(v, costs.max_seeds)) for v in range(len(self.names))]
+        """Recompute the frontiers from today's costs. To be called now and then when they have changed."""
+        frontiers = {kind: self._frontier(kind) for kind in BatchKind}
+        if frontiers != self.frontiers:
+            self.frontiers = frontiers
+            self.version += 1
+
+    def _frontier(self, kind: BatchKind) -> tuple[int, ...]:
+        costs, full = self.costs, self.costs.max_seeds
+        one_part, full_part = (1, full) if kind is BatchKind.OVERLAY else (0, 0)
+        ends = [
+            (costs.compute_ms(v, 1, one_part), costs.compute_ms(v, full, full_part)) for v in range(len(self.names))
+        ]
         frontier: list[int] = []
         for variant, (one_ms, full_ms) in enumerate(ends):
             if not any(
@@ -138,9 +149,7 @@ class VariantChooser:
                 # Among equally accurate variants a later one may beat an earlier one.
                 frontier = [kept for kept in frontier if not self._beats(variant, kept, ends)]
                 frontier.append(variant)
-        if tuple(frontier) != self.frontier:
-            self.frontier = tuple(frontier)
-            self.version += 1
+        return tuple(frontier)
 
     def _beats(self, variant: int, kept: int, ends: list[tuple[float, float]]) -> bool:
         alike = self.loss_permille[variant] == self.loss_permille[kept]
@@ -175,53 +184,61 @@ class VariantChooser:
         """`needed`, if there are variants that cannot give it: what all can give leaves every choice open."""
         return STORED_GRAPH if self._of_all.cover(needed) else needed
 
-    def candidates(self, allowed: int, needed: Capabilities = STORED_GRAPH) -> tuple[int, ...]:
+    def candidates(
+        self, allowed: int, needed: Capabilities = STORED_GRAPH, kind: BatchKind = BatchKind.STORED
+    ) -> tuple[int, ...]:
         """Variants worth choosing among the first `allowed`, the most accurate first, without those that cannot give
         what is `needed`. A variant that beats another is at least as accurate, so it is allowed wherever the other is.
         """
         return tuple(
-            variant for variant in self.frontier if variant < allowed and self.capabilities[variant].cover(needed)
+            variant
+            for variant in self.frontiers[kind]
+            if variant < allowed and self.capabilities[variant].cover(needed)
         )
 
-    def fastest(self, candidates: tuple[int, ...], seeds: float) -> int:
-        return min(candidates, key=lambda variant: self.costs.compute_ms(variant, seeds))
+    def fastest(self, candidates: tuple[int, ...], seeds: float, kind: BatchKind = BatchKind.STORED) -> int:
+        overlay = seeds if kind is BatchKind.OVERLAY else 0.0
+        return min(candidates, key=lambda variant: self.costs.compute_ms(variant, seeds, overlay))
 
-    def most_accurate(self, candidates: tuple[int, ...], seeds: float) -> int:
+    def most_accurate(self, candidates: tuple[int, ...], seeds: float, kind: BatchKind = BatchKind.STORED) -> int:
         """The most accurate candidate; among equally accurate ones the fastest."""
         first = candidates[0]
         if len(candidates) == 1 or self.loss_permille[candidates[1]] > self.loss_permille[first]:
             return first
         equals = tuple(v for v in candidates if self.loss_permille[v] == self.loss_permille[first])
-        return self.fastest(equals, seeds)
+        return self.fastest(equals, seeds, kind)
 
-    def can_meet(self, candidates: tuple[int, ...], load: int, latency_ms: float) -> bool:
+    def can_meet(self, candidates: tuple[int, ...], load: int, overlay: int, latency_ms: float) -> bool:
         """Whether an idle worker can meet the latency, by the shortest times that it ever proved."""
-        return any(self.costs.least_ms(variant, load) <= latency_ms for variant in reversed(candidates))
+        return any(self.costs.least_ms(variant, load, overlay) <= latency_ms for variant in reversed(candidates))
 
     def choose(
-        self, objective: Objective, seeds: int, needed: Capabilities = STORED_GRAPH, load: int | None = None
-    ) -> Choice:
-        """Choose for a single request on an idle worker. `load`: what it counts as (`load.py`); None: its seeds."""
+        self, objective: Objective, seeds: int, needed: Capabilities = STORED_GRAPH, load: int | None = None,
+        overlay: int = 0,
+    ) -> Choice:  # fmt: skip
+        """Choose for a single request on an idle worker. `load`: what it counts as (`load.py`); None: its seeds.
+        `overlay`: the part of it that is of kind OVERLAY."""
         load = seeds if load is None else load
-        candidates = self.candidates(self.count_allowed(objective.accuracy_tolerance_permille, needed), needed)
+        kind = kind_of(needed)
+        candidates = self.candidates(self.count_allowed(objective.accuracy_tolerance_permille, needed), needed, kind)
         latency_ms = objective.latency_ms
         feasible = True
         if not self.can_keep(objective.accuracy_tolerance_permille, needed):
             feasible = False
-            reason, index = ChoiceReason.TOLERANCE_OUT_OF_REACH, self.fastest(candidates, load)
+            reason, index = ChoiceReason.TOLERANCE_OUT_OF_REACH, self.fastest(candidates, load, kind)
         elif latency_ms is None:
             if objective.accuracy_tolerance_permille is None:
-                reason, index = ChoiceReason.MOST_ACCURATE, self.most_accurate(candidates, load)
+                reason, index = ChoiceReason.MOST_ACCURATE, self.most_accurate(candidates, load, kind)
             else:
-                reason, index = ChoiceReason.FASTEST_WITHIN_TOLERANCE, self.fastest(candidates, load)
+                reason, index = ChoiceReason.FASTEST_WITHIN_TOLERANCE, self.fastest(candidates, load, kind)
         else:
-            feasible = self.can_meet(candidates, load, latency_ms)
+            feasible = self.can_meet(candidates, load, overlay, latency_ms)
             reason = ChoiceReason.MOST_ACCURATE_WITHIN_LATENCY if feasible else ChoiceReason.LATENCY_OUT_OF_REACH
             growth = 1 + self.costs.margin
-            fitting = [v for v in candidates if growth * self.costs.batch_ms(v, load, 1) <= latency_ms]
+            fitting = tuple(v for v in candidates if growth * self.costs.batch_ms(v, load, 1, overlay) <= latency_ms)
             is_in_time = feasible and fitting
-            index = self.most_accurate(tuple(fitting), load) if is_in_time else self.fastest(candidates, load)
-        expected_ms = self.costs.batch_ms(index, load, 1)
+            index = self.most_accurate(fitting, load, kind) if is_in_time else self.fastest(candidates, load, kind)
+        expected_ms = self.costs.batch_ms(index, load, 1, overlay)
         return Choice(
             self.names[index],
             feasible,
@@ -313,6 +330,7 @@ def decide_route(
                 loss_permille=round(chooser.loss_permille[index], 6),
                 profiled=chooser.costs.profiled(index),
                 expected=chooser.costs.expected(index),
+                expected_new_nodes=chooser.costs.expected_new_nodes(index) or UNSET,
             )
             for index, name in enumerate(chooser.names)
         ),

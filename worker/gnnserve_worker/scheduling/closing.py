@@ -13,11 +13,11 @@ import msgspec
 from gnnserve_worker.scheduling.choice import VariantChooser
 from gnnserve_worker.scheduling.decision import BatchPlan, Decider
 from gnnserve_worker.scheduling.groups import SOFT_DEADLINE_MS, Groups
-from gnnserve_worker.scheduling.load import load_of
+from gnnserve_worker.scheduling.load import load_of, overlay_part
 from gnnserve_worker.scheduling.occupancy import Occupancy
 from gnnserve_worker.scheduling.queue import Queue
 from gnnserve_worker.scheduling.refusal import Refusal, refuse_late, retry_after_s
-from gnnserve_worker.scheduling.waiting import Group, QueuedRequest, Request
+from gnnserve_worker.scheduling.waiting import Group, QueuedRequest, Request, order_of
 
 LOOKED_AT_GROUPS = 12
 """Groups that a decision considers: those due first."""
@@ -44,6 +44,8 @@ class Batch(msgspec.Struct, frozen=True):
     """What costs are counted by: its seeds, and its overlays as seeds."""
     predicted_ms: float
     """Expected time to compute the batch."""
+    changed_seeds: int = 0
+    """Seeds that its overlays may change, at most."""
 
 
 class Taken(msgspec.Struct, frozen=True):
@@ -106,7 +108,7 @@ class BatchCloser:
             looked_at.sort(key=lambda group: now_ms + group.latency_ms if group.head is None else group.head.order_ms)
             del looked_at[LOOKED_AT_GROUPS:]
             if all(group.head is None for group in looked_at):
-                looked_at.append(min((g for g in self._groups.all if g.head is not None), key=_order))
+                looked_at.append(min((g for g in self._groups.all if g.head is not None), key=order_of))
         return looked_at
 
     def _is_lost(self, group: Group, head: QueuedRequest, now_ms: float) -> bool:
@@ -114,9 +116,9 @@ class BatchCloser:
             return False
         costs, left_ms = self._costs, head.deadline_ms - now_ms
         variant = group.fastest if head.variant is None else head.variant
-        if costs.compute_ms(variant, head.load) <= left_ms:
+        if costs.compute_ms(variant, head.load, head.overlay) <= left_ms:
             return False
-        return head.variant is not None or costs.compute_ms(group.fastest_small, head.load) > left_ms
+        return head.variant is not None or costs.compute_ms(group.fastest_small, head.load, head.overlay) > left_ms
 
     def _give_up(self, plan: BatchPlan, now_ms: float, refused: list[tuple[Request, Refusal]]) -> None:
         """Refuse requests whose deadline falls before the end of a full batch."""
@@ -138,11 +140,12 @@ class BatchCloser:
 
     def _close(self, plan: BatchPlan, now_ms: float) -> Batch:
         pieces: list[Piece] = []
-        seeds, load, has_deadline = 0, 0, False
+        seeds, load, overlay, has_deadline = 0, 0, 0, False
         if plan.large is not None:
             piece = self._cut(plan, plan.large, now_ms)
             pieces.append(piece)
             seeds, load, has_deadline = plan.piece, plan.piece + piece.request.overlay_load, plan.large.is_hard
+            overlay = overlay_part(load, seeds, piece.request.changed_seeds)
         costs = self._costs
         limit = max(0, min(plan.limit, costs.max_seeds) - load)
         members = self._queue.take(plan.members, limit, needs_one=plan.large is None)
@@ -151,32 +154,33 @@ class BatchCloser:
         seeds += joined
         if self._queue.has_overlays:
             load += sum([waiting.load for waiting in members])
+            overlay += sum([waiting.overlay for waiting in members])
             self._queue.has_overlays = bool(self._queue)
         else:
             load += joined
-        until_ms = now_ms + costs.batch_ms(plan.variant, load, len(pieces))
+        until_ms = now_ms + costs.batch_ms(plan.variant, load, len(pieces), overlay)
         self._occupancy.running_until_ms = until_ms
         if has_deadline or (plan.members and plan.members[0].is_hard):
             self._decider.note_usual(plan.variant, until_ms)
-        predicted_ms = costs.computing_ms(plan.variant, load)
-        return Batch(self._chooser.names[plan.variant], tuple(pieces), seeds, load, predicted_ms)
+        predicted_ms = costs.computing_ms(plan.variant, load, overlay)
+        changed_seeds = overlay - (load - seeds)
+        return Batch(self._chooser.names[plan.variant], tuple(pieces), seeds, load, predicted_ms, changed_seeds)
 
     def _cut(self, plan: BatchPlan, large: Group, now_ms: float) -> Piece:
         """Take the planned piece of the group's first request; the rest of the request is queued again."""
         waiting = self._queue.pop(large)
         start = waiting.request.seeds - waiting.remaining
         waiting.remaining -= plan.piece
-        waiting.load = load_of(waiting.remaining, waiting.request.overlay_load, self._costs.max_seeds)
+        request, left = waiting.request, waiting.remaining
+        waiting.load = load_of(left, request.overlay_load, self._costs.max_seeds)
+        waiting.overlay = overlay_part(waiting.load, left, request.changed_seeds)
         last = not waiting.remaining
         if not last:
             waiting.variant = plan.variant
             if large.is_hard:
-                waiting.order_ms = waiting.deadline_ms - self._costs.compute_ms(plan.variant, waiting.load)
+                rest_ms = self._costs.compute_ms(plan.variant, waiting.load, waiting.overlay)
+                waiting.order_ms = waiting.deadline_ms - rest_ms
             else:
                 waiting.order_ms = now_ms + SOFT_DEADLINE_MS
             self._queue.add(large, waiting)
         return Piece(waiting.request, start, start + plan.piece, last, last and not start)
-
-
-def _order(group: Group) -> float:
-    return group.head.order_ms if group.head is not None else math.inf

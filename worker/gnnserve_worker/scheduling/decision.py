@@ -19,8 +19,9 @@ from collections.abc import Sequence
 import msgspec
 
 from gnnserve_worker.scheduling.choice import VariantChooser
+from gnnserve_worker.scheduling.load import overlay_part
 from gnnserve_worker.scheduling.room import room_ms
-from gnnserve_worker.scheduling.waiting import Group, QueuedRequest
+from gnnserve_worker.scheduling.waiting import Group, QueuedRequest, order_of
 
 SOFT_SHARE = 0.25
 """Largest share of the worker's time for requests that yield, and whose turn makes others late."""
@@ -68,11 +69,11 @@ class Decider:
             if group.head is None:
                 continue
             if group.is_urgent:
-                if hard is None or group.head.order_ms < _order(hard):
+                if hard is None or group.head.order_ms < order_of(hard):
                     hard = group
-            elif soft is None or group.head.order_ms < _order(soft):
+            elif soft is None or group.head.order_ms < order_of(soft):
                 soft = group
-        if soft is not None and (hard is None or _order(soft) < _order(hard)):
+        if soft is not None and (hard is None or order_of(soft) < order_of(hard)):
             plan = self._decide_yielding(groups, soft, hard is not None, now_ms, small_wait)
             if plan is not None:
                 return plan
@@ -94,7 +95,7 @@ class Decider:
         slack_ms = anchor.due_ms - now_ms
         growth = 1 + self._costs.margin
         for variant in candidates:
-            if growth * self._costs.compute_ms(variant, head.load) > slack_ms:
+            if growth * self._costs.compute_ms(variant, head.load, head.overlay) > slack_ms:
                 continue
             plan = self._try(groups, anchor, head, variant, slack_ms, now_ms, small_wait)
             if plan is not None:
@@ -109,13 +110,14 @@ class Decider:
         costs, limit = self._costs, self._max_seeds
         growth = 1 + costs.margin
         piece = self._piece(head, variant, slack_ms, small_wait) if anchor.is_large else 0
-        anchor.take = anchor.seeds
+        anchor.take, overlay = anchor.seeds, anchor.overlay
         if piece:
             anchor.take = piece + head.request.overlay_load
+            overlay = overlay_part(anchor.take, piece, head.request.changed_seeds)
             limit = max(limit, anchor.take)
         total, requests = anchor.take, (1.0 if anchor.is_large else anchor.requests)
         # The least wait of requests that do not join.
-        wait_ms = growth * costs.batch_ms(variant, min(limit, total), requests)
+        wait_ms = growth * costs.batch_ms(variant, min(limit, total), requests, min(limit, overlay))
         if wait_ms > slack_ms:
             return None
         members = [] if anchor.is_large else [anchor]
@@ -127,6 +129,7 @@ class Decider:
                 continue
             group.take = group.seeds
             total += group.seeds
+            overlay += group.overlay
             requests += group.requests
             members.append(group)
         share = 1.0
@@ -136,9 +139,10 @@ class Decider:
             requests = 1 + (requests - 1) * left
             for group in members:
                 group.take *= left
+            overlay = min(limit, overlay)
         elif total > limit:
             share = limit / total
-        batch_ms = growth * costs.batch_ms(variant, min(limit, total), requests * share)
+        batch_ms = growth * costs.batch_ms(variant, min(limit, total), requests * share, overlay * share)
         if batch_ms > slack_ms:
             if anchor.is_large or (variant < int(self._usual + 0.5) and variant != anchor.candidates[-1]):
                 return None
@@ -148,9 +152,10 @@ class Decider:
                 last = joined.pop()
                 last.take = 0
                 total -= last.seeds
+                overlay -= last.overlay
                 requests -= last.requests
                 share = min(1.0, limit / total)
-                batch_ms = growth * costs.batch_ms(variant, min(limit, total), requests * share)
+                batch_ms = growth * costs.batch_ms(variant, min(limit, total), requests * share, overlay * share)
             members = [anchor, *joined]
         if batch_ms > room_ms(costs, groups, variant, batch_ms, share, now_ms):
             return None
@@ -158,7 +163,7 @@ class Decider:
         if piece:
             plan.large, plan.piece = anchor, piece
         elif total < limit:
-            self._add_piece(plan, groups, total, requests, slack_ms, now_ms)
+            self._add_piece(plan, groups, total, requests, overlay, slack_ms, now_ms)
         return plan
 
     def _may_join(self, group: Group, variant: int, wait_ms: float, now_ms: float) -> bool:
@@ -173,8 +178,9 @@ class Decider:
         seeds = min(self._max_seeds, group.seeds)
         if group.is_hurried:
             # Joining answers it sooner, unless a batch of its own would take less of the worker's time.
-            own_ms = costs.compute_ms(group.fastest, seeds)
-            return costs.compute_ms(variant, seeds) - costs.compute_ms(variant, 1) <= own_ms
+            overlay = min(self._max_seeds, group.overlay)
+            own_ms = costs.compute_ms(group.fastest, seeds, overlay)
+            return costs.compute_ms(variant, seeds, overlay) - costs.compute_ms(variant, 1) <= own_ms
         if not group.is_hard:
             return variant == group.candidates[0]
         return not self._gains_by_waiting(group, variant, wait_ms, now_ms)
@@ -182,20 +188,22 @@ class Decider:
     def _gains_by_waiting(self, group: Group, variant: int, wait_ms: float, now_ms: float) -> bool:
         """Whether waiting would give the group a more accurate variant that has been usual recently."""
         costs = self._costs
-        seeds = min(self._max_seeds, group.seeds)
+        seeds, overlay = min(self._max_seeds, group.seeds), min(self._max_seeds, group.overlay)
         slack_ms = group.due_ms - now_ms
         usual = int(self._usual + 0.5)
         growth = 1 + costs.margin
         for better in group.candidates:
             if better >= variant:
                 return False
-            if better >= usual and wait_ms + growth * costs.batch_ms(better, seeds, group.requests) <= slack_ms:
+            better_ms = growth * costs.batch_ms(better, seeds, group.requests, overlay) if better >= usual else math.inf
+            if wait_ms + better_ms <= slack_ms:
                 return True
         return False
 
     def _add_piece(
-        self, plan: BatchPlan, groups: Sequence[Group], total: float, requests: float, slack_ms: float, now_ms: float
-    ) -> None:
+        self, plan: BatchPlan, groups: Sequence[Group], total: float, requests: float, overlay: float,
+        slack_ms: float, now_ms: float,
+    ) -> None:  # fmt: skip
         """Add a piece of one large request, if that makes no other request late. The piece is small, since others wait
         for it."""
         costs, variant = self._costs, plan.variant
@@ -205,13 +213,14 @@ class Decider:
             if head is None or not group.is_large:
                 continue
             own_slack_ms = group.due_ms - now_ms
-            alone_ms = growth * costs.batch_ms(variant, total, requests)
+            alone_ms = growth * costs.batch_ms(variant, total, requests, overlay)
             if not self._may_join(group, variant, alone_ms, now_ms):
                 continue
             carried = head.request.overlay_load
             whole = self._piece(head, variant, own_slack_ms, True)
             piece = min(whole, int(plan.limit - total) - carried)
-            batch_ms = growth * costs.batch_ms(variant, total + piece + carried, requests + 1)
+            part = overlay_part(piece + carried, piece, head.request.changed_seeds)
+            batch_ms = growth * costs.batch_ms(variant, total + piece + carried, requests + 1, overlay + part)
             group.take = piece + carried
             if (
                 piece >= min(whole, max(1, carried))
@@ -225,7 +234,7 @@ class Decider:
     def _piece(self, head: QueuedRequest, variant: int, slack_ms: float, small_wait: bool) -> int:
         """Number of seeds of a large request that the batch may take: no fewer than its overlay counts, so that small
         pieces at most double the work."""
-        if small_wait and slack_ms >= _HASTE * self._costs.compute_ms(variant, head.load):
+        if small_wait and slack_ms >= _HASTE * self._costs.compute_ms(variant, head.load, head.overlay):
             return min(head.remaining, max(self.small_seeds, head.request.overlay_load), self._max_seeds)
         return min(head.remaining, self._max_seeds)
 
@@ -247,7 +256,7 @@ class Decider:
             anchor.take = piece + head.request.overlay_load
             return BatchPlan(variant, [], limit, anchor, piece)
         members: list[Group] = []
-        total, requests = 0, 0
+        total, requests, overlay = 0, 0, 0
         for group in groups:
             # A batch that is slow because of strict requests would delay the others, not help them.
             group.take = 0
@@ -259,17 +268,19 @@ class Decider:
             ):
                 group.take = group.seeds
                 total += group.seeds
+                overlay += group.overlay
                 requests += group.requests
                 members.append(group)
-        batch_ms = growth * costs.batch_ms(variant, min(limit, total), requests * min(1.0, limit / total))
+        share = min(1.0, limit / total)
+        batch_ms = growth * costs.batch_ms(variant, min(limit, total), requests * share, overlay * share)
         if batch_ms <= slack_ms:
             # Only expected requests are urgent: they would wait behind a long batch of requests that have time.
             others = [group for group in groups if not group.take]
             longest_ms = room_ms(costs, others, None, batch_ms, 1.0, now_ms)
             if longest_ms < batch_ms:
-                fitting = costs.seeds_within(variant, longest_ms / growth, requests / total)
+                fitting = costs.seeds_within(variant, longest_ms / growth, requests / total, overlay / total)
                 limit = max(self.small_seeds, fitting)
-        alone_ms = costs.batch_ms(variant, min(limit, anchor.seeds), anchor.requests)
+        alone_ms = costs.batch_ms(variant, min(limit, anchor.seeds), anchor.requests, min(limit, anchor.overlay))
         if alone_ms <= slack_ms < batch_ms and anchor.seeds < total:
             for group in members:
                 group.take = anchor.seeds if group is anchor else 0
@@ -279,9 +290,10 @@ class Decider:
         if total > self._max_seeds / 2:
             # A backlog: keep batches full, and refuse requests for which that is too late.
             return BatchPlan(variant, members, limit, drains_until_ms=now_ms + batch_ms)
-        if growth * costs.batch_ms(variant, head.load, 1) <= slack_ms:
+        if growth * costs.batch_ms(variant, head.load, 1, head.overlay) <= slack_ms:
             # Take only as many as leave the first in time, but never shrink a batch for one that is late anyway.
-            limit = max(head.load, min(limit, costs.seeds_within(variant, slack_ms / growth, requests / total)))
+            fitting = costs.seeds_within(variant, slack_ms / growth, requests / total, overlay / total)
+            limit = max(head.load, min(limit, fitting))
         return BatchPlan(variant, members, limit)
 
     def _fastest(self, group: Group, head: QueuedRequest, seeds: int) -> int:
@@ -289,7 +301,7 @@ class Decider:
             return head.variant
         if group.fastest == group.fastest_small:
             return group.fastest
-        return self._chooser.fastest((group.fastest, group.fastest_small), min(seeds, self._max_seeds))
+        return self._chooser.fastest((group.fastest, group.fastest_small), min(seeds, self._max_seeds), group.kind)
 
     # Without one, or heavy
 
@@ -297,10 +309,10 @@ class Decider:
         """The variant that requests without a deadline want."""
         seeds = min(group.seeds, self._max_seeds)
         if not group.is_hurried:
-            return self._chooser.most_accurate(group.candidates, seeds)
+            return self._chooser.most_accurate(group.candidates, seeds, group.kind)
         if group.fastest == group.fastest_small:
             return group.fastest
-        return self._chooser.fastest((group.fastest, group.fastest_small), seeds)
+        return self._chooser.fastest((group.fastest, group.fastest_small), seeds, group.kind)
 
     def _wanted_by_heavy(self, groups: Sequence[Group], head: QueuedRequest, anchor: Group, now_ms: float) -> int:
         """The variant of a heavy request with a deadline: the most accurate one in time for it, for those of its group
@@ -308,10 +320,11 @@ class Decider:
         costs = self._costs
         growth = 1 + costs.margin
         for variant in anchor.candidates:
-            batch_ms = growth * costs.batch_ms(variant, head.load, 1)
+            batch_ms = growth * costs.batch_ms(variant, head.load, 1, head.overlay)
+            all_ms = growth * costs.batch_ms(variant, anchor.seeds, anchor.requests, anchor.overlay)
             if (
                 batch_ms <= min(anchor.due_ms - now_ms, room_ms(costs, groups, None, batch_ms, 0.0, now_ms))
-                and growth * costs.batch_ms(variant, anchor.seeds, anchor.requests) <= anchor.last_due_ms - now_ms
+                and all_ms <= anchor.last_due_ms - now_ms
             ):
                 return variant
         return anchor.fastest
@@ -333,13 +346,14 @@ class Decider:
             variant = self._wanted(anchor)
         carried = head.request.overlay_load
         piece = self._piece(head, variant, math.inf, small_wait) if anchor.is_large else 0
-        anchor.take = anchor.seeds
+        anchor.take, overlay = anchor.seeds, anchor.overlay
         if piece:
             anchor.take = piece + carried
+            overlay = overlay_part(anchor.take, piece, head.request.changed_seeds)
             limit = max(limit, anchor.take)
         total, requests = anchor.take, (1.0 if anchor.is_large else anchor.requests)
         members = [] if anchor.is_large else [anchor]
-        alone_ms = growth * costs.batch_ms(variant, min(limit, total), requests)
+        alone_ms = growth * costs.batch_ms(variant, min(limit, total), requests, min(limit, overlay))
         tightest_ms = math.inf
         for group in groups:
             if group is anchor:
@@ -349,18 +363,19 @@ class Decider:
                 continue
             slack_ms = group.due_ms - now_ms
             if total + group.seeds <= limit:
-                joint_ms = growth * costs.batch_ms(variant, total + group.seeds, requests + group.requests)
+                joined, joined_overlay = total + group.seeds, overlay + group.overlay
+                joint_ms = growth * costs.batch_ms(variant, joined, requests + group.requests, joined_overlay)
                 if joint_ms <= min(slack_ms, tightest_ms):
                     group.take = group.seeds
-                    total += group.seeds
+                    total, overlay = joined, joined_overlay
                     requests += group.requests
                     members.append(group)
                     tightest_ms = min(tightest_ms, slack_ms)
         share = min(1.0, limit / total)
-        batch_ms = growth * costs.batch_ms(variant, min(limit, total), requests * share)
+        batch_ms = growth * costs.batch_ms(variant, min(limit, total), requests * share, overlay * share)
         longest_ms = room_ms(costs, groups, None, batch_ms, share, now_ms)
         if batch_ms > longest_ms:
-            fitting = costs.seeds_within(variant, longest_ms / growth, requests / total)
+            fitting = costs.seeds_within(variant, longest_ms / growth, requests / total, overlay / total)
             least = min(piece, max(self.small_seeds, carried)) + carried if piece else head.load
             if fitting >= least and (hard_wait or fitting >= self.small_seeds):
                 limit = fitting
@@ -368,7 +383,8 @@ class Decider:
                 return None
             else:
                 limit = max(least, self.small_seeds)
-                turn_ms = growth * costs.batch_ms(variant, min(limit, total), requests * min(1.0, limit / total))
+                share = min(1.0, limit / total)
+                turn_ms = growth * costs.batch_ms(variant, min(limit, total), requests * share, overlay * share)
                 self.yields_until_ms = now_ms + turn_ms / SOFT_SHARE
         elif anchor.is_heavy:  # two of them in a row would make late what one of them does not
             self.yields_until_ms = max(self.yields_until_ms, now_ms + batch_ms / SOFT_SHARE)
@@ -376,12 +392,8 @@ class Decider:
         if piece:
             plan.large, plan.piece = anchor, min(piece, limit - carried)
         elif total < limit:
-            self._add_piece(plan, groups, total, requests, min(tightest_ms, longest_ms), now_ms)
+            self._add_piece(plan, groups, total, requests, overlay, min(tightest_ms, longest_ms), now_ms)
         return plan
-
-
-def _order(group: Group) -> float:
-    return group.head.order_ms if group.head is not None else math.inf
 
 
 def _due(group: Group) -> float:

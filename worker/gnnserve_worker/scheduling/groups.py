@@ -7,6 +7,7 @@ import math
 from gnnserve_api.families import STORED_GRAPH, Capabilities
 from gnnserve_api.objective import Objective
 from gnnserve_worker.scheduling.choice import VariantChooser
+from gnnserve_worker.scheduling.load import BatchKind
 from gnnserve_worker.scheduling.waiting import Group
 
 SOFT_DEADLINE_MS = 1000.0
@@ -16,7 +17,7 @@ _MOST_GROUPS = 16
 _LATENCY_STEP = 1.25
 """Largest ratio of two latencies in one group."""
 _KNOWN_OBJECTIVES = 1024
-_GroupKey = tuple[int, Capabilities, int | None, bool, bool, bool, bool]
+_GroupKey = tuple[int, Capabilities, BatchKind, int | None, bool, bool, bool, bool]
 _ODD = None
 """Stands for the step of latencies that share the overflow group, however far apart they are."""
 
@@ -26,67 +27,67 @@ class Groups:
         self.all: list[Group] = []
         self._chooser = chooser
         self._max_seeds = chooser.costs.max_seeds
-        self._by_kind: dict[_GroupKey, dict[int | None, Group]] = {}
-        """Groups by kind, then by step of the latency."""
-        self._known: dict[tuple[Objective, int | None, bool, bool], Group] = {}
+        self._alike: dict[_GroupKey, dict[int | None, Group]] = {}
+        """Groups that differ in their latency alone, by its step."""
+        self._known: dict[tuple[Objective, BatchKind, int | None, bool, bool], Group] = {}
         """Cache of the group of each objective, for requests that every variant can answer."""
 
     def of(
-        self, objective: Objective, needs: Capabilities, drawn_pin: int | None, is_large: bool, is_heavy: bool,
-        load: int, now_ms: float,
+        self, objective: Objective, needs: Capabilities, kind: BatchKind, drawn_pin: int | None, is_large: bool,
+        is_heavy: bool, load: int, overlay: int, now_ms: float,
     ) -> Group:  # fmt: skip
         """The group of a request. `needs`: what it needs that not every variant can give; `drawn_pin`: the only variant
-        that routing leaves it."""
-        group = self._known.get((objective, drawn_pin, is_large, is_heavy)) if needs is STORED_GRAPH else None
+        that routing leaves it; `overlay`: the part of its load that is of kind OVERLAY."""
+        group = self._known.get((objective, kind, drawn_pin, is_large, is_heavy)) if needs is STORED_GRAPH else None
         if group is None:
-            group = self.find(objective, needs, drawn_pin, is_large, is_heavy, load, now_ms)
+            group = self.find(objective, needs, kind, drawn_pin, is_large, is_heavy, load, overlay, now_ms)
         if group.version != self._chooser.version:
             self.derive(group)
         return group
 
     def find(
-        self, objective: Objective, needs: Capabilities, drawn_pin: int | None, is_large: bool, is_heavy: bool,
-        load: int, now_ms: float,
+        self, objective: Objective, needs: Capabilities, kind: BatchKind, drawn_pin: int | None, is_large: bool,
+        is_heavy: bool, load: int, overlay: int, now_ms: float,
     ) -> Group:  # fmt: skip
         """As `of`, without the cache. An objective that cannot be met belongs to the group of requests without a
         deadline that want the nearest variant."""
         chooser, tolerance = self._chooser, objective.accuracy_tolerance_permille
         allowed, pin = chooser.count_allowed(tolerance, needs), drawn_pin
-        candidates = chooser.candidates(allowed, needs)
+        candidates = chooser.candidates(allowed, needs, kind)
         is_tolerated = chooser.can_keep(tolerance, needs)
         if pin is not None:
             if pin >= allowed:
-                pin = chooser.fastest(candidates, 1)
+                pin = chooser.fastest(candidates, 1, kind)
             candidates = (pin,)
         latency_ms, is_hard = SOFT_DEADLINE_MS, False
         if (
             objective.latency_ms is not None
             and is_tolerated
-            and chooser.can_meet(candidates, load, objective.latency_ms)
+            and chooser.can_meet(candidates, load, overlay, objective.latency_ms)
         ):
             latency_ms, is_hard = objective.latency_ms, True
         out_of_reach = not is_tolerated or (objective.latency_ms is not None and not is_hard)
         is_hurried = pin is None and not is_hard and (out_of_reach or tolerance is not None)
-        kind = (allowed, needs, pin, is_hard, is_hurried, is_large, is_heavy)
-        steps = self._by_kind.setdefault(kind, {})
+        alike = (allowed, needs, kind, pin, is_hard, is_hurried, is_large, is_heavy)
+        steps = self._alike.setdefault(alike, {})
         step: int | None = math.floor(math.log(latency_ms) / math.log(_LATENCY_STEP))
         group = steps.get(step)
         if group is None:
             if len(self.all) >= _MOST_GROUPS:
                 self._drop_empty(now_ms)
-                steps = self._by_kind.setdefault(kind, {})
+                steps = self._alike.setdefault(alike, {})
             if len(self.all) >= _MOST_GROUPS:
                 step = _ODD
                 group = steps.get(step)
         if group is None:
-            group = Group(allowed, needs, pin, is_hard, is_hurried, is_large, is_heavy, latency_ms)
+            group = Group(allowed, needs, kind, pin, is_hard, is_hurried, is_large, is_heavy, latency_ms)
             steps[step] = group
             self.all.append(group)
         group.latency_ms = min(group.latency_ms, latency_ms) if group.waiting else latency_ms
         if not out_of_reach and needs is STORED_GRAPH:
             if len(self._known) >= _KNOWN_OBJECTIVES:
                 self._known.clear()
-            self._known[objective, drawn_pin, is_large, is_heavy] = group
+            self._known[objective, kind, drawn_pin, is_large, is_heavy] = group
         return group
 
     def derive(self, group: Group) -> None:
@@ -99,13 +100,13 @@ class Groups:
             group.candidates = (group.pin,)
             group.allowed = tuple(variant == group.pin for variant in range(len(chooser.names)))
         else:
-            group.candidates = chooser.candidates(group.allowed_count, group.needs)
+            group.candidates = chooser.candidates(group.allowed_count, group.needs, group.kind)
             group.allowed = tuple(
                 variant < group.allowed_count and (group.needs is STORED_GRAPH or capabilities.cover(group.needs))
                 for variant, capabilities in enumerate(chooser.capabilities)
             )
-        group.fastest = chooser.fastest(group.candidates, self._max_seeds)
-        group.fastest_small = chooser.fastest(group.candidates, 1)
+        group.fastest = chooser.fastest(group.candidates, self._max_seeds, group.kind)
+        group.fastest_small = chooser.fastest(group.candidates, 1, group.kind)
 
     def drain_ms(self) -> float:
         """Expected time to compute all queued requests, each by the variant that it would get now."""
@@ -114,7 +115,7 @@ class Groups:
             if group.seeds:
                 self.derive(group)
                 variant = group.fastest if group.is_hard or group.is_hurried else group.candidates[0]
-                total_ms += self._chooser.costs.batch_ms(variant, group.seeds, group.requests)
+                total_ms += self._chooser.costs.batch_ms(variant, group.seeds, group.requests, group.overlay)
         return total_ms
 
     def _drop_empty(self, now_ms: float) -> None:
@@ -126,8 +127,8 @@ class Groups:
                 kept.append(group)
         self.all[:] = kept
         alive = set(map(id, kept))
-        for kind, steps in list(self._by_kind.items()):
-            self._by_kind[kind] = {step: group for step, group in steps.items() if id(group) in alive}
-            if not self._by_kind[kind]:
-                del self._by_kind[kind]
+        for alike, steps in list(self._alike.items()):
+            self._alike[alike] = {step: group for step, group in steps.items() if id(group) in alive}
+            if not self._alike[alike]:
+                del self._alike[alike]
         self._known.clear()

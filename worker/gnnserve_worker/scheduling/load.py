@@ -12,6 +12,10 @@ costs are corrected and metrics count.
 
 from __future__ import annotations
 
+from enum import StrEnum
+
+from gnnserve_api.families import Capabilities
+
 # Measured with projected variants, whose rows are dearest to make: GraphSAGE, 256 hidden columns, fan-outs 25 and 10,
 # float32, processor time of two threads. In full batches a seed took 35 to 43 µs; a drawn row with 16, 128 and 602
 # features 0.13, 0.16 and 0.5 to 0.6 seeds, of which the first is uncertain. A node and an entry that are not drawn took
@@ -25,6 +29,21 @@ SEEDS_PER_ROW = 1 / 16
 """Load of new features that are drawn, whatever their size."""
 SEEDS_PER_KIB = 1 / 5
 """Load of a KiB of them as float32: normalised, then put in the order of columns or multiplied by the first layer."""
+
+
+class BatchKind(StrEnum):
+    """What requests are about, by which a variant costs one thing or another. A batch may hold both kinds: the part of
+    its load that is of kind OVERLAY is given with the load wherever a time is asked for."""
+
+    STORED = "stored"
+    """Stored nodes only, as the graph is stored."""
+    OVERLAY = "overlay"
+    """With an overlay: new nodes, other features, or more edges."""
+
+
+def kind_of(needed: Capabilities) -> BatchKind:
+    """The kind of a request that needs this."""
+    return BatchKind.OVERLAY if needed.overlay else BatchKind.STORED
 
 
 def overlay_load(nodes: int, edges: int, rows: int, feature_bytes: int, most_drawn: float, share: float = 1.0) -> int:
@@ -42,3 +61,8 @@ def load_of(seeds: int, overlay_load: int, max_seeds: int) -> int:
     """Load of a request with this many seeds left. A request beyond `max_seeds` takes several batches, and its overlay
     counts in each."""
     return seeds + overlay_load * -(-seeds // max_seeds)
+
+
+def overlay_part(load: int, seeds: int, changed_seeds: int) -> int:
+    """The part of kind OVERLAY of a request's load: what its overlay adds, and the seeds that it changes."""
+    return load - seeds + min(seeds, changed_seeds)

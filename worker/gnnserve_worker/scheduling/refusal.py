@@ -9,6 +9,7 @@ import msgspec
 
 from gnnserve_api.objective import Objective
 from gnnserve_worker.scheduling.choice import ChoiceReason, VariantChooser
+from gnnserve_worker.scheduling.load import overlay_part
 from gnnserve_worker.scheduling.waiting import Group, Request
 
 
@@ -119,13 +120,14 @@ def refuse_unreachable(latency_ms: float, end_ms: float, deadline_ms: float) -> 
 
 def refuse_infeasible(chooser: VariantChooser, group: Group, request: Request, load: int) -> Refusal:
     remedy = "allow more time or a larger tolerance, send fewer nodes, or leave out strict"
-    choice = chooser.choose(request.objective, request.seeds, request.needs, load)
+    overlay = overlay_part(load, request.seeds, request.changed_seeds)
+    choice = chooser.choose(request.objective, request.seeds, request.needs, load, overlay)
     message = choice.message
     if choice.reason is ChoiceReason.TOLERANCE_OUT_OF_REACH:
         remedy = f"allow a larger tolerance, leave out {request.needs.in_words('the')}, or leave out strict"
     elif group.pin is not None:
         remedy = "allow more time, send fewer nodes, or leave out strict"
-        needed_ms = chooser.costs.batch_ms(group.pin, load, 1)
+        needed_ms = chooser.costs.batch_ms(group.pin, load, 1, overlay)
         message = (
             f"the service's routing binds the request to {chooser.names[group.pin]}, which needs "
             f"{needed_ms:.3g} ms for {choice.nodes}, more than {request.objective.latency_ms:g} ms"

@@ -21,7 +21,8 @@ def expects_late(costs: CostModel, groups: Sequence[Group], batch_ms: float) -> 
         coming = group.request_rate * batch_ms
         if not group.is_urgent or coming < _FEW_REQUESTS:
             continue
-        need_ms = costs.stretched_ms(group.fastest, max(1.0, group.rate * batch_ms))
+        seeds = max(1.0, group.rate * batch_ms)
+        need_ms = costs.stretched_ms(group.fastest, seeds, min(seeds, group.overlay_rate * batch_ms))
         if batch_ms + (1 + costs.margin) * (need_ms + costs.overhead_ms(group.fastest, coming)) > group.latency_ms:
             return True
     return False
@@ -36,21 +37,24 @@ def room_ms(
     `variant`, or by their fastest variant where that is not allowed or None. Groups give `share` of their `take` to
     the batch. Groups that yield (`Group.is_urgent`) follow when there is time for them.
     """
-    following: list[tuple[float, int, float, float]] = []
+    following: list[tuple[float, int, float, float, float]] = []
     for group in groups:
         if not group.is_urgent:
             continue
         queued, take = group.seeds, group.take
         seeds = left = queued - take * share
+        overlay = group.overlay * left / queued if group.overlay else 0.0
         coming = group.request_rate * batch_ms
         if left >= 1:
             requests = group.requests * left / queued
             if coming >= _FEW_REQUESTS:
                 requests += coming
                 seeds += group.rate * batch_ms
+                overlay += group.overlay_rate * batch_ms
         elif coming >= _FEW_REQUESTS:
             requests = coming
             seeds += group.rate * batch_ms
+            overlay += group.overlay_rate * batch_ms
         else:
             continue
         if not queued:
@@ -65,22 +69,22 @@ def room_ms(
         if due_ms < 0:
             continue  # late already
         use = variant if variant is not None and group.allowed[variant] else group.fastest
-        following.append((due_ms, use, seeds, requests))
+        following.append((due_ms, use, seeds, requests, overlay))
     if not following:
         return math.inf
     growth = 1 + costs.margin
     if len(following) == 1:
-        due_ms, use, seeds, requests = following[0]
-        return due_ms - growth * (costs.stretched_ms(use, seeds) + costs.overhead_ms(use, requests))
+        due_ms, use, seeds, requests, overlay = following[0]
+        return due_ms - growth * (costs.stretched_ms(use, seeds, overlay) + costs.overhead_ms(use, requests))
     following.sort()
     stretched_ms, overhead_ms = costs.stretched_ms, costs.overhead_ms
     longest_ms, need_ms, all_requests = math.inf, 0.0, 0.0
-    of_variant: dict[int, tuple[float, float]] = {}
-    for due_ms, use, seeds, requests in following:
+    of_variant: dict[int, tuple[float, float, float]] = {}
+    for due_ms, use, seeds, requests, overlay in following:
         all_requests += requests
-        before, before_ms = of_variant.get(use, (0.0, 0.0))
-        after_ms = stretched_ms(use, before + seeds)
-        of_variant[use] = before + seeds, after_ms
+        before, overlay_before, before_ms = of_variant.get(use, (0.0, 0.0, 0.0))
+        after_ms = stretched_ms(use, before + seeds, overlay_before + overlay)
+        of_variant[use] = before + seeds, overlay_before + overlay, after_ms
         need_ms += after_ms - before_ms
         left_ms = due_ms - growth * (need_ms + overhead_ms(use, all_requests))
         if left_ms < longest_ms:

@@ -16,6 +16,7 @@ import msgspec
 
 from gnnserve_api.families import STORED_GRAPH, Capabilities
 from gnnserve_api.objective import Objective
+from gnnserve_worker.scheduling.load import BatchKind
 
 RATE_MEMORY_MS = 400.0
 """Memory of the arrival rate; values from 50 to 6000 make no difference in simulation."""
@@ -35,6 +36,8 @@ class Request(msgspec.Struct, frozen=True):
     overlay_load: int = 0
     """What its overlay adds to the load of each batch that it takes part in, in seeds (`load.py`). 0 unless `needs`
     says that there is one."""
+    changed_seeds: int = 0
+    """Seeds that its overlay may change, at most."""
 
 
 class QueuedRequest(msgspec.Struct, eq=False):
@@ -51,6 +54,8 @@ class QueuedRequest(msgspec.Struct, eq=False):
     """Load of the remaining seeds; equal to them where there is no overlay."""
     is_firm: bool
     """Whether it arrived at an idle worker, and so is not refused any more."""
+    overlay: int = 0
+    """The part of its load that is of kind OVERLAY."""
     variant: int | None = None
     """Variant of the first piece, which the other pieces use too."""
 
@@ -59,16 +64,17 @@ class Group:
     """A group of one queue. Counts are those of its queued requests."""
 
     __slots__ = (
-        "_came", "_came_requests", "_counted_ms", "_heap", "_sequence", "allowed", "allowed_count", "candidates",
-        "due_ms", "fastest", "fastest_small", "head", "is_hard", "is_heavy", "is_hurried", "is_large", "is_urgent",
-        "last_due_ms", "latency_ms", "needs", "pin", "rate", "request_rate", "requests", "seeds", "take", "version",
-        "waiting",
+        "_came", "_came_overlay", "_came_requests", "_counted_ms", "_heap", "_sequence", "allowed", "allowed_count",
+        "candidates", "due_ms", "fastest", "fastest_small", "head", "is_hard", "is_heavy", "is_hurried", "is_large",
+        "is_urgent", "kind", "last_due_ms", "latency_ms", "needs", "overlay", "overlay_rate", "pin", "rate",
+        "request_rate", "requests", "seeds", "take", "version", "waiting",
     )  # fmt: skip
 
     def __init__(
         self,
         allowed_count: int,
         needs: Capabilities,
+        kind: BatchKind,
         pin: int | None,
         is_hard: bool,
         is_hurried: bool,
@@ -80,6 +86,8 @@ class Group:
         """Number of variants allowed, from the most accurate on; of these, those that can give what it needs."""
         self.needs = needs
         """What its requests need that not every variant can give."""
+        self.kind = kind
+        """What its requests are about: another kind has other costs, so other variants are worth choosing."""
         self.pin = pin
         """The only variant allowed, where the routing mode pins one."""
         self.is_hard = is_hard
@@ -105,9 +113,13 @@ class Group:
         self.fastest_small = 0
         """The fastest allowed variant with one seed."""
         self.seeds = 0
+        self.overlay = 0
+        """The part of `seeds` that is of kind OVERLAY."""
         self.requests = 0
         self.rate = 0.0
         """Recent arrival rate, in seeds per ms."""
+        self.overlay_rate = 0.0
+        """The part of `rate` that is of kind OVERLAY."""
         self.request_rate = 0.0
         self.waiting: dict[int, QueuedRequest] = {}
         self.last_due_ms = -math.inf
@@ -116,6 +128,7 @@ class Group:
         """Entries (order, sequence, key); those no longer in `waiting` are skipped."""
         self._sequence = 0
         self._came = 0
+        self._came_overlay = 0
         self._came_requests = 0
         self._counted_ms = -math.inf
         # The current decision's values
@@ -125,8 +138,9 @@ class Group:
         self.take = 0.0
         """Seeds of the group that would be in the batch."""
 
-    def count_arrival(self, seeds: int) -> None:
+    def count_arrival(self, seeds: int, overlay: int) -> None:
         self._came += seeds
+        self._came_overlay += overlay
         self._came_requests += 1
 
     def update_rate(self, now_ms: float) -> None:
@@ -139,12 +153,16 @@ class Group:
         gain = 1 - math.exp(-passed_ms / RATE_MEMORY_MS)
         self.rate += gain * (self._came / passed_ms - self.rate)
         self.request_rate += gain * (self._came_requests / passed_ms - self.request_rate)
+        if self.kind is BatchKind.OVERLAY:
+            self.overlay_rate += gain * (self._came_overlay / passed_ms - self.overlay_rate)
+            self._came_overlay = 0
         self._came = self._came_requests = 0
 
     def add(self, waiting: QueuedRequest) -> None:
         key = waiting.request.key
         self.waiting[key] = waiting
         self.seeds += waiting.load
+        self.overlay += waiting.overlay
         self.requests += 1
         self._sequence += 1
         heapq.heappush(self._heap, (waiting.order_ms, self._sequence, key))
@@ -153,6 +171,7 @@ class Group:
     def remove(self, waiting: QueuedRequest) -> None:
         del self.waiting[waiting.request.key]
         self.seeds -= waiting.load
+        self.overlay -= waiting.overlay
         self.requests -= 1
         if not self.waiting:
             self._heap.clear()
@@ -172,7 +191,7 @@ class Group:
         requests = list(self.waiting.values())
         self.waiting.clear()
         self._heap.clear()
-        self.seeds = self.requests = 0
+        self.seeds = self.overlay = self.requests = 0
         self.last_due_ms = -math.inf
         return requests
 
@@ -183,3 +202,8 @@ class Group:
         heapq.heappop(self._heap)
         self.remove(found)
         return found
+
+
+def order_of(group: Group) -> float:
+    """When the group's head has its turn: the smallest goes first."""
+    return group.head.order_ms if group.head is not None else math.inf

@@ -60,6 +60,8 @@ class RoutingSample:
     route: Route
     corrections: Mapping[str, float]
     """For each variant: what batches take, over what the table or the profile says; 1 where nothing was learnt."""
+    overlay_corrections: Mapping[str, float] = field(default_factory=dict)
+    """The same of what came with overlays, for variants that can answer it."""
 
 
 @dataclass(slots=True)
@@ -339,12 +341,19 @@ class ServingMetrics:
         )
         for variant, factor in routing.corrections.items():
             correction.add_metric((service, variant), factor)
+        of_overlays = GaugeMetricFamily(
+            "gnnserve_overlay_cost_correction",
+            "What the part of batches that came with overlays takes, over what the profile says of new nodes.",
+            labels=("service", "variant"),
+        )
+        for variant, factor in routing.overlay_corrections.items():
+            of_overlays.add_metric((service, variant), factor)
         objective = GaugeMetricFamily(
             "gnnserve_objective_seconds", "The service's own latency objective, where it has one.", labels=("service",)
         )
         if route.objective.latency_ms is not None:
             objective.add_metric((service,), route.objective.latency_ms / 1000)
-        yield from (info, expired, correction, objective)
+        yield from (info, expired, correction, of_overlays, objective)
 
     def _collect_device(self, stats: DeviceStats) -> Iterator[Metric]:
         service = (self._service,)

@@ -158,12 +158,17 @@ class ServedModel:
         """Whether the table's costs have expired."""
         return self.table is not None and bool(self.table.costs) and self._clock_ms() >= self.costs_end_ms
 
-    def corrections(self) -> dict[str, float]:
-        """Measured over expected time of batches, by variant; the expectation is the table's or the profile's."""
+    def corrections(self) -> tuple[dict[str, float], dict[str, float]]:
+        """Measured over expected time of batches, by variant; the expectation is the table's or the profile's. Then the
+        same of what came with overlays, by variants that can answer it; the expectation is the profile's for new nodes,
+        or where it has none, what stored nodes take."""
         if self.lane is None:
-            return {}
+            return {}, {}
         chooser = self.lane.chooser
-        return dict(zip(chooser.names, chooser.costs.factors, strict=True))
+        names, overlays = chooser.names, chooser.costs.overlays
+        able = [index for index, gives in enumerate(chooser.capabilities) if gives.overlay]
+        stored = dict(zip(names, chooser.costs.factors, strict=True))
+        return stored, {names[index]: overlays.factors[index] for index in able}
 
     def drop_expired_costs(self, now_ms: float) -> None:
         if now_ms >= self.costs_end_ms > -math.inf and self.lane is not None and self.table is not None:
@@ -189,19 +194,20 @@ class ServedModel:
         arranged. With an empty objective the service's own applies. `deliver` is called later, never during this
         call."""
         seeds = len(nodes)
-        extra = 0
+        extra = changed = 0
         if overlay is not None:
             most_drawn = seeds * lane.revision.most_drawn_per_seed
             features = overlay.features
-            share = lane.chooser.costs.overlay_share
+            share = lane.chooser.costs.overlays.share
             extra = overlay_load(overlay.nodes, overlay.edges, len(features), features.nbytes, most_drawn, share)
+            changed = min(seeds, overlay.nodes)
         self._metrics.count_offered(load_of(seeds, extra, lane.batching.max_seeds) if extra else seeds)
         if self.state is not ModelState.READY:
             return self.refuse()
         holding = lane.objective if objective == NO_OBJECTIVE else objective
         key = next(self._request_keys)
         needs = _NEEDS[overlay is not None, wants_embeddings]
-        request = Request(key, seeds, holding, arrived_ms, needs, extra)
+        request = Request(key, seeds, holding, arrived_ms, needs, extra, changed)
         refusal = lane.batcher.admit(request, strict, self._clock_ms())
         if refusal is not None:
             return refusal

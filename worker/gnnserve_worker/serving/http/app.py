@@ -89,7 +89,9 @@ class ServingApp:
         self.predict = Predict(model, metrics)
         self._rest = _build_rest(service, self, engine, model, metrics)
         metrics.watch(queue_seeds=lambda: engine.queued_seeds, in_flight=lambda: self.predict.in_flight)
-        metrics.watch_routing(lambda: None if model.lane is None else RoutingSample(model.route(), model.corrections()))
+        metrics.watch_routing(
+            lambda: None if model.lane is None else RoutingSample(model.route(), *model.corrections())
+        )
         metrics.watch_accuracy(model.watch)
         metrics.watch_device(lambda: None if model.lane is None else model.lane.revision.device_stats())
 

@@ -1,0 +1,84 @@
+"""Measuring what batches of new nodes take: for the profile of a revision.
+
+A variant that is fast for stored nodes may be slow for nodes that a request brings along, since it has to make what is
+stored of the others. By the functions that answer requests, with one overlay for the batch.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection
+
+import msgspec
+import numpy as np
+
+from gnnserve_api.edges import Direction, EdgeRules
+from gnnserve_api.profile import NewNodesLatency
+from gnnserve_worker.graph.overlay import Overlay, arrange_overlay
+from gnnserve_worker.graph.view import Part, view_of
+from gnnserve_worker.inference.batch import Infer, Inference
+from gnnserve_worker.inference.latency import rounded_ms
+from gnnserve_worker.repository.loaded import LoadedRevision
+
+_MOST_NEIGHBOURS = 32
+"""Most neighbours that a new node reads: a request that lists more is rare, and draws few more rows."""
+
+
+def measure_new_nodes(
+    infer: Infer, variants: Collection[str], revision: LoadedRevision, nodes: np.ndarray, seeds: int, *,
+    budget_s: float, rounds: tuple[int, int],
+) -> dict[str, NewNodesLatency]:  # fmt: skip
+    """Latencies of batches of `seeds` new nodes, by variant; each of `variants` can answer requests with an overlay.
+    Each new node reads what one of `nodes` (int64 ids) reads, and has features drawn at random.
+
+    For `budget_s`, over all variants; but `rounds` at least and at most.
+    """
+    if not variants:
+        return {}
+    draw = np.random.default_rng(seeds)
+    runs: dict[str, list[Inference]] = {name: [] for name in variants}
+    edges: list[int] = []
+    started = time.perf_counter()
+    fewest, most = rounds
+    for round_number in range(most):
+        if round_number >= fewest and time.perf_counter() - started > budget_s:
+            break
+        like = draw.choice(nodes, seeds, replace=len(nodes) < seeds)
+        features = draw.random((seeds, revision.features), dtype=np.float32)
+        overlay, asked = _overlay_like(revision, like, features)
+        edges.append(overlay.edges)
+        for name in variants:
+            runs[name].append(_infer(infer, name, revision.graph.nodes, overlay, asked.copy(), round_number))
+    feature_bytes = 4 * seeds * revision.features
+    return {name: _summarize(seeds, round(np.mean(edges)), feature_bytes, found) for name, found in runs.items()}
+
+
+def _overlay_like(revision: LoadedRevision, like: np.ndarray, features: np.ndarray) -> tuple[Overlay, np.ndarray]:
+    """One new node for each node of `like`, with the first of its neighbours; and the new nodes as seeds."""
+    graph = revision.graph
+    new = graph.nodes + np.arange(len(like), dtype=np.int64)
+    lists = [graph.indices[graph.indptr[node] : graph.indptr[node + 1]][:_MOST_NEIGHBOURS] for node in like]
+    readers = np.repeat(new, [len(neighbours) for neighbours in lists])
+    edges = np.stack([np.concatenate(lists).astype(np.int64), readers], axis=1)
+    return arrange_overlay(graph, EdgeRules(Direction.DIRECTED), features, np.zeros(0, np.int64), edges, new)
+
+
+def _infer(infer: Infer, variant: str, nodes: int, overlay: Overlay, seeds: np.ndarray, key: int) -> Inference:
+    started = time.perf_counter()
+    view = view_of(nodes, [Part(len(seeds), overlay, seed=None)], seeds)
+    joined_ms = (time.perf_counter() - started) * 1e3
+    inference = infer(variant, seeds, key, with_embeddings=False, view=view)
+    return msgspec.structs.replace(inference, times=inference.times.after_overlay(joined_ms))
+
+
+def _summarize(seeds: int, edges: int, feature_bytes: int, runs: list[Inference]) -> NewNodesLatency:
+    total_ms = [run.times.total_ms for run in runs]
+    return NewNodesLatency(
+        seeds=seeds,
+        edges=edges,
+        feature_bytes=feature_bytes,
+        runs=len(runs),
+        p50_ms=rounded_ms(np.percentile(total_ms, 50)),
+        p99_ms=rounded_ms(np.percentile(total_ms, 99)),
+        overlay_ms=rounded_ms(np.median([run.times.overlay_ms for run in runs])),
+    )
