@@ -33,7 +33,7 @@ from gnnserve_worker.repository import files
 from gnnserve_worker.repository.kept import KeptNetworks
 from gnnserve_worker.repository.repository import Repository
 
-NETWORKS = {"x1": 1, "master of seed 6": 1, "x2": 1, "x4": 1, "mlp1": 3}
+NETWORKS = {"x1": 1, "master of seed 6": 1, "x2": 1, "x4": 1, "channels2-x2": 1, "mlp1": 3}
 """The networks of `service` in the order of their training, and how often each is trained."""
 TRAININGS = sum(NETWORKS.values())
 
@@ -77,6 +77,7 @@ def service(folder: Path, seed: int = 5) -> GNNService:
             "projection": "Disabled",
             "pruning": {"method": "Greedy", "factors": [1, 2, 4], "stabilitySeeds": 1},
             "oneRow": [{"hops": 1}],
+            "channels": [{"factor": 2, "columnFactor": 2}],
         },
     )
 
