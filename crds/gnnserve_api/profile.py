@@ -113,7 +113,7 @@ class VariantProfile(msgspec.Struct, frozen=True, rename="camel", forbid_unknown
     weights and memory are those of both."""
     new_nodes: tuple[NewNodesLatency, ...] = ()
     """Latencies of batches of new nodes, ascending in `seeds`. Empty where the variant cannot answer requests with an
-    overlay, and where they were not measured: on a GPU, or by an earlier gnnserve."""
+    overlay, and of a profile that an earlier gnnserve wrote."""
 
     def __post_init__(self) -> None:
         if self.projected and self.family is FamilyName.PRUNED:

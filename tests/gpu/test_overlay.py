@@ -23,6 +23,7 @@ import gnnserve_worker.gpu.served as served_module
 import gnnserve_worker.gpu.viewed as viewed_module
 from gnnserve_api.device import CachePolicy
 from gnnserve_api.edges import Direction, EdgeRules
+from gnnserve_api.profile import NewNodesLatency
 from gnnserve_api.spec.graph import Normalization
 from gnnserve_api.spec.model import Architecture, Model
 from gnnserve_api.variants import Storage
@@ -343,6 +344,7 @@ def test_a_revision_from_its_files_is_served_with_overlays(tmp_path: Path, monke
     """From requests' arrays to scores, by the functions that the protocols call; arrays are mapped, read-only ones."""
     monkeypatch.setattr(served_module, "_BUDGET_S", 0.0)
     monkeypatch.setattr(served_module, "_ROUNDS", (1, 1))
+    monkeypatch.setattr(served_module, "_NEW_NODES_ROUNDS", (1, 1))
     variants = [
         MadeUpVariant("x1", 1, "features", Storage.INT8, "float32"),
         MadeUpVariant("projected", 1, "projected", Storage.FLOAT16, "float32"),
@@ -355,6 +357,11 @@ def test_a_revision_from_its_files_is_served_with_overlays(tmp_path: Path, monke
         loaded, served_revision(loaded), CachePolicy.FREQUENCY, None, may_fall_back=False,
         use=Twin, ledger=Ledger(), trust=Trust(),
     )  # fmt: skip
+    profiled = [variant.new_nodes for variant in served.manifest.profile.variants]
+    assert [[(point.seeds, point.feature_bytes, point.runs) for point in points] for points in profiled] == [
+        [(2, 4 * FEATURES * 2, 1)], []
+    ]  # fmt: skip
+    assert 0 < profiled[0][0].overlay_ms < profiled[0][0].p50_ms != 99
     assert served.overlays is not None
     features = np.random.default_rng(1).normal(size=(3, FEATURES)).astype(np.float32)
     edges = np.array([[NODES, 4], [5, NODES], [6, 4], [NODES + 1, NODES]])
@@ -371,9 +378,11 @@ def test_a_revision_from_its_files_is_served_with_overlays(tmp_path: Path, monke
 
 
 def _measured_at_one_seed(loaded: LoadedRevision) -> LoadedRevision:
-    """The interpreter takes its time for larger batches."""
+    """The interpreter takes its time for larger batches. New nodes are profiled of the first variant."""
     assert loaded.manifest is not None
     profile = loaded.manifest.profile
-    variants = tuple(msgspec.structs.replace(each, latency=each.latency[:1]) for each in profile.variants)
+    first, *others = [msgspec.structs.replace(each, latency=each.latency[:1]) for each in profile.variants]
+    new = NewNodesLatency(seeds=2, edges=1, feature_bytes=1, runs=9, p50_ms=99, p99_ms=99, overlay_ms=1)
+    variants = (msgspec.structs.replace(first, new_nodes=(new,)), *others)
     measured = msgspec.structs.replace(profile, variants=variants)
     return replace(loaded, manifest=msgspec.structs.replace(loaded.manifest, profile=measured))

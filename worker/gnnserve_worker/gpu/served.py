@@ -20,7 +20,7 @@ import numpy as np
 
 from gnnserve_api.device import CachePolicy
 from gnnserve_api.errors import DeviceError, DeviceLostError
-from gnnserve_api.profile import LatencyProfile, Profile
+from gnnserve_api.profile import LatencyProfile, NewNodesLatency, Profile
 from gnnserve_api.repository import RevisionManifest
 from gnnserve_api.spec.model import FULL_NEIGHBOURHOOD
 from gnnserve_worker.gpu.accelerator import Accelerator
@@ -42,12 +42,15 @@ from gnnserve_worker.inference.batch import Inference, infer_each, warm_up
 from gnnserve_worker.inference.cascade import with_cascades
 from gnnserve_worker.inference.device_stats import DeviceStats
 from gnnserve_worker.inference.latency import measure_latencies
+from gnnserve_worker.inference.new_nodes import measure_new_nodes
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.repository.loaded import LoadedRevision
 
 _BUDGET_S = 0.5
 """Seconds to measure one batch size, over all variants."""
 _ROUNDS = (5, 200)
+_NEW_NODES_BUDGET_S = 0.1
+_NEW_NODES_ROUNDS = (3, 50)
 _log = logging.getLogger(__name__)
 
 
@@ -150,12 +153,25 @@ def _measured_here(manifest: RevisionManifest, loaded: LoadedRevision, engine: G
         )
         for name in names:
             latencies[name].append(measured[name])
+    new_nodes: dict[str, list[NewNodesLatency]] = {name: [] for name in names}
+    able = [variant for variant in profile.variants if variant.new_nodes]
+    for seeds in [point.seeds for variant in able[:1] for point in variant.new_nodes]:
+        of_new = measure_new_nodes(
+            infer, [variant.name for variant in able], loaded, loaded.splits.validation, seeds,
+            budget_s=_NEW_NODES_BUDGET_S, rounds=_NEW_NODES_ROUNDS,
+        )  # fmt: skip
+        for name, latency in of_new.items():
+            new_nodes[name].append(latency)
     return msgspec.structs.replace(
         profile,
         machine=engine.stats().device,
         variants=tuple(
-            # What was measured on test nodes, and with new nodes, was measured elsewhere.
-            msgspec.structs.replace(variant, latency=tuple(latencies[variant.name]), test_latency=None, new_nodes=())
+            msgspec.structs.replace(
+                variant,
+                latency=tuple(latencies[variant.name]),
+                test_latency=None,  # it was measured elsewhere
+                new_nodes=tuple(new_nodes[variant.name]),
+            )
             for variant in profile.variants
         ),
     )
