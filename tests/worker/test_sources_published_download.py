@@ -437,8 +437,10 @@ def test_a_disk_that_fills_up_is_told(server: FileServer, tmp_path: Path, monkey
 # --- interrupted, and two at once
 
 
+# Programs that a shell runs in the background ignore SIGINT, and so do those that they start.
 FETCH = """
-import sys
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
 from pathlib import Path
 from gnnserve_worker.graph.sources.download import fetch
 from gnnserve_worker.graph.sources.download_folder import Wanted
