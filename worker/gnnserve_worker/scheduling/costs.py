@@ -121,9 +121,17 @@ class CostModel:
         """Expected time of a batch that does not wait, from reading its first request to writing its last answer."""
         if overlay:
             return self.compute_ms(variant, seeds, overlay) + self.overhead_ms(variant, requests)
-        batch_ms = self.factors[variant] * self.base_ms(variant, seeds)
+        if seeds > self.max_seeds:
+            base_ms = self.base_ms(variant, seeds)
+        else:  # what `base_ms` would give; a decision asks often
+            for end, low_seeds, low_ms, slope in self._curves[variant]:
+                if seeds <= end:
+                    base_ms = low_ms + slope * (seeds - low_seeds)
+                    break
+        batch_ms = self.factors[variant] * base_ms
         if self._measured[variant] is None:
-            batch_ms += self.overhead.fixed_ms + self.overhead.per_request_ms * requests
+            overhead = self.overhead
+            batch_ms += overhead.fixed_ms + overhead.per_request_ms * requests
         return batch_ms
 
     def overhead_ms(self, variant: int, requests: float) -> float:

@@ -93,33 +93,36 @@ class Decider:
         assert head is not None  # noqa: S101
         candidates = anchor.candidates if head.variant is None else (head.variant,)
         slack_ms = anchor.due_ms - now_ms
-        growth = 1 + self._costs.margin
+        costs, limit, piece = self._costs, self._max_seeds, 0
+        growth = 1 + costs.margin
+        load, overlay, requests = anchor.seeds, anchor.overlay, anchor.requests
         for variant in candidates:
-            if growth * self._costs.compute_ms(variant, head.load, head.overlay) > slack_ms:
+            if anchor.is_large:
+                if growth * costs.compute_ms(variant, head.load, head.overlay) > slack_ms:
+                    continue
+                piece = self._piece(head, variant, slack_ms, small_wait)
+                load, requests = piece + head.request.overlay_load, 1
+                overlay = overlay_part(load, piece, head.request.changed_seeds)
+                limit = max(self._max_seeds, load)
+            # The least wait of requests that do not join.
+            wait_ms = growth * costs.batch_ms(variant, min(limit, load), requests, min(limit, overlay))
+            if wait_ms > slack_ms:
                 continue
-            plan = self._try(groups, anchor, head, variant, slack_ms, now_ms, small_wait)
+            anchor.take = load
+            plan = self._try(groups, anchor, variant, piece, limit, overlay, wait_ms, slack_ms, now_ms)
             if plan is not None:
                 return plan
         return self._drain(groups, anchor, head, slack_ms, now_ms, small_wait)
 
     def _try(
-        self, groups: Sequence[Group], anchor: Group, head: QueuedRequest, variant: int, slack_ms: float, now_ms: float,
-        small_wait: bool,
+        self, groups: Sequence[Group], anchor: Group, variant: int, piece: int, limit: int, overlay: float,
+        wait_ms: float, slack_ms: float, now_ms: float,
     ) -> BatchPlan | None:  # fmt: skip
-        """Plan a batch by this variant; None if it would be late, or make the next one late."""
-        costs, limit = self._costs, self._max_seeds
+        """Plan a batch by this variant; None if it would be late, or make the next one late. Alone, what the anchor
+        gives to it (`take`; of large requests a `piece`), `overlay` of which is of that kind, takes `wait_ms`."""
+        costs = self._costs
         growth = 1 + costs.margin
-        piece = self._piece(head, variant, slack_ms, small_wait) if anchor.is_large else 0
-        anchor.take, overlay = anchor.seeds, anchor.overlay
-        if piece:
-            anchor.take = piece + head.request.overlay_load
-            overlay = overlay_part(anchor.take, piece, head.request.changed_seeds)
-            limit = max(limit, anchor.take)
         total, requests = anchor.take, (1.0 if anchor.is_large else anchor.requests)
-        # The least wait of requests that do not join.
-        wait_ms = growth * costs.batch_ms(variant, min(limit, total), requests, min(limit, overlay))
-        if wait_ms > slack_ms:
-            return None
         members = [] if anchor.is_large else [anchor]
         for group in groups:
             if group is anchor:
@@ -142,7 +145,10 @@ class Decider:
             overlay = min(limit, overlay)
         elif total > limit:
             share = limit / total
-        batch_ms = growth * costs.batch_ms(variant, min(limit, total), requests * share, overlay * share)
+        # The anchor alone takes what was computed above.
+        batch_ms = wait_ms
+        if share < 1 or len(members) > 1 or anchor.is_large:
+            batch_ms = growth * costs.batch_ms(variant, min(limit, total), requests * share, overlay * share)
         if batch_ms > slack_ms:
             if anchor.is_large or (variant < int(self._usual + 0.5) and variant != anchor.candidates[-1]):
                 return None
@@ -174,11 +180,10 @@ class Decider:
             return head.variant == variant
         if not group.allowed[variant]:
             return False
-        costs = self._costs
-        seeds = min(self._max_seeds, group.seeds)
         if group.is_hurried:
             # Joining answers it sooner, unless a batch of its own would take less of the worker's time.
-            overlay = min(self._max_seeds, group.overlay)
+            costs = self._costs
+            seeds, overlay = min(self._max_seeds, group.seeds), min(self._max_seeds, group.overlay)
             own_ms = costs.compute_ms(group.fastest, seeds, overlay)
             return costs.compute_ms(variant, seeds, overlay) - costs.compute_ms(variant, 1) <= own_ms
         if not group.is_hard:
@@ -187,16 +192,17 @@ class Decider:
 
     def _gains_by_waiting(self, group: Group, variant: int, wait_ms: float, now_ms: float) -> bool:
         """Whether waiting would give the group a more accurate variant that has been usual recently."""
-        costs = self._costs
-        seeds, overlay = min(self._max_seeds, group.seeds), min(self._max_seeds, group.overlay)
-        slack_ms = group.due_ms - now_ms
         usual = int(self._usual + 0.5)
-        growth = 1 + costs.margin
+        if usual >= variant:
+            return False
+        costs, most = self._costs, self._max_seeds
+        left_ms = (group.due_ms - now_ms - wait_ms) / (1 + costs.margin)
         for better in group.candidates:
             if better >= variant:
                 return False
-            better_ms = growth * costs.batch_ms(better, seeds, group.requests, overlay) if better >= usual else math.inf
-            if wait_ms + better_ms <= slack_ms:
+            if better < usual:
+                continue
+            if costs.batch_ms(better, min(most, group.seeds), group.requests, min(most, group.overlay)) <= left_ms:
                 return True
         return False
 

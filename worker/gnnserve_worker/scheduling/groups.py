@@ -17,6 +17,7 @@ _MOST_GROUPS = 16
 _LATENCY_STEP = 1.25
 """Largest ratio of two latencies in one group."""
 _KNOWN_OBJECTIVES = 1024
+_OVERLAY = BatchKind.OVERLAY
 _GroupKey = tuple[int, Capabilities, BatchKind, int | None, bool, bool, bool, bool]
 _ODD = None
 """Stands for the step of latencies that share the overflow group, however far apart they are."""
@@ -29,8 +30,9 @@ class Groups:
         self._max_seeds = chooser.costs.max_seeds
         self._alike: dict[_GroupKey, dict[int | None, Group]] = {}
         """Groups that differ in their latency alone, by its step."""
-        self._known: dict[tuple[Objective, BatchKind, int | None, bool, bool], Group] = {}
-        """Cache of the group of each objective, for requests that every variant can answer."""
+        self._known: dict[tuple[Objective, bool, int | None, bool, bool], Group] = {}
+        """Cache of the group of each objective, for requests that every variant can answer; by whether their kind is
+        OVERLAY, since an enum's hash is Python."""
 
     def of(
         self, objective: Objective, needs: Capabilities, kind: BatchKind, drawn_pin: int | None, is_large: bool,
@@ -38,7 +40,9 @@ class Groups:
     ) -> Group:  # fmt: skip
         """The group of a request. `needs`: what it needs that not every variant can give; `drawn_pin`: the only variant
         that routing leaves it; `overlay`: the part of its load that is of kind OVERLAY."""
-        group = self._known.get((objective, kind, drawn_pin, is_large, is_heavy)) if needs is STORED_GRAPH else None
+        group = None
+        if needs is STORED_GRAPH:
+            group = self._known.get((objective, kind is _OVERLAY, drawn_pin, is_large, is_heavy))
         if group is None:
             group = self.find(objective, needs, kind, drawn_pin, is_large, is_heavy, load, overlay, now_ms)
         if group.version != self._chooser.version:
@@ -87,7 +91,7 @@ class Groups:
         if not out_of_reach and needs is STORED_GRAPH:
             if len(self._known) >= _KNOWN_OBJECTIVES:
                 self._known.clear()
-            self._known[objective, kind, drawn_pin, is_large, is_heavy] = group
+            self._known[objective, kind is _OVERLAY, drawn_pin, is_large, is_heavy] = group
         return group
 
     def derive(self, group: Group) -> None:

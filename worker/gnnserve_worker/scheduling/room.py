@@ -43,29 +43,27 @@ def room_ms(
             continue
         queued, take = group.seeds, group.take
         seeds = left = queued - take * share
-        overlay = group.overlay * left / queued if group.overlay else 0.0
         coming = group.request_rate * batch_ms
         if left >= 1:
             requests = group.requests * left / queued
-            if coming >= _FEW_REQUESTS:
-                requests += coming
-                seeds += group.rate * batch_ms
-                overlay += group.overlay_rate * batch_ms
+            overlay = group.overlay * left / queued if group.overlay else 0.0
         elif coming >= _FEW_REQUESTS:
-            requests = coming
-            seeds += group.rate * batch_ms
-            overlay += group.overlay_rate * batch_ms
+            requests = overlay = 0.0
         else:
             continue
-        if not queued:
-            due_ms = group.latency_ms
-        elif not take:
-            due_ms = group.due_ms - now_ms
-        else:
-            due_ms = group.latency_ms
-            if left >= 1:  # the first request that does not fit into the batch
-                waited_ms = max(0.0, due_ms - (group.due_ms - now_ms))
-                due_ms -= waited_ms * left / queued
+        if coming >= _FEW_REQUESTS:
+            requests += coming
+            seeds += group.rate * batch_ms
+            if group.overlay_rate:
+                overlay += group.overlay_rate * batch_ms
+        due_ms = group.latency_ms
+        if queued:
+            if not take:
+                due_ms = group.due_ms - now_ms
+            elif left >= 1:  # the first request that does not fit into the batch
+                waited_ms = due_ms - (group.due_ms - now_ms)
+                if waited_ms > 0:
+                    due_ms -= waited_ms * left / queued
         if due_ms < 0:
             continue  # late already
         use = variant if variant is not None and group.allowed[variant] else group.fastest

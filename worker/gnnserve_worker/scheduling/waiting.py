@@ -153,7 +153,7 @@ class Group:
         gain = 1 - math.exp(-passed_ms / RATE_MEMORY_MS)
         self.rate += gain * (self._came / passed_ms - self.rate)
         self.request_rate += gain * (self._came_requests / passed_ms - self.request_rate)
-        if self.kind is BatchKind.OVERLAY:
+        if self._came_overlay or self.overlay_rate:
             self.overlay_rate += gain * (self._came_overlay / passed_ms - self.overlay_rate)
             self._came_overlay = 0
         self._came = self._came_requests = 0
