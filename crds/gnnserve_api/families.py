@@ -116,6 +116,8 @@ class Family:
     spans_widths: bool
     """Whether its variants of one storage differ in nothing but the columns that they read, so that latency is a curve
     over columns."""
+    has_all_channels: bool = True
+    """Whether its networks have as many hidden channels as the model, so that they compute as much per row."""
 
 
 # What is propagated holds the neighbours of the graph as it was generated: such variants can follow nothing else.
@@ -234,6 +236,7 @@ FAMILIES: Mapping[FamilyName, Family] = {
             is_asked_for=True,
             stores_product=False,
             spans_widths=False,
+            has_all_channels=False,
         ),
         Family(
             FamilyName.CHANNELS_PROJECTED,
@@ -242,6 +245,7 @@ FAMILIES: Mapping[FamilyName, Family] = {
             is_asked_for=True,
             stores_product=True,
             spans_widths=False,
+            has_all_channels=False,
         ),
         Family(
             FamilyName.CHANNELS_STORED,
@@ -250,6 +254,7 @@ FAMILIES: Mapping[FamilyName, Family] = {
             is_asked_for=True,
             stores_product=True,
             spans_widths=False,
+            has_all_channels=False,
         ),
         Family(
             FamilyName.CHANNELS_FANOUTS,
@@ -258,6 +263,7 @@ FAMILIES: Mapping[FamilyName, Family] = {
             is_asked_for=True,
             stores_product=False,
             spans_widths=False,
+            has_all_channels=False,
         ),
         Family(
             FamilyName.CHANNELS_PROJECTED_FANOUTS,
@@ -266,6 +272,7 @@ FAMILIES: Mapping[FamilyName, Family] = {
             is_asked_for=True,
             stores_product=True,
             spans_widths=False,
+            has_all_channels=False,
         ),
         Family(
             FamilyName.CHANNELS_STORED_FANOUTS,
@@ -274,6 +281,7 @@ FAMILIES: Mapping[FamilyName, Family] = {
             is_asked_for=True,
             stores_product=True,
             spans_widths=False,
+            has_all_channels=False,
         ),
         Family(
             FamilyName.ONE_ROW,

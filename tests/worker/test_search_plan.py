@@ -73,6 +73,7 @@ def test_a_cascade_takes_its_first_stage_and_the_other_for_what_is_passed_on(dat
     assert cascade.p50_ms[1] == pytest.approx(first.p50_ms[1] + then.p50_ms[1] / 2)
     assert first.p50_ms[1024] < cascade.p50_ms[1024] < first.p50_ms[1024] + then.p50_ms[1024]
     assert cascade.table_bytes == first.table_bytes + then.table_bytes
+    assert cascade.table == f"{first.table}, {then.table}"
     assert cascade.trains == ""
 
 

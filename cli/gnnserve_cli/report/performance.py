@@ -184,6 +184,7 @@ class FittedModels:
             variant
             for variant in self._subject.profile.variants
             if not family_of(variant).spans_widths
+            and family_of(variant).has_all_channels
             and variant.cascade is None
             and variant.storage is self._storage
             and variant.fanouts == self._pruned[0].fanouts

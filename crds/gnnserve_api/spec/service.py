@@ -34,7 +34,8 @@ KIND = "GNNService"
 NAME_PATTERN = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"
 """A DNS label that begins with a letter: the name becomes a Service's."""
 _DNS_LABEL = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
-_CASCADE_NAMES = "-then-.*-p[0-9]+$"
+_CASCADE_NAMES = "(^|-)then(-|$)"
+"""What separates the two names in a cascade's: with it in a given name, two cascades could have one name."""
 _HAS_CASCADES = "has(self.variants.cascades) && size(self.variants.cascades) > 0"
 _COUNT_OF_OTHERS = (
     f"(({LISTED.replace('self.', 'self.variants.')} + 1) * (1 + (has(self.variants.fanouts) ? "
@@ -203,14 +204,14 @@ class GNNServiceSpec(ApiModel):
     @rule(
         f"!({_HAS_CASCADES}) || !has(self.variants.given) || "
         f"!self.variants.given.exists(one, has(one.name) && one.name.matches('{_CASCADE_NAMES}'))",
-        "names of given variants must not be as those of cascades, a-then-b-p5, where there are any",
+        "names of given variants must not have the part then, which those of cascades have, where there are any",
     )
     def _given_names_are_not_of_cascades(self) -> bool | str:
         taken = [name for name in self.variants.given_names() if re.search(_CASCADE_NAMES, name)]
         return (
             not self.variants.cascades
             or not taken
-            or f"names of given variants must not be as those of cascades: {', '.join(taken)}"
+            or f"names of given variants must not have the part then, which those of cascades have: {', '.join(taken)}"
         )
 
     @rule(

@@ -39,4 +39,4 @@ def fit_temperature(scores: np.ndarray, labels: np.ndarray) -> float:
 def threshold_for(scores: np.ndarray, temperature: float, percent: float) -> float:
     """The confidence below which that percentage of the nodes lies; fewer where several have the same."""
     ascending = np.sort(confidences(scores, temperature))
-    return float(ascending[round(percent * len(ascending) / 100)])
+    return float(ascending[min(round(percent * len(ascending) / 100), len(ascending) - 1)])

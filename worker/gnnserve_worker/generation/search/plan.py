@@ -58,6 +58,8 @@ class PlannedVariant(msgspec.Struct, frozen=True, rename="camel"):
     """Rows that a seed reads, where no node is met twice."""
     p50_ms: dict[int, float]
     """Modelled medians, by seeds of a batch."""
+    table: str
+    """The table that it reads; both, of a cascade whose stages read two."""
     table_bytes: int
     """The rows that it reads, of all nodes."""
     trains: str
@@ -109,6 +111,7 @@ def _planned(candidate: Candidate, work: Work, model: LatencyModel) -> PlannedVa
         family=candidate.manifest.family,
         rows_per_seed=work.rows,
         p50_ms=model.p50_ms(work),
+        table=candidate.manifest.table,
         table_bytes=candidate.table_bytes,
         trains=candidate.trains,
     )
@@ -127,6 +130,7 @@ def planned_cascades(cascades: Sequence[Cascade], found: Sequence[PlannedVariant
 
 def _planned_cascade(first: PlannedVariant, then: PlannedVariant, percent: int) -> PlannedVariant:
     share = percent / 100
+    shared = first.table == then.table
     curve = LatencyCurve(tuple(then.p50_ms), tuple(then.p50_ms.values()))
 
     def passed_on_ms(seeds: float) -> float:
@@ -138,7 +142,8 @@ def _planned_cascade(first: PlannedVariant, then: PlannedVariant, percent: int) 
         family=cascade_of(first, then),
         rows_per_seed=first.rows_per_seed + share * then.rows_per_seed,
         p50_ms={seeds: first_ms + passed_on_ms(share * seeds) for seeds, first_ms in first.p50_ms.items()},
-        table_bytes=first.table_bytes + then.table_bytes,
+        table=first.table if shared else f"{first.table}, {then.table}",
+        table_bytes=max(first.table_bytes, then.table_bytes) if shared else first.table_bytes + then.table_bytes,
         trains="",
     )
 
