@@ -8,7 +8,7 @@ import math
 
 import msgspec
 import pytest
-from tests.support.serving import TRADE_OFF, FakeWorker, without_overlays
+from tests.support.serving import TRADE_OFF, FakeWorker, profile, variant, without_overlays
 
 from gnnserve_api.families import STORED_GRAPH, Capabilities
 from gnnserve_api.objective import NO_OBJECTIVE, Objective
@@ -43,9 +43,9 @@ class Queue:
         self, seeds: int = 1, objective: Objective = NO_OBJECTIVE, *, overlay: int | None = None, at: float = 0,
         strict: bool = False,
     ) -> Refusal | None:  # fmt: skip
-        """`overlay`: what it counts as; None: there is none."""
+        """`overlay`: what it counts as, of which all is rows that may be drawn; None: there is none."""
         needs = STORED_GRAPH if overlay is None else OVERLAY
-        request = Request(next(self._keys), seeds, objective, at, needs, overlay or 0)
+        request = Request(next(self._keys), seeds, objective, at, needs, overlay or 0, overlay_rows=float(overlay or 0))
         return self.batcher.admit(request, strict, at)
 
     def take(self, at: float = 0) -> Batch:
@@ -128,20 +128,39 @@ def test_overlays_are_expected_to_count_what_they_counted_and_more_at_once() -> 
     queue = Queue()
     costs = queue.batcher._chooser.costs
 
-    def observe(overlay: int, overlay_ms: float, at: float) -> None:
-        queue.ask(50, overlay=overlay, at=at)
+    def observe(rows: int, overlay_ms: float, at: float) -> None:
+        queue.ask(50, overlay=rows, at=at)
         queue.batcher.observe(queue.take(at), 15 + overlay_ms, 15 + overlay_ms, at + 16, overlay_ms)
 
     assert costs.overlays.share == 1.0
     for number in range(100):
-        observe(40, 4 * 0.1 / costs.overlays.share, 20.0 * number)  # x1 takes 0.1 ms for a seed more: a tenth
+        observe(40, 4 * 0.1, 20.0 * number)  # x1 takes 0.1 ms for a seed more: a tenth
     assert costs.overlays.share == pytest.approx(0.1, rel=0.1)
-    observe(4, 0.1 * 40, 3000)
+    observe(40, 0.1 * 40, 3000)
     assert costs.overlays.share == pytest.approx(1.0, rel=0.1)
     observe(40, 400, 4000)
     assert costs.overlays.share == 1.0
     assert overlay_load(1024, 16_384, 1024, 4096 * 128, 276, 0.1) == 3 + 4
     assert overlay_load(1024, 16_384, 1024, 4096 * 128, 276) == 3 + 45
+
+
+def test_overlays_of_edges_alone_tell_nothing_of_how_many_rows_are_drawn() -> None:
+    queue = Queue()
+    costs = queue.batcher._chooser.costs
+    for number in range(200):
+        request = Request(number, 50, NO_OBJECTIVE, 20.0 * number, OVERLAY, 1, overlay_fixed=1.0)
+        assert queue.batcher.admit(request, False, 20.0 * number) is None
+        queue.batcher.observe(queue.take(20 * number), 15.06, 15.06, 20 * number + 16, 0.06)
+    assert costs.overlays.share == 1.0
+
+
+def test_a_full_group_of_overlays_that_are_cheaper_than_stored_nodes_ends_no_batch() -> None:
+    """Of 200 queued seeds a batch takes 100, and as many of what is new among them: half, not all of it."""
+    queue = Queue(profile(variant("x1", 0.9, 1, 0.1)))
+    queue.batcher._chooser.costs.overlays.factors = [0.5]
+    for _ in range(4):
+        assert queue.ask(25, Objective(60.0), overlay=25) is None
+    assert queue.take(53).load == 100
 
 
 def test_a_batch_counts_afterwards_by_the_time_that_its_overlays_took() -> None:

@@ -106,7 +106,7 @@ class Batcher:
         """What the batch has counted as, by the time that its overlays took."""
         if batch.load == batch.seeds:
             return batch.seeds
-        return batch.seeds + round(overlay_ms / self._costs.seed_ms(self._chooser.indices[batch.variant]))
+        return batch.seeds + round(self._costs.overlay_load(self._chooser.indices[batch.variant], overlay_ms))
 
     def observe(self, batch: Batch, compute_ms: float, total_ms: float, now_ms: float, overlay_ms: float = 0.0) -> None:
         """Record what a batch took: its computation, and in all, from when it could have begun to its last answer.
@@ -114,9 +114,9 @@ class Batcher:
         if now_ms - self._observed_ms < _OBSERVE_EVERY_MS:
             return
         self._observed_ms = now_ms
-        work, assumed = NO_OVERLAYS, batch.load - batch.seeds
-        if assumed or batch.changed_seeds:
-            work = OverlayWork(batch.changed_seeds, assumed, overlay_ms)
+        work = NO_OVERLAYS
+        if batch.changed_seeds or batch.overlay_fixed or batch.overlay_rows:
+            work = OverlayWork(batch.changed_seeds, batch.overlay_fixed, batch.overlay_rows, overlay_ms)
         variant = self._chooser.indices[batch.variant]
         self._costs.observe(variant, batch.seeds, len(batch.pieces), compute_ms, total_ms, now_ms, work)
         self._batches += 1

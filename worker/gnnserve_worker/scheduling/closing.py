@@ -45,7 +45,10 @@ class Batch(msgspec.Struct, frozen=True):
     predicted_ms: float
     """Expected time to compute the batch."""
     changed_seeds: int = 0
-    """Seeds that its overlays may change, at most."""
+    """Seeds that its overlays are taken to change."""
+    overlay_fixed: float = 0.0
+    overlay_rows: float = 0.0
+    """As those of its requests."""
 
 
 class Taken(msgspec.Struct, frozen=True):
@@ -141,11 +144,13 @@ class BatchCloser:
     def _close(self, plan: BatchPlan, now_ms: float) -> Batch:
         pieces: list[Piece] = []
         seeds, load, overlay, has_deadline = 0, 0, 0, False
+        fixed, rows = 0.0, 0.0
         if plan.large is not None:
             piece = self._cut(plan, plan.large, now_ms)
             pieces.append(piece)
             seeds, load, has_deadline = plan.piece, plan.piece + piece.request.overlay_load, plan.large.is_hard
             overlay = overlay_part(load, seeds, piece.request.changed_seeds)
+            fixed, rows = piece.request.overlay_fixed, piece.request.overlay_rows
         costs = self._costs
         limit = max(0, min(plan.limit, costs.max_seeds) - load)
         members = self._queue.take(plan.members, limit, needs_one=plan.large is None)
@@ -155,6 +160,8 @@ class BatchCloser:
         if self._queue.has_overlays:
             load += sum([waiting.load for waiting in members])
             overlay += sum([waiting.overlay for waiting in members])
+            fixed += sum([waiting.request.overlay_fixed for waiting in members])
+            rows += sum([waiting.request.overlay_rows for waiting in members])
             self._queue.has_overlays = bool(self._queue)
         else:
             load += joined
@@ -164,7 +171,8 @@ class BatchCloser:
             self._decider.note_usual(plan.variant, until_ms)
         predicted_ms = costs.computing_ms(plan.variant, load, overlay)
         changed_seeds = overlay - (load - seeds)
-        return Batch(self._chooser.names[plan.variant], tuple(pieces), seeds, load, predicted_ms, changed_seeds)
+        name = self._chooser.names[plan.variant]
+        return Batch(name, tuple(pieces), seeds, load, predicted_ms, changed_seeds, fixed, rows)
 
     def _cut(self, plan: BatchPlan, large: Group, now_ms: float) -> Piece:
         """Take the planned piece of the group's first request; the rest of the request is queued again."""

@@ -113,9 +113,15 @@ class CostModel:
         part of `seeds` that is of kind OVERLAY."""
         compute_ms = self.factors[variant] * self.base_ms(variant, seeds)
         if overlay:
-            stored_ms = self.factors[variant] * self.base_ms(variant, overlay)
+            stored_ms = self._stored_part_ms(variant, overlay)
             compute_ms += self.overlays.part_ms(variant, overlay, stored_ms) - stored_ms
         return compute_ms
+
+    def _stored_part_ms(self, variant: int, overlay: float) -> float:
+        """The part of `compute_ms` that `overlay` of the seeds have, as if they were stored. What a table's cost has
+        for every batch is left out: reading requests and writing answers, which all batches need, is in it."""
+        cost = self._measured[variant]
+        return self.factors[variant] * (self.base_ms(variant, overlay) if cost is None else cost.per_seed_ms * overlay)
 
     def batch_ms(self, variant: int, seeds: float, requests: float, overlay: float = 0.0) -> float:
         """Expected time of a batch that does not wait, from reading its first request to writing its last answer."""
@@ -141,7 +147,8 @@ class CostModel:
     def stretched_ms(self, variant: int, seeds: float, overlay: float = 0.0) -> float:
         """As `compute_ms`, as if one batch could hold all seeds: how the rest will be batched is not known yet."""
         if overlay:
-            stored_ms = self.stretched_ms(variant, overlay)
+            is_measured = self._measured[variant] is not None
+            stored_ms = self._stored_part_ms(variant, overlay) if is_measured else self.stretched_ms(variant, overlay)
             return self.stretched_ms(variant, seeds) + self.overlays.part_ms(variant, overlay, stored_ms) - stored_ms
         for end, low_seeds, low_ms, slope in self._stretched[variant]:
             if seeds <= end:
@@ -191,6 +198,10 @@ class CostModel:
             computing_ms += self.overlays.part_ms(variant, overlay, stored_ms) - stored_ms
         return computing_ms
 
+    def overlay_load(self, variant: int, took_ms: float) -> float:
+        """What overlays count as that took this long in a batch, in seeds."""
+        return self.overlays.load_of(variant, took_ms, self.seed_ms(variant))
+
     def seed_ms(self, variant: int) -> float:
         """Expected time of one seed more, over the sizes of batches."""
         factor, more = self.factors[variant], max(1, self.max_seeds - 1)
@@ -209,7 +220,8 @@ class CostModel:
         """The cost of batches of new nodes, a line through one and a full batch of them; None: it is not known."""
         if not self.overlays.knows(variant):
             return None
-        one_ms, full_ms = (self.compute_ms(variant, seeds, seeds) for seeds in (1, self.max_seeds))
+        each = self.overlays.load_per_node(variant)
+        one_ms, full_ms = (self.compute_ms(variant, seeds * each, seeds * each) for seeds in (1, self.max_seeds))
         per_seed_ms = max(0.0, (full_ms - one_ms) / max(1, self.max_seeds - 1))
         return AffineCost(fixed_ms=max(0.0, one_ms - per_seed_ms), per_seed_ms=per_seed_ms)
 
@@ -242,7 +254,7 @@ class CostModel:
         took_ms = total_ms if measured else compute_ms
         if now_ms - self._forgot_ms > _FORGET_EVERY_MS:
             self._forget(now_ms)
-        counted = self.overlays.count(variant, work, self.seed_ms(variant)) if work.assumed else 0.0
+        counted = self.overlays.count(variant, work, self.seed_ms(variant)) if work.fixed or work.rows else 0.0
         overlay = work.changed_seeds + counted
         expected_ms = self.compute_ms(variant, seeds + counted, overlay)
         ratio = took_ms / expected_ms
@@ -266,7 +278,7 @@ class CostModel:
         self.margin = min(max(LEAST_MARGIN, _MARGIN_PER_DEVIATION * self._deviation), _MOST_MARGIN)
 
     def _correct_overlays(self, variant: int, overlay: float, expected_ms: float, excess_ms: float) -> None:
-        part_ms = self.overlays.part_ms(variant, overlay, self.compute_ms(variant, overlay))
+        part_ms = self.overlays.part_ms(variant, overlay, self._stored_part_ms(variant, overlay))
         self.overlays.correct(variant, part_ms, expected_ms, excess_ms)
 
     def _correct(self, variant: int, step: float) -> None:
@@ -275,7 +287,7 @@ class CostModel:
         self._all_batches += 1
         self._batches[variant] += 1
         machine = self._machine
-        self.factors = [machine / anchor * own for anchor, own in zip(self._anchors, self._own, strict=True)]
+        self._use_own()
         self.overlays.follow(machine)
         if self._all_batches >= PROVEN_BATCHES:
             self._least_machine = min(self._least_machine, machine)
@@ -295,6 +307,7 @@ class CostModel:
         if self._forgot_ms > -math.inf:
             keep = math.exp((self._forgot_ms - now_ms) / _FORGET_MS)
             self._own = [1 + keep * (own - 1) for own in self._own]
+            self._use_own()
             self.overlays.forget(keep)
         self._forgot_ms = now_ms
 
@@ -307,6 +320,9 @@ class CostModel:
         self._stretched = [
             stretch(curve, self.max_seeds, full_ms) for curve, full_ms in zip(self._curves, self._full_ms, strict=True)
         ]
+        self._use_own()
+        self.overlays.follow(self._machine)
+
+    def _use_own(self) -> None:
         machine = self._machine
         self.factors = [machine / anchor * own for anchor, own in zip(self._anchors, self._own, strict=True)]
-        self.overlays.follow(machine)

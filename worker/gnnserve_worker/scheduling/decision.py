@@ -104,8 +104,9 @@ class Decider:
                 load, requests = piece + head.request.overlay_load, 1
                 overlay = overlay_part(load, piece, head.request.changed_seeds)
                 limit = max(self._max_seeds, load)
+            share = 1.0 if load <= limit else limit / load
             # The least wait of requests that do not join.
-            wait_ms = growth * costs.batch_ms(variant, min(limit, load), requests, min(limit, overlay))
+            wait_ms = growth * costs.batch_ms(variant, min(limit, load), requests * share, overlay * share)
             if wait_ms > slack_ms:
                 continue
             anchor.take = load
@@ -122,7 +123,7 @@ class Decider:
         gives to it (`take`; of large requests a `piece`), `overlay` of which is of that kind, takes `wait_ms`."""
         costs = self._costs
         growth = 1 + costs.margin
-        total, requests = anchor.take, (1.0 if anchor.is_large else anchor.requests)
+        total, requests, own_overlay = anchor.take, (1.0 if anchor.is_large else anchor.requests), overlay
         members = [] if anchor.is_large else [anchor]
         for group in groups:
             if group is anchor:
@@ -139,22 +140,21 @@ class Decider:
         if total > limit and anchor.is_large:
             # The piece is in the batch in any case; the others share the rest.
             left = (limit - anchor.take) / (total - anchor.take)
-            requests = 1 + (requests - 1) * left
+            requests, overlay = 1 + (requests - 1) * left, own_overlay + (overlay - own_overlay) * left
             for group in members:
                 group.take *= left
-            overlay = min(limit, overlay)
         elif total > limit:
             share = limit / total
         # The anchor alone takes what was computed above.
         batch_ms = wait_ms
-        if share < 1 or len(members) > 1 or anchor.is_large:
+        if len(members) > 1 or anchor.is_large:
             batch_ms = growth * costs.batch_ms(variant, min(limit, total), requests * share, overlay * share)
         if batch_ms > slack_ms:
             if anchor.is_large or (variant < int(self._usual + 0.5) and variant != anchor.candidates[-1]):
                 return None
             # Joining groups must not cost the anchor its usual variant, nor make it late.
             joined = sorted(members[1:], key=_due)
-            while batch_ms > slack_ms:
+            while joined and batch_ms > slack_ms:
                 last = joined.pop()
                 last.take = 0
                 total -= last.seeds

@@ -50,10 +50,21 @@ def overlay_load(nodes: int, edges: int, rows: int, feature_bytes: int, most_dra
     """Load of an overlay, rounded to seeds. `edges`: entries that neighbour lists gain; `rows`: nodes with features of
     their own, of `feature_bytes` together; `most_drawn`: rows that the request's seeds may draw; `share`: the share of
     these that is expected."""
-    load = nodes * SEEDS_PER_NODE + edges * SEEDS_PER_EDGE
-    if rows:
-        drawn = share * min(1.0, most_drawn / rows)
-        load += drawn * (rows * SEEDS_PER_ROW + feature_bytes / 1024 * SEEDS_PER_KIB)
+    fixed, of_rows = overlay_parts(nodes, edges, rows, feature_bytes, most_drawn)
+    return round_load(fixed + share * of_rows)
+
+
+def overlay_parts(nodes: int, edges: int, rows: int, feature_bytes: int, most_drawn: float) -> tuple[float, float]:
+    """What an overlay's nodes and edges count, and what its new features do if as many are drawn as may be; as
+    `overlay_load` takes them."""
+    fixed = nodes * SEEDS_PER_NODE + edges * SEEDS_PER_EDGE
+    if not rows:
+        return fixed, 0.0
+    drawn = min(1.0, most_drawn / rows)
+    return fixed, drawn * (rows * SEEDS_PER_ROW + feature_bytes / 1024 * SEEDS_PER_KIB)
+
+
+def round_load(load: float) -> int:
     return int(load + 0.5)
 
 

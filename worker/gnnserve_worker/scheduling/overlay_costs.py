@@ -35,9 +35,11 @@ class OverlayWork(msgspec.Struct, frozen=True):
     """What the overlays of a batch added to it."""
 
     changed_seeds: int = 0
-    """Seeds of the batch that they may have changed, at most."""
-    assumed: int = 0
-    """What they were expected to count as beside these, in seeds."""
+    """Seeds of the batch that they are taken to have changed."""
+    fixed: float = 0.0
+    """What they count as beside these, in seeds, whichever rows were drawn."""
+    rows: float = 0.0
+    """What drawn rows may have added to that, at most."""
     took_ms: float = 0.0
     """The time in which they were joined and rows were made of what was drawn of them."""
 
@@ -60,6 +62,7 @@ class OverlayCosts:
             for variant in variants
         ]
         self._ms_per_load = [_ms_per_load(variant) for variant in variants]
+        self._load_per_node = [_load_per_node(variant) for variant in variants]
         self._machine = 1.0
         self._alike = 1.0
         self._own = [1.0] * len(variants)
@@ -82,6 +85,10 @@ class OverlayCosts:
         """Whether the profile or a batch has shown what new nodes cost."""
         return self._curves[variant] is not None or self._batches[variant] > 0
 
+    def load_per_node(self, variant: int) -> float:
+        """What a new node counts as, where such batches were profiled; 1 elsewhere."""
+        return self._load_per_node[variant]
+
     def follow(self, machine: float) -> None:
         """Take over how much slower this machine is than the profile's."""
         self._machine = machine
@@ -90,16 +97,19 @@ class OverlayCosts:
             own if curve is None else profiled * own for own, curve in zip(self._own, self._curves, strict=True)
         ]
 
+    def load_of(self, variant: int, took_ms: float, seed_ms: float) -> float:
+        """What overlays count as that took this long. `seed_ms`: time of a seed more, for variants that were not
+        profiled."""
+        return took_ms / (self._machine * self._ms_per_load[variant] or seed_ms)
+
     def count(self, variant: int, work: OverlayWork, seed_ms: float) -> float:
         """What the overlays of a batch counted as beside their seeds, by the time that they took; no more than the most
-        that they may. `seed_ms`: time of a seed more, for variants that were not profiled."""
-        if not work.assumed:
-            return 0.0
-        counted = work.took_ms / (self._ms_per_load[variant] or seed_ms)
-        share = self.share
-        found = min(1.0, share * counted / work.assumed)
-        self.share = max(found, share + _SHARE_GAIN * (found - share))
-        return min(counted, work.assumed / share)
+        that they may. `seed_ms`: as `load_of` takes it."""
+        counted = self.load_of(variant, work.took_ms, seed_ms)
+        if work.rows:
+            found = min(max(0.0, (counted - work.fixed) / work.rows), 1.0)
+            self.share = max(found, self.share + _SHARE_GAIN * (found - self.share))
+        return min(counted, work.fixed + work.rows)
 
     def correct(self, variant: int, part_ms: float, expected_ms: float, excess_ms: float) -> None:
         """Correct the variant by a batch that was expected to take `expected_ms` in all, `part_ms` of it for its
@@ -135,3 +145,10 @@ def _ms_per_load(variant: VariantProfile) -> float:
     largest = variant.new_nodes[-1]
     counted = _load_of(largest) - largest.seeds
     return largest.overlay_ms / counted if counted else 0.0
+
+
+def _load_per_node(variant: VariantProfile) -> float:
+    if not variant.new_nodes:
+        return 1.0
+    largest = variant.new_nodes[-1]
+    return _load_of(largest) / largest.seeds

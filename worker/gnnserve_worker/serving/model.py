@@ -23,7 +23,7 @@ from gnnserve_api.routing import Damage, Route, RoutingTable
 from gnnserve_worker.graph.overlay import Overlay
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.scheduling.choice import VariantChooser, decide_route
-from gnnserve_worker.scheduling.load import load_of, overlay_load
+from gnnserve_worker.scheduling.load import load_of, overlay_parts, round_load
 from gnnserve_worker.scheduling.refusal import Refusal, RefusalReason
 from gnnserve_worker.scheduling.waiting import Request
 from gnnserve_worker.serving.accuracy.watch import AccuracyWatch
@@ -194,12 +194,12 @@ class ServedModel:
         arranged. With an empty objective the service's own applies. `deliver` is called later, never during this
         call."""
         seeds = len(nodes)
-        extra = changed = 0
+        extra, changed, fixed, of_rows = 0, 0, 0.0, 0.0
         if overlay is not None:
             most_drawn = seeds * lane.revision.most_drawn_per_seed
             features = overlay.features
-            share = lane.chooser.costs.overlays.share
-            extra = overlay_load(overlay.nodes, overlay.edges, len(features), features.nbytes, most_drawn, share)
+            fixed, of_rows = overlay_parts(overlay.nodes, overlay.edges, len(features), features.nbytes, most_drawn)
+            extra = round_load(fixed + lane.chooser.costs.overlays.share * of_rows)
             changed = min(seeds, overlay.nodes)
         self._metrics.count_offered(load_of(seeds, extra, lane.batching.max_seeds) if extra else seeds)
         if self.state is not ModelState.READY:
@@ -207,7 +207,7 @@ class ServedModel:
         holding = lane.objective if objective == NO_OBJECTIVE else objective
         key = next(self._request_keys)
         needs = _NEEDS[overlay is not None, wants_embeddings]
-        request = Request(key, seeds, holding, arrived_ms, needs, extra, changed)
+        request = Request(key, seeds, holding, arrived_ms, needs, extra, changed, fixed, of_rows)
         refusal = lane.batcher.admit(request, strict, self._clock_ms())
         if refusal is not None:
             return refusal
