@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from benchmarks.figure_blocks import Results, figures, table
+from benchmarks.verdict_figures import verdict_table
 
 
 @figures("frontier")
 def frontier(results: Results) -> str:
     """What each graph has been wanted to have, and has; then the variants of each that are on its frontier."""
     found = results["frontier"]
-    verdicts = table(
-        ("", "wanted", "measured", ""),
-        ((name, str(one["wanted"]), str(one["measured"]), "met" if one["passed"] else "**missed**")
-         for name, one in found["verdicts"].items()),
-    )  # fmt: skip
     rows = []
     for graph in found["graphs"]:
         x1 = next(point for point in graph["points"] if point["name"] == "x1")
@@ -42,7 +38,7 @@ def frontier(results: Results) -> str:
             for shape in found["shapes"]
         ),
     )
-    return f"{verdicts}\n\n{variants}\n\n{shapes}"
+    return f"{verdict_table(found)}\n\n{variants}\n\n{shapes}"
 
 
 @figures("frontier_published")

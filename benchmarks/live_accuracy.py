@@ -22,7 +22,7 @@ import msgspec
 import numpy as np
 
 from benchmarks.communities import Communities, prepare
-from benchmarks.live_accuracy_shadows import Rounds, generate, measure_shadows, open_published
+from benchmarks.live_accuracy_shadows import Rounds, Shadows, generate, measure_shadows, open_published
 from benchmarks.results import write_result
 from gnnserve_api.profile import Profile
 from gnnserve_worker.inference.batch import infer_batch, warm_up
@@ -96,9 +96,31 @@ def main(arguments: Sequence[str] | None = None) -> None:
             "graph": asdict(graph),
             "variants": {variant.name: variant.validation_accuracy for variant in profile.variants},
             "streams": _describe(streams),
-            "shadows": asdict(shadows) | {"passed": shadows.ratio < MOST_COST},
+            "shadows": asdict(shadows),
+            "verdicts": verdicts_of(streams, shadows),
         },
     )
+
+
+def verdicts_of(streams: Streams, shadows: Shadows) -> dict[str, dict[str, Any]]:
+    told = streams.labels_until_told
+    return {
+        "labels until an interval excludes the profile": {
+            "wanted": f"at most {MOST_LABELS:,}, of streams in which a class of 20 % or more is permuted half-way",
+            "measured": f"{max(told):,} at most, {np.median(told):,.0f} in the middle, of {streams.streams} streams",
+            "passed": streams.told_in_time,
+        },
+        "false alarms": {
+            "wanted": f"at most {MOST_ALARMS_PERCENT} in 100 streams of {LABELS:,} labels without drift",
+            "measured": f"{streams.alarms} in {streams.streams}",
+            "passed": streams.few_alarms,
+        },
+        "p99 with shadows over without": {
+            "wanted": f"below {MOST_COST}",
+            "measured": f"{shadows.ratio:.3f} ({shadows.low:.3f} to {shadows.high:.3f})",
+            "passed": shadows.ratio < MOST_COST,
+        },
+    }
 
 
 def _describe(streams: Streams) -> dict[str, Any]:
@@ -112,9 +134,7 @@ def _describe(streams: Streams) -> dict[str, Any]:
             "max": int(told.max()),
         },
         "toldBeforeTheChange": streams.early,
-        "toldInTime": streams.told_in_time,
         "falseAlarms": streams.alarms,
-        "fewAlarms": streams.few_alarms,
     }
 
 
