@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,9 +34,26 @@ class Results:
         """One line per run that was quoted, by commit and day."""
         runs: dict[tuple[str, str], list[str]] = {}
         for name, result in self.quoted.items():
-            runs.setdefault((result["date"][:10], result["commit"]["id"][:7]), []).append(f"`{name}`")
+            found: dict[tuple[str, str], list[str]] = {}
+            for part, run in _runs_of(result):
+                found.setdefault((run["date"][:10], run["commit"]["id"][:7]), []).append(part)
+            for run_id, parts in found.items():
+                words = f"`{name}` of {', '.join(parts)}" if all(parts) else f"`{name}`"
+                runs.setdefault(run_id, []).append(words)
         said = (f"{', '.join(names)} at {commit} on {day}" for (day, commit), names in sorted(runs.items()))
         return f"Measured: {'; '.join(said)}."
+
+
+def _runs_of(result: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """The runs that a file is of: one without a name, or one for each graph and shape that keeps its own commit and
+    day."""
+    parts = [
+        (str(part[kind]), part)
+        for kind, key in (("graph", "graphs"), ("shape", "shapes"))
+        for part in (result[key] if isinstance(result.get(key), list) else ())
+        if isinstance(part, dict) and "commit" in part
+    ]
+    yield from parts or [("", result)]
 
 
 Renderer = Callable[[Results], str]

@@ -24,9 +24,11 @@ from typing import IO
 ROOT = Path(__file__).resolve().parents[1]
 LOG = ROOT / ".pytest_cache" / "cluster-tier.log"
 _PYTEST = (sys.executable, "-m", "pytest")
-_PARALLEL = ("-n", "logical", "--maxprocesses=8", "--dist=loadfile", "--no-loadscope-reorder")
-"""One process for each logical core, and the tests of one file in one process: they share its fixtures. More than
-eight processes would need several GB of memory for torch alone. Long files first, as tests/conftest.py has them."""
+_PROCESSES = min(8, (os.cpu_count() or 1) + 1)
+"""One more than there are processors, since tests also wait: for programs that they start, for a browser, for a timer.
+More than eight would need several GB of memory for torch alone."""
+_PARALLEL = ("-n", str(_PROCESSES), "--dist=loadfile", "--no-loadscope-reorder")
+"""The tests of one file in one process: they share its fixtures. Long files first, as tests/conftest.py has them."""
 # The cluster tier has deadlines, which are those of an idle machine: what it needs of the processors comes first.
 UNIT = ("nice", "-n", "5", *_PYTEST, "--ignore=tests/cluster", *_PARALLEL)
 _UNDER_LOAD = "tests/cluster/test_routing.py"
