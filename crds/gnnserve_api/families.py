@@ -116,6 +116,8 @@ class Family:
     spans_widths: bool
     """Whether its variants of one storage differ in nothing but the columns that they read, so that latency is a curve
     over columns."""
+    stands_for_all_columns: bool = False
+    """Whether it computes what the model does over all feature columns, without a table of these."""
     has_all_channels: bool = True
     """Whether its networks have as many hidden channels as the model, so that they compute as much per row."""
 
@@ -156,6 +158,7 @@ FAMILIES: Mapping[FamilyName, Family] = {
             is_asked_for=False,
             stores_product=True,
             spans_widths=False,
+            stands_for_all_columns=True,
         ),
         Family(
             FamilyName.PROPAGATED_PROJECTED,
@@ -164,6 +167,7 @@ FAMILIES: Mapping[FamilyName, Family] = {
             is_asked_for=False,
             stores_product=True,
             spans_widths=False,
+            stands_for_all_columns=True,
         ),
         Family(
             FamilyName.STORED,

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from gnnserve_api.domination import says_dominated
 from gnnserve_api.errors import InputError
-from gnnserve_api.families import FamilyName, family_of
+from gnnserve_api.families import family_of
 from gnnserve_api.intervals import difference_interval, share_interval
 from gnnserve_api.live_accuracy import ObservedShare
 from gnnserve_api.profile import LatencyProfile, Metric, Profile
@@ -45,8 +45,6 @@ DEFAULT_TOLERANCES_PERMILLE = (0.0, 10.0, 20.0, 50.0, 100.0)
 _FEW_NODES = 1000
 _WIDE_TABLE_BYTES = 2**30
 """Size of the table of x1 from which on the report explains its absence."""
-_OF_ALL_COLUMNS = frozenset((FamilyName.PROJECTED, FamilyName.PROPAGATED_PROJECTED))
-"""Families that compute what a network over all feature columns does, without a table of these."""
 _FEW_RUNS = 100
 """Below it a p99 is about the slowest run."""
 
@@ -222,7 +220,7 @@ def _says_wide_tables(subject: Subject) -> str | None:
     """A note that the widest variants of sparse features were not written; None: they were."""
     variants = subject.profile.variants
     table_bytes = 4 * subject.nodes * subject.features
-    stands_in = any(variant.family in _OF_ALL_COLUMNS for variant in variants) and not any(
+    stands_in = any(family_of(variant).stands_for_all_columns for variant in variants) and not any(
         family_of(variant).spans_widths and variant.columns == subject.features for variant in variants
     )
     if not stands_in or table_bytes <= _WIDE_TABLE_BYTES:

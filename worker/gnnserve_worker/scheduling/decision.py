@@ -119,8 +119,8 @@ class Decider:
         self, groups: Sequence[Group], anchor: Group, variant: int, piece: int, limit: int, overlay: float,
         wait_ms: float, slack_ms: float, now_ms: float,
     ) -> BatchPlan | None:  # fmt: skip
-        """Plan a batch by this variant; None if it would be late, or make the next one late. Alone, what the anchor
-        gives to it (`take`; of large requests a `piece`), `overlay` of which is of that kind, takes `wait_ms`."""
+        """Plan a batch by this variant; None if it would be late, or make the next one late. What the anchor gives to
+        it (`take`; of large requests a `piece`), `overlay` of which is of that kind, takes `wait_ms` alone."""
         costs = self._costs
         growth = 1 + costs.margin
         total, requests, own_overlay = anchor.take, (1.0 if anchor.is_large else anchor.requests), overlay
@@ -145,8 +145,7 @@ class Decider:
                 group.take *= left
         elif total > limit:
             share = limit / total
-        # The anchor alone takes what was computed above.
-        batch_ms = wait_ms
+        batch_ms = wait_ms  # what the anchor takes alone
         if len(members) > 1 or anchor.is_large:
             batch_ms = growth * costs.batch_ms(variant, min(limit, total), requests * share, overlay * share)
         if batch_ms > slack_ms:
@@ -245,14 +244,9 @@ class Decider:
         return min(head.remaining, self._max_seeds)
 
     def _drain(
-        self,
-        groups: Sequence[Group],
-        anchor: Group,
-        head: QueuedRequest,
-        slack_ms: float,
-        now_ms: float,
+        self, groups: Sequence[Group], anchor: Group, head: QueuedRequest, slack_ms: float, now_ms: float,
         small_wait: bool,
-    ) -> BatchPlan:
+    ) -> BatchPlan:  # fmt: skip
         """Plan for a queue in which nothing fits: drain it as fast as possible."""
         costs, limit = self._costs, self._max_seeds
         growth = 1 + costs.margin
