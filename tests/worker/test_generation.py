@@ -358,7 +358,7 @@ def test_a_second_call_returns_the_published_revision_without_work(generated: Ge
     assert reports == []
 
 
-def test_a_second_start_imports_neither_torch_nor_scikit_learn(generated: Generated) -> None:
+def test_a_second_start_imports_neither_torch_nor_scikit_learn_nor_sparse_matrices(generated: Generated) -> None:
     script = """
 import sys
 from pathlib import Path
@@ -368,6 +368,7 @@ from gnnserve_worker.repository.repository import Repository
 service = GNNService.model_validate_json(sys.stdin.read())
 print(generate(service, Repository(Path(sys.argv[1]), "default", "tiny")).revision)
 print(sorted({name.split(".")[0] for name in sys.modules} & {"torch", "torch_geometric", "sklearn"}))
+print("scipy.sparse" in sys.modules)
 """
     root = generated.repository.folder.parent.parent
 
@@ -377,7 +378,7 @@ print(sorted({name.split(".")[0] for name in sys.modules} & {"torch", "torch_geo
         capture_output=True, text=True, check=False,
     )  # fmt: skip
 
-    assert done.stdout.splitlines() == [generated.manifest.revision, "[]"], done.stderr
+    assert done.stdout.splitlines() == [generated.manifest.revision, "[]", "False"], done.stderr
 
 
 def test_another_objective_generates_nothing_anew(generated: Generated) -> None:

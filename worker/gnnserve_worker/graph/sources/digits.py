@@ -7,7 +7,6 @@ It is real data that needs no network: 8×8 grey levels as features, the digit a
 from __future__ import annotations
 
 import numpy as np
-import scipy.sparse as sp
 
 from gnnserve_api.edges import Direction, EdgeRules
 from gnnserve_worker.graph.sources.splits import random_splits
@@ -18,7 +17,9 @@ NEIGHBOURS = 10
 
 
 def load(digest: str) -> GraphData:
-    # Imported here: scikit-learn takes seconds to load, and once the graph is stored it is not needed again.
+    # Imported here: scikit-learn takes seconds to load, scipy.sparse a tenth of one, and once the graph is stored no
+    # start needs them.
+    import scipy.sparse as sp  # noqa: PLC0415
     from sklearn.datasets import load_digits  # noqa: PLC0415
     from sklearn.neighbors import kneighbors_graph  # noqa: PLC0415
 

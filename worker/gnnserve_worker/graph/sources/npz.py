@@ -9,7 +9,6 @@ and every message names the file, the array, the first bad value and the remedy.
 from __future__ import annotations
 
 import numpy as np
-import scipy.sparse as sp
 
 from gnnserve_api.edges import Direction, Duplicates, EdgeRules
 from gnnserve_api.errors import InputError, ResourceError
@@ -23,7 +22,6 @@ from gnnserve_worker.graph.sources.checks import (
     check_node_count,
     check_splits,
 )
-from gnnserve_worker.graph.sources.density import sparse_finding, without_zeros
 from gnnserve_worker.graph.sources.files import file_path, pinned_digest
 from gnnserve_worker.graph.store import Features, Graph, GraphData, Splits
 
@@ -63,6 +61,9 @@ class _GraphFile:
         self._arrays = arrays
 
     def to_graph(self, uri: str, digest: str) -> GraphData:
+        # scipy.sparse takes a tenth of a second to load, and a start over a stored graph needs the file's digest alone.
+        from gnnserve_worker.graph.sources.density import sparse_finding, without_zeros  # noqa: PLC0415
+
         graph = self._graph()
         given = self._features(graph.nodes)
         features = without_zeros(given) if isinstance(given, np.ndarray) else given
@@ -168,6 +169,8 @@ class _GraphFile:
                 raise self._error(
                     "feat_shape", f"says {shape[0]} rows, but feat_indptr has {len(indptr) - 1}", "write a CSR matrix"
                 )
+            import scipy.sparse as sp  # noqa: PLC0415 - as in `to_graph`
+
             features = sp.csr_array((data, indices, indptr), shape=(int(shape[0]), int(shape[1])))
             features.sum_duplicates()
             if not np.isfinite(features.data).all():
