@@ -103,10 +103,10 @@ class Batcher:
         self._occupancy.finish()
 
     def count_load(self, batch: Batch, overlay_ms: float) -> int:
-        """What the batch has counted as, by the time that its overlays took."""
+        """What the batch has counted as: as many stored seeds more as take as long as its overlays took."""
         if batch.load == batch.seeds:
             return batch.seeds
-        return batch.seeds + round(self._costs.overlay_load(self._chooser.indices[batch.variant], overlay_ms))
+        return batch.seeds + round(overlay_ms / self._costs.seed_ms(self._chooser.indices[batch.variant]))
 
     def observe(self, batch: Batch, compute_ms: float, total_ms: float, now_ms: float, overlay_ms: float = 0.0) -> None:
         """Record what a batch took: its computation, and in all, from when it could have begun to its last answer.

@@ -198,10 +198,6 @@ class CostModel:
             computing_ms += self.overlays.part_ms(variant, overlay, stored_ms) - stored_ms
         return computing_ms
 
-    def overlay_load(self, variant: int, took_ms: float) -> float:
-        """What overlays count as that took this long in a batch, in seeds."""
-        return self.overlays.load_of(variant, took_ms, self.seed_ms(variant))
-
     def seed_ms(self, variant: int) -> float:
         """Expected time of one seed more, over the sizes of batches."""
         factor, more = self.factors[variant], max(1, self.max_seeds - 1)

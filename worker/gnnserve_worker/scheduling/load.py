@@ -6,8 +6,8 @@ groups and batches are loads wherever a time or a limit is derived from them. Ho
 starving others: `decision.py` and `admission.py`.
 
 How many rows a request will draw is not known beforehand, but how many it may draw at most, and the share of that which
-overlays took before. What a batch has counted as is known afterwards, by the time that its overlays took: by that,
-costs are corrected and metrics count.
+overlays took before. What a batch has counted as is known afterwards, by the time that its overlays took: costs are
+corrected by what the profile says of that time, metrics count it as stored seeds that take as long.
 """
 
 from __future__ import annotations

@@ -97,15 +97,10 @@ class OverlayCosts:
             own if curve is None else profiled * own for own, curve in zip(self._own, self._curves, strict=True)
         ]
 
-    def load_of(self, variant: int, took_ms: float, seed_ms: float) -> float:
-        """What overlays count as that took this long. `seed_ms`: time of a seed more, for variants that were not
-        profiled."""
-        return took_ms / (self._machine * self._ms_per_load[variant] or seed_ms)
-
     def count(self, variant: int, work: OverlayWork, seed_ms: float) -> float:
         """What the overlays of a batch counted as beside their seeds, by the time that they took; no more than the most
-        that they may. `seed_ms`: as `load_of` takes it."""
-        counted = self.load_of(variant, work.took_ms, seed_ms)
+        that they may. `seed_ms`: time of a seed more, for variants that were not profiled."""
+        counted = work.took_ms / (self._machine * self._ms_per_load[variant] or seed_ms)
         if work.rows:
             found = min(max(0.0, (counted - work.fixed) / work.rows), 1.0)
             self.share = max(found, self.share + _SHARE_GAIN * (found - self.share))
