@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 
 import msgspec
+import numpy as np
 import pytest
 from msgspec import UNSET
 from tests.support.profiles import profile
-from tests.support.serving import TRADE_OFF, variant
+from tests.support.serving import NODES, TRADE_OFF, FakeWorker, accepted, held, running, variant
 
 from gnnserve_api.families import Capabilities
 from gnnserve_api.objective import NO_OBJECTIVE, Objective
 from gnnserve_api.profile import NewNodesLatency, Profile, VariantProfile
 from gnnserve_api.routing import AffineCost, RoutingTable
+from gnnserve_worker.graph.overlay import Overlay
 from gnnserve_worker.scheduling.batcher import Batcher
 from gnnserve_worker.scheduling.choice import VariantChooser, decide_route
 from gnnserve_worker.scheduling.closing import Batch
@@ -240,3 +243,16 @@ def test_new_nodes_that_join_a_batch_are_expected_to_cost_more() -> None:
     assert batch is not None
     assert (batch.seeds, batch.load, batch.changed_seeds) == (30, 30, 10)
     assert batch.predicted_ms == pytest.approx(0.37 + 4 - 0.19)
+
+
+def test_of_a_request_the_seeds_that_are_nodes_of_its_overlay_count_as_new() -> None:
+    """Of nine nodes that the overlay brings it asks about two; the others are neighbours at most."""
+    overlay = Overlay(9, np.zeros((9, 1), np.float32), np.zeros(21, np.int64), nodes=9, edges=0)
+    worker = FakeWorker()
+
+    async def scenario() -> Request:
+        async with running(worker) as client:
+            await held(worker, client)
+            return accepted(client.model, [1, 2, 3, NODES, NODES + 4], overlay=overlay).pending.request
+
+    assert asyncio.run(scenario()).changed_seeds == 2

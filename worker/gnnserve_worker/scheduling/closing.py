@@ -45,7 +45,7 @@ class Batch(msgspec.Struct, frozen=True):
     predicted_ms: float
     """Expected time to compute the batch."""
     changed_seeds: int = 0
-    """Seeds that its overlays are taken to change."""
+    """Seeds that are nodes of its overlays."""
     overlay_fixed: float = 0.0
     overlay_rows: float = 0.0
     """As those of its requests."""

@@ -75,5 +75,5 @@ def load_of(seeds: int, overlay_load: int, max_seeds: int) -> int:
 
 
 def overlay_part(load: int, seeds: int, changed_seeds: int) -> int:
-    """The part of kind OVERLAY of a request's load: what its overlay adds, and the seeds that it changes."""
+    """The part of kind OVERLAY of a request's load: what its overlay adds, and the seeds that are nodes of it."""
     return load - seeds + min(seeds, changed_seeds)

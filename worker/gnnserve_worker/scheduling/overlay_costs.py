@@ -35,7 +35,7 @@ class OverlayWork(msgspec.Struct, frozen=True):
     """What the overlays of a batch added to it."""
 
     changed_seeds: int = 0
-    """Seeds of the batch that they are taken to have changed."""
+    """Seeds of the batch that are nodes of theirs."""
     fixed: float = 0.0
     """What they count as beside these, in seeds, whichever rows were drawn."""
     rows: float = 0.0

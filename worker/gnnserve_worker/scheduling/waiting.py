@@ -37,7 +37,7 @@ class Request(msgspec.Struct, frozen=True):
     """What its overlay adds to the load of each batch that it takes part in, in seeds (`load.py`). 0 unless `needs`
     says that there is one."""
     changed_seeds: int = 0
-    """Seeds that its overlay is taken to change: as many as it has nodes."""
+    """Seeds that are nodes of its overlay: new, or with other features or more neighbours."""
     overlay_fixed: float = 0.0
     """The part of `overlay_load` that does not depend on which rows are drawn, before rounding."""
     overlay_rows: float = 0.0
