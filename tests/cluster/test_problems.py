@@ -111,8 +111,7 @@ def test_two_services_share_a_repository_while_one_is_edited_in_mid_generation(n
     one, other = Service(namespace, "one"), Service(namespace, "other")
     for service in (one, other):
         service.apply({**SMALL_SPEC, "repository": {"claimName": "shared"}})
-    wait_for("a Job of the first", lambda: one.children("jobs"))
-    (first_job,) = one.children("jobs")
+    (first_job,) = wait_for("a Job of the first", lambda: one.children("jobs"))
     wait_for("its pod to run", lambda: any(p["status"]["phase"] == "Running" for p in one.children("pods")), 120)
     one.patch({"model": {"hidden": 24}})
     other.patch({"generation": {"retries": 5}})

@@ -8,7 +8,7 @@ import os
 import ssl
 import sysconfig
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -139,11 +139,14 @@ class Namespace:
 
 
 def wait_for(what: str, look: Callable[[], T | None], timeout_s: float = 60, every_s: float = 0.25) -> T:
-    """The first answer that is neither None nor False; the failure tells what was waited for."""
+    """The first answer that is something; the failure tells what was waited for.
+
+    None, False and an empty collection are nothing yet; zero is a value.
+    """
     deadline = time.monotonic() + timeout_s
     while True:
         found = look()
-        if found is not None and found is not False:
+        if found is not None and found is not False and not (isinstance(found, Sized) and len(found) == 0):
             return found
         if time.monotonic() > deadline:
             raise HarnessError(f"waited {timeout_s:.0f} s for {what}")
