@@ -9,6 +9,7 @@ test compares. How blocks are marked and filled is in `figure_blocks.py`.
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -68,7 +69,9 @@ def summary(results: Results) -> str:
         (f"Moments of operator trouble simulated, {_share_played(faults)} / violations found",
          f"{faults['points']:,} / {faults['violations']}"),
     ]  # fmt: skip
-    return table(("two cores of an Intel Xeon, load generator included", "measured"), rows)
+    used = (peers, routing, generation, startup, cluster, chaos, faults)
+    processors = sorted({re.sub(r"\(R\)| Processor", "", found["machine"]["cpu"]) for found in used})
+    return table((f"two cores of an {' or an '.join(processors)}, load generator included", "measured"), rows)
 
 
 def _share_played(faults: Mapping[str, Any]) -> str:
